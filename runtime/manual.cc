@@ -105,7 +105,8 @@ struct ManualRegion::Impl {
 
   /// Throws resource_exhausted.
   Made make(const Output& output, std::string_view label) const {
-    Made made{{{output.dtype, output.shape, Sharding(mesh, output.spec)}, std::string(label)}, {}};
+    Made made{{ArraySpec{output.dtype, output.shape, Sharding(mesh, output.spec)}, std::string(label)},
+              {}};
     detail::together(devices, [&] {
       for (std::int64_t position = 0; position < mesh.size(); ++position) {
         const DeviceId id = mesh.device_at(position);
@@ -136,7 +137,7 @@ struct ManualRegion::Impl {
              MovePlan plan) {
     const Program::Value& old = program.value(from);
     std::string name = fmt::format("{} of {}", operation, old.label);
-    const Program::ValueId to = add(make({old.spec.dtype, old.spec.shape, spec}, name));
+    const Program::ValueId to = add(make({old.dtype, old.shape, spec}, name));
     program.add_step(Program::Move{std::move(name), {{from, to, std::move(plan)}}});
     return handle(to);
   }
@@ -144,7 +145,7 @@ struct ManualRegion::Impl {
   /// A new value under another spec, from the devices that differ only along `axes`.
   Value reshard(Program::ValueId from, const PartitionSpec& spec, std::span<const std::size_t> axes,
                 Reduction reduction, std::string_view operation) {
-    const ArraySpec& old = program.value(from).spec;
+    const ArraySpec old = program.value(from).spec();
     MovePlan plan =
         plan_move(old.sharding, Sharding(mesh, spec), old.shape, old.dtype, axes, reduction);
     return move(from, spec, operation, std::move(plan));
@@ -195,8 +196,8 @@ ManualRegion::Value ManualRegion::all_reduce(Value value, std::span<const std::s
                                              Reduction reduction) {
   constexpr std::string_view kName = "all_reduce";
   const Program::ValueId from = impl_->id(value, kName);
-  const Sharding& sharding = impl_->program.value(from).spec.sharding;
-  check_reduction(reduction, impl_->program.value(from).spec.dtype, kName);
+  const Sharding& sharding = impl_->program.value(from).layout.sharding();
+  check_reduction(reduction, impl_->program.value(from).dtype, kName);
   std::vector<std::size_t> numbers;
   for (const std::string& axis : axes) {
     numbers.push_back(impl_->mesh.axis_index(axis));
@@ -211,7 +212,7 @@ ManualRegion::Value ManualRegion::all_reduce(Value value, std::span<const std::s
 ManualRegion::Value ManualRegion::all_gather(Value value, std::string_view axis, std::size_t dim) {
   constexpr std::string_view kName = "all_gather";
   const Program::ValueId from = impl_->id(value, kName);
-  const Sharding& sharding = impl_->program.value(from).spec.sharding;
+  const Sharding& sharding = impl_->program.value(from).layout.sharding();
   check_last(sharding, impl_->mesh.axis_index(axis), dim, kName);
   auto spec = sharding.spec().entries();
   spec[dim].pop_back();
@@ -225,9 +226,9 @@ ManualRegion::Value ManualRegion::reduce_scatter(Value value, std::string_view a
                                                  std::size_t dim, Reduction reduction) {
   constexpr std::string_view kName = "reduce_scatter";
   const Program::ValueId from = impl_->id(value, kName);
-  const Sharding& sharding = impl_->program.value(from).spec.sharding;
+  const Sharding& sharding = impl_->program.value(from).layout.sharding();
   const std::size_t number = impl_->mesh.axis_index(axis);
-  check_reduction(reduction, impl_->program.value(from).spec.dtype, kName);
+  check_reduction(reduction, impl_->program.value(from).dtype, kName);
   check_dim(sharding, dim, kName);
   check_unused(sharding, number, kName);
   auto spec = sharding.spec().entries();
@@ -241,7 +242,7 @@ ManualRegion::Value ManualRegion::all_to_all(Value value, std::string_view axis,
                                              std::size_t split_dim, std::size_t concat_dim) {
   constexpr std::string_view kName = "all_to_all";
   const Program::ValueId from = impl_->id(value, kName);
-  const Sharding& sharding = impl_->program.value(from).spec.sharding;
+  const Sharding& sharding = impl_->program.value(from).layout.sharding();
   check_dim(sharding, split_dim, kName);
   check_last(sharding, impl_->mesh.axis_index(axis), concat_dim, kName);
   if (split_dim == concat_dim)
@@ -258,7 +259,7 @@ ManualRegion::Value ManualRegion::permute(Value value, std::string_view axis,
                                           std::span<const std::int64_t> targets) {
   constexpr std::string_view kName = "permute";
   const Program::ValueId from = impl_->id(value, kName);
-  const ArraySpec spec = impl_->program.value(from).spec;
+  const ArraySpec spec = impl_->program.value(from).spec();
   MovePlan plan =
       plan_permute(spec.sharding, spec.shape, spec.dtype, impl_->mesh.axis_index(axis), targets);
   std::vector<bool> receives(static_cast<std::size_t>(impl_->mesh.size()), false);

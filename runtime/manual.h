@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "shardwise/runtime/device.h"
-#include "shardwise/runtime/program/program.h"
+#include "shardwise/runtime/program/local_function.h"
 #include "shardwise/runtime/sharded_array.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/plan/transfer_plan.h"

@@ -268,7 +268,7 @@ void TracerImpl::upload(const States& bound, const Executable& found, const Comp
                         std::vector<std::optional<ShardedArray>>& arrays) {
   for (std::size_t i = 0; i < bound.size(); ++i) {
     State& state = *bound[i];
-    const ArraySpec& spec = found.input_spec(i);
+    const ArraySpec spec = found.input_spec(i);
     if (state.on_host) {
       state.array = ShardedArray::from_host(devices, spec, state.host, state.label, state.kind);
       state.on_host = false;

@@ -146,6 +146,9 @@ void concatenate(std::span<const ConstShardView> inputs, std::span<const std::in
 void dynamic_slice(const ConstShardView& in, const Dims& starts, const ShardView& out) {
   Dims back = starts;
   for (std::int64_t& start : back) start = -start;
+  if (!moved(in.box, back).contains(out.box)) {
+    std::memset(out.data, 0, num_bytes(out.box.shape(), size_bytes(out.dtype)));
+  }
   copy_moved(in, back, out);
 }
 

@@ -253,7 +253,9 @@ FactorRule dynamic_slice_rule(const Node& node, std::span<const TensorType> oper
     if (node.type.shape[d] == operands[0].shape[d]) {
       rule.same(0, d, d);  // the start is clamped to 0
     } else {
-      rule.whole(0, d);
+      // Each device gives what it has of the part; the others give zeros.
+      rule.combine(Reduction::bit_or);
+      rule.in(0, d, rule.factor(operands[0].shape[d], Factor::Kind::reduction));
       rule.free(d);
     }
   }

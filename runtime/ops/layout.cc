@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <numeric>
+#include <optional>
 
 #include "shardwise/runtime/ops/detail/rules.h"
 
@@ -220,44 +221,68 @@ FactorRule reshape_rule(const Node& node, std::span<const TensorType> operands) 
   return rule.take();
 }
 
-/// Operand dim and result dim are one if `kept` says so. If not, the operand must be whole there.
-template <class Kept>
-FactorRule kept_rule(const Node& node, std::span<const TensorType> operands, const Kept& kept) {
+/// Each dim of the result is a factor, which the operands' dim has, too: as it is, or, if
+/// window_of(operand, dim) gives one, by a window.
+template <class WindowOf>
+FactorRule window_rule(const Node& node, std::span<const TensorType> operands,
+                       const WindowOf& window_of) {
   RuleBuilder rule(node, operands);
   for (std::size_t dim = 0; dim < node.type.shape.size(); ++dim) {
-    if (kept(dim)) {
-      const std::int32_t factor = rule.factor(node.type.shape[dim]);
-      for (std::size_t i = 0; i < operands.size(); ++i) rule.in(i, dim, factor);
-      rule.out(dim, factor);
-    } else {
-      for (std::size_t i = 0; i < operands.size(); ++i) rule.whole(i, dim);
-      rule.free(dim);
+    const std::int32_t factor = rule.factor(node.type.shape[dim]);
+    rule.out(dim, factor);
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      if (const std::optional<Window> window = window_of(i, dim)) {
+        rule.window(i, dim, factor, *window);
+      } else {
+        rule.in(i, dim, factor);
+      }
     }
   }
   return rule.take();
 }
 
 FactorRule slice_rule(const Node& node, std::span<const TensorType> operands) {
-  return kept_rule(node, operands,
-                   [&](std::size_t dim) { return node.type.shape[dim] == operands[0].shape[dim]; });
+  const Attributes& a = node.attributes;
+  return window_rule(node, operands,
+                     [&](std::size_t, std::size_t dim) -> std::optional<Window> {
+                       if (node.type.shape[dim] == operands[0].shape[dim]) return {};
+                       return Window{.scale = a.stride[dim], .low = a.begin[dim], .high = a.begin[dim]};
+                     });
 }
 
 FactorRule pad_rule(const Node& node, std::span<const TensorType> operands) {
-  return kept_rule(node, operands,
-                   [&](std::size_t dim) { return node.type.shape[dim] == operands[0].shape[dim]; });
+  const Attributes& a = node.attributes;
+  return window_rule(node, operands,
+                     [&](std::size_t, std::size_t dim) -> std::optional<Window> {
+                       if (node.type.shape[dim] == operands[0].shape[dim]) return {};
+                       return Window{
+                           .low = -a.begin[dim], .high = -a.begin[dim], .divide = a.stride[dim]};
+                     });
 }
 
 FactorRule concatenate_rule(const Node& node, std::span<const TensorType> operands) {
-  return kept_rule(node, operands, [&](std::size_t dim) {
-    return static_cast<std::int64_t>(dim) != node.attributes.dims[0];
-  });
+  const std::size_t along = as_size(node.attributes.dims[0]);
+  std::vector<std::int64_t> before(operands.size(), 0);  // elements of earlier operands
+  for (std::size_t i = 1; i < operands.size(); ++i) {
+    before[i] = before[i - 1] + operands[i - 1].shape[along];
+  }
+  return window_rule(node, operands,
+                     [&](std::size_t i, std::size_t dim) -> std::optional<Window> {
+                       if (dim != along || operands.size() == 1) return {};
+                       return Window{.low = -before[i], .high = -before[i]};
+                     });
 }
 
 FactorRule reverse_rule(const Node& node, std::span<const TensorType> operands) {
   const Dims& dims = node.attributes.dims;
-  return kept_rule(node, operands, [&](std::size_t dim) {
-    return std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(dim)) == dims.end();
-  });
+  return window_rule(
+      node, operands, [&](std::size_t, std::size_t dim) -> std::optional<Window> {
+        if (std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(dim)) == dims.end()) {
+          return {};
+        }
+        const std::int64_t last = node.type.shape[dim] - 1;
+        return Window{.scale = -1, .low = last, .high = last};
+      });
 }
 
 // ---- Gradients.

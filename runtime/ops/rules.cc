@@ -74,10 +74,21 @@ std::int32_t RuleBuilder::factor(std::int64_t size, Factor::Kind kind) {
 }
 
 void RuleBuilder::in(std::size_t operand, std::size_t dim, std::int32_t factor) {
-  rule_.operands[operand][dim].push_back(factor);
+  rule_.operands[operand][dim].factors.push_back(factor);
 }
 
-void RuleBuilder::out(std::size_t dim, std::int32_t factor) { rule_.result[dim].push_back(factor); }
+void RuleBuilder::out(std::size_t dim, std::int32_t factor) {
+  rule_.result[dim].factors.push_back(factor);
+}
+
+void RuleBuilder::window(std::size_t operand, std::size_t dim, std::int32_t factor, Window window) {
+  FactorList& list = rule_.operands[operand][dim];
+  window.extent = rule_.factors[as_size(factor)].size;
+  const std::int64_t size = operands_[operand].shape[dim];
+  list.needs_all = window.range(0, window.extent, size) == std::pair(std::int64_t{0}, size);
+  list.factors.push_back(factor);
+  list.windows.push_back(window);
+}
 
 void RuleBuilder::same(std::size_t operand, std::size_t dim, std::size_t result_dim) {
   const std::int32_t shared = factor(operands_[operand].shape[dim]);

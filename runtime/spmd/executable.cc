@@ -25,7 +25,7 @@ using Home = MemoryPlan::Home;
 using ValueId = Program::ValueId;
 
 std::size_t shard_bytes(const Program::Value& value, std::int64_t position) {
-  return num_bytes(value.box(position).shape(), size_bytes(value.spec.dtype));
+  return num_bytes(value.box(position).shape(), size_bytes(value.dtype));
 }
 
 std::size_t most_received(const MovePlan& plan) {
@@ -46,6 +46,8 @@ std::string_view name(CollectiveKind kind) {
       return "all-gather";
     case CollectiveKind::all_to_all:
       return "all-to-all";
+    case CollectiveKind::permute:
+      return "collective-permute";
     case CollectiveKind::slice:
       return "slice";
     case CollectiveKind::general:
@@ -87,8 +89,8 @@ const PartitionedGraph& Executable::partitioned() const { return impl_->partitio
 const Program& Executable::program() const { return impl_->lowered.program; }
 std::span<const std::int64_t> Executable::replaced() const { return impl_->plan.replaced; }
 
-const ArraySpec& Executable::input_spec(std::size_t i) const {
-  return program().value(impl_->lowered.inputs[i]).spec;
+ArraySpec Executable::input_spec(std::size_t i) const {
+  return program().value(impl_->lowered.inputs[i]).spec();
 }
 
 /// One run: where the values are, and what holds them.
@@ -153,7 +155,7 @@ class Executable::OneRun {
                               e_.impl_->lowered.inputs.size()));
     }
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      const ArraySpec &found = inputs_[i]->spec(), &needed = e_.input_spec(i);
+      const ArraySpec &found = inputs_[i]->spec(), needed = e_.input_spec(i);
       if (found.dtype == needed.dtype && found.shape == needed.shape &&
           found.sharding == needed.sharding) {
         continue;
@@ -257,7 +259,7 @@ class Executable::OneRun {
       } else if (!is_made(o)) {
         arrays.push_back(arrays[first_of(id)]);
       } else {
-        arrays.push_back(ShardedArray::from_shards(devices_, value(id).spec, std::move(made_[o])));
+        arrays.push_back(ShardedArray::from_shards(devices_, value(id).spec(), std::move(made_[o])));
         if (in_place_[o]) donated(o).reset();
       }
     }
@@ -434,8 +436,8 @@ std::string Executable::dump_plan() const {
         [&](ValueId value) {
           const std::size_t v = as_size(value);
           const Program::Value& made = program().value(value);
-          text += fmt::format(" -> {}{} {}", name(made.spec.dtype), to_string(made.spec.shape),
-                              made.spec.sharding.spec().to_string());
+          text += fmt::format(" -> {}{} {}", name(made.dtype), to_string(made.shape),
+                              made.layout.short_text());
           if (impl_->plan.homes[v] == Home::output) {
             text += " output";
           } else {

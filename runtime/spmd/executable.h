@@ -31,9 +31,10 @@ struct PartitionOptions {
 };
 
 /// What a collective is called; for reports.
-enum class CollectiveKind { all_reduce, reduce_scatter, all_gather, all_to_all, slice, general };
+enum class CollectiveKind { all_reduce, reduce_scatter, all_gather, all_to_all, permute, slice, general };
 
-/// "all-reduce", as XLA spells them.
+/// "all-reduce", as XLA spells them. A permute sends each device what it lacks of its neighbours'
+/// elements: halos and shifts.
 std::string_view name(CollectiveKind kind);
 
 /// On: each step looks for NaN in what it has made, and throws invalid_argument with the element
@@ -89,7 +90,7 @@ class Executable {
   const Program& program() const;
 
   /// How the i-th input is to be bound.
-  const ArraySpec& input_spec(std::size_t i) const;
+  ArraySpec input_spec(std::size_t i) const;
 
   /// The weight or optimizer state that the i-th output takes the place of, by Graph::outputs: of
   /// the same shape and cut, and needed no more; -1: none. Its memory is taken if

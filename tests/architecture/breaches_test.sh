@@ -23,7 +23,7 @@ echo '#include "shardwise/shard/plan/detail/cover.h"' >> runtime/gemm.cc
 echo '#include "shardwise/shard/view/explain.h"' >> shard/box_copy.cc
 echo '#include "shardwise/shard/torus/hybrid_mesh.h"' >> shard/plan/transfer_plan.h
 echo '#include "shardwise/shard/host/mutex.h"' >> shard/mesh.h
-echo '#include "shardwise/runtime/manual.h"' >> runtime/program/move.h
+echo '#include "shardwise/runtime/manual.h"' >> runtime/program/detail/move.h
 echo 'const char* text = "axis_index: no such axis";' >> shard/dims.cc
 echo 'const char* text = "Devices::at: no such device";' >> tools/parse.cc
 echo 'void f(const fs::path& path) { fs::remove_all(path); }' >> checkpoint/save.cc
@@ -36,7 +36,7 @@ echo '#include "shardwise/checkpoint/tiers.h"' >> checkpoint/reshard.cc
 echo '#include "shardwise/runtime/process/detail/x.h"' >> python/src/read.cc
 printf 'void f() {\n  executor.parallel_for(2, [&](std::int64_t i) {\n    const MutexLock lock(mutex);\n    reader->read(i);\n  });\n}\n' >> runtime/gemm.cc
 printf 'void f() {\n  devices.executor().run(graph, [&](int task) {\n    file.write(task);\n  });\n}\n' >> runtime/program/redistribute.cc
-printf 'void f() {\n  executor_->run(graph, [&](int task) {\n    channel->receive(task);\n  });\n}\n' >> runtime/program/move.cc
+printf 'void f() {\n  executor_->run(graph, [&](int task) {\n    channel->receive(task);\n  });\n}\n' >> runtime/program/detail/move.cc
 echo 'int read_foreign_bytes(const char* bytes);' >> storage/file.h
 echo 'read_nothing manifest' >> tests/architecture/fuzz_targets.txt
 echo '#pragma once' > shard/unused.h
@@ -58,7 +58,7 @@ for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpo
   'shard/box_copy.cc includes shard/view/explain.h, which does not stand before it' \
   'shard/plan/transfer_plan.h includes shard/torus/hybrid_mesh.h, which does not stand before it' \
   'shard/mesh.h includes shard/host/mutex.h, which does not stand before it' \
-  'runtime/program/move.h includes runtime/manual.h, which does not stand before it' \
+  'runtime/program/detail/move.h includes runtime/manual.h, which does not stand before it' \
   'axis_index: no such axis"; begins a message' 'Devices::at: no such device"; begins a message' \
   'checkpoint/save.cc does something to files beside' 'convert/export_model.cc looks at a path beside' \
   'loader/sources/npy.cc includes loader/detail/engine/ring.h, which does not stand before it' \

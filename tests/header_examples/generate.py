@@ -126,11 +126,6 @@ SETUP = {
           std::memset(local.outputs[0].data, 0, num_bytes(local.outputs[0].box.shape(), 4));
         };""",
     "runtime/parallel.h": "const Executor executor(2);",
-    "runtime/program/move.h": """const Mesh mesh = Mesh::parse("data=4,model=2");
-        const std::vector<std::size_t> axes{1};""",
-    "runtime/program/program.h": """const Mesh mesh = Mesh::line(2);
-        const ArraySpec spec{DType::f32, {4}, Sharding(mesh, {{"devices"}})};
-        const auto double_it = [](const LocalContext&) {};""",
     "runtime/sharded_array.h": """const std::vector<float> floats(30);
         const std::span values(floats);""",
     "runtime/tensor.h": """Devices devices(2);

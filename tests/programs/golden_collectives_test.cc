@@ -54,6 +54,15 @@ std::function<Tensor(Tracer&)> fsdp_product(std::int64_t batch) {
   };
 }
 
+/// Of rows that are cut, to rows that are cut.
+std::function<Tensor(Tracer&)> of_rows(std::function<Tensor(const Tensor&)> op) {
+  return [=](Tracer& tracer) {
+    Tensor y = op(marked(tracer, {1024, 64}, {{"d"}, {}}, MemoryKind::loader));
+    mark_sharding(y, {{"d"}, {}});
+    return y;
+  };
+}
+
 const GoldenCase kCases[] = {
     {"embedding, vocabulary cut", "m=8", 917504, embedding({{"m"}, {}}, {{}, {}})},
     {"embedding, vocabulary and batch cut", "d=4,m=2", 131072 + 196608,
@@ -82,6 +91,62 @@ const GoldenCase kCases[] = {
        Tensor y = reshape(x * 2.0, {16, 12});
        mark_sharding(y, {{"x"}, {"y"}});
        return y + 1.0;
+     }},
+    {"a roll by one: a row of a neighbour", "d=8", 256, of_rows([](const Tensor& x) {
+       return concatenate({slice(x, {1, 0}, {1024, 64}), slice(x, {0, 0}, {1, 64})}, 0);
+     })},
+    {"a shift: a row of a neighbour", "d=8", 256, of_rows([](const Tensor& x) {
+       return pad(slice(x, {1, 0}, {1024, 64}), {0, 0}, {1, 0}, {1, 1}, 0.0);
+     })},
+    {"a shift by all that a device has", "d=8", 128 * 256, of_rows([](const Tensor& x) {
+       return pad(slice(x, {128, 0}, {1024, 64}), {0, 0}, {128, 0}, {1, 1}, 0.0);
+     })},
+    {"a sum of three neighbours: a row on either side", "d=8", 2 * 256,
+     of_rows([](const Tensor& x) {
+       const Tensor wide = pad(x, {1, 0}, {1, 0}, {1, 1}, 0.0);
+       return slice(wide, {0, 0}, {1024, 64}) + slice(wide, {1, 0}, {1025, 64}) +
+              slice(wide, {2, 0}, {1026, 64});
+     })},
+    {"every second row", "d=8", 0, of_rows([](const Tensor& x) {
+       return slice(x, {0, 0}, {1024, 64}, {2, 1});
+     })},
+    {"rows apart", "d=8", 0, of_rows([](const Tensor& x) {
+       return pad(x, {0, 0}, {1, 0}, {2, 1}, 0.0);
+     })},
+    {"the first half", "d=8", 64 * 256, of_rows([](const Tensor& x) {
+       return slice(x, {0, 0}, {512, 64});
+     })},
+    {"four rows of padding", "d=8", 32 * 256, of_rows([](const Tensor& x) {
+       return pad(x, {4, 0}, {4, 0}, {1, 1}, 0.0);
+     })},
+    {"a reversal: the shard of the device opposite", "d=8", 128 * 256,
+     of_rows([](const Tensor& x) { return reverse(x, {0}); })},
+    {"one after another", "d=8", 256 * 256, of_rows([](const Tensor& x) {
+       return concatenate({x, x * 2.0}, 0);
+     })},
+    {"the first row for all", "d=8", 256,
+     [](Tracer& tracer) {
+       const Tensor x = marked(tracer, {1024, 64}, {{"d"}, {}}, MemoryKind::loader);
+       Tensor y = slice(x, {0, 0}, {1, 64}) * 2.0;
+       mark_sharding(y, {{}, {}});
+       return y;
+     }},
+    {"rows at a place that is computed", "d=8", 2 * 16 * 256,
+     [](Tracer& tracer) {
+       const Tensor x = marked(tracer, {1024, 64}, {{"d"}, {}}, MemoryKind::loader);
+       const Tensor start = convert(reduce_max(slice(x, {0, 0}, {1, 64}), {0, 1}), DType::i32);
+       const Tensor column = convert(full_like(start, 0), DType::i32);
+       return dynamic_slice(x, {start, column}, {16, 64});
+     }},
+    {"rows written at a place that is computed", "d=8", 256,
+     [](Tracer& tracer) {
+       const Tensor x = marked(tracer, {1024, 64}, {{"d"}, {}}, MemoryKind::loader);
+       const Tensor rows = marked(tracer, {16, 64}, {{}, {}}, MemoryKind::loader);
+       const Tensor start = convert(reduce_max(slice(x, {0, 0}, {1, 64}), {0, 1}), DType::i32);
+       const Tensor column = convert(full_like(start, 0), DType::i32);
+       Tensor y = dynamic_update_slice(x, rows, {start, column});
+       mark_sharding(y, {{"d"}, {}});
+       return y;
      }},
 };
 

@@ -17,7 +17,7 @@ std::int64_t compared = 0;
 
 /// How often each op was computed on parts of a sum, and how often each kind of move occurred.
 std::array<std::int64_t, kOps> on_parts{};
-std::array<std::int64_t, 6> moves{};
+std::array<std::int64_t, 7> moves{};
 
 /// How many values were cut in tiles that are not the least ones: batches that are flattened.
 std::int64_t in_tiles = 0;

@@ -69,7 +69,7 @@ class Order {
 
   void touch(ValueId value, std::int64_t position, bool writes, std::vector<Touch>& touches) const {
     const Program::Value& v = lowered_.program.value(value);
-    const std::size_t bytes = num_bytes(v.box(position).shape(), size_bytes(v.spec.dtype));
+    const std::size_t bytes = num_bytes(v.box(position).shape(), size_bytes(v.dtype));
     if (bytes == 0) return;
     const ValueId root = plan_.roots[static_cast<std::size_t>(value)];
     if (plan_.homes[static_cast<std::size_t>(root)] == MemoryPlan::Home::region) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/runtime/program/program.h"
+#include "shardwise/runtime/program/detail/program.h"
 #include "tensors.h"
 #include "testing/errors.h"
 

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/program/move.h"
+#include "shardwise/runtime/program/detail/move.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/program/program.h"
+#include "shardwise/runtime/program/detail/program.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,9 +37,9 @@ std::vector<float> values_in(const ShardedArray& array) {
 
 std::vector<std::shared_ptr<Buffer>> shards_for(Devices& devices, const Program::Value& value) {
   std::vector<std::shared_ptr<Buffer>> shards;
-  const Mesh& mesh = value.spec.sharding.mesh();
+  const Mesh& mesh = value.layout.mesh();
   for (std::int64_t position = 0; position < mesh.size(); ++position) {
-    const std::size_t bytes = num_bytes(value.box(position).shape(), size_bytes(value.spec.dtype));
+    const std::size_t bytes = num_bytes(value.box(position).shape(), size_bytes(value.dtype));
     shards.push_back(devices.at(mesh.device_at(position)).allocate(bytes, value.kind, value.label));
   }
   return shards;
@@ -62,7 +62,7 @@ TEST(Program, RunsAgainOnOtherMemory) {
     const ValueId sum = program.add_value({f32_spec(mesh, {5}, "x"), "sum"});
     program.add_step(Program::Call{"twice", {in}, {doubled}, twice});
     const std::size_t axes[] = {1};
-    const Sharding& sharding = program.value(in).spec.sharding;
+    const Sharding& sharding = program.value(in).layout.sharding();
     program.add_step(Program::Move{
         "add up",
         {{doubled, sum, plan_move(sharding, sharding, {5}, DType::f32, axes, Reduction::sum)}}});
@@ -71,7 +71,7 @@ TEST(Program, RunsAgainOnOtherMemory) {
     for (float start = 1; start < 20; ++start) {
       Storage storage(mesh.size());
       const std::vector<float> values{start, start + 1, start + 2, start + 3, start + 4};
-      storage.bind(in, ShardedArray::from_host(devices, program.value(in).spec,
+      storage.bind(in, ShardedArray::from_host(devices, program.value(in).spec(),
                                                std::as_bytes(std::span(values))));
       for (const ValueId value : {doubled, sum}) {
         storage.bind(value, shards_for(devices, program.value(value)));

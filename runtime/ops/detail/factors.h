@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "shardwise/runtime/program/detail/layout.h"
 #include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise {
@@ -18,8 +19,29 @@ struct Factor {
   Kind kind = Kind::pass_through;
 };
 
-/// For each dim of a tensor its factors, major first; empty: nothing to cut (an extent of 1).
-using DimFactors = std::vector<std::vector<std::int32_t>>;
+/// The factors of a dim, major first; none: nothing to cut (an extent of 1).
+struct FactorList {
+  std::vector<std::int32_t> factors = {};
+
+  /// If the dim's elements are not the factors': by factor, which of them go with the factor's if it
+  /// is the one that is cut. At most one is then. Windows follow the whole factor.
+  std::vector<Window> windows = {};
+
+  /// All of the dim goes with all of its factors.
+  bool needs_all = true;
+
+  std::size_t size() const { return factors.size(); }
+  bool empty() const { return factors.empty(); }
+  std::int32_t operator[](std::size_t i) const { return factors[i]; }
+  std::int32_t front() const { return factors.front(); }
+  auto begin() const { return factors.begin(); }
+  auto end() const { return factors.end(); }
+
+  bool operator==(const FactorList&) const = default;
+};
+
+/// For each dim of a tensor its factors.
+using DimFactors = std::vector<FactorList>;
 
 /// How an op may be cut over devices. Factors are cut, and a dim is cut as its factors are.
 /// (Source: Shardy's sharding rules.) A factor that only the result has costs nothing to cut.

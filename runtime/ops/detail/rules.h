@@ -53,6 +53,10 @@ class RuleBuilder {
   void in(std::size_t operand, std::size_t dim, std::int32_t factor);
   void out(std::size_t dim, std::int32_t factor);
 
+  /// One more factor of the operand's dim, of whose elements those of the window go with the
+  /// factor's. The window's extent is the factor's.
+  void window(std::size_t operand, std::size_t dim, std::int32_t factor, Window window);
+
   /// Dim `dim` of the operand and of the result, alike.
   void same(std::size_t operand, std::size_t dim, std::size_t result_dim);
   /// The operand's dim must be whole.

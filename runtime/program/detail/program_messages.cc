@@ -24,7 +24,7 @@ PhaseMessages phase_messages(const Program& program, const Program::Move& move, 
       }
       groups.push_back({p, g});
       transfers.push_back({.plan = &group.plan,
-                           .dtype = program.value(move.parts[p].to).spec.dtype,
+                           .dtype = program.value(move.parts[p].to).dtype,
                            .source_device =
                                [&group, device](std::int64_t source) {
                                  return device(group.sources[as_size(source)]);

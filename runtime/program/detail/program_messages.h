@@ -7,7 +7,7 @@
 
 #include "shardwise/runtime/device.h"
 #include "shardwise/runtime/program/detail/remote_copies.h"
-#include "shardwise/runtime/program/program.h"
+#include "shardwise/runtime/program/detail/program.h"
 
 namespace shardwise::detail {
 

@@ -153,7 +153,7 @@ class Run {
 
   void carry_out(const Program::Fill& fill, const ProgramTask& task) const {
     const std::size_t bytes = num_bytes(box(fill.value, task.position).shape(),
-                                        size_bytes(program_.value(fill.value).spec.dtype));
+                                        size_bytes(program_.value(fill.value).dtype));
     if (bytes > 0) std::memset(storage_.writable(fill.value, task.position), 0, bytes);
   }
 
@@ -170,7 +170,7 @@ class Run {
             std::int64_t target, const detail::SourceMemory& source) const {
     if (group.plan.copies_to(target).empty()) return;
     const std::int64_t position = group.targets[static_cast<std::size_t>(target)];
-    detail::fill_target(group.plan, target, program_.value(part.to).spec.dtype, source,
+    detail::fill_target(group.plan, target, program_.value(part.to).dtype, source,
                         {storage_.writable(part.to, position), framed(phase, part.to, position)});
   }
 

@@ -3,7 +3,7 @@
 #include "shardwise/runtime/device.h"
 #include "shardwise/runtime/program/detail/schedule.h"
 #include "shardwise/runtime/program/detail/storage.h"
-#include "shardwise/runtime/program/program.h"
+#include "shardwise/runtime/program/detail/program.h"
 
 namespace shardwise {
 

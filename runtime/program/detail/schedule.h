@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "shardwise/runtime/parallel.h"
-#include "shardwise/runtime/program/program.h"
+#include "shardwise/runtime/program/detail/program.h"
 
 namespace shardwise {
 

@@ -53,7 +53,7 @@ void Storage::watch(ValueId value, std::atomic<bool>& begun) {
 void Storage::finish(const Program& program, const Devices& devices) {
   for (const ValueId value : std::exchange(unfinished_, {})) {
     Entry& filled = entry(value);
-    filled.array = ShardedArray::from_shards(devices, program.value(value).spec,
+    filled.array = ShardedArray::from_shards(devices, program.value(value).spec(),
                                              std::exchange(filled.shards, {}));
     for (std::size_t i = 0; i < positions_; ++i) {
       addresses_[index(value, static_cast<std::int64_t>(i))].write = nullptr;

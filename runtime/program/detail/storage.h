@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "shardwise/runtime/program/program.h"
+#include "shardwise/runtime/program/detail/program.h"
 #include "shardwise/runtime/sharded_array.h"
 
 namespace shardwise {

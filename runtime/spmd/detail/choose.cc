@@ -190,10 +190,11 @@ class Chooser {
       const double element = static_cast<double>(size_bytes(operand.type->dtype));
       double least = -1;
       for (std::size_t c = 0; c < operand.cuts.size(); ++c) {
-        double cost =
-            element * missing_elements(operand.type->shape, *operand.cuts[c], needed, mesh_);
+        const Cut& have = *operand.cuts[c];
+        if (has_windows(have) && !holds(operand.type->shape, have, needed, mesh_)) continue;
+        double cost = element * missing_elements(operand.type->shape, have, needed, mesh_);
         if (c == 0 && (operand.partial & ~problem_.carried) != 0) {
-          const Cut combined = combined_cut(*operand.cuts[c], operand.partial, needed);
+          const Cut combined = combined_cut(have, operand.partial, needed);
           cost = combine_bytes(*operand.type, combined, operand.partial, mesh_) +
                  element * missing_elements(operand.type->shape, combined, needed, mesh_);
         }
@@ -247,8 +248,9 @@ class Chooser {
 
 }  // namespace
 
-Cut combined_cut(const Cut& natural, AxisSet partial, const Cut& wanted) {
+Cut combined_cut(const Cut& natural, AxisSet partial, const Cut& with_windows) {
   Cut cut = natural;
+  const Cut wanted = without_windows(with_windows);
   for (std::size_t dim = 0; dim < cut.size(); ++dim) {
     if (!natural[dim].is_prefix_of(wanted[dim])) continue;
     for (std::size_t i = natural[dim].size(); i < wanted[dim].size(); ++i) {

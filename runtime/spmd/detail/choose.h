@@ -45,8 +45,8 @@ struct FactorChoice {
 /// an operand or the wanted result. Notes all ways, cheapest first, if `notes` is given.
 FactorChoice choose(const ChoiceProblem& problem, const Mesh& mesh, std::string* notes);
 
-/// How a result is cut once it is combined, if `wanted` is wanted. It is parts of a sum over
-/// `partial` before, cut as `natural`.
-Cut combined_cut(const Cut& natural, AxisSet partial, const Cut& wanted);
+/// How a result is cut once it is combined, if this is wanted, as far as its axes say. It is parts
+/// of a sum over `partial` before, cut as `natural`.
+Cut combined_cut(const Cut& natural, AxisSet partial, const Cut& with_windows);
 
 }  // namespace shardwise

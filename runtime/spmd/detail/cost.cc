@@ -1,7 +1,9 @@
 #include "shardwise/runtime/spmd/detail/cost.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
+#include <vector>
 
 namespace shardwise {
 namespace {
@@ -11,34 +13,58 @@ double block(std::int64_t extent, std::int64_t parts) {
   return static_cast<double>(largest);
 }
 
+/// The part of a dim that device number `part`, of those that the axes tell apart, has.
+std::pair<std::int64_t, std::int64_t> part_of(std::int64_t extent, const AxisList& axes,
+                                              std::int64_t part, const Mesh& mesh) {
+  const Window& window = axes.window();
+  const std::int64_t frame = window.is_set() ? window.extent : extent;
+  const std::int64_t tile = tile_extent(frame, axes, mesh);
+  const std::int64_t begin = std::min(part * tile, frame), end = std::min(begin + tile, frame);
+  return window.is_set() ? window.range(begin, end, extent) : std::pair(begin, end);
+}
+
+/// The largest part.
 double block(std::int64_t extent, const AxisList& axes, const Mesh& mesh) {
-  return static_cast<double>(tile_extent(extent, axes, mesh));
-}
-
-/// Whether one of the lists begins with the axes of the other.
-bool starts_alike(const AxisList& a, const AxisList& b) {
-  return std::equal(a.begin(), a.begin() + std::min(a.size(), b.size()), b.begin());
-}
-
-/// For a dim whose two cuts start with the same axes, and one cut has tiles of its own: each device
-/// has a part under `from` and needs one under `to`. The result is the smallest overlap of the two
-/// that a device has, as a share of a whole tile.
-double held_in_tiles(std::int64_t extent, const AxisList& from, const AxisList& to,
-                     const Mesh& mesh) {
-  const std::int64_t parts = std::max(ways(from, mesh), ways(to, mesh));
-  const auto tile_of = [&](const AxisList& axes, std::int64_t part) {
-    const std::int64_t tile = tile_extent(extent, axes, mesh);
-    const std::int64_t number = part / (parts / ways(axes, mesh));
-    return std::pair(std::min(number * tile, extent), std::min((number + 1) * tile, extent));
-  };
-  std::int64_t most_missing = 0;
-  for (std::int64_t part = 0; part < parts; ++part) {
-    const auto [held_begin, held_end] = tile_of(from, part);
-    const auto [begin, end] = tile_of(to, part);
-    const std::int64_t shared = std::min(held_end, end) - std::max(held_begin, begin);
-    most_missing = std::max(most_missing, end - begin - std::max<std::int64_t>(shared, 0));
+  if (!axes.window().is_set()) return static_cast<double>(tile_extent(extent, axes, mesh));
+  std::int64_t most = 0;
+  for (std::int64_t part = 0; part < ways(axes, mesh); ++part) {
+    const auto [begin, end] = part_of(extent, axes, part, mesh);
+    most = std::max(most, end - begin);
   }
-  return static_cast<double>(tile_extent(extent, to, mesh) - most_missing);
+  return static_cast<double>(most);
+}
+
+/// Which part of those that `axes` tell apart a device has, given its place along each mesh axis.
+std::int64_t part_number(const AxisList& axes, const std::vector<std::int64_t>& place,
+                         const Mesh& mesh) {
+  std::int64_t part = 0;
+  for (const std::uint8_t axis : axes) part = part * mesh.axes()[axis].size + place[axis];
+  return part;
+}
+
+/// Elements of a dim that a device lacks at most: all devices are asked.
+std::int64_t most_missing(std::int64_t extent, const AxisList& from, const AxisList& to,
+                          const Mesh& mesh) {
+  std::vector<std::size_t> axes;
+  for (std::size_t axis = 0; axis < mesh.rank(); ++axis) {
+    if ((from.set() | to.set()) >> axis & 1) axes.push_back(axis);
+  }
+  std::vector<std::int64_t> place(mesh.rank(), 0);
+  std::int64_t most = 0;
+  for (;;) {
+    const auto [held_begin, held_end] = part_of(extent, from, part_number(from, place, mesh), mesh);
+    const auto [begin, end] = part_of(extent, to, part_number(to, place, mesh), mesh);
+    const std::int64_t shared = std::min(held_end, end) - std::max(held_begin, begin);
+    most = std::max(most, end - begin - std::max<std::int64_t>(shared, 0));
+    std::size_t i = 0;
+    while (i < axes.size() && ++place[axes[i]] == mesh.axes()[axes[i]].size) place[axes[i++]] = 0;
+    if (i == axes.size()) return most;
+  }
+}
+
+/// Parts of one size at places that the number of the part tells.
+bool is_even(std::int64_t extent, const AxisList& axes, const Mesh& mesh) {
+  return axes.tile() == 0 && !axes.window().is_set() && extent % ways(axes, mesh) == 0;
 }
 
 }  // namespace
@@ -57,8 +83,8 @@ double missing_elements(const Shape& shape, const Cut& from, const Cut& to, cons
     const AxisList &a = from[dim], &b = to[dim];
     const double part = block(shape[dim], b, mesh);
     needed *= part;
-    if ((a.tile() > 0 || b.tile() > 0) && starts_alike(a, b)) {
-      held *= held_in_tiles(shape[dim], a, b, mesh);
+    if (!is_even(shape[dim], a, mesh) || !is_even(shape[dim], b, mesh)) {
+      held *= part - static_cast<double>(most_missing(shape[dim], a, b, mesh));
     } else if (a.is_prefix_of(b)) {
       held *= part;
     } else if (b.is_prefix_of(a)) {
@@ -73,6 +99,15 @@ double missing_elements(const Shape& shape, const Cut& from, const Cut& to, cons
     }
   }
   return needed - held;
+}
+
+bool holds(const Shape& shape, const Cut& have, const Cut& needed, const Mesh& mesh) {
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    if (have[dim] == needed[dim]) continue;
+    if (!needed[dim].window().is_set()) return false;
+    if (most_missing(shape[dim], have[dim], needed[dim], mesh) > 0) return false;
+  }
+  return true;
 }
 
 double combine_bytes(const TensorType& type, const Cut& to, AxisSet partial, const Mesh& mesh) {

@@ -21,7 +21,7 @@ AxisList with_tile(AxisList axes, std::int64_t tile, std::int64_t extent, const 
 }
 
 /// All axes of a dim to its first factor, if each tile has all that belongs to an element of it.
-bool project_to_first(const AxisList& axes, const std::vector<std::int32_t>& dim,
+bool project_to_first(const AxisList& axes, const FactorList& dim,
                       const std::vector<Factor>& factors, const Mesh& mesh, FactorCut& out) {
   const std::size_t first = as_size(dim.front());
   std::int64_t minor = 1;
@@ -32,6 +32,34 @@ bool project_to_first(const AxisList& axes, const std::vector<std::int32_t>& dim
   out[first] = with_tile(axes, tile / minor, size, mesh);
   for (std::size_t i = 1; i < dim.size(); ++i) out[as_size(dim[i])] = {};
   return true;
+}
+
+/// The axes of a dim with windows to the factor that it follows already, or to the largest.
+void project_window(const AxisList& axes, const FactorList& dim, const std::vector<Factor>& factors,
+                    FactorCut& out) {
+  std::size_t largest = 0;
+  for (std::size_t i = 0; i < dim.size(); ++i) {
+    if (axes.window().is_set() && axes.window() == dim.windows[i]) {
+      AxisList frame = axes;
+      frame.set_window({});
+      out[as_size(dim[i])] = frame;
+      return;
+    }
+    if (factors[as_size(dim[i])].size > factors[as_size(dim[largest])].size) largest = i;
+  }
+  out[as_size(dim[largest])] = axes.axes_only();
+}
+
+/// What goes with the factor that is cut, or with all.
+AxisList cut_of_windows(const FactorCut& cut, const FactorList& dim) {
+  AxisList axes;
+  std::size_t followed = 0;
+  for (std::size_t i = 0; i < dim.size(); ++i) {
+    if (!cut[as_size(dim[i])].empty()) followed = i;
+  }
+  axes = cut[as_size(dim[followed])];
+  if (!axes.empty() || !dim.needs_all) axes.set_window(dim.windows[followed]);
+  return axes;
 }
 
 std::size_t axis_number(const std::string& name, const PartitionSpec& spec, const Mesh& mesh) {
@@ -56,7 +84,15 @@ void AxisList::push_back(std::size_t axis) {
   tile_ = 0;
 }
 
+AxisList AxisList::axes_only() const {
+  AxisList axes = *this;
+  axes.tile_ = 0;
+  axes.window_ = {};
+  return axes;
+}
+
 bool AxisList::is_prefix_of(const AxisList& other) const {
+  if (!(window_ == other.window_) || (window_.is_set() && size_ != other.size_)) return false;
   if (size_ == other.size_ && tile_ != other.tile_) return false;
   return size_ <= other.size_ && std::equal(begin(), end(), other.begin());
 }
@@ -152,6 +188,33 @@ Sharding to_sharding(const Cut& cut, const Mesh& mesh, const Shape& shape) {
   return Sharding(mesh, to_spec(cut, mesh), UnevenPolicy::tile_sizes(std::move(sizes)));
 }
 
+Layout to_layout(const Cut& cut, const Mesh& mesh, const Shape& shape) {
+  if (!has_windows(cut)) return to_sharding(cut, mesh, shape);
+  Cut frame = cut;
+  Shape frame_shape = shape;
+  std::vector<Window> windows;
+  for (std::size_t dim = 0; dim < cut.size(); ++dim) {
+    windows.push_back(cut[dim].window());
+    if (!windows.back().is_set()) continue;
+    frame[dim].set_window({});
+    frame_shape[dim] = windows.back().extent;
+  }
+  return {to_sharding(frame, mesh, frame_shape), frame_shape, std::move(windows)};
+}
+
+bool has_windows(const Cut& cut) {
+  return std::any_of(cut.begin(), cut.end(),
+                     [](const AxisList& axes) { return axes.window().is_set(); });
+}
+
+Cut without_windows(const Cut& cut) {
+  Cut plain = cut;
+  for (AxisList& axes : plain) {
+    if (axes.window().is_set()) axes = axes.axes_only();
+  }
+  return plain;
+}
+
 bool has_tiles(const Cut& cut) {
   return std::any_of(cut.begin(), cut.end(), [](const AxisList& axes) { return axes.tile() > 0; });
 }
@@ -163,11 +226,12 @@ Cut without_tiles(const Cut& cut) {
 }
 
 std::string to_text(const Cut& cut, const Mesh& mesh) {
-  if (!has_tiles(cut)) return to_spec(cut, mesh).to_string();
+  if (!has_tiles(cut) && !has_windows(cut)) return to_spec(cut, mesh).to_string();
   std::string text;
   for (const AxisList& axes : cut) {
     text += fmt::format("{}{}", text.empty() ? "" : ",", to_spec({axes}, mesh).to_string());
     if (axes.tile() > 0) text += fmt::format(" in {}s", axes.tile());
+    if (axes.window().is_set()) text += to_string(axes.window());
   }
   return text;
 }
@@ -177,8 +241,12 @@ void project(const Cut& cut, const DimFactors& dims, const std::vector<Factor>& 
   for (std::size_t dim = 0; dim < cut.size(); ++dim) {
     const AxisList& axes = cut[dim];
     if (axes.empty() || dims[dim].empty()) continue;
+    if (!dims[dim].windows.empty()) {
+      project_window(axes, dims[dim], factors, out);
+      continue;
+    }
     if (dims[dim].size() == 1) {
-      out[as_size(dims[dim][0])] = axes;
+      out[as_size(dims[dim][0])] = axes.window().is_set() ? axes.axes_only() : axes;
       continue;
     }
     std::size_t at = 0;
@@ -196,8 +264,9 @@ void project(const Cut& cut, const DimFactors& dims, const std::vector<Factor>& 
   }
 }
 
-AxisList cut_of_dim(const FactorCut& cut, const std::vector<std::int32_t>& dim,
-                    const std::vector<Factor>& factors, const Mesh& mesh, std::size_t most_axes) {
+AxisList cut_of_dim(const FactorCut& cut, const FactorList& dim, const std::vector<Factor>& factors,
+                    const Mesh& mesh, std::size_t most_axes) {
+  if (!dim.windows.empty()) return cut_of_windows(cut, dim);
   AxisList axes;
   std::int64_t extent = 1, tile = 0;
   for (const std::int32_t factor : dim) {
@@ -219,16 +288,21 @@ Cut cut_of(const FactorCut& cut, const DimFactors& dims, const std::vector<Facto
            const Mesh& mesh) {
   Cut result;
   result.reserve(dims.size());
-  for (const std::vector<std::int32_t>& dim : dims) {
-    result.push_back(dim.size() == 1 ? cut[as_size(dim[0])] : cut_of_dim(cut, dim, factors, mesh));
+  for (const FactorList& dim : dims) {
+    result.push_back(dim.size() == 1 && dim.windows.empty() ? cut[as_size(dim[0])] : cut_of_dim(cut, dim, factors, mesh));
   }
   return result;
 }
 
 bool is_box(const FactorCut& cut, const DimFactors& dims, const std::vector<Factor>& factors,
             const Mesh& mesh) {
-  for (const std::vector<std::int32_t>& dim : dims) {
+  for (const FactorList& dim : dims) {
     if (dim.size() < 2) continue;
+    if (!dim.windows.empty()) {
+      const auto is_cut = [&](std::int32_t factor) { return !cut[as_size(factor)].empty(); };
+      if (std::count_if(dim.begin(), dim.end(), is_cut) > 1) return false;
+      continue;
+    }
     bool may_cut = true, is_first = true;
     for (const std::int32_t factor : dim) {
       const std::int64_t parts = ways(cut[as_size(factor)], mesh);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shardwise/runtime/ops/detail/factors.h"
+#include "shardwise/runtime/program/detail/layout.h"
 #include "shardwise/shard/mesh.h"
 #include "shardwise/shard/partition_spec.h"
 #include "shardwise/shard/sharding.h"
@@ -18,6 +19,8 @@ using AxisSet = std::uint32_t;
 /// How one dim or factor is cut: the mesh axes, by number, major first, at most 7; and the
 /// extent of a tile if that is not the least with which the tiles cover the dim. 10 rows over 8
 /// devices are cut in tiles of 2. Flattened with a dim of 4 they are 40 in tiles of 8, not of 5.
+/// A dim with a window is not cut itself: the axes and the tile are its frame's, of which each
+/// device has what goes with its tile. So a device has its rows and one on either side.
 class AxisList {
  public:
   std::size_t size() const { return size_; }
@@ -33,7 +36,14 @@ class AxisList {
   std::int64_t tile() const { return tile_; }
   void set_tile(std::int64_t extent) { tile_ = extent; }
 
-  /// The axes of both start alike, and this has no more; if it has as many, tiles are alike.
+  const Window& window() const { return window_; }
+  void set_window(const Window& window) { window_ = window; }
+
+  /// The axes alone.
+  AxisList axes_only() const;
+
+  /// The axes of both start alike, and this has no more; if it has as many, tiles are alike. With a
+  /// window: both are the same.
   bool is_prefix_of(const AxisList& other) const;
 
   AxisSet set() const {
@@ -48,6 +58,7 @@ class AxisList {
   std::uint8_t size_ = 0;
   std::array<std::uint8_t, 7> axes_{};
   std::int64_t tile_ = 0;
+  Window window_ = {};
 };
 
 /// A PartitionSpec in numbers: for each dim of a tensor how it is cut.
@@ -73,8 +84,16 @@ void check_axes(const Mesh& mesh);
 Cut to_cut(const PartitionSpec& spec, const Mesh& mesh, std::size_t rank);
 PartitionSpec to_spec(const Cut& cut, const Mesh& mesh);
 
-/// Where a device's part of a tensor of this shape is.
+/// Where a device's part of a tensor of this shape is. Requires that there are no windows.
 Sharding to_sharding(const Cut& cut, const Mesh& mesh, const Shape& shape);
+
+/// The same with windows.
+Layout to_layout(const Cut& cut, const Mesh& mesh, const Shape& shape);
+
+bool has_windows(const Cut& cut);
+
+/// The same without windows, and with the least tiles in dims that had one.
+Cut without_windows(const Cut& cut);
 
 /// The tiles of some dim are not the least ones: no spec says that.
 bool has_tiles(const Cut& cut);
@@ -82,12 +101,12 @@ bool has_tiles(const Cut& cut);
 /// The same axes, with the least tiles.
 Cut without_tiles(const Cut& cut);
 
-/// "data,-"; "data in 8s,-" for tiles of 8.
+/// "data,-"; "data in 8s,-" for tiles of 8; "data[-1..+1],-" for a window.
 std::string to_text(const Cut& cut, const Mesh& mesh);
 
 /// The axes of a tensor's dims as those of its factors: a dim's axes go to its factors, major
 /// first, as far as they divide them, or all to the first one if tiles hold each of its elements
-/// whole; what does not fit is left out.
+/// whole; what does not fit is left out. Those of a dim with windows go to its largest factor.
 void project(const Cut& cut, const DimFactors& dims, const std::vector<Factor>& factors,
              const Mesh& mesh, FactorCut& out);
 
@@ -96,12 +115,13 @@ Cut cut_of(const FactorCut& cut, const DimFactors& dims, const std::vector<Facto
            const Mesh& mesh);
 
 /// How the factors of one dim, major first, cut it; of the axes only the first `most_axes`.
-AxisList cut_of_dim(const FactorCut& cut, const std::vector<std::int32_t>& dim,
+AxisList cut_of_dim(const FactorCut& cut, const FactorList& dim,
                     const std::vector<Factor>& factors, const Mesh& mesh,
                     std::size_t most_axes = SIZE_MAX);
 
 /// Whether each device's part is a box. If a dim has several factors, a minor one is cut only if
-/// the major ones are cut into single elements, and then evenly.
+/// the major ones are cut into single elements, and then evenly. Of the factors of a dim with
+/// windows at most one is cut.
 bool is_box(const FactorCut& cut, const DimFactors& dims, const std::vector<Factor>& factors,
             const Mesh& mesh);
 

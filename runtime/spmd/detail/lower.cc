@@ -10,7 +10,7 @@
 
 #include "shardwise/runtime/kernels/detail/elementwise.h"
 #include "shardwise/runtime/ops/detail/row.h"
-#include "shardwise/runtime/program/move.h"
+#include "shardwise/runtime/program/detail/move.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -111,19 +111,20 @@ class Lowering {
     return graph_->node(partitioned_.values[as_size(value)].node);
   }
 
-  const Sharding& sharding(const Cut& cut, const Shape& shape) {
-    for (const KnownSharding& known : shardings_) {
-      if (known.cut == cut && (known.shape == shape || !has_tiles(cut))) return known.sharding;
+  const Layout& layout(const Cut& cut, const Shape& shape) {
+    const bool is_plain = !has_tiles(cut) && !has_windows(cut);
+    for (const KnownLayout& known : layouts_) {
+      if (known.cut == cut && (is_plain || known.shape == shape)) return known.layout;
     }
-    shardings_.push_back({cut, shape, to_sharding(cut, mesh_, shape)});
-    return shardings_.back().sharding;
+    layouts_.push_back({cut, shape, to_layout(cut, mesh_, shape)});
+    return layouts_.back().layout;
   }
 
   ValueId add_value(PartValue value, std::string label, MemoryKind kind) {
     const TensorType& type = node_of(value).type;
     const Cut& cut = partitioned_.values[as_size(value)].cut;
     const ValueId id = result_.program.add_value(
-        {{type.dtype, type.shape, sharding(cut, type.shape)}, std::move(label), kind});
+        {type.dtype, type.shape, layout(cut, type.shape), std::move(label), kind});
     ids_[as_size(value)] = id;
     result_.alias_of.push_back(id);
     return id;
@@ -135,7 +136,7 @@ class Lowering {
     if (nan_check_ == NanCheck::on) {
       std::vector<DType> dtypes;
       for (const ValueId output : call.outputs) {
-        dtypes.push_back(result_.program.value(output).spec.dtype);
+        dtypes.push_back(result_.program.value(output).dtype);
       }
       call.function = [inner = std::move(call.function), dtypes](const LocalContext& context) {
         inner(context);
@@ -206,7 +207,7 @@ class Lowering {
         return known.plan;
       }
     }
-    const Sharding a = sharding(from.cut, type.shape), b = sharding(to.cut, type.shape);
+    const Layout a = layout(from.cut, type.shape), b = layout(to.cut, type.shape);
     MovePlan made;
     if (combines) {
       // The group: devices that hold parts of the sum, and those that share the dims that change.
@@ -218,7 +219,7 @@ class Lowering {
       for (std::size_t axis = 0; axis < mesh_.rank(); ++axis) {
         if (group >> axis & 1) axes.push_back(axis);
       }
-      made = plan_move(a, b, type.shape, type.dtype, axes, to.reduction);
+      made = plan_move(a.sharding(), b.sharding(), type.shape, type.dtype, axes, to.reduction);
     } else {
       made = plan_redistribution(a, b, type.shape, type.dtype);
     }
@@ -394,10 +395,10 @@ class Lowering {
     return fmt::format("{} and {} more", label(members.back()->node), members.size() - 1);
   }
 
-  struct KnownSharding {
+  struct KnownLayout {
     Cut cut;
-    Shape shape;  ///< decides only if the cut has tiles
-    Sharding sharding;
+    Shape shape;  ///< decides only if the cut has tiles or windows
+    Layout layout;
   };
 
   struct KnownPlan {
@@ -419,7 +420,7 @@ class Lowering {
   std::vector<const Compute*> maker_;   // likewise
   std::vector<bool> is_read_;           // likewise
   std::vector<std::int64_t> input_of_;  ///< by node of the graph: its place in Graph::inputs, or -1
-  std::vector<KnownSharding> shardings_;
+  std::vector<KnownLayout> layouts_;
   std::vector<KnownPlan> plans_;
 };
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "shardwise/runtime/graph/graph.h"
-#include "shardwise/runtime/program/program.h"
+#include "shardwise/runtime/program/detail/program.h"
 #include "shardwise/runtime/spmd/detail/fuse.h"
 #include "shardwise/runtime/spmd/detail/partition.h"
 

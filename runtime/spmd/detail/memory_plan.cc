@@ -59,9 +59,7 @@ class Planner {
     plan_.offsets.assign(count, 0);
     taken_.assign(count, false);
     for (const Program::Value& value : program_.values()) {
-      // The first box is the largest.
-      plan_.bytes.push_back(num_bytes(value.spec.sharding.shard_shape(value.spec.shape),
-                                      size_bytes(value.spec.dtype)));
+      plan_.bytes.push_back(num_bytes(value.layout.largest(value.shape), size_bytes(value.dtype)));
     }
     for (const ValueId input : lowered.inputs) home(input) = Home::input;
     for (const ValueId output : lowered.outputs) {
@@ -156,7 +154,7 @@ class Planner {
     }
     const ValueId to = lowered_.outputs[output], from = lowered_.inputs[input];
     if (home(from) != Home::input || is_output_[as_size(from)]) return false;
-    if (!same_memory(to, from) || !(value(to).spec.dtype == value(from).spec.dtype)) return false;
+    if (!same_memory(to, from) || !(value(to).dtype == value(from).dtype)) return false;
     // Needed no more when the output is made, or read and written element by element then.
     const std::int64_t made = lifetime(to).first;
     const auto& pairs = lowered_.in_place[as_size(made)];
@@ -170,9 +168,9 @@ class Planner {
 
   /// The shards of both have the same bytes at each position.
   bool same_memory(ValueId a, ValueId b) const {
-    const ArraySpec &x = value(a).spec, &y = value(b).spec;
+    const Program::Value &x = value(a), &y = value(b);
     return size_bytes(x.dtype) == size_bytes(y.dtype) && x.shape == y.shape &&
-           x.sharding == y.sharding;
+           x.layout == y.layout;
   }
 
   /// A result takes the memory of an operand that is needed no more.
@@ -308,7 +306,7 @@ PlannedMemory planned_memory(const Graph& graph, const LoweredProgram& lowered,
   };
   const auto shard_bytes = [&](ValueId id) {
     const Program::Value& value = lowered.program.value(id);
-    return num_bytes(value.box(position).shape(), size_bytes(value.spec.dtype));
+    return num_bytes(value.box(position).shape(), size_bytes(value.dtype));
   };
   add(MemoryKind::activation, plan.activation_bytes);
   add(MemoryKind::collective, plan.collective_bytes);

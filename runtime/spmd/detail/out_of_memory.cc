@@ -100,11 +100,11 @@ std::string out_of_memory(const Graph& graph, const LoweredProgram& lowered, con
   for (std::size_t k = 0; k < kinds.size(); ++k) {
     const OfKind& kind = kinds[k];
     if (kind.tensors == 0) continue;
-    const ArraySpec& spec = kind.largest->spec;
+    const Program::Value& largest = *kind.largest;
     text += fmt::format("{}: {} in {} tensor{}, the largest \"{}\" ({}{} cut as {}, {}); ",
                         name(static_cast<MemoryKind>(k)), mebibytes(kind.bytes), kind.tensors,
-                        kind.tensors == 1 ? "" : "s", kind.largest->label, name(spec.dtype),
-                        to_string(spec.shape), spec.sharding.spec().to_string(),
+                        kind.tensors == 1 ? "" : "s", largest.label, name(largest.dtype),
+                        to_string(largest.shape), largest.layout.short_text(),
                         mebibytes(kind.largest_bytes));
   }
   return text;

@@ -158,7 +158,8 @@ class Partitioner {
     }
   }
 
-  std::int64_t elements(NodeId node) const { return num_elements(graph_.node(node).type.shape); }
+  const Shape& shape_of(NodeId node) const { return graph_.node(node).type.shape; }
+  std::int64_t elements(NodeId node) const { return num_elements(shape_of(node)); }
 
   /// Cut along a factor it is parts of a sum.
   bool is_sum(NodeId node) const {
@@ -322,7 +323,8 @@ class Partitioner {
   bool keeps_operands(const Node& node, const FactorRule& rule, const FactorChoice& choice) const {
     for (std::size_t i = 0; i < node.operands.size(); ++i) {
       const PartitionedGraph::Value& operand = primary(node.operands[i]);
-      if (operand.partial != 0 && !(part_of(rule, i, choice.factors) == operand.cut)) {
+      if (operand.partial != 0 &&
+          !holds(shape_of(node.operands[i]), operand.cut, part_of(rule, i, choice.factors), mesh_)) {
         return false;
       }
     }
@@ -374,7 +376,10 @@ class Partitioner {
     }
     for (std::size_t i = 0; i < operands_.size(); ++i) {
       if (!is_box(factors, rule.operands[i], rule.factors, mesh_)) return false;
-      if (!(part_of(rule, i, factors) == *operands_[i].cuts.front())) return false;
+      const OperandState& operand = operands_[i];
+      if (!holds(operand.type->shape, *operand.cuts.front(), part_of(rule, i, factors), mesh_)) {
+        return false;
+      }
     }
     if (!is_box(factors, rule.result, rule.factors, mesh_)) return false;
     choice.result = cut_of(factors, rule.result, rule.factors, mesh_);
@@ -407,7 +412,8 @@ class Partitioner {
     return primary(id).reduction == Reduction::sum && hands_on_[as_size(id)];
   }
 
-  /// The node's tensor, cut as needed and combined. Moves it if it is not there yet.
+  /// The node's tensor, cut as needed and combined; of dims with a window it may be more. Moves it if
+  /// it is not there yet.
   ValueId fetch(NodeId node, const Cut& needed, NodeId consumer) {
     std::vector<Version>& versions = versions_[as_size(node)];
     const TensorType& type = graph_.node(node).type;
@@ -416,7 +422,8 @@ class Partitioner {
     for (const Version& version : versions) {
       const PartitionedGraph::Value& have = value(version.value);
       if (have.partial != 0 || !usable(node, version, consumer)) continue;
-      if (have.cut == needed) return version.value;
+      if (holds(type.shape, have.cut, needed, mesh_)) return version.value;
+      if (has_windows(have.cut)) continue;  // it has not all of the tensor
       const double missing = missing_elements(type.shape, have.cut, needed, mesh_);
       if (least < 0 || missing < least) {
         least = missing;
@@ -428,7 +435,7 @@ class Partitioner {
       from =
           combine(versions.front().value, combined_cut(have.cut, have.partial, needed), consumer);
     }
-    if (value(from).partial == 0 && value(from).cut == needed) {
+    if (value(from).partial == 0 && holds(type.shape, value(from).cut, needed, mesh_)) {
       if (from != versions.front().value)
         versions.push_back({from, graph_.node(consumer).backward});
       return from;
@@ -481,7 +488,8 @@ class Partitioner {
     for (std::size_t dim = 0; dim < a.size(); ++dim) {
       gathers &= b[dim].is_prefix_of(a[dim]);
       if (a[dim] == b[dim]) continue;
-      const bool in_other_tiles = a[dim].tile() != b[dim].tile() && a[dim].set() == b[dim].set();
+      const bool in_other_tiles = a[dim].set() == b[dim].set() &&
+                                  (a[dim].tile() != b[dim].tile() || b[dim].window().is_set());
       changed |= in_other_tiles ? a[dim].set() : a[dim].set() ^ b[dim].set();
     }
     CollectiveKind kind = CollectiveKind::general;
@@ -489,6 +497,8 @@ class Partitioner {
       kind = CollectiveKind::slice;
     } else if (gathers) {
       kind = CollectiveKind::all_gather;
+    } else if (has_windows(b) && axes_of(a) == axes_of(b)) {
+      kind = CollectiveKind::permute;
     } else if (axes_of(a) == axes_of(b)) {
       kind = CollectiveKind::all_to_all;
     }

@@ -16,7 +16,7 @@ std::vector<ProcessGroup::Fact> program_facts(const Planned& planned) {
   places.add(mesh.to_string());
   for (const NodeId output : graph.outputs) held.add(static_cast<std::uint64_t>(output));
   for (const Program::ValueId input : planned.lowered.inputs) {
-    given.add(planned.lowered.program.value(input).spec.sharding.to_string());
+    given.add(planned.lowered.program.value(input).layout.to_string());
   }
   for (const bool may_donate : options.may_donate) donated.add(may_donate ? 1 : 0);
   return {{"a hash of the mesh", places.state()},

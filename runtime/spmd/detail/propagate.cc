@@ -260,6 +260,13 @@ class Propagator {
   void ask(const Wish& w, const FactorRule& rule) {
     asked_.assign(rule.factors.size(), {});
     project(result_.cuts[as_size(w.tensor)], *w.dims, rule.factors, mesh_, asked_);
+    for (const FactorList& dim : *w.dims) {
+      // A few elements of a dim are not cut as all of it is.
+      for (std::size_t i = 0; i < dim.windows.size(); ++i) {
+        AxisList& axes = asked_[as_size(dim[i])];
+        if (ways(axes, mesh_) > rule.factors[as_size(dim[i])].size) axes = {};
+      }
+    }
     for (AxisList& axes : asked_) {
       AxisList kept;
       for (const std::uint8_t axis : axes) {
@@ -297,17 +304,24 @@ class Propagator {
     AxisSet used = before;
     bool changed = false;
     for (std::size_t dim = 0; dim < dims.size(); ++dim) {
-      const AxisList wanted = cut_of_dim(factors_, dims[dim], rule.factors, mesh_);
+      const bool follows = !dims[dim].windows.empty();
+      const AxisList part = cut_of_dim(factors_, dims[dim], rule.factors, mesh_);
+      const AxisList wanted = follows ? part.axes_only() : part;
+      if (follows && ways(wanted, mesh_) > graph_.node(tensor).type.shape[dim]) continue;
       if (wanted.size() <= cut[dim].size() || !cut[dim].is_prefix_of(wanted)) continue;
       std::size_t count = cut[dim].size();
       while (count < wanted.size() && !(used >> wanted[count] & 1)) ++count;
       if (count == cut[dim].size()) continue;
-      const AxisList more = cut_of_dim(factors_, dims[dim], rule.factors, mesh_, count);
+      AxisList more = cut_of_dim(factors_, dims[dim], rule.factors, mesh_, count);
+      if (follows) {
+        more = {};
+        for (std::size_t i = 0; i < count; ++i) more.push_back(wanted[i]);
+      }
       if (more.tile() > 0 && graph_.node(tensor).op == Op::input) continue;
       used |= more.set();
       NodeId from = -1;
       for (const std::int32_t factor : dims[dim]) {
-        if (from < 0) from = heard_[as_size(factor)];
+        if (from < 0 && !factors_[as_size(factor)].empty()) from = heard_[as_size(factor)];
       }
       cut[dim] = more;
       result_.origins[as_size(tensor)][dim] = from;

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/program/program.h"
+#include "shardwise/runtime/program/detail/program.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 namespace shardwise {
 
 Program::ValueId Program::add_value(Value value) {
-  const Mesh& mesh = value.spec.sharding.mesh();
+  const Mesh& mesh = value.layout.mesh();
   if (!(mesh == mesh_)) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("add a value to a program: \"{}\" is on mesh {}, needed {}",
@@ -58,9 +58,9 @@ std::uint64_t hash(const Program& program) {
     mixer.add(static_cast<std::uint64_t>(program.mesh().device_at(p)));
   }
   for (const Program::Value& value : program.values()) {
-    mixer.add(static_cast<std::uint64_t>(value.spec.dtype));
-    mixer.add(to_string(value.spec.shape));
-    mixer.add(value.spec.sharding.to_string());
+    mixer.add(static_cast<std::uint64_t>(value.dtype));
+    mixer.add(to_string(value.shape));
+    mixer.add(value.layout.to_string());
   }
   for (const Program::Step& step : program.steps()) {
     mixer.add(name(step));

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "shardwise/runtime/program/detail/layout.h"
 #include "shardwise/shard/dtype.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/plan/transfer_plan.h"
@@ -83,6 +84,9 @@ MovePlan plan_move(const Sharding& from, const Sharding& to, const Shape& shape,
 /// comes from the nearest replica. Throws as TransferPlan::reshard().
 MovePlan plan_redistribution(const Sharding& from, const Sharding& to, const Shape& shape,
                              DType dtype);
+
+/// The same for layouts of one mesh. The boxes of `from` have all elements of those of `to`.
+MovePlan plan_redistribution(const Layout& from, const Layout& to, const Shape& shape, DType dtype);
 
 /// Device i along mesh axis `axis` sends its shard, as it is, to device targets[i] of its group;
 /// -1: to none. Throws invalid_argument if `targets` does not have one entry for each device along

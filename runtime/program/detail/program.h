@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,36 +9,20 @@
 #include <vector>
 
 #include "shardwise/runtime/memory/buffer.h"
-#include "shardwise/runtime/program/move.h"
+#include "shardwise/runtime/program/detail/layout.h"
+#include "shardwise/runtime/program/detail/move.h"
+#include "shardwise/runtime/program/local_function.h"
 #include "shardwise/runtime/sharded_array.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
-
-/// One device's view of a call.
-struct LocalContext {
-  const Mesh& mesh;
-  std::int64_t position;  ///< of this device in the mesh
-  DeviceId device;
-  std::span<const ConstBoxView> inputs;  ///< local shards, with the global box that each holds
-  std::span<const BoxView> outputs;      ///< to be written in full
-
-  /// The index of this device along a mesh axis. Throws no_such_name.
-  std::int64_t axis_index(std::string_view axis) const {
-    return mesh.coordinate(position, mesh.axis_index(axis));
-  }
-};
-
-/// The work of a call on one device. Called for several devices at once; computes and does not
-/// wait.
-using LocalFunction = std::function<void(const LocalContext&)>;
 
 /// What runs on the devices of a mesh: values, and steps that fill them, in a legal order. It knows
 /// no memory: Storage binds values to memory, Schedule says what may run at the same time, run()
 /// carries it out. Manual mode and traced mode both record programs.
 ///
 /// Values are single-assignment: bound from outside, or filled by one call, or by one move and the
-/// fills beside it. All shardings are of the program's mesh.
+/// fills beside it. All layouts are of the program's mesh.
 ///
 /// Thread-compatible; append, then run as often as wanted.
 ///
@@ -53,12 +36,28 @@ class Program {
   using ValueId = std::int64_t;
 
   struct Value {
-    ArraySpec spec;
+    Value(ArraySpec spec, std::string its_label, MemoryKind its_kind = MemoryKind::array)
+        : Value(spec.dtype, std::move(spec.shape), std::move(spec.sharding), std::move(its_label),
+                its_kind) {}
+    Value(DType its_dtype, Shape its_shape, Layout its_layout, std::string its_label,
+          MemoryKind its_kind)
+        : dtype(its_dtype),
+          shape(std::move(its_shape)),
+          layout(std::move(its_layout)),
+          label(std::move(its_label)),
+          kind(its_kind) {}
+
+    DType dtype;
+    Shape shape;  ///< of the whole tensor
+    Layout layout;
     std::string label;  ///< names its memory, and the value in errors
-    MemoryKind kind = MemoryKind::array;
+    MemoryKind kind;
 
     /// What a mesh position holds of it.
-    Box box(std::int64_t position) const { return spec.sharding.box_at(position, spec.shape); }
+    Box box(std::int64_t position) const { return layout.box(position, shape); }
+
+    /// As an array. Requires a layout without windows.
+    ArraySpec spec() const { return {dtype, shape, layout.sharding()}; }
   };
 
   /// A function per device, of local shards.

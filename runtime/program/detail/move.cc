@@ -1,9 +1,10 @@
-#include "shardwise/runtime/program/move.h"
+#include "shardwise/runtime/program/detail/move.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -90,12 +91,18 @@ bool hold_one_box(const Sharding& sharding, const Shape& shape, const Positions&
   });
 }
 
-std::vector<Piece> pieces_of(const Sharding& sharding, const Shape& shape, const Positions& group) {
+std::vector<Piece> pieces_of(const Layout& layout, const Shape& shape, const Positions& group) {
   std::vector<Piece> pieces;
   for (const std::int64_t position : group) {
-    pieces.push_back({sharding.mesh().device_at(position), sharding.box_at(position, shape)});
+    pieces.push_back({layout.mesh().device_at(position), layout.box(position, shape)});
   }
   return pieces;
+}
+
+Positions all_positions(const Mesh& mesh) {
+  Positions positions(as_size(mesh.size()));
+  std::iota(positions.begin(), positions.end(), 0);
+  return positions;
 }
 
 /// Each device combines one part of the shards, and the others copy it from there. So every element
@@ -217,13 +224,21 @@ MovePlan plan_move(const Sharding& from, const Sharding& to, const Shape& shape,
 
 MovePlan plan_redistribution(const Sharding& from, const Sharding& to, const Shape& shape,
                              DType dtype) {
-  const auto all = [](const Sharding& sharding) {
-    Positions positions(as_size(sharding.mesh().size()));
-    for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int64_t>(i);
-    return positions;
-  };
   MovePhase phase;
-  phase.groups.push_back({TransferPlan::reshard(from, to, shape), all(from), all(to)});
+  phase.groups.push_back({TransferPlan::reshard(from, to, shape), all_positions(from.mesh()),
+                          all_positions(to.mesh())});
+  return with_traffic({std::move(phase)}, dtype);
+}
+
+MovePlan plan_redistribution(const Layout& from, const Layout& to, const Shape& shape,
+                             DType dtype) {
+  if (!from.has_windows() && !to.has_windows()) {
+    return plan_redistribution(from.sharding(), to.sharding(), shape, dtype);
+  }
+  const Positions all = all_positions(from.mesh());
+  MovePhase phase;
+  phase.groups.push_back(
+      {TransferPlan(pieces_of(from, shape, all), pieces_of(to, shape, all)), all, all});
   return with_traffic({std::move(phase)}, dtype);
 }
 
