@@ -92,7 +92,8 @@ const GoldenCase kCases[] = {
        mark_sharding(y, {{"x"}, {"y"}});
        return y + 1.0;
      }},
-    {"a roll by one: a row of a neighbour", "d=8", 256, of_rows([](const Tensor& x) {
+    {"a roll by one: a row of a neighbour, in one of two moves", "d=8", 2 * 256,
+     of_rows([](const Tensor& x) {
        return concatenate({slice(x, {1, 0}, {1024, 64}), slice(x, {0, 0}, {1, 64})}, 0);
      })},
     {"a shift: a row of a neighbour", "d=8", 256, of_rows([](const Tensor& x) {
@@ -121,7 +122,8 @@ const GoldenCase kCases[] = {
      })},
     {"a reversal: the shard of the device opposite", "d=8", 128 * 256,
      of_rows([](const Tensor& x) { return reverse(x, {0}); })},
-    {"one after another", "d=8", 256 * 256, of_rows([](const Tensor& x) {
+    {"one after another: of the two moves each device needs one", "d=8", 2 * 256 * 256,
+     of_rows([](const Tensor& x) {
        return concatenate({x, x * 2.0}, 0);
      })},
     {"the first row for all", "d=8", 256,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,11 +38,12 @@ std::string different_traffic(const Outcome& found, const Outcome& expected) {
 }
 
 /// The nodes in the order in which they are computed.
-std::vector<NodeId> computed(const Outcome& outcome) {
-  std::vector<NodeId> nodes;
+/// Each once: what only moves elements may be made again.
+std::set<NodeId> computed(const Outcome& outcome) {
+  std::set<NodeId> nodes;
   for (const PartitionedGraph::Step& step : outcome.partitioned.steps) {
     const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step);
-    if (compute != nullptr) nodes.push_back(compute->node);
+    if (compute != nullptr) nodes.insert(compute->node);
   }
   return nodes;
 }

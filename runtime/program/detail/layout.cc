@@ -18,14 +18,40 @@ Wide floor_div(Wide a, Wide positive) {
 
 std::pair<std::int64_t, std::int64_t> Window::range(std::int64_t begin, std::int64_t end,
                                                     std::int64_t size) const {
-  if (begin >= end) return {0, 0};
+  if (begin >= end || least >= limit) return {0, 0};
   Wide first = begin, last = Wide{end} - 1;
   if (scale < 0) std::swap(first, last);
   const Wide from = -floor_div(-(Wide{scale} * first + low), divide);  // rounded up
   const Wide to = floor_div(Wide{scale} * last + high, divide) + 1;
-  const Wide lowest = std::clamp<Wide>(from, 0, size);
+  const Wide lowest = std::clamp<Wide>(from, std::min(least, size), std::min(limit, size));
   return {static_cast<std::int64_t>(lowest),
-          static_cast<std::int64_t>(std::clamp<Wide>(to, lowest, size))};
+          static_cast<std::int64_t>(std::clamp<Wide>(to, lowest, std::min(limit, size)))};
+}
+
+std::optional<Window> compose(const Window& window, std::int64_t size, const Window& frame,
+                              std::int64_t middle) {
+  const bool is_shift = window.scale == 1 && window.divide == 1;
+  if (frame.divide != 1 && !is_shift) return std::nullopt;
+  const std::int64_t low = window.scale < 0 ? frame.high : frame.low;
+  const std::int64_t high = window.scale < 0 ? frame.low : frame.high;
+  // (scale * ((frame.scale * i + f) / frame.divide) + w) / divide, of which one divide is 1.
+  const Wide scale = Wide{window.scale} * frame.scale;
+  const Wide from = Wide{window.scale} * low + Wide{window.low} * frame.divide;
+  const Wide to = Wide{window.scale} * high + Wide{window.high} * frame.divide;
+  constexpr Wide kMost = std::numeric_limits<std::int64_t>::max();
+  for (const Wide number : {scale, from, to}) {
+    if (number > kMost || number < -kMost) return std::nullopt;
+  }
+  Window both{.extent = frame.extent,
+              .scale = static_cast<std::int64_t>(scale),
+              .low = static_cast<std::int64_t>(from),
+              .high = static_cast<std::int64_t>(to),
+              .divide = window.divide * frame.divide};
+  const auto [first, last] =
+      window.range(std::min(frame.least, middle), std::min(frame.limit, middle), size);
+  both.least = first;
+  both.limit = last;
+  return both;
 }
 
 const Sharding& Layout::sharding() const {

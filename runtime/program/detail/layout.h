@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +22,9 @@ struct Window {
   std::int64_t scale = 1, low = 0, high = 0;
   std::int64_t divide = 1;  ///< at least 1
 
+  /// Elements of the dim below `least`, and those from `limit` on, go with none.
+  std::int64_t least = 0, limit = std::numeric_limits<std::int64_t>::max();
+
   bool is_set() const { return extent >= 0; }
 
   /// What goes with [begin, end) of the frame, of a dim of `size` elements: begin and end.
@@ -28,6 +33,11 @@ struct Window {
 
   bool operator==(const Window&) const = default;
 };
+
+/// The window of a dim of `size` elements that follows what `frame` follows: `window` follows a dim
+/// of `middle` elements, which has `frame`. Nothing if no window says that.
+std::optional<Window> compose(const Window& window, std::int64_t size, const Window& frame,
+                              std::int64_t middle);
 
 /// "[-1..+1]", "2*[+0..+2]", "[-3]/2"
 std::string to_string(const Window& window);

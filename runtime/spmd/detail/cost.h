@@ -14,8 +14,8 @@ double part_elements(const Shape& shape, const Cut& cut, const Mesh& mesh);
 /// Elements that a device lacks of its part under `to` if it has its part under `from`.
 double missing_elements(const Shape& shape, const Cut& from, const Cut& to, const Mesh& mesh);
 
-/// An op that needs its operand cut as `needed` can use what is cut as `have`: that is the same, but
-/// in dims with a window, of which it may be more.
+/// An op that needs its operand cut as `needed` can use what is cut as `have`: that is the same,
+/// but in dims with a window, of which it may be more.
 bool holds(const Shape& shape, const Cut& have, const Cut& needed, const Mesh& mesh);
 
 /// Bytes that a device sends in a ring so that parts of a sum over `partial` become the sum cut as

@@ -289,7 +289,8 @@ Cut cut_of(const FactorCut& cut, const DimFactors& dims, const std::vector<Facto
   Cut result;
   result.reserve(dims.size());
   for (const FactorList& dim : dims) {
-    result.push_back(dim.size() == 1 && dim.windows.empty() ? cut[as_size(dim[0])] : cut_of_dim(cut, dim, factors, mesh));
+    result.push_back(dim.size() == 1 && dim.windows.empty() ? cut[as_size(dim[0])]
+                                                            : cut_of_dim(cut, dim, factors, mesh));
   }
   return result;
 }

@@ -115,9 +115,8 @@ Cut cut_of(const FactorCut& cut, const DimFactors& dims, const std::vector<Facto
            const Mesh& mesh);
 
 /// How the factors of one dim, major first, cut it; of the axes only the first `most_axes`.
-AxisList cut_of_dim(const FactorCut& cut, const FactorList& dim,
-                    const std::vector<Factor>& factors, const Mesh& mesh,
-                    std::size_t most_axes = SIZE_MAX);
+AxisList cut_of_dim(const FactorCut& cut, const FactorList& dim, const std::vector<Factor>& factors,
+                    const Mesh& mesh, std::size_t most_axes = SIZE_MAX);
 
 /// Whether each device's part is a box. If a dim has several factors, a minor one is cut only if
 /// the major ones are cut into single elements, and then evenly. Of the factors of a dim with

@@ -169,8 +169,7 @@ class Planner {
   /// The shards of both have the same bytes at each position.
   bool same_memory(ValueId a, ValueId b) const {
     const Program::Value &x = value(a), &y = value(b);
-    return size_bytes(x.dtype) == size_bytes(y.dtype) && x.shape == y.shape &&
-           x.layout == y.layout;
+    return size_bytes(x.dtype) == size_bytes(y.dtype) && x.shape == y.shape && x.layout == y.layout;
   }
 
   /// A result takes the memory of an operand that is needed no more.

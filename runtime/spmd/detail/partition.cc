@@ -4,9 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <limits>
+#include <optional>
 
 #include "shardwise/runtime/spmd/detail/choose.h"
 #include "shardwise/runtime/spmd/detail/cost.h"
+#include "shardwise/runtime/spmd/detail/parts_of_sums.h"
+#include "shardwise/runtime/spmd/detail/remake.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
 
@@ -15,57 +20,25 @@ namespace {
 
 using ValueId = PartitionedGraph::ValueId;
 
-/// Whether operands of a node may be parts of a sum, so that the result is parts of the sum: none;
-/// one, if the others are whole sums; or all. Parts pass through an op if it is exact on whole
-/// numbers of any dtype: then it does not matter whether parts are summed before it or after. A
-/// product is exact, a quotient is not. (Both are rounded on numbers that are not whole, as sums
-/// are.)
-enum class Linear { no, in_one, in_all };
-
-Linear linearity(const Node& node) {
-  switch (node.op) {
-    case Op::neg:
-    case Op::transpose:
-    case Op::reshape:
-    case Op::identity:
-    case Op::stop_gradient:
-    case Op::optimization_barrier:
-    case Op::reduce_sum:
-    case Op::slice:
-    case Op::reverse:
-    case Op::mul:
-      return Linear::in_one;
-    case Op::pad:
-      return node.attributes.number.is_zero() ? Linear::in_one : Linear::no;
-    case Op::add:
-    case Op::sub:
-    case Op::concatenate:
-      return Linear::in_all;
-    default:
-      return Linear::no;
-  }
-}
+// What puts elements at other places is made again through at most this number of ops.
+constexpr int kMostRemade = 4;
 
 class Partitioner {
  public:
   Partitioner(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
               const PartitionOptions& options)
-      : graph_(graph), mesh_(mesh), propagation_(propagation), options_(options) {
+      : graph_(graph),
+        mesh_(mesh),
+        propagation_(propagation),
+        options_(options),
+        parts_(graph, propagation.rules) {
     const std::size_t count = graph.nodes.size();
     versions_.resize(count);
-    uses_.assign(count, 0);
-    users_.resize(count);
     is_parameter_.assign(count, false);
-    is_output_.assign(count, false);
+    cost_of_unused_.assign(count, 0);
     for (const GraphInput& input : graph.inputs) {
       is_parameter_[as_size(input.node)] = input.kind == MemoryKind::parameter;
     }
-    count_uses();
-    find_zeros();
-    for (NodeId id = 0; id < static_cast<NodeId>(graph.nodes.size()); ++id) {
-      hands_on_.push_back(hands_parts_on(id));
-    }
-    find_shares();
   }
 
   PartitionedGraph run(const std::vector<Cut>& input_cuts) {
@@ -77,7 +50,7 @@ class Partitioner {
       settle(node);
     }
     for (NodeId id = 0; id < static_cast<NodeId>(graph_.nodes.size()); ++id) {
-      if (uses_[as_size(id)] == 0 || graph_.node(id).op == Op::input) continue;
+      if (!parts_.is_used(id) || graph_.node(id).op == Op::input) continue;
       try {
         compute(id);
       } catch (const Error& error) {
@@ -87,6 +60,7 @@ class Partitioner {
     for (const NodeId id : graph_.outputs) {
       result_.outputs.push_back(fetch(id, without_tiles(propagation_.cuts[as_size(id)]), id));
     }
+    drop_unused_steps();
     return std::move(result_);
   }
 
@@ -96,110 +70,7 @@ class Partitioner {
     bool backward;  ///< made for a node of the gradient
   };
 
-  void count_uses() {
-    for (const NodeId id : graph_.outputs) {
-      ++uses_[as_size(id)];
-      is_output_[as_size(id)] = true;
-    }
-    for (NodeId id = static_cast<NodeId>(graph_.nodes.size()); id-- > 0;) {
-      if (uses_[as_size(id)] == 0) continue;
-      for (const NodeId operand : graph_.node(id).operands) {
-        ++uses_[as_size(operand)];
-        users_[as_size(operand)].push_back(id);
-      }
-    }
-  }
-
-  /// Zeros can be taken for parts of a zero: a sum over steps in time begins with them.
-  void find_zeros() {
-    is_zero_.assign(graph_.nodes.size(), false);
-    for (std::size_t i = 0; i < is_zero_.size(); ++i) {
-      const Node& node = graph_.nodes[i];
-      const bool keeps = node.op == Op::broadcast || node.op == Op::reshape;
-      is_zero_[i] = node.op == Op::constant ? node.attributes.number.is_zero()
-                                            : keeps && is_zero_[as_size(node.operands[0])];
-    }
-  }
-
-  std::size_t zeros_among(const Node& node) const {
-    return as_size(std::count_if(node.operands.begin(), node.operands.end(),
-                                 [&](NodeId operand) { return is_zero_[as_size(operand)]; }));
-  }
-
-  /// Sums over a factor that may stay parts until they are added to others are combined together:
-  /// each has its share of the one combination, as the gradients of a weight that is used at many
-  /// steps in time.
-  void find_shares() {
-    const std::size_t count = graph_.nodes.size();
-    shares_.assign(count, 1);
-    std::vector<double> sums(count, 0);  // that may be in it as parts
-    std::vector<bool> passes(count, false);
-    for (std::size_t i = 0; i < count; ++i) {
-      if (uses_[i] == 0) continue;
-      const auto id = static_cast<NodeId>(i);
-      passes[i] = passes_parts_on(id, sums);
-      if (passes[i]) {
-        for (const NodeId operand : graph_.nodes[i].operands) sums[i] += sums[as_size(operand)];
-      }
-      if (is_sum(id)) sums[i] += 1;
-    }
-    for (std::size_t i = count; i-- > 0;) {
-      if (sums[i] == 0) continue;
-      const auto id = static_cast<NodeId>(i);
-      const bool goes_on =
-          hands_on_[i] && std::all_of(users_[i].begin(), users_[i].end(),
-                                      [&](NodeId user) { return passes[as_size(user)]; });
-      shares_[i] = goes_on ? 0 : 1 / sums[i];
-      for (std::size_t u = 0; goes_on && u < users_[i].size(); ++u) {
-        const NodeId user = users_[i][u];
-        shares_[i] += shares_[as_size(user)] * static_cast<double>(elements(user)) /
-                      static_cast<double>(std::max<std::int64_t>(elements(id), 1));
-      }
-    }
-  }
-
   const Shape& shape_of(NodeId node) const { return graph_.node(node).type.shape; }
-  std::int64_t elements(NodeId node) const { return num_elements(shape_of(node)); }
-
-  /// Cut along a factor it is parts of a sum.
-  bool is_sum(NodeId node) const {
-    const FactorRule& rule = propagation_.rules[as_size(node)];
-    return rule.reduction == Reduction::sum &&
-           std::any_of(rule.factors.begin(), rule.factors.end(), [](const Factor& factor) {
-             return factor.kind == Factor::Kind::reduction && factor.size > 1;
-           });
-  }
-
-  /// What uses it can do with parts of it, and to combine them later moves no more: one node, or
-  /// slices that take each element once.
-  bool hands_parts_on(NodeId node) const {
-    if (is_output_[as_size(node)]) return false;
-    const std::vector<NodeId>& users = users_[as_size(node)];
-    std::int64_t taken = 0;
-    for (const NodeId user : users) {
-      if (linearity(graph_.node(user)) == Linear::no) return false;
-      if (users.size() > 1 && graph_.node(user).op != Op::slice) return false;
-      taken += elements(user);
-    }
-    return users.size() == 1 || taken <= elements(node);
-  }
-
-  /// Given parts for what may be parts, it gives parts, and no larger ones.
-  bool passes_parts_on(NodeId node, const std::vector<double>& sums) const {
-    const std::vector<NodeId>& operands = graph_.node(node).operands;
-    std::size_t parts = 0;
-    for (const NodeId operand : operands) {
-      const bool is_marked = graph_.node(operand).mark.has_value();
-      if (sums[as_size(operand)] == 0 || is_marked || !hands_on_[as_size(operand)]) continue;
-      if (elements(node) > elements(operand)) return false;
-      ++parts;
-    }
-    const Linear linear = linearity(graph_.node(node));
-    if (linear == Linear::in_all) {
-      return parts > 0 && parts + zeros_among(graph_.node(node)) == operands.size();
-    }
-    return linear == Linear::in_one && parts == 1;
-  }
 
   ValueId add_value(PartitionedGraph::Value value) {
     result_.values.push_back(std::move(value));
@@ -233,6 +104,7 @@ class Partitioner {
     }
     step.result = add_value({id, choice.result, carried | choice.partial, rule.reduction});
     versions_[as_size(id)] = {{step.result, node.backward}};
+    cost_of_unused_[as_size(id)] = choice.bytes / static_cast<double>(size_bytes(node.type.dtype));
     result_.steps.push_back(std::move(step));
     if (!notes.empty()) result_.choices.emplace_back(id, std::move(notes));
     settle(id);
@@ -302,7 +174,7 @@ class Partitioner {
     }
     if (carried == 0) return 0;
     const bool in_all = linearity(node) == Linear::in_all;
-    if (parts != (in_all ? node.operands.size() - zeros_among(node) : 1)) return 0;
+    if (parts != (in_all ? node.operands.size() - parts_.zeros_among(node) : 1)) return 0;
     for (const NodeId operand : node.operands) {
       if (axes_of(primary(operand).cut) & carried) return 0;
       // Larger parts would be combined later: more bytes.
@@ -323,8 +195,8 @@ class Partitioner {
   bool keeps_operands(const Node& node, const FactorRule& rule, const FactorChoice& choice) const {
     for (std::size_t i = 0; i < node.operands.size(); ++i) {
       const PartitionedGraph::Value& operand = primary(node.operands[i]);
-      if (operand.partial != 0 &&
-          !holds(shape_of(node.operands[i]), operand.cut, part_of(rule, i, choice.factors), mesh_)) {
+      if (operand.partial != 0 && !holds(shape_of(node.operands[i]), operand.cut,
+                                         part_of(rule, i, choice.factors), mesh_)) {
         return false;
       }
     }
@@ -350,11 +222,11 @@ class Partitioner {
     FactorChoice choice;
     if (carried == 0 && agreed(rule, wanted, choice)) return choice;
     std::string* const all = options_.note_choices ? &notes : nullptr;
-    const bool exact = node.mark.has_value() || is_output_[as_size(id)];
+    const bool exact = node.mark.has_value() || parts_.is_output(id);
     const bool multiplies = node.op == Op::dot_general;
     return choose(
-        {rule, node.type, operands_, wanted, exact, multiplies, carried, shares_[as_size(id)]},
-        mesh_, all);
+        {rule, node.type, operands_, wanted, exact, multiplies, carried, parts_.share(id)}, mesh_,
+        all);
   }
 
   /// Nothing to choose: operands and wanted result are cut by the same factors already.
@@ -409,11 +281,11 @@ class Partitioner {
   }
 
   bool may_stay_parts(NodeId id) const {
-    return primary(id).reduction == Reduction::sum && hands_on_[as_size(id)];
+    return primary(id).reduction == Reduction::sum && parts_.hands_on(id);
   }
 
-  /// The node's tensor, cut as needed and combined; of dims with a window it may be more. Moves it if
-  /// it is not there yet.
+  /// The node's tensor, cut as needed and combined; of dims with a window it may be more. Moves it
+  /// if it is not there yet.
   ValueId fetch(NodeId node, const Cut& needed, NodeId consumer) {
     std::vector<Version>& versions = versions_[as_size(node)];
     const TensorType& type = graph_.node(node).type;
@@ -422,7 +294,10 @@ class Partitioner {
     for (const Version& version : versions) {
       const PartitionedGraph::Value& have = value(version.value);
       if (have.partial != 0 || !usable(node, version, consumer)) continue;
-      if (holds(type.shape, have.cut, needed, mesh_)) return version.value;
+      if (holds(type.shape, have.cut, needed, mesh_)) {
+        cost_of_unused_[as_size(node)] = 0;
+        return version.value;
+      }
       if (has_windows(have.cut)) continue;  // it has not all of the tensor
       const double missing = missing_elements(type.shape, have.cut, needed, mesh_);
       if (least < 0 || missing < least) {
@@ -435,6 +310,12 @@ class Partitioner {
       from =
           combine(versions.front().value, combined_cut(have.cut, have.partial, needed), consumer);
     }
+    if (least > 0 && remade_elements(node, needed, consumer, kMostRemade) <
+                         least + cost_of_unused_[as_size(node)]) {
+      versions.push_back({remake(node, needed, consumer), graph_.node(consumer).backward});
+      return versions.back().value;
+    }
+    cost_of_unused_[as_size(node)] = 0;
     if (value(from).partial == 0 && holds(type.shape, value(from).cut, needed, mesh_)) {
       if (from != versions.front().value)
         versions.push_back({from, graph_.node(consumer).backward});
@@ -444,6 +325,64 @@ class Partitioner {
     add_move(from, to, consumer);
     versions.push_back({to, graph_.node(consumer).backward});
     return to;
+  }
+
+  /// Elements that a device lacks so that it can make its part again from the operands, which may
+  /// be made again as well, to this depth.
+  double remade_elements(NodeId id, const Cut& needed, NodeId consumer, int depth) const {
+    const Node& node = graph_.node(id);
+    if (depth == 0 || !can_be_remade(node)) return std::numeric_limits<double>::infinity();
+    double elements = 0;
+    for (std::size_t i = 0; i < node.operands.size(); ++i) {
+      const NodeId operand = node.operands[i];
+      const std::optional<Cut> part =
+          needed_to_remake(graph_, node, propagation_.rules[as_size(id)], i, needed);
+      if (!part) return std::numeric_limits<double>::infinity();
+      double least = remade_elements(operand, *part, consumer, depth - 1);
+      for (const Version& version : versions_[as_size(operand)]) {
+        const PartitionedGraph::Value& have = value(version.value);
+        if (have.partial != 0 || !usable(operand, version, consumer)) continue;
+        const bool has_it = holds(shape_of(operand), have.cut, *part, mesh_);
+        if (!has_it && has_windows(have.cut)) continue;
+        least = std::min(least,
+                         has_it ? 0 : missing_elements(shape_of(operand), have.cut, *part, mesh_));
+      }
+      elements += least;
+    }
+    return elements;
+  }
+
+  ValueId remake(NodeId id, const Cut& needed, NodeId consumer) {
+    const Node& node = graph_.node(id);
+    PartitionedGraph::Compute step{id, {}, 0};
+    for (std::size_t i = 0; i < node.operands.size(); ++i) {
+      const Cut part = *needed_to_remake(graph_, node, propagation_.rules[as_size(id)], i, needed);
+      step.operands.push_back(fetch(node.operands[i], part, consumer));
+    }
+    step.result = add_value({id, needed});
+    result_.steps.push_back(step);
+    return step.result;
+  }
+
+  /// Steps that nothing needs: what was made and then made again elsewhere.
+  void drop_unused_steps() {
+    std::vector<bool> is_read(result_.values.size(), false);
+    for (const ValueId output : result_.outputs) is_read[as_size(output)] = true;
+    std::vector<PartitionedGraph::Step> kept;
+    for (std::size_t s = result_.steps.size(); s-- > 0;) {
+      PartitionedGraph::Step& step = result_.steps[s];
+      if (const auto* const move = std::get_if<PartitionedGraph::Move>(&step)) {
+        if (!is_read[as_size(move->to)]) continue;
+        is_read[as_size(move->from)] = true;
+      } else {
+        const auto& compute = std::get<PartitionedGraph::Compute>(step);
+        if (!is_read[as_size(compute.result)]) continue;
+        for (const ValueId operand : compute.operands) is_read[as_size(operand)] = true;
+      }
+      kept.push_back(std::move(step));
+    }
+    result_.steps.assign(std::make_move_iterator(kept.rbegin()),
+                         std::make_move_iterator(kept.rend()));
   }
 
   /// Parts of a sum become the sum: first over the axes that cut the result, then over the others.
@@ -511,14 +450,13 @@ class Partitioner {
   const Mesh& mesh_;
   const Propagation& propagation_;
   const PartitionOptions& options_;
+  const PartsOfSums parts_;
   PartitionedGraph result_;
   std::vector<std::vector<Version>> versions_;  ///< by node; the first is the one made or settled
-  std::vector<std::int64_t> uses_;              ///< by node; 0: nothing needs it
-  std::vector<std::vector<NodeId>> users_;      ///< by node: what needs it, of what is needed
-  std::vector<bool> is_parameter_, is_output_;  // by node
-  std::vector<bool> is_zero_;                   ///< by node
-  std::vector<bool> hands_on_;                  ///< by node: hands_parts_on()
-  std::vector<double> shares_;                  ///< by node: of what its combination costs
+  std::vector<bool> is_parameter_;              ///< by node
+
+  /// By node: what was moved to make it, in elements, as long as nothing has used it.
+  std::vector<double> cost_of_unused_;
   std::vector<OperandState> operands_;
 };
 

@@ -1,0 +1,151 @@
+#include "shardwise/runtime/spmd/detail/parts_of_sums.h"
+
+#include <algorithm>
+
+namespace shardwise {
+
+Linear linearity(const Node& node) {
+  switch (node.op) {
+    case Op::neg:
+    case Op::transpose:
+    case Op::reshape:
+    case Op::identity:
+    case Op::stop_gradient:
+    case Op::optimization_barrier:
+    case Op::reduce_sum:
+    case Op::slice:
+    case Op::reverse:
+    case Op::mul:
+      return Linear::in_one;
+    case Op::pad:
+      return node.attributes.number.is_zero() ? Linear::in_one : Linear::no;
+    case Op::add:
+    case Op::sub:
+    case Op::concatenate:
+      return Linear::in_all;
+    default:
+      return Linear::no;
+  }
+}
+
+PartsOfSums::PartsOfSums(const Graph& graph, const std::vector<FactorRule>& rules)
+    : graph_(graph),
+      rules_(rules),
+      uses_(graph.nodes.size(), 0),
+      users_(graph.nodes.size()),
+      is_output_(graph.nodes.size(), false) {
+  count_uses();
+  find_zeros();
+  for (NodeId id = 0; id < static_cast<NodeId>(graph.nodes.size()); ++id) {
+    hands_on_.push_back(hands_parts_on(id));
+  }
+  find_shares();
+}
+
+void PartsOfSums::count_uses() {
+  for (const NodeId id : graph_.outputs) {
+    ++uses_[as_size(id)];
+    is_output_[as_size(id)] = true;
+  }
+  for (NodeId id = static_cast<NodeId>(graph_.nodes.size()); id-- > 0;) {
+    if (uses_[as_size(id)] == 0) continue;
+    for (const NodeId operand : graph_.node(id).operands) {
+      ++uses_[as_size(operand)];
+      users_[as_size(operand)].push_back(id);
+    }
+  }
+}
+
+/// Zeros can be taken for parts of a zero: a sum over steps in time begins with them.
+void PartsOfSums::find_zeros() {
+  is_zero_.assign(graph_.nodes.size(), false);
+  for (std::size_t i = 0; i < is_zero_.size(); ++i) {
+    const Node& node = graph_.nodes[i];
+    const bool keeps = node.op == Op::broadcast || node.op == Op::reshape;
+    is_zero_[i] = node.op == Op::constant ? node.attributes.number.is_zero()
+                                          : keeps && is_zero_[as_size(node.operands[0])];
+  }
+}
+
+std::size_t PartsOfSums::zeros_among(const Node& node) const {
+  return as_size(std::count_if(node.operands.begin(), node.operands.end(),
+                               [&](NodeId operand) { return is_zero_[as_size(operand)]; }));
+}
+
+/// Sums over a factor that may stay parts until they are added to others are combined together:
+/// each has its share of the one combination, as the gradients of a weight that is used at many
+/// steps in time.
+void PartsOfSums::find_shares() {
+  const std::size_t count = graph_.nodes.size();
+  shares_.assign(count, 1);
+  std::vector<double> sums(count, 0);  // that may be in it as parts
+  std::vector<bool> passes(count, false);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (uses_[i] == 0) continue;
+    const auto id = static_cast<NodeId>(i);
+    passes[i] = passes_parts_on(id, sums);
+    if (passes[i]) {
+      for (const NodeId operand : graph_.nodes[i].operands) sums[i] += sums[as_size(operand)];
+    }
+    if (is_sum(id)) sums[i] += 1;
+  }
+  for (std::size_t i = count; i-- > 0;) {
+    if (sums[i] == 0) continue;
+    const auto id = static_cast<NodeId>(i);
+    const bool goes_on =
+        hands_on_[i] && std::all_of(users_[i].begin(), users_[i].end(),
+                                    [&](NodeId user) { return passes[as_size(user)]; });
+    shares_[i] = goes_on ? 0 : 1 / sums[i];
+    for (std::size_t u = 0; goes_on && u < users_[i].size(); ++u) {
+      const NodeId user = users_[i][u];
+      shares_[i] += shares_[as_size(user)] * static_cast<double>(elements(user)) /
+                    static_cast<double>(std::max<std::int64_t>(elements(id), 1));
+    }
+  }
+}
+
+std::int64_t PartsOfSums::elements(NodeId node) const {
+  return num_elements(graph_.node(node).type.shape);
+}
+
+/// Cut along a factor it is parts of a sum.
+bool PartsOfSums::is_sum(NodeId node) const {
+  const FactorRule& rule = rules_[as_size(node)];
+  return rule.reduction == Reduction::sum &&
+         std::any_of(rule.factors.begin(), rule.factors.end(), [](const Factor& factor) {
+           return factor.kind == Factor::Kind::reduction && factor.size > 1;
+         });
+}
+
+/// What uses it can do with parts of it, and to combine them later moves no more: one node, or
+/// slices that take each element once.
+bool PartsOfSums::hands_parts_on(NodeId node) const {
+  if (is_output_[as_size(node)]) return false;
+  const std::vector<NodeId>& users = users_[as_size(node)];
+  std::int64_t taken = 0;
+  for (const NodeId user : users) {
+    if (linearity(graph_.node(user)) == Linear::no) return false;
+    if (users.size() > 1 && graph_.node(user).op != Op::slice) return false;
+    taken += elements(user);
+  }
+  return users.size() == 1 || taken <= elements(node);
+}
+
+/// Given parts for what may be parts, it gives parts, and no larger ones.
+bool PartsOfSums::passes_parts_on(NodeId node, const std::vector<double>& sums) const {
+  const std::vector<NodeId>& operands = graph_.node(node).operands;
+  std::size_t parts = 0;
+  for (const NodeId operand : operands) {
+    const bool is_marked = graph_.node(operand).mark.has_value();
+    if (sums[as_size(operand)] == 0 || is_marked || !hands_on_[as_size(operand)]) continue;
+    if (elements(node) > elements(operand)) return false;
+    ++parts;
+  }
+  const Linear linear = linearity(graph_.node(node));
+  if (linear == Linear::in_all) {
+    return parts > 0 && parts + zeros_among(graph_.node(node)) == operands.size();
+  }
+  return linear == Linear::in_one && parts == 1;
+}
+
+}  // namespace shardwise

@@ -1,0 +1,72 @@
+#include "shardwise/runtime/spmd/detail/remake.h"
+
+#include <limits>
+
+namespace shardwise {
+namespace {
+
+/// A window through which all of the dim is seen, element by element, is none.
+bool is_identity(const Window& window, std::int64_t size) {
+  return window.scale == 1 && window.divide == 1 && window.low == 0 && window.high == 0 &&
+         window.extent == size && window.least == 0 && window.limit >= size;
+}
+
+/// What goes with `wanted` of a dim of `middle` elements, by a window of a dim of `size`.
+std::optional<AxisList> through(const Window& window, std::int64_t size, const AxisList& wanted,
+                                std::int64_t middle) {
+  AxisList needed = wanted;
+  Window both = window;
+  if (wanted.window().is_set()) {
+    const std::optional<Window> composed = compose(window, size, wanted.window(), middle);
+    if (!composed) return std::nullopt;
+    both = *composed;
+  }
+  const bool needs_all =
+      wanted.empty() && both.range(0, both.extent, size) == std::pair(std::int64_t{0}, size);
+  needed.set_window(needs_all || is_identity(both, size) ? Window() : both);
+  return needed;
+}
+
+}  // namespace
+
+bool can_be_remade(const Node& node) {
+  switch (node.op) {
+    case Op::constant:
+    case Op::iota:
+    case Op::broadcast:
+    case Op::transpose:
+    case Op::slice:
+    case Op::pad:
+    case Op::concatenate:
+    case Op::reverse:
+      return !node.manual;
+    default:
+      return false;
+  }
+}
+
+std::optional<Cut> needed_to_remake(const Graph& graph, const Node& node, const FactorRule& rule,
+                                    std::size_t operand, const Cut& wanted) {
+  const Shape& shape = graph.node(node.operands[operand]).type.shape;
+  Cut needed(shape.size());
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    const FactorList& list = rule.operands[operand][dim];
+    if (list.empty()) continue;
+    std::size_t at = 0;  // the result's dim that has the factor
+    while (at < rule.result.size() &&
+           !(rule.result[at].size() == 1 && rule.result[at][0] == list[0]))
+      ++at;
+    if (list.size() != 1 || at == rule.result.size()) return std::nullopt;
+    if (list.windows.empty()) {
+      needed[dim] = wanted[at];
+      continue;
+    }
+    const std::optional<AxisList> seen =
+        through(list.windows[0], shape[dim], wanted[at], node.type.shape[at]);
+    if (!seen) return std::nullopt;
+    needed[dim] = *seen;
+  }
+  return needed;
+}
+
+}  // namespace shardwise

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "shardwise/runtime/graph/graph.h"
+#include "shardwise/runtime/spmd/detail/cut.h"
+
+namespace shardwise {
+
+/// What a device needs of an operand of a node to have the node's tensor cut as `wanted`, which may
+/// have windows: with it the device can make that again, instead of getting it from others. Nothing
+/// if the op does more than put elements at other places, or if no cut says what is needed.
+std::optional<Cut> needed_to_remake(const Graph& graph, const Node& node, const FactorRule& rule,
+                                    std::size_t operand, const Cut& wanted);
+
+/// The op puts elements at other places, or needs none.
+bool can_be_remade(const Node& node);
+
+}  // namespace shardwise
