@@ -135,7 +135,7 @@ Tensor enable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec) {
   const TensorType& type = tensor.type();
   TracerImpl& tracer = *tensor.state()->tracer;
   Shape local = type.shape;
-  const std::string text = tracer.located("enter a manual region with", *tensor.state(), [&] {
+  const PartitionSpec whole = tracer.located("enter a manual region with", *tensor.state(), [&] {
     const auto [padded, parts] = tracer.parts(spec, local.size());
     for (std::size_t dim = 0; dim < local.size(); ++dim) {
       if (local[dim] % parts[dim] != 0) {
@@ -148,26 +148,25 @@ Tensor enable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec) {
     }
     return padded;
   });
-  return append_to(tensor, Op::enter_manual, {tensor}, {.text = text}, {type.dtype, local});
+  return append_to(tensor, Op::enter_manual, {tensor}, ManualAttributes{whole},
+                   {type.dtype, local});
 }
 
 Tensor disable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec,
                                const Shape& shape) {
   const TensorType& type = tensor.type();
   TracerImpl& tracer = *tensor.state()->tracer;
-  const auto [text, parts] = tracer.located("leave a manual region with", *tensor.state(),
-                                            [&] { return tracer.parts(spec, shape.size()); });
+  const auto [whole, parts] = tracer.located("leave a manual region with", *tensor.state(),
+                                             [&] { return tracer.parts(spec, shape.size()); });
   std::int64_t replicas = tracer.mesh->size();
   for (const std::int64_t ways : parts) replicas /= ways;
-  return append_to(tensor, Op::leave_manual, {tensor}, {.dims = {replicas}, .text = text},
+  return append_to(tensor, Op::leave_manual, {tensor}, ManualAttributes{whole, replicas},
                    {type.dtype, shape});
 }
 
 Tensor all_reduce(const Tensor& tensor, std::span<const std::string> axes, Reduction reduction) {
-  std::string text;
-  for (const std::string& axis : axes) text += (text.empty() ? "" : "+") + axis;
   return append_to(tensor, Op::manual_all_reduce, {tensor},
-                   {.number = static_cast<double>(reduction), .text = text});
+                   ReduceAttributes{{axes.begin(), axes.end()}, reduction});
 }
 
 std::vector<Tensor> grad(const Tensor& loss, std::span<const Tensor> wrt) {

@@ -136,7 +136,8 @@ void TracerImpl::mark(const std::shared_ptr<State>& state, const Mesh& wanted,
   state->is_marked = true;
 }
 
-std::pair<std::string, Dims> TracerImpl::parts(const PartitionSpec& spec, std::size_t rank) const {
+std::pair<PartitionSpec, Dims> TracerImpl::parts(const PartitionSpec& spec,
+                                                 std::size_t rank) const {
   if (!mesh) {
     throw Error(ErrorCode::invalid_argument,
                 "found no mesh, needed the tracer's or that of a mark");
@@ -144,7 +145,7 @@ std::pair<std::string, Dims> TracerImpl::parts(const PartitionSpec& spec, std::s
   Dims dims;
   const Cut cut = to_cut(spec, *mesh, rank);
   for (const AxisList& axes : cut) dims.push_back(ways(axes, *mesh));
-  return {spec.padded(rank).to_string(), dims};
+  return {spec.padded(rank), dims};
 }
 
 // ---- The step.

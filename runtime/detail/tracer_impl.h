@@ -96,8 +96,8 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
 
   void mark(const std::shared_ptr<State>& state, const Mesh& wanted, const PartitionSpec& spec);
 
-  /// The spec as text for a node, and into how many parts it cuts each dim.
-  std::pair<std::string, Dims> parts(const PartitionSpec& spec, std::size_t rank) const;
+  /// The spec of all dims, and into how many parts it cuts each dim.
+  std::pair<PartitionSpec, Dims> parts(const PartitionSpec& spec, std::size_t rank) const;
 
   void forget() {
     recording.reset();

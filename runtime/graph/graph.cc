@@ -15,16 +15,51 @@ void add_dims(Mixer& mixer, const Dims& dims) {
   for (const std::int64_t value : dims) mixer.add(static_cast<std::uint64_t>(value));
 }
 
-std::string attributes_text(const Node& node) {
-  const Attributes& a = node.attributes;
-  std::string text;
-  if (!a.text.empty()) text += fmt::format(" \"{}\"", a.text);
-  if (!a.dims.empty()) text += fmt::format(" dims={}", to_string(a.dims));
-  if (!a.begin.empty()) text += fmt::format(" begin={}", to_string(a.begin));
-  if (!a.end.empty()) text += fmt::format(" end={}", to_string(a.end));
-  if (!a.stride.empty()) text += fmt::format(" stride={}", to_string(a.stride));
-  if (node.op == Op::constant || !(a.number == Scalar())) text += ' ' + a.number.to_string();
-  return text;
+void add(Mixer& mixer, std::int64_t value) { mixer.add(static_cast<std::uint64_t>(value)); }
+void add(Mixer& mixer, const Scalar& number) {
+  mixer.add(static_cast<std::uint64_t>(number.dtype()));
+  mixer.add(number.bits());
+}
+void add(Mixer& mixer, const PartitionSpec& spec) {
+  for (const PartitionSpec::Entry& entry : spec.entries()) {
+    mixer.add(entry.size());
+    for (const std::string& axis : entry) mixer.add(axis);
+  }
+}
+
+void add(Mixer&, const NoAttributes&) {}
+void add(Mixer& mixer, const NumberAttributes& a) { add(mixer, a.number); }
+void add(Mixer& mixer, const DimAttributes& a) { add(mixer, a.dim); }
+void add(Mixer& mixer, const DimsAttributes& a) { add_dims(mixer, a.dims); }
+void add(Mixer& mixer, const SliceAttributes& a) {
+  for (const Dims* dims : {&a.begin, &a.end, &a.stride}) add_dims(mixer, *dims);
+}
+void add(Mixer& mixer, const PadAttributes& a) {
+  for (const Dims* dims : {&a.low, &a.high, &a.stride}) add_dims(mixer, *dims);
+  add(mixer, a.number);
+}
+void add(Mixer& mixer, const DotAttributes& a) {
+  for (const std::string* letters : {&a.equation.lhs, &a.equation.rhs, &a.equation.result}) {
+    mixer.add(*letters);
+  }
+}
+void add(Mixer& mixer, const ScatterAttributes& a) {
+  add(mixer, a.dim);
+  add(mixer, a.extent);
+}
+void add(Mixer& mixer, const ShapeAttributes& a) { add_dims(mixer, a.shape); }
+void add(Mixer& mixer, const SortAttributes& a) {
+  add(mixer, a.dim);
+  mixer.add(a.descending ? 1 : 0);
+}
+void add(Mixer& mixer, const ManualAttributes& a) {
+  add(mixer, a.spec);
+  add(mixer, a.replicas);
+  mixer.add(a.sums ? 1 : 0);
+}
+void add(Mixer& mixer, const ReduceAttributes& a) {
+  for (const std::string& axis : a.axes) mixer.add(axis);
+  mixer.add(static_cast<std::uint64_t>(a.reduction));
 }
 
 }  // namespace
@@ -32,25 +67,13 @@ std::string attributes_text(const Node& node) {
 std::uint64_t hash(const Graph& graph) {
   Mixer mixer;
   for (const Node& node : graph.nodes) {
-    const Attributes& a = node.attributes;
     mixer.add(static_cast<std::uint64_t>(node.op) << 16 |
               static_cast<std::uint64_t>(node.type.dtype) << 8 | node.operands.size());
     add_dims(mixer, node.type.shape);
     for (const NodeId operand : node.operands) mixer.add(static_cast<std::uint64_t>(operand));
-    for (const Dims* dims : {&a.dims, &a.begin, &a.end, &a.stride}) {
-      if (!dims->empty()) add_dims(mixer, *dims);
-    }
-    if (!(a.number == Scalar())) {
-      mixer.add(static_cast<std::uint64_t>(a.number.dtype()));
-      mixer.add(a.number.bits());
-    }
-    if (!a.text.empty()) mixer.add(a.text);
+    std::visit([&](const auto& attributes) { add(mixer, attributes); }, node.attributes);
     if (node.backward || node.manual) mixer.add(node.manual ? 3 : 1);
-    if (!node.mark) continue;
-    for (const PartitionSpec::Entry& entry : node.mark->entries()) {
-      mixer.add(entry.size());
-      for (const std::string& axis : entry) mixer.add(axis);
-    }
+    if (node.mark) add(mixer, *node.mark);
   }
   for (const GraphInput& input : graph.inputs) {
     mixer.add(static_cast<std::uint64_t>(input.node) << 8 | static_cast<std::uint64_t>(input.kind));
@@ -88,7 +111,7 @@ std::string to_string(const Graph& graph, NodeId id) {
     if (input.node == id) label = fmt::format(" \"{}\"", input.label);
   }
   return fmt::format("%{} = {}({}){}{} : {}{}", id, name(node.op), operands, label,
-                     attributes_text(node), to_string(node.type),
+                     to_string(node.attributes), to_string(node.type),
                      node.mark ? fmt::format(" marked {}", node.mark->to_string()) : "");
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/runtime/graph/attributes.h"
 #include "shardwise/runtime/graph/op.h"
 #include "shardwise/runtime/memory/buffer.h"
 #include "shardwise/shard/partition_spec.h"

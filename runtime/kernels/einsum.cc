@@ -30,28 +30,6 @@ using detail::kLhs;
 using detail::kOut;
 using detail::kRhs;
 
-[[noreturn]] void fail_equation(std::string_view text, const std::string& problem) {
-  throw Error(
-      ErrorCode::invalid_argument,
-      fmt::format("equation \"{}\": {}; needed is one such as \"btd,df->btf\"", text, problem));
-}
-
-bool has(std::string_view letters, char letter) {
-  return letters.find(letter) != std::string_view::npos;
-}
-
-void check_letters(std::string_view text, std::string_view operand) {
-  for (std::size_t i = 0; i < operand.size(); ++i) {
-    const char c = operand[i];
-    if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))) {
-      fail_equation(text, fmt::format("'{}' is not a letter", c));
-    }
-    if (has(operand.substr(i + 1), c)) {
-      fail_equation(text, fmt::format("'{}' comes twice in \"{}\"", c, operand));
-    }
-  }
-}
-
 /// Copies a tensor to or from the plan's copy of it.
 void copy_packed(const std::vector<ContractionLoop>& from, const std::vector<ContractionLoop>& to,
                  std::size_t tensor, std::size_t element_bytes, const std::byte* source,
@@ -155,32 +133,6 @@ void run_floating(const std::vector<ContractionLoop>& loops, const ConstShardVie
 }
 
 }  // namespace
-
-Equation Equation::parse(std::string_view text) {
-  const std::size_t arrow = text.find("->");
-  const std::size_t comma = text.find(',');
-  if (arrow == std::string_view::npos || comma > arrow) {
-    fail_equation(text, "it is not two operands and a result");
-  }
-  Equation equation{std::string(text.substr(0, comma)),
-                    std::string(text.substr(comma + 1, arrow - comma - 1)),
-                    std::string(text.substr(arrow + 2))};
-  const auto& [lhs, rhs, result] = equation;
-  for (const std::string& operand : {lhs, rhs, result}) check_letters(text, operand);
-  for (const char c : result) {
-    if (!has(lhs, c) && !has(rhs, c)) {
-      fail_equation(text, fmt::format("'{}' is in the result alone", c));
-    }
-  }
-  for (const char c : lhs + rhs) {
-    if (!(has(lhs, c) && has(rhs, c)) && !has(result, c)) {
-      fail_equation(text, fmt::format("'{}' is in one operand alone", c));
-    }
-  }
-  return equation;
-}
-
-std::string Equation::to_string() const { return fmt::format("{},{}->{}", lhs, rhs, result); }
 
 void einsum(const Equation& equation, const ConstShardView& lhs, const ConstShardView& rhs,
             const ShardView& out) {

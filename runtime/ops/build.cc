@@ -25,40 +25,14 @@ namespace {
               fmt::format("{}({}){}: {}", operation, list, in_scope(graph, graph.scope), text));
 }
 
-/// Gives elements of any dtype as they are, wherever they go. `pad` does not: it converts a number.
-/// Nor do ops that add up zeros if their operands are cut.
-bool only_moves(Op op, const Attributes& attributes) {
-  switch (op) {
-    case Op::identity:
-    case Op::stop_gradient:
-    case Op::optimization_barrier:
-    case Op::broadcast:
-    case Op::transpose:
-    case Op::reshape:
-    case Op::slice:
-    case Op::concatenate:
-    case Op::reverse:
-    case Op::take:
-    case Op::take_along:
-    case Op::dynamic_slice:
-    case Op::dynamic_update_slice:
-    case Op::enter_manual:
-      return true;
-    case Op::leave_manual:
-      return attributes.number.is_zero();
-    default:
-      return false;
-  }
-}
-
-/// The number as the node's dtype holds it.
-void hold_number(Node& node) {
-  const std::optional<Scalar> held = node.attributes.number.of(node.type.dtype);
+/// The number as the dtype holds it.
+void hold_number(Scalar& number, DType dtype) {
+  const std::optional<Scalar> held = number.of(dtype);
   if (!held) {
     detail::refuse(fmt::format("found the number {}, needed one that {} has exactly",
-                               node.attributes.number.to_string(), name(node.type.dtype)));
+                               number.to_string(), name(dtype)));
   }
-  node.attributes.number = *held;
+  number = *held;
 }
 
 void need_computed(DType dtype) {
@@ -100,13 +74,22 @@ NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
       detail::refuse("found a tensor that is in no manual region, needed one of a region");
     }
     num_bytes(wanted.shape, 1);
-    const bool computes = !only_moves(op, node.attributes);
+    if (!row(op).takes(node.attributes)) {
+      detail::refuse(fmt::format("found the attributes{}, needed those of the op",
+                                 to_string(node.attributes)));
+    }
+    const bool computes = !row(op).traits().only_moves;
     for (const TensorType& type : types) {
       if (computes) need_computed(type.dtype);
     }
     node.type = row(op).type({op, types, node.attributes, wanted});
     if (computes) need_computed(node.type.dtype);
-    if (op == Op::constant || op == Op::pad) hold_number(node);
+    if (auto* const a = std::get_if<NumberAttributes>(&node.attributes)) {
+      hold_number(a->number, node.type.dtype);
+    }
+    if (auto* const a = std::get_if<PadAttributes>(&node.attributes)) {
+      hold_number(a->number, node.type.dtype);
+    }
     num_bytes(node.type.shape, size_bytes(node.type.dtype));
   } catch (const Error& error) {
     fail(graph, error.code(), name(op), operands, error.what());

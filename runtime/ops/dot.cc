@@ -34,7 +34,7 @@ TensorType dot_type(const TypeCall& call) {
   need_operands(call, 2);
   need_same_dtype(call);
   need_numbers(call.operands[0].dtype);
-  const Equation equation = Equation::parse(call.attributes.text);
+  const Equation& equation = call.get<DotAttributes>().equation;
   const auto extents = extents_of(equation, call.operands);
   TensorType type{call.operands[0].dtype, {}};
   for (const char letter : equation.result) type.shape.push_back(extents.at(letter));
@@ -42,7 +42,7 @@ TensorType dot_type(const TypeCall& call) {
 }
 
 FactorRule dot_rule(const Node& node, std::span<const TensorType> operands) {
-  const Equation equation = Equation::parse(node.attributes.text);
+  const Equation& equation = std::get<DotAttributes>(node.attributes).equation;
   RuleBuilder rule(node, operands);
   std::map<char, std::int32_t> factors;
   for (const auto& [letter, extent] : extents_of(equation, operands)) {
@@ -62,11 +62,11 @@ FactorRule dot_rule(const Node& node, std::span<const TensorType> operands) {
 /// has come from the cotangent; so every letter of it is in the cotangent or in the other operand.
 NodeRef dot_gradient_of(const NodeRef& cotangent, const std::string& result, const NodeRef& other,
                         const std::string& others, const std::string& mine) {
-  return einsum(Equation{result, others, mine}.to_string(), cotangent, other);
+  return einsum(Equation{result, others, mine}, cotangent, other);
 }
 
 Gradients dot_gradient(const GradientCall& call) {
-  const Equation equation = Equation::parse(call.attributes.text);
+  const Equation& equation = call.get<DotAttributes>().equation;
   Gradients gradients(2);
   if (call.wanted[0]) {
     gradients[0] = dot_gradient_of(call.cotangent, equation.result, call.operands[1], equation.rhs,
@@ -74,20 +74,26 @@ Gradients dot_gradient(const GradientCall& call) {
   }
   if (call.wanted[1]) {
     // The operands in their order: x'dy, as a weight's gradient is written.
-    gradients[1] = einsum(Equation{equation.lhs, equation.result, equation.rhs}.to_string(),
-                          call.operands[0], call.cotangent);
+    gradients[1] = einsum(Equation{equation.lhs, equation.result, equation.rhs}, call.operands[0],
+                          call.cotangent);
   }
   return gradients;
 }
 
 void dot_kernel(const KernelCall& call) {
-  einsum(Equation::parse(call.attributes.text), call.operands[0], call.operands[1], call.out);
+  einsum(call.get<DotAttributes>().equation, call.operands[0], call.operands[1], call.out);
 }
 
 }  // namespace
 
 std::vector<OpRow> dot_rows() {
-  return {{Op::dot_general, dot_type, dot_rule, dot_gradient, dot_kernel}};
+  return {{Op::dot_general,
+           OpRow::Takes<DotAttributes>(),
+           dot_type,
+           dot_rule,
+           dot_gradient,
+           dot_kernel,
+           {.is_product = true}}};
 }
 
 }  // namespace shardwise::detail

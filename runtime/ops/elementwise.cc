@@ -207,20 +207,24 @@ void alias_kernel(const KernelCall& call) {
 }  // namespace
 
 std::vector<OpRow> elementwise_rows() {
-  const auto unary = [](Op op, OpRow::Gradient& gradient) {
-    return OpRow(op, unary_type, pointwise_rule, gradient, elementwise_kernel);
+  const auto unary = [](Op op, OpRow::Gradient& gradient, Linear linear = Linear::no) {
+    return OpRow(op, unary_type, pointwise_rule, gradient, elementwise_kernel,
+                 {.is_elementwise = true, .linear = linear});
   };
-  const auto binary = [](Op op, OpRow::Gradient& gradient) {
-    return OpRow(op, binary_type, pointwise_rule, gradient, elementwise_kernel);
+  const auto binary = [](Op op, OpRow::Gradient& gradient, Linear linear = Linear::no) {
+    return OpRow(op, binary_type, pointwise_rule, gradient, elementwise_kernel,
+                 {.is_elementwise = true, .linear = linear});
   };
   const auto compare = [](Op op) {
-    return OpRow(op, compare_type, pointwise_rule, no_gradient, elementwise_kernel);
+    return OpRow(op, compare_type, pointwise_rule, no_gradient, elementwise_kernel,
+                 {.is_elementwise = true});
   };
   const auto alias = [](Op op, OpRow::Gradient& gradient) {
-    return OpRow(op, same_type, pointwise_rule, gradient, alias_kernel);
+    return OpRow(op, same_type, pointwise_rule, gradient, alias_kernel,
+                 {.is_alias = true, .only_moves = true, .linear = Linear::in_one});
   };
   return {
-      unary(Op::neg, unary_gradient<d_neg>),
+      unary(Op::neg, unary_gradient<d_neg>, Linear::in_one),
       unary(Op::abs, unary_gradient<d_abs>),
       unary(Op::sign, no_gradient),
       unary(Op::exp, unary_gradient<d_exp>),
@@ -237,18 +241,28 @@ std::vector<OpRow> elementwise_rows() {
       unary(Op::round, no_gradient),
       unary(Op::is_finite, no_gradient),
       unary(Op::logical_not, no_gradient),
-      {Op::convert, convert_type, pointwise_rule, unary_gradient<d_convert>, elementwise_kernel},
+      {Op::convert,
+       convert_type,
+       pointwise_rule,
+       unary_gradient<d_convert>,
+       elementwise_kernel,
+       {.is_elementwise = true}},
       alias(Op::identity, unary_gradient<d_identity>),
       alias(Op::stop_gradient, no_gradient),
       alias(Op::optimization_barrier, unary_gradient<d_identity>),
-      binary(Op::add, binary_gradient<keep, keep>),
-      binary(Op::sub, binary_gradient<keep, negate>),
-      binary(Op::mul, binary_gradient<times_right, times_left>),
+      binary(Op::add, binary_gradient<keep, keep>, Linear::in_all),
+      binary(Op::sub, binary_gradient<keep, negate>, Linear::in_all),
+      binary(Op::mul, binary_gradient<times_right, times_left>, Linear::in_one),
       binary(Op::div, binary_gradient<over_right, d_divisor>),
       binary(Op::rem, binary_gradient<keep, d_modulus>),
       binary(Op::max, binary_gradient<d_extreme<0>, d_extreme<1>>),
       binary(Op::min, binary_gradient<d_extreme<0>, d_extreme<1>>),
-      {Op::pow, pow_type, pointwise_rule, binary_gradient<d_base, d_exponent>, elementwise_kernel},
+      {Op::pow,
+       pow_type,
+       pointwise_rule,
+       binary_gradient<d_base, d_exponent>,
+       elementwise_kernel,
+       {.is_elementwise = true}},
       compare(Op::eq),
       compare(Op::ne),
       compare(Op::lt),
@@ -258,7 +272,12 @@ std::vector<OpRow> elementwise_rows() {
       binary(Op::logical_and, no_gradient),
       binary(Op::logical_or, no_gradient),
       binary(Op::logical_xor, no_gradient),
-      {Op::select, select_type, pointwise_rule, select_gradient, elementwise_kernel},
+      {Op::select,
+       select_type,
+       pointwise_rule,
+       select_gradient,
+       elementwise_kernel,
+       {.is_elementwise = true}},
   };
 }
 

@@ -106,7 +106,7 @@ T convert(const T& x, DType dtype) {
 /// to 64 bits.
 template <TensorLike T>
 T constant(const T& context, const TensorType& type, Scalar number) {
-  return append(context, Op::constant, std::span<const T>(), Attributes{.number = number}, type);
+  return append(context, Op::constant, std::span<const T>(), NumberAttributes{number}, type);
 }
 /// `number` in the shape and dtype of x.
 template <TensorLike T>
@@ -115,7 +115,7 @@ T full_like(const T& x, Scalar number) {
 }
 template <TensorLike T>
 T iota(const T& context, const TensorType& type, std::int64_t dim) {
-  return append(context, Op::iota, std::span<const T>(), Attributes{.dims = {dim}}, type);
+  return append(context, Op::iota, std::span<const T>(), DimAttributes{dim}, type);
 }
 /// `key`: a u64 scalar. Gives u32.
 template <TensorLike T>
@@ -126,7 +126,7 @@ T random_bits(const T& key, const Shape& shape) {
 /// Dim i of x is dim dims[i] of the result.
 template <TensorLike T>
 T broadcast(const T& x, const Shape& shape, const Dims& dims) {
-  return append_to(x, Op::broadcast, {x}, {.dims = dims}, {x.type().dtype, shape});
+  return append_to(x, Op::broadcast, {x}, DimsAttributes{dims}, {x.type().dtype, shape});
 }
 /// As numpy broadcasts: x's dims are the last of `shape`.
 template <TensorLike T>

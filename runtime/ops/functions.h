@@ -20,17 +20,19 @@ namespace shardwise {
 /// Dim i of the result is dim dims[i] of x.
 template <TensorLike T>
 T transpose(const T& x, const Dims& dims) {
-  return append_to(x, Op::transpose, {x}, {.dims = dims});
+  return append_to(x, Op::transpose, {x}, DimsAttributes{dims});
 }
 /// One extent may be -1: what the others leave.
 template <TensorLike T>
 T reshape(const T& x, const Shape& shape) {
   const Shape whole = complete_shape(shape, x.type().shape);
-  return x.type().shape == whole ? x : append_to(x, Op::reshape, {x}, {}, {x.type().dtype, whole});
+  return x.type().shape == whole
+             ? x
+             : append_to(x, Op::reshape, {x}, NoAttributes{}, {x.type().dtype, whole});
 }
 template <TensorLike T>
 T slice(const T& x, const Dims& begin, const Dims& end, const Dims& stride) {
-  return append_to(x, Op::slice, {x}, {.begin = begin, .end = end, .stride = stride});
+  return append_to(x, Op::slice, {x}, SliceAttributes{begin, end, stride});
 }
 template <TensorLike T>
 T slice(const T& x, const Dims& begin, const Dims& end) {
@@ -39,8 +41,7 @@ T slice(const T& x, const Dims& begin, const Dims& end) {
 /// `stride` - 1 elements come between those of x.
 template <TensorLike T>
 T pad(const T& x, const Dims& low, const Dims& high, const Dims& stride, Scalar number) {
-  return append_to(x, Op::pad, {x},
-                   {.begin = low, .end = high, .stride = stride, .number = number});
+  return append_to(x, Op::pad, {x}, PadAttributes{low, high, stride, number});
 }
 template <TensorLike T>
 T pad(const T& x, const Dims& low, const Dims& high, Scalar number = 0) {
@@ -50,7 +51,7 @@ T pad(const T& x, const Dims& low, const Dims& high, Scalar number = 0) {
 template <TensorLike T>
 T concatenate(const std::vector<T>& parts, std::int64_t dim) {
   return append(parts.front(), Op::concatenate, std::span<const T>(parts),
-                Attributes{.dims = {dim_of(parts.front(), dim)}});
+                DimAttributes{dim_of(parts.front(), dim)});
 }
 template <TensorLike T>
 T concatenate(std::initializer_list<T> parts, std::int64_t dim) {
@@ -58,29 +59,29 @@ T concatenate(std::initializer_list<T> parts, std::int64_t dim) {
 }
 template <TensorLike T>
 T reverse(const T& x, const Dims& dims) {
-  return append_to(x, Op::reverse, {x}, {.dims = dims});
+  return append_to(x, Op::reverse, {x}, DimsAttributes{dims});
 }
 
 // Dims of these may be counted from the end: -1 is the last.
 template <TensorLike T>
 T reduce_sum(const T& x, const Dims& dims) {
-  return append_to(x, Op::reduce_sum, {x}, {.dims = dims_of(x, dims)});
+  return append_to(x, Op::reduce_sum, {x}, DimsAttributes{dims_of(x, dims)});
 }
 template <TensorLike T>
 T reduce_max(const T& x, const Dims& dims) {
-  return append_to(x, Op::reduce_max, {x}, {.dims = dims_of(x, dims)});
+  return append_to(x, Op::reduce_max, {x}, DimsAttributes{dims_of(x, dims)});
 }
 template <TensorLike T>
 T reduce_min(const T& x, const Dims& dims) {
-  return append_to(x, Op::reduce_min, {x}, {.dims = dims_of(x, dims)});
+  return append_to(x, Op::reduce_min, {x}, DimsAttributes{dims_of(x, dims)});
 }
 template <TensorLike T>
 T argmax(const T& x, std::int64_t dim) {
-  return append_to(x, Op::argmax, {x}, {.dims = {dim_of(x, dim)}});
+  return append_to(x, Op::argmax, {x}, DimAttributes{dim_of(x, dim)});
 }
 template <TensorLike T>
 T cumsum(const T& x, std::int64_t dim) {
-  return append_to(x, Op::cumsum, {x}, {.dims = {dim_of(x, dim)}});
+  return append_to(x, Op::cumsum, {x}, DimAttributes{dim_of(x, dim)});
 }
 
 /// Of all elements, a scalar; or over one dim or several.
@@ -97,34 +98,46 @@ T sum(const T& x, Dim dim) {
   return reduce_sum(x, {static_cast<std::int64_t>(dim)});
 }
 
-/// "btd,df->btf"; see einsum.h.
+/// "btd,df->btf": see Equation.
+template <TensorLike T>
+T einsum(const Equation& equation, const T& a, const T& b) {
+  return append_to(a, Op::dot_general, {a, b}, DotAttributes{equation});
+}
 template <TensorLike T>
 T einsum(std::string_view equation, const T& a, const T& b) {
-  return append_to(a, Op::dot_general, {a, b}, {.text = std::string(equation)});
+  std::optional<Equation> parsed;
+  std::string problem;
+  try {
+    parsed = Equation::parse(equation);
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  if (!parsed) refuse_all(name(Op::dot_general), {a, b}, problem);
+  return einsum(*parsed, a, b);
 }
 
 template <TensorLike T>
 T take(const T& x, const T& ids, std::int64_t dim) {
-  return append_to(x, Op::take, {x, ids}, {.dims = {dim}});
+  return append_to(x, Op::take, {x, ids}, DimAttributes{dim});
 }
 template <TensorLike T>
 T scatter_add(const T& ids, const T& updates, std::int64_t dim, std::int64_t extent) {
-  return append_to(ids, Op::scatter_add, {ids, updates}, {.dims = {dim, extent}});
+  return append_to(ids, Op::scatter_add, {ids, updates}, ScatterAttributes{dim, extent});
 }
 template <TensorLike T>
 T take_along(const T& x, const T& ids, std::int64_t dim) {
-  return append_to(x, Op::take_along, {x, ids}, {.dims = {dim}});
+  return append_to(x, Op::take_along, {x, ids}, DimAttributes{dim});
 }
 template <TensorLike T>
 T scatter_add_along(const T& ids, const T& updates, std::int64_t dim, std::int64_t extent) {
-  return append_to(ids, Op::scatter_add_along, {ids, updates}, {.dims = {dim, extent}});
+  return append_to(ids, Op::scatter_add_along, {ids, updates}, ScatterAttributes{dim, extent});
 }
 /// `starts`: an integer scalar for each dim.
 template <TensorLike T>
 T dynamic_slice(const T& x, const std::vector<T>& starts, const Shape& shape) {
   std::vector<T> operands{x};
   operands.insert(operands.end(), starts.begin(), starts.end());
-  return append(x, Op::dynamic_slice, std::span<const T>(operands), Attributes{.end = shape});
+  return append(x, Op::dynamic_slice, std::span<const T>(operands), ShapeAttributes{shape});
 }
 template <TensorLike T>
 T dynamic_update_slice(const T& x, const T& update, const std::vector<T>& starts) {
@@ -134,7 +147,7 @@ T dynamic_update_slice(const T& x, const T& update, const std::vector<T>& starts
 }
 template <TensorLike T>
 T argsort(const T& x, std::int64_t dim, bool descending = false) {
-  return append_to(x, Op::argsort, {x}, {.dims = {dim}, .number = descending ? 1.0 : 0.0});
+  return append_to(x, Op::argsort, {x}, SortAttributes{dim, descending});
 }
 /// The elements along a dim in order, and the k largest, each with their indices (i32). They are
 /// take_along of argsort, so that they have gradients.

@@ -16,11 +16,9 @@ void need_ids(const TensorType& type) {
   }
 }
 
-std::int64_t need_extent(const Attributes& attributes) {
-  if (attributes.dims.size() != 2 || attributes.dims[1] < 0) {
-    refuse(fmt::format("found {}, needed a dim and its extent", to_string(attributes.dims)));
-  }
-  return attributes.dims[1];
+std::int64_t need_extent(const ScatterAttributes& a) {
+  if (a.extent < 0) refuse(fmt::format("found extent {}, needed at least 0", a.extent));
+  return a.extent;
 }
 
 // ---- take and its gradient: dim `dim` of x is replaced by the dims of ids.
@@ -29,7 +27,7 @@ TensorType take_type(const TypeCall& call) {
   need_operands(call, 2);
   const TensorType &x = call.operands[0], &ids = call.operands[1];
   need_ids(ids);
-  const std::size_t dim = need_dim(call.attributes, 0, x.shape.size());
+  const std::size_t dim = need_dim(call.get<DimAttributes>().dim, x.shape.size());
   TensorType type{x.dtype, {}};
   for (std::size_t d = 0; d < x.shape.size(); ++d) {
     if (d != dim) {
@@ -46,9 +44,9 @@ TensorType scatter_type(const TypeCall& call) {
   const TensorType &ids = call.operands[0], &updates = call.operands[1];
   need_ids(ids);
   need_numbers(updates.dtype);
-  const std::int64_t extent = need_extent(call.attributes);
+  const std::int64_t extent = need_extent(call.get<ScatterAttributes>());
   const std::size_t rank = ids.shape.size();
-  const std::size_t dim = need_dim(call.attributes, 0, updates.shape.size() + 1);
+  const std::size_t dim = need_dim(call.get<ScatterAttributes>().dim, updates.shape.size() + 1);
   bool fits = updates.shape.size() >= dim + rank;
   for (std::size_t d = 0; fits && d < rank; ++d) fits = updates.shape[dim + d] == ids.shape[d];
   if (!fits) {
@@ -67,7 +65,8 @@ TensorType scatter_type(const TypeCall& call) {
 
 FactorRule take_rule(const Node& node, std::span<const TensorType> operands) {
   RuleBuilder rule(node, operands);
-  const std::size_t dim = as_size(node.attributes.dims[0]), rank = operands[1].shape.size();
+  const std::size_t dim = as_size(std::get<DimAttributes>(node.attributes).dim),
+                    rank = operands[1].shape.size();
   std::size_t at = 0;  // in the result
   for (std::size_t d = 0; d < operands[0].shape.size(); ++d) {
     if (d != dim) {
@@ -84,7 +83,8 @@ FactorRule take_rule(const Node& node, std::span<const TensorType> operands) {
 
 FactorRule scatter_rule(const Node& node, std::span<const TensorType> operands) {
   RuleBuilder rule(node, operands);
-  const std::size_t dim = as_size(node.attributes.dims[0]), rank = operands[0].shape.size();
+  const std::size_t dim = as_size(std::get<ScatterAttributes>(node.attributes).dim),
+                    rank = operands[0].shape.size();
   for (std::size_t d = 0; d < node.type.shape.size(); ++d) {
     if (d < dim) rule.same(1, d, d);
     if (d == dim) rule.free(d);  // each device keeps the ids in its range
@@ -100,7 +100,7 @@ FactorRule scatter_rule(const Node& node, std::span<const TensorType> operands) 
 
 Gradients take_gradient(const GradientCall& call) {
   Gradients gradients(2);
-  const std::int64_t dim = call.attributes.dims[0];
+  const std::int64_t dim = call.get<DimAttributes>().dim;
   const std::int64_t extent = call.operands[0].type().shape[as_size(dim)];
   gradients[0] = scatter_add(call.operands[1], call.cotangent, dim, extent);
   return gradients;
@@ -108,17 +108,17 @@ Gradients take_gradient(const GradientCall& call) {
 
 Gradients scatter_gradient(const GradientCall& call) {
   Gradients gradients(2);
-  gradients[1] = take(call.cotangent, call.operands[0], call.attributes.dims[0]);
+  gradients[1] = take(call.cotangent, call.operands[0], call.get<ScatterAttributes>().dim);
   return gradients;
 }
 
 void take_kernel(const KernelCall& call) {
-  const std::size_t dim = as_size(call.attributes.dims[0]);
+  const std::size_t dim = as_size(call.get<DimAttributes>().dim);
   take(call.operands[0], call.operands[1], dim, call.operand_types[0].shape[dim], call.out);
 }
 void scatter_kernel(const KernelCall& call) {
-  scatter_add(call.operands[0], call.operands[1], as_size(call.attributes.dims[0]),
-              call.attributes.dims[1], call.out);
+  const auto& a = call.get<ScatterAttributes>();
+  scatter_add(call.operands[0], call.operands[1], as_size(a.dim), a.extent, call.out);
 }
 
 // ---- take_along and its gradient: ids for each element along one dim.
@@ -136,7 +136,8 @@ TensorType take_along_type(const TypeCall& call) {
   need_operands(call, 2);
   need_ids(call.operands[1]);
   const Shape& shape = call.operands[0].shape;
-  need_same_but(shape, call.operands[1].shape, need_dim(call.attributes, 0, shape.size()));
+  need_same_but(shape, call.operands[1].shape,
+                need_dim(call.get<DimAttributes>().dim, shape.size()));
   return {call.operands[0].dtype, call.operands[1].shape};
 }
 
@@ -145,12 +146,12 @@ TensorType scatter_along_type(const TypeCall& call) {
   need_ids(call.operands[0]);
   need_numbers(call.operands[1].dtype);
   TensorType type = call.operands[1];
-  const std::size_t dim = need_dim(call.attributes, 0, type.shape.size());
+  const std::size_t dim = need_dim(call.get<ScatterAttributes>().dim, type.shape.size());
   if (!(call.operands[0].shape == type.shape)) {
     refuse(fmt::format("found ids of {} and updates of {}, needed one shape",
                        to_string(call.operands[0].shape), to_string(type.shape)));
   }
-  type.shape[dim] = need_extent(call.attributes);
+  type.shape[dim] = need_extent(call.get<ScatterAttributes>());
   return type;
 }
 
@@ -161,7 +162,7 @@ FactorRule take_along_rule(const Node& node, std::span<const TensorType> operand
     const std::int32_t factor = rule.factor(node.type.shape[d]);
     rule.in(1, d, factor);
     rule.out(d, factor);
-    const bool along = static_cast<std::int64_t>(d) == node.attributes.dims[0];
+    const bool along = static_cast<std::int64_t>(d) == std::get<DimAttributes>(node.attributes).dim;
     rule.in(0, d, along ? rule.factor(operands[0].shape[d], Factor::Kind::reduction) : factor);
   }
   return rule.take();
@@ -170,7 +171,8 @@ FactorRule take_along_rule(const Node& node, std::span<const TensorType> operand
 FactorRule scatter_along_rule(const Node& node, std::span<const TensorType> operands) {
   RuleBuilder rule(node, operands);
   for (std::size_t d = 0; d < node.type.shape.size(); ++d) {
-    const bool along = static_cast<std::int64_t>(d) == node.attributes.dims[0];
+    const bool along =
+        static_cast<std::int64_t>(d) == std::get<ScatterAttributes>(node.attributes).dim;
     const std::int32_t factor = rule.factor(
         operands[1].shape[d], along ? Factor::Kind::reduction : Factor::Kind::pass_through);
     rule.in(0, d, factor);
@@ -186,7 +188,7 @@ FactorRule scatter_along_rule(const Node& node, std::span<const TensorType> oper
 
 Gradients take_along_gradient(const GradientCall& call) {
   Gradients gradients(2);
-  const std::int64_t dim = call.attributes.dims[0];
+  const std::int64_t dim = call.get<DimAttributes>().dim;
   const std::int64_t extent = call.operands[0].type().shape[as_size(dim)];
   gradients[0] = scatter_add_along(call.operands[1], call.cotangent, dim, extent);
   return gradients;
@@ -194,17 +196,17 @@ Gradients take_along_gradient(const GradientCall& call) {
 
 Gradients scatter_along_gradient(const GradientCall& call) {
   Gradients gradients(2);
-  gradients[1] = take_along(call.cotangent, call.operands[0], call.attributes.dims[0]);
+  gradients[1] = take_along(call.cotangent, call.operands[0], call.get<ScatterAttributes>().dim);
   return gradients;
 }
 
 void take_along_kernel(const KernelCall& call) {
-  const std::size_t dim = as_size(call.attributes.dims[0]);
+  const std::size_t dim = as_size(call.get<DimAttributes>().dim);
   take_along(call.operands[0], call.operands[1], dim, call.operand_types[0].shape[dim], call.out);
 }
 void scatter_along_kernel(const KernelCall& call) {
-  scatter_add_along(call.operands[0], call.operands[1], as_size(call.attributes.dims[0]),
-                    call.attributes.dims[1], call.out);
+  const auto& a = call.get<ScatterAttributes>();
+  scatter_add_along(call.operands[0], call.operands[1], as_size(a.dim), a.extent, call.out);
 }
 
 // ---- Slices at computed places.
@@ -231,8 +233,8 @@ void need_inside(const Shape& part, const Shape& whole) {
 TensorType dynamic_slice_type(const TypeCall& call) {
   if (call.operands.empty()) refuse("found no operands, needed a tensor and its starts");
   need_starts(call, 1, call.operands[0].shape);
-  need_inside(call.attributes.end, call.operands[0].shape);
-  return {call.operands[0].dtype, call.attributes.end};
+  need_inside(call.get<ShapeAttributes>().shape, call.operands[0].shape);
+  return {call.operands[0].dtype, call.get<ShapeAttributes>().shape};
 }
 
 TensorType dynamic_update_type(const TypeCall& call) {
@@ -329,14 +331,15 @@ void dynamic_update_kernel(const KernelCall& call) {
 TensorType argsort_type(const TypeCall& call) {
   need_operands(call, 1);
   const Shape& shape = call.operands[0].shape;
-  need_small_index(shape[need_dim(call.attributes, 0, shape.size())]);
+  need_small_index(shape[need_dim(call.get<SortAttributes>().dim, shape.size())]);
   return {DType::i32, shape};
 }
 
 FactorRule argsort_rule(const Node& node, std::span<const TensorType> operands) {
   RuleBuilder rule(node, operands);
   for (std::size_t d = 0; d < node.type.shape.size(); ++d) {
-    const bool along = static_cast<std::int64_t>(d) == node.attributes.dims[0];
+    const bool along =
+        static_cast<std::int64_t>(d) == std::get<SortAttributes>(node.attributes).dim;
     const std::int32_t factor = rule.factor(
         node.type.shape[d], along ? Factor::Kind::need_replication : Factor::Kind::pass_through);
     rule.in(0, d, factor);
@@ -346,25 +349,29 @@ FactorRule argsort_rule(const Node& node, std::span<const TensorType> operands) 
 }
 
 void argsort_kernel(const KernelCall& call) {
-  argsort(call.operands[0], as_size(call.attributes.dims[0]),
-          !call.attributes.number.is_zero() ? SortOrder::descending : SortOrder::ascending,
-          call.out);
+  const auto& a = call.get<SortAttributes>();
+  argsort(call.operands[0], as_size(a.dim),
+          a.descending ? SortOrder::descending : SortOrder::ascending, call.out);
 }
 
 }  // namespace
 
 std::vector<OpRow> index_rows() {
-  return {
-      {Op::take, take_type, take_rule, take_gradient, take_kernel},
-      {Op::scatter_add, scatter_type, scatter_rule, scatter_gradient, scatter_kernel},
-      {Op::take_along, take_along_type, take_along_rule, take_along_gradient, take_along_kernel},
-      {Op::scatter_add_along, scatter_along_type, scatter_along_rule, scatter_along_gradient,
-       scatter_along_kernel},
-      {Op::dynamic_slice, dynamic_slice_type, dynamic_slice_rule, dynamic_slice_gradient,
-       dynamic_slice_kernel},
-      {Op::dynamic_update_slice, dynamic_update_type, dynamic_update_rule, dynamic_update_gradient,
-       dynamic_update_kernel},
-      {Op::argsort, argsort_type, argsort_rule, no_gradient, argsort_kernel}};
+  const OpRow::Takes<DimAttributes> dim;
+  const OpRow::Takes<ScatterAttributes> scatter;
+  constexpr OpTraits kMoves{.only_moves = true};
+  return {{Op::take, dim, take_type, take_rule, take_gradient, take_kernel, kMoves},
+          {Op::scatter_add, scatter, scatter_type, scatter_rule, scatter_gradient, scatter_kernel},
+          {Op::take_along, dim, take_along_type, take_along_rule, take_along_gradient,
+           take_along_kernel, kMoves},
+          {Op::scatter_add_along, scatter, scatter_along_type, scatter_along_rule,
+           scatter_along_gradient, scatter_along_kernel},
+          {Op::dynamic_slice, OpRow::Takes<ShapeAttributes>(), dynamic_slice_type,
+           dynamic_slice_rule, dynamic_slice_gradient, dynamic_slice_kernel, kMoves},
+          {Op::dynamic_update_slice, dynamic_update_type, dynamic_update_rule,
+           dynamic_update_gradient, dynamic_update_kernel, kMoves},
+          {Op::argsort, OpRow::Takes<SortAttributes>(), argsort_type, argsort_rule, no_gradient,
+           argsort_kernel}};
 }
 
 }  // namespace shardwise::detail

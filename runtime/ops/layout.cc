@@ -16,7 +16,7 @@ namespace {
 TensorType broadcast_type(const TypeCall& call) {
   need_operands(call, 1);
   const Shape &from = call.operands[0].shape, &to = call.wanted.shape;
-  const Dims& dims = call.attributes.dims;
+  const Dims& dims = call.get<DimsAttributes>().dims;
   need_dims(dims, to.size());
   if (dims.size() != from.size()) {
     refuse(fmt::format("found {} dims for an operand of shape {}, needed one for each of its dims",
@@ -33,7 +33,7 @@ TensorType broadcast_type(const TypeCall& call) {
 TensorType transpose_type(const TypeCall& call) {
   need_operands(call, 1);
   const Shape& shape = call.operands[0].shape;
-  const Dims& dims = call.attributes.dims;
+  const Dims& dims = call.get<DimsAttributes>().dims;
   std::vector<bool> used(shape.size(), false);
   bool fits = dims.size() == shape.size();
   for (std::size_t i = 0; fits && i < dims.size(); ++i) {
@@ -63,7 +63,7 @@ TensorType reshape_type(const TypeCall& call) {
 TensorType slice_type(const TypeCall& call) {
   need_operands(call, 1);
   const Shape& shape = call.operands[0].shape;
-  const Attributes& a = call.attributes;
+  const auto& a = call.get<SliceAttributes>();
   if (a.begin.size() != shape.size() || a.end.size() != shape.size() ||
       a.stride.size() != shape.size()) {
     refuse(fmt::format("found begin {}, end {}, stride {}, needed one of each for each dim of {}",
@@ -90,14 +90,14 @@ TensorType slice_type(const TypeCall& call) {
 }
 
 /// The extent of a padded dim.
-std::int64_t padded(std::int64_t extent, const Attributes& a, std::size_t dim) {
+std::int64_t padded(std::int64_t extent, const PadAttributes& a, std::size_t dim) {
   std::int64_t result = 0;
   const bool fits = extent == 0 || (!__builtin_mul_overflow(extent - 1, a.stride[dim], &result) &&
                                     !__builtin_add_overflow(result, 1, &result));
-  if (!fits || __builtin_add_overflow(result, a.begin[dim], &result) ||
-      __builtin_add_overflow(result, a.end[dim], &result)) {
+  if (!fits || __builtin_add_overflow(result, a.low[dim], &result) ||
+      __builtin_add_overflow(result, a.high[dim], &result)) {
     refuse_extent(dim, fmt::format("{} elements, {} before, {} after, stride {}", extent,
-                                   a.begin[dim], a.end[dim], a.stride[dim]));
+                                   a.low[dim], a.high[dim], a.stride[dim]));
   }
   return result;
 }
@@ -105,19 +105,19 @@ std::int64_t padded(std::int64_t extent, const Attributes& a, std::size_t dim) {
 TensorType pad_type(const TypeCall& call) {
   need_operands(call, 1);
   const Shape& shape = call.operands[0].shape;
-  const Attributes& a = call.attributes;
-  if (a.begin.size() != shape.size() || a.end.size() != shape.size() ||
+  const auto& a = call.get<PadAttributes>();
+  if (a.low.size() != shape.size() || a.high.size() != shape.size() ||
       a.stride.size() != shape.size()) {
     refuse(
         fmt::format("found {} before, {} after, stride {}, needed one of each for each dim of {}",
-                    to_string(a.begin), to_string(a.end), to_string(a.stride), to_string(shape)));
+                    to_string(a.low), to_string(a.high), to_string(a.stride), to_string(shape)));
   }
   TensorType type{call.operands[0].dtype, {}};
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
-    if (a.begin[dim] < 0 || a.end[dim] < 0 || a.stride[dim] < 1) {
+    if (a.low[dim] < 0 || a.high[dim] < 0 || a.stride[dim] < 1) {
       refuse(
           fmt::format("found {} before and {} after dim {}, stride {}, needed at least 0, 0 and 1",
-                      a.begin[dim], a.end[dim], dim, a.stride[dim]));
+                      a.low[dim], a.high[dim], dim, a.stride[dim]));
     }
     type.shape.push_back(padded(shape[dim], a, dim));
   }
@@ -128,7 +128,7 @@ TensorType concatenate_type(const TypeCall& call) {
   if (call.operands.empty()) refuse("found no operands, needed one");
   need_same_dtype(call);
   TensorType type = call.operands[0];
-  const std::size_t dim = need_dim(call.attributes, 0, type.shape.size());
+  const std::size_t dim = need_dim(call.get<DimAttributes>().dim, type.shape.size());
   std::int64_t extent = 0;
   for (const TensorType& operand : call.operands) {
     Shape others = operand.shape;
@@ -147,7 +147,7 @@ TensorType concatenate_type(const TypeCall& call) {
 
 TensorType reverse_type(const TypeCall& call) {
   need_operands(call, 1);
-  need_dims(call.attributes.dims, call.operands[0].shape.size());
+  need_dims(call.get<DimsAttributes>().dims, call.operands[0].shape.size());
   return call.operands[0];
 }
 
@@ -155,9 +155,10 @@ TensorType reverse_type(const TypeCall& call) {
 
 FactorRule broadcast_rule(const Node& node, std::span<const TensorType> operands) {
   RuleBuilder rule(node, operands);
+  const Dims& dims = std::get<DimsAttributes>(node.attributes).dims;
   std::vector<bool> made(node.type.shape.size(), false);
-  for (std::size_t i = 0; i < node.attributes.dims.size(); ++i) {
-    const std::size_t dim = as_size(node.attributes.dims[i]);
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    const std::size_t dim = as_size(dims[i]);
     if (operands[0].shape[i] != node.type.shape[dim]) continue;
     rule.same(0, i, dim);
     made[dim] = true;
@@ -170,8 +171,9 @@ FactorRule broadcast_rule(const Node& node, std::span<const TensorType> operands
 
 FactorRule transpose_rule(const Node& node, std::span<const TensorType> operands) {
   RuleBuilder rule(node, operands);
-  for (std::size_t dim = 0; dim < node.attributes.dims.size(); ++dim) {
-    rule.same(0, as_size(node.attributes.dims[dim]), dim);
+  const Dims& dims = std::get<DimsAttributes>(node.attributes).dims;
+  for (std::size_t dim = 0; dim < dims.size(); ++dim) {
+    rule.same(0, as_size(dims[dim]), dim);
   }
   return rule.take();
 }
@@ -242,58 +244,54 @@ FactorRule window_rule(const Node& node, std::span<const TensorType> operands,
 }
 
 FactorRule slice_rule(const Node& node, std::span<const TensorType> operands) {
-  const Attributes& a = node.attributes;
-  return window_rule(node, operands,
-                     [&](std::size_t, std::size_t dim) -> std::optional<Window> {
-                       if (node.type.shape[dim] == operands[0].shape[dim]) return {};
-                       return Window{.scale = a.stride[dim], .low = a.begin[dim], .high = a.begin[dim]};
-                     });
+  const auto& a = std::get<SliceAttributes>(node.attributes);
+  return window_rule(node, operands, [&](std::size_t, std::size_t dim) -> std::optional<Window> {
+    if (node.type.shape[dim] == operands[0].shape[dim]) return {};
+    return Window{.scale = a.stride[dim], .low = a.begin[dim], .high = a.begin[dim]};
+  });
 }
 
 FactorRule pad_rule(const Node& node, std::span<const TensorType> operands) {
-  const Attributes& a = node.attributes;
-  return window_rule(node, operands,
-                     [&](std::size_t, std::size_t dim) -> std::optional<Window> {
-                       if (node.type.shape[dim] == operands[0].shape[dim]) return {};
-                       return Window{
-                           .low = -a.begin[dim], .high = -a.begin[dim], .divide = a.stride[dim]};
-                     });
+  const auto& a = std::get<PadAttributes>(node.attributes);
+  return window_rule(node, operands, [&](std::size_t, std::size_t dim) -> std::optional<Window> {
+    if (node.type.shape[dim] == operands[0].shape[dim]) return {};
+    return Window{.low = -a.low[dim], .high = -a.low[dim], .divide = a.stride[dim]};
+  });
 }
 
 FactorRule concatenate_rule(const Node& node, std::span<const TensorType> operands) {
-  const std::size_t along = as_size(node.attributes.dims[0]);
+  const std::size_t along = as_size(std::get<DimAttributes>(node.attributes).dim);
   std::vector<std::int64_t> before(operands.size(), 0);  // elements of earlier operands
   for (std::size_t i = 1; i < operands.size(); ++i) {
     before[i] = before[i - 1] + operands[i - 1].shape[along];
   }
-  return window_rule(node, operands,
-                     [&](std::size_t i, std::size_t dim) -> std::optional<Window> {
-                       if (dim != along || operands.size() == 1) return {};
-                       return Window{.low = -before[i], .high = -before[i]};
-                     });
+  return window_rule(node, operands, [&](std::size_t i, std::size_t dim) -> std::optional<Window> {
+    if (dim != along || operands.size() == 1) return {};
+    return Window{.low = -before[i], .high = -before[i]};
+  });
 }
 
 FactorRule reverse_rule(const Node& node, std::span<const TensorType> operands) {
-  const Dims& dims = node.attributes.dims;
-  return window_rule(
-      node, operands, [&](std::size_t, std::size_t dim) -> std::optional<Window> {
-        if (std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(dim)) == dims.end()) {
-          return {};
-        }
-        const std::int64_t last = node.type.shape[dim] - 1;
-        return Window{.scale = -1, .low = last, .high = last};
-      });
+  const Dims& dims = std::get<DimsAttributes>(node.attributes).dims;
+  return window_rule(node, operands, [&](std::size_t, std::size_t dim) -> std::optional<Window> {
+    if (std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(dim)) == dims.end()) {
+      return {};
+    }
+    const std::int64_t last = node.type.shape[dim] - 1;
+    return Window{.scale = -1, .low = last, .high = last};
+  });
 }
 
 // ---- Gradients.
 
 Gradients broadcast_gradient(const GradientCall& call) {
   const TensorType &from = call.operands[0].type(), &to = call.result.type();
+  const Dims& dims = call.get<DimsAttributes>().dims;
   Dims summed;
   for (std::size_t dim = 0; dim < to.shape.size(); ++dim) {
     bool kept = false;
     for (std::size_t i = 0; i < from.shape.size(); ++i) {
-      kept |= as_size(call.attributes.dims[i]) == dim && from.shape[i] == to.shape[dim];
+      kept |= as_size(dims[i]) == dim && from.shape[i] == to.shape[dim];
     }
     if (!kept) summed.push_back(static_cast<std::int64_t>(dim));
   }
@@ -302,9 +300,10 @@ Gradients broadcast_gradient(const GradientCall& call) {
 }
 
 Gradients transpose_gradient(const GradientCall& call) {
-  Dims inverse = call.attributes.dims;
+  const Dims& dims = call.get<DimsAttributes>().dims;
+  Dims inverse = dims;
   for (std::size_t i = 0; i < inverse.size(); ++i) {
-    inverse[as_size(call.attributes.dims[i])] = static_cast<std::int64_t>(i);
+    inverse[as_size(dims[i])] = static_cast<std::int64_t>(i);
   }
   return {transpose(call.cotangent, inverse)};
 }
@@ -316,27 +315,29 @@ Gradients reshape_gradient(const GradientCall& call) {
 
 Gradients slice_gradient(const GradientCall& call) {
   const Shape &from = call.operands[0].type().shape, &to = call.result.type().shape;
-  Dims low = call.attributes.begin, high = low;
+  const auto& a = call.get<SliceAttributes>();
+  Dims low = a.begin, high = low;
   for (std::size_t dim = 0; dim < from.size(); ++dim) {
-    const std::int64_t spread = to[dim] == 0 ? 0 : (to[dim] - 1) * call.attributes.stride[dim] + 1;
+    const std::int64_t spread = to[dim] == 0 ? 0 : (to[dim] - 1) * a.stride[dim] + 1;
     high[dim] = from[dim] - low[dim] - spread;
   }
-  return {pad(call.cotangent, low, high, Dims(call.attributes.stride), 0)};
+  return {pad(call.cotangent, low, high, Dims(a.stride), 0)};
 }
 
 Gradients pad_gradient(const GradientCall& call) {
   const Shape &from = call.operands[0].type().shape, &to = call.result.type().shape;
-  const Dims begin = call.attributes.begin;
+  const auto& a = call.get<PadAttributes>();
+  const Dims begin = a.low;
   Dims end = begin;
   for (std::size_t dim = 0; dim < from.size(); ++dim) {
-    end[dim] = from[dim] == 0 ? begin[dim] : to[dim] - call.attributes.end[dim];
+    end[dim] = from[dim] == 0 ? begin[dim] : to[dim] - a.high[dim];
   }
-  return {slice(call.cotangent, begin, end, Dims(call.attributes.stride))};
+  return {slice(call.cotangent, begin, end, Dims(a.stride))};
 }
 
 Gradients concatenate_gradient(const GradientCall& call) {
   Gradients gradients;
-  const std::size_t dim = as_size(call.attributes.dims[0]);
+  const std::size_t dim = as_size(call.get<DimAttributes>().dim);
   Dims begin = Dims::filled(call.result.type().shape.size(), 0);
   Dims end = call.result.type().shape;
   end[dim] = 0;
@@ -350,16 +351,16 @@ Gradients concatenate_gradient(const GradientCall& call) {
 }
 
 Gradients reverse_gradient(const GradientCall& call) {
-  return {reverse(call.cotangent, Dims(call.attributes.dims))};
+  return {reverse(call.cotangent, Dims(call.get<DimsAttributes>().dims))};
 }
 
 // ---- Kernels.
 
 void broadcast_kernel(const KernelCall& call) {
-  broadcast(call.operands[0], call.attributes.dims, call.out);
+  broadcast(call.operands[0], call.get<DimsAttributes>().dims, call.out);
 }
 void transpose_kernel(const KernelCall& call) {
-  transpose(call.operands[0], call.attributes.dims, call.out);
+  transpose(call.operands[0], call.get<DimsAttributes>().dims, call.out);
 }
 // The factors are cut alike, so that a device's elements are the same in the same order.
 void reshape_kernel(const KernelCall& call) {
@@ -368,33 +369,71 @@ void reshape_kernel(const KernelCall& call) {
               num_bytes(call.out.box.shape(), size_bytes(call.out.dtype)));
 }
 void slice_kernel(const KernelCall& call) {
-  slice(call.operands[0], call.attributes.begin, call.attributes.stride, call.out);
+  const auto& a = call.get<SliceAttributes>();
+  slice(call.operands[0], a.begin, a.stride, call.out);
 }
 void pad_kernel(const KernelCall& call) {
-  pad(call.operands[0], call.attributes.begin, call.attributes.stride, call.attributes.number,
-      call.out);
+  const auto& a = call.get<PadAttributes>();
+  pad(call.operands[0], a.low, a.stride, a.number, call.out);
 }
 void concatenate_kernel(const KernelCall& call) {
-  const std::size_t dim = as_size(call.attributes.dims[0]);
+  const std::size_t dim = as_size(call.get<DimAttributes>().dim);
   std::vector<std::int64_t> extents;
   for (const TensorType& type : call.operand_types) extents.push_back(type.shape[dim]);
   concatenate(call.operands, extents, dim, call.out);
 }
 void reverse_kernel(const KernelCall& call) {
-  reverse(call.operands[0], call.attributes.dims, call.type.shape, call.out);
+  reverse(call.operands[0], call.get<DimsAttributes>().dims, call.type.shape, call.out);
 }
 
 }  // namespace
 
 std::vector<OpRow> layout_rows() {
-  return {{Op::broadcast, broadcast_type, broadcast_rule, broadcast_gradient, broadcast_kernel},
-          {Op::transpose, transpose_type, transpose_rule, transpose_gradient, transpose_kernel},
-          {Op::reshape, reshape_type, reshape_rule, reshape_gradient, reshape_kernel},
-          {Op::slice, slice_type, slice_rule, slice_gradient, slice_kernel},
-          {Op::pad, pad_type, pad_rule, pad_gradient, pad_kernel},
-          {Op::concatenate, concatenate_type, concatenate_rule, concatenate_gradient,
-           concatenate_kernel},
-          {Op::reverse, reverse_type, reverse_rule, reverse_gradient, reverse_kernel}};
+  const OpRow::Takes<DimsAttributes> dims;
+  constexpr OpTraits kMoves{.only_moves = true, .is_remade = true};
+  return {{Op::broadcast, dims, broadcast_type, broadcast_rule, broadcast_gradient,
+           broadcast_kernel, kMoves},
+          {Op::transpose,
+           dims,
+           transpose_type,
+           transpose_rule,
+           transpose_gradient,
+           transpose_kernel,
+           {.only_moves = true, .is_remade = true, .linear = Linear::in_one}},
+          {Op::reshape,
+           reshape_type,
+           reshape_rule,
+           reshape_gradient,
+           reshape_kernel,
+           {.is_alias = true, .only_moves = true, .linear = Linear::in_one}},
+          {Op::slice,
+           OpRow::Takes<SliceAttributes>(),
+           slice_type,
+           slice_rule,
+           slice_gradient,
+           slice_kernel,
+           {.only_moves = true, .is_remade = true, .linear = Linear::in_one}},
+          {Op::pad,
+           OpRow::Takes<PadAttributes>(),
+           pad_type,
+           pad_rule,
+           pad_gradient,
+           pad_kernel,
+           {.is_remade = true, .linear = Linear::in_one}},
+          {Op::concatenate,
+           OpRow::Takes<DimAttributes>(),
+           concatenate_type,
+           concatenate_rule,
+           concatenate_gradient,
+           concatenate_kernel,
+           {.only_moves = true, .is_remade = true, .linear = Linear::in_all}},
+          {Op::reverse,
+           dims,
+           reverse_type,
+           reverse_rule,
+           reverse_gradient,
+           reverse_kernel,
+           {.only_moves = true, .is_remade = true, .linear = Linear::in_one}}};
 }
 
 }  // namespace shardwise::detail

@@ -15,7 +15,7 @@ TensorType wanted_type(const TypeCall& call) {
 
 TensorType iota_type(const TypeCall& call) {
   need_operands(call, 0);
-  need_dim(call.attributes, 0, call.wanted.shape.size());
+  need_dim(call.get<DimAttributes>().dim, call.wanted.shape.size());
   need_numbers(call.wanted.dtype);
   return call.wanted;
 }
@@ -30,9 +30,11 @@ TensorType random_type(const TypeCall& call) {
 
 void input_kernel(const KernelCall&) { assert(false && "an input is bound, not computed"); }
 
-void constant_kernel(const KernelCall& call) { fill(call.attributes.number, call.out); }
+void constant_kernel(const KernelCall& call) {
+  fill(call.get<NumberAttributes>().number, call.out);
+}
 
-void iota_kernel(const KernelCall& call) { iota(as_size(call.attributes.dims[0]), call.out); }
+void iota_kernel(const KernelCall& call) { iota(as_size(call.get<DimAttributes>().dim), call.out); }
 
 void random_kernel(const KernelCall& call) {
   std::uint64_t key = 0;
@@ -44,8 +46,20 @@ void random_kernel(const KernelCall& call) {
 
 std::vector<OpRow> leaf_rows() {
   return {{Op::input, wanted_type, free_rule, no_gradient, input_kernel},
-          {Op::constant, wanted_type, free_rule, no_gradient, constant_kernel},
-          {Op::iota, iota_type, free_rule, no_gradient, iota_kernel},
+          {Op::constant,
+           OpRow::Takes<NumberAttributes>(),
+           wanted_type,
+           free_rule,
+           no_gradient,
+           constant_kernel,
+           {.is_remade = true}},
+          {Op::iota,
+           OpRow::Takes<DimAttributes>(),
+           iota_type,
+           free_rule,
+           no_gradient,
+           iota_kernel,
+           {.is_remade = true}},
           {Op::random_bits, random_type, free_rule, no_gradient, random_kernel}};
 }
 

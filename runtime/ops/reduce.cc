@@ -29,8 +29,9 @@ Dims kept_dims(std::size_t rank, const Dims& reduced) {
 
 TensorType reduce_type(const TypeCall& call) {
   need_operands(call, 1);
-  need_dims(call.attributes.dims, call.operands[0].shape.size());
-  return {call.operands[0].dtype, without(call.operands[0].shape, call.attributes.dims)};
+  const Dims& dims = call.get<DimsAttributes>().dims;
+  need_dims(dims, call.operands[0].shape.size());
+  return {call.operands[0].dtype, without(call.operands[0].shape, dims)};
 }
 
 TensorType sum_type(const TypeCall& call) {
@@ -42,25 +43,26 @@ TensorType sum_type(const TypeCall& call) {
 TensorType argmax_type(const TypeCall& call) {
   need_operands(call, 1);
   const Shape& shape = call.operands[0].shape;
-  const std::size_t dim = need_dim(call.attributes, 0, shape.size());
+  const std::size_t dim = need_dim(call.get<DimAttributes>().dim, shape.size());
   if (shape[dim] == 0) refuse("found a dim of extent 0, needed an element");
   need_small_index(shape[dim]);
-  return {DType::i32, without(shape, {call.attributes.dims[0]})};
+  return {DType::i32, without(shape, {call.get<DimAttributes>().dim})};
 }
 
 TensorType cumsum_type(const TypeCall& call) {
   need_operands(call, 1);
-  need_dim(call.attributes, 0, call.operands[0].shape.size());
+  need_dim(call.get<DimAttributes>().dim, call.operands[0].shape.size());
   need_numbers(call.operands[0].dtype);
   return call.operands[0];
 }
 
-FactorRule rule_over(const Node& node, std::span<const TensorType> operands, Factor::Kind kind) {
+FactorRule rule_over(const Node& node, std::span<const TensorType> operands, const Dims& dims,
+                     Factor::Kind kind) {
   RuleBuilder rule(node, operands);
   const Shape& shape = operands[0].shape;
   std::size_t result_dim = 0;
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
-    if (has(node.attributes.dims, dim)) {
+    if (has(dims, dim)) {
       rule.in(0, dim, rule.factor(shape[dim], kind));
     } else {
       rule.same(0, dim, result_dim++);
@@ -71,19 +73,22 @@ FactorRule rule_over(const Node& node, std::span<const TensorType> operands, Fac
 
 template <Reduction R>
 FactorRule reduce_rule(const Node& node, std::span<const TensorType> operands) {
-  FactorRule rule = rule_over(node, operands, Factor::Kind::reduction);
+  FactorRule rule = rule_over(node, operands, std::get<DimsAttributes>(node.attributes).dims,
+                              Factor::Kind::reduction);
   rule.reduction = R;
   return rule;
 }
 
 FactorRule argmax_rule(const Node& node, std::span<const TensorType> operands) {
-  return rule_over(node, operands, Factor::Kind::need_replication);
+  return rule_over(node, operands, {std::get<DimAttributes>(node.attributes).dim},
+                   Factor::Kind::need_replication);
 }
 
 FactorRule cumsum_rule(const Node& node, std::span<const TensorType> operands) {
   RuleBuilder rule(node, operands);
   for (std::size_t dim = 0; dim < node.type.shape.size(); ++dim) {
-    const bool along = static_cast<std::int64_t>(dim) == node.attributes.dims[0];
+    const bool along =
+        static_cast<std::int64_t>(dim) == std::get<DimAttributes>(node.attributes).dim;
     const std::int32_t factor = rule.factor(
         node.type.shape[dim], along ? Factor::Kind::need_replication : Factor::Kind::pass_through);
     rule.in(0, dim, factor);
@@ -99,13 +104,13 @@ NodeRef spread(const NodeRef& x, const Shape& shape, const Dims& reduced) {
 
 Gradients sum_gradient(const GradientCall& call) {
   const Shape shape = call.operands[0].type().shape;
-  return {spread(call.cotangent, shape, Dims(call.attributes.dims))};
+  return {spread(call.cotangent, shape, Dims(call.get<DimsAttributes>().dims))};
 }
 
 /// Shared evenly by the elements that are the extreme.
 Gradients extreme_gradient(const GradientCall& call) {
   const TensorType type = call.operands[0].type();
-  const Dims dims = call.attributes.dims;
+  const Dims dims = call.get<DimsAttributes>().dims;
   const NodeRef here = eq(call.operands[0], spread(call.result, type.shape, dims));
   const NodeRef mask = convert(here, type.dtype);
   const NodeRef each = call.cotangent / reduce_sum(mask, dims);
@@ -113,32 +118,39 @@ Gradients extreme_gradient(const GradientCall& call) {
 }
 
 Gradients cumsum_gradient(const GradientCall& call) {
-  const std::int64_t dim = call.attributes.dims[0];
+  const std::int64_t dim = call.get<DimAttributes>().dim;
   return {reverse(cumsum(reverse(call.cotangent, {dim}), dim), {dim})};
 }
 
 template <Reduction R>
 void reduce_kernel(const KernelCall& call) {
-  reduce_dims(R, call.operands[0], call.attributes.dims, call.out);
+  reduce_dims(R, call.operands[0], call.get<DimsAttributes>().dims, call.out);
 }
 void argmax_kernel(const KernelCall& call) {
-  argmax(call.operands[0], as_size(call.attributes.dims[0]), call.out);
+  argmax(call.operands[0], as_size(call.get<DimAttributes>().dim), call.out);
 }
 void cumsum_kernel(const KernelCall& call) {
-  cumsum(call.operands[0], as_size(call.attributes.dims[0]), call.out);
+  cumsum(call.operands[0], as_size(call.get<DimAttributes>().dim), call.out);
 }
 
 }  // namespace
 
 std::vector<OpRow> reduce_rows() {
-  return {{Op::reduce_sum, sum_type, reduce_rule<Reduction::sum>, sum_gradient,
-           reduce_kernel<Reduction::sum>},
-          {Op::reduce_max, reduce_type, reduce_rule<Reduction::max>, extreme_gradient,
+  const OpRow::Takes<DimsAttributes> dims;
+  const OpRow::Takes<DimAttributes> dim;
+  return {{Op::reduce_sum,
+           dims,
+           sum_type,
+           reduce_rule<Reduction::sum>,
+           sum_gradient,
+           reduce_kernel<Reduction::sum>,
+           {.linear = Linear::in_one}},
+          {Op::reduce_max, dims, reduce_type, reduce_rule<Reduction::max>, extreme_gradient,
            reduce_kernel<Reduction::max>},
-          {Op::reduce_min, reduce_type, reduce_rule<Reduction::min>, extreme_gradient,
+          {Op::reduce_min, dims, reduce_type, reduce_rule<Reduction::min>, extreme_gradient,
            reduce_kernel<Reduction::min>},
-          {Op::argmax, argmax_type, argmax_rule, no_gradient, argmax_kernel},
-          {Op::cumsum, cumsum_type, cumsum_rule, cumsum_gradient, cumsum_kernel}};
+          {Op::argmax, dim, argmax_type, argmax_rule, no_gradient, argmax_kernel},
+          {Op::cumsum, dim, cumsum_type, cumsum_rule, cumsum_gradient, cumsum_kernel}};
 }
 
 }  // namespace shardwise::detail

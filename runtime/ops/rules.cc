@@ -34,9 +34,7 @@ void need_same_dtype(const TypeCall& call) {
   }
 }
 
-std::size_t need_dim(const Attributes& attributes, std::size_t at, std::size_t rank) {
-  if (at >= attributes.dims.size()) refuse("found no dim, needed one");
-  const std::int64_t dim = attributes.dims[at];
+std::size_t need_dim(std::int64_t dim, std::size_t rank) {
   if (dim < 0 || dim >= static_cast<std::int64_t>(rank)) {
     refuse(fmt::format("found dim {}, needed one of the {} dims of the operand", dim, rank));
   }

@@ -42,13 +42,4 @@ FactorRule factor_rule(const Graph& graph, const Node& node) {
   return row(node.op).factors(node, operand_types(graph, node));
 }
 
-bool is_elementwise(Op op) {
-  return (op >= Op::neg && op <= Op::convert) || (op >= Op::add && op <= Op::select);
-}
-
-bool is_alias(Op op) {
-  return op == Op::identity || op == Op::stop_gradient || op == Op::optimization_barrier ||
-         op == Op::reshape || op == Op::enter_manual || op == Op::leave_manual;
-}
-
 }  // namespace shardwise

@@ -259,7 +259,8 @@ class Executable::OneRun {
       } else if (!is_made(o)) {
         arrays.push_back(arrays[first_of(id)]);
       } else {
-        arrays.push_back(ShardedArray::from_shards(devices_, value(id).spec(), std::move(made_[o])));
+        arrays.push_back(
+            ShardedArray::from_shards(devices_, value(id).spec(), std::move(made_[o])));
         if (in_place_[o]) donated(o).reset();
       }
     }
@@ -378,7 +379,8 @@ double Executable::flops() const {
   double total = 0;
   for (const PartitionedGraph::Step& step : impl_->partitioned.steps) {
     const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step);
-    if (compute == nullptr || impl_->graph->node(compute->node).op != Op::dot_general) continue;
+    if (compute == nullptr || !row(impl_->graph->node(compute->node).op).traits().is_product)
+      continue;
     double operations = 2;
     for (const Factor& factor : impl_->propagation.rules[as_size(compute->node)].factors) {
       operations *= static_cast<double>(factor.size);

@@ -20,7 +20,7 @@ double part_bytes(const Graph& graph, const Mesh& mesh, const PartitionedGraph::
 /// Multiplications and additions of one device.
 double part_flops(const Graph& graph, const Mesh& mesh, const PartitionedGraph& partitioned,
                   const PartitionedGraph::Compute& compute, const FactorRule& rule) {
-  if (graph.node(compute.node).op != Op::dot_general) return 0;
+  if (!row(graph.node(compute.node).op).traits().is_product) return 0;
   FactorCut cut(rule.factors.size());
   for (std::size_t i = 0; i < compute.operands.size(); ++i) {
     project(partitioned.values[as_size(compute.operands[i])].cut, rule.operands[i], rule.factors,

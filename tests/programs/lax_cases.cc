@@ -38,9 +38,34 @@ std::string json(const Dims& dims) {
   return fmt::format("[{}]", fmt::join(dims.begin(), dims.end(), ","));
 }
 
+/// Attributes as lax_test.py reads them.
+struct Told {
+  Dims dims = {}, begin = {}, end = {}, stride = {};
+  Scalar number = {};
+  std::string text = {};
+};
+Told told(const NoAttributes&) { return {}; }
+Told told(const NumberAttributes& a) { return {.number = a.number}; }
+Told told(const DimAttributes& a) { return {.dims = {a.dim}}; }
+Told told(const DimsAttributes& a) { return {.dims = a.dims}; }
+Told told(const SliceAttributes& a) { return {.begin = a.begin, .end = a.end, .stride = a.stride}; }
+Told told(const PadAttributes& a) {
+  return {.begin = a.low, .end = a.high, .stride = a.stride, .number = a.number};
+}
+Told told(const DotAttributes& a) { return {.text = a.equation.to_string()}; }
+Told told(const ScatterAttributes& a) { return {.dims = {a.dim, a.extent}}; }
+Told told(const ShapeAttributes& a) { return {.end = a.shape}; }
+Told told(const SortAttributes& a) { return {.dims = {a.dim}, .number = a.descending ? 1.0 : 0.0}; }
+Told told(const ManualAttributes& a) { return {.text = a.spec.to_string()}; }
+Told told(const ReduceAttributes& a) {
+  return {.number = static_cast<int>(a.reduction),
+          .text = fmt::format("{}", fmt::join(a.axes, "+"))};
+}
+
 /// What of a case is not its arrays.
 std::string json(const Node& node, const std::string& origin, bool zeros_have_signs) {
-  const Attributes& a = node.attributes;
+  const Told a =
+      std::visit([](const auto& attributes) { return told(attributes); }, node.attributes);
   return fmt::format(
       R"("origin":"{}","op":"{}","dims":{},"begin":{},"end":{},"stride":{},"number":["{}","{:x}"],"text":"{}","zeros":{})",
       origin, name(node.op), json(a.dims), json(a.begin), json(a.end), json(a.stride),

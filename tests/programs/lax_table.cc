@@ -389,7 +389,7 @@ void add_reduction(LaxCases& cases, Op op) {
           one.add_to(cases, argsort(x, dim, !last));
           break;
         default:
-          one.add_to(cases, append_to(x, op, {x}, {.dims = {dim}}));
+          one.add_to(cases, append_to(x, op, {x}, DimsAttributes{{dim}}));
       }
     }
   }
@@ -432,14 +432,15 @@ void add_region(LaxCases& cases, Op op) {
       if (dtype == DType::boolean && reduction == Reduction::sum) continue;
       Graph graph;
       const NodeRef x{&graph, append_input(graph, {dtype, {rows, columns}}, "x")};
-      const NodeRef mine = append_to(x, Op::enter_manual, {x}, {.text = "-,x"}, {dtype, {rows, 1}});
+      const NodeRef mine =
+          append_to(x, Op::enter_manual, {x}, ManualAttributes{PartitionSpec::parse("-,x")},
+                    {dtype, {rows, 1}});
       NodeRef last = mine, at = mine;
       if (op == Op::manual_all_reduce) {
-        last = at =
-            append_to(mine, op, {mine}, {.number = static_cast<int>(reduction), .text = "x"});
+        last = at = append_to(mine, op, {mine}, ReduceAttributes{{"x"}, reduction});
       }
-      last = append_to(last, Op::leave_manual, {last}, {.dims = {1}, .text = "-,x"},
-                       {dtype, {rows, columns}});
+      last = append_to(last, Op::leave_manual, {last},
+                       ManualAttributes{PartitionSpec::parse("-,x")}, {dtype, {rows, columns}});
       if (op == Op::leave_manual) at = last;
       graph.outputs = {last.id};
       const Bytes values = reduction == Reduction::sum ? one_special(dtype, rows, columns)

@@ -92,8 +92,24 @@ class Interpreter {
     return in(i).elements[offset(in(i).type.shape, at)];
   }
   const Shape& shape(std::size_t i) const { return in(i).type.shape; }
-  const Dims& dims() const { return node_->attributes.dims; }
-  std::size_t dim() const { return as_size(dims()[0]); }
+  template <class A>
+  const A& get() const {
+    return std::get<A>(node_->attributes);
+  }
+  Dims dims() const {
+    const auto* const one = std::get_if<DimAttributes>(&node_->attributes);
+    return one != nullptr ? Dims{one->dim} : get<DimsAttributes>().dims;
+  }
+  /// Of an op along one dim.
+  std::size_t dim() const {
+    if (const auto* const a = std::get_if<ScatterAttributes>(&node_->attributes)) {
+      return as_size(a->dim);
+    }
+    if (const auto* const a = std::get_if<SortAttributes>(&node_->attributes)) {
+      return as_size(a->dim);
+    }
+    return as_size(get<DimAttributes>().dim);
+  }
   DType dtype() const { return node_->type.dtype; }
   Number& out(const Index& at) { return out_.elements[offset(node_->type.shape, at)]; }
 
@@ -139,11 +155,10 @@ class Interpreter {
 };
 
 void Interpreter::compute() {
-  const Attributes& a = node_->attributes;
   const auto of = [&](std::size_t i) { return in(i).type.dtype; };
   switch (node_->op) {
     case Op::constant:
-      return each([&](const Index&) { return number_of(a.number); });
+      return each([&](const Index&) { return number_of(get<NumberAttributes>().number); });
     case Op::iota:
       return each([&](const Index& at) {
         return converted(DType::i64, dtype(), static_cast<Number>(at[dim()]));
@@ -206,14 +221,14 @@ void Interpreter::compute() {
       return each([&](const Index& at) {
         Index from;
         for (std::size_t i = 0; i < shape(0).size(); ++i) {
-          from.push_back(shape(0)[i] == 1 ? 0 : at[as_size(a.dims[i])]);
+          from.push_back(shape(0)[i] == 1 ? 0 : at[as_size(dims()[i])]);
         }
         return in(0, from);
       });
     case Op::transpose:
       return each([&](const Index& at) {
         Index from = at;
-        for (std::size_t i = 0; i < at.size(); ++i) from[as_size(a.dims[i])] = at[i];
+        for (std::size_t i = 0; i < at.size(); ++i) from[as_size(dims()[i])] = at[i];
         return in(0, from);
       });
     case Op::reshape:
@@ -221,14 +236,16 @@ void Interpreter::compute() {
       return;
     case Op::slice:
       return each([&](Index at) {
-        for (std::size_t i = 0; i < at.size(); ++i) at[i] = a.begin[i] + at[i] * a.stride[i];
+        for (std::size_t i = 0; i < at.size(); ++i)
+          at[i] = get<SliceAttributes>().begin[i] + at[i] * get<SliceAttributes>().stride[i];
         return in(0, at);
       });
     case Op::pad:
-      each([&](const Index&) { return number_of(a.number); });
+      each([&](const Index&) { return number_of(get<PadAttributes>().number); });
       each_index(shape(0), [&](Index at) {
         const Number value = in(0, at);
-        for (std::size_t i = 0; i < at.size(); ++i) at[i] = a.begin[i] + at[i] * a.stride[i];
+        for (std::size_t i = 0; i < at.size(); ++i)
+          at[i] = get<PadAttributes>().low[i] + at[i] * get<PadAttributes>().stride[i];
         out(at) = value;
       });
       return;
@@ -245,7 +262,7 @@ void Interpreter::compute() {
     case Op::reverse:
       return each([&](Index at) {
         for (std::size_t i = 0; i < at.size(); ++i) {
-          if (has(a.dims, i)) at[i] = shape(0)[i] - 1 - at[i];
+          if (has(dims(), i)) at[i] = shape(0)[i] - 1 - at[i];
         }
         return in(0, at);
       });
@@ -256,7 +273,7 @@ void Interpreter::compute() {
     case Op::argmax: {
       std::map<std::size_t, Number> best;
       each_index(shape(0), [&](const Index& at) {
-        const Index to = without(at, a.dims);
+        const Index to = without(at, dims());
         const Number value = in(0, at);
         const auto [known, is_first] = best.try_emplace(offset(node_->type.shape, to), value);
         const bool is_larger =
@@ -340,7 +357,7 @@ void Interpreter::reduce(Op op) {
 }
 
 void Interpreter::product() {
-  const std::string& text = node_->attributes.text;
+  const std::string text = get<DotAttributes>().equation.to_string();
   const std::string lhs = text.substr(0, text.find(',')), result = text.substr(text.find('>') + 1);
   const std::string rhs = text.substr(lhs.size() + 1, text.find('-') - lhs.size() - 1);
   std::string letters;
@@ -395,7 +412,7 @@ void Interpreter::scatter() {
 }
 
 void Interpreter::sort() {
-  const bool descending = !node_->attributes.number.is_zero();
+  const bool descending = get<SortAttributes>().descending;
   each_index(node_->type.shape, [&](const Index& at) {
     if (at[dim()] != 0) return;
     std::vector<std::int64_t> order(as_size(shape(0)[dim()]));

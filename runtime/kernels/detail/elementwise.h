@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "shardwise/runtime/graph/attributes.h"
 #include "shardwise/runtime/graph/op.h"
 #include "shardwise/shard/dims.h"
 #include "shardwise/shard/dtype.h"

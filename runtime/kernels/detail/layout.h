@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "shardwise/runtime/graph/op.h"
+#include "shardwise/runtime/graph/attributes.h"
 #include "shardwise/runtime/kernels/detail/shard_view.h"
 
 namespace shardwise {

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "shardwise/runtime/graph/graph.h"
@@ -20,6 +22,11 @@ struct TypeCall {
   std::span<const TensorType> operands;
   const Attributes& attributes;
   const TensorType& wanted;
+
+  template <class A>
+  const A& get() const {
+    return std::get<A>(attributes);
+  }
 };
 
 /// What a gradient starts from: `cotangent` is the gradient with respect to the result.
@@ -29,6 +36,11 @@ struct GradientCall {
   const NodeRef& cotangent;
   const Attributes& attributes;
   const std::vector<bool>& wanted;  ///< by operand
+
+  template <class A>
+  const A& get() const {
+    return std::get<A>(attributes);
+  }
 };
 
 /// By operand; nothing if it has none, or if it is not wanted.
@@ -42,12 +54,43 @@ struct KernelCall {
   std::span<const TensorType> operand_types;
   std::span<const ConstShardView> operands;
   const ShardView& out;
+
+  template <class A>
+  const A& get() const {
+    return std::get<A>(attributes);
+  }
 };
 
-/// What an op is: there is none without all four, as the constructor takes functions by reference.
-/// A few facts stand elsewhere: which ops are elementwise or only another view of their operand
-/// (below), take any dtype (build.cc), pass on parts of a sum (spmd/detail/partition.cc), or are
-/// counted as multiplications (spmd/executable.cc).
+/// Whether operands of a node may be parts of a sum, so that the result is parts of the sum: none;
+/// one, if the others are whole sums; or all. Parts pass through an op if it is exact on whole
+/// numbers of any dtype: then it does not matter whether parts are summed before it or after. A
+/// product is exact, a quotient is not. (Both are rounded on numbers that are not whole, as sums
+/// are.)
+enum class Linear { no, in_one, in_all };
+
+/// What the system knows of an op beside what its row does.
+struct OpTraits {
+  /// Computed element by element, so that chains of such nodes can be one kernel.
+  bool is_elementwise = false;
+
+  /// Gives the bytes of its operand as they are.
+  bool is_alias = false;
+
+  /// Gives elements of any dtype as they are, wherever they go. `pad` does not: it converts a
+  /// number. Nor do ops that add up zeros if their operands are cut.
+  bool only_moves = false;
+
+  /// Puts elements at other places, or needs no operands: it may be made again for next to nothing.
+  bool is_remade = false;
+
+  /// Each combination of the factors is a multiplication and an addition.
+  bool is_product = false;
+
+  Linear linear = Linear::no;
+};
+
+/// What an op is: all that the system knows of it. There is none without the four functions, as the
+/// constructor takes them by reference.
 ///
 /// Immutable, thread-safe.
 class OpRow {
@@ -57,10 +100,29 @@ class OpRow {
   using Gradient = Gradients(const GradientCall&);
   using Kernel = void(const KernelCall&);
 
-  OpRow(Op op, TypeRule& type, Rule& factors, Gradient& gradient, Kernel& kernel)
-      : op_(op), type_(&type), factors_(&factors), gradient_(&gradient), kernel_(&kernel) {}
+  OpRow(Op op, TypeRule& type, Rule& factors, Gradient& gradient, Kernel& kernel,
+        OpTraits traits = {})
+      : OpRow(op, Takes<NoAttributes>(), type, factors, gradient, kernel, traits) {}
+
+  /// Of an op that takes other attributes: `Takes<SliceAttributes>()`.
+  template <class A>
+  struct Takes {};
+  template <class A>
+  OpRow(Op op, Takes<A>, TypeRule& type, Rule& factors, Gradient& gradient, Kernel& kernel,
+        OpTraits traits = {})
+      : op_(op),
+        attributes_(Attributes(A{}).index()),
+        type_(&type),
+        factors_(&factors),
+        gradient_(&gradient),
+        kernel_(&kernel),
+        traits_(traits) {}
 
   Op op() const { return op_; }
+  const OpTraits& traits() const { return traits_; }
+
+  /// Whether these are of the struct that the op takes.
+  bool takes(const Attributes& attributes) const { return attributes.index() == attributes_; }
 
   /// The result's type. Throws invalid_argument or unsupported with what was found and what was
   /// needed; append() adds op and place.
@@ -76,10 +138,12 @@ class OpRow {
 
  private:
   Op op_;
+  std::size_t attributes_;  ///< their place in the variant
   TypeRule* type_;
   Rule* factors_;
   Gradient* gradient_;
   Kernel* kernel_;
+  OpTraits traits_;
 };
 
 /// The table of all ops.
@@ -91,10 +155,7 @@ std::vector<TensorType> operand_types(const Graph& graph, const Node& node);
 /// The node's factors.
 FactorRule factor_rule(const Graph& graph, const Node& node);
 
-/// Computed element by element, so that chains of such nodes can be one kernel.
-bool is_elementwise(Op op);
-
-/// Gives the bytes of its operand as they are.
-bool is_alias(Op op);
+inline bool is_elementwise(Op op) { return row(op).traits().is_elementwise; }
+inline bool is_alias(Op op) { return row(op).traits().is_alias; }
 
 }  // namespace shardwise

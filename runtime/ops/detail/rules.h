@@ -32,8 +32,8 @@ void need_numbers(DType dtype);
 void need_operands(const TypeCall& call, std::size_t count);
 void need_same_dtype(const TypeCall& call);
 
-/// dims[at] as a dim of a tensor of this rank.
-std::size_t need_dim(const Attributes& attributes, std::size_t at, std::size_t rank);
+/// A dim of a tensor of this rank.
+std::size_t need_dim(std::int64_t dim, std::size_t rank);
 
 /// Strictly ascending, each below rank.
 void need_dims(const Dims& dims, std::size_t rank);

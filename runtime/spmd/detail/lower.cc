@@ -34,7 +34,7 @@ Dims strides_of(const Shape& local, const Shape& whole, const Node* broadcast, s
   const Dims own = row_major_strides(local);
   Dims strides = Dims::filled(rank, 0);
   for (std::size_t i = 0; i < own.size(); ++i) {
-    const std::size_t dim = as_size(broadcast->attributes.dims[i]);
+    const std::size_t dim = as_size(std::get<DimsAttributes>(broadcast->attributes).dims[i]);
     if (whole[i] == broadcast->type.shape[dim]) strides[dim] = own[i];
   }
   return strides;
@@ -273,7 +273,7 @@ class Lowering {
   Scalar constant_of(PartValue operand) const {
     const Compute* maker = maker_[as_size(operand)];
     if (graph_->node(maker->node).op == Op::broadcast) maker = maker_[as_size(maker->operands[0])];
-    return graph_->node(maker->node).attributes.number;
+    return std::get<NumberAttributes>(graph_->node(maker->node).attributes).number;
   }
 
   /// A kernel that is being made.

@@ -117,14 +117,15 @@ class Partitioner {
     const NodeId operand = node.operands[0];
     const Shape& whole = enters ? graph_.node(operand).type.shape : node.type.shape;
     const Shape& part = enters ? node.type.shape : graph_.node(operand).type.shape;
-    const Cut cut = to_cut(PartitionSpec::parse(node.attributes.text), mesh_, whole.size());
+    const auto& a = std::get<ManualAttributes>(node.attributes);
+    const Cut cut = to_cut(a.spec, mesh_, whole.size());
     for (std::size_t dim = 0; dim < whole.size(); ++dim) {
       const std::int64_t parts = ways(cut[dim], mesh_);
       if (whole[dim] % parts == 0 && part[dim] == whole[dim] / parts) continue;
       throw Error(
           ErrorCode::invalid_argument,
           fmt::format("found parts of {} for {} cut as {} on mesh {}, needed even parts",
-                      to_string(part), to_string(whole), node.attributes.text, mesh_.to_string()));
+                      to_string(part), to_string(whole), a.spec.to_string(), mesh_.to_string()));
     }
     const ValueId from = fetch(operand, enters ? cut : Cut(whole.size()), id);
     AxisSet replicas = 0;
@@ -132,7 +133,7 @@ class Partitioner {
       if (mesh_.axes()[axis].size > 1) replicas |= AxisSet{1} << axis;
     }
     replicas &= ~axes_of(cut);
-    const bool sums = !enters && !node.attributes.number.is_zero();
+    const bool sums = !enters && a.sums;
     const ValueId to =
         add_value({id, enters ? Cut(whole.size()) : cut, sums ? replicas : AxisSet{0}});
     result_.steps.push_back(PartitionedGraph::Compute{id, {from}, to});
@@ -143,7 +144,8 @@ class Partitioner {
   void all_reduce(NodeId id) {
     const Node& node = graph_.node(id);
     AxisSet axes = 0;
-    for (const std::string_view axis : split(node.attributes.text, '+')) {
+    const auto& a = std::get<ReduceAttributes>(node.attributes);
+    for (const std::string& axis : a.axes) {
       const std::size_t number = mesh_.axis_index(axis);
       if (mesh_.axes()[number].size > 1) axes |= AxisSet{1} << number;
     }
@@ -152,9 +154,7 @@ class Partitioner {
       versions_[as_size(id)] = {{from, node.backward}};
       return;
     }
-    const auto reduction =
-        static_cast<Reduction>(static_cast<int>(node.attributes.number.as_double()));
-    const ValueId to = add_value({id, Cut(node.type.shape.size()), 0, reduction});
+    const ValueId to = add_value({id, Cut(node.type.shape.size()), 0, a.reduction});
     add_combine(from, to, CollectiveKind::all_reduce, axes, id);
     versions_[as_size(id)] = {{to, node.backward}};
   }
@@ -223,7 +223,7 @@ class Partitioner {
     if (carried == 0 && agreed(rule, wanted, choice)) return choice;
     std::string* const all = options_.note_choices ? &notes : nullptr;
     const bool exact = node.mark.has_value() || parts_.is_output(id);
-    const bool multiplies = node.op == Op::dot_general;
+    const bool multiplies = row(node.op).traits().is_product;
     return choose(
         {rule, node.type, operands_, wanted, exact, multiplies, carried, parts_.share(id)}, mesh_,
         all);

@@ -5,27 +5,8 @@
 namespace shardwise {
 
 Linear linearity(const Node& node) {
-  switch (node.op) {
-    case Op::neg:
-    case Op::transpose:
-    case Op::reshape:
-    case Op::identity:
-    case Op::stop_gradient:
-    case Op::optimization_barrier:
-    case Op::reduce_sum:
-    case Op::slice:
-    case Op::reverse:
-    case Op::mul:
-      return Linear::in_one;
-    case Op::pad:
-      return node.attributes.number.is_zero() ? Linear::in_one : Linear::no;
-    case Op::add:
-    case Op::sub:
-    case Op::concatenate:
-      return Linear::in_all;
-    default:
-      return Linear::no;
-  }
+  const auto* const pad = std::get_if<PadAttributes>(&node.attributes);
+  return pad != nullptr && !pad->number.is_zero() ? Linear::no : row(node.op).traits().linear;
 }
 
 PartsOfSums::PartsOfSums(const Graph& graph, const std::vector<FactorRule>& rules)
@@ -62,8 +43,9 @@ void PartsOfSums::find_zeros() {
   for (std::size_t i = 0; i < is_zero_.size(); ++i) {
     const Node& node = graph_.nodes[i];
     const bool keeps = node.op == Op::broadcast || node.op == Op::reshape;
-    is_zero_[i] = node.op == Op::constant ? node.attributes.number.is_zero()
-                                          : keeps && is_zero_[as_size(node.operands[0])];
+    is_zero_[i] = node.op == Op::constant
+                      ? std::get<NumberAttributes>(node.attributes).number.is_zero()
+                      : keeps && is_zero_[as_size(node.operands[0])];
   }
 }
 

@@ -5,17 +5,11 @@
 #include <vector>
 
 #include "shardwise/runtime/graph/graph.h"
-#include "shardwise/runtime/ops/detail/factors.h"
+#include "shardwise/runtime/ops/detail/row.h"
 
 namespace shardwise {
 
-/// Whether operands of a node may be parts of a sum, so that the result is parts of the sum: none;
-/// one, if the others are whole sums; or all. Parts pass through an op if it is exact on whole
-/// numbers of any dtype: then it does not matter whether parts are summed before it or after. A
-/// product is exact, a quotient is not. (Both are rounded on numbers that are not whole, as sums
-/// are.)
-enum class Linear { no, in_one, in_all };
-
+/// A padding with another number than zero is not linear.
 Linear linearity(const Node& node);
 
 /// Which tensors of a graph may stay parts of a sum, by what uses them; the graph and its rules

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -25,7 +26,7 @@ enum class Heard { pass_through, all };
 
 /// What leaves a manual region is cut as it was there.
 std::optional<PartitionSpec> fixed_spec(const Node& node) {
-  if (node.op == Op::leave_manual) return PartitionSpec::parse(node.attributes.text);
+  if (node.op == Op::leave_manual) return std::get<ManualAttributes>(node.attributes).spec;
   return node.mark;
 }
 

@@ -1,6 +1,6 @@
 #include "shardwise/runtime/spmd/detail/remake.h"
 
-#include <limits>
+#include "shardwise/runtime/ops/detail/row.h"
 
 namespace shardwise {
 namespace {
@@ -29,21 +29,7 @@ std::optional<AxisList> through(const Window& window, std::int64_t size, const A
 
 }  // namespace
 
-bool can_be_remade(const Node& node) {
-  switch (node.op) {
-    case Op::constant:
-    case Op::iota:
-    case Op::broadcast:
-    case Op::transpose:
-    case Op::slice:
-    case Op::pad:
-    case Op::concatenate:
-    case Op::reverse:
-      return !node.manual;
-    default:
-      return false;
-  }
-}
+bool can_be_remade(const Node& node) { return row(node.op).traits().is_remade && !node.manual; }
 
 std::optional<Cut> needed_to_remake(const Graph& graph, const Node& node, const FactorRule& rule,
                                     std::size_t operand, const Cut& wanted) {

@@ -1,0 +1,177 @@
+#pragma once
+
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "shardwise/shard/dims.h"
+#include "shardwise/shard/dtype.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/shard/partition_spec.h"
+#include "shardwise/shard/plan/transfer_plan.h"
+
+namespace shardwise {
+
+/// A number of a program: a double, or an integer of up to 64 bits, which a double could not hold.
+/// Two are equal if their bits are: NaN equals itself, and -0.0 does not equal 0.0.
+class Scalar {
+ public:
+  Scalar() = default;  ///< 0.0
+  template <std::floating_point Number>
+  Scalar(Number value)  // NOLINT(google-explicit-constructor): numbers are written as numbers
+      : bits_(std::bit_cast<std::uint64_t>(static_cast<double>(value))) {}
+  template <std::integral Number>
+  Scalar(Number value)  // NOLINT(google-explicit-constructor)
+      : dtype_(std::signed_integral<Number> ? DType::i64 : DType::u64),
+        bits_(static_cast<std::uint64_t>(value)) {}
+
+  /// f64, i64 or u64.
+  DType dtype() const { return dtype_; }
+  std::uint64_t bits() const { return bits_; }
+
+  bool is_zero() const { return as_double() == 0; }  ///< of either sign
+
+  /// The nearest double.
+  double as_double() const;
+
+  /// As convert() gives it: one element of a dtype that is computed with.
+  void write(DType dtype, std::byte* element) const;
+
+  /// What a constant of a dtype holds for it: an i64 or u64 for integers and booleans, else a
+  /// double (an integer is rounded to the dtype first). Nothing if an integer type or bool cannot
+  /// hold it exactly.
+  std::optional<Scalar> of(DType dtype) const;
+
+  /// "0.5", "-0", "nan", "18446744073709551615"
+  std::string to_string() const;
+
+  bool operator==(const Scalar&) const = default;
+  template <class Number>
+  bool operator==(Number) const = delete;  // would compare dtypes too: ask as_double()
+
+ private:
+  DType dtype_ = DType::f64;
+  std::uint64_t bits_ = 0;
+};
+
+/// A product of two tensors that sums over some dims, as numpy.einsum writes it: one letter a dim.
+/// Each letter comes at most once in each operand and in the result; one of the result is in an
+/// operand; one that is in a single operand is in the result.
+///
+///   Equation::parse("btd,df->btf");
+struct Equation {
+  std::string lhs, rhs, result;
+
+  /// Throws invalid_argument if the text is not such an equation.
+  static Equation parse(std::string_view text);
+
+  /// "btd,df->btf"
+  std::string to_string() const;
+
+  bool operator==(const Equation&) const = default;
+};
+
+// What a node says beside its operands. Each op takes one of these (ops/detail/row.h).
+
+struct NoAttributes {
+  bool operator==(const NoAttributes&) const = default;
+};
+
+/// constant
+struct NumberAttributes {
+  Scalar number;
+
+  bool operator==(const NumberAttributes&) const = default;
+};
+
+/// iota, concatenate, argmax, cumsum, take, take_along: along one dim.
+struct DimAttributes {
+  std::int64_t dim;
+
+  bool operator==(const DimAttributes&) const = default;
+};
+
+/// broadcast, transpose, reverse, reductions.
+struct DimsAttributes {
+  Dims dims;
+
+  bool operator==(const DimsAttributes&) const = default;
+};
+
+/// slice: in each dim the elements begin, begin + stride, .. below end.
+struct SliceAttributes {
+  Dims begin, end, stride;
+
+  bool operator==(const SliceAttributes&) const = default;
+};
+
+/// pad: in each dim `low` elements before, `high` after, elements of the operand `stride` apart.
+struct PadAttributes {
+  Dims low, high, stride;
+  Scalar number;
+
+  bool operator==(const PadAttributes&) const = default;
+};
+
+/// dot_general
+struct DotAttributes {
+  Equation equation;
+
+  bool operator==(const DotAttributes&) const = default;
+};
+
+/// scatter_add, scatter_add_along: the result has `extent` elements along `dim`.
+struct ScatterAttributes {
+  std::int64_t dim, extent;
+
+  bool operator==(const ScatterAttributes&) const = default;
+};
+
+/// dynamic_slice: the result's shape.
+struct ShapeAttributes {
+  Shape shape;
+
+  bool operator==(const ShapeAttributes&) const = default;
+};
+
+/// argsort
+struct SortAttributes {
+  std::int64_t dim;
+  bool descending = false;
+
+  bool operator==(const SortAttributes&) const = default;
+};
+
+/// enter_manual, leave_manual: how the tensor is cut; its dims divide evenly. Of each shard that
+/// leaves there are `replicas`: equal ones, or parts of a sum if `sums`.
+struct ManualAttributes {
+  PartitionSpec spec;
+  std::int64_t replicas = 1;
+  bool sums = false;
+
+  bool operator==(const ManualAttributes&) const = default;
+};
+
+/// manual_all_reduce: over these axes of the mesh.
+struct ReduceAttributes {
+  std::vector<std::string> axes;
+  Reduction reduction = Reduction::sum;
+
+  bool operator==(const ReduceAttributes&) const = default;
+};
+
+using Attributes =
+    std::variant<NoAttributes, NumberAttributes, DimAttributes, DimsAttributes, SliceAttributes,
+                 PadAttributes, DotAttributes, ScatterAttributes, ShapeAttributes, SortAttributes,
+                 ManualAttributes, ReduceAttributes>;
+
+/// As a dump shows them, with a space before each: ` dims=[0, 1]`; empty if there are none.
+std::string to_string(const Attributes& attributes);
+
+}  // namespace shardwise
