@@ -46,6 +46,14 @@ std::string shown(const PadAttributes& a) {
   return a.number == Scalar() ? dims : dims + ' ' + a.number.to_string();
 }
 std::string shown(const DotAttributes& a) { return fmt::format(" \"{}\"", a.equation.to_string()); }
+std::string shown(const ConvolutionAttributes& a) {
+  std::string text = list("lhs", a.lhs) + list("rhs", a.rhs) + list("out", a.out) +
+                     list("stride", a.stride) + list("low", a.low) + list("high", a.high) +
+                     list("lhs_dilation", a.lhs_dilation) + list("rhs_dilation", a.rhs_dilation);
+  if (a.feature_groups != 1) text += fmt::format(" feature_groups={}", a.feature_groups);
+  if (a.batch_groups != 1) text += fmt::format(" batch_groups={}", a.batch_groups);
+  return text;
+}
 std::string shown(const ScatterAttributes& a) { return list("dims", {a.dim, a.extent}); }
 std::string shown(const ShapeAttributes& a) { return list("end", a.shape); }
 std::string shown(const SortAttributes& a) {

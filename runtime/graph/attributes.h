@@ -126,6 +126,18 @@ struct DotAttributes {
   bool operator==(const DotAttributes&) const = default;
 };
 
+/// convolution. Of operand (lhs), kernel (rhs) and result (out) first the dims that two things
+/// have: the images and the features of the operand; the features of the result and those of the
+/// operand (in one group) of the kernel; the images and the features of the result. Then, of all
+/// three, the spatial dims. The other lists go by spatial dim; padding may be negative.
+struct ConvolutionAttributes {
+  Dims lhs, rhs, out;
+  Dims stride, low, high, lhs_dilation, rhs_dilation;
+  std::int64_t feature_groups = 1, batch_groups = 1;
+
+  bool operator==(const ConvolutionAttributes&) const = default;
+};
+
 /// scatter_add, scatter_add_along: the result has `extent` elements along `dim`.
 struct ScatterAttributes {
   std::int64_t dim, extent;
@@ -168,8 +180,8 @@ struct ReduceAttributes {
 
 using Attributes =
     std::variant<NoAttributes, NumberAttributes, DimAttributes, DimsAttributes, SliceAttributes,
-                 PadAttributes, DotAttributes, ScatterAttributes, ShapeAttributes, SortAttributes,
-                 ManualAttributes, ReduceAttributes>;
+                 PadAttributes, DotAttributes, ConvolutionAttributes, ScatterAttributes,
+                 ShapeAttributes, SortAttributes, ManualAttributes, ReduceAttributes>;
 
 /// As a dump shows them, with a space before each: ` dims=[0, 1]`; empty if there are none.
 std::string to_string(const Attributes& attributes);

@@ -43,6 +43,14 @@ void add(Mixer& mixer, const DotAttributes& a) {
     mixer.add(*letters);
   }
 }
+void add(Mixer& mixer, const ConvolutionAttributes& a) {
+  for (const Dims* dims :
+       {&a.lhs, &a.rhs, &a.out, &a.stride, &a.low, &a.high, &a.lhs_dilation, &a.rhs_dilation}) {
+    add_dims(mixer, *dims);
+  }
+  add(mixer, a.feature_groups);
+  add(mixer, a.batch_groups);
+}
 void add(Mixer& mixer, const ScatterAttributes& a) {
   add(mixer, a.dim);
   add(mixer, a.extent);

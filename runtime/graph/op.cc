@@ -65,6 +65,7 @@ constexpr std::array<std::string_view, kOps> kOpNames = {
     "argmax",
     "cumsum",
     "dot_general",
+    "convolution",
     "take",
     "scatter_add",
     "take_along",

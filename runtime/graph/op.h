@@ -82,6 +82,7 @@ enum class Op : std::uint8_t {
   cumsum,      ///< along a dim
 
   dot_general,  ///< by an equation
+  convolution,  ///< (operand, kernel): jax.lax.conv_general_dilated
 
   // By index. Index operands are i32 or i64; an index outside [0, extent) is an error when run.
   take,                  ///< (x, ids): along a dim, which becomes the dims of ids

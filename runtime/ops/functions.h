@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shardwise/runtime/ops/elementwise_functions.h"
@@ -114,6 +115,12 @@ T einsum(std::string_view equation, const T& a, const T& b) {
   }
   if (!parsed) refuse_all(name(Op::dot_general), {a, b}, problem);
   return einsum(*parsed, a, b);
+}
+
+/// jax.lax.conv_general_dilated.
+template <TensorLike T>
+T convolution(const T& x, const T& kernel, ConvolutionAttributes attributes) {
+  return append_to(x, Op::convolution, {x, kernel}, std::move(attributes));
 }
 
 template <TensorLike T>

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "random_convolution.h"
 #include "random_program.h"
 #include "shardwise/runtime/spmd/executable.h"
 
@@ -53,6 +54,15 @@ Told told(const PadAttributes& a) {
   return {.begin = a.low, .end = a.high, .stride = a.stride, .number = a.number};
 }
 Told told(const DotAttributes& a) { return {.text = a.equation.to_string()}; }
+Told told(const ConvolutionAttributes& a) {
+  // Lists of numbers, as JSON.
+  std::string lists;
+  for (const Dims* const dims :
+       {&a.lhs, &a.rhs, &a.out, &a.stride, &a.low, &a.high, &a.lhs_dilation, &a.rhs_dilation}) {
+    lists += json(*dims) + ',';
+  }
+  return {.text = fmt::format("[{}[{},{}]]", lists, a.feature_groups, a.batch_groups)};
+}
 Told told(const ScatterAttributes& a) { return {.dims = {a.dim, a.extent}}; }
 Told told(const ShapeAttributes& a) { return {.end = a.shape}; }
 Told told(const SortAttributes& a) { return {.dims = {a.dim}, .number = a.descending ? 1.0 : 0.0}; }
@@ -138,7 +148,39 @@ void LaxCases::close() {
 
 }  // namespace shardwise
 
-/// lax_cases PATH FIRST COUNT: the table, and the random programs of COUNT seeds from FIRST on.
+namespace {
+
+constexpr std::uint32_t kConvolutions = 500;
+
+/// One of random shape; a dim of the operand is cut.
+std::pair<shardwise::Graph, std::vector<std::vector<std::byte>>> a_convolution(std::uint32_t seed) {
+  using namespace shardwise;
+  std::mt19937 random(seed);
+  const RandomConvolution c = random_convolution(random);
+  Graph graph;
+  const NodeRef x{&graph, append_input(graph, {DType::f32, c.lhs}, "x")};
+  const NodeRef w{&graph, append_input(graph, {DType::f32, c.rhs}, "w")};
+  std::vector<PartitionSpec::Entry> entries(c.lhs.size());
+  entries[seed % c.lhs.size()] = {"x"};
+  entries[(seed / 7) % c.lhs.size()].push_back("y");
+  graph.node(x.id).mark = PartitionSpec(std::move(entries));
+  graph.outputs = {convolution(x, w, c.attributes).id};
+  std::vector<std::vector<std::byte>> inputs;
+  for (const Shape* const shape : {&c.lhs, &c.rhs}) {
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < num_elements(*shape); ++i) {
+      values.push_back(static_cast<float>(random() % 7) - 3);  // sums are exact
+    }
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+    inputs.emplace_back(bytes.begin(), bytes.end());
+  }
+  return {std::move(graph), std::move(inputs)};
+}
+
+}  // namespace
+
+/// lax_cases PATH FIRST COUNT: the table, the random programs of COUNT seeds from FIRST on, and
+/// convolutions.
 int main(int, char** words) {
   using namespace shardwise;
   LaxCases cases(words[1]);
@@ -155,6 +197,10 @@ int main(int, char** words) {
     }
     cases.add(fmt::format("seed {}", seed), program.graph, inputs, mesh,
               program.has_special_values());
+  }
+  for (std::uint32_t seed = first; seed < first + kConvolutions; ++seed) {
+    const auto [graph, inputs] = a_convolution(seed);
+    cases.add(fmt::format("convolution {}", seed), graph, inputs, mesh, false);
   }
   cases.close();
 }

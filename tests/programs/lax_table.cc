@@ -405,13 +405,30 @@ void add_sums(LaxCases& cases, Op op) {
     for (std::int64_t i = 0; i < rows * columns; ++i) {
       ids.push_back(static_cast<std::int32_t>(i * 5 % 7));
     }
-    if (op == Op::dot_general) {
+    if (op == Op::dot_general || op == Op::convolution) {
       Bytes small(as_size(columns * 2) * size_bytes(dtype));
       for (std::int64_t i = 0; i < columns * 2; ++i) {
         Scalar(1 + i % 2).write(dtype, small.data() + as_size(i) * size_bytes(dtype));
       }
       const NodeRef y = one.input(dtype, {columns, 2}, small);
-      one.add_to(cases, einsum("bi,io->bo", x, y));
+      if (op == Op::dot_general) {
+        one.add_to(cases, einsum("bi,io->bo", x, y));
+      } else {
+        // Rows are images of one feature; three taps of a kernel with two features. XLA multiplies
+        // infinities with zeros that are not there, so there are none.
+        const NodeRef z = one.input(dtype, {columns, 2}, small);
+        const NodeRef images = reshape(z, {2, 1, columns});
+        const NodeRef kernel = slice(reshape(y, {2, 1, columns}), {0, 0, 0}, {2, 1, 3});
+        one.add_to(cases, convolution(images, kernel,
+                                      {.lhs = {0, 1, 2},
+                                       .rhs = {0, 1, 2},
+                                       .out = {0, 1, 2},
+                                       .stride = {1},
+                                       .low = {1},
+                                       .high = {1},
+                                       .lhs_dilation = {1},
+                                       .rhs_dilation = {1}}));
+      }
     } else if (op == Op::scatter_add) {
       ids.resize(as_size(columns));
       const NodeRef at = one.input(DType::i32, {columns}, bytes_of(ids));
@@ -468,6 +485,7 @@ void add_op(LaxCases& cases, Op op) {
     case Op::argsort:
       return add_reduction(cases, op);
     case Op::dot_general:
+    case Op::convolution:
     case Op::scatter_add:
     case Op::scatter_add_along:
       return add_sums(cases, op);

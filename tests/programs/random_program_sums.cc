@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "random_convolution.h"
 #include "random_program.h"
 #include "reference_numbers.h"
 
@@ -25,6 +26,25 @@ void RandomProgram::add_product() {
   }
   fit_product(a, b, std::max(1.0, summed));
   keep(einsum(equation, a.ref, b.ref), std::max(1.0, a.bound * b.bound * summed));
+}
+
+void RandomProgram::add_convolution() {
+  Value a = number(), b = like(a);
+  Shape lhs = a.ref.type().shape;
+  const std::int64_t elements = num_elements(lhs);
+  if (elements > 300 || elements == 0) return;
+  while (lhs.size() < 3) lhs.push_back(1);
+  std::shuffle(lhs.begin(), lhs.end(), random_);
+  const RandomConvolution c = random_convolution(random_, lhs);
+  // The kernel is as many elements of the other value, again and again.
+  const std::int64_t needed = num_elements(c.rhs);
+  if (needed > 300) return;
+  fit_product(a, b, static_cast<double>(needed));
+  const NodeRef flat = reshape(b.ref, {elements});
+  const std::vector<NodeRef> copies(as_size((needed - 1) / elements + 1), flat);
+  const NodeRef kernel = reshape(slice(concatenate(copies, 0), {0}, {needed}), c.rhs);
+  const NodeRef made = convolution(reshape(a.ref, lhs), kernel, c.attributes);
+  keep(made, std::max(1.0, a.bound * b.bound * static_cast<double>(needed)));
 }
 
 /// Without one dim: combined, where that is cut.

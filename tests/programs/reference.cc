@@ -142,6 +142,7 @@ class Interpreter {
   void compute();
   void reduce(Op op);
   void product();
+  void convolution();
   void take();
   void scatter();
   void sort();
@@ -293,6 +294,8 @@ void Interpreter::compute() {
       return round_all();
     case Op::dot_general:
       return product();
+    case Op::convolution:
+      return convolution();
     case Op::take:
       return take();
     case Op::scatter_add:
@@ -379,6 +382,41 @@ void Interpreter::product() {
     const Number a = in(0, pick(lhs, at)), b = in(1, pick(rhs, at));
     const Number product = is_floating_type(dtype()) ? a * b : wrapped(dtype(), bits(a) * bits(b));
     accumulate(pick(result, at), product);
+  });
+  round_all();
+}
+
+/// Each product of an element of the operand with one of the kernel that there is, added to where
+/// it goes.
+void Interpreter::convolution() {
+  const auto& a = get<ConvolutionAttributes>();
+  const auto of = [](const Index& at, const Dims& dims, std::size_t i) {
+    return at[as_size(dims[i])];
+  };
+  const std::int64_t groups = std::max(a.feature_groups, a.batch_groups);
+  const Shape out_shape = node_->type.shape;
+  const std::int64_t kernels = of(out_shape, a.out, 1) / groups, images = of(out_shape, a.out, 0),
+                     features = of(shape(1), a.rhs, 1);
+  each_index(shape(0), [&](const Index& x) {
+    each_index(shape(1), [&](const Index& w) {
+      const std::int64_t group = of(w, a.rhs, 0) / kernels;
+      std::int64_t image = of(x, a.lhs, 0), feature = of(x, a.lhs, 1);
+      if (a.batch_groups > 1) image -= group * images;
+      if (a.feature_groups > 1) feature -= group * features;
+      if (image < 0 || image >= images || feature != of(w, a.rhs, 1)) return;
+      Index to = Dims::filled(x.size(), 0);
+      to[as_size(a.out[0])] = image;
+      to[as_size(a.out[1])] = of(w, a.rhs, 0);
+      for (std::size_t i = 0; i < a.stride.size(); ++i) {
+        const std::int64_t place = of(x, a.lhs, i + 2) * a.lhs_dilation[i] + a.low[i] -
+                                   of(w, a.rhs, i + 2) * a.rhs_dilation[i];
+        if (place < 0 || place % a.stride[i] != 0) return;
+        to[as_size(a.out[i + 2])] = place / a.stride[i];
+        if (place / a.stride[i] >= of(out_shape, a.out, i + 2)) return;
+      }
+      const Number p = in(0, x), q = in(1, w);
+      accumulate(to, is_floating_type(dtype()) ? p * q : wrapped(dtype(), bits(p) * bits(q)));
+    });
   });
   round_all();
 }

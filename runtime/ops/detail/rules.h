@@ -19,6 +19,7 @@ std::vector<OpRow> elementwise_rows();
 std::vector<OpRow> layout_rows();
 std::vector<OpRow> reduce_rows();
 std::vector<OpRow> dot_rows();
+std::vector<OpRow> convolution_rows();
 std::vector<OpRow> index_rows();
 std::vector<OpRow> manual_rows();
 

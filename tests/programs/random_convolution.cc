@@ -1,0 +1,59 @@
+#include "random_convolution.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace shardwise {
+namespace {
+
+std::int64_t draw(std::mt19937& random, std::int64_t least, std::int64_t most) {
+  return least + static_cast<std::int64_t>(random()) % (most - least + 1);
+}
+
+Dims shuffled(std::mt19937& random, std::size_t rank) {
+  Dims dims;
+  for (std::size_t d = 0; d < rank; ++d) dims.push_back(static_cast<std::int64_t>(d));
+  std::shuffle(dims.begin(), dims.end(), random);
+  return dims;
+}
+
+std::int64_t divisor(std::mt19937& random, std::int64_t of) {
+  const std::int64_t number = draw(random, 1, std::max<std::int64_t>(of, 1));
+  return of % number == 0 ? number : 1;
+}
+
+}  // namespace
+
+RandomConvolution random_convolution(std::mt19937& random) {
+  Shape lhs;
+  for (std::int64_t dims = draw(random, 3, 5); dims > 0; --dims) {
+    lhs.push_back(draw(random, 1, dims > 2 ? 6 : 9));
+  }
+  return random_convolution(random, lhs);
+}
+
+RandomConvolution random_convolution(std::mt19937& random, const Shape& lhs) {
+  RandomConvolution made{{}, lhs, Dims::filled(lhs.size(), 1)};
+  ConvolutionAttributes& a = made.attributes;
+  a.lhs = shuffled(random, lhs.size());
+  a.rhs = shuffled(random, lhs.size());
+  a.out = shuffled(random, lhs.size());
+  const std::int64_t images = lhs[as_size(a.lhs[0])], features = lhs[as_size(a.lhs[1])];
+  const std::int64_t which = draw(random, 0, 3);
+  if (which == 0) a.feature_groups = divisor(random, features);
+  if (which == 1) a.batch_groups = divisor(random, images);
+  made.rhs[as_size(a.rhs[0])] = a.feature_groups * a.batch_groups * draw(random, 1, 3);
+  made.rhs[as_size(a.rhs[1])] = features / a.feature_groups;
+  for (std::size_t i = 2; i < lhs.size(); ++i) {
+    made.rhs[as_size(a.rhs[i])] = draw(random, 1, 3);
+    a.stride.push_back(draw(random, 1, 2));
+    a.lhs_dilation.push_back(draw(random, 0, 3) == 0 ? 2 : 1);
+    a.rhs_dilation.push_back(draw(random, 0, 3) == 0 ? 2 : 1);
+    a.low.push_back(draw(random, -1, 2));
+    // At least nothing is left of a dim.
+    a.high.push_back(std::max(draw(random, -1, 2), -lhs[as_size(a.lhs[i])] - a.low[i - 2]));
+  }
+  return made;
+}
+
+}  // namespace shardwise
