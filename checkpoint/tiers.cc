@@ -46,13 +46,17 @@ ManagerOptions durable_options(const TierOptions& options, std::shared_ptr<FileS
           .file_system = std::move(files)};
 }
 
-fs::path made(FileSystem& file_system, const fs::path& root) {
-  detail::make_root(file_system, root);
+fs::path absolute_root(const fs::path& root) {
   std::error_code error;
-  fs::path absolute = fs::absolute(root, error);
-  if (!error) return absolute;
+  fs::path path = fs::absolute(root, error);
+  if (!error) return path;
   throw Error(ErrorCode::io,
               fmt::format("open checkpoint root {:?}: {}", root.string(), error.message()));
+}
+
+fs::path made(FileSystem& file_system, const fs::path& root) {
+  detail::make_root(file_system, root);
+  return absolute_root(root);
 }
 
 /// The file system for the durable root.
@@ -93,6 +97,7 @@ std::string TierStep::to_string() const {
   }
   for (const std::string& reason : passed_over) text += "; not " + reason;
   for (const std::string& reason : damaged) text += "; damaged: " + reason;
+  for (const std::string& source : mended) text += "; put right: " + source;
   return text;
 }
 
@@ -102,11 +107,12 @@ CheckpointReader TierStep::open(const ReadOptions& options) const {
 }
 
 struct TieredManager::Impl {
-  Impl(const fs::path& fast_root, const fs::path& durable_root, TierOptions tier_options)
+  Impl(const fs::path& fast_root, const fs::path& durable, TierOptions tier_options)
       : options(std::move(tier_options)),
         files(options.file_system ? options.file_system : posix_file_system()),
         fast(made(*files, fast_root)),
         own(fast / detail::process_directory(options.group.rank())),
+        durable_root(absolute_root(durable)),
         fast_manager(
             detail::Internals::manager(own, fast_options(options), {.local_roots = options.local})),
         durable_manager(durable_root, durable_options(options, drained_to(files, options))) {}
@@ -132,7 +138,7 @@ struct TieredManager::Impl {
 
   const TierOptions options;
   const std::shared_ptr<FileSystem> files;
-  const fs::path fast, own;  // the fast root, and this process's directory in it
+  const fs::path fast, own, durable_root;  // `own`: this process's directory in the fast root
   CheckpointManager fast_manager, durable_manager;
   std::weak_ptr<detail::SavedTensors> draining;  // what is on its way
   std::int64_t saves = 0;
@@ -247,7 +253,8 @@ std::optional<TierStep> TieredManager::Impl::latest_fast(const ProcessGroup& gro
                       holders.num_files - std::ssize(holders.of), holders.num_files));
       continue;
     }
-    detail::AssembledStep found = detail::assemble(group, *files, own, inventory, *entry, needed);
+    detail::AssembledStep found =
+        detail::assemble(group, *files, {own, durable_root}, inventory, *entry, needed);
     damaged.insert(damaged.end(), found.damaged.begin(), found.damaged.end());
     if (!found.problem.empty()) {
       passed_over.push_back(fmt::format("step {} of the fast tier: {}", step.step, found.problem));
@@ -257,7 +264,8 @@ std::optional<TierStep> TieredManager::Impl::latest_fast(const ProcessGroup& gro
     return TierStep{.tier = Tier::fast,
                     .step = {step.step, name->generation, found.directory},
                     .files_taken = found.files_taken,
-                    .bytes_taken = found.bytes_taken};
+                    .bytes_taken = found.bytes_taken,
+                    .mended = std::move(found.mended)};
   }
   return std::nullopt;
 }

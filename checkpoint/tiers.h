@@ -77,8 +77,12 @@ struct TierStep {
   std::vector<std::string> passed_over = {};
 
   /// Manifests and copies of files that were found bad, and what is wrong with each: another copy
-  /// was taken, or an older step.
+  /// was taken, its bad chunks were replaced, or an older step was taken.
   std::vector<std::string> damaged = {};
+
+  /// What bad chunks of this process's files were replaced by: "2 chunks of
+  /// shards-00001-of-00003.h5 from rank 2's process-00002/step-00000100".
+  std::vector<std::string> mended = {};
 
   /// Reads what was asked for.
   CheckpointReader open(const ReadOptions& options = {}) const;
@@ -131,9 +135,11 @@ class TieredManager {
   void close();
 
   /// The newest whole step, of which this process then has the files that hold these boxes. Nothing
-  /// if there is none in either tier. Every byte of these files was compared with its hash: instead
-  /// of a bad copy another one is taken, and if there is none, the durable root's step or an older
-  /// one. The durable root's files are checked as they are read. Throws not_found if the step has
+  /// if there is none in either tier. Every byte of these files was compared with its hash. Instead
+  /// of a bad chunk the same bytes are taken from another copy on any host, from an older step's
+  /// equal chunk on any host, or from the durable root; only if a chunk is nowhere, the step is
+  /// passed over for the durable root's or an older one. The durable root's files are checked as
+  /// they are read. Throws not_found if the step has
   /// no such tensor, invalid_argument, corrupt and io as CheckpointManager::latest, cancelled.
   std::optional<TierStep> latest(std::span<const TensorBox> needed);
 

@@ -76,7 +76,7 @@ class AssembleTest : public testing::Test {
           const AllInventories all = gather_inventories(group, inventory);
           ASSERT_EQ(all.steps.size(), 1u);
           const auto r = static_cast<std::size_t>(rank);
-          outcome.steps[r] = assemble(group, *posix_file_system(), own(rank), inventory,
+          outcome.steps[r] = assemble(group, *posix_file_system(), {own(rank), durable_}, inventory,
                                       *all.steps.begin(), needed[r]);
         });
     return outcome;
@@ -84,6 +84,7 @@ class AssembleTest : public testing::Test {
 
   const HandMadeCheckpoint checkpoint_ = made_of_three();
   const TempDir dir_;
+  const fs::path durable_ = dir_ / "durable";
   const std::vector<TensorBox> all_{{"a", Box({0}, {8})}, {"b", Box({0}, {4})}};
 };
 
