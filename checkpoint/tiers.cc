@@ -4,16 +4,14 @@
 
 #include <algorithm>
 #include <exception>
-#include <functional>
 #include <thread>
-#include <tuple>
 #include <utility>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/internals.h"
 #include "shardwise/checkpoint/detail/root/root.h"
-#include "shardwise/checkpoint/detail/tiers/assembly.h"
 #include "shardwise/checkpoint/detail/tiers/inventory.h"
+#include "shardwise/checkpoint/detail/tiers/newest_fast.h"
 #include "shardwise/checkpoint/detail/tiers/saved_tensors.h"
 #include "shardwise/checkpoint/detail/together/terms.h"
 #include "shardwise/runtime/device.h"
@@ -129,11 +127,6 @@ struct TieredManager::Impl {
   /// Waits for it. Throws its error, once.
   void end_drain();
 
-  std::optional<TierStep> latest_fast(const ProcessGroup& group,
-                                      const std::optional<LatestStep>& durable,
-                                      std::span<const TensorBox> needed,
-                                      std::vector<std::string>& passed_over,
-                                      std::vector<std::string>& damaged) const;
   void remove_older_than_own();
 
   const TierOptions options;
@@ -229,47 +222,6 @@ void TieredManager::Impl::remove_older_than_own() {
   }
 }
 
-// Newest first, until one can be had; none that is older than the durable root's.
-std::optional<TierStep> TieredManager::Impl::latest_fast(const ProcessGroup& group,
-                                                         const std::optional<LatestStep>& durable,
-                                                         std::span<const TensorBox> needed,
-                                                         std::vector<std::string>& passed_over,
-                                                         std::vector<std::string>& damaged) const {
-  const detail::Inventory inventory = detail::take_inventory(*files, fast);
-  const detail::AllInventories all = detail::gather_inventories(group, inventory);
-  damaged = all.damaged;
-  using Entry = std::pair<const detail::SavedStep, detail::StepHolders>;
-  std::vector<const Entry*> entries;
-  for (const Entry& entry : all.steps) entries.push_back(&entry);
-  std::ranges::sort(entries, std::ranges::greater(), [](const Entry* entry) {
-    return std::tie(entry->first.step, entry->second.generation, entry->first.id);
-  });
-  for (const Entry* entry : entries) {
-    const auto& [step, holders] = *entry;
-    if (durable && step.step < durable->step.step) break;
-    if (!holders.is_whole()) {
-      passed_over.push_back(
-          fmt::format("step {} of the fast tier: {} of {} shard files are nowhere", step.step,
-                      holders.num_files - std::ssize(holders.of), holders.num_files));
-      continue;
-    }
-    detail::AssembledStep found =
-        detail::assemble(group, *files, {own, durable_root}, inventory, *entry, needed);
-    damaged.insert(damaged.end(), found.damaged.begin(), found.damaged.end());
-    if (!found.problem.empty()) {
-      passed_over.push_back(fmt::format("step {} of the fast tier: {}", step.step, found.problem));
-      continue;
-    }
-    const auto name = detail::parse_step_name(found.directory.filename().string());
-    return TierStep{.tier = Tier::fast,
-                    .step = {step.step, name->generation, found.directory},
-                    .files_taken = found.files_taken,
-                    .bytes_taken = found.bytes_taken,
-                    .mended = std::move(found.mended)};
-  }
-  return std::nullopt;
-}
-
 TieredManager::TieredManager(const fs::path& fast, const fs::path& durable, TierOptions options) {
   if (options.drain_every < 1 || options.drain_bytes_per_second < 0) {
     throw Error(ErrorCode::invalid_argument,
@@ -320,19 +272,22 @@ std::optional<TierStep> TieredManager::latest(std::span<const TensorBox> needed)
     durable_error = std::current_exception();
   }
   try {
-    std::vector<std::string> passed_over, damaged;
-    std::optional<TierStep> found =
-        impl_->latest_fast(group, durable, needed, passed_over, damaged);
+    detail::PassedOver passed_over;
+    // None that is older than the durable root's.
+    std::optional<TierStep> found = detail::newest_fast(
+        group, *impl_->files, {impl_->own, {{impl_->fast}, impl_->durable_root}},
+        {.least = durable ? durable->step.step : 0}, needed, passed_over);
+    auto& [steps, damaged] = passed_over;
     if (!found && durable_error) std::rethrow_exception(durable_error);
     if (!found && !durable) {
-      if (passed_over.empty() && damaged.empty()) return std::nullopt;
-      passed_over.insert(passed_over.end(), damaged.begin(), damaged.end());
-      throw Error(ErrorCode::corrupt, fmt::format("find the latest step: none is whole; {}",
-                                                  fmt::join(passed_over, "; ")));
+      if (steps.empty() && damaged.empty()) return std::nullopt;
+      steps.insert(steps.end(), damaged.begin(), damaged.end());
+      throw Error(ErrorCode::corrupt,
+                  fmt::format("find the latest step: none is whole; {}", fmt::join(steps, "; ")));
     }
     TierStep result =
         found ? *std::move(found) : TierStep{.tier = Tier::durable, .step = durable->step};
-    result.passed_over = std::move(passed_over);
+    result.passed_over = std::move(steps);
     result.damaged = std::move(damaged);
     group.barrier();
     return result;

@@ -151,4 +151,50 @@ class TieredManager {
   std::unique_ptr<Impl> impl_;
 };
 
+/// What there is of a step in fast roots.
+struct FastStep {
+  std::int64_t step = 0;
+  std::int64_t files = 0;   ///< shard files of the whole step
+  std::uint64_t bytes = 0;  ///< in these
+
+  /// FAST/process-00003/step-00000100 of each process that has part of it.
+  std::vector<std::filesystem::path> directories = {};
+
+  /// Shard files, or chunks of them, of which there is no good copy: then it cannot be restored
+  /// from these roots.
+  std::vector<std::string> nowhere = {};
+
+  /// What is wrong with each copy of a file that was read and found bad.
+  std::vector<std::string> damaged = {};
+};
+
+struct FastSteps {
+  std::vector<FastStep> steps;       ///< the newest first
+  std::vector<std::string> damaged;  ///< what is wrong with each manifest that was passed over
+};
+
+struct FastStepOptions {
+  /// The durable root, from which chunks can be taken, too; empty: none.
+  std::filesystem::path durable = {};
+
+  std::shared_ptr<FileSystem> file_system = nullptr;  ///< null: posix_file_system()
+};
+
+/// The steps in fast roots, of one host or of several whose roots were copied or mounted. No
+/// process of the job need run. Of a file only the size is looked at. Throws io, not_found.
+FastSteps fast_steps(std::span<const std::filesystem::path> roots,
+                     const FastStepOptions& options = {});
+
+/// The same, but reads every byte and compares all hashes, and looks for each bad chunk as
+/// TieredManager::latest() does.
+FastSteps verify_fast_steps(std::span<const std::filesystem::path> roots,
+                            const FastStepOptions& options = {});
+
+/// Makes the newest whole step of fast roots, or the one that is named, an ordinary checkpoint in
+/// the root `target`, as TieredManager::latest() puts it together. Throws not_found if there is no
+/// step, corrupt if none is whole, already_exists if the target has it, io.
+TierStep gather_fast_step(std::span<const std::filesystem::path> roots,
+                          const std::filesystem::path& target, std::optional<std::int64_t> step,
+                          const FastStepOptions& options = {});
+
 }  // namespace shardwise

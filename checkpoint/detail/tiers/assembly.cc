@@ -12,7 +12,6 @@
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/exchange.h"
-#include "shardwise/checkpoint/detail/tiers/mending.h"
 #include "shardwise/checkpoint/detail/together/file_transfer.h"
 #include "shardwise/checkpoint/detail/together/packer.h"
 #include "shardwise/shard/error.h"
@@ -106,7 +105,7 @@ class Assembly {
  public:
   Assembly(const ProcessGroup& group, FileSystem& file_system, const AssemblyPlaces& places,
            const Inventory& inventory, const std::pair<const SavedStep, StepHolders>& step,
-           std::span<const TensorBox> needed);
+           std::optional<std::span<const TensorBox>> needed);
 
   AssembledStep run();
 
@@ -146,7 +145,7 @@ class Assembly {
 
 Assembly::Assembly(const ProcessGroup& group, FileSystem& file_system, const AssemblyPlaces& places,
                    const Inventory& inventory, const std::pair<const SavedStep, StepHolders>& step,
-                   std::span<const TensorBox> needed)
+                   std::optional<std::span<const TensorBox>> needed)
     : group_(group),
       files_(file_system),
       places_(places),
@@ -156,7 +155,11 @@ Assembly::Assembly(const ProcessGroup& group, FileSystem& file_system, const Ass
       text_(manifest_text(group, step_, holders_, held_.manifest)),
       manifest_(parse_manifest(text_, fmt::format("manifest of step {}", step_.step))) {
   if (manifest_.step == kNoStep) manifest_.step = step_.step;
-  for (const std::size_t file : files_with(manifest_, needed)) {
+  for (std::int64_t file = 0; !needed && file < std::ssize(manifest_.files); ++file) {
+    missing_.insert(file);
+  }
+  for (const std::size_t file :
+       needed ? files_with(manifest_, *needed) : std::vector<std::size_t>()) {
     missing_.insert(static_cast<std::int64_t>(file));
   }
   // The newest of them is the last one.
@@ -319,7 +322,7 @@ bool Assembly::take_missing() {
 /// False if a chunk is nowhere.
 bool Assembly::mend_drafts() {
   if (with_bad_chunks_.empty()) return true;
-  Mended mended = mend(group_, files_, {places_.own.parent_path(), places_.durable}, manifest_,
+  Mended mended = mend(group_, files_, places_.sources, manifest_,
                        staging_ ? staging_->directory() : fs::path(), drafts_);
   result_.mended = std::move(mended.from);
   result_.problem = std::move(mended.problem);
@@ -403,7 +406,7 @@ AssemblyState decode_assembly_state(std::span<const std::byte> message, std::int
 AssembledStep assemble(const ProcessGroup& group, FileSystem& file_system,
                        const AssemblyPlaces& places, const Inventory& inventory,
                        const std::pair<const SavedStep, StepHolders>& step,
-                       std::span<const TensorBox> needed) {
+                       std::optional<std::span<const TensorBox>> needed) {
   return Assembly(group, file_system, places, inventory, step, needed).run();
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/tiers/inventory.h"
+#include "shardwise/checkpoint/detail/tiers/mending.h"
 #include "shardwise/checkpoint/tiers.h"
 #include "shardwise/runtime/process/process_group.h"
 #include "shardwise/storage/file.h"
@@ -56,18 +58,18 @@ struct AssembledStep {
 };
 
 struct AssemblyPlaces {
-  std::filesystem::path own;      ///< this process's directory in the fast root
-  std::filesystem::path durable;  ///< the root that all share
+  std::filesystem::path own;  ///< the directory of this process's steps
+  MendingSources sources;
 };
 
 /// The step on all processes, which call it together: each then has the files with its `needed`
-/// boxes in its directory `own`; chunks may also come from the steps of the root `durable`. A
+/// boxes in its directory `own`; all files, if no boxes are given. A
 /// committed directory gets whole, checked files by renaming, and
 /// nothing else. Throws not_found and invalid_argument if `needed` does not fit the step, io, and
 /// cancelled if another process fails.
 AssembledStep assemble(const ProcessGroup& group, FileSystem& file_system,
                        const AssemblyPlaces& places, const Inventory& inventory,
                        const std::pair<const SavedStep, StepHolders>& step,
-                       std::span<const TensorBox> needed);
+                       std::optional<std::span<const TensorBox>> needed);
 
 }  // namespace shardwise::detail

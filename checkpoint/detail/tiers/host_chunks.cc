@@ -13,17 +13,20 @@
 
 namespace shardwise::detail {
 
-HostChunks::HostChunks(FileSystem& file_system, std::filesystem::path fast)
-    : file_system_(file_system), fast_(std::move(fast)) {
-  std::vector<std::pair<std::int64_t, std::string>> found;
-  for (const std::string& process : file_system_.list(fast_)) {
-    if (process_of_directory(process) < 0) continue;
-    for (const StepName& name : committed_names(file_system_, fast_ / process)) {
-      found.emplace_back(name.step, process + "/" + to_string(name));
+HostChunks::HostChunks(FileSystem& file_system, std::span<const std::filesystem::path> roots)
+    : file_system_(file_system) {
+  for (const std::filesystem::path& root : roots) {
+    for (const std::string& process : file_system_.list(root)) {
+      if (process_of_directory(process) < 0) continue;
+      for (const StepName& name : committed_names(file_system_, root / process)) {
+        std::filesystem::path path = root / process / to_string(name);
+        std::string shown = process + "/" + to_string(name);
+        if (roots.size() > 1) shown = path.string();
+        directories_.push_back({name.step, std::move(path), std::move(shown)});
+      }
     }
   }
-  std::ranges::stable_sort(found, std::ranges::greater(), [](const auto& at) { return at.first; });
-  for (auto& [step, directory] : found) directories_.push_back(std::move(directory));
+  std::ranges::stable_sort(directories_, std::ranges::greater(), &Directory::step);
 }
 
 // What cannot be read is no help.
@@ -31,7 +34,7 @@ void HostChunks::make_index() {
   has_index_ = true;
   for (std::size_t d = 0; d < directories_.size(); ++d) {
     try {
-      const StoredCheckpoint stored = open_what_is_readable(file_system_, fast_ / directories_[d]);
+      const StoredCheckpoint stored = open_what_is_readable(file_system_, directories_[d].path);
       for (std::size_t f = 0; f < stored.tables.size(); ++f) {
         if (!stored.is_loaded_file(f)) continue;
         for (const ChunkRecord& record : stored.tables[f].records) {
@@ -46,15 +49,15 @@ void HostChunks::make_index() {
 
 std::optional<HostChunks::Found> HostChunks::read(const Place& place, const ChunkBytes& chunk) {
   if (place.bytes != chunk.bytes) return std::nullopt;
-  const std::string& from = directories_[place.directory];
+  const Directory& from = directories_[place.directory];
   try {
-    const std::unique_ptr<File> file = file_system_.open(fast_ / from / place.file);
+    const std::unique_ptr<File> file = file_system_.open(from.path / place.file);
     const std::uint64_t size = file->size();
     if (place.address > size || place.bytes > size - place.address) return std::nullopt;
     std::vector<std::byte> bytes(static_cast<std::size_t>(place.bytes));
     file->read_at(place.address, bytes.data(), bytes.size());
     if (hash64(bytes.data(), bytes.size()) != chunk.hash) return std::nullopt;
-    return Found{std::move(bytes), from};
+    return Found{std::move(bytes), from.name};
   } catch (const Error&) {
     return std::nullopt;
   }

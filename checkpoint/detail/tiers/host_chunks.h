@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -18,17 +19,17 @@ struct ChunkBytes {
   std::uint64_t address, bytes, hash;
 };
 
-/// Finds chunks in all that a host has of the fast tier: in copies of their file, whatever else of
+/// Finds chunks in the fast roots of a host: in copies of their file, whatever else of
 /// these is damaged, and in any file of any step that has a chunk with the same bytes.
 /// Thread-compatible.
 class HostChunks {
  public:
   /// The file system must outlive it.
-  HostChunks(FileSystem& file_system, std::filesystem::path fast);
+  HostChunks(FileSystem& file_system, std::span<const std::filesystem::path> roots);
 
   struct Found {
     std::vector<std::byte> bytes;
-    std::string from;  ///< "process-00003/step-00000100"
+    std::string from;  ///< "process-00003/step-00000100"; of several roots the whole path
   };
 
   /// Absent if the host has none with this size and hash.
@@ -45,8 +46,12 @@ class HostChunks {
   std::optional<Found> read(const Place& place, const ChunkBytes& chunk);
 
   FileSystem& file_system_;
-  const std::filesystem::path fast_;
-  std::vector<std::string> directories_;  // the newest step first
+  struct Directory {
+    std::int64_t step;
+    std::filesystem::path path;
+    std::string name;
+  };
+  std::vector<Directory> directories_;  // the newest step first
   bool has_index_ = false;
   std::unordered_multimap<std::uint64_t, Place> index_;  // by hash
 };

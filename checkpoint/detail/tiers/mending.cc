@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "shardwise/checkpoint/detail/read/file_check.h"
-#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/repair/chunk_finder.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/tiers/host_chunks.h"
@@ -29,6 +28,7 @@ constexpr std::size_t kLeastAskBytes = 11;
 
 std::vector<fs::path> newest_first(FileSystem& file_system, const fs::path& root) {
   std::vector<fs::path> steps;
+  if (root.empty()) return steps;
   try {
     for (const StepName& name : committed_names(file_system, root)) {
       steps.push_back(root / to_string(name));
@@ -38,6 +38,28 @@ std::vector<fs::path> newest_first(FileSystem& file_system, const fs::path& root
   }
   std::ranges::reverse(steps);
   return steps;
+}
+
+// The number of a piece depends on which files were loaded before.
+std::vector<ChunkId> bad_chunks_of(const StoredCheckpoint& checkpoint, const Draft& draft) {
+  std::vector<ChunkId> bad;
+  const std::vector<TensorEntry>& tensors = checkpoint.manifest.tensors;
+  for (const auto& [tensor, piece] :
+       pieces_in_file(tensors, static_cast<std::size_t>(draft.file))) {
+    const PieceEntry entry = tensors[tensor].pieces[piece];
+    const std::int64_t chunks = num_chunks(entry);
+    for (std::int64_t c = 0; c < chunks; ++c) {
+      if (!std::ranges::binary_search(draft.bad, entry.first_chunk + c)) continue;
+      bad.push_back({tensor, piece, c});
+    }
+  }
+  return bad;
+}
+
+ChunkBytes bytes_of(const StoredCheckpoint& checkpoint, const ChunkId& id) {
+  const ChunkRecord& record = checkpoint.record(id);
+  return {checkpoint.file_name(checkpoint.file_of(id)), record.address, record.stored_bytes,
+          record.hash};
 }
 
 /// One call of mend().
@@ -56,7 +78,8 @@ class Mending {
     for (const Draft& draft : drafts) {
       load_file(draft_, static_cast<std::size_t>(draft.file));
       mended_[draft.file];
-      add_wanted(draft);
+      const std::vector<ChunkId> bad = bad_chunks_of(draft_, draft);
+      wanted_.insert(wanted_.end(), bad.begin(), bad.end());
     }
   }
 
@@ -72,7 +95,6 @@ class Mending {
   const std::string& name_of(std::int64_t file) const {
     return manifest_.files[static_cast<std::size_t>(file)].name;
   }
-  void add_wanted(const Draft& draft);
   bool put(const ChunkId& id, std::span<const std::byte> bytes, const std::string& from);
   void look_on_this_host();
   std::vector<ChunkAsk> next_asks() const;
@@ -99,21 +121,6 @@ class Mending {
   std::string problem_;
 };
 
-// The number of a piece depends on which files were loaded before.
-void Mending::add_wanted(const Draft& draft) {
-  const std::vector<TensorEntry>& tensors = draft_.manifest.tensors;
-  for (const auto& [tensor, piece] :
-       pieces_in_file(tensors, static_cast<std::size_t>(draft.file))) {
-    const PieceEntry entry = tensors[tensor].pieces[piece];
-    const std::int64_t chunks = num_chunks(entry);
-    for (std::int64_t c = 0; c < chunks; ++c) {
-      if (std::ranges::binary_search(draft.bad, entry.first_chunk + c)) {
-        wanted_.push_back({tensor, piece, c});
-      }
-    }
-  }
-}
-
 bool Mending::put(const ChunkId& id, std::span<const std::byte> bytes, const std::string& from) {
   if (!are_stored_bytes({draft_, id, std::nullopt}, bytes)) return false;
   const std::int64_t number = file_of(id);
@@ -126,9 +133,7 @@ bool Mending::put(const ChunkId& id, std::span<const std::byte> bytes, const std
 
 void Mending::look_on_this_host() {
   std::erase_if(wanted_, [&](const ChunkId& id) {
-    const ChunkRecord& record = draft_.record(id);
-    const auto found =
-        host_.find({name_of(file_of(id)), record.address, record.stored_bytes, record.hash});
+    const auto found = host_.find(bytes_of(draft_, id));
     return found && put(id, found->bytes, found->from);
   });
 }
@@ -318,6 +323,22 @@ std::vector<ChunkAsk> decode_asks(std::span<const std::byte> message, std::int64
 Mended mend(const ProcessGroup& group, FileSystem& file_system, const MendingSources& sources,
             const Manifest& manifest, const fs::path& staged, std::span<const Draft> drafts) {
   return Mending(group, file_system, sources, manifest, staged, drafts).run();
+}
+
+std::vector<std::string> chunks_nowhere(FileSystem& file_system, const MendingSources& sources,
+                                        const StoredCheckpoint& copy, const Draft& draft) {
+  HostChunks host(file_system, sources.fast);
+  ChunkFinder finder(file_system, newest_first(file_system, sources.durable));
+  std::vector<std::string> nowhere;
+  for (const ChunkId& id : bad_chunks_of(copy, draft)) {
+    const WantedChunk wanted{copy, id, std::nullopt};
+    const auto found = host.find(bytes_of(copy, id));
+    std::string why_not;
+    if (found && are_stored_bytes(wanted, found->bytes)) continue;
+    if (finder.find(wanted, why_not)) continue;
+    nowhere.push_back(copy.describe(id));
+  }
+  return nowhere;
 }
 
 }  // namespace shardwise::detail

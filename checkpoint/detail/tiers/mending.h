@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/runtime/process/process_group.h"
 #include "shardwise/storage/file.h"
 
@@ -20,9 +21,11 @@ struct Draft {
   std::vector<std::int64_t> bad;  ///< numbers in the file's chunk table, ascending
 };
 
-/// Where chunks may be: on this host, and in the steps of the durable root.
+/// Where chunks may be: in the fast roots that this process sees, and in the steps of the durable
+/// root; empty: there is none.
 struct MendingSources {
-  std::filesystem::path fast, durable;
+  std::vector<std::filesystem::path> fast;
+  std::filesystem::path durable;
 };
 
 /// What a process asks of the others: chunks of files, by the files' numbers.
@@ -53,5 +56,10 @@ struct Mended {
 Mended mend(const ProcessGroup& group, FileSystem& file_system, const MendingSources& sources,
             const Manifest& manifest, const std::filesystem::path& staged,
             std::span<const Draft> drafts);
+
+/// Those of the draft's bad chunks that are in none of the sources, described for a person. `copy`
+/// is the checkpoint of the draft's file, which it has loaded.
+std::vector<std::string> chunks_nowhere(FileSystem& file_system, const MendingSources& sources,
+                                        const StoredCheckpoint& copy, const Draft& draft);
 
 }  // namespace shardwise::detail

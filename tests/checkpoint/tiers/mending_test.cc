@@ -108,14 +108,14 @@ class MendTest : public testing::Test {
         static_cast<int>(needed.size()), {}, [&](std::shared_ptr<SocketTransport> transport) {
           const int rank = transport->rank();
           const ProcessGroup group(std::move(transport), std::chrono::minutes(1));
-          const Inventory inventory = take_inventory(*posix_file_system(), fast(rank));
+          const Inventory inventory = take_inventory(*posix_file_system(), std::vector{fast(rank)});
           const AllInventories all = gather_inventories(group, inventory);
           const auto step = std::ranges::find_if(
               all.steps, [](const auto& entry) { return entry.first.step == 5; });
           ASSERT_NE(step, all.steps.end());
           const auto r = static_cast<std::size_t>(rank);
-          steps[r] = assemble(group, *posix_file_system(), {own(rank), durable()}, inventory, *step,
-                              needed[r]);
+          steps[r] = assemble(group, *posix_file_system(), {own(rank), {{fast(rank)}, durable()}},
+                              inventory, *step, needed[r]);
         });
     EXPECT_THAT(errors, Each(""));
     return steps;
