@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -135,8 +136,9 @@ struct TieredManager::Impl {
   CheckpointManager fast_manager, durable_manager;
   std::weak_ptr<detail::SavedTensors> draining;  // what is on its way
   std::int64_t saves = 0;
-  std::exception_ptr drain_error;  // of the last one, until somebody is told
-  std::jthread drain;              // uses the managers
+  std::set<std::int64_t> passed_over;  // steps by the last latest(): they may be saved again
+  std::exception_ptr drain_error;      // of the last one, until somebody is told
+  std::jthread drain;                  // uses the managers
 };
 
 PendingSave TieredManager::Impl::save(std::int64_t step, std::vector<TensorSource> tensors,
@@ -153,6 +155,9 @@ PendingSave TieredManager::Impl::save(std::int64_t step, std::vector<TensorSourc
   SaveOptions onward = save_options;
   onward.progress = nullptr;  // it was told of the fast tier's bytes
   save_options.codec = options.fast_codec;
+  if (passed_over.erase(step) > 0 && save_options.existing == Existing::fail) {
+    save_options.existing = Existing::replace;
+  }
   PendingSave pending;
   const std::vector<TensorSource> from = goes_on ? tensors : std::vector<TensorSource>();
   if (stats != nullptr) {
@@ -172,7 +177,7 @@ void TieredManager::Impl::start_drain(std::int64_t step, std::span<const TensorS
   draining = reader;
   std::vector<TensorSource> saved;
   for (std::size_t t = 0; t < from.size(); ++t) {
-    saved.push_back({from[t].name, reader, t, from[t].sharding});
+    saved.push_back({from[t].name, reader, t, from[t].sharding, from[t].boxes});
   }
   drain = std::jthread([this, step, pending, reader = std::move(reader), saved = std::move(saved),
                         onward = std::move(onward)]() mutable {
@@ -262,6 +267,12 @@ void TieredManager::close() {
 }
 
 std::optional<TierStep> TieredManager::latest(std::span<const TensorBox> needed) {
+  return latest_as_needed([needed](std::string_view /*manifest*/) {
+    return std::vector<TensorBox>(needed.begin(), needed.end());
+  });
+}
+
+std::optional<TierStep> TieredManager::latest_as_needed(const NeededBoxes& needed) {
   if (impl_->drain.joinable()) impl_->drain.join();
   const ProcessGroup group = impl_->options.group.duplicate();
   std::optional<LatestStep> durable;
@@ -277,7 +288,8 @@ std::optional<TierStep> TieredManager::latest(std::span<const TensorBox> needed)
     std::optional<TierStep> found = detail::newest_fast(
         group, *impl_->files, {impl_->own, {{impl_->fast}, impl_->durable_root}},
         {.least = durable ? durable->step.step : 0}, needed, passed_over);
-    auto& [steps, damaged] = passed_over;
+    auto& [steps, damaged, numbers] = passed_over;
+    impl_->passed_over = std::move(numbers);
     if (!found && durable_error) std::rethrow_exception(durable_error);
     if (!found && !durable) {
       if (steps.empty() && damaged.empty()) return std::nullopt;

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shardwise/checkpoint/manager.h"
@@ -25,6 +27,9 @@ struct TensorBox {
 /// The boxes that restoring these arrays gives the devices of this process, each once.
 std::vector<TensorBox> addressable_boxes(const Devices& devices,
                                          std::span<const TensorRequest> requests);
+
+/// Which boxes this process needs of a step, by the text of the step's manifest.json.
+using NeededBoxes = std::function<std::vector<TensorBox>(std::string_view manifest)>;
 
 enum class Tier {
   fast,    ///< roots of single processes
@@ -100,6 +105,9 @@ struct TierStep {
 /// any process's directory, as a copy with another host, or in the durable root. It may have
 /// another number of processes and another mesh. (Anchor: Orbax's emergency checkpoints.)
 ///
+/// A step of the fast tier that latest() has passed over is replaced when the job saves it again,
+/// once, whatever SaveOptions::existing says.
+///
 /// All processes of the group call all methods, in the same order. Thread-compatible.
 ///
 ///   Devices devices(4);
@@ -142,6 +150,10 @@ class TieredManager {
   /// they are read. Throws not_found if the step has
   /// no such tensor, invalid_argument, corrupt and io as CheckpointManager::latest, cancelled.
   std::optional<TierStep> latest(std::span<const TensorBox> needed);
+
+  /// The same if it is the step that says what is needed: `needed` is called for each step of the
+  /// fast tier that is tried. What it throws ends the call on all processes.
+  std::optional<TierStep> latest_as_needed(const NeededBoxes& needed);
 
   /// The durable root's.
   const CheckpointManager& durable() const;

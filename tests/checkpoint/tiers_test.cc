@@ -439,6 +439,26 @@ TEST_F(DamagedTiers, AStepWithNoGoodCopyIsPassedOverForTheDurableOne) {
   expect_step(Tier::durable, 3, "step 3 of the durable tier; not step 4 of the fast tier");
 }
 
+TEST_F(DamagedTiers, AStepThatWasPassedOverIsReplacedWhenItIsSavedAgain) {
+  flip(step_4(copy_of(1)) / file_of(1));
+  flip(step_4(1) / file_of(1));
+  const auto errors =
+      on_ranks(3, 1, {.local = {.copies = 1}}, [&](Devices& devices, TieredManager& tiers) {
+        const auto requests = requests_for(at_step(3), Mesh::line(12), "0,-");
+        expect_latest(devices, tiers, Tier::fast, 3, at_step(3), requests);
+        tiers.save(4, sources_of(at_step(5)));
+        tiers.close();
+        expect_latest(devices, tiers, Tier::fast, 4, at_step(5), requests);
+        try {
+          tiers.save(4, sources_of(at_step(5)));
+          ADD_FAILURE() << "it is whole";
+        } catch (const Error& e) {
+          EXPECT_THAT(std::string(e.what()), HasSubstr("step 4"));
+        }
+      });
+  EXPECT_THAT(errors, Each(""));
+}
+
 TEST_F(DamagedTiers, FilesOfAnyKindInPlaceOfAShardFileAreNoCopies) {
   for (const char* kind : {"missing", "cut", "folder", "link"}) {
     SCOPED_TRACE(kind);

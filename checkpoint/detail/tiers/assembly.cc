@@ -105,7 +105,7 @@ class Assembly {
  public:
   Assembly(const ProcessGroup& group, FileSystem& file_system, const AssemblyPlaces& places,
            const Inventory& inventory, const std::pair<const SavedStep, StepHolders>& step,
-           std::optional<std::span<const TensorBox>> needed);
+           const NeededBoxes& needed);
 
   AssembledStep run();
 
@@ -145,7 +145,7 @@ class Assembly {
 
 Assembly::Assembly(const ProcessGroup& group, FileSystem& file_system, const AssemblyPlaces& places,
                    const Inventory& inventory, const std::pair<const SavedStep, StepHolders>& step,
-                   std::optional<std::span<const TensorBox>> needed)
+                   const NeededBoxes& needed)
     : group_(group),
       files_(file_system),
       places_(places),
@@ -159,7 +159,7 @@ Assembly::Assembly(const ProcessGroup& group, FileSystem& file_system, const Ass
     missing_.insert(file);
   }
   for (const std::size_t file :
-       needed ? files_with(manifest_, *needed) : std::vector<std::size_t>()) {
+       needed ? files_with(manifest_, needed(text_)) : std::vector<std::size_t>()) {
     missing_.insert(static_cast<std::int64_t>(file));
   }
   // The newest of them is the last one.
@@ -406,7 +406,7 @@ AssemblyState decode_assembly_state(std::span<const std::byte> message, std::int
 AssembledStep assemble(const ProcessGroup& group, FileSystem& file_system,
                        const AssemblyPlaces& places, const Inventory& inventory,
                        const std::pair<const SavedStep, StepHolders>& step,
-                       std::optional<std::span<const TensorBox>> needed) {
+                       const NeededBoxes& needed) {
   return Assembly(group, file_system, places, inventory, step, needed).run();
 }
 

@@ -63,13 +63,13 @@ struct AssemblyPlaces {
 };
 
 /// The step on all processes, which call it together: each then has the files with its `needed`
-/// boxes in its directory `own`; all files, if no boxes are given. A
+/// boxes in its directory `own`; all files, if there is no function. A
 /// committed directory gets whole, checked files by renaming, and
 /// nothing else. Throws not_found and invalid_argument if `needed` does not fit the step, io, and
 /// cancelled if another process fails.
 AssembledStep assemble(const ProcessGroup& group, FileSystem& file_system,
                        const AssemblyPlaces& places, const Inventory& inventory,
                        const std::pair<const SavedStep, StepHolders>& step,
-                       std::optional<std::span<const TensorBox>> needed);
+                       const NeededBoxes& needed);
 
 }  // namespace shardwise::detail

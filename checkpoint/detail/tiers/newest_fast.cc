@@ -14,8 +14,7 @@ namespace shardwise::detail {
 
 std::optional<TierStep> newest_fast(const ProcessGroup& group, FileSystem& file_system,
                                     const AssemblyPlaces& places, StepRange range,
-                                    std::optional<std::span<const TensorBox>> needed,
-                                    PassedOver& passed_over) {
+                                    const NeededBoxes& needed, PassedOver& passed_over) {
   const Inventory inventory = take_inventory(file_system, places.sources.fast);
   const AllInventories all = gather_inventories(group, inventory);
   passed_over.damaged = all.damaged;
@@ -30,6 +29,7 @@ std::optional<TierStep> newest_fast(const ProcessGroup& group, FileSystem& file_
   });
   for (const Entry* entry : entries) {
     const auto& [step, holders] = *entry;
+    passed_over.numbers.insert(step.step);
     if (!holders.is_whole()) {
       passed_over.steps.push_back(
           fmt::format("step {} of the fast tier: {} of {} shard files are nowhere", step.step,
@@ -44,6 +44,7 @@ std::optional<TierStep> newest_fast(const ProcessGroup& group, FileSystem& file_
           fmt::format("step {} of the fast tier: {}", step.step, found.problem));
       continue;
     }
+    passed_over.numbers.erase(step.step);
     const auto name = parse_step_name(found.directory.filename().string());
     return TierStep{.tier = Tier::fast,
                     .step = {step.step, name->generation, found.directory},

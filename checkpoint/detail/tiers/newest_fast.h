@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@ struct StepRange {
 struct PassedOver {
   std::vector<std::string> steps;
   std::vector<std::string> damaged;  ///< also of the step that was taken
+  std::set<std::int64_t> numbers;    ///< of the steps; the same on all processes
 };
 
 /// The newest step of the fast tier, of those in the range, that assemble() can put together.
@@ -30,7 +32,6 @@ struct PassedOver {
 /// processes call it together. Throws as assemble() does.
 std::optional<TierStep> newest_fast(const ProcessGroup& group, FileSystem& file_system,
                                     const AssemblyPlaces& places, StepRange range,
-                                    std::optional<std::span<const TensorBox>> needed,
-                                    PassedOver& passed_over);
+                                    const NeededBoxes& needed, PassedOver& passed_over);
 
 }  // namespace shardwise::detail

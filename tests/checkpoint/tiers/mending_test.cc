@@ -115,7 +115,7 @@ class MendTest : public testing::Test {
           ASSERT_NE(step, all.steps.end());
           const auto r = static_cast<std::size_t>(rank);
           steps[r] = assemble(group, *posix_file_system(), {own(rank), {{fast(rank)}, durable()}},
-                              inventory, *step, needed[r]);
+                              inventory, *step, [&](std::string_view) { return needed[r]; });
         });
     EXPECT_THAT(errors, Each(""));
     return steps;

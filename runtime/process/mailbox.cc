@@ -1,4 +1,4 @@
-#include "shardwise/runtime/process/detail/mailbox.h"
+#include "shardwise/runtime/process/mailbox.h"
 
 #include <fmt/format.h>
 

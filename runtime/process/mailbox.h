@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shardwise/runtime/process/transport.h"
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/host/mutex.h"
 
 namespace shardwise {
