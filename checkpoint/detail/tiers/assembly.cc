@@ -22,8 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kStagedBytes = std::uint64_t{1} << 20;
-
 // A process that has none gets its text from the first one that has.
 std::string manifest_text(const ProcessGroup& group, const SavedStep& step,
                           const StepHolders& holders, const std::string& own) {
@@ -70,36 +68,6 @@ std::vector<std::size_t> files_with(const Manifest& manifest, std::span<const Te
   return files_to_load(checkpoint, targets);
 }
 
-/// Copies a file without some chunks of it, which cannot be read or are of no use.
-void copy_without(FileSystem& file_system, const StoredCheckpoint& from, const Draft& draft,
-                  const fs::path& to) {
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> left_out;  // begin and end
-  const auto number = static_cast<std::size_t>(draft.file);
-  for (const std::int64_t chunk : draft.bad) {
-    const ChunkRecord& record = from.tables[number].records[static_cast<std::size_t>(chunk)];
-    left_out.emplace_back(record.address, record.address + record.stored_bytes);
-  }
-  std::ranges::sort(left_out);
-  const std::uint64_t size = from.file_bytes(number);
-  left_out.emplace_back(size, size);
-  const std::shared_ptr<File> source = from.files->at(number);
-  const std::unique_ptr<File> copy = file_system.create(to, Caching::cached);
-  copy->resize(size);
-  std::vector<std::byte> room;
-  std::uint64_t at = 0;
-  for (const auto& [begin, end] : left_out) {
-    while (at < begin) {
-      room.resize(static_cast<std::size_t>(std::min(kStagedBytes, begin - at)));
-      source->read_at(at, room.data(), room.size());
-      copy->write_at(at, room.data(), room.size());
-      at += room.size();
-    }
-    at = std::max(at, end);
-  }
-  copy->sync();
-  copy->close();
-}
-
 /// One call of assemble().
 class Assembly {
  public:
@@ -137,7 +105,7 @@ class Assembly {
   std::vector<fs::path> leftovers_;
   std::optional<Attempt> staging_;  // what is taken comes here first
   std::set<std::int64_t> missing_, staged_;
-  std::vector<Draft> drafts_;                               // staged, with bad chunks
+  std::vector<Draft> drafts_;                               // taken or own, with bad chunks
   std::set<std::pair<std::int64_t, int>> with_bad_chunks_;  // copies; the same on all processes
   std::vector<BadCopy> bad_;                                // not told yet
   AssembledStep result_;
@@ -177,13 +145,9 @@ bool Assembly::check(StoredCheckpoint& checkpoint, std::int64_t file, int holder
   try {
     const std::vector<BadChunk> bad = find_bad_chunks(checkpoint, static_cast<std::size_t>(file));
     if (!bad.empty()) {
-      Draft draft{file, {}};
+      Draft draft{checkpoint.directory, file, {}};
       for (const BadChunk& chunk : bad) draft.bad.push_back(chunk.number);
       std::ranges::sort(draft.bad);
-      if (checkpoint.directory != staging().directory()) {
-        copy_without(files_, checkpoint, draft, staging().directory() / name_of(file));
-        staged_.insert(file);
-      }
       std::string problem = bad.front().problem;
       if (bad.size() > 1) problem += fmt::format("; {} chunks are bad", bad.size());
       bad_.push_back({file, holder, std::move(problem), std::ssize(bad)});
@@ -322,10 +286,11 @@ bool Assembly::take_missing() {
 /// False if a chunk is nowhere.
 bool Assembly::mend_drafts() {
   if (with_bad_chunks_.empty()) return true;
-  Mended mended = mend(group_, files_, places_.sources, manifest_,
-                       staging_ ? staging_->directory() : fs::path(), drafts_);
-  result_.mended = std::move(mended.from);
-  result_.problem = std::move(mended.problem);
+  const Mended mended = mend(group_, files_, places_.sources, manifest_,
+                             drafts_.empty() ? fs::path() : staging().directory(), drafts_);
+  for (const Draft& draft : drafts_) staged_.insert(draft.file);
+  result_.mended = mended.from;
+  result_.problem = mended.problem;
   return result_.problem.empty();
 }
 

@@ -37,7 +37,7 @@ void verify_file(FileSystem& file_system, const detail::MendingSources& sources,
       detail::StoredCheckpoint stored = detail::unread_checkpoint(
           {directory, manifest.step, file_system.open_directory(directory)}, manifest);
       const auto bad = detail::find_bad_chunks(stored, static_cast<std::size_t>(file));
-      detail::Draft draft{file, {}};
+      detail::Draft draft{directory, file, {}};
       for (const detail::BadChunk& chunk : bad) {
         step.damaged.push_back(chunk.problem);
         draft.bad.push_back(chunk.number);

@@ -23,6 +23,8 @@ namespace fs = std::filesystem;
 // Chunks that are on their way at the same time, to all processes together.
 constexpr std::uint64_t kAskedBytes = std::uint64_t{64} << 20;
 
+constexpr std::uint64_t kStagedBytes = std::uint64_t{1} << 20;
+
 // A file number, an address, a size, and a hash of 8 bytes.
 constexpr std::size_t kLeastAskBytes = 11;
 
@@ -75,12 +77,7 @@ class Mending {
         host_(file_system, sources.fast) {
     if (drafts.empty()) return;
     draft_ = opened();
-    for (const Draft& draft : drafts) {
-      load_file(draft_, static_cast<std::size_t>(draft.file));
-      mended_[draft.file];
-      const std::vector<ChunkId> bad = bad_chunks_of(draft_, draft);
-      wanted_.insert(wanted_.end(), bad.begin(), bad.end());
-    }
+    for (const Draft& draft : drafts) begin(draft);
   }
 
   Mended run();
@@ -95,6 +92,8 @@ class Mending {
   const std::string& name_of(std::int64_t file) const {
     return manifest_.files[static_cast<std::size_t>(file)].name;
   }
+  void begin(const Draft& draft);
+  fs::path unfinished(std::int64_t file) const { return staged_ / (name_of(file) + ".mended"); }
   bool put(const ChunkId& id, std::span<const std::byte> bytes, const std::string& from);
   void look_on_this_host();
   std::vector<ChunkAsk> next_asks() const;
@@ -105,7 +104,7 @@ class Mending {
   void take_answers(std::span<const int> answering, std::span<const int> from,
                     std::span<const Bytes> heard);
   void look_in_durable();
-  void check();
+  void finish();
 
   const ProcessGroup& group_;
   FileSystem& files_;
@@ -114,19 +113,47 @@ class Mending {
   const fs::path& staged_;
   HostChunks host_;
   StoredCheckpoint draft_;
-  std::vector<ChunkId> wanted_;                           // not asked for yet
-  std::vector<ChunkId> nowhere_;                          // on no host
-  std::map<std::int64_t, std::unique_ptr<File>> mended_;  // opened when it is first needed
+  std::vector<ChunkId> wanted_;   // not asked for yet
+  std::vector<ChunkId> nowhere_;  // on no host
+  std::map<std::int64_t, std::unique_ptr<File>> mended_;
   std::map<std::pair<std::int64_t, std::string>, int> sources_of_;  // file and source: chunks
   std::string problem_;
 };
 
+/// Copies all of the draft that is not bad, some of which cannot be read.
+void Mending::begin(const Draft& draft) {
+  const auto number = static_cast<std::size_t>(draft.file);
+  const std::shared_ptr<File> from = files_.open(draft.directory / name_of(draft.file));
+  add_file_tables(draft_, number,
+                  read_file_tables(*from, draft.directory, tables_of(draft_.manifest, number)));
+  const std::vector<ChunkId> bad = bad_chunks_of(draft_, draft);
+  wanted_.insert(wanted_.end(), bad.begin(), bad.end());
+  const std::uint64_t size = draft_.file_bytes(number);
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> left_out{{size, size}};  // begin and end
+  for (const ChunkId& id : bad) {
+    const ChunkRecord& record = draft_.record(id);
+    left_out.emplace_back(record.address, record.address + record.stored_bytes);
+  }
+  std::ranges::sort(left_out);
+  std::unique_ptr<File>& to = mended_[draft.file];
+  to = files_.create(unfinished(draft.file), Caching::cached);
+  to->resize(size);
+  std::vector<std::byte> room;
+  std::uint64_t at = 0;
+  for (const auto& [begin, end] : left_out) {
+    for (; at < begin; at += room.size()) {
+      room.resize(static_cast<std::size_t>(std::min(kStagedBytes, begin - at)));
+      from->read_at(at, room.data(), room.size());
+      to->write_at(at, room.data(), room.size());
+    }
+    at = std::max(at, end);
+  }
+}
+
 bool Mending::put(const ChunkId& id, std::span<const std::byte> bytes, const std::string& from) {
   if (!are_stored_bytes({draft_, id, std::nullopt}, bytes)) return false;
   const std::int64_t number = file_of(id);
-  std::unique_ptr<File>& file = mended_.at(number);
-  if (!file) file = files_.open_for_update(staged_ / name_of(number));
-  file->write_at(draft_.record(id).address, bytes.data(), bytes.size());
+  mended_.at(number)->write_at(draft_.record(id).address, bytes.data(), bytes.size());
   ++sources_of_[{number, from}];
   return true;
 }
@@ -254,10 +281,12 @@ void Mending::look_in_durable() {
   }
 }
 
-// What was written, too.
-void Mending::check() {
+void Mending::finish() {
   for (const auto& [number, file] : mended_) {
-    if (file) file->sync();
+    file->sync();
+    file->close();
+    files_.remove(staged_ / name_of(number));  // the draft, if it was here
+    files_.rename(unfinished(number), staged_ / name_of(number));
   }
   if (mended_.empty() || !problem_.empty()) return;
   StoredCheckpoint checkpoint = opened();
@@ -276,7 +305,7 @@ Mended Mending::run() {
   while (ask_all()) {
   }
   look_in_durable();
-  check();
+  finish();
   Mended mended;
   const auto text = std::as_bytes(std::span(problem_));
   for (const Bytes& message : group_.all_gather(Bytes(text.begin(), text.end()))) {

@@ -17,8 +17,9 @@ namespace shardwise::detail {
 
 /// A shard file of which a process has a copy with bad chunks.
 struct Draft {
-  std::int64_t file;              ///< its number in the manifest
-  std::vector<std::int64_t> bad;  ///< numbers in the file's chunk table, ascending
+  std::filesystem::path directory;  ///< that the copy is in
+  std::int64_t file;                ///< its number in the manifest
+  std::vector<std::int64_t> bad;    ///< numbers in the file's chunk table, ascending
 };
 
 /// Where chunks may be: in the fast roots that this process sees, and in the steps of the durable
@@ -49,10 +50,10 @@ struct Mended {
   std::string problem;
 };
 
-/// Replaces the bad chunks of drafts, whose files are in the directory `staged`, by the bytes that
-/// were written: of this host, of another one, and then of the durable root. A draft is checked in
-/// full after that. All processes call it together, with a draft or without. Throws io if a draft
-/// cannot be written, cancelled if another process fails.
+/// Makes whole files of drafts, in the directory `staged`: bad chunks are replaced by the bytes
+/// that were written, of this host, of another one, and then of the durable root. Each file is
+/// checked in full after that, and is on the disk. All processes call it together, with a draft or
+/// without. Throws io if a file cannot be written, cancelled if another process fails.
 Mended mend(const ProcessGroup& group, FileSystem& file_system, const MendingSources& sources,
             const Manifest& manifest, const std::filesystem::path& staged,
             std::span<const Draft> drafts);
