@@ -419,7 +419,7 @@ TEST_F(DamagedTiers, TheDurableStepHasTheChunksThatNoHostHas) {
   for (int rank = 0; rank < 3; ++rank) {
     fs::remove_all(step_4(rank));
     const fs::path step_3 = step_4(rank).parent_path() / "step-00000003";
-    for (const std::size_t before : {0, 40'000}) {
+    for (const std::size_t before : {std::size_t{0}, std::size_t{40'000}}) {
       if (fs::exists(step_3 / file_of(1))) flip(step_3 / file_of(1), before);
     }
   }

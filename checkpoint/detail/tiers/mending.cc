@@ -215,8 +215,7 @@ bool Mending::ask_all() {
       std::span(answering).subspan(first_own, asks[static_cast<std::size_t>(group_.rank())].size());
   std::vector<int> from(own.begin(), own.end());
   std::ranges::sort(from);
-  const auto [twice, end] = std::ranges::unique(from);
-  from.erase(twice, end);
+  from.erase(std::unique(from.begin(), from.end()), from.end());
   std::erase(from, -1);
   const std::vector<Bytes> heard =
       group_.exchange(answers(asks, answering, std::move(found)), from);

@@ -8,7 +8,9 @@
 #include <algorithm>
 
 #include "shardwise/checkpoint/detail/tiers/assembly.h"
+#include "shardwise/checkpoint/detail/tiers/host_chunks.h"
 #include "testing/errors.h"
+#include "testing/flip.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/random_shardings.h"
 #include "testing/socket_transport.h"
@@ -267,6 +269,45 @@ TEST_F(MendTest, SaysWhichChunkIsNowhere) {
   EXPECT_EQ(steps[1].problem, steps[0].problem);
   EXPECT_EQ(file_bytes(path / "shards-00001-of-00003.h5"), checkpoint.files[1].bytes);
   EXPECT_EQ(assembled({kNeeds[2], kNeeds[3]})[0].problem, "") << "nobody needs it";
+}
+
+// Under another name, in another file and at another place.
+TEST_F(MendTest, AnEqualChunkOfAnotherTensorIsFoundByItsHash) {
+  const HandMadeCheckpoint wanted = made(5, kAllSame);
+  HandMadeCheckpoint other({{.name = "z",
+                             .dtype = DType::i32,
+                             .shape = {kElements},
+                             .pieces = {Box({0}, {kElements})},
+                             .data = counting_values(DType::i32, {kElements}),
+                             .chunk = {kChunk}}},
+                           1, 4);
+  other.manifest.version = 2;
+  other.seal();
+  fs::create_directories(own(0));
+  const fs::path path = other.write(own(0));
+  const auto found = [&](std::size_t file, std::size_t chunk) {
+    const ChunkRecord& record = wanted.files[file].records[chunk];
+    const std::shared_ptr<FileSystem> files = posix_file_system();
+    HostChunks host(*files, std::vector{fast(0)});
+    return host.find(
+        {wanted.manifest.files[file].name, record.address, record.stored_bytes, record.hash});
+  };
+  for (const std::size_t file : {0u, 1u}) {
+    for (std::size_t chunk = 0; chunk < kChunksOfFile; ++chunk) {
+      const auto at = found(file, chunk);
+      ASSERT_TRUE(at.has_value()) << file << " " << chunk;
+      EXPECT_EQ(at->from, "process-00000/step-00000004");
+      const auto& bytes = wanted.files[file].bytes;
+      EXPECT_TRUE(std::ranges::equal(
+          at->bytes,
+          std::span(bytes).subspan(wanted.files[file].records[chunk].address, at->bytes.size())));
+    }
+  }
+  EXPECT_FALSE(found(2, 0).has_value());
+  shardwise::flip(path / other.manifest.files[0].name, other.files[0].records[1].address,
+                  std::byte{1});
+  EXPECT_FALSE(found(0, 1).has_value());
+  EXPECT_TRUE(found(0, 2).has_value());
 }
 
 TEST(ChunkAsks, AreReadAsTheyWereSent) {
