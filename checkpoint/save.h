@@ -52,8 +52,9 @@ struct TensorSource {
   /// without a sharding.
   std::optional<Sharding> sharding = {};
 
-  /// For write_shards, if no sharding says what this process has: the pieces that it writes, as
-  /// they are. All processes' together must be each element once.
+  /// If no sharding says what this process has: the pieces that it writes, as they are. All
+  /// processes' together must be each element once. Each process then writes one shard file:
+  /// SaveOptions::writers and processes_per_file are 1.
   std::optional<std::vector<Box>> boxes = {};
 };
 

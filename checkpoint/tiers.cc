@@ -4,16 +4,15 @@
 
 #include <algorithm>
 #include <exception>
-#include <functional>
+#include <set>
 #include <thread>
-#include <tuple>
 #include <utility>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/internals.h"
 #include "shardwise/checkpoint/detail/root/root.h"
-#include "shardwise/checkpoint/detail/tiers/assembly.h"
 #include "shardwise/checkpoint/detail/tiers/inventory.h"
+#include "shardwise/checkpoint/detail/tiers/newest_fast.h"
 #include "shardwise/checkpoint/detail/tiers/saved_tensors.h"
 #include "shardwise/checkpoint/detail/together/terms.h"
 #include "shardwise/runtime/device.h"
@@ -46,13 +45,17 @@ ManagerOptions durable_options(const TierOptions& options, std::shared_ptr<FileS
           .file_system = std::move(files)};
 }
 
-fs::path made(FileSystem& file_system, const fs::path& root) {
-  detail::make_root(file_system, root);
+fs::path absolute_root(const fs::path& root) {
   std::error_code error;
-  fs::path absolute = fs::absolute(root, error);
-  if (!error) return absolute;
+  fs::path path = fs::absolute(root, error);
+  if (!error) return path;
   throw Error(ErrorCode::io,
               fmt::format("open checkpoint root {:?}: {}", root.string(), error.message()));
+}
+
+fs::path made(FileSystem& file_system, const fs::path& root) {
+  detail::make_root(file_system, root);
+  return absolute_root(root);
 }
 
 /// The file system for the durable root.
@@ -93,6 +96,7 @@ std::string TierStep::to_string() const {
   }
   for (const std::string& reason : passed_over) text += "; not " + reason;
   for (const std::string& reason : damaged) text += "; damaged: " + reason;
+  for (const std::string& source : mended) text += "; put right: " + source;
   return text;
 }
 
@@ -102,11 +106,12 @@ CheckpointReader TierStep::open(const ReadOptions& options) const {
 }
 
 struct TieredManager::Impl {
-  Impl(const fs::path& fast_root, const fs::path& durable_root, TierOptions tier_options)
+  Impl(const fs::path& fast_root, const fs::path& durable, TierOptions tier_options)
       : options(std::move(tier_options)),
         files(options.file_system ? options.file_system : posix_file_system()),
         fast(made(*files, fast_root)),
         own(fast / detail::process_directory(options.group.rank())),
+        durable_root(absolute_root(durable)),
         fast_manager(
             detail::Internals::manager(own, fast_options(options), {.local_roots = options.local})),
         durable_manager(durable_root, durable_options(options, drained_to(files, options))) {}
@@ -123,21 +128,17 @@ struct TieredManager::Impl {
   /// Waits for it. Throws its error, once.
   void end_drain();
 
-  std::optional<TierStep> latest_fast(const ProcessGroup& group,
-                                      const std::optional<LatestStep>& durable,
-                                      std::span<const TensorBox> needed,
-                                      std::vector<std::string>& passed_over,
-                                      std::vector<std::string>& damaged) const;
   void remove_older_than_own();
 
   const TierOptions options;
   const std::shared_ptr<FileSystem> files;
-  const fs::path fast, own;  // the fast root, and this process's directory in it
+  const fs::path fast, own, durable_root;  // `own`: this process's directory in the fast root
   CheckpointManager fast_manager, durable_manager;
   std::weak_ptr<detail::SavedTensors> draining;  // what is on its way
   std::int64_t saves = 0;
-  std::exception_ptr drain_error;  // of the last one, until somebody is told
-  std::jthread drain;              // uses the managers
+  std::set<std::int64_t> passed_over;  // steps by the last latest(): they may be saved again
+  std::exception_ptr drain_error;      // of the last one, until somebody is told
+  std::jthread drain;                  // uses the managers
 };
 
 PendingSave TieredManager::Impl::save(std::int64_t step, std::vector<TensorSource> tensors,
@@ -154,6 +155,9 @@ PendingSave TieredManager::Impl::save(std::int64_t step, std::vector<TensorSourc
   SaveOptions onward = save_options;
   onward.progress = nullptr;  // it was told of the fast tier's bytes
   save_options.codec = options.fast_codec;
+  if (passed_over.erase(step) > 0 && save_options.existing == Existing::fail) {
+    save_options.existing = Existing::replace;
+  }
   PendingSave pending;
   const std::vector<TensorSource> from = goes_on ? tensors : std::vector<TensorSource>();
   if (stats != nullptr) {
@@ -173,7 +177,7 @@ void TieredManager::Impl::start_drain(std::int64_t step, std::span<const TensorS
   draining = reader;
   std::vector<TensorSource> saved;
   for (std::size_t t = 0; t < from.size(); ++t) {
-    saved.push_back({from[t].name, reader, t, from[t].sharding});
+    saved.push_back({from[t].name, reader, t, from[t].sharding, from[t].boxes});
   }
   drain = std::jthread([this, step, pending, reader = std::move(reader), saved = std::move(saved),
                         onward = std::move(onward)]() mutable {
@@ -223,45 +227,6 @@ void TieredManager::Impl::remove_older_than_own() {
   }
 }
 
-// Newest first, until one can be had; none that is older than the durable root's.
-std::optional<TierStep> TieredManager::Impl::latest_fast(const ProcessGroup& group,
-                                                         const std::optional<LatestStep>& durable,
-                                                         std::span<const TensorBox> needed,
-                                                         std::vector<std::string>& passed_over,
-                                                         std::vector<std::string>& damaged) const {
-  const detail::Inventory inventory = detail::take_inventory(*files, fast);
-  const detail::AllInventories all = detail::gather_inventories(group, inventory);
-  damaged = all.damaged;
-  using Entry = std::pair<const detail::SavedStep, detail::StepHolders>;
-  std::vector<const Entry*> entries;
-  for (const Entry& entry : all.steps) entries.push_back(&entry);
-  std::ranges::sort(entries, std::ranges::greater(), [](const Entry* entry) {
-    return std::tie(entry->first.step, entry->second.generation, entry->first.id);
-  });
-  for (const Entry* entry : entries) {
-    const auto& [step, holders] = *entry;
-    if (durable && step.step < durable->step.step) break;
-    if (!holders.is_whole()) {
-      passed_over.push_back(
-          fmt::format("step {} of the fast tier: {} of {} shard files are nowhere", step.step,
-                      holders.num_files - std::ssize(holders.of), holders.num_files));
-      continue;
-    }
-    detail::AssembledStep found = detail::assemble(group, *files, own, inventory, *entry, needed);
-    damaged.insert(damaged.end(), found.damaged.begin(), found.damaged.end());
-    if (!found.problem.empty()) {
-      passed_over.push_back(fmt::format("step {} of the fast tier: {}", step.step, found.problem));
-      continue;
-    }
-    const auto name = detail::parse_step_name(found.directory.filename().string());
-    return TierStep{.tier = Tier::fast,
-                    .step = {step.step, name->generation, found.directory},
-                    .files_taken = found.files_taken,
-                    .bytes_taken = found.bytes_taken};
-  }
-  return std::nullopt;
-}
-
 TieredManager::TieredManager(const fs::path& fast, const fs::path& durable, TierOptions options) {
   if (options.drain_every < 1 || options.drain_bytes_per_second < 0) {
     throw Error(ErrorCode::invalid_argument,
@@ -302,6 +267,12 @@ void TieredManager::close() {
 }
 
 std::optional<TierStep> TieredManager::latest(std::span<const TensorBox> needed) {
+  return latest_as_needed([needed](std::string_view /*manifest*/) {
+    return std::vector<TensorBox>(needed.begin(), needed.end());
+  });
+}
+
+std::optional<TierStep> TieredManager::latest_as_needed(const NeededBoxes& needed) {
   if (impl_->drain.joinable()) impl_->drain.join();
   const ProcessGroup group = impl_->options.group.duplicate();
   std::optional<LatestStep> durable;
@@ -312,19 +283,23 @@ std::optional<TierStep> TieredManager::latest(std::span<const TensorBox> needed)
     durable_error = std::current_exception();
   }
   try {
-    std::vector<std::string> passed_over, damaged;
-    std::optional<TierStep> found =
-        impl_->latest_fast(group, durable, needed, passed_over, damaged);
+    detail::PassedOver passed_over;
+    // None that is older than the durable root's.
+    std::optional<TierStep> found = detail::newest_fast(
+        group, *impl_->files, {impl_->own, {{impl_->fast}, impl_->durable_root}},
+        {.least = durable ? durable->step.step : 0}, needed, passed_over);
+    auto& [steps, damaged, numbers] = passed_over;
+    impl_->passed_over = std::move(numbers);
     if (!found && durable_error) std::rethrow_exception(durable_error);
     if (!found && !durable) {
-      if (passed_over.empty() && damaged.empty()) return std::nullopt;
-      passed_over.insert(passed_over.end(), damaged.begin(), damaged.end());
-      throw Error(ErrorCode::corrupt, fmt::format("find the latest step: none is whole; {}",
-                                                  fmt::join(passed_over, "; ")));
+      if (steps.empty() && damaged.empty()) return std::nullopt;
+      steps.insert(steps.end(), damaged.begin(), damaged.end());
+      throw Error(ErrorCode::corrupt,
+                  fmt::format("find the latest step: none is whole; {}", fmt::join(steps, "; ")));
     }
     TierStep result =
         found ? *std::move(found) : TierStep{.tier = Tier::durable, .step = durable->step};
-    result.passed_over = std::move(passed_over);
+    result.passed_over = std::move(steps);
     result.damaged = std::move(damaged);
     group.barrier();
     return result;

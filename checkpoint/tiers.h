@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shardwise/checkpoint/manager.h"
@@ -25,6 +27,9 @@ struct TensorBox {
 /// The boxes that restoring these arrays gives the devices of this process, each once.
 std::vector<TensorBox> addressable_boxes(const Devices& devices,
                                          std::span<const TensorRequest> requests);
+
+/// Which boxes this process needs of a step, by the text of the step's manifest.json.
+using NeededBoxes = std::function<std::vector<TensorBox>(std::string_view manifest)>;
 
 enum class Tier {
   fast,    ///< roots of single processes
@@ -77,8 +82,12 @@ struct TierStep {
   std::vector<std::string> passed_over = {};
 
   /// Manifests and copies of files that were found bad, and what is wrong with each: another copy
-  /// was taken, or an older step.
+  /// was taken, its bad chunks were replaced, or an older step was taken.
   std::vector<std::string> damaged = {};
+
+  /// What bad chunks of this process's files were replaced by: "2 chunks of
+  /// shards-00001-of-00003.h5 from rank 2's process-00002/step-00000100".
+  std::vector<std::string> mended = {};
 
   /// Reads what was asked for.
   CheckpointReader open(const ReadOptions& options = {}) const;
@@ -95,6 +104,9 @@ struct TierStep {
 /// in the background. A restart takes the newest step of which every shard file is somewhere: in
 /// any process's directory, as a copy with another host, or in the durable root. It may have
 /// another number of processes and another mesh. (Anchor: Orbax's emergency checkpoints.)
+///
+/// A step of the fast tier that latest() has passed over is replaced when the job saves it again,
+/// once, whatever SaveOptions::existing says.
 ///
 /// All processes of the group call all methods, in the same order. Thread-compatible.
 ///
@@ -131,11 +143,17 @@ class TieredManager {
   void close();
 
   /// The newest whole step, of which this process then has the files that hold these boxes. Nothing
-  /// if there is none in either tier. Every byte of these files was compared with its hash: instead
-  /// of a bad copy another one is taken, and if there is none, the durable root's step or an older
-  /// one. The durable root's files are checked as they are read. Throws not_found if the step has
+  /// if there is none in either tier. Every byte of these files was compared with its hash. Instead
+  /// of a bad chunk the same bytes are taken from another copy on any host, from an older step's
+  /// equal chunk on any host, or from the durable root; only if a chunk is nowhere, the step is
+  /// passed over for the durable root's or an older one. The durable root's files are checked as
+  /// they are read. Throws not_found if the step has
   /// no such tensor, invalid_argument, corrupt and io as CheckpointManager::latest, cancelled.
   std::optional<TierStep> latest(std::span<const TensorBox> needed);
+
+  /// The same if it is the step that says what is needed: `needed` is called for each step of the
+  /// fast tier that is tried. What it throws ends the call on all processes.
+  std::optional<TierStep> latest_as_needed(const NeededBoxes& needed);
 
   /// The durable root's.
   const CheckpointManager& durable() const;
@@ -144,5 +162,51 @@ class TieredManager {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// What there is of a step in fast roots.
+struct FastStep {
+  std::int64_t step = 0;
+  std::int64_t files = 0;   ///< shard files of the whole step
+  std::uint64_t bytes = 0;  ///< in these
+
+  /// FAST/process-00003/step-00000100 of each process that has part of it.
+  std::vector<std::filesystem::path> directories = {};
+
+  /// Shard files, or chunks of them, of which there is no good copy: then it cannot be restored
+  /// from these roots.
+  std::vector<std::string> nowhere = {};
+
+  /// What is wrong with each copy of a file that was read and found bad.
+  std::vector<std::string> damaged = {};
+};
+
+struct FastSteps {
+  std::vector<FastStep> steps;       ///< the newest first
+  std::vector<std::string> damaged;  ///< what is wrong with each manifest that was passed over
+};
+
+struct FastStepOptions {
+  /// The durable root, from which chunks can be taken, too; empty: none.
+  std::filesystem::path durable = {};
+
+  std::shared_ptr<FileSystem> file_system = nullptr;  ///< null: posix_file_system()
+};
+
+/// The steps in fast roots, of one host or of several whose roots were copied or mounted. No
+/// process of the job need run. Of a file only the size is looked at. Throws io, not_found.
+FastSteps fast_steps(std::span<const std::filesystem::path> roots,
+                     const FastStepOptions& options = {});
+
+/// The same, but reads every byte and compares all hashes, and looks for each bad chunk as
+/// TieredManager::latest() does.
+FastSteps verify_fast_steps(std::span<const std::filesystem::path> roots,
+                            const FastStepOptions& options = {});
+
+/// Makes the newest whole step of fast roots, or the one that is named, an ordinary checkpoint in
+/// the root `target`, as TieredManager::latest() puts it together. Throws not_found if there is no
+/// step, corrupt if none is whole, already_exists if the target has it, io.
+TierStep gather_fast_step(std::span<const std::filesystem::path> roots,
+                          const std::filesystem::path& target, std::optional<std::int64_t> step,
+                          const FastStepOptions& options = {});
 
 }  // namespace shardwise

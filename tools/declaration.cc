@@ -124,6 +124,39 @@ void add_du(CLI::App& app, Commands& c) {
       ->required();
 }
 
+void add_tiers(CLI::App& app, Commands& c) {
+  CLI::App& tiers = add_command(
+      app, "tiers",
+      "Show the steps of a fast tier, or put one together; exit status 1: none is whole, or "
+      "--verify found damage",
+      "shardwise tiers /dev/shm/job --durable /shared/job\n"
+      "  shardwise tiers host0/job host1/job --verify\n"
+      "  shardwise tiers host0/job host1/job --durable /shared/job --to rescued --step 400",
+      c, c.tiers, run_tiers);
+  tiers
+      .add_option("fast", c.tiers.roots,
+                  "Fast root of a TieredManager; those of several hosts, if they were copied or "
+                  "are mounted")
+      ->check(local_path())
+      ->required();
+  tiers
+      .add_option("--durable", c.tiers.durable,
+                  "The durable root: a chunk that is bad in the fast roots may be there")
+      ->check(local_path());
+  CLI::Option* const verify = tiers.add_flag("--verify", c.tiers.verify,
+                                             "Read every byte; say which chunks have no good copy");
+  CLI::Option* const to =
+      tiers
+          .add_option("--to", c.tiers.to,
+                      "Directory that gets the newest whole step as an ordinary checkpoint, every "
+                      "byte of which is checked")
+          ->check(local_path())
+          ->excludes(verify);
+  tiers.add_option("--step", c.tiers.step, "Number of the step instead of the newest one")
+      ->check(whole(0))
+      ->needs(to);
+}
+
 }  // namespace
 
 void declare_looks(CLI::App& app, Commands& c) {
@@ -131,6 +164,7 @@ void declare_looks(CLI::App& app, Commands& c) {
   add_diff(app, c);
   add_elements(app, c);
   add_du(app, c);
+  add_tiers(app, c);
 }
 
 void declare_removals(CLI::App& app, Commands& c) {

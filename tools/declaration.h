@@ -25,6 +25,7 @@ struct Commands {
   CatOptions cat;
   StatsOptions stats;
   DuOptions du;
+  TiersOptions tiers;
   RmOptions rm;
   PinOptions pin;
   UnpinOptions unpin;
@@ -53,7 +54,8 @@ CLI::App& add_command(CLI::App& app, const char* name, const char* description, 
   return command;
 }
 
-/// Commands that look at checkpoints: ls, inspect, verify (which may repair), diff, cat, stats, du.
+/// Commands that look at checkpoints: ls, inspect, verify (which may repair), diff, cat, stats, du,
+/// tiers (which may put a step together).
 void declare_looks(CLI::App& app, Commands& c);
 
 /// Commands about which steps stay: rm, pin, unpin, gc.

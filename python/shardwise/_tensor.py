@@ -230,18 +230,20 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def __init__(self, path: Path, *, pin: bool = True, threads: int = 0, memory: int = MEMORY,
                  names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None,
-                 transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None) -> None:
+                 transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
+                 partial: bool = False) -> None:
         """names: patterns of what is wanted, as if nothing else was stored. rename: {"model.*": "*"}, new names by patterns,
         each "*" of which is what that "*" of the pattern stands for. cast: a dtype for all floats, or {"head.*": "f32"},
         dtypes by patterns. transpose: {"*.kernel": (1, 0)}, orders of dims by patterns. split: {"*.qkv": "*.q,*.k,*.v@0"},
         parts along a dim, equally long, or as "@0:8,4,4" says. join: {"*.q,*.k,*.v": "*.qkv@0"}, one tensor of several. All
-        see the stored names, and the first rule that matches counts.
+        see the stored names, and the first rule that matches counts. partial: shard files may be missing, as in a step of a
+        fast tier: nothing is told of them before something is read that is in one.
 
         Raises NotFound, Corrupt, Unsupported (also for URLs), NameNotFound for names that are not there, and one
         InvalidArgument for all rules that do not fit."""
         text = local(path, "open a checkpoint")
         try:
-            self._reader = _core.Reader(text, pin, threads, memory)
+            self._reader = _core.Reader(text, pin, threads, memory, partial)
         except NotFound as error:
             instead = instead_of_checkpoint(text)
             if not instead:

@@ -9,6 +9,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstddef>
+#include <span>
+#include <string>
+
 // The module is thin: arrays cross as addresses, which python/shardwise/ takes from numpy, torch
 // and JAX, and which it keeps alive; what blocks runs without the GIL.
 namespace shardwise::python {
@@ -22,6 +26,10 @@ std::string error_text(nb::handle exception);
 /// Its str(), likewise.
 std::string str_of(nb::handle object);
 
+inline nb::bytes python_bytes(std::span<const std::byte> bytes) {
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
 using Dict = nb::typed<nb::dict, nb::str, nb::any>;
 using List = nb::typed<nb::list, nb::any>;
 
@@ -34,5 +42,6 @@ void bind_compare(nb::module_& module);
 void bind_convert(nb::module_& module);
 void bind_loader(nb::module_& module);
 void bind_calls(nb::module_& module);
+void bind_tiers(nb::module_& module);
 
 }  // namespace shardwise::python

@@ -21,10 +21,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-nb::bytes python_bytes(std::span<const std::byte> bytes) {
-  return nb::bytes(bytes.data(), bytes.size());
-}
-
 /// `what`: what gave it, as "work". Throws invalid_argument for what is no bytes.
 Bytes bytes_of(nb::handle object, const std::string& what) {
   if (!nb::isinstance<nb::bytes>(object)) {

@@ -23,6 +23,9 @@ struct Source {
   TensorSource source;
 };
 
+std::vector<TensorSource> sources_of(const std::vector<Source*>& sources);
+Dict dict_of(const SaveStats& stats);
+
 Box box_of(const Ints& begin, const Ints& shape);
 Ints ints(const Dims& dims);
 

@@ -12,6 +12,7 @@
 #include "parts.h"
 #include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/tiers.h"
 #include "shardwise/checkpoint/verify.h"
 #include "shardwise/shard/error.h"
 #include "work.h"
@@ -106,7 +107,9 @@ class Interruptible {
 
 class Reader {
  public:
-  Reader(const std::string& path, bool pin, int threads, std::size_t memory) : memory_(memory) {
+  /// `partial`: shard files may be missing, and are opened when something of them is read.
+  Reader(const std::string& path, bool pin, int threads, std::size_t memory, bool partial)
+      : memory_(memory) {
     const GilRelease released;
     ReadOptions options{.memory_budget_bytes = memory, .threads = threads, .pin = pin};
     // Called on the thread that reads.
@@ -115,7 +118,8 @@ class Reader {
         throw Error(ErrorCode::cancelled, "it was interrupted");
       }
     };
-    reader_ = std::make_shared<CheckpointReader>(path, options);
+    const TierStep step{.tier = partial ? Tier::fast : Tier::durable, .step = {0, 1, path}};
+    reader_ = std::make_shared<CheckpointReader>(step.open(options));
   }
 
   /// Kept while it is used, as another thread or a signal's handler may close it.
@@ -297,9 +301,9 @@ nb::typed<nb::tuple, nb::any, nb::ellipsis> verify(const std::string& path, int 
 
 void bind_read(nb::module_& module) {
   nb::class_<Reader>(module, "Reader")
-      .def(nb::init<const std::string&, bool, int, std::size_t>(), nb::arg("path"),
+      .def(nb::init<const std::string&, bool, int, std::size_t, bool>(), nb::arg("path"),
            nb::arg("pin") = true, nb::arg("threads") = 0,
-           nb::arg("memory") = std::size_t{256} << 20)
+           nb::arg("memory") = std::size_t{256} << 20, nb::arg("partial") = false)
       .def("close", &Reader::close)
       .def("tensors", &Reader::tensors)
       .def("edit", &Reader::edit, nb::arg("names"), nb::arg("edits"))

@@ -20,27 +20,6 @@
 namespace shardwise::python {
 namespace {
 
-std::vector<TensorSource> sources_of(const std::vector<Source*>& sources) {
-  std::vector<TensorSource> result;
-  result.reserve(sources.size());
-  for (const Source* source : sources) result.push_back(source->source);
-  return result;
-}
-
-Dict dict_of(const SaveStats& stats) {
-  nb::dict dict;
-  dict["path"] = stats.directory.string();
-  dict["skipped"] = stats.skipped;
-  dict["logical_bytes"] = stats.logical_bytes;
-  dict["stored_bytes"] = stats.stored_bytes;
-  dict["unchanged_bytes"] = stats.unchanged_bytes;
-  dict["file_bytes"] = stats.file_bytes;
-  dict["chunks"] = stats.chunks;
-  dict["seconds"] = stats.total_seconds;
-  dict["cleanup_error"] = stats.cleanup_error;
-  return dict;
-}
-
 nb::bytes write(const std::string& directory, std::int64_t writer, const Ints& starts,
                 const std::vector<Source*>& sources, const std::string& codec, std::size_t memory,
                 int threads, nb::object progress, const std::string& unchanged_since) {

@@ -266,7 +266,43 @@ class Agreeing(Case):
         other.join()
 
 
-CASES = {kind.__name__: kind for kind in (Reading, Managing, Attempting, Batches, Objects, Mapped, Sources, Converting, Values, Agreeing)}
+class Tiering(Case):
+    covers = "Tiers.save Tiers.latest Tiers.close Link.put Link.aborted Link.gone"
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.close()
+
+    def call(self) -> None:
+        step = next(self.count)
+        source = _core.Source("w", "f32", list(W.shape), [([0, 0], list(W.shape), W.ctypes.data, list(W.strides))], listed=True)
+        tiers = self.tiers
+        tiers.save(step, [source], "none", "fail", "{}", "", 1 << 28, lambda done, total: None)
+        found = tiers.latest(lambda manifest: [("w", [1, 0], [2, 1000])])
+        assert found is not None and found["tier"] == "fast" and found["damaged"] == [], found
+        # A process of two, with a link that gives it the other one's messages.
+        sent: list[Any] = []
+        link = _core.Link(0, 2, lambda *message: sent.append(message), lambda *reason: sent.append(reason), lambda seconds: True)
+        link.put(1, 1, 2, b"message")
+        link.aborted(1, "reason")
+        link.gone(1, "it was closed")
+        lonely = _core.Tiers(link, self.path(), self.path(), 1e-3, 1, 1, 2, 1, 0, 0, "none", 1, 2)
+        try:
+            lonely.save(1, [source], "none", "fail", "{}", "", 1 << 28)
+            raise AssertionError("the other process has gone")
+        except sw.Error as error:
+            assert "it was closed" in str(error), error
+        assert sent
+        lonely.close()
+
+    def close(self) -> None:
+        before = getattr(self, "tiers", None)
+        self.tiers = _core.Tiers(None, self.path(), self.path(), 60.0, 0, 1, 2, 3, 0, 0, "none", 1, 1)
+        if before is not None:
+            before.close()
+
+
+CASES = {kind.__name__: kind for kind in (Reading, Managing, Attempting, Batches, Objects, Mapped, Sources, Converting, Values, Agreeing, Tiering)}
 THREADS, CALLS = 3, 4
 
 

@@ -12,7 +12,7 @@
 #include <span>
 #include <thread>
 
-#include "shardwise/runtime/process/detail/mailbox.h"
+#include "shardwise/runtime/process/transport.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/host/mutex.h"
 

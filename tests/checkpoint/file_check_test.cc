@@ -104,6 +104,26 @@ TEST_P(FileCheck, FindsEveryChangedByteButThoseThatBelongToNothing) {
   }
 }
 
+TEST_P(FileCheck, FindsEveryBadChunk) {
+  const auto bad = [&](std::size_t number) {
+    StoredCheckpoint checkpoint = unread();
+    std::vector<std::int64_t> numbers;
+    for (const BadChunk& chunk : find_bad_chunks(checkpoint, number)) {
+      EXPECT_THAT(chunk.problem, HasSubstr(checkpoint_.manifest.files[number].name));
+      numbers.push_back(chunk.number);
+    }
+    return numbers;
+  };
+  EXPECT_THAT(bad(0), testing::IsEmpty());
+  for (const std::int64_t chunk : {1, 0}) {
+    flip(file(1), checkpoint_.files[1].records[static_cast<std::size_t>(chunk)].address,
+         std::byte{1});
+    EXPECT_THAT(bad(0), testing::IsEmpty());
+    EXPECT_THAT(bad(1), testing::Contains(chunk));
+  }
+  EXPECT_THAT(bad(1), testing::UnorderedElementsAre(0, 1));
+}
+
 TEST_P(FileCheck, SaysWhatIsWrong) {
   const FileEntry& entry = checkpoint_.manifest.files[0];
   flip(file(0), 0, std::byte{1});

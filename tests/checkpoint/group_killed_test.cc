@@ -26,11 +26,12 @@ namespace {
 using testing::HasSubstr;
 
 /// The processes of a job, and their sockets, which are the children's alone.
-std::vector<std::unique_ptr<ChildProcess>> start_job(const std::filesystem::path& root, int ranks) {
+std::vector<std::unique_ptr<ChildProcess>> start_job(const std::string& kind,
+                                                     const std::filesystem::path& root, int ranks) {
   const std::vector<std::vector<int>> mesh = socket_mesh(ranks);
   std::vector<std::unique_ptr<ChildProcess>> job;
   for (std::size_t rank = 0; rank < mesh.size(); ++rank) {
-    std::vector<std::string> command{SHARDWISE_GROUP_PROGRAM, root, std::to_string(rank)};
+    std::vector<std::string> command{SHARDWISE_GROUP_PROGRAM, kind, root, std::to_string(rank)};
     std::vector<int> own;
     for (const int socket : mesh[rank]) {
       command.push_back(std::to_string(socket));
@@ -50,15 +51,17 @@ std::int64_t number_in(const std::string& line) {
   return std::stoll(line.substr(line.find(' ') + 1));
 }
 
-/// The last step that the process says it has saved or restored, and what its last words are.
+/// The step that the process says it has restored, -1 if it does not; the last one that it says it
+/// has saved or restored; and its last words.
 struct Said {
-  std::int64_t step = 0;
+  std::int64_t restored = -1, step = 0;
   std::string last;
 };
 
 Said listen(ChildProcess& process) {
   Said said;
   for (std::string line = process.line(); !line.empty(); line = process.line()) {
+    if (line.starts_with("restored ")) said.restored = number_in(line);
     if (line.starts_with("restored ") || line.starts_with("saved ")) said.step = number_in(line);
     said.last = std::move(line);
   }
@@ -73,7 +76,7 @@ void kill_random_ranks(int kills) {
   for (int round = 0; round < kills; ++round) {
     const int ranks = 2 + static_cast<int>(random() % 3);
     const auto victim = static_cast<std::size_t>(random()) % static_cast<std::size_t>(ranks);
-    const auto job = start_job(root, ranks);
+    const auto job = start_job("root", root, ranks);
     // Half of them while they start and restore, the others in some save.
     const int saves = static_cast<int>(random() % 4);
     if (saves > 0) {
@@ -113,6 +116,56 @@ void kill_random_ranks(int kills) {
   }
   std::cout << kills << " kills, " << known << " steps\n";
 }
+
+// Three hosts that are folders. Each job restores what was certain, with right values: it says so.
+void kill_random_ranks_of_tiers(int kills) {
+  const TempDir dir;
+  constexpr int kProcesses = 3;
+  std::mt19937_64 random(8);
+  std::int64_t known = 0;
+  int in_saves = 0;
+  for (int round = 0; round < kills; ++round) {
+    const auto victim = static_cast<std::size_t>(random() % kProcesses);
+    SCOPED_TRACE(testing::Message() << "round " << round << ", rank " << victim);
+    const auto job = start_job("tiers", dir.path(), kProcesses);
+    // The first job lives until a step is in the durable root: from then on there is one.
+    const int lines = round == 0 ? 5 : static_cast<int>(random() % 4);
+    std::vector<Said> said(kProcesses);
+    for (int line = 0; line < lines; ++line) {
+      const std::string text = job[0]->line();
+      if (text.starts_with("restored ")) said[0].restored = number_in(text);
+      if (text.starts_with("restored ") || text.starts_with("saved ")) {
+        said[0].step = number_in(text);
+      }
+    }
+    in_saves += lines > 0 ? 1 : 0;
+    const auto instant =
+        std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 15'000);
+    while (std::chrono::steady_clock::now() < instant) continue;
+    job[victim]->kill();
+    const std::int64_t before = known;
+    for (std::size_t rank = 0; rank < job.size(); ++rank) {
+      const Said rest = listen(*job[rank]);
+      if (rest.restored >= 0) said[rank].restored = rest.restored;
+      said[rank].step = std::max(said[rank].step, rest.step);
+      known = std::max(known, said[rank].step);
+      EXPECT_TRUE(said[rank].restored < 0 || said[rank].restored >= before)
+          << "rank " << rank << " has restored " << said[rank].restored << " of " << before;
+      if (rank == victim) continue;
+      EXPECT_THAT(rest.last, HasSubstr("failed: "));
+      EXPECT_THAT(rest.last, HasSubstr("rank " + std::to_string(victim)));
+      EXPECT_EQ(job[rank]->status(), 3);
+    }
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(in_saves, kills / 2);
+  EXPECT_GT(known, kills / 2) << "steps were saved in between";
+  std::cout << kills << " kills, " << known << " steps\n";
+}
+
+TEST(GroupKilled, RandomRanksOfTiersAtRandomInstants) { kill_random_ranks_of_tiers(20); }
+
+TEST(GroupKilledNightly, RandomRanksOfTiersAtRandomInstants) { kill_random_ranks_of_tiers(400); }
 
 TEST(GroupKilled, RandomRanksAtRandomInstants) { kill_random_ranks(20); }
 

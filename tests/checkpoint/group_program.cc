@@ -2,19 +2,24 @@
 // which step, and saves one step after another, saying each; it ends where a save fails, saying
 // why.
 //
-//   group_program ROOT RANK SOCKET...      a socket to each rank, -1 for its own
+//   group_program KIND ROOT RANK SOCKET...      a socket to each rank, -1 for its own
+//
+// KIND: "root", one root for all; "tiers", a fast one of each rank in ROOT, and a durable one.
 
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/tiers.h"
 #include "testing/fault_model.h"
 #include "testing/socket_transport.h"
 
@@ -47,15 +52,43 @@ void run(const char* root, const ProcessGroup& group) {
   }
 }
 
+void run_tiers(const std::filesystem::path& root, const ProcessGroup& group) {
+  TieredManager manager(
+      root / ("host" + std::to_string(group.rank())), root / "durable",
+      {.local = {.copies = 1}, .drain_every = 3, .threads = 1, .group = group, .devices = 4});
+  Devices devices(4, {.threads = 1, .group = group.duplicate()});
+  std::vector<TensorRequest> requests;
+  for (const HostTensor& tensor : model(0)) requests.push_back({tensor.name, tensor.spec});
+  std::int64_t step = 0;
+  if (const auto found = manager.latest(addressable_boxes(devices, requests))) {
+    step = found->step.step;
+    const auto arrays = found->open({.threads = 1}).restore(devices, requests);
+    for (std::size_t t = 0; t < arrays.size(); ++t) {
+      if (holds_addressable(arrays[t], model(step)[t])) continue;
+      throw std::runtime_error("the latest step has other values");
+    }
+  }
+  std::cout << "restored " << step << std::endl;
+  for (std::int64_t saves = 0; saves < kMostSaves; ++saves) {
+    ++step;
+    manager.save(step, sources_of(model(step)), {.codec = Codec::none});
+    std::cout << "saved " << step << std::endl;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   std::vector<int> sockets;
-  for (int i = 3; i < argc; ++i) sockets.push_back(std::atoi(argv[i]));
-  const ProcessGroup group(std::make_shared<SocketTransport>(std::atoi(argv[2]), sockets));
+  for (int i = 4; i < argc; ++i) sockets.push_back(std::atoi(argv[i]));
+  const ProcessGroup group(std::make_shared<SocketTransport>(std::atoi(argv[3]), sockets));
   try {
-    run(argv[1], group);
+    if (std::string_view(argv[1]) == "tiers") {
+      run_tiers(argv[2], group);
+    } else {
+      run(argv[2], group);
+    }
     return 0;
   } catch (const std::exception& e) {
     group.abort(e.what());

@@ -166,6 +166,31 @@ TEST(GroupSave, TakesTheTensorsOfPipelineStages) {
   EXPECT_TRUE(holds(CheckpointReader(outcome.stats[0].directory), all));
 }
 
+// No sharding says what a rank has: it lists its boxes, of one tensor none.
+TEST(GroupSave, TakesListedBoxes) {
+  const TempDir dir;
+  const HostTensor a = host_tensor("a", DType::f32, {10, 300}, "1", "-,-", Values::noise, 1),
+                   b = host_tensor("b", DType::i64, {5}, "1", "-", Values::ramp, 2);
+  const auto listed = [&](int rank) {
+    std::vector<TensorSource> sources = sources_of(std::vector<HostTensor>{a, b});
+    for (TensorSource& source : sources) source.sharding.reset();
+    sources[0].boxes = rank == 0 ? std::vector<Box>{Box({0, 0}, {3, 300}), Box({7, 10}, {10, 20})}
+                                 : std::vector<Box>{Box({3, 0}, {7, 300}), Box({7, 0}, {10, 10}),
+                                                    Box({7, 20}, {10, 300})};
+    sources[1].boxes = rank == 0 ? std::vector<Box>{} : std::vector<Box>{Box({0}, {5})};
+    return sources;
+  };
+  GroupSaveOptions options{.ranks = 2, .devices = 2, .sources = listed};
+  const GroupOutcome outcome = group_save(dir.path(), 1, {}, options);
+  ASSERT_THAT(outcome.errors, Each(""));
+  EXPECT_TRUE(verify_checkpoint(dir / "step-00000001").ok());
+  EXPECT_TRUE(holds(CheckpointReader(dir / "step-00000001"), std::vector<HostTensor>{a, b}));
+  options.save.writers = 2;
+  EXPECT_THAT(group_save(dir.path(), 2, {}, options).errors,
+              Each(HasSubstr("tensor \"a\" has boxes, with 2 writers and 1 processes per file: "
+                             "needed is 1 of each")));
+}
+
 TEST(GroupSave, SaysThatNeighboursHaveOtherTensors) {
   const TempDir dir;
   const auto save = [&](int without) {

@@ -322,10 +322,10 @@ TEST_F(Tiers, ASaveLooksAtEachFileBeforeItCommits) {
   }
 }
 
-/// Changes a byte in the middle of a file, which keeps its size.
-void flip(const fs::path& path) {
+/// Changes a byte in the middle of a file, which keeps its size, or so far before it.
+void flip(const fs::path& path, std::size_t before = 0) {
   std::vector<std::byte> bytes = file_bytes(path);
-  bytes[bytes.size() / 2] ^= std::byte{1};
+  bytes[bytes.size() / 2 - before] ^= std::byte{1};
   fs::permissions(path, fs::perms::owner_all);
   std::ofstream(path, std::ios::binary)
       .write(reinterpret_cast<const char*>(bytes.data()),
@@ -336,7 +336,8 @@ void flip(const fs::path& path) {
 class DamagedTiers : public Tiers {
  protected:
   static std::vector<HostTensor> at_step(std::int64_t step) {
-    return model(Mesh::parse("data=4,model=3"), "data,model", static_cast<std::uint64_t>(step));
+    // No value of a step is one of another step.
+    return model(Mesh::parse("data=4,model=3"), "data,model", static_cast<std::uint64_t>(step * 3));
   }
 
   void SetUp() override {
@@ -404,6 +405,29 @@ TEST_F(DamagedTiers, AFlippedBitInOnesOwnFileIsHealedByTheCopy) {
   }
 }
 
+TEST_F(DamagedTiers, TwoBadCopiesAreOneGoodOneTogether) {
+  const fs::path own = step_4(1) / file_of(1), other = step_4(copy_of(1)) / file_of(1);
+  const std::vector<std::byte> good = file_bytes(own);
+  flip(own);
+  flip(other, 40'000);  // another tensor's chunk
+  expect_step(Tier::fast, 4, "of the fast tier");
+  EXPECT_EQ(file_bytes(own), good);
+  EXPECT_EQ(file_bytes(other), good);
+}
+
+TEST_F(DamagedTiers, TheDurableStepHasTheChunksThatNoHostHas) {
+  for (int rank = 0; rank < 3; ++rank) {
+    fs::remove_all(step_4(rank));
+    const fs::path step_3 = step_4(rank).parent_path() / "step-00000003";
+    for (const std::size_t before : {std::size_t{0}, std::size_t{40'000}}) {
+      if (fs::exists(step_3 / file_of(1))) flip(step_3 / file_of(1), before);
+    }
+  }
+  expect_step(Tier::fast, 3, "step 3 of the fast tier");
+  fs::remove_all(durable() / "step-00000003");
+  expect_step(Tier::fast, 3, "step 3 of the fast tier");
+}
+
 // The rank's host is lost, and the copy that another one has is bad; so is the durable root newer
 // than what is left.
 TEST_F(DamagedTiers, AStepWithNoGoodCopyIsPassedOverForTheDurableOne) {
@@ -413,6 +437,26 @@ TEST_F(DamagedTiers, AStepWithNoGoodCopyIsPassedOverForTheDurableOne) {
   fs::remove_all(host(0) / "process-00000/step-00000003");
   fs::remove_all(host(1) / "process-00001/step-00000003");
   expect_step(Tier::durable, 3, "step 3 of the durable tier; not step 4 of the fast tier");
+}
+
+TEST_F(DamagedTiers, AStepThatWasPassedOverIsReplacedWhenItIsSavedAgain) {
+  flip(step_4(copy_of(1)) / file_of(1));
+  flip(step_4(1) / file_of(1));
+  const auto errors =
+      on_ranks(3, 1, {.local = {.copies = 1}}, [&](Devices& devices, TieredManager& tiers) {
+        const auto requests = requests_for(at_step(3), Mesh::line(12), "0,-");
+        expect_latest(devices, tiers, Tier::fast, 3, at_step(3), requests);
+        tiers.save(4, sources_of(at_step(5)));
+        tiers.close();
+        expect_latest(devices, tiers, Tier::fast, 4, at_step(5), requests);
+        try {
+          tiers.save(4, sources_of(at_step(5)));
+          ADD_FAILURE() << "it is whole";
+        } catch (const Error& e) {
+          EXPECT_THAT(std::string(e.what()), HasSubstr("step 4"));
+        }
+      });
+  EXPECT_THAT(errors, Each(""));
 }
 
 TEST_F(DamagedTiers, FilesOfAnyKindInPlaceOfAShardFileAreNoCopies) {

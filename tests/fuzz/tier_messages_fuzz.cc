@@ -10,6 +10,7 @@
 #include "fuzz/require.h"
 #include "shardwise/checkpoint/detail/tiers/assembly.h"
 #include "shardwise/checkpoint/detail/tiers/inventory.h"
+#include "shardwise/checkpoint/detail/tiers/mending.h"
 #include "shardwise/checkpoint/detail/together/packer.h"
 #include "shardwise/shard/error.h"
 
@@ -31,12 +32,17 @@ void decode_and_encode(const Bytes& message, bool in_any_order, Decode&& decode)
 
 void run(std::span<const std::byte> input) {
   const Bytes message = detail::sealed(Bytes(input.begin() + 1, input.end()));
-  if (std::to_integer<unsigned>(input.front()) % 2 == 0) {
+  const unsigned kind = std::to_integer<unsigned>(input.front()) % 3;
+  if (kind == 0) {
     // Steps and files are sorted when they are printed.
     decode_and_encode(message, true, detail::decode_inventory);
-  } else {
+  } else if (kind == 1) {
     decode_and_encode(message, false, [](std::span<const std::byte> bytes) {
       return detail::decode_assembly_state(bytes, 4, 3);
+    });
+  } else {
+    decode_and_encode(message, false, [](std::span<const std::byte> bytes) {
+      return detail::decode_asks(bytes, 4);
     });
   }
 }

@@ -11,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "shardwise/runtime/process/detail/mailbox.h"
 #include "shardwise/runtime/process/transport.h"
 
 namespace shardwise {

@@ -92,6 +92,16 @@ struct DuOptions {
 };
 int run_du(const DuOptions& options);
 
+struct TiersOptions {
+  std::vector<std::string> roots;
+  std::string durable, to;  ///< empty: none
+  std::optional<std::int64_t> step;
+  bool verify = false;
+  bool json = false;
+};
+/// Status 1 if no step is whole, or what was verified is damaged.
+int run_tiers(const TiersOptions& options);
+
 struct RmOptions {
   std::string root;
   std::vector<std::int64_t> steps;

@@ -48,20 +48,33 @@ void check_structure(const StoredCheckpoint& checkpoint, std::size_t file,
                   read);
 }
 
-void check_file(StoredCheckpoint& checkpoint, std::size_t file) {
+std::vector<BadChunk> find_bad_chunks(StoredCheckpoint& checkpoint, std::size_t file) {
   load_file(checkpoint, file);
   check_structure(checkpoint, file);
+  std::vector<BadChunk> bad;
   std::vector<std::byte> stored;
   for (const auto& [tensor, piece] : pieces_in_file(checkpoint.manifest.tensors, file)) {
     const std::int64_t chunks = num_chunks(checkpoint.manifest.tensors[tensor].pieces[piece]);
     for (std::int64_t c = 0; c < chunks; ++c) {
-      const ChunkRecord& record = checkpoint.record({tensor, piece, c});
+      const ChunkId id{tensor, piece, c};
+      const ChunkRecord& record = checkpoint.record(id);
       stored.resize(static_cast<std::size_t>(record.stored_bytes));
-      checkpoint.files->at(checkpoint.file_of({tensor, piece, c}))
-          ->read_at(record.address, stored.data(), stored.size());
-      check_chunk_hash(checkpoint, {tensor, piece, c}, hash64(stored.data(), stored.size()));
+      try {
+        checkpoint.files->at(checkpoint.file_of(id))
+            ->read_at(record.address, stored.data(), stored.size());
+        check_chunk_hash(checkpoint, id, hash64(stored.data(), stored.size()));
+      } catch (const Error& e) {
+        if (e.code() != ErrorCode::corrupt && e.code() != ErrorCode::io) throw;
+        bad.push_back({checkpoint.piece(id).first_chunk + c, e.what()});
+      }
     }
   }
+  return bad;
+}
+
+void check_file(StoredCheckpoint& checkpoint, std::size_t file) {
+  const std::vector<BadChunk> bad = find_bad_chunks(checkpoint, file);
+  if (!bad.empty()) throw Error(ErrorCode::corrupt, bad.front().problem);
 }
 
 }  // namespace shardwise::detail

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/storage/file.h"
@@ -25,9 +26,18 @@ void check_structure(File& file, const std::string& path, const FileEntry& entry
 void check_structure(const StoredCheckpoint& checkpoint, std::size_t file,
                      const ReadFunction& read = nullptr);
 
+/// A chunk whose stored bytes cannot be read or are not those that were written.
+struct BadChunk {
+  std::int64_t number;  ///< of its record in the file's table
+  std::string problem;
+};
+
 /// Compares the size of a shard file, and the hashes of its tables, of HDF5's own bytes and of the
-/// stored bytes of every chunk. What is between chunks means nothing and is not read. Throws as
-/// above.
+/// stored bytes of every chunk, and gives the chunks that are bad. What is between chunks means
+/// nothing and is not read. Throws as above if anything else is bad.
+std::vector<BadChunk> find_bad_chunks(StoredCheckpoint& checkpoint, std::size_t file);
+
+/// The same, but throws corrupt for a bad chunk, too.
 void check_file(StoredCheckpoint& checkpoint, std::size_t file);
 
 }  // namespace shardwise::detail

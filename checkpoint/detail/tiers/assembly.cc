@@ -11,6 +11,7 @@
 #include "shardwise/checkpoint/detail/read/read_plan.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
+#include "shardwise/checkpoint/detail/root/exchange.h"
 #include "shardwise/checkpoint/detail/together/file_transfer.h"
 #include "shardwise/checkpoint/detail/together/packer.h"
 #include "shardwise/shard/error.h"
@@ -70,9 +71,9 @@ std::vector<std::size_t> files_with(const Manifest& manifest, std::span<const Te
 /// One call of assemble().
 class Assembly {
  public:
-  Assembly(const ProcessGroup& group, FileSystem& file_system, fs::path own,
+  Assembly(const ProcessGroup& group, FileSystem& file_system, const AssemblyPlaces& places,
            const Inventory& inventory, const std::pair<const SavedStep, StepHolders>& step,
-           std::span<const TensorBox> needed);
+           const NeededBoxes& needed);
 
   AssembledStep run();
 
@@ -82,17 +83,19 @@ class Assembly {
   std::string apply(std::span<const AssemblyState> states);
   std::vector<FileTransfer> transfers_for(std::span<const AssemblyState> states) const;
   void take(std::span<const FileTransfer> transfers);
+  bool mend_drafts();
+  void put_in_place(const fs::path& staged, const fs::path& place);
   void publish();
   std::int64_t number_of(const std::string& name) const;
   const std::string& name_of(std::int64_t file) const {
     return manifest_.files[static_cast<std::size_t>(file)].name;
   }
-  void check(StoredCheckpoint& checkpoint, std::int64_t file, int holder);
+  bool check(StoredCheckpoint& checkpoint, std::int64_t file, int holder);
   Attempt& staging();
 
   const ProcessGroup& group_;
   FileSystem& files_;
-  const fs::path own_;
+  const AssemblyPlaces& places_;
   const SavedStep& step_;
   StepHolders holders_;
   HeldFiles held_;
@@ -102,28 +105,34 @@ class Assembly {
   std::vector<fs::path> leftovers_;
   std::optional<Attempt> staging_;  // what is taken comes here first
   std::set<std::int64_t> missing_, staged_;
-  std::vector<BadCopy> bad_;  // not told yet
+  std::vector<Draft> drafts_;                               // taken or own, with bad chunks
+  std::set<std::pair<std::int64_t, int>> with_bad_chunks_;  // copies; the same on all processes
+  std::vector<BadCopy> bad_;                                // not told yet
   AssembledStep result_;
 };
 
-Assembly::Assembly(const ProcessGroup& group, FileSystem& file_system, fs::path own,
+Assembly::Assembly(const ProcessGroup& group, FileSystem& file_system, const AssemblyPlaces& places,
                    const Inventory& inventory, const std::pair<const SavedStep, StepHolders>& step,
-                   std::span<const TensorBox> needed)
+                   const NeededBoxes& needed)
     : group_(group),
       files_(file_system),
-      own_(std::move(own)),
+      places_(places),
       step_(step.first),
       holders_(step.second),
       held_(inventory.steps.contains(step.first) ? inventory.steps.at(step.first) : HeldFiles()),
       text_(manifest_text(group, step_, holders_, held_.manifest)),
       manifest_(parse_manifest(text_, fmt::format("manifest of step {}", step_.step))) {
   if (manifest_.step == kNoStep) manifest_.step = step_.step;
-  for (const std::size_t file : files_with(manifest_, needed)) {
+  for (std::int64_t file = 0; !needed && file < std::ssize(manifest_.files); ++file) {
+    missing_.insert(file);
+  }
+  for (const std::size_t file :
+       needed ? files_with(manifest_, needed(text_)) : std::vector<std::size_t>()) {
     missing_.insert(static_cast<std::int64_t>(file));
   }
   // The newest of them is the last one.
   for (const fs::path& directory : held_.directories) {
-    if (directory.parent_path() == own_) directory_ = directory;
+    if (directory.parent_path() == places_.own) directory_ = directory;
   }
 }
 
@@ -131,12 +140,24 @@ std::int64_t Assembly::number_of(const std::string& name) const {
   return std::ranges::find(manifest_.files, name, &FileEntry::name) - manifest_.files.begin();
 }
 
-void Assembly::check(StoredCheckpoint& checkpoint, std::int64_t file, int holder) {
+/// Says whether the file is whole or a draft now.
+bool Assembly::check(StoredCheckpoint& checkpoint, std::int64_t file, int holder) {
   try {
-    check_file(checkpoint, static_cast<std::size_t>(file));
+    const std::vector<BadChunk> bad = find_bad_chunks(checkpoint, static_cast<std::size_t>(file));
+    if (!bad.empty()) {
+      Draft draft{checkpoint.directory, file, {}};
+      for (const BadChunk& chunk : bad) draft.bad.push_back(chunk.number);
+      std::ranges::sort(draft.bad);
+      std::string problem = bad.front().problem;
+      if (bad.size() > 1) problem += fmt::format("; {} chunks are bad", bad.size());
+      bad_.push_back({file, holder, std::move(problem), std::ssize(bad)});
+      drafts_.push_back(std::move(draft));
+    }
     missing_.erase(file);
+    return true;
   } catch (const Error& e) {
     bad_.push_back({file, holder, e.what()});
+    return false;
   }
 }
 
@@ -162,6 +183,11 @@ std::string Assembly::apply(std::span<const AssemblyState> states) {
   std::map<std::int64_t, std::string> problems;
   for (const AssemblyState& state : states) {
     for (const BadCopy& copy : state.bad) {
+      if (copy.bad_chunks > 0) {  // what else it has is of use
+        const bool is_new = with_bad_chunks_.emplace(copy.file, copy.holder).second;
+        if (is_new) result_.damaged.push_back(copy.problem);
+        continue;
+      }
       problems[copy.file] = copy.problem;
       if (!forgotten.emplace(copy.file, copy.holder).second) continue;
       result_.damaged.push_back(copy.problem);
@@ -206,7 +232,7 @@ std::vector<FileTransfer> Assembly::transfers_for(std::span<const AssemblyState>
 
 Attempt& Assembly::staging() {
   if (!staging_) {
-    staging_.emplace(files_, own_, step_.step, leftovers_);
+    staging_.emplace(files_, places_.own, step_.step, leftovers_);
     write_whole_file(files_, staging_->directory() / kManifestName,
                      std::as_bytes(std::span(text_)));
   }
@@ -231,8 +257,7 @@ void Assembly::take(std::span<const FileTransfer> transfers) {
            fmt::format("take {} from rank {}: {}", transfer.name, transfer.from, at->problem)});
       continue;
     }
-    check(checkpoint, file, transfer.from);
-    if (missing_.contains(file)) continue;
+    if (!check(checkpoint, file, transfer.from)) continue;
     staged_.insert(file);
     ++result_.files_taken;
     result_.bytes_taken += transfer.bytes;
@@ -258,6 +283,28 @@ bool Assembly::take_missing() {
   }
 }
 
+/// False if a chunk is nowhere.
+bool Assembly::mend_drafts() {
+  if (with_bad_chunks_.empty()) return true;
+  const Mended mended = mend(group_, files_, places_.sources, manifest_,
+                             drafts_.empty() ? fs::path() : staging().directory(), drafts_);
+  for (const Draft& draft : drafts_) staged_.insert(draft.file);
+  result_.mended = mended.from;
+  result_.problem = mended.problem;
+  return result_.problem.empty();
+}
+
+/// What is there, some of which may be of use, is removed with the attempt.
+void Assembly::put_in_place(const fs::path& staged, const fs::path& place) {
+  try {
+    return files_.rename(staged, place);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::already_exists) throw;
+  }
+  fs::path aside = staged;
+  exchange_by_any_means(files_, staged, place, aside += ".bad");
+}
+
 void Assembly::publish() {
   if (!directory_) {
     files_.sync_directory(staging().directory());
@@ -266,15 +313,14 @@ void Assembly::publish() {
   }
   result_.directory = *directory_;
   for (const std::int64_t file : staged_) {
-    files_.remove(*directory_ / name_of(file));  // a bad one
-    files_.rename(staging_->directory() / name_of(file), *directory_ / name_of(file));
+    put_in_place(staging_->directory() / name_of(file), *directory_ / name_of(file));
   }
   if (!staged_.empty()) files_.sync_directory(*directory_);
 }
 
 AssembledStep Assembly::run() {
   check_own_files();
-  if (take_missing()) publish();
+  if (take_missing() && mend_drafts()) publish();
   return std::move(result_);
 }
 
@@ -287,6 +333,7 @@ Bytes encode(const AssemblyState& state) {
     packer.number(copy.file);
     packer.number(std::int64_t{copy.holder});
     packer.text(copy.problem);
+    packer.number(copy.bad_chunks);
   }
   packer.number(std::uint64_t{state.missing.size()});
   for (const std::int64_t file : state.missing) packer.number(file);
@@ -309,6 +356,7 @@ AssemblyState decode_assembly_state(std::span<const std::byte> message, std::int
     unpacker.require(0 <= holder && holder < processes, "found a rank that there is not");
     copy.holder = static_cast<int>(holder);
     copy.problem = unpacker.text();
+    copy.bad_chunks = unpacker.integer(0);
   }
   for (std::uint64_t left = unpacker.number(); left > 0; --left) {
     const std::int64_t file = file_number();
@@ -320,11 +368,11 @@ AssemblyState decode_assembly_state(std::span<const std::byte> message, std::int
   return state;
 }
 
-AssembledStep assemble(const ProcessGroup& group, FileSystem& file_system, const fs::path& own,
-                       const Inventory& inventory,
+AssembledStep assemble(const ProcessGroup& group, FileSystem& file_system,
+                       const AssemblyPlaces& places, const Inventory& inventory,
                        const std::pair<const SavedStep, StepHolders>& step,
-                       std::span<const TensorBox> needed) {
-  return Assembly(group, file_system, own, inventory, step, needed).run();
+                       const NeededBoxes& needed) {
+  return Assembly(group, file_system, places, inventory, step, needed).run();
 }
 
 }  // namespace shardwise::detail

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -10,13 +11,15 @@
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/tiers/inventory.h"
+#include "shardwise/checkpoint/detail/tiers/mending.h"
 #include "shardwise/checkpoint/tiers.h"
 #include "shardwise/runtime/process/process_group.h"
 #include "shardwise/storage/file.h"
 
 // A step of the fast tier, put together from what the hosts have of it. Each process
 // compares the hashes of all bytes that mean something in the files that it needs, its own ones,
-// too; instead of a bad one it takes another copy.
+// too. Instead of a bad chunk it takes the same bytes from elsewhere (mending.h); instead of a copy
+// whose tables or HDF5's own bytes are bad, another copy.
 namespace shardwise::detail {
 
 /// A copy of a file that a process found to be bad.
@@ -24,6 +27,7 @@ struct BadCopy {
   std::int64_t file;  ///< its number in the manifest
   int holder;         ///< whose it is
   std::string problem;
+  std::int64_t bad_chunks = 0;  ///< if nothing else is bad; 0: the copy is of no use
 
   bool operator==(const BadCopy&) const = default;
 };
@@ -48,17 +52,24 @@ struct AssembledStep {
   std::filesystem::path directory;  ///< of this process; it has the files that were needed
   std::int64_t files_taken = 0;
   std::uint64_t bytes_taken = 0;
-  std::vector<std::string> damaged;  ///< what is wrong with each copy that was not used
+  std::vector<std::string> damaged;  ///< what is wrong with each copy that was found bad
+  std::vector<std::string> mended;   ///< what bad chunks of this process's files were replaced by
   std::string problem;               ///< why the step cannot be had; else empty
 };
 
+struct AssemblyPlaces {
+  std::filesystem::path own;  ///< the directory of this process's steps
+  MendingSources sources;
+};
+
 /// The step on all processes, which call it together: each then has the files with its `needed`
-/// boxes in its directory `own`. A committed directory gets whole, checked files by renaming, and
+/// boxes in its directory `own`; all files, if there is no function. A
+/// committed directory gets whole, checked files by renaming, and
 /// nothing else. Throws not_found and invalid_argument if `needed` does not fit the step, io, and
 /// cancelled if another process fails.
 AssembledStep assemble(const ProcessGroup& group, FileSystem& file_system,
-                       const std::filesystem::path& own, const Inventory& inventory,
+                       const AssemblyPlaces& places, const Inventory& inventory,
                        const std::pair<const SavedStep, StepHolders>& step,
-                       std::span<const TensorBox> needed);
+                       const NeededBoxes& needed);
 
 }  // namespace shardwise::detail

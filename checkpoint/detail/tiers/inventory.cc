@@ -68,12 +68,14 @@ int process_of_directory(std::string_view name) {
   return is_one && name == process_directory(rank) ? rank : -1;
 }
 
-Inventory take_inventory(FileSystem& file_system, const std::filesystem::path& fast) {
+Inventory take_inventory(FileSystem& file_system, std::span<const std::filesystem::path> roots) {
   Inventory inventory;
-  for (const std::string& process : file_system.list(fast)) {
-    if (process_of_directory(process) < 0) continue;
-    for (const StepName& name : committed_names(file_system, fast / process)) {
-      add_step(file_system, fast / process / to_string(name), name, inventory);
+  for (const std::filesystem::path& fast : roots) {
+    for (const std::string& process : file_system.list(fast)) {
+      if (process_of_directory(process) < 0) continue;
+      for (const StepName& name : committed_names(file_system, fast / process)) {
+        add_step(file_system, fast / process / to_string(name), name, inventory);
+      }
     }
   }
   return inventory;

@@ -43,10 +43,10 @@ struct Inventory {
   std::vector<std::string> damaged;  ///< what is wrong with each manifest that was passed over
 };
 
-/// What is in all directories of processes under the fast root. A file of another size than its
-/// manifest says does not count, and a directory whose manifest is damaged is passed over. Throws
-/// io.
-Inventory take_inventory(FileSystem& file_system, const std::filesystem::path& fast);
+/// What is in all directories of processes under the fast roots that a process sees. A file of
+/// another size than its manifest says does not count, and a directory whose manifest is damaged is
+/// passed over. Throws io.
+Inventory take_inventory(FileSystem& file_system, std::span<const std::filesystem::path> roots);
 
 /// What a process tells of its inventory. decode_inventory() may be given any bytes: it throws
 /// corrupt or invalid_argument unless they are such a message, as it was sent; what it gives has no

@@ -530,10 +530,11 @@ void check_save(std::int64_t step, std::span<const TensorSource> tensors,
   }
   check_sources(tensors);
   for (const TensorSource& tensor : tensors) {
-    if (!tensor.boxes) continue;
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("save: tensor {:?} has boxes, which only write_shards takes", tensor.name));
+    if (!tensor.boxes || (options.writers == 1 && options.processes_per_file == 1)) continue;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("save: tensor {:?} has boxes, with {} writers and {} processes per "
+                            "file: needed is 1 of each",
+                            tensor.name, options.writers, options.processes_per_file));
   }
   check_json({.user_json = options.user_json,
               .objects_json = options.objects_json,

@@ -62,14 +62,18 @@ def load(path: FilePath, state: Mapping[str, Any], *, strict: bool = True, unuse
     check_choice("unused", unused, ("error", "warn", "ignore"))
     rank = (auto() if group is None else group).rank
     with Checkpoint(path, threads=threads, rename=rename, cast=cast, transpose=transpose, split=split, join=join) as checkpoint:
-        target = Target(checkpoint, state, rank, strict, skip_mismatched, resize)
-        target.check(unused)
-        loaded = Loaded(target.fill())
-        loaded.tensors, loaded.objects, loaded.bytes = target.tensors, target.objects, target.reads.bytes
-        loaded.missing, loaded.unused, loaded.skipped = target.missing, target.unused, target.skipped
-        log.info("loaded %s: %d tensors, %d objects, %.1f MiB; %d names missing, %d unused", checkpoint.path, loaded.tensors,
-                 loaded.objects, loaded.bytes / 2**20, len(loaded.missing), len(loaded.unused))
-        return loaded
+        return filled(checkpoint, Target(checkpoint, state, rank, strict, skip_mismatched, resize), unused)
+
+
+def filled(checkpoint: Checkpoint, target: Target, unused: str) -> Loaded:
+    """What load() gives when the target is filled."""
+    target.check(unused)
+    loaded = Loaded(target.fill())
+    loaded.tensors, loaded.objects, loaded.bytes = target.tensors, target.objects, target.reads.bytes
+    loaded.missing, loaded.unused, loaded.skipped = target.missing, target.unused, target.skipped
+    log.info("loaded %s: %d tensors, %d objects, %.1f MiB; %d names missing, %d unused", checkpoint.path, loaded.tensors,
+             loaded.objects, loaded.bytes / 2**20, len(loaded.missing), len(loaded.unused))
+    return loaded
 
 
 def load_state_dict(path: FilePath, names: str | Iterable[str] | None = None, *, device: Any = "cpu",

@@ -201,6 +201,7 @@ class Managed:
     before: Callable[[int], None] = lambda size: None  #: with the bytes of this rank's values
     progress: ProgressFunction = lambda done, total: None
     after: Callable[[SaveStats], None] = lambda stats: None  #: when it is committed
+    write: Callable[..., SaveStats] = write_together  #: what the ranks have agreed on
 
 
 def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any], replicas: str,
@@ -221,8 +222,8 @@ def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any
         if value:
             extra[key] = value
     plan = Plan(collected.sources, collected.objects, agreed["aliases"], extra=extra)
-    stats = write_together(call, path, plan, group, list(range(group.size + 1)), user=collected.user, progress=told,
-                           **options)
+    stats = managed.write(call, path, plan, group, list(range(group.size + 1)), user=collected.user, progress=told,
+                          **options)
     managed.after(stats)
     return stats
 

@@ -477,13 +477,25 @@ class Target:
 
     def _read(self, name: str, target: torch.Tensor) -> None:
         stored = self.checkpoint[name]
-        dtype = TORCH[stored.dtype_name]
+        for shard, held in self._held(name, target):
+            self.reads.add(stored.number, shard.begin, shard.local.detach()[tuple(map(slice, held))], TORCH[stored.dtype_name])
+
+    def _held(self, name: str, target: torch.Tensor) -> Iterable[tuple[Shard, list[int]]]:
+        """The parts of a target, and what of each is stored."""
         shards = (self._layouts.of(target, name).shards if isinstance(target, DTensor)
                   else [Shard((0,) * target.ndim, target.detach())])
         for shard in shards:
-            held = [min(extent, there - begin) for extent, there, begin in zip(shard.local.shape, stored.shape, shard.begin)]
+            held = [min(extent, there - begin)
+                    for extent, there, begin in zip(shard.local.shape, self.checkpoint[name].shape, shard.begin)]
             if all(extent > 0 for extent in held):
-                self.reads.add(stored.number, shard.begin, shard.local.detach()[tuple(map(slice, held))], dtype)
+                yield shard, held
+
+    def boxes(self) -> list[tuple[int, tuple[int, ...], list[int]]]:
+        """What fill() is going to read: numbers of tensors, and where each box begins and its shape."""
+        on_meta = {place: leaf for taken in self._modules.values() for place, leaf in taken.leaves.items()}
+        return [(self.checkpoint[name].number, shard.begin, held)
+                for name, target in [*self._fills, *((name, on_meta[place]) for name, place in self._later)]
+                for shard, held in self._held(name, target)]
 
     def _give(self, value: Any, filled: Any) -> None:
         if isinstance(value, torch.optim.Optimizer) and self._is_of_fsdp1(value):

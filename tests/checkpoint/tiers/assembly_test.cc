@@ -72,18 +72,20 @@ class AssembleTest : public testing::Test {
           const int rank = transport->rank();
           const ProcessGroup group(std::move(transport), std::chrono::minutes(1));
           fs::create_directories(own(rank));
-          const Inventory inventory = take_inventory(*posix_file_system(), fast(rank));
+          const Inventory inventory = take_inventory(*posix_file_system(), std::vector{fast(rank)});
           const AllInventories all = gather_inventories(group, inventory);
           ASSERT_EQ(all.steps.size(), 1u);
           const auto r = static_cast<std::size_t>(rank);
-          outcome.steps[r] = assemble(group, *posix_file_system(), own(rank), inventory,
-                                      *all.steps.begin(), needed[r]);
+          outcome.steps[r] =
+              assemble(group, *posix_file_system(), {own(rank), {{fast(rank)}, durable_}},
+                       inventory, *all.steps.begin(), [&](std::string_view) { return needed[r]; });
         });
     return outcome;
   }
 
   const HandMadeCheckpoint checkpoint_ = made_of_three();
   const TempDir dir_;
+  const fs::path durable_ = dir_ / "durable";
   const std::vector<TensorBox> all_{{"a", Box({0}, {8})}, {"b", Box({0}, {4})}};
 };
 

@@ -56,7 +56,7 @@ class TakeInventory : public testing::Test {
     fs::create_directories(dir_ / process);
     return checkpoint.write(dir_ / process);
   }
-  Inventory taken() const { return take_inventory(*posix_file_system(), dir_.path()); }
+  Inventory taken() const { return take_inventory(*posix_file_system(), std::vector{dir_.path()}); }
 
   const TempDir dir_;
 };

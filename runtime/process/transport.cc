@@ -1,4 +1,4 @@
-#include "shardwise/runtime/process/detail/mailbox.h"
+#include "shardwise/runtime/process/transport.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,58 @@
+#include "shardwise/checkpoint/detail/tiers/newest_fast.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+#include <utility>
+
+#include "shardwise/checkpoint/detail/format/step_name.h"
+#include "shardwise/checkpoint/detail/tiers/inventory.h"
+
+namespace shardwise::detail {
+
+std::optional<TierStep> newest_fast(const ProcessGroup& group, FileSystem& file_system,
+                                    const AssemblyPlaces& places, StepRange range,
+                                    const NeededBoxes& needed, PassedOver& passed_over) {
+  const Inventory inventory = take_inventory(file_system, places.sources.fast);
+  const AllInventories all = gather_inventories(group, inventory);
+  passed_over.damaged = all.damaged;
+  using Entry = std::pair<const SavedStep, StepHolders>;
+  std::vector<const Entry*> entries;
+  for (const Entry& entry : all.steps) {
+    const std::int64_t step = entry.first.step;
+    if (range.least <= step && step <= range.most) entries.push_back(&entry);
+  }
+  std::ranges::sort(entries, std::ranges::greater(), [](const Entry* entry) {
+    return std::tie(entry->first.step, entry->second.generation, entry->first.id);
+  });
+  for (const Entry* entry : entries) {
+    const auto& [step, holders] = *entry;
+    passed_over.numbers.insert(step.step);
+    if (!holders.is_whole()) {
+      passed_over.steps.push_back(
+          fmt::format("step {} of the fast tier: {} of {} shard files are nowhere", step.step,
+                      holders.num_files - std::ssize(holders.of), holders.num_files));
+      continue;
+    }
+    AssembledStep found = assemble(group, file_system, places, inventory, *entry, needed);
+    passed_over.damaged.insert(passed_over.damaged.end(), found.damaged.begin(),
+                               found.damaged.end());
+    if (!found.problem.empty()) {
+      passed_over.steps.push_back(
+          fmt::format("step {} of the fast tier: {}", step.step, found.problem));
+      continue;
+    }
+    passed_over.numbers.erase(step.step);
+    const auto name = parse_step_name(found.directory.filename().string());
+    return TierStep{.tier = Tier::fast,
+                    .step = {step.step, name->generation, found.directory},
+                    .files_taken = found.files_taken,
+                    .bytes_taken = found.bytes_taken,
+                    .mended = std::move(found.mended)};
+  }
+  return std::nullopt;
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,216 @@
+"""Messages between the processes of a job that carry checkpoints' bytes: sockets, as `_core.Link` needs them.
+
+Each process listens. One connection goes from a process to each other one that it has something to send to, made when it
+first has; so each carries messages one way. Both ends prove that they know a key of the job (HMAC), which rank 0 draws and
+the group's store carries. Frames are bytes of bounded length: nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import secrets
+import socket
+import struct
+import threading
+import time
+from multiprocessing import connection
+
+
+from . import _core
+from ._errors import IOFailed
+from .group import DEADLINE, Group
+
+# What a frame is, its channel, and its number or nothing; then its bytes.
+_HEADER = struct.Struct("<BQQ")
+_MESSAGE, _ABORT = 0, 1
+
+# A manifest has 1 GiB at most, and so has a list of several.
+_MOST_BYTES = (4 << 30) + 4096
+_HANDSHAKE_SECONDS = 30.0
+
+Frame = tuple[int, int, int, bytes]
+
+
+def own_address() -> str:
+    """The address of the interface that leads to the job's master, or by which this host knows itself."""
+    master = os.environ.get("MASTER_ADDR")
+    if master:
+        try:
+            family, _, _, _, there = socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(there)  # sends nothing
+                return str(probe.getsockname()[0])
+        except OSError:
+            pass
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"
+
+
+class _Line:
+    """What goes to one process, by a thread of its own: whoever sends does not wait."""
+
+    def __init__(self, rank: int, to: int, address: tuple[str, int], key: bytes) -> None:
+        self._rank, self._to, self._address, self._key = rank, to, address, key
+        self._frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._left = 0
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name=f"shardwise sends to rank {to}", daemon=True)
+        self._thread.start()
+
+    def put(self, frame: Frame) -> None:
+        if self.error is not None:
+            raise IOFailed(f"the connection to rank {self._to} at {self._address[0]} has failed: {self.error}")
+        with self._changed:
+            self._left += 1
+        self._frames.put(frame)
+
+    def flush(self, end: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._left == 0 or self.error is not None, max(0.0, end - time.monotonic()))
+
+    def close(self, seconds: float) -> None:
+        """Waits so long until all is sent."""
+        self._frames.put(None)
+        self._thread.join(seconds)
+
+    def _work(self) -> None:
+        try:
+            with connection.Client(self._address, authkey=self._key) as there:
+                there.send_bytes(struct.pack("<I", self._rank))
+                while (frame := self._frames.get()) is not None:
+                    there.send_bytes(_HEADER.pack(*frame[:3]) + frame[3])
+                    with self._changed:
+                        self._left -= 1
+                        self._changed.notify_all()
+        except Exception as error:  # noqa: BLE001 - told by the next put()
+            with self._changed:
+                self.error = error
+                self._changed.notify_all()
+
+
+class _Sender:
+    """All lines of a process. Knows nothing of its link, which holds the methods of this object."""
+
+    def __init__(self, rank: int, addresses: list[tuple[str, int]], key: bytes) -> None:
+        self._rank, self._addresses, self._key = rank, addresses, key
+        self._lines: dict[int, _Line] = {}
+        self._lock = threading.Lock()
+
+    def _line(self, to: int) -> _Line:
+        with self._lock:
+            line = self._lines.get(to)
+            if line is None:
+                line = self._lines[to] = _Line(self._rank, to, self._addresses[to], self._key)
+            return line
+
+    def send(self, to: int, channel: int, number: int, message: bytes) -> None:
+        self._line(to).put((_MESSAGE, channel, number, message))
+
+    def abort(self, channel: int, reason: str) -> None:
+        for to in range(len(self._addresses)):
+            if to == self._rank:
+                continue
+            try:
+                self._line(to).put((_ABORT, channel, 0, reason.encode(errors="backslashreplace")))
+            except IOFailed:
+                pass
+
+    def flush(self, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        with self._lock:
+            lines = list(self._lines.values())
+        return all([line.flush(end) for line in lines])
+
+    def close(self) -> None:
+        end = time.monotonic() + _HANDSHAKE_SECONDS
+        with self._lock:
+            lines, self._lines = list(self._lines.values()), {}
+        for line in lines:
+            line.close(max(0.0, end - time.monotonic()))
+
+
+class Links:
+    """The processes of a group, connected. Every rank makes it; `link` is what the core takes. Close it when the core has
+    no more use for it."""
+
+    def __init__(self, group: Group, deadline: float = DEADLINE, address: str | None = None) -> None:
+        """address: by which the other processes reach this one; None: own_address()."""
+        address = own_address() if address is None else address
+        family = socket.getaddrinfo(address, None)[0][0]
+        self._listener = socket.create_server((address, 0), family=family, backlog=max(16, group.size))
+        self._connections: set[connection.Connection] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        try:
+            own = json.dumps([address, self._listener.getsockname()[1]]).encode()
+
+            def merge(said: list[bytes]) -> bytes:
+                return json.dumps([secrets.token_hex(32), [json.loads(one) for one in said]]).encode()
+
+            key, addresses = json.loads(group.agree(lambda: own, merge, deadline, "connect the processes"))
+        except BaseException:
+            self._listener.close()
+            raise
+        self._key, self._size = bytes.fromhex(key), group.size
+        self._sender = _Sender(group.rank, [(host, port) for host, port in addresses], self._key)
+        self.link = _core.Link(group.rank, group.size, self._sender.send, self._sender.abort, self._sender.flush)
+        threading.Thread(target=self._accept, name="shardwise accepts", daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                accepted, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            accepted.setblocking(True)
+            there = connection.Connection(accepted.detach())
+            threading.Thread(target=self._hear, args=(there,), name="shardwise hears", daemon=True).start()
+
+    def _hear(self, there: connection.Connection) -> None:
+        """What comes by one connection. A stranger's is closed."""
+        with self._lock:
+            if self._closed:
+                there.close()
+                return
+            self._connections.add(there)
+        rank = -1
+        why = "its connection was closed"
+        try:
+            with there:
+                connection.deliver_challenge(there, self._key)
+                connection.answer_challenge(there, self._key)
+                (rank,) = struct.unpack("<I", there.recv_bytes(4))
+                while True:
+                    frame = there.recv_bytes(_MOST_BYTES)
+                    kind, channel, number = _HEADER.unpack_from(frame)
+                    if kind == _MESSAGE:
+                        self.link.put(rank, channel, number, frame[_HEADER.size:])
+                    else:
+                        self.link.aborted(channel, frame[_HEADER.size:].decode(errors="replace"))
+        except EOFError:
+            pass
+        except Exception as error:  # noqa: BLE001 - what waits for this rank is told
+            why = f"its connection has failed: {type(error).__name__}: {error}"
+        finally:
+            with self._lock:
+                self._connections.discard(there)
+            if 0 <= rank < self._size:
+                self.link.gone(rank, why)
+
+    def close(self) -> None:
+        """Waits until what was sent has gone out."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._sender.close()
+        try:
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends accept()
+        except OSError:
+            pass
+        self._listener.close()

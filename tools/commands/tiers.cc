@@ -1,0 +1,108 @@
+#include "shardwise/checkpoint/tiers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "commands/commands.h"
+#include "output.h"
+#include "parse.h"
+
+namespace shardwise::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// "00000 00003": the processes whose directories have part of a step.
+std::string processes_of(const FastStep& step) {
+  std::string text;
+  for (const fs::path& directory : step.directories) {
+    const std::string process = directory.parent_path().filename().string();
+    text += (text.empty() ? "" : " ") + process.substr(process.find('-') + 1);
+  }
+  return text;
+}
+
+nlohmann::ordered_json step_json(const FastStep& step) {
+  auto directories = nlohmann::ordered_json::array();
+  for (const fs::path& directory : step.directories) directories.push_back(directory.string());
+  return {{"step", step.step},      {"whole", step.nowhere.empty()}, {"files", step.files},
+          {"bytes", step.bytes},    {"directories", directories},    {"nowhere", step.nowhere},
+          {"damaged", step.damaged}};
+}
+
+int list(const TiersOptions& options, const std::vector<fs::path>& roots,
+         const FastStepOptions& places) {
+  const FastSteps found =
+      options.verify ? verify_fast_steps(roots, places) : fast_steps(roots, places);
+  const bool is_any_whole =
+      std::ranges::any_of(found.steps, [](const FastStep& step) { return step.nowhere.empty(); });
+  const bool is_damaged =
+      !found.damaged.empty() ||
+      std::ranges::any_of(found.steps, [](const FastStep& step) { return !step.damaged.empty(); });
+  const int status = !is_any_whole || (options.verify && is_damaged) ? 1 : 0;
+  if (options.json) {
+    auto steps = nlohmann::ordered_json::array();
+    for (const FastStep& step : found.steps) steps.push_back(step_json(step));
+    print_json({{"roots", options.roots}, {"steps", steps}, {"damaged", found.damaged}});
+    return status;
+  }
+  if (found.steps.empty()) print_shown("no step of the fast tier\n");
+  if (!found.steps.empty()) {
+    Table table({"step", "files", "bytes", "processes", "state"});
+    for (const FastStep& step : found.steps) {
+      table.add({std::to_string(step.step), std::to_string(step.files), human_bytes(step.bytes),
+                 processes_of(step),
+                 step.nowhere.empty() ? "whole" : fmt::format("{} nowhere", step.nowhere.size())});
+    }
+    table.print();
+  }
+  for (const FastStep& step : found.steps) {
+    for (const std::string& what : step.nowhere) {
+      print_shown(fmt::format("step {}: nowhere is {}\n", step.step, what));
+    }
+    for (const std::string& what : step.damaged) {
+      print_shown(fmt::format("step {}: damaged: {}\n", step.step, what));
+    }
+  }
+  for (const std::string& what : found.damaged) print_shown(fmt::format("damaged: {}\n", what));
+  return status;
+}
+
+int gather(const TiersOptions& options, const std::vector<fs::path>& roots,
+           const FastStepOptions& places) {
+  const TierStep found = gather_fast_step(roots, options.to, options.step, places);
+  if (options.json) {
+    print_json({{"step", found.step.step},
+                {"directory", found.step.directory.string()},
+                {"files", found.files_taken},
+                {"bytes", found.bytes_taken},
+                {"passed_over", found.passed_over},
+                {"damaged", found.damaged},
+                {"mended", found.mended}});
+    return 0;
+  }
+  print_shown(fmt::format("step {} is in {}: {} files, {}\n", found.step.step,
+                          found.step.directory.string(), found.files_taken,
+                          human_bytes(found.bytes_taken)));
+  for (const std::string& what : found.passed_over) print_shown(fmt::format("  not {}\n", what));
+  for (const std::string& what : found.damaged) print_shown(fmt::format("  damaged: {}\n", what));
+  for (const std::string& what : found.mended) print_shown(fmt::format("  put right: {}\n", what));
+  return 0;
+}
+
+}  // namespace
+
+int run_tiers(const TiersOptions& options) {
+  std::vector<fs::path> roots;
+  for (const std::string& root : options.roots) roots.push_back(existing_root(root));
+  FastStepOptions places;
+  if (!options.durable.empty()) places.durable = existing_root(options.durable);
+  return options.to.empty() ? list(options, roots, places) : gather(options, roots, places);
+}
+
+}  // namespace shardwise::tools
