@@ -141,6 +141,16 @@ bool names_checkpoint(const fs::path& path) {
   return true;
 }
 
+std::vector<fs::path> each_checkpoint(const std::string& path) {
+  const fs::path given = existing_root(path);
+  if (names_checkpoint(given)) return {given};
+  const CheckpointManager manager(given, {.collect_garbage = false});
+  std::vector<fs::path> directories;
+  for (const Step& step : manager.steps()) directories.push_back(as_given(given, step.directory));
+  if (directories.empty()) refuse_without_steps(given, path);
+  return directories;
+}
+
 fs::path resolve_checkpoint(const std::string& path) {
   if (is_checkpoint(path)) return path;
   const fs::path root = existing_root(path);

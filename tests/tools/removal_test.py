@@ -168,11 +168,11 @@ class Du(Removal):
             self.assertEqual(step["total_bytes"], size(root / step["name"]))
             self.assertEqual(step["index_bytes"], sum((root / step["name"] / name).stat().st_size
                                                       for name in ("manifest.json", "index.h5")))
-            self.assertEqual(step["total_bytes"], sum(step[part + "_bytes"] for part in ("tensor", "padding", "index")))
+            self.assertEqual(step["total_bytes"], sum(step[part + "_bytes"] for part in ("tensor", "padding", "index", "parity")))
             stored = sum(tensor["stored_bytes"] for tensor in self.ok_json("inspect", root / step["name"])["tensors"])
             self.assertEqual(step["tensor_bytes"], stored)
         lines = self.ok("du", root).splitlines()
-        self.assertEqual(lines[0].split(), ["step", "tensors", "padding", "index", "shared", "total"])
+        self.assertEqual(lines[0].split(), ["step", "tensors", "padding", "index", "parity", "shared", "total"])
         self.assertEqual([line.split()[0] for line in lines[1:]],
                          ["step-00000004", "step-00000002", "step-00000001", trash.name, "all"])
         self.assertRegex(lines[4], r"-  +-  +-  +4\.88 KiB$")
