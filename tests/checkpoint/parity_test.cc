@@ -350,6 +350,39 @@ TEST_F(Parity, IsInNobodysWay) {
   EXPECT_THAT(manager.steps(), IsEmpty());
 }
 
+TEST_F(Parity, IsWrittenByTheManagerIfItIsAskedTo) {
+  CheckpointManager manager(root_, {.keep_last = 1, .parity_blocks = 3});
+  for (std::int64_t step = 2; step < 5; ++step) {
+    std::vector<HostTensor> tensors = model();
+    tensors[1] = model(static_cast<std::uint64_t>(step))[1];
+    const SaveStats stats = manager.save(step, sources_of(tensors), {.writers = 2});
+    EXPECT_EQ(stats.cleanup_error, "");
+    const VerifyReport report = verify_checkpoint(stats.directory);
+    EXPECT_TRUE(report.ok());
+    EXPECT_GE(report.parity_files, 2);
+    EXPECT_EQ(report.parity_blocks, 3);
+    EXPECT_EQ(write_parity(stats.directory, {.blocks = 3}).written, 0);
+    EXPECT_GT(stats.parity_bytes, 0u);
+  }
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument,
+                         [&] { CheckpointManager(root_, {.parity_blocks = 128}); }),
+              HasSubstr(": found 128 parity blocks, needed are 1 to 127"));
+}
+
+TEST_F(Parity, ThatCannotBeWrittenFailsNoSave) {
+  const auto files =
+      std::make_shared<HookedFileSystem>([&](std::string_view operation, const fs::path& path) {
+        if (operation != "create" || path.string().find(".parity") == std::string::npos) return;
+        throw Error(ErrorCode::io, "create " + path.string() + ": No space left on device");
+      });
+  CheckpointManager manager(root_, {.parity_blocks = 1, .file_system = files});
+  const SaveStats stats = manager.save(2, sources_of(model(2)), {.writers = 2});
+  EXPECT_THAT(stats.cleanup_error, HasSubstr(".parity."));
+  EXPECT_THAT(stats.cleanup_error, HasSubstr("No space left on device"));
+  EXPECT_EQ(stats.parity_bytes, 0u);
+  EXPECT_TRUE(verify_checkpoint(stats.directory).ok());
+}
+
 TEST(ParityOfGoldenFiles, OfFormatVersionOneIsUsedToo) {
   const TempDir dir;
   for (const auto& entry : fs::directory_iterator(test_data("checkpoint-v1"))) {
