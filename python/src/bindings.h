@@ -34,5 +34,6 @@ void bind_compare(nb::module_& module);
 void bind_convert(nb::module_& module);
 void bind_loader(nb::module_& module);
 void bind_calls(nb::module_& module);
+void bind_verify(nb::module_& module);
 
 }  // namespace shardwise::python

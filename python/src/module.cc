@@ -14,4 +14,5 @@ NB_MODULE(_core, module) {
   bind_convert(module);
   bind_loader(module);
   bind_calls(module);
+  bind_verify(module);
 }
