@@ -462,8 +462,9 @@ Step CheckpointManager::step(std::int64_t step) const {
   for (const Step& candidate : there) {
     if (candidate.step == step) return candidate;
   }
-  throw Error(ErrorCode::no_such_name, fmt::format("find step {} in {}: there are {}", step,
-                                                   impl_->root.string(), steps_text(there)));
+  throw Error(ErrorCode::no_such_name,
+              fmt::format("find step {} in {}: {} {}", step, impl_->root.string(),
+                          there.empty() ? "there are" : "its steps are", steps_text(there)));
 }
 
 bool CheckpointManager::should_save(std::int64_t step) {

@@ -160,7 +160,7 @@ void declare_removals(CLI::App& app, Commands& c) {
   rm.add_option("root", c.rm.root, "Directory that holds the steps")
       ->check(local_path())
       ->required();
-  rm.add_option("step", c.rm.steps, "Their numbers")->check(whole(0))->required();
+  rm.add_option("step", c.rm.steps, "Their numbers")->check(step_number())->required();
   rm.add_flag(
       "--force", c.rm.force,
       "Also those that somebody reads, and the last valid one (both are left otherwise); not "
@@ -172,7 +172,7 @@ void declare_removals(CLI::App& app, Commands& c) {
   pin.add_option("root", c.pin.root, "Directory that holds the step")
       ->check(local_path())
       ->required();
-  pin.add_option("step", c.pin.step, "Its number")->check(whole(0))->required();
+  pin.add_option("step", c.pin.step, "Its number")->check(step_number())->required();
   pin.add_option("name", c.pin.name,
                  "Letters, digits, '.', '-', '_'; a name that another step has moves")
       ->required();
