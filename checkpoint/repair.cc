@@ -274,6 +274,9 @@ bool Repairer::repair_chunk(const Damage& damage) {
     why_not = e.what();
     return false;
   }
+  std::erase_if(report_.repaired, [&](const Repaired& repaired) {
+    return place_of(repaired.damage) == place_of(damage);
+  });
   report_.repaired.push_back({damage, found->from});
   return true;
 }
@@ -336,8 +339,15 @@ bool Repairer::repair_file(const Damage& damage) {
   } catch (const Error& e) {
     why_not = e.what();
   }
-  if (from) report_.repaired.push_back({damage, *from});
-  return from.has_value();
+  if (!from) return false;
+  report_.repaired.push_back({damage, *from});
+  // A chunk of it that is damaged still is found so again.
+  for (const auto* list : {&report_.left.damage, &report_.left.unread}) {
+    for (const Damage& chunk : *list) {
+      if (chunk.file == damage.file && chunk.chunk >= 0) report_.repaired.push_back({chunk, *from});
+    }
+  }
+  return true;
 }
 
 bool Repairer::repair_files() {

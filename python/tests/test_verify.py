@@ -69,7 +69,8 @@ def test_parity(step):
     with pytest.raises(sw.Corrupt, match="found it damaged, needed is a repair first"):
         sw.write_parity(step, blocks=3)
     report = sw.repair(step)
-    assert report and report.repaired[0].source == str(parity.resolve()) and files_of(step) == good
+    assert report and {one.source for one in report.repaired} == {str(parity.resolve())} and files_of(step) == good
+    assert [one.damage.tensor for one in report.repaired] == ["", "w"]
     for megabyte in range(3):
         flip(shard_of(step), 5000 + (megabyte << 20))
     before = files_of(step)
