@@ -14,6 +14,7 @@
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/repair/parity_writer.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/verify.h"
 #include "shardwise/shard/error.h"
@@ -294,8 +295,33 @@ TEST_F(Parity, HasANumberOfBlocksThatCanBe) {
   }
 }
 
-// A chunk that was damaged when its parity was made, and repaired since, is not damaged again.
-TEST_F(Parity, OfOtherBytesIsNotUsed) {
+// Nobody should make such parity; a chunk that was damaged then, and is right now, stays right.
+TEST_F(Parity, OfDamagedBytesRestoresOnlyWhatIsRight) {
+  const auto stored = detail::open_checkpoint(*posix_file_system(), step_);
+  const std::string name = shard_files()[0];
+  const auto address = [&](std::int64_t chunk) {
+    return stored.record(detail::ChunkId{0, 0, chunk}).address;
+  };
+  remove_parity(step_);
+  flip(step_ / name, address(1), std::byte{1});
+  detail::write_parity_files(*posix_file_system(), step_, {.blocks = 2});
+  flip(step_ / name, address(1), std::byte{1});
+  const FileBytes good = bytes_of_files(step_);
+
+  flip(step_ / name, address(1) - 1, std::byte{1});  // its neighbour, perhaps of the same block
+  EXPECT_TRUE(repair_checkpoint(step_).ok());
+  EXPECT_TRUE(bytes_of_files(step_) == good);
+
+  flip(step_ / name, address(1) + 1, std::byte{1});
+  const FileBytes before = bytes_of_files(step_);
+  const RepairReport report = repair_checkpoint(step_);
+  ASSERT_THAT(report.left.damage, SizeIs(1));
+  EXPECT_THAT(report.left.damage[0].message, HasSubstr("its parity is that of the damaged bytes"));
+  EXPECT_THAT(report.lost, SizeIs(1));
+  EXPECT_TRUE(bytes_of_files(step_) == before);
+}
+
+TEST_F(Parity, OfAnotherFileIsNotUsed) {
   const std::string name = shard_files()[0];
   remove_parity(step_);
   CheckpointManager(dir_ / "other")
