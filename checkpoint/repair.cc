@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -350,9 +351,14 @@ bool Repairer::repair_file(const Damage& damage) {
   return true;
 }
 
+// A shard file of which a part beside the chunks cannot be read may be on a bad place of the disk.
 bool Repairer::repair_files() {
+  std::vector<Damage> files = report_.left.damage;
+  std::ranges::copy_if(report_.left.unread, std::back_inserter(files), [](const Damage& unread) {
+    return unread.file != detail::kManifestName && unread.file != detail::kIndexName;
+  });
   bool repaired = false;
-  for (const Damage& damage : std::vector(report_.left.damage)) {
+  for (const Damage& damage : files) {
     if (damage.chunk >= 0 || is_parity(damage) || !try_for_the_first_time(damage)) continue;
     if (is_manifest_right()) {
       if (damage.file == detail::kManifestName) continue;  // it names too few files

@@ -103,10 +103,10 @@ struct RepairReport {
 /// (a chunk that steps share) is repaired for all of them.
 ///
 /// A file that is missing, has another size, or whose tables, HDF5's own bytes or padding are wrong
-/// is made again from a file with the same description, and then takes the place of the damaged
-/// one, whose right chunks it keeps. index.h5 is made of the manifest; the manifest is that of a
-/// copy which names the shard files that are here. If steps share the file, the others keep the
-/// damaged one until they are repaired. A file that is no part of the checkpoint stays.
+/// or cannot be read is made again from a file with the same description, and then takes the place
+/// of the damaged one, whose right chunks it keeps. index.h5 is made of the manifest; the manifest
+/// is that of a copy which names the shard files that are here. If steps share the file, the others
+/// keep the damaged one until they are repaired. A file that is no part of the checkpoint stays.
 ///
 /// What no other checkpoint has is made of parity (write_parity), if the file has some that is
 /// enough. Parity that is damaged is written anew when its shard file is right.

@@ -277,6 +277,28 @@ TEST_F(Parity, MakesAFileAnewAndTellsOfAllThatWasWrong) {
   EXPECT_EQ(report.repaired[1].damage.tensor, "noise");
 }
 
+// A bad place of the disk stays one until the file is another.
+TEST_F(Parity, RestoresWhatTheDiskCannotRead) {
+  const std::string name = shard_files()[1];
+  const fs::path bad = dir_ / "bad";
+  fs::create_hard_link(step_ / name, bad);
+  for (const std::uint64_t place : {std::uint64_t{3}, std::uint64_t{good_.at(name).size() - 3}}) {
+    const auto files = std::make_shared<HookedFileSystem>(
+        [](std::string_view, const fs::path&) {},
+        [&](const fs::path& path, std::uint64_t offset, std::size_t size) {
+          const bool is_bad = path == step_ / name && fs::equivalent(path, bad);
+          if (!is_bad || place < offset || place >= offset + size) return;
+          throw Error(ErrorCode::io, "read " + path.string() + ": Input/output error");
+        });
+    EXPECT_FALSE(verify_checkpoint(step_, {.file_system = files}).unread.empty());
+    const RepairReport report = repair_checkpoint(step_, {.file_system = files});
+    expect_repaired(report);
+    EXPECT_EQ(report.repaired[0].from, (step_ / (name + ".parity")).string());
+    fs::remove(step_ / name);
+    fs::create_hard_link(bad, step_ / name);
+  }
+}
+
 TEST_F(Parity, OfADamagedCheckpointIsRefused) {
   remove_parity(step_);
   flip(step_ / shard_files()[0], good_.at(shard_files()[0]).size() / 2, std::byte{1});
