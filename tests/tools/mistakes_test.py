@@ -285,6 +285,10 @@ class Mistakes(Cli):
                     self.assertIn("error", json.loads(as_json.stdout))
         self.assertEqual(sorted(path for path in self.dir.rglob("*")), before, "a mistake makes and removes nothing")
 
+    def test_ls_of_a_folder_of_roots_names_one(self):
+        self.assertEqual(self.ok("ls", "runs"), "runs: no committed checkpoint; runs/ck has some\n")
+        self.assertEqual(self.ok("ls", "empty"), "empty: no committed checkpoint\n")
+
     def test_there_are_many_of_every_command(self):
         asked = [words[0] for words, _, _ in table() if words]
         self.assertGreater(len(asked), 100)

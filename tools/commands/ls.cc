@@ -66,6 +66,13 @@ std::vector<std::string> leftovers(const std::filesystem::path& root) {
   return names;
 }
 
+void print_none(const std::filesystem::path& root) {
+  const std::filesystem::path inside = root_inside(root);
+  print_shown(
+      fmt::format("{}: no committed checkpoint{}\n", root.string(),
+                  inside.empty() ? std::string() : fmt::format("; {} has some", inside.string())));
+}
+
 /// A model is one line.
 int list_model(const LsOptions& options) {
   const std::unique_ptr<ModelReader> reader = open_model(options.root);
@@ -128,12 +135,7 @@ int run_ls(const LsOptions& options) {
     print_json({{"root", root.string()}, {"steps", list}, {"unfinished", unfinished}});
     return status;
   }
-  if (steps.empty()) {
-    const std::filesystem::path inside = root_inside(root);
-    print_shown(fmt::format(
-        "{}: no committed checkpoint{}\n", root.string(),
-        inside.empty() ? std::string() : fmt::format("; {} has some", inside.string())));
-  }
+  if (steps.empty()) print_none(root);
   if (!steps.empty()) {
     Table table(
         {"step", "generation", "tensors", "bytes", "alone", "shared", "mesh", "pinned", "state"});

@@ -169,7 +169,7 @@ ReadParityHeader read_parity_header(File& file, const std::string& path, const P
   };
   attempt(by_size->second_header(), second);
   attempt(0, first);
-  if (first && second) throw *first;
+  if (first && second) throw Error(*first, first->what());
   if (first) result.problem = first->what();
   if (second) result.problem = second->what();
   return result;
