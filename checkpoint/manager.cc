@@ -13,6 +13,7 @@
 #include "shardwise/checkpoint/detail/policy/save_schedule.h"
 #include "shardwise/checkpoint/detail/read/directory_state.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/repair/parity_writer.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/named_steps.h"
@@ -22,6 +23,7 @@
 #include "shardwise/checkpoint/detail/together/damaged_steps.h"
 #include "shardwise/checkpoint/detail/together/group_save.h"
 #include "shardwise/checkpoint/detail/together/latest_step.h"
+#include "shardwise/checkpoint/detail/together/one_writer.h"
 #include "shardwise/checkpoint/detail/together/superseded.h"
 #include "shardwise/checkpoint/detail/together/terms.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
@@ -222,11 +224,41 @@ struct CheckpointManager::Impl {
     }
     keep_leftovers(std::move(left));
     if (!error) damaged.forget(step);
+    if (!error && !stats.skipped && options.parity_blocks > 0) protect(stats, save_options);
     if (!error && !stats.skipped && owns_root()) {
       clean_up(stats);
       if (options.write_stats) tell_stats(stats, state);
     }
     state.finish(std::move(stats), error);
+  }
+
+  // What goes wrong here is not the save's, which is committed.
+  void protect(SaveStats& stats, const SaveOptions& save_options) noexcept {
+    detail::Failures failures;
+    failures.attempt([&] {
+      const detail::Pin pin(*files, stats.directory);
+      const detail::WriterRange mine = detail::writers_of(options.group.rank(), save_options);
+      stats.parity_bytes = detail::write_parity_files(*files, stats.directory,
+                                                      {.blocks = options.parity_blocks,
+                                                       .threads = options.threads,
+                                                       .is_mine =
+                                                           [mine](const detail::FileEntry& file) {
+                                                             return mine.first <= file.writer &&
+                                                                    file.writer < mine.end;
+                                                           }})
+                               .parity_bytes;
+    });
+    tell_failures(failures, stats);
+  }
+
+  static void tell_failures(const detail::Failures& failures, SaveStats& stats) noexcept {
+    if (failures.none()) return;
+    try {
+      const std::string before = stats.cleanup_error.empty() ? "" : stats.cleanup_error + "; ";
+      stats.cleanup_error = before + failures.text();
+    } catch (...) {
+      stats.cleanup_error = "out of memory";  // so short that it needs none
+    }
   }
 
   // What goes wrong here is not the save's.
@@ -255,11 +287,7 @@ struct CheckpointManager::Impl {
     }
     failures.attempt([&] { remove_superseded(stats.directory.filename().string(), failures); });
     unclean = !failures.none();
-    try {
-      stats.cleanup_error = failures.text();
-    } catch (...) {
-      stats.cleanup_error = "out of memory";  // so short that it needs none
-    }
+    tell_failures(failures, stats);
   }
 
   void remove_superseded(const std::string& committed, detail::Failures& failures) {
@@ -380,6 +408,9 @@ CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerO
                     "to {}",
                     root.string(), options.devices, detail::kMostDevices));
   }
+  if (options.parity_blocks != 0) {
+    detail::check_parity_blocks(opening(root), options.parity_blocks);
+  }
   check_local_roots(root, options, terms);
   const bool collect = options.collect_garbage;
   impl_ = std::make_unique<Impl>(root, std::move(options), terms);
@@ -431,8 +462,9 @@ Step CheckpointManager::step(std::int64_t step) const {
   for (const Step& candidate : there) {
     if (candidate.step == step) return candidate;
   }
-  throw Error(ErrorCode::no_such_name, fmt::format("find step {} in {}: there are {}", step,
-                                                   impl_->root.string(), steps_text(there)));
+  throw Error(ErrorCode::no_such_name,
+              fmt::format("find step {} in {}: {} {}", step, impl_->root.string(),
+                          there.empty() ? "there are" : "its steps are", steps_text(there)));
 }
 
 bool CheckpointManager::should_save(std::int64_t step) {

@@ -105,6 +105,11 @@ struct ManagerOptions {
   /// if the file system has no hard links, and for a TieredManager.
   bool increments = true;
 
+  /// Each step gets parity of this number of blocks for each group (write_parity) once it is
+  /// committed, before its save ends; each process writes that of its shard files. If it cannot be
+  /// written, SaveStats::cleanup_error says why. 0: none.
+  int parity_blocks = 0;
+
   /// What each save did (SaveStats) is kept beside its step, as step-00000100.json, by rank 0,
   /// until the save after the step was removed.
   bool write_stats = false;

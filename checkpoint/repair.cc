@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,9 +12,11 @@
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/repair/chunk_finder.h"
 #include "shardwise/checkpoint/detail/repair/file_maker.h"
+#include "shardwise/checkpoint/detail/repair/parity_writer.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/runtime/parallel.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/file.h"
 
@@ -29,6 +32,8 @@ using detail::StoredCheckpoint;
 using Place = std::tuple<std::string, std::int64_t, std::string>;
 
 Place place_of(const Damage& damage) { return {damage.file, damage.chunk, damage.tensor}; }
+
+bool is_parity(const Damage& damage) { return damage.file.ends_with(detail::kParitySuffix); }
 
 /// The other steps of the checkpoint's root, the newest first; then what was given.
 std::vector<fs::path> other_checkpoints(FileSystem& file_system, const fs::path& own,
@@ -115,6 +120,11 @@ class Repairer {
   bool repair_file(const Damage& damage);
   bool repair_chunks();
   bool repair_chunk(const Damage& damage);
+  bool repair_parity();
+  bool rewrite_parity(const detail::ProtectedFile& file, std::string& why_not);
+  std::shared_ptr<File> restored(const std::string& name, std::string& why_not);
+  std::optional<detail::FoundChunk> chunk_by_parity(const detail::WantedChunk& wanted,
+                                                    std::string& why_not);
   bool is_manifest_right() const;
   void find_lost();
   void find_lost_linked();
@@ -138,6 +148,7 @@ class Repairer {
   std::vector<std::size_t> unusable_;  // shard files that are damaged so that nothing is known
   std::map<std::size_t, std::unique_ptr<File>> opened_;
   std::map<std::size_t, std::vector<std::uint64_t>> content_hashes_;
+  std::map<std::string, std::shared_ptr<File>> restored_;  // by name, as their parity makes them
 };
 
 // By its content table, which says more of the chunk's bytes than the decoded hash alone.
@@ -203,13 +214,60 @@ void Repairer::write(const detail::WantedChunk& wanted, std::span<const std::byt
                                          stored_.describe(wanted.id)));
 }
 
+/// The file of this name as its parity makes it; null if it has none.
+std::shared_ptr<File> Repairer::restored(const std::string& name, std::string& why_not) {
+  const auto [known, is_new] = restored_.try_emplace(name);
+  if (!is_new) return known->second;
+  const std::optional<detail::WantedFile> wanted = wanted_file(stored_, name);
+  if (!wanted) return nullptr;
+  const fs::path path = own_ / name, parity = path.string() + std::string(detail::kParitySuffix);
+  try {
+    std::unique_ptr<File> file = file_system_->open(parity);
+    const detail::ParityOf of = wanted->linked ? detail::parity_of(*wanted->linked)
+                                               : parity_of(wanted->entry, wanted->version);
+    detail::ParityHeader header = detail::read_parity_header(*file, parity.string(), of).header;
+    std::shared_ptr<File> damaged;
+    try {
+      damaged = file_system_->open(path);
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::not_found && e.code() != ErrorCode::corrupt) throw;
+    }
+    known->second = std::make_shared<detail::RestoredFile>(std::move(damaged), std::move(file),
+                                                           std::move(header), path.string());
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::not_found) why_not += fmt::format("; its parity: {}", e.what());
+  }
+  return known->second;
+}
+
+std::optional<detail::FoundChunk> Repairer::chunk_by_parity(const detail::WantedChunk& wanted,
+                                                            std::string& why_not) {
+  const std::string name = stored_.file_name(stored_.file_of(wanted.id));
+  const std::shared_ptr<File> file = restored(name, why_not);
+  if (!file) return std::nullopt;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(wanted.record().stored_bytes));
+  try {
+    file->read_at(wanted.record().address, bytes.data(), bytes.size());
+  } catch (const Error& e) {
+    why_not += fmt::format("; by its parity: {}", e.what());
+    return std::nullopt;
+  }
+  if (!detail::are_stored_bytes(wanted, bytes)) {
+    why_not += "; its parity is that of the damaged bytes";
+    return std::nullopt;
+  }
+  return detail::FoundChunk{std::move(bytes),
+                            (own_ / (name + std::string(detail::kParitySuffix))).string()};
+}
+
 bool Repairer::repair_chunk(const Damage& damage) {
   const auto tensor = detail::find_tensor(stored_.manifest, damage.tensor);
   const auto id = tensor ? detail::find_chunk(stored_, *tensor, damage.box) : std::nullopt;
   if (!id) return false;  // its file cannot be read any more
   std::string& why_not = why_not_[place_of(damage)];
   const detail::WantedChunk wanted{stored_, *id, content_hash(*id)};
-  const std::optional<detail::FoundChunk> found = finder_.find(wanted, why_not);
+  std::optional<detail::FoundChunk> found = finder_.find(wanted, why_not);
+  if (!found) found = chunk_by_parity(wanted, why_not);
   if (!found) return false;
   try {
     write(wanted, found->bytes);
@@ -217,6 +275,9 @@ bool Repairer::repair_chunk(const Damage& damage) {
     why_not = e.what();
     return false;
   }
+  std::erase_if(report_.repaired, [&](const Repaired& repaired) {
+    return place_of(repaired.damage) == place_of(damage);
+  });
   report_.repaired.push_back({damage, found->from});
   return true;
 }
@@ -241,6 +302,7 @@ void Repairer::verify() {
 
 void Repairer::open() {
   unusable_.clear();
+  restored_.clear();
   stored_ = detail::open_what_is_readable(*file_system_, directory_,
                                           [&](std::size_t file, const Error& e) {
                                             if (e.code() == ErrorCode::corrupt)
@@ -268,20 +330,36 @@ bool Repairer::repair_file(const Damage& damage) {
       from = maker_.make_index(stored_.manifest, why_not);
     } else if (const std::optional<detail::WantedFile> wanted = wanted_file(stored_, damage.file)) {
       from = maker_.make_shard_file(*wanted, why_not);
+      const std::shared_ptr<File> file = from ? nullptr : restored(damage.file, why_not);
+      if (file && maker_.make_shard_file(*wanted, file, why_not)) {
+        from = (own_ / (damage.file + std::string(detail::kParitySuffix))).string();
+      }
     } else {
       why_not = "a repair removes nothing";
     }
   } catch (const Error& e) {
     why_not = e.what();
   }
-  if (from) report_.repaired.push_back({damage, *from});
-  return from.has_value();
+  if (!from) return false;
+  report_.repaired.push_back({damage, *from});
+  // A chunk of it that is damaged still is found so again.
+  for (const auto* list : {&report_.left.damage, &report_.left.unread}) {
+    for (const Damage& chunk : *list) {
+      if (chunk.file == damage.file && chunk.chunk >= 0) report_.repaired.push_back({chunk, *from});
+    }
+  }
+  return true;
 }
 
+// A shard file of which a part beside the chunks cannot be read may be on a bad place of the disk.
 bool Repairer::repair_files() {
+  std::vector<Damage> files = report_.left.damage;
+  std::ranges::copy_if(report_.left.unread, std::back_inserter(files), [](const Damage& unread) {
+    return unread.file != detail::kManifestName && unread.file != detail::kIndexName;
+  });
   bool repaired = false;
-  for (const Damage& damage : std::vector(report_.left.damage)) {
-    if (damage.chunk >= 0 || !try_for_the_first_time(damage)) continue;
+  for (const Damage& damage : files) {
+    if (damage.chunk >= 0 || is_parity(damage) || !try_for_the_first_time(damage)) continue;
     if (is_manifest_right()) {
       if (damage.file == detail::kManifestName) continue;  // it names too few files
       open();
@@ -305,6 +383,59 @@ bool Repairer::repair_chunks() {
   opened_.clear();
   content_hashes_.clear();
   return repaired;
+}
+
+// Of a shard file that is right.
+bool Repairer::repair_parity() {
+  std::set<std::string> damaged;
+  for (const auto* list : {&report_.left.damage, &report_.left.unread}) {
+    for (const Damage& damage : *list) damaged.insert(damage.file);
+  }
+  bool repaired = false;
+  for (const Damage& damage : std::vector(report_.left.damage)) {
+    if (!is_parity(damage)) continue;
+    const std::string of = damage.file.substr(0, damage.file.size() - detail::kParitySuffix.size());
+    std::string& why_not = why_not_[place_of(damage)];
+    if (damaged.contains(of)) {
+      why_not = "its shard file is damaged, too";
+      continue;
+    }
+    if (!try_for_the_first_time(damage)) continue;
+    open();
+    for (const detail::ProtectedFile& file : protected_files(stored_)) {
+      if (file.name != of) continue;
+      try {
+        repaired = rewrite_parity(file, why_not) || repaired;
+        if (why_not.empty()) report_.repaired.push_back({damage, (own_ / of).string()});
+      } catch (const Error& e) {
+        why_not = e.what();
+      }
+    }
+  }
+  return repaired;
+}
+
+// With as many blocks as it states or, if it states none, as that of another file has.
+bool Repairer::rewrite_parity(const detail::ProtectedFile& file, std::string& why_not) {
+  why_not = "it does not say any more how many blocks it has; write_parity makes it anew";
+  std::vector<detail::ProtectedFile> files = protected_files(stored_);
+  files.insert(files.begin(), file);
+  for (const detail::ProtectedFile& other : files) {
+    const fs::path path = own_ / other.parity_name();
+    std::int64_t blocks = 0;
+    try {
+      blocks = detail::read_parity_header(*file_system_->open(path), path.string(), other.of)
+                   .header.layout.parity_blocks;
+    } catch (const Error&) {
+      continue;
+    }
+    detail::Replacer replacer(*file_system_, own_);
+    put_parity(*file_system_, replacer, file, blocks,
+               {.threads = Executor::threads_for(options_.threads)});
+    why_not.clear();
+    return true;
+  }
+  return false;
 }
 
 void Repairer::find_lost() {
@@ -363,7 +494,7 @@ RepairReport Repairer::run() {
   maker_.remove_leftovers();
   do {
     verify();
-  } while (repair_files() || repair_chunks());
+  } while (repair_files() || repair_chunks() || repair_parity());
   for (std::vector<Damage>* list : {&report_.left.damage, &report_.left.unread}) {
     for (Damage& damage : *list) {
       std::erase_if(report_.repaired, [&](const Repaired& repaired) {

@@ -234,14 +234,17 @@ struct SaveStats {
   /// Of a manager's save: the buffers and copies of host sources that this process held.
   std::size_t memory_bytes = 0;
 
+  /// Of a manager's save: of the parity files of this process (ManagerOptions::parity_blocks).
+  std::size_t parity_bytes = 0;
+
   /// Of a reshard that was interrupted: whole shard files of this process that this one went on
   /// from.
   std::int64_t kept_files = 0;
   std::size_t kept_bytes = 0;
 
   /// Why older checkpoints that this one supersedes, or its own lease, could not be removed after
-  /// the commit: up to five reasons, and how many more there are. The next save tries again. Empty
-  /// if all went well.
+  /// the commit, or its parity could not be written: up to five reasons, and how many more there
+  /// are. The next save tries again to remove. Empty if all went well.
   std::string cleanup_error;
 };
 

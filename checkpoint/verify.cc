@@ -17,6 +17,8 @@
 #include "shardwise/checkpoint/detail/read/index_check.h"
 #include "shardwise/checkpoint/detail/read/read_pipeline.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/repair/parity_file.h"
+#include "shardwise/checkpoint/detail/repair/parity_writer.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/runtime/parallel.h"
@@ -66,6 +68,7 @@ class Verifier {
   void find_foreign_files(std::span<const std::string> names);
   void open_shard_files();
   void check_linked_files();
+  void check_parity(std::span<const std::string> names);
   void list_chunks();
   void list_padding();
   void check_long_padding();
@@ -153,8 +156,9 @@ void Verifier::find_foreign_files(std::span<const std::string> names) {
   const bool linked_are_known = std::ranges::find(readable_, false) == readable_.end();
   std::set<std::string> known{detail::kManifestName};
   if (stored_.manifest.has_index()) known.insert(detail::kIndexName);
-  for (const detail::FileEntry& entry : stored_.manifest.files) known.insert(entry.name);
-  for (const detail::LinkedFile& linked : stored_.linked) known.insert(linked.name());
+  for (const detail::ProtectedFile& file : protected_files(stored_)) {
+    known.insert({file.name, file.parity_name()});
+  }
   for (const std::string& name : names) {
     if (known.contains(name) || detail::is_repair_name(name)) continue;
     if (!linked_are_known && name.starts_with(detail::kLinkedPrefix)) continue;
@@ -205,6 +209,23 @@ void Verifier::check_linked_files() {
       total_bytes_ += entry.data_begin + entry.bytes - entry.data_end;
       detail::check_structure(*file, path_of(linked.name()), entry,
                               [this](std::size_t bytes) { count(bytes); });
+    });
+  }
+}
+
+void Verifier::check_parity(std::span<const std::string> names) {
+  for (const detail::ProtectedFile& of : protected_files(stored_)) {
+    const std::string name = of.parity_name();
+    if (!std::ranges::binary_search(names, name)) continue;
+    attempt(name, [&] {
+      const std::unique_ptr<File> file = opened_.directory->open(name);
+      total_bytes_ += file->size();
+      const detail::ParityLayout layout = detail::check_parity_file(
+          *file, path_of(name), of.of, [this](std::size_t bytes) { count(bytes); });
+      const MutexLock lock(mutex_);
+      const bool is_first = report_.parity_files++ == 0;
+      report_.parity_blocks =
+          is_first ? layout.parity_blocks : std::min(report_.parity_blocks, layout.parity_blocks);
     });
   }
 }
@@ -428,6 +449,7 @@ VerifyReport Verifier::run() {
     open_shard_files();
     find_foreign_files(names);
     check_linked_files();
+    check_parity(names);
     list_chunks();
     list_padding();
     read_parts();

@@ -33,6 +33,10 @@ struct VerifyReport {
   std::int64_t chunks = 0;  ///< read
   std::size_t bytes = 0;    ///< read
 
+  /// Shard files, linked ones among them, that have parity which is as it was written, and how many
+  /// lost blocks each of these survives at least.
+  std::int64_t parity_files = 0, parity_blocks = 0;
+
   /// There is an index.h5 that was compared with its hash alone: before format version 1.1 nothing
   /// says what its content must be. The tensors do not depend on it.
   bool index_not_proved = false;
@@ -44,13 +48,14 @@ struct VerifyReport {
 /// Reads every byte of a checkpoint: checksum of the manifest, sizes, HDF5 structure, chunk tables,
 /// every chunk, the padding between them, and the index, which must be, byte for byte, what the
 /// writer makes of the manifest (before format version 1.1 only its hash is compared); checks that
-/// the pieces cover every tensor exactly once, and that there is no other file. Damage is reported,
-/// not thrown, and does not end the search, except for the manifest's: nothing else says what the
-/// other bytes should be. So is what cannot be read, apart from damage: delete nothing because of
-/// it. HDF5 opens no file, and no link is followed. This proves integrity, not authenticity: who
-/// can write the files can make their hashes right again. Throws not_found if there is no
-/// checkpoint, or it is removed meanwhile; unsupported; and io if its directory or manifest
-/// cannot be read, or the directory changes again and again while it is read.
+/// the pieces cover every tensor exactly once, and that there is no other file; every byte of
+/// parity files, which nothing else depends on, is checked, too. Damage is reported, not thrown,
+/// and does not end the search, except for the manifest's: nothing else says what the other bytes
+/// should be. So is what cannot be read, apart from damage: delete nothing because of it. HDF5
+/// opens no file, and no link is followed. This proves integrity, not authenticity: who can write
+/// the files can make their hashes right again. Throws not_found if there is no checkpoint, or it
+/// is removed meanwhile; unsupported; and io if its directory or manifest cannot be read, or the
+/// directory changes again and again while it is read.
 VerifyReport verify_checkpoint(const std::filesystem::path& directory,
                                const ReadOptions& options = {});
 
@@ -98,10 +103,13 @@ struct RepairReport {
 /// (a chunk that steps share) is repaired for all of them.
 ///
 /// A file that is missing, has another size, or whose tables, HDF5's own bytes or padding are wrong
-/// is made again from a file with the same description, and then takes the place of the damaged
-/// one, whose right chunks it keeps. index.h5 is made of the manifest; the manifest is that of a
-/// copy which names the shard files that are here. If steps share the file, the others keep the
-/// damaged one until they are repaired. A file that is no part of the checkpoint stays.
+/// or cannot be read is made again from a file with the same description, and then takes the place
+/// of the damaged one, whose right chunks it keeps. index.h5 is made of the manifest; the manifest
+/// is that of a copy which names the shard files that are here. If steps share the file, the others
+/// keep the damaged one until they are repaired. A file that is no part of the checkpoint stays.
+///
+/// What no other checkpoint has is made of parity (write_parity), if the file has some that is
+/// enough. Parity that is damaged is written anew when its shard file is right.
 ///
 /// Nothing else is changed. A repair that ends at any instant leaves each chunk and each file
 /// damaged or repaired; its readers find it so, too. What cannot be repaired is reported, not
@@ -109,5 +117,39 @@ struct RepairReport {
 /// checkpoint.
 RepairReport repair_checkpoint(const std::filesystem::path& directory,
                                const RepairOptions& options = {});
+
+struct ParityOptions {
+  /// How many blocks of 1 MiB of each shard file may be lost or damaged, whichever they are; 1 to
+  /// 127. The parity of a file has as many blocks for each 255 - `blocks` of its own, or fewer.
+  int blocks = 2;
+
+  int threads = 0;                      ///< 0: as many as the machine has cores
+  ProgressFunction progress = nullptr;  ///< of the verification, then of what is read for parity
+  std::shared_ptr<FileSystem> file_system = nullptr;  ///< null: posix_file_system()
+};
+
+struct ParityStats {
+  std::int64_t files = 0;    ///< that have parity now: shard files, and linked ones
+  std::int64_t written = 0;  ///< of these, whose parity was written or linked: others had it
+  std::size_t file_bytes = 0, parity_bytes = 0;  ///< of all these files, and of their parity
+  std::size_t encoded_bytes = 0;                 ///< that were read to write parity
+  double seconds = 0;                            ///< that this took
+};
+
+/// Writes Reed-Solomon parity beside each shard file of a checkpoint, FILE.parity, from which
+/// repair_checkpoint() can make lost or damaged bytes again, whatever they are: chunks, tables, the
+/// end of a file that was cut off, a whole small file. Parity that is there and fits stays.
+/// manifest.json and index.h5 are not covered. A linked file's parity is a link of what another
+/// step has for it, if there is any. Damage that is close together is shared by many groups of
+/// blocks, so a run of bad blocks as long as there are groups counts as one.
+///
+/// Verifies first, so that no damage is made lasting: throws corrupt, or io, naming the first
+/// damage, and invalid_argument for a number of blocks that cannot be. Readers may use the
+/// checkpoint meanwhile; a parity file is whole or not there.
+ParityStats write_parity(const std::filesystem::path& directory, const ParityOptions& options = {});
+
+/// Removes the parity files of a checkpoint. Gives how many there were.
+std::int64_t remove_parity(const std::filesystem::path& directory,
+                           std::shared_ptr<FileSystem> file_system = nullptr);
 
 }  // namespace shardwise

@@ -9,7 +9,7 @@ find_package(PNG REQUIRED)
 find_package(JPEG REQUIRED)
 find_package(nlohmann_json REQUIRED)
 # By pkg-config, as TARGET=MODULE: PkgConfig::zstd is the module libzstd.
-set(SHARDWISE_MODULES openblas=openblas hdf5=hdf5 zstd=libzstd xxhash=libxxhash hwy=libhwy rapidjson=RapidJSON)
+set(SHARDWISE_MODULES openblas=openblas hdf5=hdf5 zstd=libzstd xxhash=libxxhash hwy=libhwy isal=libisal rapidjson=RapidJSON)
 foreach(pair IN LISTS SHARDWISE_MODULES)
   string(REPLACE "=" ";" pair ${pair})
   list(GET pair 0 target)

@@ -20,7 +20,7 @@ set(CPACK_COMPONENT_COMMAND_DESCRIPTION "Sharded tensors: the command, which loo
 
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libshardwise-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
-set(libraries fmt tbb openblas hdf5 zstd xxhash hwy png jpeg)
+set(libraries fmt tbb openblas hdf5 zstd xxhash hwy isal png jpeg)
 list(TRANSFORM libraries REPLACE "(.+)" "lib\\1-dev")
 if(TARGET shardwise_mpi)
   string(REGEX REPLACE "^ompi.*" "openmpi" mpi ${mpi_MODULE_NAME})

@@ -362,6 +362,19 @@ std::string name_of(std::span<const CLI::App* const> path) {
                               command.empty() ? "" : " " + command));
 }
 
+/// What CLI11 says of a word that is missing or no number, as other messages say it.
+std::string in_plain_words(const std::string& message) {
+  constexpr std::string_view kMissing = ": 1 required ", kNoNumber = "Could not convert: ";
+  if (const std::size_t at = message.find(kMissing); at != std::string::npos) {
+    return message.substr(0, at) + ": needed is a value after it";
+  }
+  const std::size_t at = message.find(" = ");
+  if (!message.starts_with(kNoNumber) || at == std::string::npos) return message;
+  return fmt::format("{}: found \"{}\", needed a number",
+                     message.substr(kNoNumber.size(), at - kNoNumber.size()),
+                     message.substr(at + 3));
+}
+
 [[noreturn]] void ask_for_command(std::span<const CLI::App* const> path) {
   refuse(name_of(path),
          fmt::format("a command is needed: {}", fmt::join(commands_of(*path.back()), ", ")));
@@ -388,7 +401,11 @@ void refuse_unknown(const CLI::App& app, std::span<char* const> words) {
     if (commands.empty())
       refuse(command, fmt::format("\"{}\" is one argument too many{}", word,
                                   command == "import" ? "; give the folder of several files" : ""));
-    refuse(command, fmt::format("unknown command \"{}\"; {}", word, suggestion(word, commands)));
+    const std::vector<std::string> options = options_of(**at);
+    const bool is_option = std::ranges::find(options, "--" + word) != options.end();
+    refuse(command, fmt::format("unknown command \"{}\"; {}", word,
+                                is_option ? fmt::format("did you mean \"--{}\"?", word)
+                                          : suggestion(word, commands)));
   }
 }
 
@@ -479,7 +496,7 @@ CommandLine parse_command_line(int argc, char** argv) {
     const std::vector<const CLI::App*> path = path_of(app);
     const bool shows = error.get_exit_code() == 0;  // --help, --version
     if (!shows || path.size() == 1) refuse_unknown(app, words);
-    if (!shows) refuse_with_help(name_of(path), error.what());
+    if (!shows) refuse_with_help(name_of(path), in_plain_words(error.what()));
     return show(dynamic_cast<const CLI::CallForVersion*>(&error) ? error.what() : app.help());
   }
   const std::vector<const CLI::App*> path = path_of(app);

@@ -58,13 +58,33 @@ void add_looks(CLI::App& app, Commands& c) {
       ->required();
   CLI::Option* const repair = verify.add_flag(
       "--repair", c.verify.repair,
-      "Make damaged chunks and files again, exactly as they were, from other steps and copies");
+      "Make damaged chunks and files again, exactly as they were, from other steps, copies and "
+      "parity");
   verify
       .add_option(
           "--from", c.verify.from,
           "A copy of the checkpoint, or a directory of steps that has one (may be repeated)")
       ->check(local_path())
       ->needs(repair);
+}
+
+void add_parity(CLI::App& app, Commands& c) {
+  CLI::App& parity = add_command(
+      app, "parity", "Write parity, by which verify --repair needs no copy, and say what it costs",
+      "shardwise parity runs/checkpoints/step-00000400 --blocks 4\n"
+      "  shardwise parity runs/checkpoints --remove",
+      c, c.parity, run_parity);
+  parity.add_option("path", c.parity.path, "A checkpoint, or a directory of steps (all)")
+      ->check(local_path())
+      ->required();
+  CLI::Option* const blocks =
+      parity
+          .add_option("--blocks", c.parity.blocks,
+                      "How many blocks of 1 MiB of each shard file may be lost or damaged")
+          ->check(whole(1, 127))
+          ->capture_default_str();
+  parity.add_flag("--remove", c.parity.remove, "Remove the parity")->excludes(blocks);
+  add_threads(parity, c.parity.threads);
 }
 
 void add_diff(CLI::App& app, Commands& c) {
@@ -161,6 +181,7 @@ void add_tiers(CLI::App& app, Commands& c) {
 
 void declare_looks(CLI::App& app, Commands& c) {
   add_looks(app, c);
+  add_parity(app, c);
   add_diff(app, c);
   add_elements(app, c);
   add_du(app, c);
@@ -173,7 +194,7 @@ void declare_removals(CLI::App& app, Commands& c) {
   rm.add_option("root", c.rm.root, "Directory that holds the steps")
       ->check(local_path())
       ->required();
-  rm.add_option("step", c.rm.steps, "Their numbers")->check(whole(0))->required();
+  rm.add_option("step", c.rm.steps, "Their numbers")->check(step_number())->required();
   rm.add_flag(
       "--force", c.rm.force,
       "Also those that somebody reads, and the last valid one (both are left otherwise); not "
@@ -185,7 +206,7 @@ void declare_removals(CLI::App& app, Commands& c) {
   pin.add_option("root", c.pin.root, "Directory that holds the step")
       ->check(local_path())
       ->required();
-  pin.add_option("step", c.pin.step, "Its number")->check(whole(0))->required();
+  pin.add_option("step", c.pin.step, "Its number")->check(step_number())->required();
   pin.add_option("name", c.pin.name,
                  "Letters, digits, '.', '-', '_'; a name that another step has moves")
       ->required();

@@ -21,6 +21,7 @@ struct Commands {
   LsOptions ls;
   InspectOptions inspect;
   VerifyOptions verify;
+  ParityCommandOptions parity;
   DiffOptions diff;
   CatOptions cat;
   StatsOptions stats;
@@ -54,8 +55,8 @@ CLI::App& add_command(CLI::App& app, const char* name, const char* description, 
   return command;
 }
 
-/// Commands that look at checkpoints: ls, inspect, verify (which may repair), diff, cat, stats, du,
-/// tiers (which may put a step together).
+/// Commands that look at checkpoints: ls, inspect, verify (which may repair), parity, diff, cat,
+/// stats, du, tiers (which may put a step together).
 void declare_looks(CLI::App& app, Commands& c);
 
 /// Commands about which steps stay: rm, pin, unpin, gc.

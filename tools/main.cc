@@ -33,7 +33,9 @@ bool asks_for_json(int argc, char** argv) {
 /// What the library's messages call by its own names, as options of the command.
 std::string with_options(std::string text) {
   constexpr std::pair<std::string_view, std::string_view> kOptions[] = {
-      {"Existing::replace", "--replace"}, {"Existing::skip", "--skip-existing"}};
+      {"Existing::replace", "--replace"},
+      {"Existing::skip", "--skip-existing"},
+      {"as no rule matches", "as no rule of --spec matches; '*=-' matches all"}};
   for (const auto& [own, option] : kOptions) {
     if (const std::size_t at = text.find(own); at != std::string::npos) {
       text.replace(at, own.size(), option);
@@ -53,7 +55,7 @@ int run(int argc, char** argv, const Report& report) {
     finish_stdout();
     return status;
   } catch (const BadUsage& error) {
-    report("usage", error.what());
+    report("usage", with_options(error.what()));
     return kBadUsage;
   } catch (const Error& error) {
     report(name(error.code()), with_options(error.what()));

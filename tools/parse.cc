@@ -76,7 +76,11 @@ std::size_t parse_bytes(std::string_view text, ByteRange allowed) {
 }
 
 std::string suggestion(std::string_view word, const std::vector<std::string>& known) {
-  const std::vector<std::string_view> nearest = nearest_names({known.begin(), known.end()}, word);
+  std::string small(word);  // LS
+  std::ranges::transform(small, small.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::vector<std::string_view> nearest = nearest_names({known.begin(), known.end()}, word);
+  if (const auto same = std::ranges::find(known, small); same != known.end()) nearest = {*same};
   if (nearest.empty()) return fmt::format("there are {}", fmt::join(known, ", "));
   return fmt::format("did you mean \"{}\"?", fmt::join(nearest, "\" or \""));
 }
@@ -123,6 +127,15 @@ fs::path existing_root(const std::string& path) {
   return path;
 }
 
+fs::path root_of_steps(std::string_view command, const std::string& path) {
+  if (fs::path root = existing_root(path); !names_checkpoint(root)) return root;
+  const fs::path whole = fs::path(path).lexically_normal();
+  const fs::path step = whole.has_filename() ? whole : whole.parent_path();
+  throw BadUsage(fmt::format("{}: {} is a checkpoint; needed is the directory that holds it, {}",
+                             command, path,
+                             step.has_parent_path() ? step.parent_path().string() : "."));
+}
+
 void refuse_without_steps(const fs::path& root, const std::string& path) {
   std::string more;
   if (const std::string what = foreign_format(root); !what.empty()) {
@@ -139,6 +152,16 @@ bool names_checkpoint(const fs::path& path) {
   // Without a manifest it is damaged, or another format's.
   if (!foreign_format(path).empty()) refuse_without_steps(path, path.string());
   return true;
+}
+
+std::vector<fs::path> each_checkpoint(const std::string& path) {
+  const fs::path given = existing_root(path);
+  if (names_checkpoint(given)) return {given};
+  const CheckpointManager manager(given, {.collect_garbage = false});
+  std::vector<fs::path> directories;
+  for (const Step& step : manager.steps()) directories.push_back(as_given(given, step.directory));
+  if (directories.empty()) refuse_without_steps(given, path);
+  return directories;
 }
 
 fs::path resolve_checkpoint(const std::string& path) {
@@ -187,11 +210,12 @@ std::size_t find_tensor(const BoxReader& reader, const std::string& path, const 
     names.push_back(info.name);
   }
   const std::vector<std::string_view> nearest = nearest_names(names, name);
-  throw Error(ErrorCode::no_such_name,
-              fmt::format("{} has no tensor \"{}\" among its {}{}", path, name, names.size(),
-                          nearest.empty() ? std::string()
-                                          : fmt::format("; did you mean \"{}\"?",
-                                                        fmt::join(nearest, "\" or \""))));
+  throw Error(
+      ErrorCode::no_such_name,
+      fmt::format("{} has no tensor \"{}\" among its {}; {}", path, name, names.size(),
+                  nearest.empty()
+                      ? fmt::format("`shardwise inspect {} --flat` shows them", path)
+                      : fmt::format("did you mean \"{}\"?", fmt::join(nearest, "\" or \""))));
 }
 
 std::vector<std::size_t> find_tensors(const BoxReader& reader, const std::string& path,

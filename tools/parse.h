@@ -57,6 +57,10 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& kn
 /// step below it. Steps that had to be passed over are named on stderr.
 std::filesystem::path resolve_checkpoint(const std::string& path);
 
+/// The checkpoint that a path is, or all steps of a directory of steps. Throws not_found if there
+/// is none.
+std::vector<std::filesystem::path> each_checkpoint(const std::string& path);
+
 /// Whether a path is of another format that import takes: safetensors, HDF5, npz. Files of
 /// checkpoints are not.
 bool is_model(const std::filesystem::path& path);
@@ -68,7 +72,7 @@ std::unique_ptr<ModelReader> open_model(const std::filesystem::path& path);
 std::unique_ptr<BoxReader> open_tensors(const std::string& path, const ReadOptions& options);
 
 /// The number of a tensor in a reader that open_tensors(path) gave. Throws no_such_name, with the
-/// nearest names.
+/// nearest names or how to see all.
 std::size_t find_tensor(const BoxReader& reader, const std::string& path, const std::string& name);
 
 /// The numbers of the tensors that a pattern matches, in order; of all if there is no pattern. In a
@@ -88,6 +92,10 @@ inline bool knows_pieces(const TensorInfo& tensor) {
 /// Whether a path is a checkpoint, also a damaged one, not a root: it holds a manifest or has a
 /// step's name. Throws not_found if such a name is of another format's folder.
 bool names_checkpoint(const std::filesystem::path& path);
+
+/// A directory of steps, for a command that needs one. Throws BadUsage for a checkpoint in place of
+/// the directory that holds it, which is most likely a slip, and as existing_root().
+std::filesystem::path root_of_steps(std::string_view command, const std::string& path);
 
 /// A root to look into. Throws not_found if it is missing or no directory: nothing is created.
 std::filesystem::path existing_root(const std::string& path);

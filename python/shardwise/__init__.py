@@ -56,9 +56,7 @@ from ._manager import LatestStep as LatestStep
 from ._manager import PendingSave as PendingSave
 from ._manager import Restored as Restored
 from ._paths import Path as Path
-from ._paths import local
 from ._progress import Progress as Progress
-from ._progress import function_of
 from ._save import SaveStats as SaveStats
 from ._save import save as save
 from ._sharding import Device as Device
@@ -72,6 +70,16 @@ from ._sharding import device_mesh as device_mesh
 from ._sharding import explain_reshard as explain_reshard
 from ._tensor import Checkpoint as Checkpoint
 from ._tensor import Tensor as Tensor
+from ._verify import Damage as Damage
+from ._verify import Lost as Lost
+from ._verify import ParityStats as ParityStats
+from ._verify import Repaired as Repaired
+from ._verify import RepairReport as RepairReport
+from ._verify import VerifyReport as VerifyReport
+from ._verify import remove_parity as remove_parity
+from ._verify import repair as repair
+from ._verify import verify as verify
+from ._verify import write_parity as write_parity
 
 from . import _core as _core
 
@@ -82,13 +90,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyExists", "Batch", "Cancelled", "Checkpoint", "CheckpointInfo", "CheckpointManager", "Corrupt", "Damage",
-    "DiffReport", "Error", "GroupError", "Histogram", "IOFailed", "InvalidArgument", "Kind", "LatestStep", "Loader", "Mesh",
+    "DiffReport", "Error", "GroupError", "Histogram", "IOFailed", "InvalidArgument", "Kind", "LatestStep", "Loader", "Lost", "Mesh",
     "NameNotFound", "NotFound",
-    "PartitionSpec", "Path", "PendingSave", "Progress", "ResourceExhausted", "SaveStats", "Shard", "Sharding",
+    "ParityStats", "PartitionSpec", "Path", "PendingSave", "Progress", "RepairReport", "Repaired", "ResourceExhausted", "SaveStats", "Shard", "Sharding",
     "Tensor", "TensorDiff", "TensorInfo", "TensorStats", "TransferPlan", "Unsupported", "VerifyReport", "diff", "explain",
     "explain_reshard",
     "export_model", "group", "import_dcp", "import_model", "import_orbax", "info", "load", "open",
-    "reshard", "save", "sources", "stats", "verify",
+    "remove_parity", "repair", "reshard", "save", "sources", "stats", "verify", "write_parity",
 ]
 
 
@@ -148,37 +156,3 @@ def info(path: Path) -> CheckpointInfo:
     with Checkpoint(path, pin=False) as c:
         return CheckpointInfo(c.path, c.step, c.user, [
             TensorInfo(n, str(t.dtype), t.shape, t.mesh, t.spec, t.nbytes) for n, t in c.items()], c.objects)
-
-
-@dataclass
-class Damage:
-    """One thing that is wrong."""
-
-    file: str
-    message: str
-    tensor: str
-    chunk: int
-
-
-@dataclass
-class VerifyReport:
-    """What verify() found. `unread`: what could not be read, of which nothing is known; delete nothing because of it."""
-
-    damage: list[Damage]
-    unread: list[Damage]
-    chunks: int
-    bytes: int
-
-    @property
-    def ok(self) -> bool:
-        return not self.damage and not self.unread
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-
-def verify(path: Path, *, threads: int = 0, progress: Progress = None) -> VerifyReport:
-    """Reads every byte of a checkpoint and compares it with its hash. Damage is reported, not raised. Raises NotFound,
-    Unsupported, IOFailed."""
-    damage, unread, chunks, size = _core.verify(local(path, "verify"), threads, function_of(progress, "verify"))
-    return VerifyReport([Damage(*d) for d in damage], [Damage(*d) for d in unread], chunks, size)

@@ -164,7 +164,8 @@ class Restored:
 
 def core_manager(root: str, *, keep_last: int, keep_every: int, keep_interval: float, best: tuple[str, str, int] | None,
                  save_every: int, save_interval: float, preemption_signals: Iterable[int], preemption_grace: float,
-                 threads: int, increments: bool, write_stats: bool = False, collect_garbage: bool = True) -> _core.Manager:
+                 threads: int, increments: bool, write_stats: bool = False, parity_blocks: int = 0,
+                 collect_garbage: bool = True) -> _core.Manager:
     """The manager of C++, with the policies of a Python one. Raises InvalidArgument."""
     if best is not None:
         check_choice("best[1]", best[1], ("min", "max"))
@@ -173,7 +174,7 @@ def core_manager(root: str, *, keep_last: int, keep_every: int, keep_interval: f
         best=None if best is None else (best[0], best[1] == "max", best[2]), save_every=save_every,
         save_interval=math.ceil(save_interval), preemption_signals=[int(number) for number in preemption_signals],
         preemption_grace=preemption_grace, threads=threads, collect_garbage=collect_garbage,
-        increments=increments, write_stats=write_stats)
+        increments=increments, write_stats=write_stats, parity_blocks=parity_blocks)
 
 
 def check_metrics(step: int, metrics: Mapping[str, float] | None, best: tuple[str, str, int] | None) -> None:
@@ -236,14 +237,15 @@ class CheckpointManager(ManagerContext):
 
     increments: chunks of about 1 MiB that have not changed since the newest step are linked and not written again
     (SaveStats.unchanged_bytes); each step is whole all the same, whatever becomes of the others. write_stats: what each
-    save did is kept beside its step, as step-00000100.json.
+    save did is kept beside its step, as step-00000100.json. parity_blocks: each step gets parity, as by write_parity(), before
+    its save ends; if it cannot be written, SaveStats.cleanup_error says why. 0: none.
     """
 
     def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, keep_interval: float = 0,
                  best: tuple[str, str, int] | None = None, save_every: int = 1, save_interval: float = 0,
                  preemption_signals: Iterable[int] = (), preemption_grace: float = 0, when_busy: WhenBusy = "wait",
-                 codec: Codec = "zstd", increments: bool = True, write_stats: bool = False, threads: int = 0,
-                 memory: int = MEMORY) -> None:
+                 codec: Codec = "zstd", increments: bool = True, write_stats: bool = False, parity_blocks: int = 0,
+                 threads: int = 0, memory: int = MEMORY) -> None:
         self.root = os.path.abspath(local(root, "open a folder of steps"))
         check_codec(codec)
         check_choice("when_busy", when_busy, ("wait", "skip"))
@@ -253,7 +255,7 @@ class CheckpointManager(ManagerContext):
             self.root, keep_last=keep_last, keep_every=keep_every, keep_interval=keep_interval, best=best,
             save_every=save_every, save_interval=save_interval, preemption_signals=preemption_signals,
             preemption_grace=preemption_grace, threads=threads, increments=increments,
-            write_stats=write_stats)
+            write_stats=write_stats, parity_blocks=parity_blocks)
         self._damaged: set[int] = set()  # the job comes to them again
         self._pool: dict[str, Any] = {}
         self._current: PendingSave | None = None

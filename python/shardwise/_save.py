@@ -49,6 +49,7 @@ class SaveStats:
     seconds: float  #: until it was committed
     skipped: bool = False  #: nothing was written: existing="skip" found it there, or a save was under way
     cleanup_error: str = ""  #: why older checkpoints could not be removed after the commit; tried again next time
+    parity_bytes: int = 0  #: of its parity files: CheckpointManager(parity_blocks=...)
     unchanged_bytes: int = 0  #: of the logical bytes, those of chunks that had not changed and were not written again
 
 

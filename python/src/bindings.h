@@ -43,5 +43,6 @@ void bind_convert(nb::module_& module);
 void bind_loader(nb::module_& module);
 void bind_calls(nb::module_& module);
 void bind_tiers(nb::module_& module);
+void bind_verify(nb::module_& module);
 
 }  // namespace shardwise::python

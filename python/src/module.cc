@@ -15,4 +15,5 @@ NB_MODULE(_core, module) {
   bind_loader(module);
   bind_calls(module);
   bind_tiers(module);
+  bind_verify(module);
 }

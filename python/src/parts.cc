@@ -219,6 +219,7 @@ Dict dict_of(const SaveStats& stats) {
   dict["chunks"] = stats.chunks;
   dict["seconds"] = stats.total_seconds;
   dict["cleanup_error"] = stats.cleanup_error;
+  dict["parity_bytes"] = stats.parity_bytes;
   return dict;
 }
 

@@ -13,7 +13,6 @@
 #include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/tiers.h"
-#include "shardwise/checkpoint/verify.h"
 #include "shardwise/shard/error.h"
 #include "work.h"
 
@@ -279,24 +278,6 @@ class Reader {
   std::shared_ptr<const Edited> edited_;
 };
 
-nb::list list_of(const std::vector<Damage>& damage) {
-  nb::list list;
-  for (const Damage& one : damage) {
-    list.append(nb::make_tuple(one.file, one.message, one.tensor, one.chunk));
-  }
-  return list;
-}
-
-nb::typed<nb::tuple, nb::any, nb::ellipsis> verify(const std::string& path, int threads,
-                                                   nb::object progress) {
-  Work work(std::move(progress));
-  ReadOptions options{.threads = threads};
-  options.progress = work.progress();
-  const VerifyReport report = work.run([&] { return verify_checkpoint(path, options); });
-  return nb::make_tuple(list_of(report.damage), list_of(report.unread), report.chunks,
-                        report.bytes);
-}
-
 }  // namespace
 
 void bind_read(nb::module_& module) {
@@ -315,8 +296,6 @@ void bind_read(nb::module_& module) {
       .def_prop_ro("objects", [](const Reader& self) { return self.get()->objects_json(); })
       .def_prop_ro("pinned", [](const Reader& self) { return self.get()->pinned(); })
       .def_prop_ro("stats", &Reader::stats);
-  module.def("verify", &verify, nb::arg("path"), nb::arg("threads") = 0,
-             nb::arg("progress") = nb::none());
 }
 
 }  // namespace shardwise::python

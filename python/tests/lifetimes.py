@@ -198,7 +198,7 @@ class Sources(Case):
 
 
 class Converting(Case):
-    covers = "verify reshard diff stats export_model import_model model_format SpecRules.parse SpecRules.find SpecRules.unmatched"
+    covers = "verify repair write_parity remove_parity reshard diff stats export_model import_model model_format SpecRules.parse SpecRules.find SpecRules.unmatched"
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -211,7 +211,8 @@ class Converting(Case):
             pass
 
         path = self.path()
-        assert sw.verify(self.step, progress=tell)
+        assert sw.verify(self.step, progress=tell) and sw.repair(self.step, sources=[self.step], progress=tell)
+        assert sw.write_parity(self.step, blocks=1, progress=tell).files == 1
         assert (sw.load(sw.reshard(self.step, path, mesh="x=2", rules="w=x,-", progress=tell))["w"] == W).all()
         assert sw.export_model(self.step, path + ".safetensors", progress=tell) == [path + ".safetensors"]
         assert (sw.load(sw.import_model(path + ".safetensors", path + "-b", progress=tell))["w"] == W).all()

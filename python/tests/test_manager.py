@@ -29,7 +29,7 @@ def test_steps_come_and_go(tmp_path):
         assert m.open()["w"][0] == 4 and m.open(3).user == {"step": 3}
         latest = m.latest()
         assert latest is not None and (latest.step, latest.rejected) == (4, [])
-        with pytest.raises(KeyError, match="there are 3, 4"):
+        with pytest.raises(KeyError, match="its steps are 3, 4"):
             m.step(1)
         with pytest.raises(FileExistsError):
             m.save(4, {})

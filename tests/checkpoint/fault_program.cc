@@ -75,10 +75,14 @@ int main(int argc, char** argv) {
     }
     if (action == FaultAction::save_past_limit) return save_past_limit(argv[1]);
     auto files = std::make_shared<FaultyFileSystem>(0, Fault::kill);
-    if (action == FaultAction::repair) {
+    if (action == FaultAction::repair || action == FaultAction::write_parity) {
       files->exchange_in_one_step();
       files->restart(number);
-      run_repair(argv[1], files);
+      if (action == FaultAction::repair) {
+        run_repair(argv[1], files);
+      } else {
+        run_write_parity(argv[1], files);
+      }
       return 0;
     }
     CheckpointManager manager(argv[1], fault_options(action, files));

@@ -1,5 +1,6 @@
-// Every operation of a repair fails once, in four ways, and the process is killed before every one.
-// Each byte then is as it was or as it should be, and the next repair ends the work.
+// Every operation of a repair, and of writing parity, fails once, in four ways, and the process is
+// killed before every one. Each byte then is as it was or as it should be, and the next call ends
+// the work.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,10 +38,15 @@ Files files_in(const fs::path& directory) {
   return files;
 }
 
-enum class DamageTo { chunks, files };
+enum class DamageTo { chunks, files, protected_file };
+
+const char* name_of(DamageTo damage) {
+  constexpr const char* kNames[] = {"chunks", "files", "protected_file"};
+  return kNames[static_cast<int>(damage)];
+}
 
 // Step 1 with damage in two chunks, or in all files beside their chunks; and a copy of it from
-// before.
+// before. Or, without a copy, damage to a chunk, to HDF5's own bytes and to the parity of the file.
 class DamagedRoot {
  public:
   explicit DamagedRoot(DamageTo damage) {
@@ -49,7 +55,11 @@ class DamagedRoot {
                                       .save(1, sources_of(fault_model(1)), {.writers = 1})
                                       .directory;
     fs::copy(saved, step());
-    fs::copy(saved, path() / "copy");
+    if (damage == DamageTo::protected_file) {
+      run_write_parity(path(), posix_file_system());
+    } else {
+      fs::copy(saved, path() / "copy");
+    }
     good_ = files_in(step());
     const auto stored = detail::open_checkpoint(*posix_file_system(), step());
     for (const std::size_t tensor : {std::size_t{0}, std::size_t{2}}) {
@@ -64,6 +74,11 @@ class DamagedRoot {
       flip(step() / stored.manifest.files[0].name, 9, std::byte{1});
       fs::remove(step() / detail::kIndexName);
       fs::resize_file(step() / detail::kManifestName, good_.at(detail::kManifestName).size() - 9);
+    }
+    if (damage == DamageTo::protected_file) {
+      const std::string name = stored.manifest.files[0].name;
+      flip(step() / name, 9, std::byte{1});
+      flip(step() / (name + std::string(detail::kParitySuffix)), 0, std::byte{1});
     }
     before_ = files_in(step());
   }
@@ -86,7 +101,7 @@ class DamagedRoot {
         ASSERT_TRUE(bytes[i] == good[i] || bytes[i] == before[i]) << name << " " << i;
       }
     }
-    EXPECT_TRUE(files_in(path() / "copy") == good_);
+    EXPECT_TRUE(!fs::exists(path() / "copy") || files_in(path() / "copy") == good_);
   }
 
   void check_repair_ends_the_work() const {
@@ -108,8 +123,9 @@ TEST_P(RepairFaults, EveryOperationMayFail) {
     const DamagedRoot root(GetParam());
     const auto files = std::make_shared<FaultyFileSystem>(0, Fault::io);
     files->exchange_in_one_step();
-    EXPECT_EQ(run_repair(root.path(), files).repaired.size(),
-              GetParam() == DamageTo::files ? 3u : 2u);
+    EXPECT_EQ(run_repair(root.path(), files).repaired.size(), GetParam() == DamageTo::chunks  ? 2u
+                                                              : GetParam() == DamageTo::files ? 3u
+                                                                                              : 4u);
     operations = files->operations();
   }
   EXPECT_GT(operations, 40);
@@ -150,10 +166,90 @@ TEST_P(RepairFaults, TheProcessMayBeKilledBeforeEveryOperation) {
   EXPECT_GT(at, 40);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RepairFaults, testing::Values(DamageTo::chunks, DamageTo::files),
-                         [](const auto& test) {
-                           return test.param == DamageTo::files ? "files" : "chunks";
-                         });
+INSTANTIATE_TEST_SUITE_P(All, RepairFaults,
+                         testing::Values(DamageTo::chunks, DamageTo::files,
+                                         DamageTo::protected_file),
+                         [](const auto& test) { return name_of(test.param); });
+
+// Step 1 as it was saved, before and after its parity was written.
+class ParityFaults : public testing::Test {
+ protected:
+  struct Root {
+    Root() {
+      static const TempDir first;
+      static const fs::path saved = CheckpointManager(first.path())
+                                        .save(1, sources_of(fault_model(1)), {.writers = 2})
+                                        .directory;
+      fs::copy(saved, step());
+    }
+    fs::path step() const { return dir.path() / "step-00000001"; }
+
+    const TempDir dir;
+  };
+
+  static void check(const Root& root) {
+    static const Files good = [] {
+      const Root whole;
+      run_write_parity(whole.dir.path(), posix_file_system());
+      return files_in(whole.step());
+    }();
+    const auto is_parity = [](const std::string& name) {
+      return name.ends_with(detail::kParitySuffix);
+    };
+    const Files now = files_in(root.step());
+    for (const auto& [name, bytes] : good) {
+      ASSERT_TRUE(now.contains(name) || is_parity(name)) << name;
+    }
+    for (const auto& [name, bytes] : now) {
+      EXPECT_TRUE(detail::is_repair_name(name) || bytes == good.at(name)) << name;
+    }
+    run_write_parity(root.dir.path(), posix_file_system());
+    EXPECT_TRUE(files_in(root.step()) == good) << "the next call ends the work";
+  }
+};
+
+TEST_F(ParityFaults, EveryOperationMayFail) {
+  std::int64_t operations = 0;
+  {
+    const Root root;
+    const auto files = std::make_shared<FaultyFileSystem>(0, Fault::io);
+    EXPECT_EQ(run_write_parity(root.dir.path(), files).written, 2);
+    operations = files->operations();
+  }
+  EXPECT_GT(operations, 40);
+  for (const Fault fault : {Fault::io, Fault::no_space, Fault::cut, Fault::no_memory}) {
+    for (std::int64_t at = 1; at <= operations; ++at) {
+      SCOPED_TRACE(testing::Message() << "operation " << at << " of " << operations << ", fault "
+                                      << static_cast<int>(fault));
+      const Root root;
+      const auto files = std::make_shared<FaultyFileSystem>(at, fault);
+      try {
+        run_write_parity(root.dir.path(), files);
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::io) << e.what();
+      } catch (const std::bad_alloc&) {
+        EXPECT_EQ(fault, Fault::no_memory);
+      }
+      EXPECT_GE(files->operations(), at) << "the fault came to pass";
+      check(root);
+    }
+  }
+}
+
+TEST_F(ParityFaults, TheProcessMayBeKilledBeforeEveryOperation) {
+  bool ended = false;
+  std::int64_t at = 1;
+  for (; !ended && at < 500; ++at) {
+    SCOPED_TRACE(testing::Message() << "operation " << at);
+    const Root root;
+    ended = ends_by_itself({SHARDWISE_FAULT_PROGRAM, root.dir.path().string(),
+                            std::to_string(static_cast<int>(FaultAction::write_parity)),
+                            std::to_string(at)});
+    check(root);
+  }
+  EXPECT_TRUE(ended);
+  EXPECT_GT(at, 40);
+}
 
 }  // namespace
 }  // namespace shardwise

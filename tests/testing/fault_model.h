@@ -22,7 +22,8 @@ enum class FaultAction {
   increment,            ///< step 4, most of which is in the files of step 3; two are kept
   save_until_progress,  ///< step 3, in several batches
   save_past_limit,      ///< step 3, where files may grow to 4 MiB only
-  repair,               ///< step 1, by a copy of it in the folder "copy"
+  repair,               ///< step 1, by a copy of it in the folder "copy", if there is one
+  write_parity,         ///< of step 1
 };
 
 inline const char* fault_action_name(FaultAction action) {
@@ -34,7 +35,8 @@ inline const char* fault_action_name(FaultAction action) {
                                    "increment",
                                    "save_until_progress",
                                    "save_past_limit",
-                                   "repair"};
+                                   "repair",
+                                   "write_parity"};
   return names[static_cast<int>(action)];
 }
 
@@ -72,9 +74,15 @@ inline std::vector<HostTensor> killed_model(std::uint64_t seed) {
 
 inline RepairReport run_repair(const std::filesystem::path& root,
                                std::shared_ptr<FileSystem> files) {
-  return repair_checkpoint(
-      root / "step-00000001",
-      {.from = {root / "copy"}, .threads = 1, .file_system = std::move(files)});
+  RepairOptions options{.threads = 1, .file_system = std::move(files)};
+  if (std::filesystem::exists(root / "copy")) options.from = {root / "copy"};
+  return repair_checkpoint(root / "step-00000001", options);
+}
+
+inline ParityStats run_write_parity(const std::filesystem::path& root,
+                                    std::shared_ptr<FileSystem> files) {
+  return write_parity(root / "step-00000001",
+                      {.blocks = 1, .threads = 1, .file_system = std::move(files)});
 }
 
 /// The manager that an action needs.

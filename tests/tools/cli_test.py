@@ -61,7 +61,7 @@ class Cli(unittest.TestCase):
 
 class Help(Cli):
     def test_every_command_has_help_with_an_example(self):
-        for command in ("shards", "explain", "ls", "inspect", "verify", "diff", "cat", "stats", "du", "tiers", "rm", "pin", "unpin", "gc", "reshard", "import", "export"):
+        for command in ("shards", "explain", "ls", "inspect", "verify", "parity", "diff", "cat", "stats", "du", "tiers", "rm", "pin", "unpin", "gc", "reshard", "import", "export"):
             text = self.ok(command, "--help")
             self.assertIn("Example:\n  shardwise " + command, text)
             self.assertIn("--json", text)
@@ -71,7 +71,7 @@ class Help(Cli):
         self.assertEqual(self.ok("help"), self.ok("--help"))
         for command in (("reshard",), ("bench",), ("bench", "save")):
             self.assertEqual(self.ok("help", *command), self.ok(*command, "--help"))
-        for command in ("shards", "explain", "ls", "inspect", "verify", "diff", "cat", "stats", "du", "tiers", "rm", "pin", "unpin", "gc", "reshard", "import", "export", "bench", "completion", "help"):
+        for command in ("shards", "explain", "ls", "inspect", "verify", "parity", "diff", "cat", "stats", "du", "tiers", "rm", "pin", "unpin", "gc", "reshard", "import", "export", "bench", "completion", "help"):
             self.assertRegex(self.ok("help"), f"(?m)^  {command} ")
         self.fails(2, ['"reshrad"', '"reshard"'], "help", "reshrad")
 

@@ -73,10 +73,10 @@ class Rm(Removal):
 
     def test_wrong_words_remove_nothing(self):
         root = self.roots(1, 2)
-        self.fails(3, ["find step 7", "there are 1, 2"], "rm", root, 1, 7)
+        self.fails(3, ["find step 7", "its steps are 1, 2"], "rm", root, 1, 7)
         self.fails(2, ['found "one", needed a whole number'], "rm", root, "one")
         self.fails(2, ["rm: step is required"], "rm", root)
-        self.fails(2, ["step-00000001 is a checkpoint; needed are the directory that holds it, and the number"],
+        self.fails(2, ["step-00000001 is a checkpoint; needed is the directory that holds it, "],
                    "rm", root / "step-00000001", 1)
         self.fails(3, ["nowhere does not exist"], "rm", self.dir / "nowhere", 1)
         self.assertEqual(self.steps(root), [1, 2])
@@ -107,7 +107,7 @@ class Pin(Removal):
 
     def test_mistakes(self):
         root = self.roots(1)
-        self.fails(3, [f"find step 7 in {root}: there are 1"], "pin", root, 7, "x")
+        self.fails(3, [f"find step 7 in {root}: its steps are 1"], "pin", root, 7, "x")
         self.fails(3, ["pin a step: the name is \"a b\", needed are 1 to 100 letters, digits, '.', '-', '_'"], "pin", root, 1, "a b")
         self.fails(3, [f'unpin "x" in {root}: there are none'], "unpin", root, "x")
         self.fails(2, ["found \"one\", needed a whole number"], "pin", root, "one", "x")
@@ -168,11 +168,11 @@ class Du(Removal):
             self.assertEqual(step["total_bytes"], size(root / step["name"]))
             self.assertEqual(step["index_bytes"], sum((root / step["name"] / name).stat().st_size
                                                       for name in ("manifest.json", "index.h5")))
-            self.assertEqual(step["total_bytes"], sum(step[part + "_bytes"] for part in ("tensor", "padding", "index")))
+            self.assertEqual(step["total_bytes"], sum(step[part + "_bytes"] for part in ("tensor", "padding", "index", "parity")))
             stored = sum(tensor["stored_bytes"] for tensor in self.ok_json("inspect", root / step["name"])["tensors"])
             self.assertEqual(step["tensor_bytes"], stored)
         lines = self.ok("du", root).splitlines()
-        self.assertEqual(lines[0].split(), ["step", "tensors", "padding", "index", "shared", "total"])
+        self.assertEqual(lines[0].split(), ["step", "tensors", "padding", "index", "parity", "shared", "total"])
         self.assertEqual([line.split()[0] for line in lines[1:]],
                          ["step-00000004", "step-00000002", "step-00000001", trash.name, "all"])
         self.assertRegex(lines[4], r"-  +-  +-  +4\.88 KiB$")

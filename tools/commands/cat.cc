@@ -82,7 +82,8 @@ void write_npy_file(const std::string& path, const BoxReader& reader, std::size_
   std::ofstream file(path, std::ios::binary);
   const auto check = [&] {
     if (file) return;
-    throw Error(ErrorCode::io, fmt::format("cat: --npy {} cannot be written", path));
+    throw Error(ErrorCode::io, fmt::format("cat: --npy {} cannot be written: {}", path,
+                                           std::generic_category().message(errno)));
   };
   check();
   write_npy(reader, tensor, shown, [&](std::span<const std::byte> bytes) {

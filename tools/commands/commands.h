@@ -59,6 +59,14 @@ struct VerifyOptions {
 };
 int run_verify(const VerifyOptions& options);
 
+struct ParityCommandOptions {
+  std::string path;
+  int blocks = 2, threads = 0;
+  bool remove = false;
+  bool json = false;
+};
+int run_parity(const ParityCommandOptions& options);
+
 struct DiffOptions {
   std::string first, second;
   double atol = 0, rtol = 0;

@@ -26,6 +26,7 @@ struct StepUse {
   std::optional<std::size_t> tensors = 0, padding = 0;  ///< absent: not known
   std::size_t shared = 0;                               ///< of the total, in other steps, too
   std::size_t index = 0;                                ///< manifest and index.h5
+  std::size_t parity = 0;
   std::size_t total = 0;
 };
 
@@ -56,6 +57,16 @@ std::optional<std::size_t> stored_bytes(const fs::path& step) {
   }
 }
 
+std::size_t parity_bytes(const fs::path& step) {
+  DiskUse use;
+  std::error_code error;
+  for (fs::directory_iterator entry(step, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().extension() == ".parity") use.add(entry->path());
+  }
+  return use.bytes();
+}
+
 StepUse use_of_step(const fs::path& step) {
   StepUse use{.name = step.filename().string()};
   const DiskUse all = disk_use(step);
@@ -63,7 +74,8 @@ StepUse use_of_step(const fs::path& step) {
   use.shared = all.shared_bytes();
   use.index = disk_use(step / "manifest.json").bytes() + disk_use(step / "index.h5").bytes();
   use.tensors = stored_bytes(step);
-  const std::size_t data = use.total - std::min(use.total, use.index);
+  use.parity = parity_bytes(step);
+  const std::size_t data = use.total - std::min(use.total, use.index + use.parity);
   use.padding.reset();
   if (use.tensors) use.padding = data - std::min(data, *use.tensors);
   return use;
@@ -154,29 +166,33 @@ nlohmann::ordered_json bytes_json(std::optional<std::size_t> bytes) {
 }
 
 void print_root(const RootUse& use) {
-  Table table({"step", "tensors", "padding", "index", "shared", "total"});
+  Table table({"step", "tensors", "padding", "index", "parity", "shared", "total"});
   for (const StepUse& step : use.steps) {
     table.add({step.name, bytes_text(step.tensors), bytes_text(step.padding),
-               human_bytes(step.index), human_bytes(step.shared), human_bytes(step.total)});
+               human_bytes(step.index), human_bytes(step.parity), human_bytes(step.shared),
+               human_bytes(step.total)});
   }
   for (const LeftUse& left : use.unfinished) {
-    table.add({left.name, "-", "-", "-", "-", human_bytes(left.total)});
+    table.add({left.name, "-", "-", "-", "-", "-", human_bytes(left.total)});
   }
   if (use.steps.size() + use.unfinished.size() > 1) {
     table.add({"all", bytes_text(sum_of(use.steps, &StepUse::tensors)),
                bytes_text(sum_of(use.steps, &StepUse::padding)),
-               human_bytes(sum_of(use.steps, &StepUse::index)), "-", human_bytes(use.total)});
+               human_bytes(sum_of(use.steps, &StepUse::index)),
+               human_bytes(sum_of(use.steps, &StepUse::parity)), "-", human_bytes(use.total)});
   }
   table.print();
 }
 
 void print_roots(const std::vector<RootUse>& roots) {
-  Table table({"directory", "steps", "tensors", "padding", "index", "unfinished", "total"});
+  Table table(
+      {"directory", "steps", "tensors", "padding", "index", "parity", "unfinished", "total"});
   for (const RootUse& use : roots) {
     table.add({use.root.string(), std::to_string(use.steps.size()),
                bytes_text(sum_of(use.steps, &StepUse::tensors)),
                bytes_text(sum_of(use.steps, &StepUse::padding)),
                human_bytes(sum_of(use.steps, &StepUse::index)),
+               human_bytes(sum_of(use.steps, &StepUse::parity)),
                human_bytes(sum_of(use.unfinished, &LeftUse::total)), human_bytes(use.total)});
   }
   table.print();
@@ -191,6 +207,7 @@ nlohmann::ordered_json root_json(const RootUse& use) {
                      {"tensor_bytes", bytes_json(step.tensors)},
                      {"padding_bytes", bytes_json(step.padding)},
                      {"index_bytes", step.index},
+                     {"parity_bytes", step.parity},
                      {"shared_bytes", step.shared},
                      {"total_bytes", step.total}});
   }

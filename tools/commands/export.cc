@@ -11,6 +11,17 @@
 namespace shardwise::tools {
 namespace {
 
+void refuse_without_parent(const std::filesystem::path& target) {
+  std::error_code ignored;
+  const std::filesystem::path folder = target.lexically_normal().parent_path();
+  if (folder.empty() || std::filesystem::is_directory(folder, ignored)) return;
+  const std::filesystem::path above = target.has_filename() ? folder : folder.parent_path();
+  if (above.empty() || std::filesystem::is_directory(above, ignored)) return;
+  throw Error(ErrorCode::not_found, fmt::format("export: {} is no folder; needed is one, in which "
+                                                "{} is made",
+                                                above.string(), target.string()));
+}
+
 ExportStats write_model(const ExportOptions& options, const std::filesystem::path& source) {
   ProgressLine line("export");
   shardwise::ExportOptions work;
@@ -27,6 +38,7 @@ ExportStats write_model(const ExportOptions& options, const std::filesystem::pat
   } catch (const Error& error) {
     // The edits do not fit the tensors.
     if (error.code() == ErrorCode::invalid_argument) throw BadUsage(error.what());
+    refuse_without_parent(options.target);
     throw;
   }
 }

@@ -49,11 +49,7 @@ std::string reason_text(const nlohmann::json& owner) {
 }  // namespace
 
 int run_gc(const GcOptions& options) {
-  if (is_checkpoint(options.root)) {
-    throw BadUsage(
-        fmt::format("gc: {} is a checkpoint; needed is the directory that holds it", options.root));
-  }
-  const fs::path root = existing_root(options.root);
+  const fs::path root = root_of_steps("gc", options.root);
   CheckpointManager manager(root, {.collect_garbage = false});
   const GarbageReport report = manager.collect_garbage({.dead_hosts = options.dead_hosts});
 

@@ -45,6 +45,21 @@ SaveStats write_from_python(const ImportOptions& options, const StepWriting& wri
   }
 }
 
+/// Throws for a file that is none of the formats, saying what to type if it is a known one.
+void refuse_foreign(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored) || fs::is_directory(path, ignored) || is_model(path)) return;
+  std::string what = foreign_format(path), advice;
+  if (const std::size_t colon = what.find(": "); colon != std::string::npos) {
+    advice = "; " + what.substr(colon + 2);
+    what.resize(colon);
+  }
+  throw Error(
+      ErrorCode::unsupported,
+      fmt::format("import {}: found {}, needed is safetensors, HDF5 or npz{}", path.string(),
+                  what.empty() ? "a file of no known format" : what, advice));
+}
+
 /// Throws for a folder of checkpoints of others, saying what to type.
 void refuse_several(const fs::path& path) {
   std::error_code ignored;
@@ -65,6 +80,7 @@ int run_import(const ImportOptions& options) {
           return write_from_python(options, writing, format);
         }
         refuse_several(path);
+        refuse_foreign(path);
         const std::unique_ptr<ModelReader> source = open_model(path);
         shardwise::ReshardOptions work = writing.options;
         work.save.user_json = source->user_json();

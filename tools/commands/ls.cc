@@ -66,6 +66,13 @@ std::vector<std::string> leftovers(const std::filesystem::path& root) {
   return names;
 }
 
+void print_none(const std::filesystem::path& root) {
+  const std::filesystem::path inside = root_inside(root);
+  print_shown(
+      fmt::format("{}: no committed checkpoint{}\n", root.string(),
+                  inside.empty() ? std::string() : fmt::format("; {} has some", inside.string())));
+}
+
 /// A model is one line.
 int list_model(const LsOptions& options) {
   const std::unique_ptr<ModelReader> reader = open_model(options.root);
@@ -89,7 +96,7 @@ int list_model(const LsOptions& options) {
 
 int run_ls(const LsOptions& options) {
   if (is_model(options.root)) return list_model(options);
-  const auto root = existing_root(options.root);
+  const auto root = root_of_steps("ls", options.root);
   const CheckpointManager manager(root, {.collect_garbage = false});
   std::vector<StepSummary> steps;
   for (const Step& step : manager.steps()) {
@@ -128,7 +135,7 @@ int run_ls(const LsOptions& options) {
     print_json({{"root", root.string()}, {"steps", list}, {"unfinished", unfinished}});
     return status;
   }
-  if (steps.empty()) print_shown(fmt::format("{}: no committed checkpoint\n", root.string()));
+  if (steps.empty()) print_none(root);
   if (!steps.empty()) {
     Table table(
         {"step", "generation", "tensors", "bytes", "alone", "shared", "mesh", "pinned", "state"});

@@ -11,7 +11,8 @@
 namespace shardwise::tools {
 
 int run_pin(const PinOptions& options) {
-  CheckpointManager manager(existing_root(options.root), {.collect_garbage = false});
+  CheckpointManager manager(root_of_steps("pin", options.root), {.collect_garbage = false});
+  if (manager.steps().empty()) refuse_without_steps(options.root, options.root);
   manager.pin(options.step, options.name);
   if (options.json) {
     print_json({{"root", options.root}, {"step", options.step}, {"name", options.name}});
@@ -22,7 +23,7 @@ int run_pin(const PinOptions& options) {
 }
 
 int run_unpin(const UnpinOptions& options) {
-  CheckpointManager manager(existing_root(options.root), {.collect_garbage = false});
+  CheckpointManager manager(root_of_steps("unpin", options.root), {.collect_garbage = false});
   for (const std::string& name : options.names) {
     manager.unpin(name);
     if (!options.json) print_shown(fmt::format("{} pins no step any more\n", name));

@@ -40,20 +40,11 @@ std::optional<std::int64_t> last_valid(const CheckpointManager& manager,
   return newest(true);
 }
 
-/// A step in place of its root is most likely a slip.
-void refuse_step(const RmOptions& options) {
-  if (!names_checkpoint(options.root)) return;
-  throw BadUsage(
-      fmt::format("rm: {} is a checkpoint; needed are the directory that holds it, and the number "
-                  "of its step",
-                  options.root));
-}
-
 }  // namespace
 
 int run_rm(const RmOptions& options) {
-  refuse_step(options);
-  CheckpointManager manager(existing_root(options.root), {.collect_garbage = false});
+  CheckpointManager manager(root_of_steps("rm", options.root), {.collect_garbage = false});
+  if (manager.steps().empty()) refuse_without_steps(options.root, options.root);
   std::vector<std::int64_t> steps = options.steps;
   std::ranges::sort(steps);
   steps.erase(std::unique(steps.begin(), steps.end()), steps.end());

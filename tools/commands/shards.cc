@@ -95,9 +95,8 @@ Mesh ordered_mesh(const ShardsOptions& options) {
   const std::int64_t each = mesh.size() / count;
   const Shape torus = options.torus ? parse_shape(*options.torus) : Shape{each};
   if (Box::whole(torus).num_elements() != each) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("shards: found a torus {}; needed are {} devices", to_string(torus), each));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("found the --torus {}; needed are {} devices", to_string(torus), each));
   }
   std::vector<DeviceAttributes> devices;
   for (std::int64_t slice = 0; slice < count; ++slice) {

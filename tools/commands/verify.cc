@@ -12,7 +12,6 @@
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::tools {
@@ -21,16 +20,6 @@ namespace {
 // Exit statuses: damage is what the bytes prove; bytes that could not be read are a failure like
 // any other.
 constexpr int kDamaged = 1, kCouldNotTell = 3;
-
-std::vector<std::filesystem::path> checkpoints(const std::string& path) {
-  const std::filesystem::path given = existing_root(path);
-  if (names_checkpoint(given)) return {given};
-  const CheckpointManager manager(given, {.collect_garbage = false});
-  std::vector<std::filesystem::path> directories;
-  for (const Step& step : manager.steps()) directories.push_back(as_given(given, step.directory));
-  if (directories.empty()) refuse_without_steps(given, path);
-  return directories;
-}
 
 nlohmann::ordered_json damage_json(const Damage& damage) {
   nlohmann::ordered_json json = {{"file", damage.file}, {"message", damage.message}};
@@ -85,6 +74,12 @@ void print_report(const std::filesystem::path& directory, const RepairReport& re
   for (const auto& [damage, from] : repair.repaired) {
     print_shown(fmt::format("  repaired from {}: {}: {}\n", from, damage.file, damage.message));
   }
+  if (report.parity_files > 0) {
+    print_shown(fmt::format(
+        "  parity: {} shard files, each survives the loss of any {} of 1 MiB\n",
+        report.parity_files,
+        report.parity_blocks == 1 ? "block" : fmt::format("{} blocks", report.parity_blocks)));
+  }
   const auto print = [](const std::vector<Damage>& list, const char* what) {
     for (const Damage& damage : list) {
       print_shown(fmt::format("  {}{}{}{}\n", what, damage.file, damage.file.empty() ? "" : ": ",
@@ -131,7 +126,7 @@ int run_verify(const VerifyOptions& options) {
   bool damaged = false, unread = false;
   auto list = nlohmann::ordered_json::array();
   const bool root = !names_checkpoint(options.path);
-  for (const auto& directory : checkpoints(options.path)) {
+  for (const auto& directory : each_checkpoint(options.path)) {
     const std::optional<RepairReport> verified = verify(directory, options, root);
     if (!verified) continue;
     const VerifyReport& report = verified->left;
@@ -145,6 +140,8 @@ int run_verify(const VerifyOptions& options) {
                     {"ok", report.ok()},
                     {"chunks", report.chunks},
                     {"bytes", report.bytes},
+                    {"parity_files", report.parity_files},
+                    {"parity_blocks", report.parity_blocks},
                     {"damage", damage_json(report.damage)},
                     {"unread", damage_json(report.unread)}});
     if (!options.repair) continue;

@@ -75,6 +75,9 @@ struct LinkedFile {
 inline constexpr std::string_view kLinkedPrefix = "linked-";
 inline constexpr std::size_t kMostLinkedFiles = 16;  ///< of one shard file
 
+/// What follows the name of a shard file, or linked one, in the name of its parity file.
+inline constexpr std::string_view kParitySuffix = ".parity";
+
 struct FileEntry {
   std::string name = {};
   std::uint64_t bytes = 0;

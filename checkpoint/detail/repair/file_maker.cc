@@ -10,7 +10,6 @@
 #include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/read/file_check.h"
 #include "shardwise/checkpoint/detail/read/index_check.h"
-#include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 
@@ -59,32 +58,15 @@ std::string stated_id(std::string_view text) {
 
 /// A file whose tables and HDF5's own bytes are those of the wanted one.
 struct FileMaker::Described {
-  std::unique_ptr<File> file;
+  std::shared_ptr<File> file;
   FileTables tables;
 };
 
 FileMaker::FileMaker(FileSystem& file_system, fs::path directory, std::vector<fs::path> checkpoints)
     : file_system_(file_system),
       directory_(std::move(directory)),
-      opened_(file_system.open_directory(directory_)),
+      replacer_(file_system, directory_),
       checkpoints_(std::move(checkpoints)) {}
-
-// What was exchanged must not come back once it is removed.
-void FileMaker::remove_leftovers() {
-  std::vector<std::string> names = file_system_.list(directory_);
-  std::erase_if(names, [](const std::string& name) { return !is_repair_name(name); });
-  if (names.empty()) return;
-  file_system_.sync_directory(directory_);
-  for (const std::string& name : names) remove_or_leave(directory_ / name);
-}
-
-// What stays is no part of the checkpoint, and the next repair removes it.
-void FileMaker::remove_or_leave(const fs::path& hidden) {
-  try {
-    file_system_.remove(hidden);
-  } catch (const Error&) {
-  }
-}
 
 std::unique_ptr<File> FileMaker::open_if_there(const fs::path& path) {
   try {
@@ -119,30 +101,29 @@ std::vector<fs::path> FileMaker::paths_of(const WantedFile& wanted) {
   return paths;
 }
 
-std::optional<FileMaker::Described> FileMaker::described(const fs::path& path,
-                                                         const WantedFile& wanted) {
-  try {
-    std::unique_ptr<File> file = file_system_.open(path);
-    if (file->size() != wanted.entry.bytes) return std::nullopt;
-    TablesOf of{.number = 0,
-                .entry = wanted.entry,
-                .version = wanted.version,
-                .has_decoded_hashes = wanted.has_decoded_hashes};
-    if (wanted.linked) of.entry = describe_linked_file(*file, path.string(), *wanted.linked);
-    FileTables tables = read_file_tables(*file, path.parent_path(), of);
-    check_structure(*file, path.string(), tables.entry);
-    for (const ChunkRecord& record : tables.table.records) {
-      if (is_in_linked(record)) continue;
-      if (record.address < tables.entry.data_begin || record.address > tables.entry.data_end ||
-          record.stored_bytes > tables.entry.data_end - record.address) {
-        return std::nullopt;
-      }
-    }
-    return Described{std::move(file), std::move(tables)};
-  } catch (const Error& e) {
-    if (!is_no_help(e)) throw;
-    return std::nullopt;
+FileMaker::Described FileMaker::described(std::shared_ptr<File> file, const fs::path& path,
+                                          const WantedFile& wanted) {
+  const auto refuse = [&](const std::string& problem) {
+    throw Error(ErrorCode::corrupt, fmt::format("read {}: {}", path.string(), problem));
+  };
+  if (file->size() != wanted.entry.bytes) {
+    refuse(fmt::format("found {} bytes, needed are {}", file->size(), wanted.entry.bytes));
   }
+  TablesOf of{.number = 0,
+              .entry = wanted.entry,
+              .version = wanted.version,
+              .has_decoded_hashes = wanted.has_decoded_hashes};
+  if (wanted.linked) of.entry = describe_linked_file(*file, path.string(), *wanted.linked);
+  FileTables tables = read_file_tables(*file, path.parent_path(), of);
+  check_structure(*file, path.string(), tables.entry);
+  for (const ChunkRecord& record : tables.table.records) {
+    if (is_in_linked(record)) continue;
+    if (record.address < tables.entry.data_begin || record.address > tables.entry.data_end ||
+        record.stored_bytes > tables.entry.data_end - record.address) {
+      refuse("found a chunk outside its data, needed are all inside");
+    }
+  }
+  return Described{std::move(file), std::move(tables)};
 }
 
 // A chunk that is right in neither file is as it is in the damaged one.
@@ -174,72 +155,55 @@ void FileMaker::copy_chunks(Described& from, File* damaged, File& to) {
   }
 }
 
-void FileMaker::put(const std::string& name, const Fill& fill) {
-  const fs::path place = directory_ / name, hidden = directory_ / repair_name(name, new_id());
-  const std::unique_ptr<File> file = file_system_.create(hidden, Caching::cached);
-  try {
-    fill(*file);
-    file->sync();
-    file->close();
-    const std::vector<std::string> names = file_system_.list(directory_);
-    if (!opened_->is_in_place()) {
-      throw Error(ErrorCode::not_found,
-                  fmt::format("repair {}: the checkpoint was removed or replaced meanwhile",
-                              place.string()));
+void FileMaker::put_shard_file(Described from, const WantedFile& wanted) {
+  const std::unique_ptr<File> damaged = open_if_there(directory_ / wanted.entry.name);
+  const FileEntry& entry = from.tables.entry;
+  replacer_.put(wanted.entry.name, [&](File& file) {
+    file.resize(entry.bytes);
+    copy_range(*from.file, file, 0, entry.data_begin);
+    copy_range(*from.file, file, entry.data_end, entry.bytes);
+    copy_range(*from.file, file, entry.table_address,
+               entry.table_address + from.tables.table.records.size() * sizeof(ChunkRecord));
+    if (wanted.version != kListedVersion) {
+      copy_range(*from.file, file, entry.data_end - kDescriptionBytes, entry.data_end);
     }
-    if (std::ranges::find(names, name) == names.end()) {
-      file_system_.rename(hidden, place);
-    } else {
-      file_system_.exchange(hidden, place);
-    }
-  } catch (...) {
-    remove_or_leave(hidden);
-    throw;
-  }
-  file_system_.sync_directory(directory_);
-  remove_or_leave(hidden);
-}
-
-void FileMaker::put(const std::string& name, std::span<const std::byte> bytes) {
-  put(name, [&](File& file) {
-    file.write_at(0, bytes.data(), bytes.size());
-    std::vector<std::byte> read(bytes.size());
-    file.read_at(0, read.data(), read.size());
-    if (std::ranges::equal(read, bytes)) return;
-    throw Error(ErrorCode::io, fmt::format("repair {}: the bytes that were written are not those "
-                                           "that are read",
-                                           (directory_ / name).string()));
+    copy_chunks(from, damaged.get(), file);
+    const TablesOf of{.number = 0,
+                      .entry = entry,
+                      .version = wanted.version,
+                      .has_decoded_hashes = wanted.has_decoded_hashes};
+    read_file_tables(file, directory_, of);
+    check_structure(file, (directory_ / entry.name).string(), entry);
   });
 }
 
 std::optional<std::string> FileMaker::make_shard_file(const WantedFile& wanted,
                                                       std::string& why_not) {
   for (const fs::path& path : paths_of(wanted)) {
-    std::optional<Described> from = described(path, wanted);
-    if (!from) continue;
-    const std::unique_ptr<File> damaged = open_if_there(directory_ / wanted.entry.name);
-    const FileEntry& entry = from->tables.entry;
-    put(wanted.entry.name, [&](File& file) {
-      file.resize(entry.bytes);
-      copy_range(*from->file, file, 0, entry.data_begin);
-      copy_range(*from->file, file, entry.data_end, entry.bytes);
-      copy_range(*from->file, file, entry.table_address,
-                 entry.table_address + from->tables.table.records.size() * sizeof(ChunkRecord));
-      if (wanted.version != kListedVersion) {
-        copy_range(*from->file, file, entry.data_end - kDescriptionBytes, entry.data_end);
-      }
-      copy_chunks(*from, damaged.get(), file);
-      const TablesOf of{.number = 0,
-                        .entry = entry,
-                        .version = wanted.version,
-                        .has_decoded_hashes = wanted.has_decoded_hashes};
-      read_file_tables(file, directory_, of);
-      check_structure(file, (directory_ / entry.name).string(), entry);
-    });
+    std::optional<Described> from;
+    try {
+      from = described(file_system_.open(path), path, wanted);
+    } catch (const Error& e) {
+      if (!is_no_help(e)) throw;
+      continue;
+    }
+    put_shard_file(std::move(*from), wanted);
     return path.string();
   }
   why_not = fmt::format("none of the other checkpoints, {}, has this file", checkpoints_.size());
   return std::nullopt;
+}
+
+bool FileMaker::make_shard_file(const WantedFile& wanted, std::shared_ptr<File> restored,
+                                std::string& why_not) {
+  try {
+    put_shard_file(described(std::move(restored), directory_ / wanted.entry.name, wanted), wanted);
+    return true;
+  } catch (const Error& e) {
+    if (!is_no_help(e)) throw;
+    why_not += fmt::format("; by its parity: {}", e.what());
+    return false;
+  }
 }
 
 std::optional<std::string> FileMaker::make_index(const Manifest& manifest, std::string& why_not) {
@@ -250,7 +214,7 @@ std::optional<std::string> FileMaker::make_index(const Manifest& manifest, std::
   if (manifest.has_exact_index()) {
     const std::vector<std::byte> bytes = index_of(manifest);
     if (is_right(bytes)) {
-      put(kIndexName, bytes);
+      replacer_.put(kIndexName, bytes);
       return (directory_ / kManifestName).string();
     }
   }
@@ -260,7 +224,7 @@ std::optional<std::string> FileMaker::make_index(const Manifest& manifest, std::
       if (file->size() != manifest.index_bytes) continue;
       const std::vector<std::byte> bytes = all_of(*file);
       if (!is_right(bytes)) continue;
-      put(kIndexName, bytes);
+      replacer_.put(kIndexName, bytes);
       return (checkpoint / kIndexName).string();
     } catch (const Error& e) {
       if (e.code() != ErrorCode::not_found && e.code() != ErrorCode::corrupt) throw;
@@ -329,7 +293,7 @@ std::optional<std::string> FileMaker::make_manifest(std::string& why_not) {
       if (!is_no_help(e)) throw;
       continue;
     }
-    put(kManifestName, std::as_bytes(std::span(text)));
+    replacer_.put(kManifestName, std::as_bytes(std::span(text)));
     return (checkpoint / kManifestName).string();
   }
   return std::nullopt;

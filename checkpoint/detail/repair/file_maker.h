@@ -3,15 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/repair/replacer.h"
 #include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
@@ -39,30 +38,32 @@ class FileMaker {
   /// is right in the damaged file or in the one that this is made from.
   std::optional<std::string> make_shard_file(const WantedFile& wanted, std::string& why_not);
 
+  /// The same from the file as its parity restores it: reading fails if that cannot be.
+  bool make_shard_file(const WantedFile& wanted, std::shared_ptr<File> restored,
+                       std::string& why_not);
+
   std::optional<std::string> make_index(const Manifest& manifest, std::string& why_not);
 
   /// A manifest of which there are shard files here.
   std::optional<std::string> make_manifest(std::string& why_not);
 
   /// What repairs that ended before their time have left.
-  void remove_leftovers();
+  void remove_leftovers() { replacer_.remove_leftovers(); }
 
  private:
   struct Described;
-  using Fill = std::function<void(File& file)>;
 
   std::vector<std::filesystem::path> paths_of(const WantedFile& wanted);
-  std::optional<Described> described(const std::filesystem::path& path, const WantedFile& wanted);
+  static Described described(std::shared_ptr<File> file, const std::filesystem::path& path,
+                             const WantedFile& wanted);
+  void put_shard_file(Described from, const WantedFile& wanted);
   void copy_chunks(Described& from, File* damaged, File& to);
   bool is_of_this_checkpoint(const Manifest& manifest);
   std::unique_ptr<File> open_if_there(const std::filesystem::path& path);
-  void remove_or_leave(const std::filesystem::path& hidden);
-  void put(const std::string& name, const Fill& fill);
-  void put(const std::string& name, std::span<const std::byte> bytes);
 
   FileSystem& file_system_;
   const std::filesystem::path directory_;
-  const std::unique_ptr<Directory> opened_;  // says whether its path still leads to it
+  Replacer replacer_;
   const std::vector<std::filesystem::path> checkpoints_;
 };
 

@@ -49,7 +49,9 @@ void Spare::take(const std::filesystem::path& trash, const StepName& name) {
   file_system_.make_directory(directory_);
   std::vector<std::filesystem::path> moved;
   for (const std::string& file : file_system_.list(trash)) {
-    if (file == kManifestName || file == kIndexName || file.starts_with(kLinkedPrefix)) continue;
+    const bool is_shard_file = file != kManifestName && file != kIndexName &&
+                               !file.starts_with(kLinkedPrefix) && !file.ends_with(kParitySuffix);
+    if (!is_shard_file) continue;
     file_system_.rename(trash / file, directory_ / file);
     moved.push_back(directory_ / file);
   }

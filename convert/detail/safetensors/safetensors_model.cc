@@ -86,7 +86,9 @@ fs::path find_source(FileSystem& file_system, const fs::path& source) {
   }
   const std::string_view what = foreign_folder(names);
   if (what.empty()) {
-    refuse_source(ErrorCode::not_found, source, "it holds no safetensors file and no index");
+    refuse_source(ErrorCode::not_found, source,
+                  "it holds no safetensors file and no index, needed is one, or a file of "
+                  "safetensors, HDF5 or npz");
   }
   refuse_source(ErrorCode::unsupported, source,
                 fmt::format("it seems to be {}; needed is safetensors, HDF5 or npz", what));

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace shardwise::detail {
+
+/// Data and parity blocks of a group are at most so many: docs/checkpoint_format.md, heading
+/// "Parity".
+inline constexpr std::size_t kMostGroupBlocks = 255;
+
+/// Reed-Solomon's code over GF(2^8): parity block r is the sum of all data blocks s, each times
+/// 1 / ((255 - r) xor s). Any square part of these factors has an inverse (Cauchy). Immutable.
+class ErasureCode {
+ public:
+  /// Of these parity blocks, by their numbers in the group.
+  explicit ErasureCode(std::vector<std::size_t> rows);
+
+  std::size_t rows() const { return rows_.size(); }
+
+  /// Adds a data block times its factor to the sum of each row. The sums have room for the block's
+  /// bytes rounded up to kStepBytes; what follows the block counts as zeros. Requires source +
+  /// every row < kMostGroupBlocks.
+  void add(std::size_t source, std::span<const std::byte> data,
+           std::span<std::byte* const> sums) const;
+
+  /// What is missing, if the sums of the first missing.size() rows are those of the missing blocks
+  /// alone. All have `bytes` bytes, a multiple of kStepBytes.
+  void solve(std::span<const std::size_t> missing, std::span<std::byte* const> sums,
+             std::span<std::byte* const> found, std::size_t bytes) const;
+
+  static constexpr std::size_t kStepBytes = 64;
+
+ private:
+  std::vector<std::size_t> rows_;
+  std::vector<unsigned char> tables_;  // of each source: 32 bytes for each row
+};
+
+}  // namespace shardwise::detail

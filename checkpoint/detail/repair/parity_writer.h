@@ -1,0 +1,54 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/format/manifest.h"
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/repair/parity_file.h"
+#include "shardwise/checkpoint/detail/repair/replacer.h"
+#include "shardwise/checkpoint/verify.h"
+#include "shardwise/storage/file.h"
+
+namespace shardwise::detail {
+
+/// A file of a checkpoint that has, or is to have, parity.
+struct ProtectedFile {
+  std::string name;
+  ParityOf of;
+  bool is_linked = false;
+
+  std::string parity_name() const { return name + std::string(kParitySuffix); }
+};
+
+/// The shard files of a checkpoint, and the files that those link whose tables are loaded.
+std::vector<ProtectedFile> protected_files(const StoredCheckpoint& stored);
+
+struct ParityWriting {
+  int blocks = 2;
+  int threads = 0;
+  ProgressFunction progress = nullptr;
+
+  /// Shard files whose parity is to be written, with that of the files that they link; null: all.
+  std::function<bool(const FileEntry& file)> is_mine = nullptr;
+
+  /// Parity files to be written anew, whatever they look like.
+  std::set<std::string> damaged = {};
+};
+
+/// Throws invalid_argument if there cannot be so many parity blocks; `what` begins the message.
+void check_parity_blocks(const std::string& what, std::int64_t blocks);
+
+/// Writes the parity of one file, in place of what there is.
+void put_parity(FileSystem& file_system, Replacer& replacer, const ProtectedFile& file,
+                std::int64_t blocks, const ParityEncoding& encoding);
+
+/// Writes what is missing or does not fit, of a checkpoint that is taken to be right: the bytes of
+/// its shard files are not compared with their hashes.
+ParityStats write_parity_files(FileSystem& file_system, const std::filesystem::path& directory,
+                               const ParityWriting& writing);
+
+}  // namespace shardwise::detail
