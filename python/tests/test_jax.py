@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 from typing import Any
@@ -362,6 +363,21 @@ def save_all(m: swj.CheckpointManager, steps: Any, **more: Any) -> list[int]:
     saved = [s for s in steps if m.save(s, {"w": jnp.full(3, s)}, **more)]
     m.wait_until_finished()
     return saved
+
+
+def test_a_save_under_way_is_left_alone_or_followed(tmp_path):
+    for when_busy, saved, steps in (("skip", [False, False], []), ("replace", [True, True], [3])):
+        with manager(tmp_path / when_busy, when_busy=when_busy) as m:
+            may_go_on, w = threading.Event(), np.zeros(2)
+            m._queue.add(sw.PendingSave(1, lambda progress: may_go_on.wait() and None), None)
+            assert [m.save(2, {"w": w}), m.save(3, {"w": w})] == saved
+            w += 1
+            may_go_on.set()
+            m.wait_until_finished()
+            assert m.all_steps() == steps and m.should_save(3) == (when_busy == "skip")
+            assert m.save(4, {"w": w})
+    with pytest.raises(sw.InvalidArgument, match="when_busy is 'drop', needed is 'wait' or 'skip' or 'replace'"):
+        manager(tmp_path, when_busy="drop")
 
 
 def test_manager(tmp_path):
