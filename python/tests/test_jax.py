@@ -2,6 +2,7 @@
 
 import collections
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -576,3 +577,7 @@ def test_what_a_restore_finds_damaged_is_saved_whole_again(tmp_path):
                 manager.restore(step, tree)
         manager.save(2, tree, force=True)
         assert (manager.restore(2, tree)["w"] == tree["w"]).all()
+        manager.save(3, tree)  # what was saved again is whole, and the next one is built on it
+        manager.wait_until_finished()
+        path = manager.metadata(3).path
+        assert list(pathlib.Path(path).glob("linked-*")) and sw.verify(path)

@@ -145,8 +145,10 @@ def test_steps_of_any_zeros_are_listed(tmp_path):
         assert m.steps() == [7] and m.latest().path == str(tmp_path / "step-7")
 
 
+# A shell may start its background jobs so that they, and their children, ignore SIGINT.
 SLOW = """
-import sys, os, numpy as np, shardwise as sw
+import sys, os, signal, numpy as np, shardwise as sw
+signal.signal(signal.SIGINT, signal.default_int_handler)
 root = sys.argv[1]
 w = np.random.default_rng(0).standard_normal((64, 1 << 20), np.float32)
 sw.save(root + "/warm", {"w": w[:4]})

@@ -179,6 +179,7 @@ class CheckpointManager(ManagerContext):
         stats = write(progress)
         if stats.skipped:
             return stats
+        self._steps.damaged.discard(step)
         try:
             said = self._cleanups.agree(
                 lambda: b"", lambda _: json.dumps(self._steps.retire(self._preservation, step)).encode(),
