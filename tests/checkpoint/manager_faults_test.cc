@@ -239,8 +239,8 @@ INSTANTIATE_TEST_SUITE_P(
 // Killed between batches of data, again and again, on one root.
 TEST(ManagerKilled, InMidSaveRepeatedly) {
   Root root;
-  for (const std::int64_t progress_call : {1, 2, 3, 1, 3, 2}) {
-    EXPECT_FALSE(run_and_kill(root.path(), FaultAction::save_until_progress, progress_call));
+  for (const std::int64_t quarters : {1, 2, 3, 1, 3, 2}) {
+    EXPECT_FALSE(run_and_kill(root.path(), FaultAction::save_until_progress, quarters));
     root.check(FaultAction::save, false);
   }
   root.check_clean();
