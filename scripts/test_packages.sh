@@ -45,7 +45,7 @@ assert (numpy.fromfile("values", "<f4") == w.ravel()).all()
 print("h5py and h5dump")
 PYTHON
 octave --quiet --no-gui --eval \
-  "w = load('$index').tensor_00000; assert (w(:), single((0:numel (w) - 1)')); assert (numel (w), 262144); disp ('Octave')"
+  "w = load('$index').tensor_00000; assert (w(:), (0:numel (w) - 1)'); assert (numel (w), 262144); disp ('Octave')"
 
 echo "== Manual and completion"
 man shardwise-bench-save | grep -q 'shardwise bench save' || fail "man shardwise-bench-save"
