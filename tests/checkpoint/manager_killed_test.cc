@@ -90,10 +90,13 @@ Call random_call(const Outcome& now, std::int64_t newest, std::mt19937_64& rando
 
 // Which of its operations, start-up's counted in, and how long after that one begins.
 bool run_and_kill(const std::filesystem::path& root, const Call& call, std::mt19937_64& random) {
-  const std::uint64_t operation = 1 + random() % (call.action == FaultAction::remove  ? 20
-                                                  : call.action == FaultAction::pin   ? 20
-                                                  : call.action == FaultAction::reuse ? 130
-                                                                                      : 60);
+  const bool is_short = call.action == FaultAction::remove || call.action == FaultAction::pin;
+  const bool retires = call.action == FaultAction::rules || call.action == FaultAction::retention;
+  const std::uint64_t most = is_short                            ? 20
+                             : call.action == FaultAction::reuse ? 130
+                             : retires                           ? 120
+                                                                 : 60;
+  const std::uint64_t operation = 1 + random() % most;
   const std::uint64_t delay_us = random() % 2 == 0 ? 0 : random() % 3000;
   return ends_by_itself({SHARDWISE_FAULT_PROGRAM, root.string(),
                          std::to_string(static_cast<int>(call.action)), std::to_string(operation),
