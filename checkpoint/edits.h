@@ -61,8 +61,10 @@ struct TensorEdits {
     std::vector<std::string> names;
     std::int64_t dim = 0;                    ///< as it is transposed; -1: the last one
     std::vector<std::int64_t> extents = {};  ///< of each along dim; empty: all the same
+    bool takes_dim = false;                  ///< each name is of one index, without that dim
 
-    /// "pattern=name,name@dim" or "pattern=name,name@dim:extent,extent". Throws invalid_argument.
+    /// "pattern=name,name@dim", "pattern=name,name@dim:extent,extent", or "pattern=name,name@+dim"
+    /// for takes_dim. Throws invalid_argument.
     static Split parse(std::string_view text);
   };
 
@@ -72,10 +74,12 @@ struct TensorEdits {
   /// there: they are the indices of a new dim.
   struct Join {
     std::vector<std::string> patterns;
-    std::string name;      ///< as a Rename's
-    std::int64_t dim = 0;  ///< as they are transposed; -1: the last one
+    std::string name;       ///< as a Rename's
+    std::int64_t dim = 0;   ///< as they are transposed; -1: the last one
+    bool adds_dim = false;  ///< dim is a new one, and each pattern's tensor is one index of it
 
-    /// "pattern,pattern=name@dim". Throws invalid_argument.
+    /// "pattern,pattern=name@dim", or "pattern,pattern=name@+dim" for adds_dim. Throws
+    /// invalid_argument.
     static Join parse(std::string_view text);
   };
 

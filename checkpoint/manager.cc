@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <exception>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "shardwise/checkpoint/detail/pending_state.h"
@@ -20,6 +19,7 @@
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/root/stats_file.h"
+#include "shardwise/checkpoint/detail/save_queue.h"
 #include "shardwise/checkpoint/detail/together/damaged_steps.h"
 #include "shardwise/checkpoint/detail/together/group_save.h"
 #include "shardwise/checkpoint/detail/together/latest_step.h"
@@ -27,7 +27,6 @@
 #include "shardwise/checkpoint/detail/together/superseded.h"
 #include "shardwise/checkpoint/detail/together/terms.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
-#include "shardwise/checkpoint/detail/write/host_snapshot.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
@@ -107,7 +106,8 @@ struct CheckpointManager::Impl {
                  options.clock ? options.clock : steady_clock(), opening(root)),
         executor(options.threads),
         resume_key(detail::resume_text(terms.resume_key)),
-        spare(*files) {}
+        spare(*files),
+        queue(options.when_busy) {}
 
   // Starts a save that the caller did not ask for.
   PendingSave start(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions save_options,
@@ -117,6 +117,8 @@ struct CheckpointManager::Impl {
     const ProcessGroup group = options.group.duplicate();
     try {
       return start(step, std::move(tensors), std::move(save_options), host_memory, group, watch);
+    } catch (const detail::EarlierSaveFailed& e) {  // on all ranks
+      std::rethrow_exception(e.error);
     } catch (...) {
       detail::abort_group(group, fmt::format("save step {}", step));
       throw;
@@ -128,74 +130,41 @@ struct CheckpointManager::Impl {
       SHARDWISE_REQUIRES(starting) {
     detail::check_save(step, tensors, save_options, executor.threads(), group.size());
     if (damaged.contains(step)) save_options.existing = Existing::replace;
-    if (host_memory == HostMemory::copied && skips(group)) return skipped();
-    finish_current();
-    if (save_options.existing == Existing::fail && owns_root()) {
-      detail::refuse_existing(*files, root, step);
+    const auto refuse_existing = [&] {
+      if (save_options.existing == Existing::fail && owns_root()) {
+        detail::refuse_existing(*files, root, step);
+      }
+    };
+    // First, so that what cannot be saved replaces nothing.
+    if (options.when_busy == WhenBusy::replace) refuse_existing();
+    auto turn = detail::SaveQueue::Turn::now;
+    if (host_memory == HostMemory::copied) {
+      turn = queue.next_turn(group);
+    } else {
+      queue.finish();
     }
-    save_options.progress =
-        schedule.begin(step, bytes_of(tensors), std::move(save_options.progress));
+    if (turn == detail::SaveQueue::Turn::skipped) return detail::SaveQueue::skipped();
+    refuse_existing();
+    schedule.begin(step, bytes_of(tensors));
     // Under the lock: no body of this executor wants it, and no save reads the snapshot now.
-    if (host_memory == HostMemory::copied) snapshot.take(tensors, executor);
     const std::size_t snapshot_bytes =
-        host_memory == HostMemory::copied ? snapshot.held_bytes() : 0;
-    PendingSave pending;
-    pending.state_ = std::make_shared<PendingSave::State>();
-    try {
-      thread =
-          std::jthread([this, state = pending.state_, step, group, tensors = std::move(tensors),
-                        save_options = std::move(save_options), snapshot_bytes]() mutable {
-            run(step, group, std::move(tensors), save_options, *state, snapshot_bytes);
-          });
-    } catch (const std::system_error& e) {
-      throw Error(ErrorCode::io, fmt::format("save step {}: start the thread that saves: {}", step,
-                                             e.code().message()));
-    }
-    current = pending.state_;
+        host_memory == HostMemory::copied ? queue.copy(tensors, executor) : 0;
+    PendingSave pending = queue.start(
+        turn, step, group,
+        [this, step, group, tensors = std::move(tensors), save_options = std::move(save_options),
+         snapshot_bytes](PendingSave::State& state) mutable {
+          run(step, group, std::move(tensors), std::move(save_options), state, snapshot_bytes);
+        });
     const MutexLock state_lock(pending.state_->mutex);
     pending.state_->stats.blocked_seconds = watch.seconds();
-    return pending;
-  }
-
-  // Whether a save is still under way, by rank 0, and nothing is to be saved for that reason.
-  bool skips(const ProcessGroup& group) const SHARDWISE_REQUIRES(starting) {
-    if (options.when_busy != WhenBusy::skip) return false;
-    const bool is_busy = current && !current->is_done();
-    if (group.size() == 1) return is_busy;
-    const Bytes said = group.broadcast(Bytes{std::byte{is_busy}});
-    if (said.size() != 1) {
-      throw Error(ErrorCode::corrupt,
-                  fmt::format("save: found {} bytes, needed 1, which says whether rank 0 saves",
-                              said.size()));
-    }
-    return said[0] != std::byte{0};
-  }
-
-  static PendingSave skipped() {
-    PendingSave pending;
-    pending.state_ = std::make_shared<PendingSave::State>();
-    SaveStats stats;
-    stats.skipped = true;
-    pending.state_->finish(std::move(stats), nullptr);
     return pending;
   }
 
   /// Whether this process is the one that makes and removes what is in the root.
   bool owns_root() const { return local_roots || options.group.rank() == 0; }
 
-  // Waits for the save under way; throws its error if nobody has seen it.
-  void finish_current() SHARDWISE_REQUIRES(starting) {
-    if (!current) return;
-    const std::shared_ptr<PendingSave::State> last = std::exchange(current, nullptr);
-    thread.join();
-    const MutexLock lock(last->mutex);
-    if (last->error && !std::exchange(last->error_seen, true)) {
-      std::rethrow_exception(last->error);
-    }
-  }
-
   void run(std::int64_t step, const ProcessGroup& group, std::vector<TensorSource> tensors,
-           const SaveOptions& save_options, PendingSave::State& state,
+           SaveOptions save_options, PendingSave::State& state,
            std::size_t snapshot_bytes) noexcept {
     const Stopwatch watch;
     SaveStats stats;
@@ -209,6 +178,7 @@ struct CheckpointManager::Impl {
         context.find_earlier = [this, step] { return damaged.find_earlier(*files, root, step); };
         if (!damaged.may_be_built_on(earlier, step)) earlier = {};
       }
+      save_options.progress = schedule.watch(step, std::move(save_options.progress));
       stats = detail::run_save(context, group, step, std::move(tensors), save_options);
       stats.total_seconds = watch.seconds();
       stats.publish_seconds = stats.total_seconds - stats.plan_seconds - stats.write_seconds;
@@ -389,9 +359,7 @@ struct CheckpointManager::Impl {
   detail::EarlierStep earlier;                // as well: what was saved last
 
   Mutex starting;
-  detail::HostSnapshot snapshot SHARDWISE_GUARDED_BY(starting);  // read by the save thread, too
-  std::shared_ptr<PendingSave::State> current SHARDWISE_GUARDED_BY(starting);
-  std::jthread thread SHARDWISE_GUARDED_BY(starting);
+  detail::SaveQueue queue SHARDWISE_GUARDED_BY(starting);  // last: its threads use the rest
 };
 
 CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerOptions options)
@@ -441,7 +409,7 @@ PendingSave CheckpointManager::save_async(std::int64_t step, std::vector<TensorS
 
 void CheckpointManager::close() {
   const MutexLock lock(impl_->starting);
-  impl_->finish_current();
+  impl_->queue.finish();
 }
 
 std::vector<Step> CheckpointManager::steps() const {
@@ -501,7 +469,8 @@ void CheckpointManager::note_damaged(std::int64_t step) { impl_->damaged.note(st
 
 ProgressFunction CheckpointManager::begin_save(std::int64_t step, std::size_t bytes,
                                                ProgressFunction progress) {
-  return impl_->schedule.begin(step, bytes, std::move(progress));
+  impl_->schedule.begin(step, bytes);
+  return impl_->schedule.watch(step, std::move(progress));
 }
 
 void CheckpointManager::end_save(std::size_t bytes, double seconds) {

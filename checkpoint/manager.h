@@ -26,6 +26,7 @@ class FileSystem;
 namespace detail {
 struct Internals;
 struct RootTerms;
+class SaveQueue;
 }  // namespace detail
 
 /// A save under way; made by itself, one that is done and saved nothing. Thread-safe; copies refer
@@ -41,6 +42,7 @@ class PendingSave {
  private:
   friend class CheckpointManager;
   friend struct detail::Internals;
+  friend class detail::SaveQueue;
   struct State;
   bool settle() const;
 
@@ -51,6 +53,11 @@ class PendingSave {
 enum class WhenBusy {
   wait,  ///< it waits for that one
   skip,  ///< it saves nothing: SaveStats::skipped
+
+  /// It returns when it has copied what host sources refer to, and is saved when that one has
+  /// ended; unless another one comes before it begins: that takes its place, and this one ends with
+  /// SaveStats::skipped. So the newest state is saved next. Takes the memory of two copies.
+  replace,
 };
 
 struct ManagerOptions {
@@ -155,8 +162,9 @@ struct ManagerOptions {
 /// A step that latest() or restore_latest() of this manager has passed over as it was damaged is
 /// replaced when the job saves it again, once, whatever SaveOptions::existing says.
 ///
-/// Thread-safe. One save is under way at a time: the next one waits for it first, and throws its
-/// error if nobody has seen it yet. Several processes may use one root.
+/// Thread-safe. One save is under way at a time: the next one waits for it first
+/// (ManagerOptions::when_busy), and throws its error if nobody has seen it yet. Several processes
+/// may use one root.
 ///
 ///   CheckpointManager manager("checkpoints", {.keep_last = 3, .save_every = 100});
 ///   std::int64_t step = 0;
@@ -177,7 +185,7 @@ class CheckpointManager {
   /// if the program goes to another one. Throws io, invalid_argument.
   explicit CheckpointManager(const std::filesystem::path& root, ManagerOptions options = {});
 
-  /// Waits for the save under way. Cannot throw its error: call close() to see it.
+  /// As close(). Cannot throw an error: call close() to see it.
   ~CheckpointManager();
   CheckpointManager(const CheckpointManager&) = delete;
   CheckpointManager& operator=(const CheckpointManager&) = delete;
@@ -194,7 +202,7 @@ class CheckpointManager {
   PendingSave save_async(std::int64_t step, std::vector<TensorSource> tensors,
                          SaveOptions options = {});
 
-  /// Waits for the save under way; throws its error if nobody has seen it yet.
+  /// Waits for all saves; throws the first error that nobody has seen yet.
   void close();
 
   /// Whether to save this step: one of save_every, save_interval, request_save() and a signal says

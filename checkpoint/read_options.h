@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -63,9 +64,13 @@ struct RestoreOptions {
   int processes_per_read = 1;
 
   /// Whether all tensors of the checkpoint must be asked for, so that a job notices what it has
-  /// lost. Else the requests may be some of them. (If a job has more than the checkpoint, tensors()
-  /// says what it can ask for.)
+  /// lost. Else the requests may be some of them.
   bool exact = false;
+
+  /// Gives the array of a request whose name the checkpoint has not, when all others are read: a
+  /// job may have more than the checkpoint. Null: such a request is an error. What it throws ends
+  /// the restore.
+  std::function<ShardedArray(const TensorRequest&)> if_missing = nullptr;
 };
 
 /// Bytes that a restore moves, as they are in memory.

@@ -240,6 +240,7 @@ ShardedArray CheckpointReader::restore(Devices& devices, std::string_view name,
 std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,
                                                     std::span<const TensorRequest> requests,
                                                     const RestoreOptions& options) const {
+  if (options.if_missing) return restore_with_missing(devices, requests, options);
   std::vector<std::string> wrong;
   std::vector<std::size_t> numbers;  // of the tensors: mostly all, in their order
   std::vector<std::size_t> asked;    // those that are there
@@ -263,6 +264,25 @@ std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,
     problem = fmt::format("restore of checkpoint {}: {}", directory().string(), problem);
   }
   return detail::restore_arrays(impl_->chunks, devices, requests, numbers, options, problem);
+}
+
+std::vector<ShardedArray> CheckpointReader::restore_with_missing(
+    Devices& devices, std::span<const TensorRequest> requests,
+    const RestoreOptions& options) const {
+  std::vector<TensorRequest> there;
+  std::vector<bool> is_there;
+  for (const TensorRequest& request : requests) {
+    is_there.push_back(impl_->find(request.name, there.size()).has_value());
+    if (is_there.back()) there.push_back(request);
+  }
+  RestoreOptions of_those = options;
+  of_those.if_missing = nullptr;
+  std::vector<ShardedArray> read = restore(devices, there, of_those), arrays;
+  arrays.reserve(requests.size());
+  for (std::size_t r = 0, next = 0; r < requests.size(); ++r) {
+    arrays.push_back(is_there[r] ? std::move(read[next++]) : options.if_missing(requests[r]));
+  }
+  return arrays;
 }
 
 ReadStats CheckpointReader::stats() const { return impl_->chunks.stats(); }

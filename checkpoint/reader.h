@@ -157,6 +157,9 @@ class CheckpointReader final : public BoxReader {
 
  private:
   friend struct detail::Internals;
+  std::vector<ShardedArray> restore_with_missing(Devices& devices,
+                                                 std::span<const TensorRequest> requests,
+                                                 const RestoreOptions& options) const;
   void check_read(std::string_view name, const std::optional<Box>& box, DType needed) const;
   CheckpointReader(const std::filesystem::path& directory, const ReadOptions& options,
                    bool as_needed);

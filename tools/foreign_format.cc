@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <fstream>
 #include <string_view>
 #include <system_error>
@@ -30,9 +31,21 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
+/// As a shell takes it for one word.
+std::string word(const std::string& text) {
+  const bool is_plain = !text.empty() && std::ranges::all_of(text, [](unsigned char c) {
+    return std::isalnum(c) != 0 ||
+           std::string_view("/._-+,:@%=").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+  if (is_plain) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\"'\"'") : std::string(1, c);
+  return quoted + "'";
+}
+
 std::string with_import(const std::string& what, const fs::path& path) {
   return fmt::format("{}: `shardwise import {} ROOT --step 0` makes a checkpoint of it", what,
-                     path.string());
+                     word(path.string()));
 }
 
 std::string with_python(const std::string& what, const std::string& call) {

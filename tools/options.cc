@@ -97,10 +97,11 @@ void add_edits(CLI::App& command, EditOptions& edits) {
       "first match counts");
   add("--split", edits.splits, "PATTERN=NAMES@DIM",
       "'*.qkv=*.q,*.k,*.v@0': parts along a dim, all the same, or '...@0:8,4,4'; "
-      "'layers.*=layers.#.*@0': one for each index; first match counts");
+      "'layers.*=layers.#.*@0': one for each index, as with names '*.q,*.k,*.v@+0'; first match "
+      "counts");
   add("--join", edits.joins, "PATTERNS=NAME@DIM",
       "'*.q,*.k,*.v=*.qkv@0': side by side along a dim, those for which * is the same; "
-      "'layers.#.*=layers.*@0': those with numbers, along a new dim");
+      "'layers.#.*=layers.*@0': those with numbers, along a new dim, as with names '...=*.qkv@+0'");
 }
 
 }  // namespace shardwise::tools

@@ -17,6 +17,9 @@ struct PendingSave::State {
   std::exception_ptr error SHARDWISE_GUARDED_BY(mutex);
   SaveStats stats SHARDWISE_GUARDED_BY(mutex);
 
+  /// The save that waited for the end of this one is not to begin any more.
+  bool next_is_replaced SHARDWISE_GUARDED_BY(mutex) = false;
+
   void finish(SaveStats result, std::exception_ptr failure) {
     {
       const MutexLock lock(mutex);

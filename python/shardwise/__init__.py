@@ -53,7 +53,7 @@ from ._loader import Loader as Loader
 from ._loader import Shard as Shard
 from ._manager import CheckpointManager as CheckpointManager
 from ._manager import LatestStep as LatestStep
-from ._manager import PendingSave as PendingSave
+from ._pending import PendingSave as PendingSave
 from ._manager import Restored as Restored
 from ._paths import Path as Path
 from ._progress import Progress as Progress

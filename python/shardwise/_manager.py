@@ -8,15 +8,17 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from . import _core, _objects
 from ._errors import Corrupt, InvalidArgument
 from ._paths import Path, local
+from ._pending import WHEN_BUSY, PendingSave, SaveQueue, Turn, WhenBusy, skipped
 from ._progress import Progress, function_of
 from ._save import Plan, SaveStats, plan_of
 from ._sources import MEMORY, Codec, Existing, check_choice, check_codec, copied
 from ._tensor import Checkpoint
+from .group import Call
 
 log = logging.getLogger("shardwise")
 
@@ -32,124 +34,10 @@ class LatestStep:
     rejected: list[tuple[str, str]] = field(default_factory=list)
 
 
-class PendingSave:
-    """A save under way. Its methods are those of concurrent.futures.Future."""
-
-    def __init__(self, step: int | None, run: Callable[[Progress], SaveStats | None], what: str = "") -> None:
-        self.step = step
-        self._what = what or f"save of step {step}"
-        self._run = run
-        self._done = threading.Event()
-        self._cancel = False
-        self._result: SaveStats | None = None
-        self._error: BaseException | None = None
-        self._seen = False
-        self._callbacks: list[Callable[[PendingSave], None]] = []
-        self._has_callbacks = False
-        self._lock = threading.RLock()
-        self._begin = threading.Event()
-        self._is_dropped = False
-        self._thread = threading.Thread(target=self._work, name=f"shardwise {self._what}")
-        try:
-            self._thread.start()
-        except BaseException:
-            self._is_dropped = True  # then nothing is run
-            raise
-        finally:
-            self._begin.set()
-
-    def _work(self) -> None:
-        # start() returns as soon as this waits. Else it would wait for the interpreter, which this thread has for 5 ms.
-        self._begin.wait()
-        if self._is_dropped:
-            return
-        run = self._run
-        del self._run  # and what it holds, with its end
-        try:
-            self._result = run(self._progress)
-        except BaseException as error:  # noqa: BLE001 - told by result(), or by the manager's next call
-            self._error = error
-            log.error("%s failed: %s", self._what, error)
-        del run
-        with self._lock:
-            self._done.set()
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            self._call(callback)
-
-    def _progress(self, done: int, total: int) -> None:
-        if self._cancel:
-            from ._errors import Cancelled
-
-            raise Cancelled(f"{self._what}: it was cancelled")
-
-    def _call(self, callback: Callable[[PendingSave], None]) -> None:
-        try:
-            callback(self)
-        except Exception:
-            log.exception("a callback of %s failed", self._what)
-
-    def done(self) -> bool:
-        """Whether it has ended, well or not."""
-        return self._done.is_set()
-
-    def cancel(self) -> bool:
-        """Ends it; nothing is committed unless it is already. Says whether it was still under way."""
-        self._cancel = True
-        return not self.done()
-
-    def result(self, timeout: float | None = None) -> SaveStats | None:
-        """Waits until it is committed. Raises what the save raised, and TimeoutError."""
-        self._wait(timeout)
-        self._seen = True
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Waits until it has ended."""
-        self._wait(timeout)
-        self._seen = True
-        return self._error
-
-    def add_done_callback(self, callback: Callable[[PendingSave], None]) -> None:
-        """Calls it with this object at the end, on the thread that saves; at once if it has ended."""
-        with self._lock:
-            if not self._done.is_set():
-                self._has_callbacks = True
-                self._callbacks.append(callback)
-                return
-        self._call(callback)
-
-    def _wait(self, timeout: float | None, callbacks: bool = True) -> None:
-        if self._done.is_set() and threading.current_thread() is self._thread:
-            return  # from a callback
-        # In steps, so that Ctrl-C is seen.
-        end = None if timeout is None else threading.TIMEOUT_MAX if timeout < 0 else timeout
-        waited = 0.0
-        while not self._done.wait(0.1 if end is None else max(0.0, min(0.1, end - waited))):
-            waited += 0.1
-            if end is not None and waited >= end:
-                raise TimeoutError(f"{self._what} is not done after {timeout:g} s")
-        if callbacks or not self._has_callbacks:
-            self._thread.join()
-
-    def rethrow_unseen(self) -> None:
-        """Waits; raises its error if nobody has been told. Callbacks may still run: they may call the manager, whose lock
-        the caller has."""
-        self._wait(None, callbacks=False)
-        if self._error is not None and not self._seen:
-            self._seen = True
-            raise self._error
-
-
 def _with_metrics(plan: Plan, metrics: Mapping[str, float] | None) -> Plan:
     if metrics:
         plan.extra["metrics"] = {name: _objects.encode(float(value)) for name, value in metrics.items()}
     return plan
-
-
-WhenBusy = Literal["wait", "skip"]
 
 
 @dataclass
@@ -200,12 +88,12 @@ def next_generation(path: str) -> str:
 
 
 class ManagerContext:
-    """A manager as a context, whose end waits for the save under way."""
+    """A manager as a context, whose end waits for the saves under way."""
 
-    _current: PendingSave | None
+    _queue: SaveQueue
 
     def close(self) -> None:
-        """Waits for the save under way. Raises its error if nobody has seen it."""
+        """Waits for the saves under way. Raises the error of one that nobody has seen."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -214,8 +102,8 @@ class ManagerContext:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self.close()
-        elif self._current is not None:
-            self._current.exception()  # the error under way is what is raised
+        else:
+            self._queue.settle()  # the error under way is what is raised
 
 
 class CheckpointManager(ManagerContext):
@@ -232,8 +120,10 @@ class CheckpointManager(ManagerContext):
     Python's own handlers then hear nothing. preemption_grace: how many seconds after the signal the process lives: a save
     that would take longer raises Cancelled.
 
-    when_busy: what save_async() does if a save is under way: "wait" for it, and raise its error if nobody has seen it, or
-    "skip" this one. A signal's handler may call the methods: a save in it waits for the one that it interrupts.
+    when_busy: what save_async() does if a save is under way: "wait" for it, and raise its error if nobody has seen it;
+    "skip" this one; or "replace": copy the arrays and return, and save them next. A save that waits so and has not begun
+    ends as skipped when another one comes, which takes its place: two copies of the state at most. A signal's handler may
+    call the methods: a save in it waits for the one that it interrupts.
 
     increments: chunks of about 1 MiB that have not changed since the newest step are linked and not written again
     (SaveStats.unchanged_bytes); each step is whole all the same, whatever becomes of the others. write_stats: what each
@@ -248,8 +138,8 @@ class CheckpointManager(ManagerContext):
                  threads: int = 0, memory: int = MEMORY) -> None:
         self.root = os.path.abspath(local(root, "open a folder of steps"))
         check_codec(codec)
-        check_choice("when_busy", when_busy, ("wait", "skip"))
-        self._best, self._skips = best, when_busy == "skip"
+        check_choice("when_busy", when_busy, WHEN_BUSY)
+        self._best, self._replaces = best, when_busy == "replace"
         self._codec, self._memory = codec, memory
         self._manager = core_manager(
             self.root, keep_last=keep_last, keep_every=keep_every, keep_interval=keep_interval, best=best,
@@ -257,8 +147,8 @@ class CheckpointManager(ManagerContext):
             preemption_grace=preemption_grace, threads=threads, increments=increments,
             write_stats=write_stats, parity_blocks=parity_blocks)
         self._damaged: set[int] = set()  # the job comes to them again
-        self._pool: dict[str, Any] = {}
-        self._current: PendingSave | None = None
+        self._pools: list[dict[str, Any]] = []  # memory of copies that no save reads
+        self._queue = SaveQueue(when_busy)
         self._lock = threading.RLock()  # reentrant: a signal's handler may save while this thread saves
 
     def should_save(self, step: int) -> bool:
@@ -285,7 +175,7 @@ class CheckpointManager(ManagerContext):
         existing = self._existing(step, existing)
         plan = _with_metrics(plan_of(tensors), metrics)
         with self._lock:
-            self._finish()
+            self._queue.finish()
             return self._write(step, plan, user, existing, progress)
 
     def save_async(self, step: int, tensors: Mapping[str, Any], *, user: Any = None,
@@ -294,21 +184,38 @@ class CheckpointManager(ManagerContext):
         check_metrics(step, metrics, self._best)
         existing = self._existing(step, existing)
         with self._lock:
-            if self._skips and self._current is not None and not self._current.done():
-                return PendingSave(step, lambda progress: SaveStats("", 0, 0, 0, 0, 0.0, skipped=True))
-            pool, self._pool = self._pool, {}  # so that a save in a signal's handler does not use that memory
+            if existing == "fail" and self._replaces:
+                self._refuse_existing(step)  # first, so that what cannot be saved replaces nothing
+            if self._queue.next_turn() == "skipped":
+                return PendingSave(step, lambda progress: skipped())
+            # None is there twice, so a save in a signal's handler does not use that memory.
+            pool = self._pools.pop() if self._pools else {}
             try:
-                self._finish()  # what may still read that memory
                 plan = _with_metrics(plan_of(copied(tensors, pool)), metrics)
-            finally:
-                self._pool = pool
-            user = _objects.plain_copy(user, "user")
-            if existing == "fail":
-                self._refuse_existing(step)
-            self._finish()  # what a signal's handler has begun meanwhile
-            self._current = PendingSave(
-                step, lambda progress: self._write(step, plan, user, existing, progress))
-            return self._current
+                user = _objects.plain_copy(user, "user")
+                if existing == "fail":
+                    self._refuse_existing(step)
+                said = self._queue.next_turn()  # after what a signal's handler has begun meanwhile
+                turn = self._queue.turn(said)
+                if turn is not None:
+                    self._manager.begin_save(step, 0)
+            except BaseException:
+                self._pools.append(pool)
+                raise
+            pending = PendingSave(step, lambda progress: self._save_copies(
+                step, plan, pool, user, existing, progress, turn, said == "skipped"))
+            if said != "skipped":
+                self._queue.add(pending, turn)
+            return pending
+
+    def _save_copies(self, step: int, plan: Plan, pool: dict[str, Any], user: Any, existing: str, progress: Progress,
+                     turn: Turn | None, skips: bool) -> SaveStats:
+        try:
+            if skips or turn is not None and not turn.begins(Call()):
+                return skipped()
+            return self._write(step, plan, user, existing, progress)
+        finally:
+            self._pools.append(pool)
 
     def _find_latest(self, below: int) -> tuple[int, str, list[tuple[str, str]]] | None:
         found = self._manager.latest(below)
@@ -339,15 +246,6 @@ class CheckpointManager(ManagerContext):
         if stats.cleanup_error:
             log.warning("after the save of step %d: %s", step, stats.cleanup_error)
         return stats
-
-    def _finish(self) -> None:
-        """Waits for the save under way, also for one that a signal's handler begins meanwhile."""
-        while (current := self._current) is not None:
-            try:
-                current.rethrow_unseen()
-            finally:
-                if current.done() and self._current is current:  # else Ctrl-C has ended the wait, not the save
-                    self._current = None
 
     def restore_latest(self, restore: Callable[[Checkpoint], Any]) -> Restored | None:
         """Calls restore(checkpoint) with the newest valid step; None if there is no step. If what it reads turns out to
@@ -436,9 +334,9 @@ class CheckpointManager(ManagerContext):
         return list(removed), list(kept)
 
     def wait(self) -> None:
-        """Waits for the save under way. Raises its error if nobody has seen it."""
+        """Waits for the saves under way. Raises the error of one that nobody has seen."""
         with self._lock:
-            self._finish()
+            self._queue.finish()
 
     def close(self) -> None:
         """wait()"""

@@ -118,6 +118,16 @@ def test_numbered_tensors_are_stacked_and_taken_apart_as_by_numpy(tmp_path, seed
     assert all(np.array_equal(apart[name], array.transpose(order)) for name, array in layers.items())
 
 
+def test_tensors_of_any_names_are_the_indices_of_a_new_dim(tmp_path):
+    q, k = np.arange(6.0).reshape(2, 3), np.ones((2, 3))
+    sw.save(tmp_path / "x", {"h.0.q": q, "h.0.k": k})
+    stacked = sw.load(tmp_path / "x", join={"*.q,*.k": "*.qk@+-1"})
+    assert list(stacked) == ["h.0.qk"] and np.array_equal(stacked["h.0.qk"], np.stack([q, k], axis=-1))
+    sw.save(tmp_path / "y", stacked)
+    apart = sw.load(tmp_path / "y", split={"*.qk": "*.q,*.k@+2"})
+    assert sorted(apart) == ["h.0.k", "h.0.q"] and np.array_equal(apart["h.0.q"], q) and np.array_equal(apart["h.0.k"], k)
+
+
 def test_what_does_not_fit_is_one_error(tmp_path):
     sw.save(tmp_path / "x", {"h.0.qkv": np.zeros((6, 4)), "h.0.b": np.zeros(6), "n": np.zeros((2, 4)), "note": "x"})
     with pytest.raises(sw.InvalidArgument) as caught:

@@ -2,9 +2,11 @@
 
 import collections
 import os
+import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 from typing import Any
@@ -364,6 +366,21 @@ def save_all(m: swj.CheckpointManager, steps: Any, **more: Any) -> list[int]:
     return saved
 
 
+def test_a_save_under_way_is_left_alone_or_followed(tmp_path):
+    for when_busy, saved, steps in (("skip", [False, False], []), ("replace", [True, True], [3])):
+        with manager(tmp_path / when_busy, when_busy=when_busy) as m:
+            may_go_on, w = threading.Event(), np.zeros(2)
+            m._queue.add(sw.PendingSave(1, lambda progress: may_go_on.wait() and None), None)
+            assert [m.save(2, {"w": w}), m.save(3, {"w": w})] == saved
+            w += 1
+            may_go_on.set()
+            m.wait_until_finished()
+            assert m.all_steps() == steps and m.should_save(3) == (when_busy == "skip")
+            assert m.save(4, {"w": w})
+    with pytest.raises(sw.InvalidArgument, match="when_busy is 'drop', needed is 'wait' or 'skip' or 'replace'"):
+        manager(tmp_path, when_busy="drop")
+
+
 def test_manager(tmp_path):
     with manager(tmp_path, max_to_keep=2, save_interval_steps=2) as m:
         assert m.latest_step() is None and m.all_steps() == [] and m.best_step() is None
@@ -560,3 +577,7 @@ def test_what_a_restore_finds_damaged_is_saved_whole_again(tmp_path):
                 manager.restore(step, tree)
         manager.save(2, tree, force=True)
         assert (manager.restore(2, tree)["w"] == tree["w"]).all()
+        manager.save(3, tree)  # what was saved again is whole, and the next one is built on it
+        manager.wait_until_finished()
+        path = manager.metadata(3).path
+        assert list(pathlib.Path(path).glob("linked-*")) and sw.verify(path)

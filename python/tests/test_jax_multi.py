@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -115,6 +116,33 @@ def test_two_processes(tmp_path):
             assert {p.name for p in (tmp_path / name).glob("shards-*")} == {"shards-00000-of-00002.h5", "shards-00001-of-00002.h5"}
     one = jax.ShapeDtypeStruct((64, 24), np.float32, sharding=NamedSharding(Mesh(np.array(jax.devices()[:4]), ("x",)), P(None, "x")))
     assert np.array_equal(swj.load(tmp_path / "c", {"w": one}, strict=False)["w"], arrays()["w"])
+
+
+def replacing(rank: int, size: int, port: int, root: str) -> list[Any]:
+    start(rank, size, port)
+    sharding = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
+
+    def tree(step: int) -> dict[str, Any]:
+        return {"w": placed(np.full(64, step, "f4"), sharding), "n": np.full(2, step)}
+
+    with swj.CheckpointManager(root, options=swj.CheckpointManagerOptions(when_busy="replace", max_to_keep=3)) as m:
+        may_go_on = threading.Event()
+        m._queue.add(sw.PendingSave(1, lambda progress: may_go_on.wait() and None), None)
+        assert all(m.save(step, tree(step)) for step in (2, 3, 4)) and m.is_saving_in_progress()
+        assert not m.should_save(4) and m.should_save(5)
+        may_go_on.set()
+        m.wait_until_finished()
+        assert m.all_steps() == [4] and list(m._known) == [4]
+        assert all(m.save(step, tree(step)) for step in range(5, 15))
+        m.wait_until_finished()
+        assert np.asarray(m.restore(4 if 4 in m.all_steps() else 14)["n"]).tolist() in ([4, 4], [14, 14])
+        assert sorted(m._known) == m.all_steps()
+        return m.all_steps()
+
+
+def test_which_save_is_replaced_is_process_0s_to_say(tmp_path):
+    first, second = run_ranks(replacing, 2, free_port(), str(tmp_path))
+    assert first == second and first[-1] == 14 and len(first) <= 3
 
 
 def one_dies(rank: int, size: int, port: int, root: str) -> list[Any]:

@@ -145,8 +145,10 @@ def test_steps_of_any_zeros_are_listed(tmp_path):
         assert m.steps() == [7] and m.latest().path == str(tmp_path / "step-7")
 
 
+# A shell may start its background jobs so that they, and their children, ignore SIGINT.
 SLOW = """
-import sys, os, numpy as np, shardwise as sw
+import sys, os, signal, numpy as np, shardwise as sw
+signal.signal(signal.SIGINT, signal.default_int_handler)
 root = sys.argv[1]
 w = np.random.default_rng(0).standard_normal((64, 1 << 20), np.float32)
 sw.save(root + "/warm", {"w": w[:4]})
@@ -443,14 +445,68 @@ def test_a_save_skipped_if_one_is_under_way(tmp_path):
         may_go_on = threading.Event()
         first = m.save_async(1, {"w": np.zeros(2)})
         first.result()
-        pending = m._current = sw._manager.PendingSave(2, lambda progress: may_go_on.wait() and None)
+        pending = sw.PendingSave(2, lambda progress: may_go_on.wait() and None)
+        m._queue.add(pending, None)
         assert m.save_async(3, {"w": np.zeros(2)}).result().skipped
         may_go_on.set()
         pending.result()
         assert not m.save_async(4, {"w": np.zeros(2)}).result().skipped
         assert m.steps() == [1, 4]
-    with pytest.raises(sw.InvalidArgument, match="when_busy"):
-        sw.CheckpointManager(tmp_path, when_busy="replace")
+    with pytest.raises(sw.InvalidArgument, match="when_busy is 'drop', needed is 'wait' or 'skip' or 'replace'"):
+        sw.CheckpointManager(tmp_path, when_busy="drop")
+
+
+def test_a_save_takes_the_place_of_the_one_that_waits(tmp_path):
+    with sw.CheckpointManager(tmp_path, when_busy="replace") as m:
+        may_go_on, w = threading.Event(), np.zeros(2)
+        m.save(9, {"w": w})
+        first = sw.PendingSave(1, lambda progress: may_go_on.wait() and None)
+        m._queue.add(first, None)
+        second = m.save_async(2, {"w": w})
+        with pytest.raises(sw.AlreadyExists):
+            m.save_async(9, {"w": w})
+        assert not second.done()  # what cannot be saved replaces nothing
+        w += 1
+        third = m.save_async(3, {"w": w})
+        assert second.done() and second.result().skipped and second.result().path == ""
+        memory = m._pools[:]
+        w += 1
+        fourth = m.save_async(4, {"w": w})
+        assert third.result().skipped and not fourth.done() and len(m._pools) == len(memory) <= 1  # two copies at most
+        w += 1
+        may_go_on.set()
+        assert not fourth.result().skipped
+        assert m.steps() == [4, 9] and (m.open(4)["w"][:] == 2).all()
+    assert sw.CheckpointManager(tmp_path).steps() == [4, 9]
+
+
+def test_a_save_that_has_begun_is_not_replaced_and_errors_are_told(tmp_path):
+    def fails(progress):
+        may_fail.wait()
+        raise ValueError("the first is broken")
+
+    with sw.CheckpointManager(tmp_path, when_busy="replace") as m:
+        may_fail, has_begun, may_go_on = threading.Event(), threading.Event(), threading.Event()
+        m._queue.add(sw.PendingSave(1, fails), None)
+        turn = m._queue.turn("later")
+        second = sw.PendingSave(2, lambda progress: turn.begins(sw.group.Call()) and has_begun.set() or may_go_on.wait() and None)
+        m._queue.add(second, turn)
+        may_fail.set()
+        has_begun.wait()
+        with pytest.raises(ValueError, match="the first is broken"):
+            m.save_async(3, {"w": np.zeros(2)})
+        fourth = m.save_async(4, {"w": np.zeros(2)})
+        assert not second.done() and not fourth.done()
+        may_go_on.set()
+        m.close()
+        assert second.done() and m.steps() == [4]
+        may_fail.clear()
+        m._queue.add(sw.PendingSave(5, fails), None)
+        last = m.save_async(6, {"w": np.zeros(2)})
+        may_fail.set()
+        with pytest.raises(ValueError, match="the first is broken"):
+            m.close()
+        assert last.done() and m.steps() == [4, 6]
 
 
 def test_what_has_not_changed_is_not_written_again(tmp_path):

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import threading
 import time
 
 import numpy as np
@@ -145,6 +146,45 @@ def test_ranks_agree(tmp_path):
         assert len(rejected) == 1 and rejected[0][0].endswith("step-00000004") and "rank 1: " in rejected[0][1]
     with sw.open(tmp_path / "step-00000003") as checkpoint:
         assert checkpoint.metrics == {"loss": 0.0}
+
+
+def replacing(rank, size, port, folder):
+    mesh = begin(rank, size, port)
+    with swt.CheckpointManager(folder, when_busy="replace") as manager:
+        may_go_on = threading.Event()
+        manager._queue.add(sw.PendingSave(1, lambda progress: may_go_on.wait() and None), None)
+        second, third, fourth = (manager.save_async(step, {"w": cut(mesh, step)}) for step in (2, 3, 4))
+        assert second.result().skipped and third.result().skipped and not fourth.done()
+        may_go_on.set()
+        assert not fourth.result().skipped
+        more = [manager.save_async(step, {"w": cut(mesh, step)}) for step in range(5, 15)]
+        manager.wait()
+        skipped = [pending.result().skipped for pending in more]
+        assert not skipped[-1] and manager.steps() == [4, *(step for step, out in zip(range(5, 15), skipped) if not out)]
+        filled = {"w": cut(mesh, 0)}
+        assert manager.restore(filled, 4).step == 4 and filled["w"].to_local().unique().tolist() == [4.0]
+        return skipped
+
+
+def test_which_save_is_replaced_is_rank_0s_to_say(tmp_path):
+    first, second = run_ranks(replacing, 2, free_port(), str(tmp_path))
+    assert first == second
+
+
+def test_a_save_takes_the_place_of_the_one_that_waits(tmp_path):
+    w = torch.zeros(1000)
+    with swt.CheckpointManager(tmp_path, when_busy="replace") as manager:
+        may_go_on = threading.Event()
+        manager._queue.add(sw.PendingSave(1, lambda progress: may_go_on.wait() and None), None)
+        second = manager.save_async(2, {"w": w})
+        third = manager.save_async(3, {"w": w.add_(3)})
+        w += 1
+        assert second.result().skipped and manager.is_saving()
+        may_go_on.set()
+        assert not third.result().skipped and manager.steps() == [3] and not manager.is_saving()
+        assert manager.restore({"w": w}).step == 3 and w.unique().tolist() == [3.0]
+    with pytest.raises(sw.InvalidArgument, match="when_busy is 'drop', needed is 'wait' or 'skip' or 'replace'"):
+        swt.CheckpointManager(tmp_path, when_busy="drop")
 
 
 def failing(rank, size, port, folder):

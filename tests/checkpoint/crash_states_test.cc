@@ -16,6 +16,7 @@
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/shard/error.h"
+#include "testing/fault_model.h"
 #include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"
 #include "testing/journal_file_system.h"
@@ -75,16 +76,47 @@ class Machine {
   const std::vector<HostTensor>& model(std::uint64_t seed) const { return models_[seed - 1]; }
 
   Action save(std::int64_t step, std::uint64_t seed, std::vector<Outcome> legal,
-              std::int64_t keep_last = 0) const {
+              ManagerOptions rules = {}, const Metrics& metrics = {}) const {
+    rules.threads = 1;
     return {[=, this](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
-              CheckpointManager manager(
-                  root, {.keep_last = keep_last, .threads = 1, .file_system = std::move(files)});
-              return manager
+              ManagerOptions options = rules;
+              options.file_system = std::move(files);
+              return CheckpointManager(root, std::move(options))
                   .save(step, sources_of(model(seed)),
-                        {.codec = codec_, .existing = Existing::replace})
+                        {.codec = codec_, .metrics = metrics, .existing = Existing::replace})
                   .cleanup_error;
             },
             std::move(legal)};
+  }
+
+  static Action pin(std::int64_t step, std::vector<Outcome> legal) {
+    return {[=](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
+              CheckpointManager(root, {.threads = 1, .file_system = std::move(files)})
+                  .pin(step, "good");
+              return std::string();
+            },
+            std::move(legal)};
+  }
+
+  // What retention does after a commit.
+  static Action retire(const ManagerOptions& rules, std::vector<Outcome> legal) {
+    return {[=](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
+              ManagerOptions options = rules;
+              options.threads = 1;
+              options.file_system = std::move(files);
+              CheckpointManager(root, std::move(options)).retire_superseded();
+              return std::string();
+            },
+            std::move(legal)};
+  }
+
+  static Action unpin(std::vector<Outcome> legal) {
+    return {
+        [=](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
+          CheckpointManager(root, {.threads = 1, .file_system = std::move(files)}).unpin("good");
+          return std::string();
+        },
+        std::move(legal)};
   }
 
   // Two saves, one checkpoint being kept, by one manager, which then ends: the second one writes in
@@ -272,6 +304,7 @@ class Machine {
     const auto view = std::as_bytes(std::span(boot));
     const auto found =
         std::search(change.bytes.begin(), change.bytes.end(), view.begin(), view.end());
+    if (change.bytes.size() < boot.size()) return;  // the number of a step that gets a name
     ASSERT_NE(found, change.bytes.end());
     std::fill_n(found, boot.size(), std::byte{'0'});
   }
@@ -288,17 +321,7 @@ const Machine& small_machine() {
 // A root that a process has died in again and again: attempts, leases, trash, and a step that was
 // replaced and not removed.
 void leave_everything(const std::filesystem::path& root) {
-  const std::string id(32, 'a');
-  detail::LeaseOwner owner = detail::this_process();
-  owner.boot = "another";
-  const std::string lease = detail::print_lease(owner);
-  write_file(root / (".step-00000007." + id + ".lease"), lease);
-  write_file(root / (".step-00000008." + id + ".lease.new"), lease);
-  for (const std::string& name : {".step-00000007." + id + ".tmp", ".trash-step-00000001." + id}) {
-    std::filesystem::create_directory(root / name);
-    write_file(root / name / "manifest.json", "{");
-    write_file(root / name / "shards-00000-of-00001.h5", "x");
-  }
+  leave_garbage(root);
   const auto no_trash = std::make_shared<HookedFileSystem>(
       [&](std::string_view operation, const std::filesystem::path& path) {
         if (operation == "rename" && path.filename() == "step-00000002") {
@@ -323,13 +346,31 @@ std::vector<Scenario> scenarios() {
                      },
                      {replaced}};
   const Action start = Machine::start_again({replaced});
+  const Outcome pinned{{1, 1 + kPinned}, {2, 2}};
+  // Step 1 is the oldest, 2 the best, 3 divides, 4 has a name, 7 is the newest, and nothing
+  // keeps 5.
+  const ManagerOptions rules{.keep_every = 3,
+                             .keep_interval = std::chrono::hours(24 * 365),
+                             .best = BestSteps{.metric = "loss"}};
+  std::vector<Action> ruled;
+  Outcome all;
+  for (const auto& [step, loss] :
+       std::map<std::int64_t, double>{{1, 3}, {2, 1}, {3, 2}, {4, 3}, {5, 4}, {7, 5}}) {
+    const auto seed = static_cast<std::uint64_t>(1 + step % 3);
+    all[step] = seed;
+    ruled.push_back(machine.save(step, seed, {all}, {}, {{"loss", loss}}));
+  }
+  all[4] += kPinned;
+  ruled.push_back(Machine::pin(4, {all}));
+  Outcome without_5 = all;
+  without_5.erase(5);
   const std::vector<Outcome> retained{{{1, 1}, {2, 2}, {3, 3}}, {{2, 2}, {3, 3}}, {{3, 3}}};
   return {
       {"FirstSave", {}, {save_1}, 440, 50},
       {"SecondSave", {save_1}, {save_2}, 440, 50},
       {"Replace", {save_1, save_2}, {machine.save(2, 3, {replaced})}, 440, 75},
       {"Remove", {save_1, save_2}, {Machine::remove(2, {first})}, 11, 22},
-      {"Retention", {save_1, save_2}, {machine.save(3, 3, retained, 1)}, 460, 140},
+      {"Retention", {save_1, save_2}, {machine.save(3, 3, retained, {.keep_last = 1})}, 460, 140},
       {"Reuse",
        {save_1},
        machine.save_and_reuse(2, 2, {both, {{2, 2}}}, 3, {{{2, 2}, {3, 3}}, {{3, 3}}}),
@@ -338,9 +379,16 @@ std::vector<Scenario> scenarios() {
       {"StartUp", {save_1, save_2, leave}, {start}, 190, 800},
       {"Increment",
        {raw.save(1, 1, {first})},
-       {raw.save(2, 1, {{{1, 1}, {2, 1}}, {{2, 1}}}, 1)},
+       {raw.save(2, 1, {{{1, 1}, {2, 1}}, {{2, 1}}}, {.keep_last = 1})},
        1200,
        110},
+      {"Pin",
+       {save_1, save_2},
+       {Machine::pin(1, {pinned}), Machine::pin(2, {both, {{1, 1}, {2, 2 + kPinned}}})},
+       10,
+       16},
+      {"Unpin", {save_1, save_2, Machine::pin(1, {pinned})}, {Machine::unpin({both})}, 3, 5},
+      {"RetentionByRules", ruled, {Machine::retire(rules, {without_5})}, 10, 36},
   };
 }
 

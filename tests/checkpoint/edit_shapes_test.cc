@@ -244,6 +244,44 @@ TEST(EditedTensors, NumberedTensorsAreIndicesOfANewDimAndBack) {
   }
 }
 
+TEST(TensorEdits, TensorsOfAnyNamesAreTheIndicesOfANewDim) {
+  const auto source = std::make_shared<HostModel>(
+      std::vector{host_tensor("0.q", DType::f32, {2, 3}, "a=2", "-,a", Values::noise, 1),
+                  host_tensor("0.k", DType::f32, {2, 3}, "a=2", "-,a", Values::noise, 2),
+                  host_tensor("0.v", DType::f32, {2, 3}, "a=2", "-,a", Values::noise, 3),
+                  host_tensor("w", DType::f32, {3}, "1", "-")});
+  const TensorEdits::Join join = TensorEdits::Join::parse("*.q,*.k,*.v=*.qkv@+-2");
+  const auto stacked = std::make_shared<EditedTensors>(source, TensorEdits{.joins = {join}});
+  ASSERT_THAT(tensor_names(*stacked), ElementsAre("0.qkv", "w"));
+  ASSERT_EQ(stacked->tensors()[0].shape, Shape({2, 3, 3}));
+  EXPECT_EQ(stacked->tensors()[0].sharding->spec().to_string(), "-,-,a");
+  const auto bytes_of = [](const BoxReader& reader, std::size_t tensor, const Box& box) {
+    std::vector<std::byte> bytes(num_bytes(box.shape(), sizeof(float)));
+    reader.read(tensor, box, bytes);
+    return bytes;
+  };
+  const std::size_t sorted[] = {1, 0, 2};
+  const TensorEdits::Split split = TensorEdits::Split::parse("*.qkv=*.query,*.key,*.value@+1");
+  const EditedTensors parts(stacked, TensorEdits{.splits = {split}});
+  ASSERT_THAT(tensor_names(parts), ElementsAre("0.key", "0.query", "0.value", "w"));
+  const Box whole = Box::whole({2, 3});
+  for (std::int64_t i = 0; i < 3; ++i) {
+    const std::vector<std::byte> expected = bytes_of(*source, as_size(i), whole);
+    EXPECT_EQ(bytes_of(*stacked, 0, Box({0, i, 0}, {2, i + 1, 3})), expected);
+    EXPECT_EQ(bytes_of(parts, sorted[i], whole), expected);
+  }
+
+  EXPECT_EQ(edit_fault({.splits = {TensorEdits::Split::parse("w=a,b@+0"),
+                                   {"0.q", {"a", "b"}, 0, {1, 1}, true}},
+                        .joins = {TensorEdits::Join::parse("0.k,0.v=x@+4")}},
+                       source),
+            "reshard x: 3 edits do not fit: "
+            "split \"0.q=a,b@+0:1,1\": found extents, needed none, as each name is of one index; "
+            "split \"w=a,b@+0\": tensor \"w\" is [3], whose dim 0 has 3 indices, needed are 2, one "
+            "for each name; "
+            "join \"0.k,0.v=x@+4\": tensor \"0.k\" is [2, 3], which has no room for a dim 4");
+}
+
 TEST(TensorEdits, NumbersThatDoNotFitAreInTheSameError) {
   const auto source = std::make_shared<HostModel>(std::vector{
       host_tensor("h.0.w", DType::f32, {4}, "1", "-"),

@@ -1,8 +1,8 @@
 // The process that is killed in manager_faults_test.cc and manager_killed_test.cc.
 //
 //   fault_program ROOT ACTION NUMBER                       SIGKILL before file operation NUMBER of
-//   the
-//                                                          action, or at progress call NUMBER
+//                                                          the action, or when NUMBER quarters are
+//                                                          written
 //   fault_program ROOT ACTION NUMBER STEP SEED DELAY_US    so long after operation NUMBER begins,
 //                                                          start-up and its clean-up counted in
 
@@ -65,10 +65,11 @@ int main(int argc, char** argv) {
     }
     if (action == FaultAction::save_until_progress) {
       CheckpointManager manager(argv[1]);
-      std::int64_t calls = 0;
       SaveOptions options{.memory_budget_bytes = std::size_t{8} << 20};
-      options.progress = [&](const Progress&) {
-        if (++calls == number) std::raise(SIGKILL);
+      // By bytes: how often it is called is up to the scheduler.
+      options.progress = [&](const Progress& progress) {
+        const auto part = static_cast<std::size_t>(number) * progress.total_bytes;
+        if (4 * progress.done_bytes >= part) std::raise(SIGKILL);
       };
       manager.save(3, sources_of(large_fault_model(3)), options);
       return 0;

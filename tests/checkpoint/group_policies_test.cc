@@ -1,12 +1,16 @@
 // What the processes of a job, which are threads here, agree on: when they save, and from which
 // step they go on.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,6 +31,7 @@ using testing::AllOf;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
+namespace fs = std::filesystem;
 
 constexpr int kPolicyRanks = 4;
 
@@ -139,6 +144,91 @@ TEST_F(GroupPolicies, WhetherASaveIsSkippedIsRankZerosToSay) {
               Each(""));
   EXPECT_THAT(skipped, Each(skipped[0]));
   EXPECT_THAT(std::vector<bool>(skipped[0].begin(), skipped[0].begin() + 20), Each(false));
+}
+
+TEST_F(GroupPolicies, WhichSaveIsReplacedIsRankZerosToSay) {
+  std::array<std::vector<bool>, kPolicyRanks> skipped;
+  EXPECT_THAT(on_ranks(
+                  [&](int rank, CheckpointManager& manager) {
+                    std::vector<PendingSave> pending;
+                    for (std::int64_t step = 1; step <= 40; ++step) {
+                      pending.push_back(manager.save_async(step, {tensor_.source()}));
+                      if (step % 10 == 0) pending.back().wait();
+                    }
+                    for (const PendingSave& save : pending) {
+                      skipped[static_cast<std::size_t>(rank)].push_back(save.wait().skipped);
+                    }
+                  },
+                  [](int, ManagerOptions& options) { options.when_busy = WhenBusy::replace; }),
+              Each(""));
+  EXPECT_THAT(skipped, Each(skipped[0]));
+  for (const std::size_t last : {9, 19, 29, 39}) EXPECT_FALSE(skipped[0][last]);
+  for (std::size_t i = 0; i < skipped[0].size(); ++i) {
+    EXPECT_EQ(fs::exists(dir_ / "root" / fmt::format("step-{:08}", i + 1)), !skipped[0][i]);
+  }
+}
+
+// Rank 2 is in its first save until all have asked for three more.
+TEST_F(GroupPolicies, ASaveIsReplacedOnAllRanksIfOneIsSlow) {
+  std::latch all_have_asked(kPolicyRanks);
+  EXPECT_THAT(on_ranks(
+                  [&](int rank, CheckpointManager& manager) {
+                    const TensorSource slow = callback_tensor(
+                        "x", tensor_.spec, [&](const Box& box, std::span<std::byte> out) {
+                          if (rank == 2) all_have_asked.wait();
+                          tensor_.source().reader->read(0, box, out);
+                        });
+                    const PendingSave first = manager.save_async(1, {slow});
+                    const PendingSave second = manager.save_async(2, {tensor_.source()});
+                    const PendingSave third = manager.save_async(3, {tensor_.source()});
+                    const PendingSave fourth = manager.save_async(4, {tensor_.source()});
+                    EXPECT_TRUE(second.wait().skipped);
+                    EXPECT_TRUE(third.wait().skipped);
+                    all_have_asked.count_down();
+                    manager.close();
+                    EXPECT_FALSE(first.wait().skipped);
+                    EXPECT_FALSE(fourth.wait().skipped);
+                  },
+                  [](int, ManagerOptions& options) { options.when_busy = WhenBusy::replace; }),
+              Each(""));
+  EXPECT_EQ(CheckpointManager(dir_ / "root").steps().size(), 2);
+}
+
+// The first save fails on all ranks, and each hears of it at the same call.
+TEST_F(GroupPolicies, WhatWentWrongBeforeASaveThatWaitedIsToldToAllRanks) {
+  std::latch all_have_asked(kPolicyRanks), all_have_begun(kPolicyRanks),
+      all_have_heard(kPolicyRanks);
+  EXPECT_THAT(on_ranks(
+                  [&](int rank, CheckpointManager& manager) {
+                    const TensorSource broken =
+                        callback_tensor("x", tensor_.spec, [&](const Box&, std::span<std::byte>) {
+                          all_have_asked.wait();
+                          if (rank == 1) throw Error(ErrorCode::io, "rank 1 is broken");
+                        });
+                    std::atomic<bool> has_begun = false;
+                    const TensorSource slow = callback_tensor(
+                        "x", tensor_.spec, [&](const Box& box, std::span<std::byte> out) {
+                          if (!has_begun.exchange(true)) all_have_begun.count_down();
+                          all_have_heard.wait();
+                          tensor_.source().reader->read(0, box, out);
+                        });
+                    manager.save_async(1, {broken});
+                    manager.save_async(2, {slow});
+                    all_have_asked.count_down();
+                    all_have_begun.wait();
+                    try {
+                      manager.save_async(3, {tensor_.source()});
+                      ADD_FAILURE() << "rank " << rank << " has not heard of it";
+                    } catch (const Error& e) {
+                      EXPECT_THAT(e.what(), HasSubstr("rank 1 is broken"));
+                    }
+                    all_have_heard.count_down();
+                    manager.save_async(4, {tensor_.source()});
+                    manager.close();
+                  },
+                  [](int, ManagerOptions& options) { options.when_busy = WhenBusy::replace; }),
+              Each(""));
+  EXPECT_EQ(CheckpointManager(dir_ / "root").steps().size(), 2);
 }
 
 TEST_F(GroupPolicies, MetricsAreRankZeros) {

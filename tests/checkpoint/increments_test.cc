@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <random>
@@ -14,13 +15,16 @@
 #include <vector>
 
 #include "shardwise/checkpoint/attempt.h"
+#include "shardwise/checkpoint/detail/format/file_description.h"
 #include "shardwise/checkpoint/detail/format/manifest.h"
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
 #include "shardwise/shard/error.h"
 #include "testing/errors.h"
 #include "testing/flip.h"
+#include "testing/hand_made_checkpoint.h"
 #include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"
 #include "testing/random_shardings.h"
@@ -73,6 +77,13 @@ void expect_whole(const fs::path& step, std::span<const HostTensor> model) {
 void expect_read_by_hdf5(const fs::path& step, const HostTensor& tensor) {
   const detail::Hdf5Lock lock;
   EXPECT_EQ(read_raw(step / "index.h5", "/" + tensor.name).data, *tensor.data) << tensor.name;
+}
+
+void overwrite(const fs::path& path, std::uint64_t place, std::span<const std::byte> bytes) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(place));
+  file.write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
 }
 
 class Increments : public testing::Test {
@@ -225,6 +236,48 @@ TEST_F(Increments, LinkNoFileThatIsDamaged) {
     expect_whole(at(2), {&noise_, 1});
     manager_.remove(2);
     flip(file, place, std::byte{1});
+  }
+}
+
+// Two chunks of one content, of which the table of the step before says that they are in one place.
+// No save writes so, and no reader takes it; but a save looks only for what it links.
+TEST_F(Increments, LinkNoFileWhoseChunksOverlap) {
+  HostTensor twice = noise_;
+  std::vector<std::byte> data = *noise_.data;
+  std::copy_n(data.begin(), kMiB, data.begin() + kMiB);
+  twice.data = std::make_shared<const std::vector<std::byte>>(std::move(data));
+  save(1, twice, {.codec = Codec::none});
+
+  const detail::Manifest manifest =
+      detail::read_manifest(detail::open_directory(*posix_file_system(), at(1)));
+  const fs::path path = at(1) / manifest.files[0].name;
+  detail::FileTables tables = detail::read_file_tables(*posix_file_system()->open(path), at(1),
+                                                       detail::tables_of(manifest, 0));
+  for (const std::uint64_t shift : {0, 4096}) {
+    SCOPED_TRACE(shift);
+    std::vector<detail::ChunkRecord> records = tables.table.records;
+    records[1].address = records[0].address + shift;
+    detail::FileEntry entry = tables.entry;
+    const auto table = std::as_bytes(std::span(records));
+    entry.table_hash = hash64(table.data(), table.size());
+    const auto words = detail::describe_file(entry);
+    const auto description = std::as_bytes(std::span(words));
+    overwrite(path, entry.table_address, table);
+    overwrite(path, entry.data_end - description.size(), description);
+    const fs::path manifest_path = at(1) / detail::kManifestName;
+    write_file(manifest_path,
+               manifest_with(file_text(manifest_path), to_hex(tables.entry.description_hash),
+                             to_hex(hash128(description.data(), description.size()))));
+    tables.entry.description_hash = hash128(description.data(), description.size());
+    EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { CheckpointReader reader(at(1)); }),
+                HasSubstr("overlap"));
+
+    CheckpointManager fresh(dir_.path());
+    const SaveStats stats =
+        fresh.save(2, {twice.source()}, {.codec = Codec::none, .existing = Existing::replace});
+    EXPECT_EQ(stats.unchanged_bytes, 0u);
+    expect_whole(at(2), {&twice, 1});
+    manager_.remove(2);
   }
 }
 

@@ -1,5 +1,6 @@
-// Every operation of a save, a replacement, a removal, and saves with retention, of which one
-// reuses files and one links those of the step before, fails once, in four ways (EIO; ENOSPC; half
+// Every operation of a save, a replacement, a removal, a name that moves, a clean-up, and saves
+// with retention, of which one reuses files, one links those of the step before, and one is kept by
+// several rules, fails once, in four ways (EIO; ENOSPC; half
 // of it is done, then EIO; no memory), and the process is killed before every one. That is all that
 // FileSystem and File do: create, reuse, open, read, write, resize, size, sync, close, list, make
 // directory, sync directory, rename, link, remove. No other kind changes the disk: checkpoint/ maps
@@ -29,6 +30,8 @@
 namespace shardwise {
 namespace {
 
+using testing::AnyOf;
+using testing::ElementsAre;
 using testing::IsEmpty;
 
 bool holds(const std::filesystem::path& directory, std::uint64_t seed) {
@@ -61,7 +64,14 @@ class Root {
       return std::any_of(steps.begin(), steps.end(),
                          [&](const Step& step) { return step.step == number; });
     };
-    if (action == FaultAction::increment) {
+    if (action == FaultAction::rules) {
+      EXPECT_TRUE(holds(manager.step(1).directory, 1));
+      EXPECT_TRUE(holds(manager.step(4).directory, 3));
+      EXPECT_TRUE(there(5) ? holds(manager.step(5).directory, 1) : there(3));
+      EXPECT_TRUE(!there(3) || holds(manager.step(3).directory, 3));
+      EXPECT_TRUE(!done || there(5));
+      EXPECT_FALSE(there(2));
+    } else if (action == FaultAction::increment) {
       EXPECT_TRUE(holds(CheckpointReader(manager.step(3).directory), increment_model(3)));
       EXPECT_TRUE(there(4) ? holds(CheckpointReader(manager.step(4).directory), increment_model(4))
                            : there(2));
@@ -86,12 +96,32 @@ class Root {
       const bool old = holds(manager.step(2).directory, 2);
       EXPECT_TRUE(old || holds(manager.step(2).directory, 3));
       EXPECT_FALSE(done && old);
-    } else {
+    } else if (action == FaultAction::pin || action == FaultAction::collect) {
+      EXPECT_TRUE(holds(manager.step(2).directory, 2));
+    } else if (action == FaultAction::remove) {
       EXPECT_FALSE(done && there(2));
       EXPECT_TRUE(!there(2) || holds(manager.step(2).directory, 2));
     }
-    for (const Step& step : steps) EXPECT_LE(step.step, 4);
+    check_names(manager, action, done);
+    for (const Step& step : steps) EXPECT_LE(step.step, 5);
     EXPECT_THAT(manager.latest()->rejected, IsEmpty());
+  }
+
+  // A name that moves is on neither step for a moment.
+  static void check_names(const CheckpointManager& manager, FaultAction action, bool done) {
+    std::vector<std::int64_t> named;
+    for (const NamedStep& one : manager.pinned()) named.push_back(one.step);
+    if (action == FaultAction::rules) {
+      EXPECT_THAT(named, ElementsAre(1));
+    } else if (action == FaultAction::pin) {
+      if (done) {
+        EXPECT_THAT(named, ElementsAre(2));
+      } else {
+        EXPECT_THAT(named, AnyOf(IsEmpty(), ElementsAre(1), ElementsAre(2)));
+      }
+    } else {
+      EXPECT_THAT(named, IsEmpty());
+    }
   }
 
   // Nothing is left but the steps and the stranger's attempt and lease, nor is when others come.
@@ -105,7 +135,7 @@ class Root {
     std::vector<std::string> hidden;
     for (const std::string& name : files_->list(path())) {
       if (name.starts_with(".trash-") && --spares >= 0) continue;
-      if (name.front() == '.') hidden.push_back(name);
+      if (name.front() == '.' && !name.starts_with(".named-")) hidden.push_back(name);
     }
     const std::string stem = detail::attempt_stem(77, stranger_->id());
     EXPECT_THAT(hidden, testing::UnorderedElementsAre(detail::attempt_name(stem),
@@ -137,8 +167,11 @@ TEST_P(ManagerFaults, EveryOperationMayFail) {
     run_fault_action(manager, GetParam());
     operations = files->operations();
   }
-  EXPECT_GT(operations, GetParam() == FaultAction::remove ? 8 : 25);
+  const bool is_short = GetParam() == FaultAction::remove || GetParam() == FaultAction::pin;
+  EXPECT_GT(operations, is_short ? 8 : 25);
   for (const Fault fault : {Fault::io, Fault::no_space, Fault::cut, Fault::no_memory}) {
+    // Other rules differ from retention in what they choose, not in how it is removed.
+    if (GetParam() == FaultAction::rules && fault != Fault::io) continue;
     for (std::int64_t at = 1; at <= operations; ++at) {
       SCOPED_TRACE(testing::Message() << "operation " << at << " of " << operations << ", fault "
                                       << static_cast<int>(fault));
@@ -196,19 +229,18 @@ TEST_P(ManagerFaults, TheProcessMayBeKilledBeforeEveryOperation) {
   EXPECT_TRUE(ended);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ManagerFaults,
-                         testing::Values(FaultAction::save, FaultAction::replace,
-                                         FaultAction::remove, FaultAction::retention,
-                                         FaultAction::reuse, FaultAction::increment),
-                         [](const auto& test) {
-                           return std::string(fault_action_name(test.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, ManagerFaults,
+    testing::Values(FaultAction::save, FaultAction::replace, FaultAction::remove,
+                    FaultAction::retention, FaultAction::reuse, FaultAction::increment,
+                    FaultAction::rules, FaultAction::pin, FaultAction::collect),
+    [](const auto& test) { return std::string(fault_action_name(test.param)); });
 
 // Killed between batches of data, again and again, on one root.
 TEST(ManagerKilled, InMidSaveRepeatedly) {
   Root root;
-  for (const std::int64_t progress_call : {1, 2, 3, 1, 3, 2}) {
-    EXPECT_FALSE(run_and_kill(root.path(), FaultAction::save_until_progress, progress_call));
+  for (const std::int64_t quarters : {1, 2, 3, 1, 3, 2}) {
+    EXPECT_FALSE(run_and_kill(root.path(), FaultAction::save_until_progress, quarters));
     root.check(FaultAction::save, false);
   }
   root.check_clean();

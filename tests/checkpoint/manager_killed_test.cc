@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -27,31 +29,60 @@ struct Call {
   std::vector<Outcome> legal;
 };
 
+// The steps that retention leaves, of those that there are.
+bool is_kept(const Outcome& steps, std::int64_t step, FaultAction action) {
+  const std::int64_t newest = steps.rbegin()->first;
+  if (steps.at(step) >= kPinned || step == newest) return true;
+  if (action != FaultAction::rules) return step == std::next(steps.rbegin())->first;
+  const auto best = std::ranges::min_element(
+      steps, {}, [](const auto& candidate) { return fault_loss(candidate.first); });
+  return step % 4 == 0 || step == best->first;
+}
+
 Call random_call(const Outcome& now, std::int64_t newest, std::mt19937_64& random) {
-  constexpr FaultAction actions[] = {FaultAction::save, FaultAction::replace, FaultAction::remove,
-                                     FaultAction::retention, FaultAction::reuse};
-  const std::size_t kind = now.size() < 2 ? 0 : now.size() > 4 ? 2 + random() % 3 : random() % 5;
+  constexpr FaultAction actions[] = {
+      FaultAction::save,  FaultAction::replace,   FaultAction::pin,  FaultAction::remove,
+      FaultAction::rules, FaultAction::retention, FaultAction::reuse};
+  const std::size_t kind = now.size() < 2 ? 0 : now.size() > 4 ? 3 + random() % 4 : random() % 7;
   Call call{.action = actions[kind], .step = newest + 1, .seed = 1 + random() % 3, .legal = {now}};
   Outcome next = now;
-  if (call.action == FaultAction::replace || call.action == FaultAction::remove) {
-    const auto any = std::next(now.begin(), static_cast<std::ptrdiff_t>(random() % now.size()));
-    call.step = any->first;
-    call.seed = 1 + any->second % 3;  // another one
-  }
-  const bool keeps_two = call.action == FaultAction::retention || call.action == FaultAction::reuse;
-  const auto save = [&](std::int64_t step) {
-    next[step] = call.seed;
+  if (now.empty()) {
+    next[call.step] = call.seed;
     call.legal.push_back(next);
-    while (keeps_two && next.size() > 2) {
-      next.erase(next.begin());
-      call.legal.push_back(next);
-    }
-  };
+    return call;
+  }
+  auto any = std::next(now.begin(), static_cast<std::ptrdiff_t>(random() % now.size()));
+  if (call.action == FaultAction::pin) {
+    call.step = any->first;
+    for (auto& [step, model] : next) model %= kPinned;
+    call.legal.push_back(next);  // for a moment
+    next[call.step] += kPinned;
+    call.legal.push_back(next);
+    return call;
+  }
   if (call.action == FaultAction::remove) {
+    while (any->second >= kPinned) any = any == now.begin() ? std::prev(now.end()) : std::prev(any);
+    call.step = any->first;
     next.erase(call.step);
     call.legal.push_back(next);
     return call;
   }
+  if (call.action == FaultAction::replace) {
+    call.step = any->first;
+    call.seed = 1 + any->second % kPinned % 3;  // another one
+  }
+  const auto save = [&](std::int64_t step) {
+    const std::uint64_t name = next.contains(step) ? next[step] / kPinned * kPinned : 0;
+    next[step] = name + call.seed;
+    call.legal.push_back(next);
+    if (call.action == FaultAction::save || call.action == FaultAction::replace) return;
+    const Outcome all = next;
+    for (const auto& [number, model] : all) {
+      if (is_kept(all, number, call.action)) continue;
+      next.erase(number);
+      call.legal.push_back(next);
+    }
+  };
   if (call.action == FaultAction::reuse) save(call.step++);
   save(call.step);
   return call;
@@ -59,9 +90,13 @@ Call random_call(const Outcome& now, std::int64_t newest, std::mt19937_64& rando
 
 // Which of its operations, start-up's counted in, and how long after that one begins.
 bool run_and_kill(const std::filesystem::path& root, const Call& call, std::mt19937_64& random) {
-  const std::uint64_t operation = 1 + random() % (call.action == FaultAction::remove  ? 20
-                                                  : call.action == FaultAction::reuse ? 130
-                                                                                      : 60);
+  const bool is_short = call.action == FaultAction::remove || call.action == FaultAction::pin;
+  const bool retires = call.action == FaultAction::rules || call.action == FaultAction::retention;
+  const std::uint64_t most = is_short                            ? 20
+                             : call.action == FaultAction::reuse ? 130
+                             : retires                           ? 120
+                                                                 : 60;
+  const std::uint64_t operation = 1 + random() % most;
   const std::uint64_t delay_us = random() % 2 == 0 ? 0 : random() % 3000;
   return ends_by_itself({SHARDWISE_FAULT_PROGRAM, root.string(),
                          std::to_string(static_cast<int>(call.action)), std::to_string(operation),
@@ -75,7 +110,8 @@ void kill_at_random_instants(int wanted) {
   std::mt19937_64 random(1);
   Outcome now;
   std::int64_t newest = 0;
-  int kills = 0, runs = 0, kills_of[5] = {}, done_anyway = 0;
+  int kills = 0, runs = 0, done_anyway = 0;
+  std::map<FaultAction, int> kills_of;
   for (; kills < wanted && runs < 4 * wanted; ++runs) {
     const Call call = random_call(now, newest, random);
     SCOPED_TRACE(testing::Message() << "run " << runs << ": " << fault_action_name(call.action)
@@ -88,7 +124,7 @@ void kill_at_random_instants(int wanted) {
     } else {
       EXPECT_THAT(call.legal, testing::Contains(found));
       ++kills;
-      ++kills_of[static_cast<int>(call.action)];
+      ++kills_of[call.action];
       if (found != now) ++done_anyway;
     }
     // Now and then the next process finds what several others have left.
@@ -102,7 +138,7 @@ void kill_at_random_instants(int wanted) {
     newest = std::max(newest, call.step);
   }
   EXPECT_EQ(kills, wanted) << "of " << runs << " runs";
-  for (const int number : kills_of) EXPECT_GT(number, 0) << "of every action some";
+  EXPECT_EQ(kills_of.size(), 7u) << "of every action some";
   std::cout << kills << " kills in " << runs << " runs, " << done_anyway << " after a commit\n";
 }
 

@@ -195,6 +195,42 @@ TEST_F(Reader, AnExactRestoreAsksForAllThatIsThere) {
   EXPECT_EQ(reader.restore(devices, all, {.exact = true}).size(), 2u);
 }
 
+TEST_F(Reader, AJobMayHaveMoreThanTheCheckpoint) {
+  const CheckpointReader reader = open();
+  Devices devices(2);
+  const auto on_both = [](DType dtype, const Shape& shape) {
+    return ArraySpec{dtype, shape, Sharding::replicated(Mesh::line(2), shape.size())};
+  };
+  const std::vector<TensorRequest> more = {{"new", on_both(DType::f32, {3})},
+                                           {"w", on_both(DType::f32, {64, 64})},
+                                           {"newer", on_both(DType::u8, {2})}};
+  std::vector<std::string> made;
+  RestoreOptions options{.if_missing = [&](const TensorRequest& request) {
+    made.push_back(request.name);
+    const std::vector<std::byte> ones(num_bytes(request.spec.shape, size_bytes(request.spec.dtype)),
+                                      std::byte{1});
+    return ShardedArray::from_host(devices, request.spec, ones);
+  }};
+  const std::vector<ShardedArray> arrays = reader.restore(devices, more, options);
+  ASSERT_EQ(arrays.size(), 3u);
+  EXPECT_THAT(made, testing::ElementsAre("new", "newer"));
+  EXPECT_EQ(arrays[0].to_host(), std::vector<std::byte>(12, std::byte{1}));
+  EXPECT_EQ(arrays[1].to_host(), reader.restore(devices, "w", more[1].spec.sharding).to_host());
+  EXPECT_EQ(arrays[2].to_host(), std::vector<std::byte>(2, std::byte{1}));
+
+  // All that is there is asked for, and more; what is there must fit all the same.
+  options.exact = true;
+  EXPECT_THAT(
+      message_of(ErrorCode::invalid_argument, [&] { reader.restore(devices, more, options); }),
+      HasSubstr("1 of 2 tensors that are there are not asked for: \"b\""));
+  const TensorRequest other{"w", on_both(DType::f16, {64, 64})};
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument,
+                         [&] {
+                           reader.restore(devices, {&other, 1}, options);
+                         }),
+              HasSubstr("tensor \"w\" is f32 [64, 64], wanted is f16 [64, 64]"));
+}
+
 TEST_F(Reader, RefusesMoreDevicesThanThereAreBeforeItTakesMemory) {
   const CheckpointReader reader = open();
   Devices devices(8);

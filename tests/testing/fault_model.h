@@ -3,12 +3,15 @@
 #include <csignal>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/root/lease.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/verify.h"
 #include "testing/host_tensor.h"
+#include "testing/temp_dir.h"
 
 namespace shardwise {
 
@@ -24,6 +27,9 @@ enum class FaultAction {
   save_past_limit,      ///< step 3, where files may grow to 4 MiB only
   repair,               ///< step 1, by a copy of it in the folder "copy", if there is one
   write_parity,         ///< of step 1
+  rules,    ///< step 5, which is better than step 3; 1 has a name, 4 is kept by its number
+  pin,      ///< step 2 gets the name of step 1
+  collect,  ///< what dead processes have left
 };
 
 inline const char* fault_action_name(FaultAction action) {
@@ -36,7 +42,10 @@ inline const char* fault_action_name(FaultAction action) {
                                    "save_until_progress",
                                    "save_past_limit",
                                    "repair",
-                                   "write_parity"};
+                                   "write_parity",
+                                   "rules",
+                                   "pin",
+                                   "collect"};
   return names[static_cast<int>(action)];
 }
 
@@ -85,29 +94,77 @@ inline ParityStats run_write_parity(const std::filesystem::path& root,
                       {.blocks = 1, .threads = 1, .file_system = std::move(files)});
 }
 
+/// A name that pin() gives.
+constexpr const char* kFaultName = "good";
+
 /// The manager that an action needs.
 inline ManagerOptions fault_options(FaultAction action, std::shared_ptr<FileSystem> files) {
   const bool keeps_two = action == FaultAction::retention || action == FaultAction::reuse ||
                          action == FaultAction::increment;
-  return {
+  ManagerOptions options{
       .keep_last = keeps_two ? 2 : 0, .collect_garbage = false, .file_system = std::move(files)};
+  if (action == FaultAction::rules) {
+    options.keep_every = 4;
+    options.best = BestSteps{.metric = "loss"};
+  }
+  return options;
 }
 
-/// SaveStats::cleanup_error; a removal has none.
+/// Of a step, whoever saves it: no two are the same.
+inline double fault_loss(std::int64_t step) {
+  return static_cast<double>(step * 7919 % 101) + static_cast<double>(step) * 1e-6;
+}
+
+/// SaveStats::cleanup_error; what saves nothing has none.
 inline std::string run_fault_action(CheckpointManager& manager, FaultAction action,
                                     std::int64_t step, std::span<const HostTensor> model) {
   if (action == FaultAction::remove) {
     manager.remove(step);
     return {};
   }
+  if (action == FaultAction::pin) {
+    manager.pin(step, kFaultName);
+    return {};
+  }
+  if (action == FaultAction::collect) {
+    manager.collect_garbage();
+    return {};
+  }
   const Existing existing = action == FaultAction::replace ? Existing::replace : Existing::fail;
-  return manager.save(step, sources_of(model), {.existing = existing}).cleanup_error;
+  return manager
+      .save(step, sources_of(model),
+            {.metrics = {{"loss", fault_loss(step)}}, .existing = existing})
+      .cleanup_error;
+}
+
+/// As dead processes leave them: an attempt, unfinished and finished leases, trash.
+inline void leave_garbage(const std::filesystem::path& root) {
+  const std::string id(32, 'a');
+  detail::LeaseOwner owner = detail::this_process();
+  owner.boot = "another";
+  const std::string lease = detail::print_lease(owner);
+  write_file(root / (".step-00000007." + id + ".lease"), lease);
+  write_file(root / (".step-00000008." + id + ".lease.new"), lease);
+  for (const std::string& name : {".step-00000007." + id + ".tmp", ".trash-step-00000001." + id}) {
+    std::filesystem::create_directory(root / name);
+    write_file(root / name / "manifest.json", "{");
+    write_file(root / name / "shards-00000-of-00001.h5", "x");
+  }
 }
 
 /// What comes before an action by the same manager.
 inline void prepare_fault_action(CheckpointManager& manager, FaultAction action) {
-  if (action == FaultAction::reuse) manager.save(3, sources_of(fault_model(3)));
+  const auto save = [&](std::int64_t step) {
+    run_fault_action(manager, action, step, fault_model(3));
+  };
+  if (action == FaultAction::reuse) save(3);
   if (action == FaultAction::increment) manager.save(3, sources_of(increment_model(3)));
+  if (action == FaultAction::rules || action == FaultAction::pin) manager.pin(1, kFaultName);
+  if (action == FaultAction::rules) {
+    save(3);
+    save(4);
+  }
+  if (action == FaultAction::collect) leave_garbage(manager.step(1).directory.parent_path());
 }
 
 inline std::string run_fault_action(CheckpointManager& manager, FaultAction action) {
@@ -115,6 +172,7 @@ inline std::string run_fault_action(CheckpointManager& manager, FaultAction acti
   if (action == FaultAction::increment) {
     return run_fault_action(manager, action, 4, increment_model(4));
   }
+  if (action == FaultAction::rules) return run_fault_action(manager, action, 5, fault_model(1));
   const bool is_new = action == FaultAction::save || action == FaultAction::retention;
   return run_fault_action(manager, action, is_new ? 3 : 2, fault_model(3));
 }

@@ -19,8 +19,11 @@
 
 namespace shardwise {
 
-/// Which model each step of a root holds: its number, from 1; 0 where it is none of them.
+/// Which model each step of a root holds: its number, from 1; 0 where it is none of them. More by
+/// kPinned for each name that the step has.
 using Outcome = std::map<std::int64_t, std::uint64_t>;
+
+constexpr std::uint64_t kPinned = 100;
 
 /// Reads every step. Expects that each is whole, to the last byte, and that the newest is the
 /// latest.
@@ -36,6 +39,10 @@ inline Outcome outcome_of(const CheckpointManager& manager,
     const bool known = found != models.end();
     outcome[step.step] = known ? static_cast<std::uint64_t>(found - models.begin()) + 1 : 0;
   }
+  for (const NamedStep& named : manager.pinned()) {
+    EXPECT_TRUE(outcome.contains(named.step)) << named.name;
+    outcome[named.step] += kPinned;
+  }
   const std::optional<LatestStep> latest = manager.latest();
   EXPECT_EQ(latest.has_value(), !outcome.empty());
   if (latest) {
@@ -45,10 +52,13 @@ inline Outcome outcome_of(const CheckpointManager& manager,
   return outcome;
 }
 
-/// Expects one directory per step in the root, and nothing else.
+/// Expects one directory per step in the root, the names of steps, and nothing else.
 inline void expect_clean(const CheckpointManager& manager, const std::filesystem::path& root) {
   std::vector<std::string> steps, names;
   for (const Step& step : manager.steps()) steps.push_back(step.directory.string());
+  for (const NamedStep& named : manager.pinned()) {
+    steps.push_back((root / (".named-" + named.name)).string());
+  }
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
     names.push_back(entry.path().string());
   }

@@ -68,6 +68,11 @@ class Bench(unittest.TestCase):
             self.assertIn("--json", text)
         self.assertIn("save", self.ok("--help"))
 
+    def test_a_restore_takes_a_number_of_threads(self):
+        self.ok("save", self.dir, *SMALL, "--keep")
+        for threads in (1, 3):
+            self.assertEqual(self.ok_json("restore", self.dir, "--threads", threads)["threads"], threads)
+
     def test_save_says_how_fast_and_leaves_nothing(self):
         found = self.ok_json("save", self.dir / "new" / "deeper", *SMALL, "--codec", "zstd")
         self.nothing_left()

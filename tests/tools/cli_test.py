@@ -61,7 +61,7 @@ class Cli(unittest.TestCase):
 
 class Help(Cli):
     def test_every_command_has_help_with_an_example(self):
-        for command in ("shards", "explain", "ls", "inspect", "verify", "parity", "diff", "cat", "stats", "du", "tiers", "rm", "pin", "unpin", "gc", "reshard", "import", "export"):
+        for command in ("shards", "explain", "ls", "inspect", "verify", "parity", "diff", "cat", "stats", "du", "tiers", "rm", "pin", "unpin", "gc", "reshard", "import", "export", "batches"):
             text = self.ok(command, "--help")
             self.assertIn("Example:\n  shardwise " + command, text)
             self.assertIn("--json", text)

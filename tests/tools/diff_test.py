@@ -34,6 +34,20 @@ class Diff(Cli):
         self.assertGreater(report["compared_bytes"], 0)
         self.assertEqual(report["skipped_bytes"], 0)
 
+    def test_the_answer_is_the_same_with_little_memory_and_any_threads(self):
+        values = list(range(3 << 20))
+        a = weights(self.dir / "a.safetensors", w=values, v=[1, 2])
+        values[-1] += 1
+        b = weights(self.dir / "b.safetensors", w=values, v=[1, 2])
+        expected = run("diff", a, b)
+        self.assertEqual(expected.returncode, 1)
+        self.assertIn(f"1 of {len(values)}", expected.stdout)
+        for threads in (1, 3):
+            less = run("diff", a, b, "--memory-budget", "8M", "--threads", threads)
+            self.assertEqual((less.returncode, less.stdout), (1, expected.stdout))
+        self.fails(2, ["diff: --memory-budget", "8.00 MiB to 1.00 PiB"], "diff", a, b, "--memory-budget", "7M")
+        self.fails(2, ["--threads", "1025"], "diff", a, b, "--threads", 1025)
+
     def test_what_differs_is_a_table_and_status_1(self):
         a = weights(self.dir / "a.safetensors", same=[1], w=[1, 2, 3], only=[1], shape=[1, 2], bad=[float("nan"), 1])
         b = weights(self.dir / "b.safetensors", same=[1], w=[1, 2.5, 3], other=[1], shape=[1], bad=[1, float("inf")])

@@ -1,5 +1,6 @@
 """Other formats' files and folders are named, with what to type."""
 import os
+import shlex
 import shutil
 import sys
 import unittest
@@ -40,6 +41,20 @@ class Foreign(Cli):
             path = self.folder(name, *files)
             self.named(path, f"{path} holds no committed checkpoint; it seems to be ", needed.format(path),
                        is_taken=name in ("st", "gpt2"))
+
+    def test_what_python_reads_is_named_whole_by_all_that_read(self):
+        for name, file, what in (("dcp", ".metadata", "a distributed checkpoint of PyTorch (DCP)"),
+                                 ("of orbax's", "_METADATA", "a checkpoint of Orbax")):
+            path = self.folder(name, file)
+            ours = GOLDEN / "step-00000001"
+            for words in (("ls", path), ("inspect", path), ("stats", path), ("verify", path), ("du", path),
+                          ("cat", path, "w"), ("diff", path, ours), ("diff", ours, path)):
+                done = run(*words)
+                self.assertEqual(done.returncode, 3, words)
+                self.assertEqual(done.stderr, f"shardwise: {path} holds no committed checkpoint; it seems to be {what}: "
+                                              f"`shardwise import {shlex.quote(str(path))} ROOT --step 0` makes a checkpoint "
+                                              f"of it\n", words)
+            self.assertEqual(shlex.split(done.stderr.split("`")[1])[2], str(path))
 
     def test_folders_of_checkpoints_of_others(self):
         step = self.folder("runs/7", "_CHECKPOINT_METADATA")

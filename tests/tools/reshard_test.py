@@ -8,6 +8,19 @@ from cli_test import SHARDWISE, Cli
 from diff_test import weights
 
 
+class Reshard(Cli):
+    def test_it_takes_an_order_of_devices_and_a_part_of_the_names(self):
+        source = weights(self.dir / "m.safetensors", **{"model.a": [1, 2], "model.b": [3, 4], "head": [5, 6]})
+        self.ok("import", source, self.dir / "in", "--step", 1)
+        self.ok("reshard", self.dir / "in", self.dir / "out", "--mesh", "x=2", "--devices", "5,3", "--spec", "*=x", "--strip-prefix",
+                "model.")
+        found = self.ok_json("inspect", self.dir / "out")["tensors"]
+        self.assertEqual([(t["name"], t["mesh"], t["spec"]) for t in found], [("a", "x=2@5,3", "x"), ("b", "x=2@5,3", "x")])
+        self.assertTrue(self.ok_json("diff", self.dir / "out", weights(self.dir / "ab.safetensors", a=[1, 2], b=[3, 4]))["equal"])
+        self.fails(2, ["--devices gives another"], "reshard", self.dir / "in", self.dir / "x", "--mesh", "x=2@0,1", "--devices", "5,3")
+        self.fails(2, ["none."], "reshard", self.dir / "in", self.dir / "x", "--mesh", "1", "--strip-prefix", "none.")
+
+
 class DryRun(Cli):
     def large(self):
         source = self.dir / "large"

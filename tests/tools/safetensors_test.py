@@ -4,6 +4,14 @@ import unittest
 from cli_test import Cli
 
 
+def weights_of_zeros(path):
+    """1 MiB of them."""
+    header = b'{"w":{"dtype":"F32","shape":[512,512],"data_offsets":[0,1048576]}}'
+    header += b" " * (-len(header) % 8)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(1 << 20))
+    return path
+
+
 class Safetensors(Cli):
     def weights(self):
         """A file as the safetensors library writes it."""
@@ -36,6 +44,32 @@ class Safetensors(Cli):
         self.assertEqual([(t["name"], t["dtype"], t["shape"]) for t in after["tensors"]],
                          [(t["name"], t["dtype"], t["shape"]) for t in before["tensors"]])
         self.assertEqual(after["user"], before["user"])
+
+    def test_an_import_takes_an_order_of_devices_a_codec_and_a_memory_budget(self):
+        weights = self.weights()
+        for codec in ("none", "zstd"):
+            root = self.dir / codec
+            self.ok("import", weights, root, "--step", 1, "--mesh", "a=2", "--devices", "5,3", "--spec", "b=a,-;*=-", "--codec",
+                    codec, "--memory-budget", "8M", "--threads", 1)
+            self.assertEqual([t["mesh"] for t in self.ok_json("inspect", root)["tensors"]], ["a=2@5,3"] * 2)
+            self.assertTrue(self.ok_json("diff", weights, root)["equal"])
+        large = weights_of_zeros(self.dir / "large.safetensors")
+        stored = {}
+        for codec in ("none", "zstd"):
+            self.ok("import", large, self.dir / codec, "--step", 2, "--codec", codec)
+            [tensor] = self.ok_json("inspect", self.dir / codec / "step-00000002")["tensors"]
+            stored[codec] = tensor["stored_bytes"]
+        self.assertEqual(stored["none"], 1 << 20)
+        self.assertLess(stored["zstd"], 1 << 16)
+        for size in ("7M", "-1"):
+            self.fails(2, ["import: --memory-budget"], "import", weights, self.dir / "x", "--step", 1, f"--memory-budget={size}")
+
+    def test_an_export_takes_a_memory_budget(self):
+        large, out = weights_of_zeros(self.dir / "large.safetensors"), self.dir / "again.safetensors"
+        self.ok("import", large, self.dir / "root", "--step", 1)
+        self.ok("export", self.dir / "root", out, "--memory-budget", "8M")
+        self.assertTrue(self.ok_json("diff", large, out)["equal"])
+        self.fails(2, ["export: --memory-budget"], "export", self.dir / "root", self.dir / "x.safetensors", "--memory-budget", "7M")
 
     def test_bad_input_is_named(self):
         weights, (root, step), out = self.weights(), self.root(), self.dir / "out"

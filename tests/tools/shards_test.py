@@ -177,6 +177,14 @@ class Explain(Cli):
         self.assertIn("data,model", run(*arguments).stdout)
         self.assertTrue(self.ok_json("explain", "--mesh", "2", "--spec", "0", "--shape", "3")["valid"])
 
+    def test_a_spec_is_judged_under_the_policy(self):
+        arguments = ("explain", "--mesh", "data=4", "--spec", "data", "--shape", 10)
+        self.assertTrue(self.ok_json(*arguments)["valid"])
+        self.assertTrue(self.ok_json(*arguments, "--policy", "balanced")["valid"])
+        result = run(*arguments, "--policy", "strict")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("needed under the policy strict is a multiple, as 8 or 12", result.stdout)
+
     def test_bad_input(self):
         self.fails(2, ["--from", "MESH;SPEC"], "explain", "--from", "2", "--to", "2;0", "--shape", "4")
         self.fails(2, ["--from and --to"], "explain", "--from", "2;0", "--shape", "4")

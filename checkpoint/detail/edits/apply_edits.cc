@@ -180,6 +180,11 @@ class Editing {
         fault("split {}: found a \"#\", which needs one name with one of them, and no extents",
               clipped(rule_text(rule)));
       }
+      if (rule.takes_dim && !rule.extents.empty()) {
+        fits = false;
+        fault("split {}: found extents, needed none, as each name is of one index",
+              clipped(rule_text(rule)));
+      }
       usable.push_back(fits);
     }
     for (Selected& tensor : selected_) {
@@ -208,6 +213,11 @@ class Editing {
     if (!dim) return fault("{}, which has no dim {}", begin, rule.dim);
     const std::int64_t whole = tensor.info.shape[*dim];
     if (is_numbered(rule.names.front())) return add_indices(rule, tensor, wildcards, *dim);
+    if (rule.takes_dim) {
+      if (whole == std::ssize(rule.names)) return add_indices(rule, tensor, wildcards, *dim);
+      return fault("{}, whose dim {} has {} indices, needed are {}, one for each name", begin, *dim,
+                   whole, rule.names.size());
+    }
     std::vector<std::int64_t> extents = rule.extents;
     if (extents.empty()) {
       const std::int64_t parts = std::ssize(rule.names);
@@ -251,10 +261,12 @@ class Editing {
     EditedPart part = part_of(tensor);
     if (part.order.empty()) part.order = same_order(rank);
     part.order.erase(part.order.begin() + std::ptrdiff_t(dim));
+    const bool by_number = is_numbered(rule.names.front());
     for (std::int64_t index = 0; index < tensor.info.shape[dim]; ++index) {
       EditedTensor made{.info = tensor.info, .parts = {part}};
-      made.info.name =
-          edited_name(rule.pattern, numbered_name(rule.names.front(), as_size(index)), wildcards);
+      const std::string name = by_number ? numbered_name(rule.names.front(), as_size(index))
+                                         : rule.names[as_size(index)];
+      made.info.name = edited_name(rule.pattern, name, wildcards);
       take_dims(made.info, others);
       forget_pieces(made.info);
       made.parts.back().from = index;
@@ -334,7 +346,7 @@ class Editing {
 
   void add_joined(const TensorEdits::Join& rule, const std::string& name, const Group& group) {
     const TensorInfo& first = group.members.begin()->second->info;
-    const bool adds_dim = is_numbered(rule.patterns.front());
+    const bool adds_dim = rule.adds_dim || is_numbered(rule.patterns.front());
     Shape shape = first.shape;
     if (adds_dim && shape.size() < kMaxRank) shape.push_back(1);
     const std::optional<std::size_t> dim = dim_of(rule.dim, shape);

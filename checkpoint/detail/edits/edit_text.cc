@@ -55,6 +55,13 @@ std::optional<std::int64_t> parse_dim(std::string_view text) {
   return from_end ? -*dim : *dim;
 }
 
+/// Whether a "+" is before a dim, which it takes away.
+bool takes_plus(std::string_view& text) {
+  const bool has_plus = text.starts_with('+');
+  if (has_plus) text.remove_prefix(1);
+  return has_plus;
+}
+
 /// What is before and after the last "@"; nothing after it if there is none.
 std::pair<std::string_view, std::string_view> before_and_after_at(std::string_view text) {
   const std::size_t at = text.rfind('@');
@@ -84,9 +91,11 @@ TensorEdits::Transpose TensorEdits::Transpose::parse(std::string_view text) {
 
 TensorEdits::Split TensorEdits::Split::parse(std::string_view text) {
   constexpr std::string_view kNeeded =
-      "PATTERN=NAME,NAME,...@DIM, or ...@DIM:EXTENT,EXTENT,... as \"*.qkv=*.q,*.k,*.v@0\"";
+      "PATTERN=NAME,NAME,...@DIM, ...@DIM:EXTENT,EXTENT,... or ...@+DIM, as "
+      "\"*.qkv=*.q,*.k,*.v@0\"";
   auto [pattern, made] = halves("split", text, kNeeded);
-  const auto [names, where] = before_and_after_at(made);
+  auto [names, where] = before_and_after_at(made);
+  const bool takes_dim = takes_plus(where);
   const std::size_t colon = where.find(':');
   const std::optional<std::int64_t> dim = parse_dim(where.substr(0, colon));
   Split rule{.pattern = std::move(pattern), .names = words_of(names), .dim = dim.value_or(0)};
@@ -96,16 +105,22 @@ TensorEdits::Split TensorEdits::Split::parse(std::string_view text) {
     fits = fits && extents && extents->size() == rule.names.size();
     if (fits) rule.extents = *std::move(extents);
   }
+  rule.takes_dim = takes_dim;
   if (!fits) refuse("split", text, kNeeded);
   return rule;
 }
 
 TensorEdits::Join TensorEdits::Join::parse(std::string_view text) {
-  constexpr std::string_view kNeeded = "PATTERN,PATTERN,...=NAME@DIM, as \"*.q,*.k,*.v=*.qkv@0\"";
+  constexpr std::string_view kNeeded =
+      "PATTERN,PATTERN,...=NAME@DIM or ...@+DIM, as \"*.q,*.k,*.v=*.qkv@0\"";
   const auto [patterns, made] = halves("join", text, kNeeded);
-  const auto [name, where] = before_and_after_at(made);
+  auto [name, where] = before_and_after_at(made);
+  const bool adds_dim = takes_plus(where);
   const std::optional<std::int64_t> dim = parse_dim(where);
-  Join rule{.patterns = words_of(patterns), .name = std::string(name), .dim = dim.value_or(0)};
+  Join rule{.patterns = words_of(patterns),
+            .name = std::string(name),
+            .dim = dim.value_or(0),
+            .adds_dim = adds_dim};
   if (!dim || rule.patterns.empty() || rule.name.empty()) refuse("join", text, kNeeded);
   return rule;
 }
@@ -126,11 +141,13 @@ std::string rule_text(const TensorEdits::Transpose& rule) {
   return fmt::format("{}={}", rule.pattern, fmt::join(rule.order, ","));
 }
 std::string rule_text(const TensorEdits::Split& rule) {
-  return fmt::format("{}={}@{}{}{}", rule.pattern, fmt::join(rule.names, ","), rule.dim,
-                     rule.extents.empty() ? "" : ":", fmt::join(rule.extents, ","));
+  return fmt::format("{}={}@{}{}{}{}", rule.pattern, fmt::join(rule.names, ","),
+                     rule.takes_dim ? "+" : "", rule.dim, rule.extents.empty() ? "" : ":",
+                     fmt::join(rule.extents, ","));
 }
 std::string rule_text(const TensorEdits::Join& rule) {
-  return fmt::format("{}={}@{}", fmt::join(rule.patterns, ","), rule.name, rule.dim);
+  return fmt::format("{}={}@{}{}", fmt::join(rule.patterns, ","), rule.name,
+                     rule.adds_dim ? "+" : "", rule.dim);
 }
 
 }  // namespace detail

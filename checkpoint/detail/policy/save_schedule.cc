@@ -83,16 +83,17 @@ void SaveSchedule::refuse(std::int64_t step, nanoseconds needed, nanoseconds lef
                           step, std::max(0.0, seconds(left)), seconds(needed)));
 }
 
-ProgressFunction SaveSchedule::begin(std::int64_t step, std::size_t bytes, ProgressFunction own) {
-  const nanoseconds begun = clock_->now();
-  {
-    const MutexLock lock(mutex_);
-    last_begun_ = begun;
-    const nanoseconds needed =
-        after(bytes_per_second_ > 0 ? static_cast<double>(bytes) / bytes_per_second_ : 0);
-    if (const auto time = time_left(); time && needed >= *time) refuse(step, needed, *time);
-  }
+void SaveSchedule::begin(std::int64_t step, std::size_t bytes) {
+  const MutexLock lock(mutex_);
+  last_begun_ = clock_->now();
+  const nanoseconds needed =
+      after(bytes_per_second_ > 0 ? static_cast<double>(bytes) / bytes_per_second_ : 0);
+  if (const auto time = time_left(); time && needed >= *time) refuse(step, needed, *time);
+}
+
+ProgressFunction SaveSchedule::watch(std::int64_t step, ProgressFunction own) const {
   if (signals_.empty() || rules_.preemption_grace.count() == 0) return own;
+  const nanoseconds begun = clock_->now();
   return [this, step, begun, own = std::move(own)](const Progress& progress) {
     const auto done = static_cast<double>(progress.done_bytes);
     const auto rest = static_cast<double>(progress.total_bytes) - done;

@@ -38,9 +38,12 @@ class SaveSchedule {
   std::optional<std::chrono::nanoseconds> time_left() const;
 
   /// A save of this number of bytes begins. Throws cancelled if the saves before were so slow that
-  /// it cannot end in time. Gives a function that calls `own`, if there is one, and throws
-  /// cancelled as soon as this save is too slow; the schedule must outlive it.
-  ProgressFunction begin(std::int64_t step, std::size_t bytes, ProgressFunction own);
+  /// it cannot end in time.
+  void begin(std::int64_t step, std::size_t bytes);
+
+  /// Its bytes are written from now on. Gives a function that calls `own`, if there is one, and
+  /// throws cancelled as soon as this save is too slow; the schedule must outlive it.
+  ProgressFunction watch(std::int64_t step, ProgressFunction own) const;
 
   /// It was committed after this time.
   void end(std::size_t bytes, double seconds);

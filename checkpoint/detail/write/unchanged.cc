@@ -19,6 +19,21 @@ std::span<const ChunkRecord> records_of(const DescribedPiece& piece,
                          static_cast<std::size_t>(piece.end_chunk - piece.first_chunk));
 }
 
+// Whether two of a file's own chunks share bytes: a reader would refuse each file that refers to
+// both.
+bool has_overlap(std::span<const ChunkRecord> records) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> spans;
+  for (const ChunkRecord& record : records) {
+    if (!is_in_linked(record)) {
+      spans.emplace_back(record.address, record.address + record.stored_bytes);
+    }
+  }
+  std::ranges::sort(spans);
+  return std::ranges::adjacent_find(spans, [](const auto& before, const auto& after) {
+           return after.first < before.second;
+         }) != spans.end();
+}
+
 }  // namespace
 
 std::string stored_path(const PieceDataset& dataset) {
@@ -74,6 +89,7 @@ FileTables UnchangedChunks::add(const FileEntry& entry) {
   std::unique_ptr<File> file = file_system_.open(path);
   if (file->size() != entry.bytes) throw Error(ErrorCode::corrupt, "found another size");
   FileTables tables = read_file_tables(*file, earlier_, {.number = 0, .entry = entry});
+  if (has_overlap(tables.table.records)) throw Error(ErrorCode::corrupt, "chunks overlap");
   // Moved, a vector's elements stay where they are.
   std::vector<DescribedPiece> pieces = read_pieces(tables.words, tables.entry, path.string());
   std::unordered_multimap<std::uint64_t, std::size_t> by_name;

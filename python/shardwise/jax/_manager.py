@@ -15,8 +15,9 @@ from typing import Any
 
 from .. import _objects
 from .._errors import Corrupt, Error, InvalidArgument, NameNotFound, NotFound
-from .._manager import ManagerContext, PendingSave
+from .._manager import ManagerContext
 from .._paths import Path, local
+from .._pending import PendingSave, SaveQueue
 from .._progress import Progress
 from .._save import SaveStats, no_step
 from .._tensor import Checkpoint
@@ -45,8 +46,8 @@ class CheckpointManager(ManagerContext):
     """The checkpoints of a training run: steps in a folder, which shardwise.CheckpointManager and open() read, too.
 
     All processes of a job make it, and call its methods, together. Saves run on a thread of their own, one at a time:
-    the next one waits for it first; what went wrong is raised by the next call that waits, or, in a job of one process,
-    by the next save(). A context manager, whose end waits. Differs from Orbax's in this: save(force=True) replaces a step
+    the next one waits for it first, unless when_busy says otherwise; what went wrong is raised by the next call that
+    waits, or, in a job of one process, by the next save(). A context manager, whose end waits. Differs from Orbax's in this: save(force=True) replaces a step
     that is there; the newest step is never removed; latest_step() looks whether the step is valid. Not for several
     threads at a time.
     """
@@ -58,14 +59,15 @@ class CheckpointManager(ManagerContext):
         self._root = os.path.abspath(local(directory, "open a folder of steps"))
         self._items = None if item_names is None else [item_names] if isinstance(item_names, str) else list(item_names)
         self._decision, self._preservation = self._options.decision(), self._options.preservation()
-        # One for the thread that saves, one for the thread that calls.
-        self._saves, self._calls = from_jax().duplicate(), from_jax().duplicate()
+        # For saves, which begin on the thread that calls; for what follows them, on theirs; for all other calls.
+        self._saves, self._cleanups, self._calls = (from_jax().duplicate() for _ in range(3))
         self._steps = Steps(self._root, create=self._options.create and not self._options.read_only,
                             collect_garbage=self._saves.rank == 0 and not self._options.read_only)
         # The same on all processes at each call, which what is on the disk is not while a save is under way.
         self._known: dict[int, policies.StepInfo] | None = None
-        self._current: PendingSave | None = None
-        self._retired: list[int] = []
+        self._queue = SaveQueue(self._options.when_busy, True, self._ended)
+        self._retired: dict[int, list[int]] = {}  # by the step that was saved
+        self._before: dict[PendingSave, policies.StepInfo | None] = {}  # what was known of its step
 
     @property
     def directory(self) -> pathlib.Path:
@@ -128,19 +130,25 @@ class CheckpointManager(ManagerContext):
             self.check_for_errors()
         if self._options.read_only or not force and not self.should_save(step):
             return False
-        self.wait_until_finished()
+        turn = self._queue.next_turn(lambda word: self._agreed(word, f"when to save step {step}"))
+        if turn == "skipped":
+            return False
         known = self._known_steps()
         if step in known and not force:
             return False
+        wait = self._queue.turn(turn)
         now = time.time()
         plain = _plain(metrics)
         prepared = prepare(
             self._steps.path(step), tree, self._saves, copy=self._options.enable_async_checkpointing,
-            user=custom_metadata, name=f"{self._root}, step {step}", existing="replace" if step in known else "fail", codec=self._options.codec,
+            user=custom_metadata, name=f"{self._root}, step {step}", existing="replace" if step in known else "fail", turn=wait,
+            codec=self._options.codec,
             threads=self._options.threads, memory=self._options.memory, deadline=self._options.deadline,
             find_earlier=(lambda: self._steps.newest_but(step)) if self._options.increments else no_step,
             extra={"metrics": _numbers(plain), "jax": {"time": now, "items": kinds, "metrics": _objects.encode(plain)}})
-        self._current = prepared.start(step, lambda progress: self._write(step, prepared.write, progress))
+        pending = prepared.start(step, lambda progress: self._write(step, prepared.write, progress))
+        self._queue.add(pending, wait)
+        self._before[pending] = known.get(step)
         if prepared.failed is not None:
             raise prepared.failed  # the other processes hear of it on the thread
         known[step] = Now(step, datetime.datetime.fromtimestamp(now, tz=datetime.timezone.utc), plain)
@@ -169,11 +177,14 @@ class CheckpointManager(ManagerContext):
     def _write(self, step: int, write: Callable[[Progress], SaveStats], progress: Progress) -> SaveStats:
         """On the thread that saves."""
         stats = write(progress)
+        if stats.skipped:
+            return stats
+        self._steps.damaged.discard(step)
         try:
-            said = self._saves.agree(
+            said = self._cleanups.agree(
                 lambda: b"", lambda _: json.dumps(self._steps.retire(self._preservation, step)).encode(),
                 self._options.deadline, f"remove what step {step} supersedes")
-            self._retired, stats.cleanup_error = json.loads(said)
+            self._retired[step], stats.cleanup_error = json.loads(said)
         except Error as error:  # the step is saved all the same
             stats.cleanup_error = str(error)
         if stats.cleanup_error:
@@ -241,28 +252,34 @@ class CheckpointManager(ManagerContext):
         self._known = None
 
     def is_saving_in_progress(self) -> bool:
-        return self._current is not None and not self._current.done()
+        return self._queue.is_saving()
 
     def wait_until_finished(self) -> None:
-        """Waits for the save under way. Raises its error."""
-        current = self._current
-        if current is None:
+        """Waits for the saves under way. Raises the error of one: on a process on which save() has raised it, too, as
+        the others hear of it here, and all are to stay in step."""
+        self._queue.finish()
+
+    def _ended(self, pending: PendingSave) -> None:
+        """Of a save that all processes have waited for."""
+        before = self._before.pop(pending, None)
+        step = pending.step
+        assert step is not None
+        retired = self._retired.pop(step, [])
+        if self._known is None:
             return
-        error = current.exception()
-        self._current = None
-        if error is not None:
-            # On a process on which save() has raised it, too: the others hear of it here, and all are to stay in step.
+        if pending.end() is not None:
             self._known = None
-            raise error
-        known = self._known or {}
-        for step in self._retired:
-            known.pop(step, None)
-        self._retired = []
+        elif not pending.is_skipped():
+            for one in retired:
+                self._known.pop(one, None)
+        elif before is None:
+            self._known.pop(step, None)
+        else:
+            self._known[step] = before
 
     def check_for_errors(self) -> None:
         """Raises the error of a save that has ended."""
-        if self._current is not None and self._current.done():
-            self.wait_until_finished()
+        self._queue.finish(only_ended=True)
 
     def close(self) -> None:
         """wait_until_finished()"""

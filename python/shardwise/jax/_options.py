@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._errors import InvalidArgument
+from .._pending import WHEN_BUSY, WhenBusy
 from .._sources import MEMORY, Codec, check_choice
 from ..group import DEADLINE
 from . import policies
@@ -15,7 +16,7 @@ from . import policies
 
 @dataclass
 class CheckpointManagerOptions:
-    """By the names that Orbax has; the last five are ours.
+    """By the names that Orbax has; the last six are ours.
 
     Saved are multiples of save_interval_steps, save_on_steps, the first step that is offered, and one when the job is
     about to be ended; or what should_save_fn(step, last step or None) says; or save_decision_policy, which goes before
@@ -45,9 +46,13 @@ class CheckpointManagerOptions:
     """Seconds that a process waits for the others."""
     increments: bool = True
     """Chunks that have not changed since the newest step are linked and not written again."""
+    when_busy: WhenBusy = "wait"
+    """What save() does if a save is under way: "wait" for it; "skip" this one, and return False; or "replace": hold the
+    values and save them next, unless another save comes before that and takes its place."""
 
     def __post_init__(self) -> None:
         check_choice("best_mode", self.best_mode, ("min", "max"))
+        check_choice("when_busy", self.when_busy, WHEN_BUSY)
         for name in ("save_interval_steps", "keep_period"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from .. import _objects
-from .._manager import PendingSave
 from .._paths import Path, local
+from .._pending import PendingSave, Turn, skipped
 from .._progress import Progress
 from .._save import SaveStats, call_of, write_together
 from .._sources import MEMORY, Codec, Existing, check_choice, check_codec
@@ -67,10 +67,10 @@ class Prepared:
 
 
 def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None, deadline: float = DEADLINE,
-            extra: dict[str, Any] | None = None, existing: Existing = "fail", name: str = "",
+            extra: dict[str, Any] | None = None, existing: Existing = "fail", name: str = "", turn: Turn | None = None,
             **options: Any) -> Prepared:
     """What writes a tree. The values are held by nothing else, so they are free when it is done. name: what the processes
-    compare, if not the path."""
+    compare, if not the path. turn: when it begins, if at all."""
     held: list[Snapshot] = []
     failed: BaseException | None = None
     path = local(path, "save")
@@ -97,6 +97,9 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
         same: list[str] = []
         starts: tuple[int, ...] = ()
         with call:
+            if turn is not None and not turn.begins(call):
+                held.clear()
+                return skipped()
             if group.size > 1:
                 same = json.loads(call.agree(described, common))
                 starts = _devices.Numbering.of_job().starts

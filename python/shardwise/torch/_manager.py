@@ -15,8 +15,9 @@ import torch
 
 from .. import _core, _objects
 from .._errors import Corrupt, Error, InvalidArgument
-from .._manager import NO_LIMIT, ManagerContext, PendingSave, Restored, WhenBusy, all_damaged, check_metrics, core_manager, next_generation, step_of
+from .._manager import NO_LIMIT, ManagerContext, Restored, all_damaged, check_metrics, core_manager, next_generation, step_of
 from .._paths import Path, local
+from .._pending import WHEN_BUSY, PendingSave, SaveQueue, WhenBusy, skipped
 from .._progress import Progress
 from .._save import SaveStats, no_step
 from .._sources import MEMORY, Codec, Existing, check_choice, check_codec
@@ -97,12 +98,12 @@ class CheckpointManager(ManagerContext):
         """group: of the processes; None: torch.distributed's, if it is initialised. replicas, deadline: save()'s."""
         self.root = os.path.abspath(local(root, "open a folder of steps"))
         check_codec(codec)
-        check_choice("when_busy", when_busy, ("wait", "skip"))
+        check_choice("when_busy", when_busy, WHEN_BUSY)
         check_choice("replicas", replicas, ("check", "trust"))
         group = auto() if group is None else group
         # One for the thread that saves, one for the thread that calls.
         self._saves, self._calls = group.duplicate(), group.duplicate()
-        self._best, self._skips, self._replicas, self._deadline = best, when_busy == "skip", replicas, deadline
+        self._best, self._replicas, self._deadline = best, replicas, deadline
         self._codec, self._threads, self._memory, self._increments = codec, threads, memory, increments
         self._manager = core_manager(
             self.root, keep_last=keep_last, keep_every=keep_every, keep_interval=keep_interval, best=best,
@@ -111,7 +112,7 @@ class CheckpointManager(ManagerContext):
             collect_garbage=group.rank == 0)
         self._preempted = False
         self._damaged: set[int] = set()  # the job comes to them again
-        self._current: PendingSave | None = None
+        self._queue = SaveQueue(when_busy, is_shared=group.size > 1)
 
     def should_save(self, step: int) -> bool:
         """Whether to save this step: the policies of one rank say so."""
@@ -138,15 +139,19 @@ class CheckpointManager(ManagerContext):
 
     def save_async(self, step: int, state: Mapping[str, Any], *, user: Any = None,
                    metrics: Mapping[str, float] | None = None, existing: Existing = "fail") -> PendingSave:
-        """Returns when the values are copied to host memory. A save before that is under way is waited for, and its error
-        raised if nobody has seen it; or, with when_busy="skip", this one is skipped: SaveStats.skipped."""
-        if self._skips and self._agreed(lambda said: said[0], f"whether to skip step {step}", self.is_saving()):
-            return PendingSave(step, lambda progress: SaveStats("", 0, 0, 0, 0, 0.0, skipped=True))
-        self.wait()
+        """Returns when the values are copied to host memory. What becomes of it if a save is under way, when_busy says:
+        SaveStats.skipped."""
+        said = self._queue.next_turn(lambda word: self._on_first(word, f"when to save step {step}"))
+        if said == "skipped":
+            return PendingSave(step, lambda progress: skipped())
         path, managed = self._prepare(step, metrics)
-        self._current = save_async_managed(path, state, user, self._options(step, existing), self._replicas, self._saves,
-                                           self._deadline, True, managed)
-        return self._current
+        turn = self._queue.turn(said)
+        if turn is not None:
+            self._manager.begin_save(step, 0)
+        pending = save_async_managed(path, state, user, self._options(step, existing), self._replicas, self._saves,
+                                     self._deadline, True, managed, turn)
+        self._queue.add(pending, turn)
+        return pending
 
     def restore(self, state: Mapping[str, Any], step: int | None = None, *, strict: bool = True) -> Restored | None:
         """Fills the state, as shardwise.torch.load() does, from a step, or from the newest one that all ranks can restore:
@@ -233,22 +238,12 @@ class CheckpointManager(ManagerContext):
         self._on_first(lambda: self._manager.remove(step), f"remove step {step}")
 
     def is_saving(self) -> bool:
-        return self._current is not None and not self._current.done()
+        return self._queue.is_saving()
 
     def wait(self) -> None:
-        """Waits for the save under way. Raises its error if nobody has seen it; in a job of several processes, on every
-        rank, seen or not, so that all stay in step."""
-        current, self._current = self._current, None
-        if current is None:
-            return
-        try:
-            current.rethrow_unseen()
-            if self._saves.size > 1 and (error := current.exception()) is not None:
-                raise error
-        except BaseException:
-            if not current.done():
-                self._current = current  # Ctrl-C has ended the wait, not the save
-            raise
+        """Waits for the saves under way. Raises the error of one that nobody has seen; in a job of several processes, on
+        every rank, seen or not, so that all stay in step."""
+        self._queue.finish()
 
     def close(self) -> None:
         """wait()"""

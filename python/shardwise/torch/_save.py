@@ -12,9 +12,9 @@ from torch.distributed.tensor import DTensor
 
 from .. import _core, _objects
 from .._errors import InvalidArgument
-from .._manager import PendingSave
 from .._nested import encoded_kinds, encoded_path, names_of
 from .._paths import local
+from .._pending import PendingSave, Turn, skipped
 from .._progress import Progress, ProgressFunction, function_of
 from .._save import Plan, SaveStats, call_of, encode_objects, since, write_together
 from .._sources import MEMORY, Codec, Existing, Sources, as_array, check_choice, check_codec
@@ -286,7 +286,7 @@ def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, co
 
 
 def save_async_managed(path: str, state: Mapping[str, Any], user: Any, options: dict[str, Any], replicas: str, group: Group,
-                       deadline: float, keep_copy: bool, managed: Managed) -> PendingSave:
+                       deadline: float, keep_copy: bool, managed: Managed, turn: Turn | None = None) -> PendingSave:
     call = _call(group, path, user, options, deadline, replicas)
     staging = Staging()
     collected: _Collected | None = None
@@ -295,6 +295,8 @@ def save_async_managed(path: str, state: Mapping[str, Any], user: Any, options: 
     def run(progress: Progress) -> SaveStats:
         try:
             with call:
+                if turn is not None and not turn.begins(call):
+                    return skipped()
                 if collected is None:
                     assert failed is not None
                     raise failed

@@ -1,0 +1,280 @@
+"""Saves under way on threads, and the queue that a manager has of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Literal
+
+from ._errors import Cancelled
+from ._progress import Progress
+from ._save import SaveStats
+from .group import Call
+
+log = logging.getLogger("shardwise")
+
+WhenBusy = Literal["wait", "skip", "replace"]
+WHEN_BUSY = ("wait", "skip", "replace")
+
+
+def skipped() -> SaveStats:
+    """Of a save that nothing was written of as another was under way."""
+    return SaveStats("", 0, 0, 0, 0, 0.0, skipped=True)
+
+
+class PendingSave:
+    """A save under way. Its methods are those of concurrent.futures.Future."""
+
+    def __init__(self, step: int | None, run: Callable[[Progress], SaveStats | None], what: str = "") -> None:
+        self.step = step
+        self._what = what or f"save of step {step}"
+        self._run = run
+        self._done = threading.Event()
+        self._cancel = False
+        self._result: SaveStats | None = None
+        self._error: BaseException | None = None
+        self._seen = False
+        self._callbacks: list[Callable[[PendingSave], None]] = []
+        self._has_callbacks = False
+        self._lock = threading.RLock()
+        self._begin = threading.Event()
+        self._is_dropped = False
+        self._thread = threading.Thread(target=self._work, name=f"shardwise {self._what}")
+        try:
+            self._thread.start()
+        except BaseException:
+            self._is_dropped = True  # then nothing is run
+            raise
+        finally:
+            self._begin.set()
+
+    def _work(self) -> None:
+        # start() returns as soon as this waits. Else it would wait for the interpreter, which this thread has for 5 ms.
+        self._begin.wait()
+        if self._is_dropped:
+            return
+        run = self._run
+        del self._run  # and what it holds, with its end
+        try:
+            self._result = run(self._progress)
+        except BaseException as error:  # noqa: BLE001 - told by result(), or by the manager's next call
+            self._error = error
+            log.error("%s failed: %s", self._what, error)
+        del run
+        with self._lock:
+            self._done.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            self._call(callback)
+
+    def _progress(self, done: int, total: int) -> None:
+        if self._cancel:
+            raise Cancelled(f"{self._what}: it was cancelled")
+
+    def _call(self, callback: Callable[[PendingSave], None]) -> None:
+        try:
+            callback(self)
+        except Exception:
+            log.exception("a callback of %s failed", self._what)
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._done.is_set()
+
+    def cancel(self) -> bool:
+        """Ends it; nothing is committed unless it is already. Says whether it was still under way."""
+        self._cancel = True
+        return not self.done()
+
+    def result(self, timeout: float | None = None) -> SaveStats | None:
+        """Waits until it is committed. Raises what the save raised, and TimeoutError."""
+        self._wait(timeout)
+        self._seen = True
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Waits until it has ended."""
+        self._wait(timeout)
+        self._seen = True
+        return self._error
+
+    def add_done_callback(self, callback: Callable[[PendingSave], None]) -> None:
+        """Calls it with this object at the end, on the thread that saves; at once if it has ended."""
+        with self._lock:
+            if not self._done.is_set():
+                self._has_callbacks = True
+                self._callbacks.append(callback)
+                return
+        self._call(callback)
+
+    def wake_at_end(self, turn: Turn) -> None:
+        """Before callbacks: one of them may wait for the save that waits for this one."""
+        with self._lock:
+            if not self._done.is_set():
+                self._callbacks.insert(0, lambda _: turn.wake())
+                return
+        turn.wake()
+
+    def _wait(self, timeout: float | None, callbacks: bool = True) -> None:
+        if self._done.is_set() and threading.current_thread() is self._thread:
+            return  # from a callback
+        # In steps, so that Ctrl-C is seen.
+        end = None if timeout is None else threading.TIMEOUT_MAX if timeout < 0 else timeout
+        waited = 0.0
+        while not self._done.wait(0.1 if end is None else max(0.0, min(0.1, end - waited))):
+            waited += 0.1
+            if end is not None and waited >= end:
+                raise TimeoutError(f"{self._what} is not done after {timeout:g} s")
+        if callbacks or not self._has_callbacks:
+            self._thread.join()
+
+    def end(self) -> BaseException | None:
+        """Waits, and gives its error. Callbacks may still run: they may call the manager, whose lock the caller has."""
+        self._wait(None, callbacks=False)
+        return self._error
+
+    def is_skipped(self) -> bool:
+        """Of one that has ended: whether nothing was written."""
+        return self._result is not None and self._result.skipped
+
+    def has_unseen_error(self) -> bool:
+        """Of one that has ended: whether nobody has been told of its error."""
+        return self._error is not None and not self._seen
+
+
+class Turn:
+    """Of a save that begins when the one before has ended, unless a newer one takes its place."""
+
+    def __init__(self, before: PendingSave | None) -> None:
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._has_begun = self._is_replaced = False
+        if before is None:
+            self.wake()
+        else:
+            before.wake_at_end(self)
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def replace(self) -> bool:
+        """It is not to begin any more; False if it has."""
+        with self._lock:
+            self._is_replaced = not self._has_begun
+        self.wake()
+        return self._is_replaced
+
+    def begins(self, call: Call) -> bool:
+        """Waits for it, and says whether it has come: on all ranks of the call what rank 0 says. Another rank comes to the
+        end of the save before at another time."""
+        self._wake.wait()
+
+        def decide(_: list[bytes]) -> bytes:
+            with self._lock:
+                self._has_begun = not self._is_replaced
+                return b"begins" if self._has_begun else b""
+
+        return bool(call.agree(lambda: b"", decide))
+
+
+#: What becomes of a save that comes now: how many of those before, from the first on, have ended; whether one of these has
+#: failed; and its turn, which is "now", "later" or "skipped".
+Word = tuple[int, bool, str]
+
+
+class SaveQueue:
+    """The saves of a manager whose end nobody has waited for: one under way and, with when_busy="replace", one that waits
+    for it. Not for several threads at a time; a signal's handler may call it."""
+
+    def __init__(self, when_busy: WhenBusy, is_shared: bool = False,
+                 ended: Callable[[PendingSave], None] = lambda pending: None) -> None:
+        """is_shared: of the processes of a job, where an error is raised on all ranks, seen or not, so that all stay in
+        step. ended: called with each that leaves the queue."""
+        self._when_busy, self._is_shared, self._on_end = when_busy, is_shared, ended
+        self._current: PendingSave | None = None
+        self._waiting: PendingSave | None = None
+        self._turn: Turn | None = None  # of `_waiting`
+
+    def is_saving(self) -> bool:
+        return any(pending is not None and not pending.done() for pending in (self._current, self._waiting))
+
+    def next_turn(self, agree: Callable[[Callable[[], Word]], Word] = lambda word: word()) -> str:
+        """"now", "later" or "skipped". agree: gives all ranks the word of rank 0. A save that waits and has not begun is
+        ended for the next one. Raises the error of one that has ended, if nobody has seen it."""
+        if self._when_busy == "wait":
+            self.finish()
+            return "now"
+        ended, has_failed, turn = agree(self._word)
+        error: BaseException | None = None
+        while self._current is not None and (ended > 0 or turn == "now"):
+            found = self._end_current()
+            error = found if error is None else error
+            ended -= 1
+        if has_failed:
+            raise Cancelled("save: the save before has failed on rank 0") if error is None else error
+        if turn == "later" and self._waiting is not None and self._turn is not None:
+            self._turn.replace()
+            waiting = self._waiting
+            waiting.end()
+            self._waiting = self._turn = None
+            self._on_end(waiting)
+        return turn
+
+    def _word(self) -> Word:
+        """On rank 0. If none has ended, the one that waits does not begin any more."""
+        ended, has_failed = 0, False
+        for pending in (self._current, self._waiting):
+            if pending is None:
+                break
+            if not pending.done():
+                if self._when_busy == "skip":
+                    return ended, has_failed, "skipped"
+                if ended == 0 and self._turn is not None and not self._turn.replace():
+                    return self._word()  # the first has ended meanwhile
+                return ended, has_failed, "later"
+            ended += 1
+            has_failed = has_failed or self._counts(pending)
+        return ended, has_failed, "now"
+
+    def _counts(self, pending: PendingSave) -> bool:
+        return pending.end() is not None if self._is_shared else pending.has_unseen_error()
+
+    def _end_current(self) -> BaseException | None:
+        """Waits for it; what waits takes its place. Gives its error if that is to be raised."""
+        current = self._current
+        assert current is not None
+        error = current.end()  # else Ctrl-C has ended the wait, not the save
+        counts = self._counts(current)
+        if self._current is current:  # else a signal's handler has done so
+            self._current, self._waiting, self._turn = self._waiting, None, None
+            self._on_end(current)
+        return error if counts else None
+
+    def turn(self, turn: str) -> Turn | None:
+        """Of a save whose turn is "later"; None if it is "now"."""
+        return Turn(self._current) if turn == "later" else None
+
+    def add(self, pending: PendingSave, turn: Turn | None) -> None:
+        if self._current is None:
+            self._current = pending
+        else:
+            self._waiting, self._turn = pending, turn
+
+    def finish(self, only_ended: bool = False) -> None:
+        """Waits for all, also for one that a signal's handler begins meanwhile; raises the first error that nobody has
+        seen. only_ended: of those that have ended."""
+        error: BaseException | None = None
+        while self._current is not None and (not only_ended or self._current.done()):
+            found = self._end_current()
+            error = found if error is None else error
+        if error is not None:
+            raise error
+
+    def settle(self) -> None:
+        """Waits for all. Their errors are not raised any more."""
+        for pending in (self._current, self._waiting):
+            if pending is not None:
+                pending.exception()
