@@ -38,8 +38,8 @@
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/verify.h"
-#include "shardwise/runtime/process/transport.h"
 #include "shardwise/runtime/process/detail/message.h"
+#include "shardwise/runtime/process/transport.h"
 #include "shardwise/storage/forwarding_file_system.h"
 
 using namespace shardwise;

@@ -51,13 +51,10 @@ class PendingSave {
 
 /// What save_async does if the save before is still under way.
 enum class WhenBusy {
-  wait,  ///< it waits for that one
-  skip,  ///< it saves nothing: SaveStats::skipped
-
-  /// It returns when it has copied what host sources refer to, and is saved when that one has
-  /// ended; unless another one comes before it begins: that takes its place, and this one ends with
-  /// SaveStats::skipped. So the newest state is saved next. Takes the memory of two copies.
-  replace,
+  wait,     ///< it waits for that one
+  skip,     ///< it saves nothing: SaveStats::skipped
+  replace,  ///< it is saved after that one, unless the next one takes its place
+            ///< (SaveStats::skipped); this takes the memory of two copies
 };
 
 struct ManagerOptions {
@@ -94,13 +91,12 @@ struct ManagerOptions {
 
   WhenBusy when_busy = WhenBusy::wait;
 
-  /// Keeps the room on the disk of the checkpoint that retention, or a replacement, removed last:
-  /// its shard files are emptied, and the next save writes in them. Saves with retention then take
-  /// half the time on a virtual disk that is mounted with "discard". Between saves this takes the
-  /// disk space of one more checkpoint, as a running save does. The space is freed when the manager
-  /// ends, and by any clean-up of the root. Files are removed at once if the file system cannot
-  /// empty them so (ext4 and others can), or if somebody has them open or linked or has changed
-  /// their owner or rights.
+  /// Keeps the room on the disk of the checkpoint that was removed last: its shard files are
+  /// emptied, and the next save writes in them, in half the time on a virtual disk that is mounted
+  /// with "discard". Between saves this takes the disk space of one more checkpoint; it is freed
+  /// when the manager ends, and by any clean-up of the root. Files are removed at once if the file
+  /// system cannot empty them so (ext4 and others can), or if others have them open or linked or
+  /// have changed their owner or rights.
   bool reuse_files = true;
 
   /// Chunks whose bytes are those of the newest step, by 128 bits of hash, are not written again:
@@ -117,8 +113,7 @@ struct ManagerOptions {
   /// written, SaveStats::cleanup_error says why. 0: none.
   int parity_blocks = 0;
 
-  /// What each save did (SaveStats) is kept beside its step, as step-00000100.json, by rank 0,
-  /// until the save after the step was removed.
+  /// Rank 0 keeps what each save did (SaveStats) beside its step, as step-00000100.json.
   bool write_stats = false;
 
   /// Workers that gather, compress and hash; 0: as many as the machine has cores.

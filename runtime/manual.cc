@@ -105,8 +105,9 @@ struct ManualRegion::Impl {
 
   /// Throws resource_exhausted.
   Made make(const Output& output, std::string_view label) const {
-    Made made{{ArraySpec{output.dtype, output.shape, Sharding(mesh, output.spec)}, std::string(label)},
-              {}};
+    Made made{
+        {ArraySpec{output.dtype, output.shape, Sharding(mesh, output.spec)}, std::string(label)},
+        {}};
     detail::together(devices, [&] {
       for (std::int64_t position = 0; position < mesh.size(); ++position) {
         const DeviceId id = mesh.device_at(position);

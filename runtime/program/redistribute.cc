@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "shardwise/runtime/program/detail/fill_target.h"
+#include "shardwise/runtime/program/detail/move.h"
 #include "shardwise/runtime/program/detail/remote_copies.h"
 #include "shardwise/runtime/program/detail/run.h"
-#include "shardwise/runtime/program/detail/move.h"
 #include "shardwise/runtime/sharded_array.h"
 #include "shardwise/shard/host/random.h"
 

@@ -31,7 +31,15 @@ struct PartitionOptions {
 };
 
 /// What a collective is called; for reports.
-enum class CollectiveKind { all_reduce, reduce_scatter, all_gather, all_to_all, permute, slice, general };
+enum class CollectiveKind {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  all_to_all,
+  permute,
+  slice,
+  general
+};
 
 /// "all-reduce", as XLA spells them. A permute sends each device what it lacks of its neighbours'
 /// elements: halos and shifts.

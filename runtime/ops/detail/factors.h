@@ -23,8 +23,8 @@ struct Factor {
 struct FactorList {
   std::vector<std::int32_t> factors = {};
 
-  /// If the dim's elements are not the factors': by factor, which of them go with the factor's if it
-  /// is the one that is cut. At most one is then. Windows follow the whole factor.
+  /// If the dim's elements are not the factors': by factor, which of them go with the factor's if
+  /// it is the one that is cut. At most one is then. Windows follow the whole factor.
   std::vector<Window> windows = {};
 
   /// All of the dim goes with all of its factors.

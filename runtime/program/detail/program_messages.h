@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "shardwise/runtime/device.h"
-#include "shardwise/runtime/program/detail/remote_copies.h"
 #include "shardwise/runtime/program/detail/program.h"
+#include "shardwise/runtime/program/detail/remote_copies.h"
 
 namespace shardwise::detail {
 

@@ -1,9 +1,9 @@
 #pragma once
 
 #include "shardwise/runtime/device.h"
+#include "shardwise/runtime/program/detail/program.h"
 #include "shardwise/runtime/program/detail/schedule.h"
 #include "shardwise/runtime/program/detail/storage.h"
-#include "shardwise/runtime/program/detail/program.h"
 
 namespace shardwise {
 
