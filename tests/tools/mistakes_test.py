@@ -12,7 +12,7 @@ from cli_test import GOLDEN, SHARDWISE, Cli
 # "$ words", then the exit status and what follows "shardwise: " on stderr. {here} is the folder, as the library finds it.
 MISTAKES = """
 $
-2 a command is needed: shards, explain, ls, inspect, verify, parity, diff, cat, stats, du, rm, pin, unpin, gc, reshard, import, export, batches, bench, completion, help
+2 a command is needed: shards, explain, ls, inspect, verify, parity, diff, cat, stats, du, tiers, rm, pin, unpin, gc, reshard, import, export, batches, bench, completion, help
 $ --json ls runs/ck
 2 unknown option "--json"; options stand after the command
 $ reshrad runs/ck out --mesh 2
@@ -22,7 +22,7 @@ $ LS runs/ck
 $ version
 2 unknown command "version"; did you mean "--version"?
 $ frobnicate
-2 unknown command "frobnicate"; there are shards, explain, ls, inspect, verify, parity, diff, cat, stats, du, rm, pin, unpin, gc, reshard, import, export, batches, bench, completion, help
+2 unknown command "frobnicate"; there are shards, explain, ls, inspect, verify, parity, diff, cat, stats, du, tiers, rm, pin, unpin, gc, reshard, import, export, batches, bench, completion, help
 $ help reshrad
 2 help: unknown command "reshrad"; did you mean "reshard"?
 $ completion
@@ -143,6 +143,14 @@ $ du nowhere
 3 nowhere does not exist
 $ du empty
 3 empty holds no committed checkpoint
+$ tiers
+2 tiers: fast is required; shardwise help tiers shows more
+$ tiers nowhere
+3 nowhere does not exist
+$ tiers fast --step 3
+2 tiers: --step requires --to; shardwise help tiers shows more
+$ tiers fast --step x --to out
+2 tiers: --step: found "x", needed a whole number, 0 or more; shardwise help tiers shows more
 $ rm runs/ck
 2 rm: step is required; shardwise help rm shows more
 $ rm runs/ck 7
@@ -186,7 +194,7 @@ $ reshard runs/ck out --mesh data=2 --select nosuch
 $ reshard runs/ck out --mesh data=2 --rename a
 2 reshard: --rename: rename "a": needed is PATTERN=NAME, with one "=" ("?" in the pattern matches another one)
 $ reshard runs/ck out --mesh data=2 --split ragged=a,b
-2 reshard: --split: split "ragged=a,b": needed is PATTERN=NAME,NAME,...@DIM, or ...@DIM:EXTENT,EXTENT,... as "*.qkv=*.q,*.k,*.v@0"
+2 reshard: --split: split "ragged=a,b": needed is PATTERN=NAME,NAME,...@DIM, ...@DIM:EXTENT,EXTENT,... or ...@+DIM, as "*.qkv=*.q,*.k,*.v@0"
 $ reshard runs/ck out --mesh data=2 --replace --skip-existing
 2 reshard: --replace excludes --skip-existing; shardwise help reshard shows more
 $ reshard runs/ck file.txt --mesh data=2 --spec '*=-'

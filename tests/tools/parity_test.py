@@ -13,7 +13,7 @@ class Parity(Cli):
         text = self.ok("parity", step, "--blocks", "3")
         self.assertRegex(text, rf"^{step}: any 3 blocks of 1 MiB of each shard file may be lost, at [0-9.]+ [KM]iB, "
                                rf"[0-9.]+ % of [0-9.]+ [KM]iB in {files} shard files; {files} written, [0-9.]+ GB/s\n$")
-        found = self.ok_json("parity", root, "--blocks", "3")["checkpoints"]
+        found = self.ok_json("parity", root, "--blocks", "3", "--threads", "1")["checkpoints"]
         self.assertEqual([(c["directory"], c["files"], c["written"], c["encoded_bytes"]) for c in found], [(str(step), files, 0, 0)])
         self.assertEqual(found[0]["parity_bytes"], sum(path.stat().st_size for path in step.glob("*.parity")))
         self.assertIn("any block of 1 MiB", self.ok("parity", step, "--blocks", "1"))

@@ -15,7 +15,7 @@ class Shards(Cli):
         plain = self.ok_json(*shards)
         self.assertNotEqual(hybrid["devices"], plain["devices"])
         for options, message in ((("--slices", "3,1"), "found slices [3, 1]"), (("--slices", "2"), "found slices [2]"),
-                                 (("--torus", "3"), "found a torus [3]; needed are 8 devices"),
+                                 (("--torus", "3"), "found the --torus [3]; needed are 8 devices"),
                                  (("--torus", "8", "--devices", "7,6,5,4,3,2,1,0"), "found a list of devices")):
             result = run(*shards, *options)
             self.assertNotEqual(result.returncode, 0)

@@ -13,8 +13,9 @@ from typing import Any
 from .. import _core, _objects
 from .._errors import InvalidArgument
 from .._links import Links
-from .._manager import ManagerContext, PendingSave
+from .._manager import ManagerContext
 from .._paths import Path, local
+from .._pending import PendingSave, SaveQueue
 from .._progress import Progress, function_of
 from .._save import Plan, SaveStats, merged_plan
 from .._sources import MEMORY, Codec, Existing, check_choice, check_codec
@@ -85,7 +86,7 @@ class TieredManager(ManagerContext):
             processes_per_host = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self._saves, self._calls = group.duplicate(), group.duplicate()
         self._codec, self._replicas, self._threads, self._memory, self._deadline = codec, replicas, threads, memory, deadline
-        self._current: PendingSave | None = None
+        self._queue = SaveQueue("wait", is_shared=group.size > 1)
         self._links = Links(self._calls, deadline, address) if group.size > 1 else None
         try:
             self._tiers: _core.Tiers = _core.Tiers(
@@ -109,9 +110,10 @@ class TieredManager(ManagerContext):
         """Returns when the values are copied to host memory. A save before that is under way is waited for, and its error
         raised if nobody has seen it."""
         self.wait()
-        self._current = save_async_managed(self._name_of(step), state, user, self._options(existing), self._replicas,
-                                           self._saves, self._deadline, True, self._managed(step))
-        return self._current
+        pending = save_async_managed(self._name_of(step), state, user, self._options(existing), self._replicas, self._saves,
+                                     self._deadline, True, self._managed(step))
+        self._queue.add(pending, None)
+        return pending
 
     def restore(self, state: Mapping[str, Any], *, strict: bool = True) -> RestoredTier | None:
         """Fills the state, as shardwise.torch.load() does, from the newest step that is whole. None if there is no step in
@@ -133,21 +135,12 @@ class TieredManager(ManagerContext):
         return told
 
     def is_saving(self) -> bool:
-        return self._current is not None and not self._current.done()
+        return self._queue.is_saving()
 
     def wait(self) -> None:
-        """Waits for the save under way, not for its way to the durable root. Raises its error if nobody has seen it."""
-        current, self._current = self._current, None
-        if current is None:
-            return
-        try:
-            current.rethrow_unseen()
-            if self._saves.size > 1 and (error := current.exception()) is not None:
-                raise error
-        except BaseException:
-            if not current.done():
-                self._current = current  # Ctrl-C has ended the wait, not the save
-            raise
+        """Waits for the save under way, not for its way to the durable root. Raises its error if nobody has seen it; in a
+        job of several processes, on every rank, seen or not, so that all stay in step."""
+        self._queue.finish()
 
     def close(self) -> None:
         """Waits for the save under way and for its way to the durable root. Raises their errors."""
