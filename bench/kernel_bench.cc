@@ -1,6 +1,6 @@
 // What the kernels of programs cost, each beside a plain way to do the same: products of a GPT's
-// layers against OpenBLAS on matrices of the same number of multiplications, moves and reductions
-// against memcpy.
+// layers and convolutions of a ResNet's against OpenBLAS on matrices of the same number of
+// multiplications, moves and reductions against memcpy.
 #include <benchmark/benchmark.h>
 #include <cblas.h>
 
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shardwise/runtime/gemm.h"
+#include "shardwise/runtime/kernels/detail/convolution.h"
 #include "shardwise/runtime/kernels/detail/einsum.h"
 #include "shardwise/runtime/kernels/detail/index.h"
 #include "shardwise/runtime/kernels/detail/layout.h"
@@ -115,6 +116,47 @@ BENCHMARK_CAPTURE(bm_einsum, small, "xb,bh->xh");
 BENCHMARK_CAPTURE(bm_einsum, packed, "dfe,fet->td");
 BENCHMARK_CAPTURE(bm_einsum, packed_batch, "dtb,fdb->tfb");
 BENCHMARK_CAPTURE(bm_einsum, packed_sum, "hfd,dfs->hs");
+
+/// Of a ResNet: an image of `extent` squared with `features`, and a kernel of `taps` squared; NCHW,
+/// or NHWC with the kernel as HWIO.
+void bm_convolution(benchmark::State& state, std::int64_t features, std::int64_t made,
+                    std::int64_t extent, std::int64_t taps, std::int64_t stride, bool is_last) {
+  constexpr std::int64_t kImages = 4;
+  const std::int64_t pad = taps / 2, places = (extent + 2 * pad - taps) / stride + 1;
+  const Dims order = is_last ? Dims{0, 3, 1, 2} : Dims{0, 1, 2, 3};
+  const ConvolutionAttributes a{.lhs = order,
+                                .rhs = is_last ? Dims{3, 2, 0, 1} : order,
+                                .out = order,
+                                .stride = {stride, stride},
+                                .low = {pad, pad},
+                                .high = {pad, pad},
+                                .lhs_dilation = {1, 1},
+                                .rhs_dilation = {1, 1}};
+  const Shape lhs =
+      is_last ? Shape{kImages, extent, extent, features} : Shape{kImages, features, extent, extent};
+  const Shape rhs = is_last ? Shape{taps, taps, features, made} : Shape{made, features, taps, taps};
+  const Shape out =
+      is_last ? Shape{kImages, places, places, made} : Shape{kImages, made, places, places};
+  const BenchTensor x(lhs), w(rhs);
+  BenchTensor y(out);
+  for (auto _ : state) {
+    convolution(a, {lhs, rhs, out}, x, w, y.view);
+    benchmark::ClobberMemory();
+  }
+  set_products(state, y.size() * features * taps * taps);
+}
+
+BENCHMARK_CAPTURE(bm_sgemm, resnet_3x3_of_64_at_56, 4, 64, 56 * 56, 64 * 9);
+BENCHMARK_CAPTURE(bm_convolution, resnet_3x3_of_64_at_56, 64, 64, 56, 3, 1, false);
+BENCHMARK_CAPTURE(bm_convolution, resnet_3x3_of_64_at_56_nhwc, 64, 64, 56, 3, 1, true);
+BENCHMARK_CAPTURE(bm_sgemm, resnet_3x3_of_256_at_14, 4, 256, 14 * 14, 256 * 9);
+BENCHMARK_CAPTURE(bm_convolution, resnet_3x3_of_256_at_14, 256, 256, 14, 3, 1, false);
+BENCHMARK_CAPTURE(bm_convolution, resnet_3x3_of_256_at_14_nhwc, 256, 256, 14, 3, 1, true);
+BENCHMARK_CAPTURE(bm_convolution, resnet_3x3_of_128_stride_2, 128, 128, 56, 3, 2, false);
+BENCHMARK_CAPTURE(bm_sgemm, resnet_1x1_of_64_at_56, 4, 256, 56 * 56, 64);
+BENCHMARK_CAPTURE(bm_convolution, resnet_1x1_of_64_at_56, 64, 256, 56, 1, 1, false);
+BENCHMARK_CAPTURE(bm_convolution, resnet_1x1_of_64_at_56_nhwc, 64, 256, 56, 1, 1, true);
+BENCHMARK_CAPTURE(bm_convolution, resnet_1x1_of_1024_at_14, 1024, 256, 14, 1, 1, false);
 
 void set_bytes(benchmark::State& state, std::int64_t bytes) {
   state.SetBytesProcessed(state.iterations() * bytes);

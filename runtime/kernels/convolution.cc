@@ -17,7 +17,7 @@ namespace {
 
 // Elements of a tile of patches: with the kernel's part and the result's it stays in a core's
 // cache.
-constexpr std::int64_t kTile = 48 * 1024;
+constexpr std::int64_t kTile = std::int64_t{48} * 1024;
 
 // Patches side by side: a product of fewer columns is slow.
 constexpr std::int64_t kColumns = 256;

@@ -204,25 +204,31 @@ void alias_kernel(const KernelCall& call) {
               num_bytes(call.out.box.shape(), size_bytes(call.out.dtype)));
 }
 
+// ---- Rows.
+
+OpRow unary(Op op, OpRow::Gradient& gradient, Linear linear = Linear::no) {
+  return OpRow(op, unary_type, pointwise_rule, gradient, elementwise_kernel,
+               {.is_elementwise = true, .linear = linear});
+}
+
+OpRow binary(Op op, OpRow::Gradient& gradient, Linear linear = Linear::no) {
+  return OpRow(op, binary_type, pointwise_rule, gradient, elementwise_kernel,
+               {.is_elementwise = true, .linear = linear});
+}
+
+OpRow compare(Op op) {
+  return OpRow(op, compare_type, pointwise_rule, no_gradient, elementwise_kernel,
+               {.is_elementwise = true});
+}
+
+OpRow alias(Op op, OpRow::Gradient& gradient) {
+  return OpRow(op, same_type, pointwise_rule, gradient, alias_kernel,
+               {.is_alias = true, .only_moves = true, .linear = Linear::in_one});
+}
+
 }  // namespace
 
 std::vector<OpRow> elementwise_rows() {
-  const auto unary = [](Op op, OpRow::Gradient& gradient, Linear linear = Linear::no) {
-    return OpRow(op, unary_type, pointwise_rule, gradient, elementwise_kernel,
-                 {.is_elementwise = true, .linear = linear});
-  };
-  const auto binary = [](Op op, OpRow::Gradient& gradient, Linear linear = Linear::no) {
-    return OpRow(op, binary_type, pointwise_rule, gradient, elementwise_kernel,
-                 {.is_elementwise = true, .linear = linear});
-  };
-  const auto compare = [](Op op) {
-    return OpRow(op, compare_type, pointwise_rule, no_gradient, elementwise_kernel,
-                 {.is_elementwise = true});
-  };
-  const auto alias = [](Op op, OpRow::Gradient& gradient) {
-    return OpRow(op, same_type, pointwise_rule, gradient, alias_kernel,
-                 {.is_alias = true, .only_moves = true, .linear = Linear::in_one});
-  };
   return {
       unary(Op::neg, unary_gradient<d_neg>, Linear::in_one),
       unary(Op::abs, unary_gradient<d_abs>),

@@ -51,10 +51,8 @@ class Layout {
       : frame_(std::move(sharding)) {}
 
   /// The frame has as many dims as the tensor; in a dim without a window its extent, too.
-  Layout(Sharding frame, Shape frame_shape, std::vector<Window> windows)
-      : frame_(std::move(frame)),
-        frame_shape_(std::move(frame_shape)),
-        windows_(std::move(windows)) {}
+  Layout(Sharding frame, const Shape& frame_shape, std::vector<Window> windows)
+      : frame_(std::move(frame)), frame_shape_(frame_shape), windows_(std::move(windows)) {}
 
   const Mesh& mesh() const { return frame_.mesh(); }
   bool has_windows() const { return !windows_.empty(); }

@@ -37,12 +37,11 @@ class Program {
 
   struct Value {
     Value(ArraySpec spec, std::string its_label, MemoryKind its_kind = MemoryKind::array)
-        : Value(spec.dtype, std::move(spec.shape), std::move(spec.sharding), std::move(its_label),
-                its_kind) {}
-    Value(DType its_dtype, Shape its_shape, Layout its_layout, std::string its_label,
+        : Value(spec.dtype, spec.shape, std::move(spec.sharding), std::move(its_label), its_kind) {}
+    Value(DType its_dtype, const Shape& its_shape, Layout its_layout, std::string its_label,
           MemoryKind its_kind)
         : dtype(its_dtype),
-          shape(std::move(its_shape)),
+          shape(its_shape),
           layout(std::move(its_layout)),
           label(std::move(its_label)),
           kind(its_kind) {}
