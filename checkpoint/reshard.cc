@@ -164,7 +164,7 @@ class Source {
     options.save.user_json = checkpoint_.manifest.user_json;
     options.save.objects_json =
         options.edits.keeps_names() ? checkpoint_.manifest.objects_json : std::string();
-    step_ = checkpoint_.manifest.step;
+    step_ = std::max<std::int64_t>(checkpoint_.manifest.step, 0);  // of what is no step, 0
     id_ = checkpoint_.manifest.id;
     std::vector<TensorInfo> tensors = detail::tensor_infos(checkpoint_);
     const ReadOptions read{.memory_budget_bytes = budget.read_bytes,

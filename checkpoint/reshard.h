@@ -94,8 +94,9 @@ struct ReshardTarget {
 SaveStats reshard_checkpoint(const BoxReader& source, const ReshardTarget& target, const Mesh& mesh,
                              const SpecRules& rules, ReshardOptions options = {});
 
-/// The same for the checkpoint at `source`: same step, user_json and objects_json. Decodes each
-/// chunk as seldom as the budget allows. Throws as CheckpointReader does, too.
+/// The same for the checkpoint at `source`: same step (0 if it is none), user_json and
+/// objects_json. Decodes each chunk as seldom as the budget allows. Throws as CheckpointReader
+/// does, too.
 SaveStats reshard_checkpoint(const std::filesystem::path& source,
                              const std::filesystem::path& target_root, const Mesh& mesh,
                              const SpecRules& rules, ReshardOptions options = {});

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shardwise/checkpoint/attempt.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
@@ -64,6 +65,12 @@ class Reshard : public testing::Test {
     source_ = made.write(dir_ / "from");
   }
 
+  /// The same, of a checkpoint that is no step of a run.
+  void make_it_no_step() {
+    save_checkpoint(dir_ / "model.sw", {host_source("w", {2, 3}, values_)});
+    source_ = dir_ / "model.sw";
+  }
+
   SaveStats reshard(const char* mesh, const char* rules, ReshardOptions options = {}) {
     return reshard_checkpoint(source_, dir_ / "to", Mesh::parse(mesh), SpecRules::parse(rules),
                               options);
@@ -71,7 +78,15 @@ class Reshard : public testing::Test {
 
   TempDir dir_;
   fs::path source_;
+  const std::vector<float> values_{1, 2, 3, 4, 5, 6};
 };
+
+TEST_F(Reshard, OfWhatIsNoStepIsStep0) {
+  make_it_no_step();
+  const SaveStats stats = reshard("data=2", "w=data,-");
+  EXPECT_EQ(stats.directory, dir_ / "to" / "step-00000000");
+  EXPECT_EQ(CheckpointReader(stats.directory).read<float>("w"), values_);
+}
 
 TEST_F(Reshard, WritesTheSameTensorsCutOverAnotherMesh) {
   const SaveStats stats = reshard("data=2,model=3", "w=model,data; layer/*=data+model");
