@@ -119,7 +119,7 @@ RepairReport repair_checkpoint(const std::filesystem::path& directory,
                                const RepairOptions& options = {});
 
 struct ParityOptions {
-  /// How many blocks of 1 MiB of each shard file may be lost or damaged, whichever they are; 1 to
+  /// How many blocks of 1 MiB of each shard file may be lost or damaged, at any place; 1 to
   /// 127. The parity of a file has as many blocks for each 255 - `blocks` of its own, or fewer.
   int blocks = 2;
 

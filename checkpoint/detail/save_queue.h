@@ -21,7 +21,7 @@ struct EarlierSaveFailed {
 };
 
 /// The saves of a manager whose end nobody has waited for: one under way and, with
-/// WhenBusy::replace, one behind it that waits its turn. Each has a thread; two never run at once.
+/// WhenBusy::replace, one more that waits for it. Each has a thread; two never run at once.
 /// Thread-compatible.
 class SaveQueue {
  public:

@@ -51,7 +51,7 @@ def own_address() -> str:
 
 
 class _Line:
-    """What goes to one process, by a thread of its own: whoever sends does not wait."""
+    """What goes to one process, by a thread of its own: a thread that sends does not wait."""
 
     def __init__(self, rank: int, to: int, address: tuple[str, int], key: bytes) -> None:
         self._rank, self._to, self._address, self._key = rank, to, address, key

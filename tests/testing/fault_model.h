@@ -110,7 +110,7 @@ inline ManagerOptions fault_options(FaultAction action, std::shared_ptr<FileSyst
   return options;
 }
 
-/// Of a step, whoever saves it: no two are the same.
+/// Of a step, by any process: no two are the same.
 inline double fault_loss(std::int64_t step) {
   return static_cast<double>(step * 7919 % 101) + static_cast<double>(step) * 1e-6;
 }

@@ -6,7 +6,7 @@
 
 namespace shardwise::detail {
 
-/// Data and parity blocks of a group are at most so many: docs/checkpoint_format.md, heading
+/// The most data and parity blocks of a group: docs/checkpoint_format.md, heading
 /// "Parity".
 inline constexpr std::size_t kMostGroupBlocks = 255;
 

@@ -20,7 +20,7 @@ namespace {
 // The part of all sums of a group that stays in a core's second-level cache while a block is added.
 constexpr std::size_t kSliceBytes = std::size_t{32} << 10;
 
-// What is kept of restored blocks: chunks that lie beside each other are in the same ones.
+// What is kept of restored blocks: neighbouring chunks are in the same ones.
 constexpr std::size_t kRestoredBytes = std::size_t{64} << 20;
 
 std::vector<std::size_t> all_rows(const ParityLayout& layout) {

@@ -39,7 +39,8 @@ struct ParityWriting {
   std::set<std::string> damaged = {};
 };
 
-/// Throws invalid_argument if there cannot be so many parity blocks; `what` begins the message.
+/// Throws invalid_argument if there cannot be this number of parity blocks; `what` begins the
+/// message.
 void check_parity_blocks(const std::string& what, std::int64_t blocks);
 
 /// Writes the parity of one file, in place of what there is.
