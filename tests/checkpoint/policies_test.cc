@@ -35,8 +35,6 @@ namespace {
 
 using std::chrono::hours;
 using std::chrono::seconds;
-using testing::AnyOf;
-using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;

@@ -18,6 +18,8 @@
 namespace shardwise {
 namespace {
 
+using testing::AnyOf;
+using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
