@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
+
 #include "shardwise/runtime/ops/detail/rules.h"
 
 namespace shardwise::detail {
@@ -158,35 +161,22 @@ FactorRule convolution_rule(const Node& node, std::span<const TensorType> operan
   return rule.take();
 }
 
-/// A kernel with the features of each group swapped: [O, I / g, ..] as [I, O / g, ..], by its dims.
-NodeRef swapped_groups(const NodeRef& kernel, const Dims& dims, std::int64_t groups) {
-  if (groups == 1) return kernel;
-  const Shape shape = kernel.type().shape;
-  const std::size_t o = as_size(dims[0]), i = as_size(dims[1]);
-  // The dim of the result's features becomes two, the groups first.
-  Shape split;
+/// Groups are the major factor of dim `from`; they become that of dim `to`: [O, I / g, ..] of a
+/// kernel as [O / g, I, ..].
+NodeRef with_groups_moved(const NodeRef& x, std::int64_t from, std::int64_t to,
+                          std::int64_t groups) {
+  const Shape shape = x.type().shape;
+  Shape split, merged = shape;
   Dims order;
-  for (std::size_t d = 0; d < shape.size(); ++d) {
-    if (d == o) split.push_back(groups);
-    split.push_back(d == o ? shape[d] / groups : shape[d]);
+  for (std::int64_t dim = 0; dim < std::ssize(shape); ++dim) {
+    if (dim == from) split.push_back(groups);
+    split.push_back(dim == from ? shape[as_size(dim)] / groups : shape[as_size(dim)]);
+    if (dim == to) order.push_back(from);
+    order.push_back(dim < from ? dim : dim + 1);
   }
-  const auto place = [&](std::size_t d) { return static_cast<std::int64_t>(d > o ? d + 1 : d); };
-  const auto group = static_cast<std::int64_t>(o);
-  Shape merged;
-  for (std::size_t d = 0; d < shape.size(); ++d) {
-    if (d == i) {
-      order.push_back(group);
-      order.push_back(place(d));
-      merged.push_back(groups * shape[i]);
-    } else if (d == o) {
-      order.push_back(group + 1);
-      merged.push_back(shape[o] / groups);
-    } else {
-      order.push_back(place(d));
-      merged.push_back(shape[d]);
-    }
-  }
-  return reshape(transpose(reshape(kernel, split), order), merged);
+  merged[as_size(from)] /= groups;
+  merged[as_size(to)] *= groups;
+  return reshape(transpose(reshape(x, split), order), merged);
 }
 
 /// Of the operand: the result's gradient, spread by the strides, with the kernel turned round.
@@ -195,7 +185,6 @@ NodeRef operand_gradient(const GradientCall& call, const ConvolutionAttributes& 
               out = call.result.type().shape;
   ConvolutionAttributes back = a;
   back.lhs = a.out;
-  back.rhs = a.rhs;
   std::swap(back.rhs[0], back.rhs[1]);
   back.out = a.lhs;
   back.stride = a.lhs_dilation;
@@ -210,36 +199,14 @@ NodeRef operand_gradient(const GradientCall& call, const ConvolutionAttributes& 
   }
   std::sort(turned.begin(), turned.end());
   NodeRef kernel = reverse(call.operands[1], turned);
-  if (a.feature_groups > 1) {
-    kernel = swapped_groups(kernel, a.rhs, a.feature_groups);
-    return append_to(call.cotangent, Op::convolution, {call.cotangent, kernel}, back);
-  }
-  if (a.batch_groups == 1) {
-    return append_to(call.cotangent, Op::convolution, {call.cotangent, kernel}, back);
-  }
-  // Each group of images has had its own features of the result: a group of features each, whose
-  // results become images.
+  const std::int64_t groups = std::max(a.feature_groups, a.batch_groups);
+  if (groups > 1) kernel = with_groups_moved(kernel, a.rhs[0], a.rhs[1], groups);
+  // Each group of images has had its own features of the result: now it has a group of features,
+  // which become images again.
+  back.feature_groups = groups;
   back.batch_groups = 1;
-  back.feature_groups = a.batch_groups;
-  kernel = swapped_groups(kernel, a.rhs, a.batch_groups);
-  const NodeRef all = append_to(call.cotangent, Op::convolution, {call.cotangent, kernel}, back);
-  // [N / g, g * I] as [g * N / g, I].
-  const std::size_t n = as_size(a.lhs[0]), c = as_size(a.lhs[1]);
-  Shape split;
-  Dims order;
-  std::int64_t group = 0;
-  for (std::size_t d = 0; d < lhs.size(); ++d) {
-    if (d == c) {
-      group = std::ssize(split);
-      split.push_back(a.batch_groups);
-    }
-    split.push_back(d == n ? lhs[d] / a.batch_groups : lhs[d]);
-  }
-  for (std::size_t d = 0; d < lhs.size(); ++d) {
-    if (d == n) order.push_back(group);
-    order.push_back(static_cast<std::int64_t>(d >= c ? d + 1 : d));
-  }
-  return reshape(transpose(reshape(all, split), order), lhs);
+  const NodeRef made = append_to(call.cotangent, Op::convolution, {call.cotangent, kernel}, back);
+  return a.batch_groups == 1 ? made : with_groups_moved(made, a.lhs[1], a.lhs[0], a.batch_groups);
 }
 
 /// Of the kernel: the operand with images and features swapped, and the result's gradient for a
@@ -248,7 +215,6 @@ NodeRef kernel_gradient(const GradientCall& call, const ConvolutionAttributes& a
   const Shape lhs = call.operands[0].type().shape, rhs = call.operands[1].type().shape,
               out = call.result.type().shape;
   ConvolutionAttributes back = a;
-  back.lhs = a.lhs;
   std::swap(back.lhs[0], back.lhs[1]);
   back.rhs = a.out;
   std::swap(back.rhs[0], back.rhs[1]);

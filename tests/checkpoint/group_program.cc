@@ -35,6 +35,17 @@ const std::vector<HostTensor>& model(std::int64_t step) {
   return models[step % 3];
 }
 
+/// Says from which step it goes on, and saves the next ones.
+template <class Manager>
+void go_on(Manager& manager, std::int64_t step) {
+  std::cout << "restored " << step << std::endl;
+  for (std::int64_t saves = 0; saves < kMostSaves; ++saves) {
+    ++step;
+    manager.save(step, sources_of(model(step)), {.codec = Codec::none});
+    std::cout << "saved " << step << std::endl;
+  }
+}
+
 void run(const char* root, const ProcessGroup& group) {
   CheckpointManager manager(root, {.keep_last = 2, .threads = 1, .group = group, .devices = 4});
   std::int64_t step = 0;
@@ -44,12 +55,7 @@ void run(const char* root, const ProcessGroup& group) {
       throw std::runtime_error("the latest step has other values");
     }
   }
-  std::cout << "restored " << step << std::endl;
-  for (std::int64_t saves = 0; saves < kMostSaves; ++saves) {
-    ++step;
-    manager.save(step, sources_of(model(step)), {.codec = Codec::none});
-    std::cout << "saved " << step << std::endl;
-  }
+  go_on(manager, step);
 }
 
 void run_tiers(const std::filesystem::path& root, const ProcessGroup& group) {
@@ -68,12 +74,7 @@ void run_tiers(const std::filesystem::path& root, const ProcessGroup& group) {
       throw std::runtime_error("the latest step has other values");
     }
   }
-  std::cout << "restored " << step << std::endl;
-  for (std::int64_t saves = 0; saves < kMostSaves; ++saves) {
-    ++step;
-    manager.save(step, sources_of(model(step)), {.codec = Codec::none});
-    std::cout << "saved " << step << std::endl;
-  }
+  go_on(manager, step);
 }
 
 }  // namespace
