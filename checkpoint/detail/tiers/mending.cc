@@ -207,7 +207,12 @@ bool Mending::ask_all() {
   const std::vector<Bytes> all = group_.all_gather(std::move(have));
   for (int rank = group_.size() - 1; rank >= 0; --rank) {
     const Bytes& its = all[static_cast<std::size_t>(rank)];
-    for (std::size_t i = 0; i < std::min(total, its.size()); ++i) {
+    if (its.size() != total) {
+      throw Error(ErrorCode::corrupt,
+                  fmt::format("read which chunks rank {} has: found {} of them, needed {}", rank,
+                              its.size(), total));
+    }
+    for (std::size_t i = 0; i < total; ++i) {
       if (its[i] != std::byte{0}) answering[i] = rank;
     }
   }
@@ -241,7 +246,7 @@ std::vector<ProcessGroup::Outgoing> Mending::answers(
       packer.text({reinterpret_cast<const char*>(chunk.bytes.data()), chunk.bytes.size()});
       is_any = true;
     }
-    if (is_any) outgoing.push_back({rank, packer.take()});
+    if (is_any) outgoing.push_back({rank, sealed(packer.take())});
   }
   return outgoing;
 }
@@ -250,7 +255,7 @@ void Mending::take_answers(std::span<const int> answering, std::span<const int> 
                            std::span<const Bytes> heard) {
   std::map<int, Unpacker> answers;
   for (std::size_t i = 0; i < from.size(); ++i) {
-    answers.emplace(from[i], Unpacker(heard[i], "chunks that another process has sent"));
+    answers.emplace(from[i], Unpacker::of_sealed(heard[i], "chunks that another process has sent"));
   }
   for (std::size_t i = 0; i < answering.size(); ++i) {
     const ChunkId& id = wanted_[i];
