@@ -53,6 +53,38 @@ TEST(Window, RangeIsWhatPlainLoopsFind) {
   }
 }
 
+TEST(Window, OfAWindowIsWhatGoesWithWhatGoesWithIt) {
+  std::mt19937 random(2);
+  const auto number = [&](std::int64_t from, std::int64_t to) {
+    return from + static_cast<std::int64_t>(random()) % (to - from + 1);
+  };
+  const auto random_window = [&](std::int64_t extent) {
+    Window window{.extent = extent, .scale = number(1, 2), .divide = number(1, 2)};
+    if (number(0, 1) == 0) window.scale = -window.scale;
+    window.low = number(-6, 6);
+    window.high = window.low + number(0, 3);
+    window.least = number(0, 3);
+    if (number(0, 1) == 0) window.limit = window.least + number(0, 8);
+    return window;
+  };
+  int composed = 0;
+  for (int trial = 0; trial < 5000; ++trial) {
+    const std::int64_t size = number(0, 12), middle = number(0, 12);
+    const Window window = random_window(middle), frame = random_window(number(0, 12));
+    const std::optional<Window> both = compose(window, size, frame, middle);
+    if (!both) continue;
+    ++composed;
+    const std::int64_t begin = number(0, frame.extent), end = number(begin, frame.extent);
+    const auto [from, to] = frame.range(begin, end, middle);
+    const auto needed = window.range(from, to, size), found = both->range(begin, end, size);
+    if (from == to) continue;  // there may be elements that are not needed
+    EXPECT_EQ(found.second - found.first, needed.second - needed.first);
+    if (needed.first == needed.second) continue;
+    EXPECT_EQ(found, needed) << to_string(window) << " of " << to_string(frame);
+  }
+  EXPECT_GT(composed, 2000);
+}
+
 TEST(Window, HoldsTheLargestExtents) {
   const std::int64_t most = INT64_MAX;
   const Window window{.extent = most, .scale = most, .low = -most, .high = most};

@@ -19,7 +19,8 @@ namespace shardwise {
 /// second element scale = 2, a reversal scale = -1.
 struct Window {
   std::int64_t extent = -1;  ///< of the frame; -1: no window, the dim is its own frame
-  std::int64_t scale = 1, low = 0, high = 0;
+  std::int64_t scale = 1;    ///< not 0
+  std::int64_t low = 0, high = 0;
   std::int64_t divide = 1;  ///< at least 1
 
   /// Elements of the dim below `least`, and those from `limit` on, go with none.
@@ -35,7 +36,8 @@ struct Window {
 };
 
 /// The window of a dim of `size` elements that follows what `frame` follows: `window` follows a dim
-/// of `middle` elements, which has `frame`. Nothing if no window says that.
+/// of `middle` elements, which has `frame`. If nothing of that dim goes with the frame, there may
+/// be elements all the same. Nothing if no window says that.
 std::optional<Window> compose(const Window& window, std::int64_t size, const Window& frame,
                               std::int64_t middle);
 
