@@ -17,7 +17,6 @@ import threading
 import time
 from multiprocessing import connection
 
-
 from . import _core
 from ._errors import IOFailed
 from .group import DEADLINE, Group
@@ -185,7 +184,7 @@ class Links:
                 connection.deliver_challenge(there, self._key)
                 connection.answer_challenge(there, self._key)
                 (rank,) = struct.unpack("<I", there.recv_bytes(4))
-                while True:
+                while rank < self._size:
                     frame = there.recv_bytes(_MOST_BYTES)
                     kind, channel, number = _HEADER.unpack_from(frame)
                     if kind == _MESSAGE:
