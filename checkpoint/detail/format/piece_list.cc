@@ -20,13 +20,13 @@ Shape chunk_grid(const PieceEntry& piece) {
 
 std::int64_t num_chunks(const PieceEntry& piece) { return num_elements(chunk_grid(piece)); }
 
-Box chunk_box(const PieceEntry& piece, std::int64_t chunk) {
-  Index begin = piece.box.begin(), end = piece.box.begin();
-  for (std::size_t d = piece.chunk.size(); d-- > 0;) {
-    const std::int64_t count = (piece.box.extent(d) - 1) / piece.chunk[d] + 1;
-    begin[d] += chunk % count * piece.chunk[d];
+Box chunk_box(const Box& piece, std::span<const std::int64_t> chunk_shape, std::int64_t chunk) {
+  Index begin = piece.begin(), end = piece.begin();
+  for (std::size_t d = chunk_shape.size(); d-- > 0;) {
+    const std::int64_t count = (piece.extent(d) - 1) / chunk_shape[d] + 1;
+    begin[d] += chunk % count * chunk_shape[d];
     // Not begin + chunk: that may be beyond 2^63 - 1 at the tensor's edge.
-    end[d] = begin[d] + std::min(piece.chunk[d], piece.box.end(d) - begin[d]);
+    end[d] = begin[d] + std::min(chunk_shape[d], piece.end(d) - begin[d]);
     chunk /= count;
   }
   return Box(begin, end);
@@ -40,14 +40,18 @@ PieceList::PieceList(std::initializer_list<PieceEntry> pieces) {
   for (const PieceEntry& piece : pieces) push_back(piece);
 }
 
+Box PieceList::box(std::size_t i) const {
+  const std::int64_t *begin = at(i) + kDims, *end = begin + rank_;
+  Box box;
+  for (std::size_t d = 0; d < rank_; ++d) box.push_back(begin[d], end[d]);
+  return box;
+}
+
 PieceEntry PieceList::operator[](std::size_t i) const {
   const std::int64_t* const from = at(i);
-  const std::int64_t *begin = from + kDims, *end = begin + rank_, *chunk = end + rank_;
   PieceEntry piece;
-  for (std::size_t d = 0; d < rank_; ++d) {
-    piece.box.push_back(begin[d], end[d]);
-    piece.chunk.push_back(chunk[d]);
-  }
+  piece.box = box(i);
+  for (const std::int64_t extent : chunk(i)) piece.chunk.push_back(extent);
   piece.file = from[kFile];
   piece.first_chunk = from[kFirstChunk];
   const auto dataset = static_cast<std::uint64_t>(from[kDataset]);

@@ -45,7 +45,10 @@ std::int64_t num_chunks(const PieceEntry& piece);
 
 /// Global box of chunk i (row-major in the grid), cut off at the piece's edge. Requires
 /// 0 <= i < num_chunks(piece).
-Box chunk_box(const PieceEntry& piece, std::int64_t chunk);
+Box chunk_box(const Box& piece, std::span<const std::int64_t> chunk_shape, std::int64_t chunk);
+inline Box chunk_box(const PieceEntry& piece, std::int64_t chunk) {
+  return chunk_box(piece.box, piece.chunk, chunk);
+}
 
 /// Bytes of one decoded chunk, edge padding included.
 std::size_t chunk_bytes(const PieceEntry& piece, DType dtype);
@@ -83,6 +86,7 @@ class PieceList {
   std::int64_t file(std::size_t i) const { return at(i)[kFile]; }
   std::int64_t first_chunk(std::size_t i) const { return at(i)[kFirstChunk]; }
   StoredCodec codec(std::size_t i) const { return static_cast<StoredCodec>(at(i)[kStored] >> 8); }
+  Box box(std::size_t i) const;
   /// PieceEntry::chunk.
   std::span<const std::int64_t> chunk(std::size_t i) const {
     return {at(i) + kDims + 2 * rank_, rank_};

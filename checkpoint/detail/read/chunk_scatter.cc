@@ -56,10 +56,12 @@ ChunkPart::ChunkPart(const StoredCheckpoint& checkpoint, const ChunkId& chunk,
                      const ReadTarget& target)
     : places_(target.places) {
   // Counted from the chunk's begin: the zeros beyond a piece's edge may be beyond 2^63 - 1.
-  const PieceEntry piece = checkpoint.piece(chunk);
-  const Box held = chunk_box(piece, chunk.chunk);
+  const PieceList& pieces = checkpoint.tensor(chunk).pieces;
+  Shape shape;
+  for (const std::int64_t extent : pieces.chunk(chunk.piece)) shape.push_back(extent);
+  const Box held = chunk_box(pieces.box(chunk.piece), shape, chunk.chunk);
   const RunWalk walk = walk_runs(relative_to(intersect(held, *target.box), held.begin()),
-                                 Box::whole(piece.chunk), relative_to(*target.box, held.begin()));
+                                 Box::whole(shape), relative_to(*target.box, held.begin()));
   const std::size_t element_bytes = size_bytes(checkpoint.tensor(chunk).dtype);
   run_bytes_ = as_size(walk.run_elements) * element_bytes;
   from_ = as_size(walk.a_offset) * element_bytes;

@@ -26,13 +26,16 @@ struct Need {
 
 /// Calls body(number) for each chunk of the piece that overlaps the box, which lies in the piece.
 template <class Body>
-void for_each_chunk(const PieceEntry& piece, const Box& box, Body&& body) {
-  const Dims strides = row_major_strides(chunk_grid(piece));
+void for_each_chunk(const Box& piece, std::span<const std::int64_t> chunk, const Box& box,
+                    Body&& body) {
+  Shape grid;
   Box chunks;
   for (std::size_t d = 0; d < box.rank(); ++d) {
-    chunks.push_back((box.begin(d) - piece.box.begin(d)) / piece.chunk[d],
-                     (box.end(d) - 1 - piece.box.begin(d)) / piece.chunk[d] + 1);
+    grid.push_back((piece.extent(d) - 1) / chunk[d] + 1);
+    chunks.push_back((box.begin(d) - piece.begin(d)) / chunk[d],
+                     (box.end(d) - 1 - piece.begin(d)) / chunk[d] + 1);
   }
+  const Dims strides = row_major_strides(grid);
   for_each_index(chunks, [&](const Index& at) {
     body(std::inner_product(at.begin(), at.end(), strides.begin(), std::int64_t{0}));
   });
@@ -55,17 +58,18 @@ void find_needs(const StoredCheckpoint& checkpoint, std::size_t tensor,
     return;
   }
   std::vector<Piece> stored, wanted;
-  for (const PieceEntry& piece : pieces) stored.push_back({kOnDisk, piece.box});
+  stored.reserve(pieces.size());
+  for (std::size_t i = 0; i < pieces.size(); ++i) stored.push_back({kOnDisk, pieces.box(i)});
   for (const std::size_t number : numbers) wanted.push_back({kInMemory, *targets[number].box});
   const TransferPlan plan(stored, wanted);
   for (const Copy& copy : plan.copies()) {
     ChunkId chunk{tensor, static_cast<std::size_t>(copy.source), 0};
-    const PieceEntry piece = checkpoint.piece(chunk);
-    for_each_chunk(piece, copy.box, [&](std::int64_t number) {
+    const Box& piece = stored[chunk.piece].box;
+    for_each_chunk(piece, pieces.chunk(chunk.piece), copy.box, [&](std::int64_t number) {
       chunk.chunk = number;
       const ChunkRecord& record = checkpoint.record(chunk);
-      needs.push_back({checkpoint.file_of(as_size(piece.file), record), record.address, chunk,
-                       numbers[static_cast<std::size_t>(copy.target)]});
+      needs.push_back({checkpoint.file_of(as_size(pieces.file(chunk.piece)), record),
+                       record.address, chunk, numbers[static_cast<std::size_t>(copy.target)]});
     });
   }
 }
