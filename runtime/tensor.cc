@@ -181,4 +181,17 @@ std::vector<Tensor> grad(const Tensor& loss, std::span<const Tensor> wrt) {
   return gradients;
 }
 
+std::shared_ptr<Graph> graph_of(const Tensor& tensor) {
+  TracerImpl& tracer = *tensor.state()->tracer;
+  tracer.graph();  // begins a step if none is recorded
+  return tracer.recording;
+}
+
+void keep_named(const Tensor& tensor, std::string_view name) {
+  TracerImpl& tracer = *tensor.state()->tracer;
+  if (tracer.is_recorded(*tensor.state())) {
+    keep_named(NodeRef{tracer.recording.get(), tensor.state()->node}, name);
+  }
+}
+
 }  // namespace shardwise

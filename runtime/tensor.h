@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shardwise/runtime/ops/autodiff.h"
 #include "shardwise/runtime/ops/functions.h"
 #include "shardwise/runtime/sharded_array.h"
 #include "shardwise/shard/error.h"
@@ -71,6 +72,8 @@ class Tensor {
   friend Tensor enable_manual_sharding(const Tensor&, const PartitionSpec&);
   friend Tensor disable_manual_sharding(const Tensor&, const PartitionSpec&, const Shape&);
   friend std::vector<Tensor> grad(const Tensor&, std::span<const Tensor>);
+  friend std::shared_ptr<Graph> graph_of(const Tensor&);
+  friend void keep_named(const Tensor&, std::string_view);
   struct State;
   explicit Tensor(std::shared_ptr<State> state) : state_(std::move(state)) {}
   const std::shared_ptr<State>& state() const;
@@ -120,5 +123,9 @@ std::vector<Tensor> grad(const Tensor& loss, std::span<const Tensor> wrt);
 inline std::vector<Tensor> grad(const Tensor& loss, std::initializer_list<Tensor> wrt) {
   return grad(loss, std::span<const Tensor>(wrt.begin(), wrt.size()));
 }
+
+/// For checkpoint() and checkpoint_name() (autodiff.h).
+std::shared_ptr<Graph> graph_of(const Tensor& tensor);
+void keep_named(const Tensor& tensor, std::string_view name);
 
 }  // namespace shardwise

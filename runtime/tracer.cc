@@ -152,6 +152,10 @@ std::pair<PartitionSpec, Dims> TracerImpl::parts(const PartitionSpec& spec,
 
 void TracerImpl::run() {
   if (!recording) return place_marked({});
+  if (recording->block != 0) {
+    throw Error(ErrorCode::invalid_argument,
+                "run a step: found an open block of checkpoint(), needed to be outside of it");
+  }
   seconds = {};
   seconds.trace = stopwatch.seconds();
   const std::shared_ptr<Graph> traced = recording;

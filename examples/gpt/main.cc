@@ -180,6 +180,14 @@ int main(int argc, char** argv) {
           std::map<std::string, gpt::Norm>{{"layer", gpt::Norm::layer}, {"rms", gpt::Norm::rms}}));
   app.add_option("--dropout", options.recipe.dropout, "Rate of what each block adds");
   app.add_option("--clip", options.recipe.clip, "Most that the gradients' common norm may be");
+  app.add_option("--recompute", options.recipe.recompute,
+                 "What of each layer is computed again for its gradient, to save memory: none, "
+                 "elementwise (all but products), inside (all but two results), all")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, gpt::Recompute>{{"none", gpt::Recompute::none},
+                                                {"elementwise", gpt::Recompute::elementwise},
+                                                {"inside", gpt::Recompute::inside},
+                                                {"all", gpt::Recompute::all}}));
   app.add_option("--seed", options.seed, "Of the first weights");
   app.add_option("--weights", options.weights, "First weights: a .safetensors");
   app.add_option(

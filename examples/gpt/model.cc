@@ -24,6 +24,12 @@ Tensor activated(const Tensor& x, Activation activation) {
   return x;
 }
 
+CheckpointPolicy policy(Recompute recompute) {
+  if (recompute == Recompute::elementwise) return {.save_products = true};
+  if (recompute == Recompute::inside) return {.save_names = {"attention", "perceptron"}};
+  return {};
+}
+
 }  // namespace
 
 std::vector<Weight> weights(const Sizes& sizes, const Recipe& recipe) {
@@ -59,10 +65,10 @@ Tensor loss(Tracer& tracer, const Sizes& sizes, const Recipe& recipe,
   const auto w = [&](const std::string& name) -> const Tensor& { return weights.at(name); };
   const Shape whole{sizes.batch, sizes.context, sizes.width};
   const Shape by_head{sizes.batch, sizes.context, sizes.heads, sizes.width / sizes.heads};
-  const auto normed = [&](const Tensor& x, const std::string& layer, const char* number) {
-    const Tensor& gain = w(layer + "g" + number);
+  const auto normed = [&](const Tensor& x, const std::string& prefix, const char* number) {
+    const Tensor& gain = w(prefix + "g" + number);
     return recipe.norm == Norm::rms ? rmsnorm(x, gain)
-                                    : layernorm(x, gain, w(layer + "c" + number));
+                                    : layernorm(x, gain, w(prefix + "c" + number));
   };
   std::int64_t drops = 0;
   const auto dropped = [&](const Tensor& x) {
@@ -72,23 +78,28 @@ Tensor loss(Tracer& tracer, const Sizes& sizes, const Recipe& recipe,
     return dropout(x, convert(convert(step, DType::f64) * each + number, DType::u64),
                    recipe.dropout);
   };
-  Tensor h = take(w("embed"), tokens, 0) + w("pos");
-  for (std::int64_t i = 0; i < sizes.layers; ++i) {
-    const std::string layer = fmt::format("l{}.", i);
-    const auto in_layer = tracer.scope(fmt::format("layer{}", i));
-    const auto mine = [&](const char* name) -> const Tensor& { return w(layer + name); };
+  const auto layer = [&](Tensor h, const std::string& prefix) {
+    const auto mine = [&](const char* name) -> const Tensor& { return w(prefix + name); };
     {
       const auto in_attention = tracer.scope("attention");
-      const Tensor x = normed(h, layer, "1");
+      const Tensor x = normed(h, prefix, "1");
       const Tensor q = reshape(linear(x, mine("wq"), mine("bq")), by_head);
       const Tensor k = reshape(linear(x, mine("wk"), mine("bk")), by_head);
       const Tensor v = reshape(linear(x, mine("wv"), mine("bv")), by_head);
-      h = h + dropped(linear(reshape(attention(q, k, v), whole), mine("wo"), mine("bo")));
+      const Tensor seen = checkpoint_name(reshape(attention(q, k, v), whole), "attention");
+      h = h + dropped(linear(seen, mine("wo"), mine("bo")));
     }
     const auto in_perceptron = tracer.scope("perceptron");
-    const Tensor x = normed(h, layer, "2");
-    const Tensor hidden = activated(linear(x, mine("w1"), mine("b1")), recipe.activation);
-    h = h + dropped(linear(hidden, mine("w2"), mine("b2")));
+    const Tensor x = normed(h, prefix, "2");
+    const Tensor hidden = checkpoint_name(linear(x, mine("w1"), mine("b1")), "perceptron");
+    return h + dropped(linear(activated(hidden, recipe.activation), mine("w2"), mine("b2")));
+  };
+  Tensor h = take(w("embed"), tokens, 0) + w("pos");
+  for (std::int64_t i = 0; i < sizes.layers; ++i) {
+    const auto in_layer = tracer.scope(fmt::format("layer{}", i));
+    const auto numbered = [&](const Tensor& x) { return layer(x, fmt::format("l{}.", i)); };
+    h = recipe.recompute == Recompute::none ? numbered(h)
+                                            : checkpoint(numbered, h, policy(recipe.recompute));
   }
   const auto in_head = tracer.scope("head");
   return cross_entropy(linear(normed(h, "", "f"), w("head")), targets);

@@ -19,12 +19,17 @@ struct Sizes {
 enum class Activation { gelu, gelu_erf, silu };
 enum class Norm { layer, rms };
 
+/// What of a layer is computed again for its gradient, so that it need not be kept: nothing; all
+/// but the products of matrices; all but the results of attention and perceptron; all.
+enum class Recompute { none, elementwise, inside, all };
+
 /// What else a run chooses. The first values make a GPT-2.
 struct Recipe {
   Activation activation = Activation::gelu;
   Norm norm = Norm::layer;
   double dropout = 0;  ///< of what attention and the perceptron add
   double clip = 0;     ///< the most that the gradients' common norm may be; 0: anything
+  Recompute recompute = Recompute::none;
 };
 
 /// A weight before it has values.

@@ -34,6 +34,10 @@ struct Node {
 
   /// It is in a manual region: its type is that of each device's part.
   bool manual = false;
+
+  /// The block of checkpoint() that it was recorded in, from 1 on; 0: none.
+  std::int32_t block = 0;
+  bool is_saved = false;  ///< the block's policy keeps it
 };
 
 /// A leaf that is bound from outside.
@@ -41,6 +45,13 @@ struct GraphInput {
   NodeId node;
   std::string label;  ///< for people: "w1"
   MemoryKind kind = MemoryKind::array;
+};
+
+/// What a block of checkpoint() (ops/autodiff.h) keeps for its gradient, beside what goes in and
+/// comes out. Everything else is computed again. Both may be chosen.
+struct CheckpointPolicy {
+  bool save_products = false;                ///< of matrices and convolutions: JAX's dots_saveable
+  std::vector<std::string> save_names = {};  ///< of checkpoint_name(): save_only_these_names
 };
 
 /// A program written as if for one device: tensors of global shape, each computed from others. A
@@ -56,12 +67,17 @@ struct Graph {
   /// Given to nodes that are appended now.
   std::int32_t scope = 0;
   bool backward = false;
+  std::int32_t block = 0;
+
+  std::int32_t blocks = 0;  ///< opened so far
+  CheckpointPolicy policy;  ///< of the open block
 
   const Node& node(NodeId id) const { return nodes[static_cast<std::size_t>(id)]; }
   Node& node(NodeId id) { return nodes[static_cast<std::size_t>(id)]; }
 };
 
-/// Same ops, shapes, marks and order; labels and scopes do not count. Equal graphs have one hash.
+/// Same ops, shapes, marks and order; labels, scopes and blocks do not count. Equal graphs have one
+/// hash.
 std::uint64_t hash(const Graph& graph);
 bool same_program(const Graph& a, const Graph& b);
 

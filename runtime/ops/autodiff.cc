@@ -2,8 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
+#include <numeric>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/ops/detail/rules.h"
@@ -45,6 +50,103 @@ class RecordsBackward {
   const std::int32_t scope_;
 };
 
+/// The values of blocks of checkpoint() that a gradient needs, made again.
+class Recomputed {
+ public:
+  /// Of nodes up to `last`. What nodes outside of a block use of it is kept.
+  Recomputed(Graph& graph, NodeId last)
+      : graph_(graph), again_(as_size(last) + 1, -1), is_kept_(as_size(last) + 1, false) {
+    for (NodeId id = 0; id <= last; ++id) {
+      for (const NodeId operand : graph.node(id).operands) {
+        if (graph.node(operand).block != graph.node(id).block) is_kept_[as_size(operand)] = true;
+      }
+    }
+    is_kept_[as_size(last)] = true;
+  }
+
+  /// The node, or the node that makes it again, which is appended the first time.
+  NodeId get(NodeId id) {
+    std::vector<NodeId> open{id};
+    while (!open.empty()) {
+      const NodeId next = open.back();
+      const std::size_t before = open.size();
+      if (!is_there(next)) {
+        for (const NodeId operand : graph_.node(next).operands) {
+          if (!is_there(operand)) open.push_back(operand);
+        }
+      }
+      if (open.size() > before) continue;
+      open.pop_back();
+      if (!is_there(next)) make(next);
+    }
+    return value(id);
+  }
+
+  bool any() const { return !made_.empty(); }
+  bool made(NodeId id) const { return std::ranges::binary_search(made_, id); }
+
+ private:
+  bool is_kept(NodeId id) const {
+    const Node& node = graph_.node(id);
+    return node.block == 0 || node.is_saved || is_kept_[as_size(id)];
+  }
+  bool is_there(NodeId id) const { return is_kept(id) || again_[as_size(id)] >= 0; }
+  NodeId value(NodeId id) const { return is_kept(id) ? id : again_[as_size(id)]; }
+
+  void make(NodeId id) {
+    Node node = graph_.node(id);
+    node.block = 0;
+    node.backward = true;
+    for (NodeId& operand : node.operands) operand = value(operand);
+    again_[as_size(id)] = static_cast<NodeId>(graph_.nodes.size());
+    graph_.nodes.push_back(std::move(node));
+    made_.push_back(again_[as_size(id)]);
+  }
+
+  Graph& graph_;
+  std::vector<NodeId> again_;  ///< -1: not yet
+  std::vector<bool> is_kept_;
+  std::vector<NodeId> made_;  ///< ascending
+};
+
+/// Puts what was made again right before its first use, among the nodes from `first` on, and drops
+/// those that none of `results` needs.
+void put_late(Graph& graph, NodeId first, const Recomputed& recomputed,
+              std::vector<NodeId>& results) {
+  const auto end = static_cast<NodeId>(graph.nodes.size());
+  std::vector<bool> is_used(graph.nodes.size(), false);
+  for (const NodeId id : results) is_used[as_size(id)] = true;
+  for (NodeId id = end - 1; id >= first; --id) {
+    if (!is_used[as_size(id)]) continue;
+    for (const NodeId operand : graph.node(id).operands) is_used[as_size(operand)] = true;
+  }
+  std::vector<Node> late;
+  std::vector<NodeId> now(graph.nodes.size());
+  std::iota(now.begin(), now.begin() + first, NodeId{0});
+  std::fill(now.begin() + first, now.end(), NodeId{-1});
+  for (NodeId id = first; id < end; ++id) {
+    if (!is_used[as_size(id)] || recomputed.made(id)) continue;
+    std::vector<NodeId> open{id};
+    while (!open.empty()) {
+      Node& node = graph.node(open.back());
+      const std::size_t before = open.size();
+      if (now[as_size(open.back())] < 0) {
+        for (const NodeId operand : node.operands) {
+          if (now[as_size(operand)] < 0) open.push_back(operand);
+        }
+        if (open.size() > before) continue;
+        for (NodeId& operand : node.operands) operand = now[as_size(operand)];
+        now[as_size(open.back())] = first + static_cast<NodeId>(late.size());
+        late.push_back(std::move(node));
+      }
+      open.pop_back();
+    }
+  }
+  graph.nodes.erase(graph.nodes.begin() + first, graph.nodes.end());
+  std::ranges::move(late, std::back_inserter(graph.nodes));
+  for (NodeId& id : results) id = now[as_size(id)];
+}
+
 void check(const Graph& graph, NodeId loss, std::span<const NodeId> wrt) {
   const TensorType& type = graph.node(loss).type;
   if (!type.shape.empty() || !is_floating(type.dtype)) {
@@ -66,6 +168,8 @@ std::vector<NodeId> grad(Graph& graph, NodeId loss, std::span<const NodeId> wrt)
   check(graph, loss, wrt);
   const std::vector<bool> depends = depend_on(graph, wrt, loss);
   std::vector<std::optional<NodeRef>> cotangents(graph.nodes.size());
+  const auto first = static_cast<NodeId>(graph.nodes.size());
+  Recomputed recomputed(graph, loss);
   const RecordsBackward backward(graph);
   cotangents[as_size(loss)] = full_like(NodeRef{&graph, loss}, 1);
   for (NodeId id = loss; id >= 0; --id) {
@@ -77,11 +181,11 @@ std::vector<NodeId> grad(Graph& graph, NodeId loss, std::span<const NodeId> wrt)
     std::vector<NodeRef> operands;
     std::vector<bool> wanted;
     for (const NodeId operand : ids) {
-      operands.push_back({&graph, operand});
+      operands.push_back({&graph, recomputed.get(operand)});
       wanted.push_back(depends[as_size(operand)]);
     }
     graph.scope = graph.node(id).scope;
-    const NodeRef result{&graph, id};
+    const NodeRef result{&graph, recomputed.get(id)};
     const Gradients gradients =
         row(op).gradient({operands, result, *cotangent, attributes, wanted});
     for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -95,7 +199,35 @@ std::vector<NodeId> grad(Graph& graph, NodeId loss, std::span<const NodeId> wrt)
     const std::optional<NodeRef>& cotangent = cotangents[as_size(id)];
     results.push_back(cotangent ? cotangent->id : full_like(NodeRef{&graph, id}, 0).id);
   }
+  if (recomputed.any()) put_late(graph, first, recomputed, results);
   return results;
 }
+
+std::shared_ptr<Graph> graph_of(const NodeRef& node) {
+  return {std::shared_ptr<Graph>(), node.graph};  // the caller's own
+}
+
+void keep_named(const NodeRef& node, std::string_view name) {
+  const std::vector<std::string>& names = node.graph->policy.save_names;
+  if (std::find(names.begin(), names.end(), name) == names.end()) return;
+  node.graph->node(node.id).is_saved = true;
+}
+
+namespace detail {
+
+OpenBlock::OpenBlock(std::shared_ptr<Graph> graph, CheckpointPolicy policy) {
+  if (graph->block != 0) return;
+  graph_ = std::move(graph);
+  graph_->block = ++graph_->blocks;
+  graph_->policy = std::move(policy);
+}
+
+OpenBlock::~OpenBlock() {
+  if (graph_ == nullptr) return;
+  graph_->block = 0;
+  graph_->policy = {};
+}
+
+}  // namespace detail
 
 }  // namespace shardwise

@@ -1,9 +1,15 @@
 #pragma once
 
+#include <concepts>
+#include <functional>
+#include <memory>
 #include <span>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shardwise/runtime/graph/graph.h"
+#include "shardwise/runtime/ops/build.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -14,6 +20,54 @@ namespace shardwise {
 /// from. Works on the program for one device; how it is cut plays no part.
 ///
 /// Throws invalid_argument if the loss is not a floating scalar or one of `wrt` not floating.
+///
+/// What blocks of checkpoint() do not keep is appended again, as backward nodes, right before the
+/// gradient of the block's last operation. (Source: Griewank and Walther, "Algorithm 799: revolve",
+/// with one checkpoint a block; Chen et al., "Training Deep Nets with Sublinear Memory Cost".)
 std::vector<NodeId> grad(Graph& graph, NodeId loss, std::span<const NodeId> wrt);
+
+/// The graph that a node's operations are appended to; for tensors see tensor.h.
+std::shared_ptr<Graph> graph_of(const NodeRef& node);
+
+/// What checkpoint_name() does.
+void keep_named(const NodeRef& node, std::string_view name);
+
+namespace detail {
+
+/// Until it goes, nodes are of a new block; inside another block, they are of that one.
+class OpenBlock {
+ public:
+  OpenBlock(std::shared_ptr<Graph> graph, CheckpointPolicy policy);
+  ~OpenBlock();
+  OpenBlock(const OpenBlock&) = delete;
+  OpenBlock& operator=(const OpenBlock&) = delete;
+
+ private:
+  std::shared_ptr<Graph> graph_;  ///< null inside another block
+};
+
+}  // namespace detail
+
+/// block(x). Its intermediate values are not kept for the gradient: they are computed again when it
+/// comes to them, from x and whatever else the block uses from outside, but for what the policy
+/// keeps. So memory is saved and time is spent; values are the same. As jax.checkpoint and
+/// torch.utils.checkpoint; it has nothing to do with checkpoints on disk. A block in a block is
+/// part of the outer one. Tracer::mark_step() throws invalid_argument inside a block.
+///
+///   for (const Layer& layer : layers) {
+///     h = checkpoint([&](const Tensor& x) { return layer(x); }, h, {.save_products = true});
+///   }
+template <TensorLike T, std::invocable<const T&> Block>
+auto checkpoint(Block&& block, const T& x, CheckpointPolicy policy = {}) {
+  const detail::OpenBlock open(graph_of(x), std::move(policy));
+  return std::invoke(std::forward<Block>(block), x);
+}
+
+/// x, which a block of checkpoint() keeps if its policy has the name. Outside a block: x.
+template <TensorLike T>
+T checkpoint_name(const T& x, std::string_view name) {
+  keep_named(x, name);
+  return x;
+}
 
 }  // namespace shardwise

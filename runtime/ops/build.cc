@@ -94,6 +94,8 @@ NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
   } catch (const Error& error) {
     fail(graph, error.code(), name(op), operands, error.what());
   }
+  node.block = graph.backward ? 0 : graph.block;
+  node.is_saved = graph.policy.save_products && row(op).traits().is_product;
   graph.nodes.push_back(std::move(node));
   return {&graph, static_cast<NodeId>(graph.nodes.size()) - 1};
 }

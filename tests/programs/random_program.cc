@@ -37,8 +37,8 @@ double exact_limit(DType dtype) {
   }
 }
 
-RandomProgram::RandomProgram(std::uint32_t seed)
-    : random_(seed), root_{&graph, 0}, has_special_values_(seed % 4 == 3) {
+RandomProgram::RandomProgram(std::uint32_t seed, bool recomputes)
+    : random_(seed), root_{&graph, 0}, has_special_values_(seed % 4 == 3), recomputes_(recomputes) {
   static const MemoryKind kKinds[] = {MemoryKind::array, MemoryKind::parameter, MemoryKind::loader,
                                       MemoryKind::optimizer};
   const int inputs = 1 + below(3);

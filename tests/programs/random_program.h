@@ -24,7 +24,9 @@ double exact_limit(DType dtype);
 /// normal, the extremes of integers), and no sums of floats.
 class RandomProgram {
  public:
-  explicit RandomProgram(std::uint32_t seed);
+  /// `recomputes`: half of the layers of gradients are blocks of checkpoint(). Else the program is
+  /// the same.
+  explicit RandomProgram(std::uint32_t seed, bool recomputes = true);
 
   bool has_special_values() const { return has_special_values_; }
 
@@ -92,7 +94,7 @@ class RandomProgram {
 
   std::mt19937 random_;
   NodeRef root_;
-  const bool has_special_values_;
+  const bool has_special_values_, recomputes_;
   std::vector<Value> values_;
 };
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -109,6 +110,10 @@ void RandomProgram::add_gradient() {
   std::vector<NodeId> wrt{source.ref.id};
   Value value{source.ref, std::max(source.bound, 1.0)};
   for (int i = 1 + below(5); i > 0; --i) {
+    std::optional<detail::OpenBlock> block;
+    if (below(2) == 0 && recomputes_) {
+      block.emplace(graph_of(value.ref), CheckpointPolicy{.save_products = i % 2 == 0});
+    }
     const Value next = layer(value, wrt);
     if (next.bound < 0x1p20 && num_elements(next.ref.type().shape) < 2000) value = next;
   }

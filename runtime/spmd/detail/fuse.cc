@@ -96,6 +96,12 @@ class Fuser {
     return step;
   }
 
+  /// Of a gradient. Such a step is not fused with one that is not: what it gives would live from
+  /// the forward pass on.
+  bool is_backward(std::size_t step) const {
+    return graph_.node(std::get<Compute>(steps_[step]).node).backward;
+  }
+
   /// Every step gets a level above those that it uses; only elementwise steps that use each other
   /// may share one, and are then one kernel. So kernels never wait for each other in a circle.
   void join() {
@@ -110,7 +116,7 @@ class Fuser {
         const std::size_t from = maker_[as_size(operand)];
         if (from == kNone) return;
         const bool joins = fusible && nan_check_ == NanCheck::off && is_elementwise(op(from)) &&
-                           same_elements(i, from);
+                           same_elements(i, from) && is_backward(i) == is_backward(from);
         level_[i] = std::max(level_[i], level_[from] + (joins ? 0 : 1));
         if (joins) joins_.push_back(from);
       };
