@@ -53,6 +53,7 @@ void take_value(State& to, State& from) {
   to.mark = from.mark;
   to.label = from.label;
   to.kind = from.kind;
+  to.is_abstract = from.is_abstract;
 }
 
 }  // namespace
@@ -73,7 +74,7 @@ NodeRef TracerImpl::node(const std::shared_ptr<State>& state) {
   }
   Graph& g = graph();
   if (!is_recorded(*state)) {
-    if (!state->has_value()) {
+    if (!state->may_be_input()) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("use a tensor: {} {}", to_string(state->type),
                               state->lost.empty() ? "has no value: it was in a manual region of a "
@@ -129,7 +130,7 @@ void TracerImpl::mark(const std::shared_ptr<State>& state, const Mesh& wanted,
                             whole.to_string(), mark->to_string()));
   }
   mark = whole;
-  if (state->has_value()) {
+  if (state->may_be_input()) {
     state->mark = whole;
     marked.push_back(state);
   }
@@ -150,51 +151,80 @@ std::pair<PartitionSpec, Dims> TracerImpl::parts(const PartitionSpec& spec,
 
 // ---- The step.
 
-void TracerImpl::run() {
-  if (!recording) return place_marked({});
+TracerImpl::Recorded TracerImpl::take_recorded() {
   if (recording->block != 0) {
     throw Error(ErrorCode::invalid_argument,
                 "run a step: found an open block of checkpoint(), needed to be outside of it");
   }
   seconds = {};
   seconds.trace = stopwatch.seconds();
-  const std::shared_ptr<Graph> traced = recording;
-  States made;
+  Recorded recorded{recording, {}, {}};
   for (const std::weak_ptr<State>& held : pending) {
     std::shared_ptr<State> state = held.lock();
     // In a manual region each device has another value of a tensor: there is none to give.
-    if (!state || !is_recorded(*state) || traced->node(state->node).manual) continue;
-    traced->outputs.push_back(state->node);
-    made.push_back(std::move(state));
+    if (!state || !is_recorded(*state) || recorded.graph->node(state->node).manual) continue;
+    recorded.graph->outputs.push_back(state->node);
+    recorded.made.push_back(std::move(state));
   }
-  const States bound = std::move(inputs);
+  recorded.bound = std::move(inputs);
   forget();
-  if (made.empty()) return place_marked({});
+  return recorded;
+}
+
+void TracerImpl::run() {
+  if (!recording) return place_marked({});
+  const Recorded recorded = take_recorded();
+  if (recorded.made.empty()) return place_marked({});
   try {
-    run(traced, bound, made);
+    run(recorded);
   } catch (...) {
-    give_back(*traced, bound, made);
+    give_back(recorded, "has no value: the step that it was recorded in failed");
     throw;
   }
 }
 
-void TracerImpl::run(const std::shared_ptr<Graph>& traced, const States& bound,
-                     const States& made) {
-  std::optional<TimelineScope> compile_scope(std::in_place, devices.timeline().get(),
-                                             TimelineEvent::Kind::compile, "compile");
+std::shared_ptr<const Executable> TracerImpl::plan() {
+  graph();  // of no operation if none was recorded
+  const Recorded recorded = take_recorded();
+  const char* why = "has no value: the step that it was recorded in was planned, not run";
+  try {
+    compile(recorded);
+  } catch (...) {
+    give_back(recorded, why);
+    throw;
+  }
+  give_back(recorded, why);
+  return last;
+}
+
+CompileOptions TracerImpl::compile(const Recorded& recorded) {
+  const TimelineScope timed(devices.timeline().get(), TimelineEvent::Kind::compile, "compile");
   const Stopwatch compiling;
   if (!mesh) mesh = default_mesh();
   if (!mesh) mesh = Mesh::line(1);
   CompileOptions compile;
   detail::together(devices, [&] {
-    compile = compile_options(bound);
-    last = known.get(traced, *mesh, compile);
+    compile = compile_options(recorded.bound);
+    last = known.get(recorded.graph, *mesh, compile);
   });
   counters.hits += known.last_was_known() ? 1 : 0;
   counters.kept = static_cast<std::int64_t>(known.size());
   counters.dropped = known.dropped();
   seconds.compile = compiling.seconds();
-  compile_scope.reset();
+  return compile;
+}
+
+void TracerImpl::run(const Recorded& recorded) {
+  const States &bound = recorded.bound, &made = recorded.made;
+  for (const std::shared_ptr<State>& state : bound) {
+    if (!state->is_abstract) continue;
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("run a step: found the abstract tensor \"{}\" : {}, needed tensors with "
+                    "values (plan() takes abstract ones)",
+                    state->label, to_string(state->type)));
+  }
+  const CompileOptions compile = this->compile(recorded);
   const Stopwatch running;
   std::vector<ShardedArray> outputs;
   std::vector<std::optional<ShardedArray>> arrays(bound.size());
@@ -290,8 +320,8 @@ void TracerImpl::upload(const States& bound, const Executable& found, const Comp
   }
 }
 
-void TracerImpl::give_back(const Graph& traced, const States& bound,
-                           const States& made) const noexcept {
+void TracerImpl::give_back(const Recorded& recorded, const char* why) const noexcept {
+  const States &bound = recorded.bound, &made = recorded.made;
   try {
     std::vector<bool> is_replaced;  // a weight that nothing else holds
     for (const std::shared_ptr<State>& state : bound) {
@@ -300,15 +330,15 @@ void TracerImpl::give_back(const Graph& traced, const States& bound,
       is_replaced.push_back(is_weight && state.use_count() == 1);
     }
     for (const std::shared_ptr<State>& state : made) {
-      const std::int64_t old = replaced_input(traced, state->node, is_replaced);
+      const std::int64_t old = replaced_input(*recorded.graph, state->node, is_replaced);
       state->node = -1;
       if (old < 0) {
-        state->lost = "has no value: the step that it was recorded in failed";
+        state->lost = why;
         continue;
       }
       is_replaced[as_size(old)] = false;
       State& before = *bound[as_size(old)];
-      if (before.has_value()) {
+      if (before.may_be_input()) {
         take_value(*state, before);
       } else {
         state->lost = fmt::format(
@@ -357,6 +387,26 @@ Tensor Tracer::tensor(ShardedArray array, std::string_view label, MemoryKind kin
   if (impl_->mesh && array.sharding().mesh() == *impl_->mesh) state->mark = array.sharding().spec();
   state->array = std::move(array);
   return Tensor(std::move(state));
+}
+
+Tensor Tracer::abstract_tensor(const TensorType& type, std::string_view label, MemoryKind kind) {
+  num_bytes(type.shape, size_bytes(type.dtype));  // throws if nothing has as many
+  auto state = std::make_shared<Tensor::State>();
+  state->tracer = impl_;
+  state->type = type;
+  state->label = label;
+  state->kind = kind;
+  state->is_abstract = true;
+  return Tensor(std::move(state));
+}
+
+std::shared_ptr<const Executable> Tracer::plan() {
+  try {
+    return impl_->plan();
+  } catch (...) {
+    impl_->forget();
+    throw;
+  }
 }
 
 void Tracer::mark_step() {

@@ -96,6 +96,21 @@ class Tracer {
   }
   Tensor tensor(ShardedArray array, std::string_view label, MemoryKind kind = MemoryKind::array);
 
+  /// A tensor of a type, without a value and without memory: for plan() (jax.ShapeDtypeStruct). A
+  /// step that uses it cannot run. Throws as tensor().
+  Tensor abstract_tensor(const TensorType& type, std::string_view label,
+                         MemoryKind kind = MemoryKind::array);
+
+  /// What mark_step() would run, compiled: memory and traffic of each device, to the byte, before
+  /// anything is there. Nothing runs and no tensor moves. What has been recorded is then forgotten:
+  /// it has no values, but tensors that were to replace weights are these weights, so that the same
+  /// step can be recorded again. Throws what compiling throws.
+  ///
+  ///   Tensor w = tracer.abstract_tensor({DType::f32, {50304, 4096}}, "w", MemoryKind::parameter);
+  ///   ...
+  ///   tracer.plan()->memory(0).peak_bytes;
+  std::shared_ptr<const Executable> plan();
+
   /// Runs what has been recorded since the last step. All tensors that were recorded and are still
   /// held get their values. Tensors on the host that are marked go to the devices, cut as they are
   /// marked, even if no operation uses them. Throws what compiling and running throw. Then the
@@ -121,7 +136,8 @@ class Tracer {
   TracerCounters counters() const;
   StepSeconds last_seconds() const;
 
-  /// The executable of the last step; null before the first. Valid until the next mark_step().
+  /// The executable of the last step that was run or planned; null before the first. Valid until
+  /// the next mark_step().
   const Executable* last() const;
 
   /// Why the last step that had to be compiled was not known: "found %3 = .. : f32[32, 784], had %3

@@ -36,7 +36,7 @@ std::vector<Weight> weights(const Sizes& sizes, const Recipe& recipe) {
   const std::int64_t d = sizes.width;
   constexpr double kDeviation = 0.02;
   std::vector<Weight> all;
-  all.push_back({"embed", {kVocabulary, d}, kDeviation});
+  all.push_back({"embed", {sizes.vocabulary, d}, kDeviation});
   all.push_back({"pos", {sizes.context, d}, kDeviation});
   for (std::int64_t i = 0; i < sizes.layers; ++i) {
     const auto add = [&](const char* name, const Shape& shape, double deviation, double value = 0) {
@@ -55,7 +55,7 @@ std::vector<Weight> weights(const Sizes& sizes, const Recipe& recipe) {
   }
   all.push_back({"gf", {d}, 0, 1});
   if (recipe.norm == Norm::layer) all.push_back({"cf", {d}, 0});
-  all.push_back({"head", {d, kVocabulary}, kDeviation});
+  all.push_back({"head", {d, sizes.vocabulary}, kDeviation});
   return all;
 }
 

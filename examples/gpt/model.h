@@ -10,10 +10,9 @@
 
 namespace gpt {
 
-inline constexpr std::int64_t kVocabulary = 256;  // bytes
-
 struct Sizes {
   std::int64_t layers = 4, width = 128, heads = 4, context = 128, batch = 16;
+  std::int64_t vocabulary = 256;  ///< tokens are bytes
 };
 
 enum class Activation { gelu, gelu_erf, silu };

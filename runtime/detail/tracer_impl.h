@@ -35,7 +35,10 @@ struct Tensor::State {
 
   std::string lost = {};  ///< why it has no value and will get none
 
+  bool is_abstract = false;  ///< it has a type and never a value
+
   bool has_value() const { return array.has_value() || on_host; }
+  bool may_be_input() const { return has_value() || is_abstract; }
 };
 
 /// What a tracer and its tensors share.
@@ -111,8 +114,18 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
   /// Runs what has been recorded, and places tensors that are only marked.
   void run();
 
+  /// Compiles what has been recorded; it is forgotten, and not run.
+  std::shared_ptr<const Executable> plan();
+
  private:
-  void run(const std::shared_ptr<Graph>& traced, const States& bound, const States& made);
+  /// What has been recorded, which is then forgotten.
+  struct Recorded {
+    std::shared_ptr<Graph> graph;
+    States bound, made;
+  };
+  Recorded take_recorded();
+  CompileOptions compile(const Recorded& recorded);  ///< into `last`
+  void run(const Recorded& recorded);
   CompileOptions compile_options(const States& bound) const;
 
   /// Takes tensors that are marked, and not among `bound`, to the devices as they are marked.
@@ -125,8 +138,9 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
   void upload(const States& bound, const Executable& found, const CompileOptions& compile,
               std::vector<std::optional<ShardedArray>>& arrays);
 
-  /// After a failure: gives the tensors that were to replace weights the weights' values.
-  void give_back(const Graph& traced, const States& bound, const States& made) const noexcept;
+  /// Of a step that did not run, as `why` says: gives the tensors that were to replace weights the
+  /// weights' values.
+  void give_back(const Recorded& recorded, const char* why) const noexcept;
 
  public:
   Devices& devices;

@@ -1,0 +1,155 @@
+// What would training need? Plans one step of GPTs of 124 million to 4 billion parameters, under
+// four ways to cut them and with or without recomputation, and prints the memory of the fullest
+// device. Nothing of a model is allocated.
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "shardwise/shard/error.h"
+#include "study.h"
+
+namespace {
+
+using namespace shardwise;  // an example reads better without prefixes
+using namespace memory_report;
+using Json = nlohmann::ordered_json;
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+struct Options {
+  std::int64_t devices = 16, batch = 16;
+  double limit_gib = 32;
+  std::string svg;
+  bool json = false, check = false;
+};
+
+struct Row {
+  Model model;
+  Layout layout;
+  bool recomputes;
+  Planned planned;
+};
+
+std::vector<Row> plan_all(const Options& options) {
+  const bool shows_progress = ::isatty(STDERR_FILENO) == 1;
+  std::vector<Row> rows;
+  for (Model model : models()) {
+    model.sizes.batch = options.batch;
+    for (const Layout& layout : layouts(options.devices)) {
+      for (const bool recomputes : {false, true}) {
+        if (shows_progress) {
+          fmt::print(stderr, "\r\x1b[Kplanning {} {}{}", model.name, layout.name,
+                     recomputes ? ", recomputed" : "");
+        }
+        const auto recompute = recomputes ? gpt::Recompute::all : gpt::Recompute::none;
+        rows.push_back({model, layout, recomputes, plan(model.sizes, layout, recompute)});
+      }
+    }
+  }
+  if (shows_progress) fmt::print(stderr, "\r\x1b[K");
+  return rows;
+}
+
+void print_table(const Options& options, const std::vector<Row>& rows) {
+  fmt::print(
+      "One training step in f32 with AdamW, batch {} of 1,024 tokens, on {} devices. Planned, not "
+      "run.\n",
+      options.batch, options.devices);
+  fmt::print("{:<6} {:<11} {:<17} {:>12} {:>15} {:>13} {:>9}\n", "model", "cut", "mesh", "peak GiB",
+             "recomputed GiB", "sent GiB", "plan ms");
+  for (std::size_t i = 0; i + 1 < rows.size(); i += 2) {
+    const Row &kept = rows[i], &again = rows[i + 1];
+    const auto shown = [&](const Planned& planned) {
+      const double gib = static_cast<double>(planned.peak_bytes) / kGiB;
+      return fmt::format("{:.2f}{}", gib, gib <= options.limit_gib ? " " : "!");
+    };
+    fmt::print("{:<6} {:<11} {:<17} {:>12} {:>15} {:>13.2f} {:>9.0f}\n", kept.model.name,
+               kept.layout.name, kept.layout.mesh, shown(kept.planned), shown(again.planned),
+               kept.planned.wire_bytes / kGiB, 1e3 * kept.planned.seconds);
+  }
+  fmt::print("! is more than {:g} GiB\n", options.limit_gib);
+}
+
+Json to_json(const std::vector<Row>& rows) {
+  Json all = Json::array();
+  for (const Row& row : rows) {
+    all.push_back({{"model", row.model.name},
+                   {"parameters", parameters(row.model.sizes)},
+                   {"cut", row.layout.name},
+                   {"mesh", row.layout.mesh},
+                   {"recomputes", row.recomputes},
+                   {"planned_peak_bytes", row.planned.peak_bytes},
+                   {"planned_wire_bytes", row.planned.wire_bytes},
+                   {"plan_seconds", row.planned.seconds}});
+  }
+  return all;
+}
+
+void write_chart(const Options& options, const std::vector<Row>& rows) {
+  std::vector<Bar> bars;
+  for (const Row& row : rows) {
+    bars.push_back({row.model.name, row.layout.name + (row.recomputes ? ", recomputed" : ""),
+                    static_cast<double>(row.planned.peak_bytes) / kGiB});
+  }
+  std::ofstream file(options.svg);
+  file << bar_chart("Peak memory of the fullest device, one GPT training step in f32 (planned)",
+                    "GiB", bars, options.limit_gib);
+  if (!file.flush()) throw Error(ErrorCode::io, "write \"" + options.svg + "\": failed");
+}
+
+/// Runs a small model under each layout. Whether all peaks are those that were planned.
+bool check(const Options& options) {
+  const gpt::Sizes small{.layers = 2, .width = 64, .heads = 4, .context = 64, .batch = 16};
+  bool all_equal = true;
+  for (const Layout& layout : layouts(std::min<std::int64_t>(options.devices, 8))) {
+    for (const auto recompute : {gpt::Recompute::none, gpt::Recompute::all}) {
+      const std::size_t planned = plan(small, layout, recompute).peak_bytes;
+      const std::size_t measured = measured_peak(small, layout, recompute);
+      fmt::print("{:<11} {:<17} planned {} bytes, measured {}\n", layout.name, layout.mesh, planned,
+                 measured);
+      all_equal = all_equal && planned == measured;
+    }
+  }
+  return all_equal;
+}
+
+}  // namespace
+
+// What CLI11 throws while options are declared is a mistake in this file.
+// NOLINTNEXTLINE(bugprone-exception-escape)
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app{"Plans training steps of GPTs of four sizes and prints what memory they need"};
+  app.option_defaults()->always_capture_default();
+  app.add_option("--devices", options.devices, "Devices of the mesh")->check(CLI::Range(1, 4096));
+  app.add_option("--batch", options.batch, "Sequences of 1,024 tokens in a step")
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--limit", options.limit_gib, "GiB of one device: what needs more is marked")
+      ->check(CLI::Range(0.0, 1e6));
+  app.add_option("--svg", options.svg, "Draw the peaks into this file");
+  app.add_flag("--json", options.json, "Print one JSON array, a row a plan");
+  app.add_flag("--check", options.check,
+               "Run a small model instead, and compare what was planned with what was measured");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    if (options.check) return check(options) ? 0 : 1;
+    const std::vector<Row> rows = plan_all(options);
+    if (options.json) {
+      fmt::print("{}\n", to_json(rows).dump());
+    } else {
+      print_table(options, rows);
+    }
+    if (!options.svg.empty()) write_chart(options, rows);
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "memory_report: {}\n", error.what());
+    return 3;
+  }
+}

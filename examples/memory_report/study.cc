@@ -1,0 +1,136 @@
+#include "study.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "plan.h"
+#include "shardwise/runtime/nn/init.h"
+#include "shardwise/runtime/nn/optimizers.h"
+#include "shardwise/runtime/tracer.h"
+
+namespace memory_report {
+
+using namespace shardwise;
+
+namespace {
+
+using MakeTensor =
+    std::function<Tensor(const TensorType& type, const std::string& name, MemoryKind kind)>;
+
+/// Records a step. The tensors that it replaces are held by `held`, as a training loop holds them.
+Tensor record_step(Tracer& tracer, const gpt::Sizes& sizes, const gpt::Plan& plan,
+                   gpt::Recompute recompute, const MakeTensor& make, std::vector<Tensor>& held) {
+  const gpt::Recipe recipe{.recompute = recompute};
+  const auto marked = [&](const std::string& name, const Shape& shape, MemoryKind kind) {
+    Tensor tensor = make({DType::f32, shape}, name, kind);
+    mark_sharding(tensor, plan.weight(name, shape));
+    return tensor;
+  };
+  std::vector<Tensor> weights, first, second;
+  std::map<std::string, Tensor> by_name;
+  for (const gpt::Weight& weight : gpt::weights(sizes, recipe)) {
+    weights.push_back(marked(weight.name, weight.shape, MemoryKind::parameter));
+    first.push_back(marked(weight.name, weight.shape, MemoryKind::optimizer));
+    second.push_back(marked(weight.name, weight.shape, MemoryKind::optimizer));
+    by_name.emplace(weight.name, weights.back());
+  }
+  AdamWState<Tensor> state{std::move(first), std::move(second),
+                           marked("steps", {}, MemoryKind::optimizer)};
+  const TensorType ids{DType::i32, {sizes.batch, sizes.context}};
+  Tensor tokens = make(ids, "tokens", MemoryKind::loader);
+  Tensor targets = make(ids, "targets", MemoryKind::loader);
+  for (Tensor* const input : {&tokens, &targets}) mark_sharding(*input, plan.batch());
+  Tensor loss = gpt::loss(tracer, sizes, recipe, by_name, state.steps, tokens, targets);
+  by_name.clear();
+  adamw(weights, state, grad(loss, weights), 1e-4);
+  held = std::move(weights);
+  for (std::vector<Tensor>* const moments : {&state.first, &state.second}) {
+    held.insert(held.end(), moments->begin(), moments->end());
+  }
+  held.push_back(state.steps);
+  return loss;
+}
+
+}  // namespace
+
+std::vector<Model> models() {
+  const auto sizes = [](std::int64_t layers, std::int64_t width, std::int64_t heads) {
+    return gpt::Sizes{.layers = layers,
+                      .width = width,
+                      .heads = heads,
+                      .context = 1024,
+                      .batch = 16,
+                      .vocabulary = 50'304};
+  };
+  return {{"124M", sizes(12, 768, 12)},
+          {"355M", sizes(24, 1024, 16)},
+          {"1.3B", sizes(24, 2048, 16)},
+          {"4B", sizes(32, 3072, 32)}};
+}
+
+double parameters(const gpt::Sizes& sizes) {
+  double count = 0;
+  for (const gpt::Weight& weight : gpt::weights(sizes)) {
+    count += static_cast<double>(num_elements(weight.shape));
+  }
+  return count;
+}
+
+std::vector<Layout> layouts(std::int64_t devices) {
+  std::int64_t model = 1;  // a square, or twice as long
+  while (4 * model * model <= devices && devices % (2 * model) == 0) model *= 2;
+  const std::string both = fmt::format("data={},model={}", devices / model, model);
+  return {{"replicated", fmt::format("data={}", devices), "data"},
+          {"FSDP", fmt::format("fsdp={}", devices), "fsdp"},
+          {"tensor", both, "tensor"},
+          {"2-d", both, "2d"}};
+}
+
+Planned plan(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute) {
+  const Mesh mesh = Mesh::parse(layout.mesh);
+  Devices devices(mesh.size());
+  Tracer tracer(devices, {.mesh = mesh});
+  std::vector<Tensor> held;
+  const Tensor loss = record_step(
+      tracer, sizes, gpt::Plan(layout.plan, mesh), recompute,
+      [&](const TensorType& type, const std::string& name, MemoryKind kind) {
+        return tracer.abstract_tensor(type, name, kind);
+      },
+      held);
+  const std::shared_ptr<const Executable> step = tracer.plan();
+  Planned planned;
+  for (std::int64_t p = 0; p < mesh.size(); ++p) {
+    planned.peak_bytes = std::max(planned.peak_bytes, step->memory(p).peak_bytes);
+  }
+  for (const CollectiveTotal& total : step->collectives()) {
+    planned.wire_bytes += static_cast<double>(total.wire_bytes);
+  }
+  planned.seconds = tracer.last_seconds().trace + tracer.last_seconds().compile;
+  return planned;
+}
+
+std::size_t measured_peak(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute) {
+  const Mesh mesh = Mesh::parse(layout.mesh);
+  Devices devices(mesh.size());
+  Tracer tracer(devices, {.mesh = mesh});
+  std::vector<Tensor> held;
+  const Tensor loss = record_step(
+      tracer, sizes, gpt::Plan(layout.plan, mesh), recompute,
+      [&](const TensorType& type, const std::string& name, MemoryKind kind) {
+        return full(tracer, type, 0, name, kind);
+      },
+      held);
+  tracer.mark_step();
+  std::size_t peak = 0;
+  for (const DeviceId id : devices.addressable()) {
+    peak = std::max(peak, devices.at(id).memory().peak_bytes);
+  }
+  return peak;
+}
+
+}  // namespace memory_report

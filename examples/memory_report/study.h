@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model.h"
+
+// The studies of "PyTorch/XLA SPMD: Scale Up Model Training and Serving with Automatic
+// Parallelization" (the scalability part), planned instead of run: nothing of a model is allocated.
+
+namespace memory_report {
+
+/// A GPT of one of the sizes of the study.
+struct Model {
+  std::string name;
+  gpt::Sizes sizes;
+};
+
+/// From 124 million to 4 billion parameters, of a context of 1,024.
+std::vector<Model> models();
+
+double parameters(const gpt::Sizes& sizes);
+
+/// One training step (loss, gradients, AdamW), planned.
+struct Planned {
+  std::size_t peak_bytes = 0;  ///< of the device that needs most
+  double wire_bytes = 0;       ///< that one device sends
+  double seconds = 0;          ///< to trace and plan
+};
+
+/// How the weights are cut, on which mesh: see gpt::Plan.
+struct Layout {
+  std::string name, mesh, plan;
+};
+
+/// Replicated, FSDP, tensor and 2-d, on as many devices.
+std::vector<Layout> layouts(std::int64_t devices);
+
+Planned plan(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute);
+
+/// The same step run, with zeros for weights: the peak that each device counted.
+std::size_t measured_peak(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute);
+
+/// One bar of a chart.
+struct Bar {
+  std::string group, series;
+  double value;
+};
+
+/// A bar chart, as SVG: one XML document that refers to nothing outside. Bars of one group stand
+/// side by side; `limit` is a line across.
+std::string bar_chart(std::string_view title, std::string_view unit, const std::vector<Bar>& bars,
+                      double limit);
+
+}  // namespace memory_report
