@@ -21,13 +21,17 @@ ParityStats write_parity(const fs::path& directory, const ParityOptions& options
   detail::check_parity_blocks(what, options.blocks);
   const auto file_system = options.file_system ? options.file_system : posix_file_system();
   const detail::Pin pin(*file_system, directory);
+  detail::ParityWriting writing{
+      .blocks = options.blocks, .threads = options.threads, .progress = options.progress};
+  if (options.writer) {
+    writing.is_mine = [&](const detail::FileEntry& file) { return file.writer == *options.writer; };
+    return detail::write_parity_files(*file_system, directory, writing);
+  }
   detail::Replacer(*file_system, detail::real_directory(directory)).remove_leftovers();
   const VerifyReport report = verify_checkpoint(directory, {.threads = options.threads,
                                                             .pin = false,
                                                             .progress = options.progress,
                                                             .file_system = file_system});
-  detail::ParityWriting writing{
-      .blocks = options.blocks, .threads = options.threads, .progress = options.progress};
   for (const auto* list : {&report.damage, &report.unread}) {
     for (const Damage& damage : *list) {
       if (damage.file.ends_with(detail::kParitySuffix)) {

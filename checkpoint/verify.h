@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -122,6 +123,11 @@ struct ParityOptions {
   /// How many blocks of 1 MiB of each shard file may be lost or damaged, at any place; 1 to
   /// 127. The parity of a file has as many blocks for each 255 - `blocks` of its own, or fewer.
   int blocks = 2;
+
+  /// Writes the parity of the shard files of this writer alone (a process of the job, by its
+  /// number), and of what they link; nothing is verified: it is for the process that has just
+  /// written them. Unset: of all files.
+  std::optional<int> writer = std::nullopt;
 
   int threads = 0;                      ///< 0: as many as the machine has cores
   ProgressFunction progress = nullptr;  ///< of the verification, then of what is read for parity

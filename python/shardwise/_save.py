@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from . import _core, _objects
-from ._errors import InvalidArgument
+from ._errors import Error, InvalidArgument
 from ._nested import encoded_kinds, encoded_path, names_of
 from ._paths import Path, local
 from ._progress import Progress, function_of
@@ -48,7 +48,7 @@ class SaveStats:
     chunks: int
     seconds: float  #: until it was committed
     skipped: bool = False  #: nothing was written: existing="skip" found it there, or a save was under way
-    cleanup_error: str = ""  #: why older checkpoints could not be removed after the commit; tried again next time
+    cleanup_error: str = ""  #: what could not be done after the commit: parity, or the removal of older steps, which is tried again
     parity_bytes: int = 0  #: of its parity files: CheckpointManager(parity_blocks=...)
     unchanged_bytes: int = 0  #: of the logical bytes, those of chunks that had not changed and were not written again
 
@@ -131,7 +131,7 @@ def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Cod
 
 
 def write(path: Path, plan: Plan, *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail", threads: int = 0,
-          memory: int = MEMORY, progress: Progress = None, find_earlier: FindEarlier = no_step) -> SaveStats:
+          memory: int = MEMORY, progress: Progress = None, find_earlier: FindEarlier = no_step, parity_blocks: int = 0) -> SaveStats:
     """Saves by this process alone."""
     user_json = _objects.plain_json({} if user is None else user, "user")
     document = plan.document()
@@ -147,7 +147,34 @@ def write(path: Path, plan: Plan, *, user: Any = None, codec: Codec = "zstd", ex
         attempt.abandon()
         raise
     log.info("saved %s: %.1f MiB in %.2f s", stats.path, stats.file_bytes / 2**20, stats.seconds)
+    _protect(Call(), stats, parity_blocks, 0, threads)
     return stats
+
+
+def _protect(call: Call, stats: SaveStats, blocks: int, rank: int, threads: int) -> None:
+    """Writes parity: each rank that of its shard files. What goes wrong is not the save's, which is committed; it is told
+    on all ranks."""
+    if blocks == 0:
+        return
+
+    def work() -> bytes:
+        try:
+            _, _, _, parity_bytes, _, _ = _core.write_parity(stats.path, blocks, threads, writer=rank)
+            return json.dumps([parity_bytes, ""]).encode()
+        except Error as error:
+            return json.dumps([0, str(error)]).encode()
+
+    def merge(said: list[bytes]) -> bytes:
+        rows = [json.loads(text) for text in said]
+        wrong = [f"rank {number}: {text}" if len(rows) > 1 else text for number, (_, text) in enumerate(rows) if text]
+        return json.dumps([sum(size for size, _ in rows), "; ".join(wrong)]).encode()
+
+    try:
+        stats.parity_bytes, stats.cleanup_error = json.loads(call.agree(work, merge))
+    except Error as error:  # another rank has not come
+        stats.cleanup_error = str(error)
+    if stats.cleanup_error:
+        log.warning("after the save of %s: %s", stats.path, stats.cleanup_error)
 
 
 def _skipped(path: str) -> SaveStats:
@@ -167,16 +194,17 @@ def call_of(group: Group, path: str, *, user: Any, codec: str, existing: str, de
 
 def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequence[int], *, user: Any = None,
                    codec: Codec = "zstd", existing: Existing = "fail", threads: int = 0, memory: int = MEMORY,
-                   progress: Progress = None, find_earlier: FindEarlier = no_step) -> SaveStats:
+                   progress: Progress = None, find_earlier: FindEarlier = no_step, parity_blocks: int = 0) -> SaveStats:
     """Saves by all processes of a group: rank r stands for the devices [starts[r], starts[r + 1]).
 
     Two steps of the call, each of which ends the same for all ranks: rank 0 makes the attempt; each writes its shard file
     and rank 0 publishes. What fails on one rank is raised on all, and then nothing is committed. A progress function is
-    told of what its rank writes; a bar is shown by rank 0. find_earlier: called on rank 0, for all.
+    told of what its rank writes; a bar is shown by rank 0. find_earlier: called on rank 0, for all. parity_blocks: one
+    more step, in which each writes the parity of its shard file.
     """
     if group.size == 1:
         return write(path, plan, user=user, codec=codec, existing=existing, threads=threads, memory=memory,
-                     progress=progress, find_earlier=find_earlier)
+                     progress=progress, find_earlier=find_earlier, parity_blocks=parity_blocks)
     user_json = _objects.plain_json({} if user is None else user, "user")
     whole: list[Plan] = []
     attempts: list[_core.Attempt] = []
@@ -213,6 +241,7 @@ def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequ
     if group.rank == 0:
         log.info("saved %s by %d processes: %.1f MiB in %.2f s", stats.path, group.size, stats.file_bytes / 2**20,
                  stats.seconds)
+    _protect(call, stats, parity_blocks, group.rank, threads)
     return stats
 
 

@@ -1,5 +1,6 @@
 #include "shardwise/checkpoint/verify.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,9 +54,11 @@ Findings repair(const std::string& path, const std::vector<std::string>& sources
 }
 
 /// As ParityStats of _verify.py has it.
-Findings protect(const std::string& path, int blocks, int threads, nb::object progress) {
+Findings protect(const std::string& path, int blocks, int threads, nb::object progress,
+                 std::optional<int> writer) {
   Work work(std::move(progress));
-  const ParityOptions options{.blocks = blocks, .threads = threads, .progress = work.progress()};
+  const ParityOptions options{
+      .blocks = blocks, .writer = writer, .threads = threads, .progress = work.progress()};
   const ParityStats stats = work.run([&] { return write_parity(path, options); });
   return nb::make_tuple(stats.files, stats.written, stats.file_bytes, stats.parity_bytes,
                         stats.encoded_bytes, stats.seconds);
@@ -74,7 +77,7 @@ void bind_verify(nb::module_& module) {
   module.def("repair", &repair, nb::arg("path"), nb::arg("sources"), nb::arg("threads") = 0,
              nb::arg("progress") = nb::none());
   module.def("write_parity", &protect, nb::arg("path"), nb::arg("blocks"), nb::arg("threads") = 0,
-             nb::arg("progress") = nb::none());
+             nb::arg("progress") = nb::none(), nb::arg("writer") = nb::none());
   module.def("remove_parity", &unprotect, nb::arg("path"));
 }
 

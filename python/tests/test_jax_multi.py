@@ -145,6 +145,35 @@ def test_which_save_is_replaced_is_process_0s_to_say(tmp_path):
     assert first == second and first[-1] == 14 and len(first) <= 3
 
 
+def with_parity(rank: int, size: int, port: int, root: str) -> list[Any]:
+    start(rank, size, port)
+    sharding = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
+    with swj.CheckpointManager(root, options=swj.CheckpointManagerOptions(parity_blocks=2, deadline=60)) as m:
+        for step in (1, 2):
+            assert m.save(step, {"w": placed(np.full((64, 1000), step, "f4"), sharding)})
+    with swj.CheckpointManager(root, options=swj.CheckpointManagerOptions(parity_blocks=2 + rank, deadline=60)) as m:
+        m.save(3, {"w": placed(np.full((64, 1000), 3, "f4"), sharding)})
+        with pytest.raises(sw.Error, match="parity_blocks"):
+            m.wait_until_finished()
+        return m.all_steps()
+
+
+def test_each_process_writes_the_parity_of_its_file(tmp_path):
+    assert run_ranks(with_parity, 2, free_port(), str(tmp_path)) == [[1, 2], [1, 2]]
+    path = tmp_path / "step-00000002"
+    report = sw.verify(path)
+    assert report.ok and (report.parity_files, report.parity_blocks) == (2, 2)
+    good = {file.name: file.read_bytes() for file in path.iterdir()}
+    for file in path.glob("shards-*.h5"):
+        data = bytearray(file.read_bytes())
+        data[4096] ^= 1
+        file.write_bytes(data)
+    assert not sw.verify(path) and sw.repair(path)
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == good
+    with pytest.raises(sw.InvalidArgument, match="found -1 parity blocks, needed are 1 to 127"):
+        swj.CheckpointManager(tmp_path, options=swj.CheckpointManagerOptions(parity_blocks=-1))
+
+
 def one_dies(rank: int, size: int, port: int, root: str) -> list[Any]:
     start(rank, size, port)
     sharding = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))

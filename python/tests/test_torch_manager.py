@@ -222,3 +222,56 @@ def frozen_ranks(rank, size, port, folder):
 def test_frozen_weights_are_not_written_again(tmp_path):
     run_ranks(frozen_ranks, 2, free_port(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
+
+
+def with_parity(rank, size, port, folder):
+    mesh = begin(rank, size, port)
+    frozen = torch.from_numpy(np.random.default_rng(1).random(1 << 18))
+
+    def state(step):
+        return {"frozen": frozen, "w": cut(mesh, step)}
+
+    with swt.CheckpointManager(folder, parity_blocks=2, deadline=60) as manager:
+        said = [manager.save(1, state(1)), manager.save_async(2, state(2)).result()]
+        write = sw._core.write_parity
+        if rank == 1:
+            def full(*args, **named):
+                raise sw.IOFailed("create: No space left on device")
+
+            sw._core.write_parity = full
+        said.append(manager.save(3, state(3)))
+        sw._core.write_parity = write
+    with swt.CheckpointManager(folder, parity_blocks=rank, deadline=60) as manager:
+        with pytest.raises(sw.Error, match="parity_blocks"):
+            manager.save(4, state(4))
+        return [(stats.parity_bytes, stats.cleanup_error) for stats in said], manager.steps()
+
+
+def test_each_rank_writes_the_parity_of_its_file(tmp_path):
+    first, second = run_ranks(with_parity, 2, free_port(), str(tmp_path))
+    assert first == second
+    said, steps = first
+    assert steps == [1, 2, 3] and all(size > 0 and problem == "" for size, problem in said[:2])
+    assert said[2][0] > 0 and said[2][1] == "rank 1: create: No space left on device"
+    for step in (1, 2):
+        path = tmp_path / f"step-{step:08d}"
+        names = {file.name for file in path.iterdir() if file.name.endswith(".parity")}
+        assert {f"shards-{writer:05d}-of-00002.h5.parity" for writer in range(2)} <= names
+        report = sw.verify(path)
+        assert report.ok and report.parity_blocks == 2 and report.parity_files == len(names)
+    path = tmp_path / "step-00000002"
+    good = {file.name: file.read_bytes() for file in path.iterdir()}
+    for writer in range(2):
+        damage(path, writer, 2)
+    assert not sw.verify(path) and sw.repair(path)
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == good
+    names = {file.name for file in (tmp_path / "step-00000003").iterdir()}
+    assert "shards-00000-of-00002.h5.parity" in names and "shards-00001-of-00002.h5.parity" not in names
+
+
+def test_parity_of_one_process(tmp_path):
+    with swt.CheckpointManager(tmp_path, parity_blocks=1) as manager:
+        assert manager.save(1, {"w": torch.zeros(1000)}).parity_bytes > 0
+    assert sw.verify(tmp_path / "step-00000001").parity_blocks == 1
+    with pytest.raises(sw.InvalidArgument, match="found 128 parity blocks, needed are 1 to 127"):
+        swt.CheckpointManager(tmp_path, parity_blocks=128)

@@ -430,6 +430,19 @@ TEST_F(Parity, IsWrittenByTheManagerIfItIsAskedTo) {
               HasSubstr(": found 128 parity blocks, needed are 1 to 127"));
 }
 
+TEST_F(Parity, IsWrittenByEachWriterForItsFiles) {
+  CheckpointManager manager(root_, {});
+  const fs::path step = manager.save(2, sources_of(model(2)), {.writers = 2}).directory;
+  for (const int writer : {0, 1}) {
+    const ParityStats stats = write_parity(step, {.blocks = 1, .writer = writer});
+    EXPECT_EQ(stats.files, 1);
+    EXPECT_EQ(stats.written, 1);
+    EXPECT_EQ(verify_checkpoint(step).parity_files, writer + 1);
+  }
+  EXPECT_EQ(write_parity(step, {.blocks = 1, .writer = 2}).files, 0);
+  EXPECT_TRUE(verify_checkpoint(step).ok());
+}
+
 TEST_F(Parity, ThatCannotBeWrittenFailsNoSave) {
   const auto files =
       std::make_shared<HookedFileSystem>([&](std::string_view operation, const fs::path& path) {

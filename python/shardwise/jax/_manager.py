@@ -62,7 +62,8 @@ class CheckpointManager(ManagerContext):
         # For saves, which begin on the thread that calls; for what follows them, on theirs; for all other calls.
         self._saves, self._cleanups, self._calls = (from_jax().duplicate() for _ in range(3))
         self._steps = Steps(self._root, create=self._options.create and not self._options.read_only,
-                            collect_garbage=self._saves.rank == 0 and not self._options.read_only)
+                            collect_garbage=self._saves.rank == 0 and not self._options.read_only,
+                            parity_blocks=self._options.parity_blocks)
         # The same on all processes at each call, which what is on the disk is not while a save is under way.
         self._known: dict[int, policies.StepInfo] | None = None
         self._queue = SaveQueue(self._options.when_busy, True, self._ended)
@@ -145,6 +146,7 @@ class CheckpointManager(ManagerContext):
             codec=self._options.codec,
             threads=self._options.threads, memory=self._options.memory, deadline=self._options.deadline,
             find_earlier=(lambda: self._steps.newest_but(step)) if self._options.increments else no_step,
+            parity_blocks=self._options.parity_blocks,
             extra={"metrics": _numbers(plain), "jax": {"time": now, "items": kinds, "metrics": _objects.encode(plain)}})
         pending = prepared.start(step, lambda progress: self._write(step, prepared.write, progress))
         self._queue.add(pending, wait)
@@ -184,11 +186,12 @@ class CheckpointManager(ManagerContext):
             said = self._cleanups.agree(
                 lambda: b"", lambda _: json.dumps(self._steps.retire(self._preservation, step)).encode(),
                 self._options.deadline, f"remove what step {step} supersedes")
-            self._retired[step], stats.cleanup_error = json.loads(said)
+            self._retired[step], problem = json.loads(said)
         except Error as error:  # the step is saved all the same
-            stats.cleanup_error = str(error)
-        if stats.cleanup_error:
-            log.warning("after the save of step %d: %s", step, stats.cleanup_error)
+            problem = str(error)
+        if problem:
+            log.warning("after the save of step %d: %s", step, problem)
+            stats.cleanup_error = "; ".join(filter(None, (stats.cleanup_error, problem)))
         return stats
 
     def restore(self, step: int | None, items: Any = None, *, args: args_.RestoreArgs | None = None,

@@ -16,7 +16,7 @@ from . import policies
 
 @dataclass
 class CheckpointManagerOptions:
-    """By the names that Orbax has; the last six are ours.
+    """By the names that Orbax has; the last seven are ours.
 
     Saved are multiples of save_interval_steps, save_on_steps, the first step that is offered, and one when the job is
     about to be ended; or what should_save_fn(step, last step or None) says; or save_decision_policy, which goes before
@@ -46,6 +46,9 @@ class CheckpointManagerOptions:
     """Seconds that a process waits for the others."""
     increments: bool = True
     """Chunks that have not changed since the newest step are linked and not written again."""
+    parity_blocks: int = 0
+    """Each step gets parity, as by write_parity(), before its save ends: each process writes that of its shard files. 0:
+    none."""
     when_busy: WhenBusy = "wait"
     """What save() does if a save is under way: "wait" for it; "skip" this one, and return False; or "replace": hold the
     values and save them next, unless another save comes before that and takes its place."""

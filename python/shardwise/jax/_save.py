@@ -74,7 +74,8 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
     held: list[Snapshot] = []
     failed: BaseException | None = None
     path = local(path, "save")
-    call = call_of(group, name or path, user=user, codec=options["codec"], existing=existing, deadline=deadline)
+    call = call_of(group, name or path, user=user, codec=options["codec"], existing=existing, deadline=deadline,
+                   parity_blocks=options.get("parity_blocks", 0))
     try:
         check_choice("existing", existing, ("fail", "replace", "skip"))
         check_codec(options["codec"])

@@ -56,11 +56,11 @@ class Now:
 class Steps:
     """The steps of a root. Thread-safe."""
 
-    def __init__(self, root: str, *, create: bool, collect_garbage: bool) -> None:
+    def __init__(self, root: str, *, create: bool, collect_garbage: bool, parity_blocks: int = 0) -> None:
         if not create and not os.path.isdir(root):
             raise NotFound(f"{root} is not there")
         self.root = root
-        self._manager = _core.Manager(root, collect_garbage=collect_garbage)
+        self._manager = _core.Manager(root, collect_garbage=collect_garbage, parity_blocks=parity_blocks)
         self._infos: dict[tuple[str, int, int], Info] = {}
         self.damaged: set[int] = set()
 

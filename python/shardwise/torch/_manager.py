@@ -93,8 +93,8 @@ class CheckpointManager(ManagerContext):
     def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, keep_interval: float = 0,
                  best: tuple[str, str, int] | None = None, save_every: int = 1, save_interval: float = 0,
                  preemption_signals: Iterable[int] = (), preemption_grace: float = 0, when_busy: WhenBusy = "wait",
-                 codec: Codec = "zstd", increments: bool = True, replicas: str = "check", group: Group | None = None, threads: int = 0,
-                 memory: int = MEMORY, deadline: float = DEADLINE) -> None:
+                 codec: Codec = "zstd", increments: bool = True, parity_blocks: int = 0, replicas: str = "check",
+                 group: Group | None = None, threads: int = 0, memory: int = MEMORY, deadline: float = DEADLINE) -> None:
         """group: of the processes; None: torch.distributed's, if it is initialised. replicas, deadline: save()'s."""
         self.root = os.path.abspath(local(root, "open a folder of steps"))
         check_codec(codec)
@@ -105,11 +105,12 @@ class CheckpointManager(ManagerContext):
         self._saves, self._calls = group.duplicate(), group.duplicate()
         self._best, self._replicas, self._deadline = best, replicas, deadline
         self._codec, self._threads, self._memory, self._increments = codec, threads, memory, increments
+        self._parity_blocks = parity_blocks
         self._manager = core_manager(
             self.root, keep_last=keep_last, keep_every=keep_every, keep_interval=keep_interval, best=best,
             save_every=save_every, save_interval=save_interval, preemption_signals=preemption_signals,
             preemption_grace=preemption_grace, threads=threads, increments=increments,
-            collect_garbage=group.rank == 0)
+            parity_blocks=parity_blocks, collect_garbage=group.rank == 0)
         self._preempted = False
         self._damaged: set[int] = set()  # the job comes to them again
         self._queue = SaveQueue(when_busy, is_shared=group.size > 1)
@@ -255,7 +256,7 @@ class CheckpointManager(ManagerContext):
             return str(whole[-1]) if whole else ""
 
         return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory,
-                "find_earlier": newest if self._increments else no_step}
+                "find_earlier": newest if self._increments else no_step, "parity_blocks": self._parity_blocks}
 
     def _prepare(self, step: int, metrics: Mapping[str, float] | None) -> tuple[str, Managed]:
         """The path of a step that is to be saved, as rank 0 sees it: another rank may see it later."""
@@ -283,7 +284,7 @@ class CheckpointManager(ManagerContext):
             try:
                 self._manager.retire_superseded()
             except Error as error:  # the step is saved all the same
-                stats.cleanup_error = stats.cleanup_error or str(error)
+                stats.cleanup_error = "; ".join(filter(None, (stats.cleanup_error, str(error))))
                 log.warning("after the save of step %d: %s", step, error)
 
         return path, Managed(encoded, watch.begin, watch.progress, after)

@@ -236,7 +236,7 @@ def _check(options: dict[str, Any], replicas: str) -> None:
 
 def _call(group: Group, path: str, user: Any, options: dict[str, Any], deadline: float, replicas: str) -> Call:
     return call_of(group, path, user=user, codec=options["codec"], existing=options["existing"], deadline=deadline,
-                   replicas=replicas)
+                   replicas=replicas, parity_blocks=options.get("parity_blocks", 0))
 
 
 def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
