@@ -8,7 +8,6 @@ the group's store carries. Frames are bytes of bounded length: nothing is unpick
 from __future__ import annotations
 
 import json
-import os
 import queue
 import secrets
 import socket
@@ -19,7 +18,7 @@ from multiprocessing import connection
 
 from . import _core
 from ._errors import IOFailed
-from .group import DEADLINE, Group
+from .group import Group
 
 # What a frame is, its channel, and its number or nothing; then its bytes.
 _HEADER = struct.Struct("<BQQ")
@@ -32,9 +31,8 @@ _HANDSHAKE_SECONDS = 30.0
 Frame = tuple[int, int, int, bytes]
 
 
-def own_address() -> str:
+def own_address(master: str | None) -> str:
     """The address of the interface that leads to the job's master, or by which this host knows itself."""
-    master = os.environ.get("MASTER_ADDR")
     if master:
         try:
             family, _, _, _, there = socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM)[0]
@@ -137,9 +135,8 @@ class Links:
     """The processes of a group, connected. Every rank makes it; `link` is what the core takes. Close it when the core has
     no more use for it."""
 
-    def __init__(self, group: Group, deadline: float = DEADLINE, address: str | None = None) -> None:
-        """address: by which the other processes reach this one; None: own_address()."""
-        address = own_address() if address is None else address
+    def __init__(self, group: Group, deadline: float, address: str) -> None:
+        """address: by which the other processes reach this one."""
         family = socket.getaddrinfo(address, None)[0][0]
         self._listener = socket.create_server((address, 0), family=family, backlog=max(16, group.size))
         self._connections: set[connection.Connection] = set()

@@ -16,6 +16,7 @@ is its path: "params/layers/0/kernel".
 
 from __future__ import annotations
 
+from .._tiers import RestoredTier as RestoredTier
 from . import args as args
 from . import policies as policies
 from ._load import ANY as ANY
@@ -27,3 +28,4 @@ from ._manager import StepMetadata as StepMetadata
 from ._options import CheckpointManagerOptions as CheckpointManagerOptions
 from ._save import save as save
 from ._save import save_async as save_async
+from ._tiers import TieredManager as TieredManager

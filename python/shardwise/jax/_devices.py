@@ -26,6 +26,21 @@ class Numbering:
         """JAX's ids if each process has a range of its own, else (hosts of a TPU pod) as they come, by process."""
         return _numbering(jax.process_count(), tuple(jax.devices()))
 
+    def even(self) -> Numbering:
+        """Of the same devices; each process has a range of the same length, as the core's own groups count."""
+        by_process: dict[int, list[Any]] = {}
+        for device in self.numbers:  # ascending
+            by_process.setdefault(device.process_index, []).append(device)
+        each = max(map(len, by_process.values()))
+        return Numbering(tuple(each * process for process in range(len(self.starts))),
+                         {device: each * process + at for process, of_one in by_process.items() for at, device in enumerate(of_one)})
+
+    def renumbered(self, other: Numbering, mesh: str) -> str:
+        """A mesh of these numbers in those of another numbering."""
+        parsed = Mesh(mesh)
+        numbers = {number: other.numbers[device] for device, number in self.numbers.items()}
+        return str(Mesh(list(parsed.shape.items()), [numbers[device] for device in parsed.devices]))
+
 
 @functools.lru_cache(maxsize=4)
 def _numbering(processes: int, devices: tuple[Any, ...]) -> Numbering:

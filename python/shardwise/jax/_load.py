@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import operator
+from dataclasses import dataclass
 from typing import Any, Callable, Iterator
 
 import jax
@@ -73,6 +74,25 @@ def root_of(checkpoint: Checkpoint) -> Any:
 def restore(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = (), *, strict: bool = True,
             skip_mismatched: bool = False, resize: Resize | None = None) -> Any:
     """The tree below a path of the checkpoint's tree. As load()."""
+    plan = planned(checkpoint, target, prefix, strict=strict, skip_mismatched=skip_mismatched, resize=resize)
+    return plan.build(_read(checkpoint, plan.readings))
+
+
+@dataclass
+class Planned:
+    """A restore of which nothing has been read."""
+
+    readings: dict[str, Reading]
+    build: Callable[[dict[str, Any]], Any]  #: the tree, of what was read
+
+    def boxes(self) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+        """What is going to be read: numbers of tensors, and where each box begins and its shape."""
+        return [(reading.number, begin, shape) for reading in self.readings.values() for begin, shape in reading.boxes]
+
+
+def planned(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = (), *, strict: bool = True,
+            skip_mismatched: bool = False, resize: Resize | None = None) -> Planned:
+    """Raises what does not fit."""
     root = root_of(checkpoint)
     found, node = _tree.find(root, prefix)
     if not found:
@@ -82,9 +102,9 @@ def restore(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = ()
         if resize:
             raise InvalidArgument(f"restore {checkpoint.path}: resize is {resize!r}, needed is a target that has the new shapes")
         names = dict(_tree.leaves_of(node))
-        values = _read(checkpoint, {name: reading_of(checkpoint, name, None, key, resizing) for name, key in names.items()})
-        return _tree.build(node, values.__getitem__)
-    return _Restore(checkpoint, node, prefix, target, skip_mismatched, resizing).run(strict)
+        return Planned({name: reading_of(checkpoint, name, None, key, resizing) for name, key in names.items()},
+                       lambda values: _tree.build(node, values.__getitem__))
+    return _Restore(checkpoint, node, prefix, target, skip_mismatched, resizing).planned(strict)
 
 
 class _Restore:
@@ -98,7 +118,7 @@ class _Restore:
         self._readings: dict[str, Reading] = {}
         self._wrong: list[str] = []
 
-    def run(self, strict: bool) -> Any:
+    def planned(self, strict: bool) -> Planned:
         wanted, treedef = jax.tree_util.tree_flatten_with_path(self._target)
         unflatten: Callable[[list[Any]], Any] = treedef.unflatten  # type: ignore[attr-defined]
         builders: list[Callable[[dict[str, Any]], Any]] = []
@@ -126,8 +146,7 @@ class _Restore:
             few = "; ".join(self._wrong[:50]) + (f"; and {len(self._wrong) - 50} more" if len(self._wrong) > 50 else "")
             raise InvalidArgument(f"restore {self._checkpoint.path}: {len(self._wrong)} of "
                                   f"{len(asked | self._there.keys())} leaves do not fit: {few}")
-        values = _read(self._checkpoint, self._readings)
-        return unflatten([build(values) for build in builders])
+        return Planned(self._readings, lambda values: unflatten([build(values) for build in builders]))
 
     def _has_other_shape(self, name: str, want: Any) -> bool:
         return (name in self._checkpoint and isinstance(want, (jax.Array, np.ndarray)) and not self._there.get(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from typing import Any, Callable
@@ -68,9 +69,9 @@ class Prepared:
 
 def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None, deadline: float = DEADLINE,
             extra: dict[str, Any] | None = None, existing: Existing = "fail", name: str = "", turn: Turn | None = None,
-            **options: Any) -> Prepared:
+            write_plan: Callable[..., SaveStats] | None = None, **options: Any) -> Prepared:
     """What writes a tree. The values are held by nothing else, so they are free when it is done. name: what the processes
-    compare, if not the path. turn: when it begins, if at all."""
+    compare, if not the path. turn: when it begins, if at all. write_plan: in place of write_together(), with Numbering.even()."""
     held: list[Snapshot] = []
     failed: BaseException | None = None
     path = local(path, "save")
@@ -97,17 +98,22 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
     def write(progress: Progress) -> SaveStats:
         same: list[str] = []
         starts: tuple[int, ...] = ()
+        mesh_of: Callable[[str], str] = str
         with call:
             if turn is not None and not turn.begins(call):
                 held.clear()
                 return skipped()
             if group.size > 1:
                 same = json.loads(call.agree(described, common))
-                starts = _devices.Numbering.of_job().starts
-            plan = held.pop().plan(same)
+                numbering = _devices.Numbering.of_job()
+                if write_plan is not None:
+                    mesh_of = functools.cache(functools.partial(numbering.renumbered, numbering.even()))
+                    numbering = numbering.even()
+                starts = numbering.starts
+            plan = held.pop().plan(same, mesh_of)
             if group.rank == 0:
                 plan.extra.update(extra or {})
-            return write_together(call, path, plan, group, starts, user=user, existing=existing, progress=progress,
-                                  **options)
+            return (write_plan or write_together)(call, path, plan, group, starts, user=user, existing=existing,
+                                                  progress=progress, **options)
 
     return Prepared(call, write, failed)

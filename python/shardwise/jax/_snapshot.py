@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Iterable
 
@@ -53,14 +54,15 @@ class Snapshot:
     aliases: dict[str, str] = field(default_factory=dict)
     tree: Any = None
 
-    def plan(self, same_everywhere: Iterable[str] = ()) -> Plan:
-        """`same_everywhere`: the names of local leaves that every process has, each for itself."""
+    def plan(self, same_everywhere: Iterable[str] = (), mesh_of: Callable[[str], str] = str) -> Plan:
+        """`same_everywhere`: the names of local leaves that every process has, each for itself. mesh_of: what a mesh is called
+        in the checkpoint."""
         sources = Sources()
         replicated = set(same_everywhere)
         for leaf in self.leaves:
             how: dict[str, Any] = {}
             if leaf.mesh and leaf.name not in replicated:
-                how = {"mesh": leaf.mesh, "spec": leaf.spec, "policy": "ceil"}
+                how = {"mesh": mesh_of(leaf.mesh), "spec": leaf.spec, "policy": "ceil"}
             elif leaf.name not in replicated and (jax.process_count() > 1 or len(leaf.parts) > 1):
                 how = {"listed": True}
             sources.add(leaf.name, leaf.dtype, leaf.shape, zip(leaf.begins, map(np.asarray, leaf.parts)), **how)

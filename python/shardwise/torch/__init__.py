@@ -24,5 +24,5 @@ from ._save import prepare_async as prepare_async
 from ._save import save as save
 from ._save import save_async as save_async
 from ._state import PerRank as PerRank
-from ._tiers import RestoredTier as RestoredTier
+from .._tiers import RestoredTier as RestoredTier
 from ._tiers import TieredManager as TieredManager

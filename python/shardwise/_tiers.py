@@ -1,0 +1,148 @@
+"""What torch's and JAX's TieredManager share: often to a fast place that each host has alone, now and then to one that all
+share."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import _core, _objects
+from ._errors import InvalidArgument
+from ._links import Links
+from ._manager import ManagerContext
+from ._paths import Path, local
+from ._pending import SaveQueue
+from ._progress import Progress, function_of
+from ._save import Plan, SaveStats, merged_plan
+from ._sources import check_codec
+from ._tensor import Checkpoint
+from .group import Call, Group
+
+log = logging.getLogger("shardwise")
+
+#: Number of the tensor, where the box begins, and its shape.
+Boxes = Iterable[tuple[int, Sequence[int], Sequence[int]]]
+
+
+@dataclass
+class RestoredTier:
+    """What TieredManager.restore() has restored, and what it took to have it on this rank. Its text says all of it."""
+
+    step: int
+    path: str
+    tier: str  #: "fast" or "durable"
+    value: Any  #: as load() gives it
+    files_taken: int = 0  #: from other processes, or from what another one left on this host
+    bytes_taken: int = 0
+    passed_over: list[str] = field(default_factory=list)  #: newer steps that cannot be had, and why
+    damaged: list[str] = field(default_factory=list)  #: what was found bad
+    mended: list[str] = field(default_factory=list)  #: what bad chunks were replaced by
+    text: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Tiers(ManagerContext):
+    """A TieredManager but for what is saved and how it is restored."""
+
+    def __init__(self, fast: Path, durable: Path, group: Group, address: str, *, copies: int, processes_per_host: int, keep_fast: int,
+                 drain_every: int, drain_bytes_per_second: int, keep_durable: int, codec: str, fast_codec: str, threads: int,
+                 memory: int, deadline: float, devices: int) -> None:
+        """devices: of the job, of which each rank has as many; 0: those of the meshes."""
+        check_codec(codec)
+        check_codec(fast_codec)
+        self.fast = os.path.abspath(local(fast, "open a fast root"))
+        self.durable = os.path.abspath(local(durable, "open a durable root"))
+        self._saves, self._calls = group.duplicate(), group.duplicate()
+        self._codec, self._threads, self._memory, self._deadline = codec, threads, memory, deadline
+        self._queue = SaveQueue("wait", is_shared=group.size > 1)
+        self._links = Links(self._calls, deadline, address) if group.size > 1 else None
+        try:
+            self._tiers: _core.Tiers = _core.Tiers(
+                None if self._links is None else self._links.link, self.fast, self.durable, deadline, copies,
+                processes_per_host, keep_fast, drain_every, drain_bytes_per_second, keep_durable, fast_codec, threads, devices)
+        except BaseException:
+            self._close_links()
+            raise
+
+    def is_saving(self) -> bool:
+        return self._queue.is_saving()
+
+    def wait(self) -> None:
+        """Waits for the save under way, not for its way to the durable root. Raises its error if nobody has seen it; in a
+        job of several processes, on every rank, seen or not, so that all stay in step."""
+        self._queue.finish()
+
+    def close(self) -> None:
+        """Waits for the save under way and for its way to the durable root. Raises their errors."""
+        try:
+            self.wait()
+        finally:
+            try:
+                self._tiers.close()
+            finally:
+                self._close_links()
+
+    def _close_links(self) -> None:
+        links, self._links = self._links, None
+        if links is not None:
+            links.close()
+
+    def _restored(self, boxes: Callable[[Checkpoint], Boxes], read: Callable[[Checkpoint], Any]) -> RestoredTier | None:
+        """boxes: what read() is going to read of a checkpoint on this rank; it raises InvalidArgument for what does not fit."""
+        self.wait()
+        found = self._tiers.latest(lambda manifest: _needed(manifest, boxes))
+        if found is None:
+            return None
+        told = RestoredTier(value=None, **found)
+        log.info("restore: %s", told)
+
+        def work() -> bytes:
+            with Checkpoint(told.path, threads=self._threads, memory=self._memory, partial=told.tier == "fast") as checkpoint:
+                told.value = read(checkpoint)
+            return b""
+
+        self._calls.agree(work, lambda said: b"", self._deadline, f"restore step {told.step} of the {told.tier} tier")
+        return told
+
+    @staticmethod
+    def _name_of(step: int) -> str:
+        if not isinstance(step, int) or step < 0:
+            raise InvalidArgument(f"save step {step!r}: needed is an integer, 0 or more")
+        return f"step {step} in the fast tier"
+
+    def _write(self, step: int) -> Callable[..., SaveStats]:
+        """Saves a step, as _save.write_together() does a checkpoint."""
+
+        def write(call: Call, path: str, plan: Plan, group: Group, starts: Sequence[int], *, user: Any, codec: str,
+                  existing: str, threads: int, memory: int, progress: Progress) -> SaveStats:
+            user_json = _objects.plain_json({} if user is None else user, "user")
+
+            def describe() -> bytes:
+                return json.dumps([plan.objects, plan.aliases, plan.extra, list(starts)]).encode()
+
+            document = call.agree(describe, lambda said: merged_plan(plan, said, starts).document().encode()).decode()
+            return SaveStats(**self._tiers.save(step, plan.sources.list, codec, existing, user_json, document, memory,
+                                                function_of(progress, f"save {path}")))
+
+        return write
+
+
+def _needed(manifest: bytes, boxes: Callable[[Checkpoint], Boxes]) -> list[tuple[str, list[int], list[int]]]:
+    """The boxes that a restore of a step with this manifest reads on this rank."""
+    with tempfile.TemporaryDirectory(prefix="shardwise-") as folder:
+        with open(os.path.join(folder, "manifest.json"), "wb") as file:
+            file.write(manifest)
+        with Checkpoint(folder, pin=False, threads=1, partial=True) as checkpoint:
+            names = [row[0] for row in checkpoint._rows]
+            try:
+                return [(names[number], list(begin), list(shape)) for number, begin, shape in boxes(checkpoint)]
+            except InvalidArgument as error:
+                step = f"step {json.loads(manifest).get('step')} of the fast tier"
+                raise InvalidArgument(str(error).replace(f"checkpoint {folder}", step).replace(folder, step)) from None
