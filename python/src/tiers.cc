@@ -14,6 +14,7 @@
 #include "gil.h"
 #include "parts.h"
 #include "python_source.h"
+#include "shardwise/runtime/process/call_group.h"
 #include "shardwise/runtime/process/transport.h"
 #include "shardwise/shard/error.h"
 #include "work.h"
@@ -96,7 +97,8 @@ using BoxArgument = std::tuple<std::string, Ints, Ints>;
 
 class Tiers {
  private:
-  // One thread at a time; the lock is taken without the GIL.
+  // One thread at a time; the lock is taken without the GIL. A group that was aborted throws
+  // cancelled, as if somebody had asked for it.
   template <class Body>
   auto run(Work& work, const Body& body) {
     process_.check("a TieredManager");
@@ -104,7 +106,14 @@ class Tiers {
     const std::shared_ptr<TieredManager> manager = manager_;
     return work.run([&] {
       const std::lock_guard lock(using_);
-      return body(*manager);
+      try {
+        return body(*manager);
+      } catch (const Error& error) {
+        const auto ignored = [](const PythonRaised&, const std::string&) {};
+        const bool is_own = work.is_cancelled() || if_python_raised(error, ignored);
+        if (error.code() != ErrorCode::cancelled || is_own) throw;
+        throw GroupError(error.what());
+      }
     });
   }
 

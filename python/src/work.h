@@ -63,6 +63,8 @@ class Work {
   /// The body is to end. With the GIL, from any thread.
   void cancel();
 
+  bool is_cancelled() const { return cancelled_; }
+
   /// The work no longer waits until the progress function has been called once.
   void go_on();
 
