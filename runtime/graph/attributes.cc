@@ -54,6 +54,10 @@ std::string shown(const ConvolutionAttributes& a) {
   if (a.batch_groups != 1) text += fmt::format(" batch_groups={}", a.batch_groups);
   return text;
 }
+std::string shown(const WindowAttributes& a) {
+  return list("window", a.window) + list("stride", a.stride) + list("low", a.low) +
+         list("high", a.high) + list("dilation", a.dilation);
+}
 std::string shown(const ScatterAttributes& a) { return list("dims", {a.dim, a.extent}); }
 std::string shown(const ShapeAttributes& a) { return list("end", a.shape); }
 std::string shown(const SortAttributes& a) {

@@ -138,6 +138,15 @@ struct ConvolutionAttributes {
   bool operator==(const ConvolutionAttributes&) const = default;
 };
 
+/// reduce_window_sum, reduce_window_max, select_and_scatter_add: by dim of the operand the extent
+/// of the window, of whose elements each is `dilation` after the last, and the distance of windows;
+/// elements before the operand and after it, which hold nothing. Padding may be negative.
+struct WindowAttributes {
+  Dims window, stride, low, high, dilation;
+
+  bool operator==(const WindowAttributes&) const = default;
+};
+
 /// scatter_add, scatter_add_along: the result has `extent` elements along `dim`.
 struct ScatterAttributes {
   std::int64_t dim, extent;
@@ -180,8 +189,9 @@ struct ReduceAttributes {
 
 using Attributes =
     std::variant<NoAttributes, NumberAttributes, DimAttributes, DimsAttributes, SliceAttributes,
-                 PadAttributes, DotAttributes, ConvolutionAttributes, ScatterAttributes,
-                 ShapeAttributes, SortAttributes, ManualAttributes, ReduceAttributes>;
+                 PadAttributes, DotAttributes, ConvolutionAttributes, WindowAttributes,
+                 ScatterAttributes, ShapeAttributes, SortAttributes, ManualAttributes,
+                 ReduceAttributes>;
 
 /// As a dump shows them, with a space before each: ` dims=[0, 1]`; empty if there are none.
 std::string to_string(const Attributes& attributes);

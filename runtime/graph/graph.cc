@@ -51,6 +51,11 @@ void add(Mixer& mixer, const ConvolutionAttributes& a) {
   add(mixer, a.feature_groups);
   add(mixer, a.batch_groups);
 }
+void add(Mixer& mixer, const WindowAttributes& a) {
+  for (const Dims* dims : {&a.window, &a.stride, &a.low, &a.high, &a.dilation}) {
+    add_dims(mixer, *dims);
+  }
+}
 void add(Mixer& mixer, const ScatterAttributes& a) {
   add(mixer, a.dim);
   add(mixer, a.extent);

@@ -84,6 +84,11 @@ enum class Op : std::uint8_t {
   dot_general,  ///< by an equation
   convolution,  ///< (operand, kernel): jax.lax.conv_general_dilated
 
+  // Over windows: each element of the result is made of those that a window has at its place.
+  reduce_window_sum,
+  reduce_window_max,
+  select_and_scatter_add,  ///< (x, source): each is added to where its window of x is largest first
+
   // By index. Index operands are i32 or i64; an index outside [0, extent) is an error when run.
   take,                  ///< (x, ids): along a dim, which becomes the dims of ids
   scatter_add,           ///< (ids, updates): the sum of updates by id, along a dim of an extent

@@ -10,18 +10,6 @@
 namespace shardwise::detail {
 namespace {
 
-/// The extent of a dim with elements `dilation` apart.
-std::int64_t dilated(std::int64_t extent, std::int64_t dilation) {
-  std::int64_t spread = 0;
-  if (extent == 0) return 0;
-  if (__builtin_mul_overflow(extent - 1, dilation, &spread) ||
-      __builtin_add_overflow(spread, 1, &spread)) {
-    refuse(
-        fmt::format("found {} elements {} apart, needed an extent below 2^63", extent, dilation));
-  }
-  return spread;
-}
-
 void need_order(const Dims& dims, const Shape& shape, std::string_view what) {
   std::vector<bool> used(shape.size(), false);
   bool fits = dims.size() == shape.size() && dims.size() >= 2;
@@ -36,30 +24,10 @@ void need_order(const Dims& dims, const Shape& shape, std::string_view what) {
                   to_string(dims), what, to_string(shape)));
 }
 
-void need_each(const Dims& numbers, std::size_t count, std::int64_t least, std::string_view what) {
-  bool fits = numbers.size() == count;
-  for (const std::int64_t number : numbers) fits = fits && number >= least;
-  if (fits) return;
-  refuse(fmt::format("found {} {}, needed {} numbers of at least {}", what, to_string(numbers),
-                     count, least));
-}
-
 void need_groups(std::int64_t groups, std::int64_t extent, std::string_view what) {
   if (groups >= 1 && extent % groups == 0) return;
   refuse(fmt::format("found {} groups of {} {}, needed a number that divides it", groups, extent,
                      what));
-}
-
-std::int64_t spatial_extent(const ConvolutionAttributes& a, std::size_t i, std::int64_t lhs,
-                            std::int64_t rhs) {
-  std::int64_t padded = 0;
-  if (__builtin_add_overflow(dilated(lhs, a.lhs_dilation[i]), a.low[i], &padded) ||
-      __builtin_add_overflow(padded, a.high[i], &padded)) {
-    refuse(
-        fmt::format("found padding {} and {}, needed an extent below 2^63", a.low[i], a.high[i]));
-  }
-  const std::int64_t kernel = dilated(rhs, a.rhs_dilation[i]);
-  return padded < kernel || padded < 0 ? 0 : (padded - kernel) / a.stride[i] + 1;
 }
 
 TensorType convolution_type(const TypeCall& call) {
@@ -102,7 +70,8 @@ TensorType convolution_type(const TypeCall& call) {
   type.shape[as_size(a.out[1])] = kernels;
   for (std::size_t i = 0; i < spatial; ++i) {
     type.shape[as_size(a.out[i + 2])] =
-        spatial_extent(a, i, of(lhs, a.lhs, i + 2), of(rhs, a.rhs, i + 2));
+        places({dilated(of(lhs, a.lhs, i + 2), a.lhs_dilation[i]), a.low[i], a.high[i]},
+               dilated(of(rhs, a.rhs, i + 2), a.rhs_dilation[i]), a.stride[i]);
   }
   return type;
 }

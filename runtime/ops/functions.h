@@ -123,6 +123,23 @@ T convolution(const T& x, const T& kernel, ConvolutionAttributes attributes) {
   return append_to(x, Op::convolution, {x, kernel}, std::move(attributes));
 }
 
+/// jax.lax.reduce_window with the sum (zero if a window holds nothing) or the maximum (the least
+/// number of the dtype, then).
+template <TensorLike T>
+T reduce_window_sum(const T& x, WindowAttributes attributes) {
+  return append_to(x, Op::reduce_window_sum, {x}, std::move(attributes));
+}
+template <TensorLike T>
+T reduce_window_max(const T& x, WindowAttributes attributes) {
+  return append_to(x, Op::reduce_window_max, {x}, std::move(attributes));
+}
+/// The gradient of reduce_window_max: in the shape of x the sum of the elements of `source`, one
+/// for each window, each at the first largest of its window (the first NaN, if there is one).
+template <TensorLike T>
+T select_and_scatter_add(const T& x, const T& source, WindowAttributes attributes) {
+  return append_to(x, Op::select_and_scatter_add, {x, source}, std::move(attributes));
+}
+
 template <TensorLike T>
 T take(const T& x, const T& ids, std::int64_t dim) {
   return append_to(x, Op::take, {x, ids}, DimAttributes{dim});

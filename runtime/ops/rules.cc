@@ -58,6 +58,34 @@ void need_small_index(std::int64_t extent) {
   refuse(fmt::format("found {} elements, needed at most {}: indices are i32", extent, kMost));
 }
 
+void need_each(const Dims& numbers, std::size_t count, std::int64_t least, std::string_view what) {
+  bool fits = numbers.size() == count;
+  for (const std::int64_t number : numbers) fits = fits && number >= least;
+  if (fits) return;
+  refuse(fmt::format("found {} {}, needed {} numbers of at least {}", what, to_string(numbers),
+                     count, least));
+}
+
+std::int64_t dilated(std::int64_t extent, std::int64_t dilation) {
+  std::int64_t spread = 0;
+  if (extent == 0) return 0;
+  if (__builtin_mul_overflow(extent - 1, dilation, &spread) ||
+      __builtin_add_overflow(spread, 1, &spread)) {
+    refuse(
+        fmt::format("found {} elements {} apart, needed an extent below 2^63", extent, dilation));
+  }
+  return spread;
+}
+
+std::int64_t places(const PaddedExtent& dim, std::int64_t window, std::int64_t stride) {
+  std::int64_t all = 0;
+  if (__builtin_add_overflow(dim.extent, dim.low, &all) ||
+      __builtin_add_overflow(all, dim.high, &all)) {
+    refuse(fmt::format("found padding {} and {}, needed an extent below 2^63", dim.low, dim.high));
+  }
+  return all < window || all < 0 ? 0 : (all - window) / stride + 1;
+}
+
 bool is_index(DType dtype) { return dtype == DType::i32 || dtype == DType::i64; }
 
 RuleBuilder::RuleBuilder(const Node& node, std::span<const TensorType> operands)

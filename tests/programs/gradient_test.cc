@@ -157,6 +157,24 @@ const std::vector<GradientCase>& gradient_cases() {
                              .rhs_dilation = {1},
                              .batch_groups = 2});
        }},
+      {"reduce_window_sum",
+       {{2, 7, 5}},
+       [](X x) {
+         return reduce_window_sum(x[0], {.window = {1, 3, 2},
+                                         .stride = {1, 2, 1},
+                                         .low = {0, 1, -1},
+                                         .high = {0, 2, 1},
+                                         .dilation = {1, 2, 1}});
+       }},
+      {"reduce_window_max",
+       {{2, 7, 5}},
+       [](X x) {
+         return reduce_window_max(x[0], {.window = {1, 3, 2},
+                                         .stride = {1, 2, 1},
+                                         .low = {0, 1, -1},
+                                         .high = {0, 2, 1},
+                                         .dilation = {1, 2, 1}});
+       }},
       {"take",
        {{5, 3}},
        [](X x) {

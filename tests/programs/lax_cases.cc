@@ -63,6 +63,10 @@ Told told(const ConvolutionAttributes& a) {
   }
   return {.text = fmt::format("[{}[{},{}]]", lists, a.feature_groups, a.batch_groups)};
 }
+Told told(const WindowAttributes& a) {
+  return {.text = fmt::format("[{},{},{},{},{}]", json(a.window), json(a.stride), json(a.low),
+                              json(a.high), json(a.dilation))};
+}
 Told told(const ScatterAttributes& a) { return {.dims = {a.dim, a.extent}}; }
 Told told(const ShapeAttributes& a) { return {.end = a.shape}; }
 Told told(const SortAttributes& a) { return {.dims = {a.dim}, .number = a.descending ? 1.0 : 0.0}; }
@@ -151,6 +155,25 @@ void LaxCases::close() {
 namespace {
 
 constexpr std::uint32_t kConvolutions = 500;
+constexpr std::uint32_t kWindows = 150;
+
+/// Numbers of which sums are exact.
+std::vector<std::byte> small_numbers(std::mt19937& random, const shardwise::Shape& shape) {
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < shardwise::num_elements(shape); ++i) {
+    values.push_back(static_cast<float>(random() % 7) - 3);
+  }
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
+}
+
+/// Two of the dims are cut, or one by two axes.
+shardwise::PartitionSpec cut_by(std::uint32_t seed, std::size_t rank) {
+  std::vector<shardwise::PartitionSpec::Entry> entries(rank);
+  entries[seed % rank] = {"x"};
+  entries[(seed / 7) % rank].push_back("y");
+  return shardwise::PartitionSpec(std::move(entries));
+}
 
 /// One of random shape; a dim of the operand is cut.
 std::pair<shardwise::Graph, std::vector<std::vector<std::byte>>> a_convolution(std::uint32_t seed) {
@@ -160,27 +183,33 @@ std::pair<shardwise::Graph, std::vector<std::vector<std::byte>>> a_convolution(s
   Graph graph;
   const NodeRef x{&graph, append_input(graph, {DType::f32, c.lhs}, "x")};
   const NodeRef w{&graph, append_input(graph, {DType::f32, c.rhs}, "w")};
-  std::vector<PartitionSpec::Entry> entries(c.lhs.size());
-  entries[seed % c.lhs.size()] = {"x"};
-  entries[(seed / 7) % c.lhs.size()].push_back("y");
-  graph.node(x.id).mark = PartitionSpec(std::move(entries));
+  graph.node(x.id).mark = cut_by(seed, c.lhs.size());
   graph.outputs = {convolution(x, w, c.attributes).id};
   std::vector<std::vector<std::byte>> inputs;
   for (const Shape* const shape : {&c.lhs, &c.rhs}) {
-    std::vector<float> values;
-    for (std::int64_t i = 0; i < num_elements(*shape); ++i) {
-      values.push_back(static_cast<float>(random() % 7) - 3);  // sums are exact
-    }
-    const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
-    inputs.emplace_back(bytes.begin(), bytes.end());
+    inputs.push_back(small_numbers(random, *shape));
   }
   return {std::move(graph), std::move(inputs)};
+}
+
+/// Sums and maxima of random windows, and the gradient of the maxima.
+std::pair<shardwise::Graph, std::vector<std::vector<std::byte>>> some_windows(std::uint32_t seed) {
+  using namespace shardwise;
+  std::mt19937 random(seed);
+  const Shape shape{3, 9, 7};
+  const WindowAttributes a = random_windows(random, shape);
+  Graph graph;
+  const NodeRef x{&graph, append_input(graph, {DType::f32, shape}, "x")};
+  graph.node(x.id).mark = cut_by(seed, shape.size());
+  const NodeRef sums = reduce_window_sum(x, a), maxima = reduce_window_max(x, a);
+  graph.outputs = {sums.id, maxima.id, select_and_scatter_add(x, sums, a).id};
+  return {std::move(graph), {small_numbers(random, shape)}};
 }
 
 }  // namespace
 
 /// lax_cases PATH FIRST COUNT: the table, the random programs of COUNT seeds from FIRST on, and
-/// convolutions.
+/// convolutions and windows.
 int main(int, char** words) {
   using namespace shardwise;
   LaxCases cases(words[1]);
@@ -201,6 +230,10 @@ int main(int, char** words) {
   for (std::uint32_t seed = first; seed < first + kConvolutions; ++seed) {
     const auto [graph, inputs] = a_convolution(seed);
     cases.add(fmt::format("convolution {}", seed), graph, inputs, mesh, false);
+  }
+  for (std::uint32_t seed = first; seed < first + kWindows; ++seed) {
+    const auto [graph, inputs] = some_windows(seed);
+    cases.add(fmt::format("windows {}", seed), graph, inputs, mesh, false);
   }
   cases.close();
 }

@@ -367,7 +367,7 @@ void add_movement(LaxCases& cases, Op op) {
 }
 
 void add_reduction(LaxCases& cases, Op op) {
-  const bool is_sum = op == Op::reduce_sum || op == Op::cumsum;
+  const bool is_sum = op == Op::reduce_sum || op == Op::cumsum || op == Op::reduce_window_sum;
   for (const DType dtype : compute_dtypes()) {
     if (is_sum && dtype == DType::boolean) continue;
     const std::int64_t rows = rows_of(dtype), columns = 9;
@@ -388,6 +388,15 @@ void add_reduction(LaxCases& cases, Op op) {
         case Op::argsort:
           one.add_to(cases, argsort(x, dim, !last));
           break;
+        case Op::reduce_window_sum:
+        case Op::reduce_window_max:
+          one.add_to(cases, append_to(x, op, {x},
+                                      WindowAttributes{.window = last ? Dims{1, 3} : Dims{3, 1},
+                                                       .stride = {1, 2},
+                                                       .low = {0, 1},
+                                                       .high = {2, 0},
+                                                       .dilation = {1, 1}}));
+          break;
         default:
           one.add_to(cases, append_to(x, op, {x}, DimsAttributes{{dim}}));
       }
@@ -405,7 +414,13 @@ void add_sums(LaxCases& cases, Op op) {
     for (std::int64_t i = 0; i < rows * columns; ++i) {
       ids.push_back(static_cast<std::int32_t>(i * 5 % 7));
     }
-    if (op == Op::dot_general || op == Op::convolution) {
+    if (op == Op::select_and_scatter_add) {
+      // Without NaN, which XLA does not take for the largest.
+      const WindowAttributes a{
+          .window = {1, 3}, .stride = {1, 2}, .low = {0, 1}, .high = {0, 1}, .dilation = {1, 1}};
+      const NodeRef y = iota(x, {dtype, {rows, columns}}, 1);
+      one.add_to(cases, select_and_scatter_add(y, slice(x, {0, 0}, {rows, 3}), a));
+    } else if (op == Op::dot_general || op == Op::convolution) {
       Bytes small(as_size(columns * 2) * size_bytes(dtype));
       for (std::int64_t i = 0; i < columns * 2; ++i) {
         Scalar(1 + i % 2).write(dtype, small.data() + as_size(i) * size_bytes(dtype));
@@ -483,9 +498,12 @@ void add_op(LaxCases& cases, Op op) {
     case Op::argmax:
     case Op::cumsum:
     case Op::argsort:
+    case Op::reduce_window_sum:
+    case Op::reduce_window_max:
       return add_reduction(cases, op);
     case Op::dot_general:
     case Op::convolution:
+    case Op::select_and_scatter_add:
     case Op::scatter_add:
     case Op::scatter_add_along:
       return add_sums(cases, op);

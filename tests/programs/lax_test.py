@@ -37,6 +37,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from jax import lax
+from jax._src.lax import windowed_reductions
 
 jax.config.update("jax_enable_x64", True)
 
@@ -258,6 +259,8 @@ def number_of_terms(case: Case) -> int:
     """The most that are added up for one element."""
     if case.op == "reduce_sum":
         return math.prod(case.operands[0].shape[d] for d in case.dims)
+    if case.op == "reduce_window_sum":
+        return math.prod(windows_of(case).window)
     if case.op == "cumsum":
         return case.operands[0].shape[case.dims[0]]
     return max(x.size for x in case.operands)
@@ -268,6 +271,50 @@ def convolution(case: Case, x: Any, w: Any) -> Any:
     return lax.conv_general_dilated(
         x, w, stride, list(zip(low, high)), lhs_dilation, rhs_dilation,
         lax.ConvDimensionNumbers(tuple(lhs), tuple(rhs), tuple(out)), features, batches, precision="highest")
+
+
+@dataclasses.dataclass
+class Windows:
+    window: list[int]
+    stride: list[int]
+    low: list[int]
+    high: list[int]
+    dilation: list[int]
+
+    @property
+    def padding(self) -> list[tuple[int, int]]:
+        return list(zip(self.low, self.high))
+
+
+def windows_of(case: Case) -> Windows:
+    return Windows(*json.loads(case.text))
+
+
+def reduce_window(case: Case, x: Any, first: Any, combine: Callable[..., Any]) -> Any:
+    a = windows_of(case)
+    return lax.reduce_window(x, first, combine, a.window, a.stride, a.padding, window_dilation=a.dilation)
+
+
+def window_max(case: Case, x: Array) -> Array:
+    a = windows_of(case)
+    wide = np.pad(x, [(max(low, 0), max(high, 0)) for low, high in a.padding], constant_values=-np.inf)
+    wide = wide[tuple(slice(max(-low, 0), n - max(-high, 0)) for (low, high), n in zip(a.padding, wide.shape))]
+    taps = [wide[tuple(slice(t * d, t * d + (n - 1) * s + 1, s)
+                       for t, d, s, n in zip(tap, a.dilation, a.stride, case.shape))] for tap in np.ndindex(*a.window)]
+    return np.max(np.stack(taps), 0)
+
+
+def select_and_scatter_add(case: Case, x: Any, source: Any) -> Any:
+    a = windows_of(case)
+    return windowed_reductions._select_and_scatter_add(source, x, lax.ge_p, tuple(a.window), tuple(a.stride), a.padding)
+
+
+def jax_lacks(case: Case) -> bool:
+    """It gives no gradient for dilated windows, and none where padding is negative."""
+    if case.op != "select_and_scatter_add":
+        return False
+    a = windows_of(case)
+    return any(d > 1 for d in a.dilation) or any(p < 0 for p in a.low + a.high)
 
 
 MOVES: dict[str, Callable[..., Any]] = {
@@ -292,12 +339,19 @@ SUMS: dict[str, Callable[..., Any]] = {
     "cumsum": lambda c, x: lax.cumsum(x, c.dims[0]),
     "dot_general": lambda c, x, y: jnp.einsum(c.text, x, y, precision="highest"),
     "convolution": lambda c, x, w: convolution(c, x, w),
+    "reduce_window_sum": lambda c, x: reduce_window(c, x, np.zeros((), x.dtype), lax.add),
+    "select_and_scatter_add": select_and_scatter_add,
     "scatter_add": lambda c, ids, x: jnp.zeros(c.shape, x.dtype).at[(slice(None),) * c.dims[0] + (ids,)].add(x),
     "scatter_add_along": lambda c, ids, x: jnp.zeros(c.shape, x.dtype).at[along(ids, c.dims[0])].add(x),
 }
+def least_of(dtype: Any) -> Any:
+    return np.array(-np.inf if is_float(dtype) else False if dtype == np.bool_ else np.iinfo(dtype).min, dtype)
+
+
 ORDERS: dict[str, tuple[Callable[..., Any], Callable[..., Array]]] = {
     "reduce_max": (lambda c, x: lax.reduce_max(x, c.dims), lambda c, x: np.max(x, tuple(c.dims))),
     "reduce_min": (lambda c, x: lax.reduce_min(x, c.dims), lambda c, x: np.min(x, tuple(c.dims))),
+    "reduce_window_max": (lambda c, x: reduce_window(c, x, least_of(x.dtype), lax.max), window_max),
     "argmax": (lambda c, x: lax.argmax(x, c.dims[0], np.int32), lambda c, x: np.argmax(x, c.dims[0])),
     "argsort": (lambda c, x: jnp.argsort(x, axis=c.dims[0], stable=True, descending=descends(c)).astype(np.int32),
                 lambda c, x: stable_order(x, c.dims[0], descends(c))),
@@ -387,7 +441,8 @@ def expected_of(case: Case, made: Array) -> Array:
         x = case.operands[0]
         if x.dtype == np.float64 and is_small(x).any():
             some = np.any(is_small(x), tuple(case.dims), keepdims=case.op == "argsort")
-            made = np.where(some, ORDERS[case.op][1](case, x), made)
+            asked_of = True if case.op == "reduce_window_max" else some
+            made = np.where(asked_of, ORDERS[case.op][1](case, x), made)
     if case.op == "manual_all_reduce" and case.dtype == np.float64 and is_small(case.operands[0]).any():
         x, combine = case.operands[0], {1: np.sum, 2: np.max, 3: np.min}[int(case.number[1], 16)]
         made = np.where(is_small(x).any(1, keepdims=True), combine(x, 1, keepdims=True), made)
@@ -529,14 +584,17 @@ def test_what_is_moved_reduced_and_indexed(written: tuple[list[str], list[Case]]
     for case in written[1]:
         if case.op in ELEMENTWISE or case.op in ("convert", "constant", "random_bits", "input"):
             continue
-        is_chosen = case.origin == "table" or case.origin.startswith("convolution")
+        if jax_lacks(case):
+            continue
+        is_chosen = case.origin == "table" or case.origin.startswith(("convolution", "windows"))
         count[case.op] += not is_chosen
         if is_chosen or count[case.op] <= SHAPES:
             chosen.append(case)
-    sums = [case for case in chosen if is_float(case.dtype) and not case.origin.startswith("convolution") and (
+    sums = [case for case in chosen if is_float(case.dtype) and not case.origin.startswith(("convolution", "windows")) and (
         case.op in SUMS or case.op == "manual_all_reduce" and int(case.number[1], 16) == 1)]
-    absolute = [dataclasses.replace(case, operands=[np.abs(x) if is_float(x.dtype) else x for x in case.operands])
-                for case in sums]
+    absolute = [dataclasses.replace(case, operands=[
+        np.abs(x) if is_float(x.dtype) and (case.op, i) != ("select_and_scatter_add", 0) else x
+        for i, x in enumerate(case.operands)]) for case in sums]
     made = ask_all(chosen + absolute)
     totals = {id(case): total for case, total in zip(sums, made[len(chosen):])}
     wrong = [text for case, x in zip(chosen, made) if (text := wrong_in(case, x, totals.get(id(case))))]

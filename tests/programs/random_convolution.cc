@@ -56,4 +56,18 @@ RandomConvolution random_convolution(std::mt19937& random, const Shape& lhs) {
   return made;
 }
 
+WindowAttributes random_windows(std::mt19937& random, const Shape& shape) {
+  WindowAttributes a;
+  for (const std::int64_t extent : shape) {
+    const bool is_plain = draw(random, 0, 2) == 0;
+    a.window.push_back(is_plain ? 1 : draw(random, 1, 4));
+    a.stride.push_back(is_plain ? 1 : draw(random, 1, 3));
+    a.dilation.push_back(draw(random, 0, 3) == 0 ? 2 : 1);
+    a.low.push_back(is_plain ? 0 : draw(random, -1, 3));
+    a.high.push_back(is_plain ? 0
+                              : std::max(draw(random, -1, 3), -extent - a.low[a.low.size() - 1]));
+  }
+  return a;
+}
+
 }  // namespace shardwise

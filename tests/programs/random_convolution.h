@@ -18,4 +18,7 @@ RandomConvolution random_convolution(std::mt19937& random);
 /// The same for an operand of this shape, which has at least three dims.
 RandomConvolution random_convolution(std::mt19937& random, const Shape& lhs);
 
+/// Windows over a tensor of this shape: strides, dilations, paddings, some of them negative.
+WindowAttributes random_windows(std::mt19937& random, const Shape& shape);
+
 }  // namespace shardwise

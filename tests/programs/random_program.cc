@@ -248,7 +248,7 @@ void RandomProgram::add_op() {
     case 5:
       return add_reduction();
     case 6:
-      return below(3) == 0 ? add_convolution() : add_product();
+      return below(3) == 0 ? add_convolution() : below(2) == 0 ? add_windows() : add_product();
     case 7:
       return add_indexed();
     case 8:

@@ -82,6 +82,7 @@ class RandomProgram {
   void add_reduction();
   void add_product();
   void add_convolution();
+  void add_windows();
   void add_sums();
   Value contract(const Value& value, std::int64_t dim);
   Value linear(const Value& value, const Value& source, std::int64_t dim);

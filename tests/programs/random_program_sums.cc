@@ -47,6 +47,27 @@ void RandomProgram::add_convolution() {
   keep(made, std::max(1.0, a.bound * b.bound * static_cast<double>(needed)));
 }
 
+void RandomProgram::add_windows() {
+  Value value = number();
+  const Shape shape = value.ref.type().shape;
+  if (num_elements(shape) > 300) return;
+  const WindowAttributes a = random_windows(random_, shape);
+  const auto elements = static_cast<double>(num_elements(a.window));  // most that one is made of
+  const bool is_sum = below(2) == 0;
+  Value one{full_like(value.ref, 1), 1};
+  fit_product(value, one, elements);
+  if (is_sum) return keep(reduce_window_sum(value.ref, a), value.bound * elements);
+  const NodeRef most = reduce_window_max(value.ref, a);
+  if (below(2) == 0) {
+    return keep(
+        select_and_scatter_add(
+            value.ref, max(most, full_like(most, is_unsigned_type(most.type().dtype) ? 0 : -8)), a),
+        std::max(value.bound, 8.0) * elements);
+  }
+  // A window may hold nothing.
+  keep(max(most, full_like(most, 0)), value.bound);
+}
+
 /// Without one dim: combined, where that is cut.
 RandomProgram::Value RandomProgram::contract(const Value& value, std::int64_t dim) {
   const auto extent = static_cast<double>(value.ref.type().shape[as_size(dim)]);

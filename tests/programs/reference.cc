@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -141,6 +142,11 @@ class Interpreter {
 
   void compute();
   void reduce(Op op);
+  Number least() const;
+  Number largest() const;
+  template <class Body>
+  void each_in_window(const Index& place, const Body& body) const;
+  void reduce_windows();
   void product();
   void convolution();
   void take();
@@ -296,6 +302,20 @@ void Interpreter::compute() {
       return product();
     case Op::convolution:
       return convolution();
+    case Op::reduce_window_sum:
+    case Op::reduce_window_max:
+      return reduce_windows();
+    case Op::select_and_scatter_add:
+      each_index(shape(1), [&](const Index& place) {
+        std::optional<Index> best;
+        each_in_window(place, [&](const Index& at) {
+          const bool is_larger = best && (in(0, at) > in(0, *best) ||
+                                          (std::isnan(in(0, at)) && !std::isnan(in(0, *best))));
+          if (!best || is_larger) best = at;
+        });
+        if (best) accumulate(*best, in(1, place));
+      });
+      return round_all();
     case Op::take:
       return take();
     case Op::scatter_add:
@@ -336,16 +356,25 @@ void Interpreter::compute() {
                          std::string(shardwise::name(of(0))));
 }
 
+/// Of the dtype; what a maximum begins with.
+Number Interpreter::least() const {
+  if (is_floating_type(dtype())) return -std::numeric_limits<Number>::infinity();
+  if (dtype() == DType::boolean) return 0;
+  return with_type(dtype(), [](auto zero) -> Number {
+    return static_cast<Number>(std::numeric_limits<decltype(zero)>::min());
+  });
+}
+Number Interpreter::largest() const {
+  if (is_floating_type(dtype())) return std::numeric_limits<Number>::infinity();
+  if (dtype() == DType::boolean) return 1;
+  return with_type(dtype(), [](auto zero) -> Number {
+    return static_cast<Number>(std::numeric_limits<decltype(zero)>::max());
+  });
+}
+
 void Interpreter::reduce(Op op) {
   if (op != Op::reduce_sum) {
-    const bool is_max = op == Op::reduce_max;
-    const Number worst = with_type(dtype(), [&](auto zero) -> Number {
-      using Limits = std::numeric_limits<decltype(zero)>;
-      constexpr Number kInfinity = std::numeric_limits<Number>::infinity();
-      if (is_floating_type(dtype())) return is_max ? -kInfinity : kInfinity;
-      if (dtype() == DType::boolean) return is_max ? 0 : 1;
-      return static_cast<Number>(is_max ? Limits::min() : Limits::max());
-    });
+    const Number worst = op == Op::reduce_max ? least() : largest();
     std::fill(out_.elements.begin(), out_.elements.end(), worst);
   }
   each_index(shape(0), [&](const Index& at) {
@@ -382,6 +411,34 @@ void Interpreter::product() {
     const Number a = in(0, pick(lhs, at)), b = in(1, pick(rhs, at));
     const Number product = is_floating_type(dtype()) ? a * b : wrapped(dtype(), bits(a) * bits(b));
     accumulate(pick(result, at), product);
+  });
+  round_all();
+}
+
+/// Calls body(index) for each element of the operand that the window at a place has, in order.
+template <class Body>
+void Interpreter::each_in_window(const Index& place, const Body& body) const {
+  const auto& a = get<WindowAttributes>();
+  each_index(a.window, [&](Index at) {
+    for (std::size_t d = 0; d < at.size(); ++d) {
+      at[d] = place[d] * a.stride[d] + at[d] * a.dilation[d] - a.low[d];
+      if (at[d] < 0 || at[d] >= shape(0)[d]) return;
+    }
+    body(at);
+  });
+}
+
+void Interpreter::reduce_windows() {
+  const bool is_max = node_->op == Op::reduce_window_max;
+  each_index(node_->type.shape, [&](const Index& place) {
+    if (is_max) out(place) = least();
+    each_in_window(place, [&](const Index& at) {
+      if (is_max) {
+        out(place) = apply(Op::max, dtype(), out(place), in(0, at));
+      } else {
+        accumulate(place, in(0, at));
+      }
+    });
   });
   round_all();
 }

@@ -20,6 +20,7 @@ std::vector<OpRow> layout_rows();
 std::vector<OpRow> reduce_rows();
 std::vector<OpRow> dot_rows();
 std::vector<OpRow> convolution_rows();
+std::vector<OpRow> window_rows();
 std::vector<OpRow> index_rows();
 std::vector<OpRow> manual_rows();
 
@@ -38,6 +39,19 @@ std::size_t need_dim(std::int64_t dim, std::size_t rank);
 
 /// Strictly ascending, each below rank.
 void need_dims(const Dims& dims, std::size_t rank);
+
+/// A number of at least `least` for each of `count` things.
+void need_each(const Dims& numbers, std::size_t count, std::int64_t least, std::string_view what);
+
+/// The extent of a dim with elements `dilation` apart.
+std::int64_t dilated(std::int64_t extent, std::int64_t dilation);
+
+/// How many places `stride` apart a window of an extent has in a dim with `low` elements before it
+/// and `high` after it, which may be negative.
+struct PaddedExtent {
+  std::int64_t extent, low, high;
+};
+std::int64_t places(const PaddedExtent& dim, std::int64_t window, std::int64_t stride);
 
 /// Few enough elements along a dim for i32 to count them.
 void need_small_index(std::int64_t extent);
