@@ -10,7 +10,7 @@
 #include "shardwise/runtime/nn/init.h"
 #include "shardwise/runtime/nn/layers.h"
 #include "shardwise/runtime/nn/optimizers.h"
-#include "shardwise/runtime/nn/reduce.h"
+#include "shardwise/runtime/ops/functions.h"
 #include "shardwise/runtime/tracer.h"
 
 using namespace shardwise;

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "shardwise/runtime/nn/reduce.h"
+#include "shardwise/runtime/ops/functions.h"
 
 namespace shardwise {
 

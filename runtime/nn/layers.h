@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
+#include <span>
 #include <string>
 
-#include "shardwise/runtime/nn/reduce.h"
+#include "shardwise/runtime/ops/functions.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -56,6 +58,83 @@ T rmsnorm(const T& x, const T& gain, double epsilon = 1e-6) {
   const Dims last{last_dim(x)};
   const T scale = rsqrt(mean(x * x, last) + epsilon);
   return x * spread(scale, x.type().shape, last) * gain;
+}
+
+/// Of each feature: a number for each element of dim `features`.
+template <TensorLike T>
+struct Statistics {
+  T mean, variance;
+};
+
+struct BatchNormOptions {
+  std::int64_t features = 1;  ///< dim of x
+  double epsilon = 1e-5;
+  double momentum = 0.1;  ///< of the new statistics in the running ones, as torch
+};
+
+/// (x - mean) / sqrt(variance + epsilon) * gain + bias, by feature; gain, bias: [features].
+template <TensorLike T>
+T normalize(const T& x, const Statistics<T>& of, const T& gain, const T& bias,
+            const BatchNormOptions& options = {}) {
+  const Dims dim{dim_of(x, options.features)};
+  const Shape shape = x.type().shape;
+  const T scale = rsqrt(of.variance + options.epsilon) * gain;
+  return (x - broadcast(of.mean, shape, dim)) * broadcast(scale, shape, dim) +
+         broadcast(bias, shape, dim);
+}
+
+template <TensorLike T>
+struct BatchNormed {
+  T result;
+  Statistics<T> running;  ///< the new ones; they have no gradient
+};
+
+/// In training, as torch: normalised by the statistics over all dims but that of the features, cut
+/// or not. The running variance is that of a sample: it divides by one less. In inference it is
+/// normalize() by the running statistics. Throws invalid_argument if there is only one number of a
+/// feature.
+template <TensorLike T>
+BatchNormed<T> batchnorm(const T& x, const T& gain, const T& bias, const Statistics<T>& running,
+                         const BatchNormOptions& options = {}) {
+  const std::int64_t features = dim_of(x, options.features);
+  Dims others;
+  double count = 1;
+  for (const std::int64_t dim : all_dims(x.type().shape.size())) {
+    if (dim == features) continue;
+    others.push_back(dim);
+    count *= static_cast<double>(x.type().shape[as_size(dim)]);
+  }
+  if (count < 2)
+    refuse_all("batchnorm", {x},
+               "found " + std::to_string(static_cast<std::int64_t>(count)) +
+                   " numbers of each feature, needed 2");
+  const Statistics<T> now{mean(x, others), variance(x, others)};
+  const double old = 1 - options.momentum, sample = options.momentum * count / (count - 1);
+  return {normalize(x, now, gain, bias, options),
+          {stop_gradient(running.mean * old + now.mean * options.momentum),
+           stop_gradient(running.variance * old + now.variance * sample)}};
+}
+
+/// Of [images, features, ..]: each image by the statistics of each of `groups` groups of features
+/// that are next to each other; gain, bias: [features]. Throws invalid_argument if groups do not
+/// divide the features.
+template <TensorLike T>
+T groupnorm(const T& x, const T& gain, const T& bias, std::int64_t groups, double epsilon = 1e-5) {
+  const Shape shape = x.type().shape;
+  if (shape.size() < 2 || groups < 1 || shape[1] % groups != 0) {
+    refuse_all("groupnorm", {x},
+               "found " + std::to_string(groups) +
+                   " groups, needed [images, features, ..] and a number that divides the features");
+  }
+  Shape split{shape[0], groups, shape[1] / groups};
+  for (std::size_t dim = 2; dim < shape.size(); ++dim) split.push_back(shape[dim]);
+  Dims others = all_dims(split.size());
+  others = Dims(std::span(others.begin() + 2, others.end()));
+  const T grouped = reshape(x, split);
+  const T centred = grouped - spread(mean(grouped, others), split, others);
+  const T scale = rsqrt(mean(centred * centred, others) + epsilon);
+  return reshape(centred * spread(scale, split, others), shape) * broadcast(gain, shape, {1}) +
+         broadcast(bias, shape, {1});
 }
 
 /// Zero with probability `rate`, else x / (1 - rate). `key`: a u64 scalar; the same key gives the

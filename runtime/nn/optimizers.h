@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "shardwise/runtime/nn/reduce.h"
+#include "shardwise/runtime/ops/functions.h"
 
 namespace shardwise {
 

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/runtime/nn/images.h"
+#include "shardwise/runtime/nn/layers.h"
 #include "shardwise/runtime/ops/autodiff.h"
 #include "shardwise/runtime/ops/functions.h"
 #include "shardwise/runtime/spmd/executable.h"
@@ -175,6 +177,29 @@ const std::vector<GradientCase>& gradient_cases() {
                                          .high = {0, 2, 1},
                                          .dilation = {1, 2, 1}});
        }},
+      {"avg_pool",
+       {{2, 7, 5}},
+       [](X x) {
+         return avg_pool(x[0], {1, 2}, {3, 2},
+                         {.stride = {2, 1}, .low = {1, 1}, .count_include_pad = false});
+       }},
+      {"resize by thirds",
+       {{2, 6, 3}},
+       [](X x) {
+         return resize(x[0], {1, 2}, {9, 2}, Interpolation::linear);
+       }},
+      {"resize, nearest",
+       {{4, 3}},
+       [](X x) {
+         return resize(x[0], {0, 1}, {8, 2}, Interpolation::nearest);
+       }},
+      {"batchnorm",
+       {{3, 2, 4}, {2}, {2}},
+       [](X x) {
+         const NodeRef zero = full_like(x[1], 0);
+         return batchnorm(x[0], x[1], x[2], {zero, zero}).result;
+       }},
+      {"groupnorm", {{3, 4, 3}, {4}, {4}}, [](X x) { return groupnorm(x[0], x[1], x[2], 2); }},
       {"take",
        {{5, 3}},
        [](X x) {

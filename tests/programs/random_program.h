@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "shardwise/runtime/graph/graph.h"
-#include "shardwise/runtime/nn/reduce.h"
 #include "shardwise/runtime/ops/functions.h"
 #include "shardwise/shard/mesh.h"
 

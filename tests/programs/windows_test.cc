@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "random_program.h"
+#include "shardwise/runtime/nn/images.h"
 #include "shardwise/runtime/program/detail/layout.h"
 #include "shardwise/runtime/spmd/executable.h"
 #include "shardwise/runtime/tracer.h"
@@ -220,6 +221,31 @@ TEST(Windows, MoveWhatADeviceLacksAndNothingElse) {
     moved += lacking > 0;
   }
   EXPECT_GT(moved, 100);
+}
+
+// Pictures of 32 rows on 4 devices: twice as large, linearly, they need a row from either
+// neighbour; by the nearest nothing moves, nor if they shrink by a number that divides the rows of
+// a device.
+TEST(Windows, OfResizedPicturesAreHalos) {
+  struct Case {
+    Dims extents;
+    Interpolation how;
+    std::size_t rows;
+  };
+  for (const Case& c :
+       {Case{{64, 32}, Interpolation::linear, 2}, Case{{48, 24}, Interpolation::linear, 2},
+        Case{{64, 32}, Interpolation::nearest, 0}, Case{{16, 8}, Interpolation::linear, 0},
+        Case{{8, 8}, Interpolation::corner, 0}}) {
+    SCOPED_TRACE(c.extents[0]);
+    Devices devices(4);
+    Tracer tracer(devices, {.mesh = Mesh::line(4)});
+    Tensor x = counting(tracer, {2, 3, 32, 16});
+    mark_sharding(x, {{}, {}, {"devices"}, {}});
+    const Tensor y = resize(x, {2, 3}, c.extents, c.how);
+    tracer.mark_step();
+    EXPECT_LE(received(*tracer.last()), c.rows * 2 * 3 * 16 * 4) << tracer.last()->dump_steps();
+    EXPECT_EQ(y.array().sharding().spec(), PartitionSpec::parse("-,-,devices,-"));
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shardwise/runtime/nn/attention.h"
+#include "shardwise/runtime/nn/images.h"
 #include "shardwise/runtime/nn/init.h"
 #include "shardwise/runtime/nn/layers.h"
 #include "shardwise/runtime/nn/optimizers.h"
@@ -365,6 +366,37 @@ TEST(Attention, NamesWhatDoesNotFit) {
   EXPECT_EQ(message_of(ErrorCode::invalid_argument, [&] { rotary_embedding(flat); }),
             "rotary_embedding(%2 f32[2, 3]): found f32[2, 3], needed [batch, position, head, "
             "width] of an even width");
+}
+
+TEST(Images, LayersNameWhatDoesNotFit) {
+  Devices devices(1);
+  Tracer tracer(devices);
+  const Tensor x = full(tracer, {DType::f32, {1, 6, 1, 1}}, 1, "x");
+  const Tensor w = full(tracer, {DType::f32, {6}}, 1, "w");
+  const auto message = [](const auto& function) {
+    return message_of(ErrorCode::invalid_argument, function);
+  };
+  EXPECT_EQ(message([&] {
+              max_pool(x, {2, 3}, {2});
+            }),
+            "pool(%0 f32[1, 6, 1, 1]): found a window [2] over dims [2, 3], needed dims of the "
+            "operand and one number for each in every list");
+  EXPECT_EQ(
+      message([&] { avg_pool(x, {4}, {2}); }),
+      "pool(%0 f32[1, 6, 1, 1]): found a window [2] over dims [4], needed dims of the operand "
+      "and one number for each in every list");
+  EXPECT_EQ(message([&] {
+              resize(x, {2, 3}, {2, 0}, Interpolation::linear);
+            }),
+            "resize(%0 f32[1, 6, 1, 1]): found dims [2, 3] to be of [2, 0], needed dims of the "
+            "operand that are not empty, and for each an extent of at least 1");
+  EXPECT_EQ(message([&] {
+              batchnorm(x, w, w, {w, w});
+            }),
+            "batchnorm(%0 f32[1, 6, 1, 1]): found 1 numbers of each feature, needed 2");
+  EXPECT_EQ(message([&] { groupnorm(x, w, w, 4); }),
+            "groupnorm(%0 f32[1, 6, 1, 1]): found 4 groups, needed [images, features, ..] and a "
+            "number that divides the features");
 }
 
 TEST(Dropout, KeepsTheSameElementsOnEveryMesh) {
