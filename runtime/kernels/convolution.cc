@@ -72,7 +72,10 @@ class Convolver {
         features_(range_of(rhs.box, a.rhs[1])),
         images_(range_of(out.box, a.out[0])),
         positions_(count(places_)),
-        num_taps_(count(taps_)) {}
+        num_taps_(count(taps_)),
+        outer_(places_.begin(), places_.empty() ? places_.end() : places_.end() - 1),
+        inner_(places_.empty() ? Range{0, 1} : places_.back()),
+        is_by_column_(!places_.empty() && taps_.back().size() > inner_.size()) {}
 
   void run() {
     const std::int64_t groups = std::max(a_.feature_groups, a_.batch_groups);
@@ -86,10 +89,12 @@ class Convolver {
   }
 
  private:
-  /// A result's element: an image and a place in it.
-  struct Column {
+  /// Columns next to each other: places of the result in one image, of which only the last spatial
+  /// dim differs.
+  struct Line {
     std::int64_t image;
-    Index place;
+    Index outer;
+    Range inner;
   };
 
   void run_group(std::int64_t group, const Range& features) {
@@ -101,21 +106,37 @@ class Convolver {
     const std::int64_t depth = std::min(sums, std::max<std::int64_t>(kTile / width, 1));
     const detail::Scratch patches(num_bytes({depth, width}, sizeof(T)));
     const detail::Scratch made(num_bytes({rows, width}, sizeof(T)));
-    std::vector<Column> tile;
     for (std::int64_t first = 0; first < columns; first += width) {
-      tile.clear();
-      for (std::int64_t c = first; c < std::min(first + width, columns); ++c) {
-        tile.push_back({images_.begin + c / positions_, place(places_, c % positions_)});
-      }
+      const std::int64_t wide = std::min(width, columns - first);
+      const std::vector<Line> tile = lines(first, first + wide);
       for (std::int64_t sum = 0; sum < sums; sum += depth) {
         const std::int64_t deep = std::min(depth, sums - sum);
-        fill_patches(group, tile, sum, deep, patches.as<T>());
+        const StridedMatrix<T> patch{patches.as<T>(), deep, wide, is_by_column_ ? 1 : wide,
+                                     is_by_column_ ? deep : 1};
+        if (is_by_column_) {
+          fill_columns(group, tile, sum, deep, patch.data);
+        } else {
+          fill_rows(group, tile, wide, sum, deep, patch.data);
+        }
         multiply({kernel.as<T>() + sum, rows, deep, sums, 1},
-                 {patches.as<T>(), deep, std::ssize(tile), std::ssize(tile), 1},
-                 {made.as<T>(), rows, std::ssize(tile), std::ssize(tile), 1}, sum == 0);
+                 {patch.data, deep, wide, patch.row_step, patch.col_step},
+                 {made.as<T>(), rows, wide, wide, 1}, sum == 0);
       }
       put(features, tile, made.as<T>());
     }
+  }
+
+  std::vector<Line> lines(std::int64_t first, std::int64_t last) const {
+    std::vector<Line> all;
+    while (first < last) {
+      const std::int64_t position = first % positions_, at = position % inner_.size();
+      const std::int64_t count = std::min(inner_.size() - at, last - first);
+      all.push_back({images_.begin + first / positions_,
+                     place(outer_, position / inner_.size()),
+                     {inner_.begin + at, inner_.begin + at + count}});
+      first += count;
+    }
+    return all;
   }
 
   /// Row by row the features of the result; in a row its operand's features, and of each its taps.
@@ -141,37 +162,63 @@ class Convolver {
   }
 
   /// Rows `first` to `first + deep` of the matrix of patches: a row for each feature and tap, a
-  /// column for each element of the result.
-  void fill_patches(std::int64_t group, const std::vector<Column>& tile, std::int64_t first,
-                    std::int64_t deep, T* to) const {
-    const std::int64_t feature =
-        feature_of(group) + features_.begin - range_of(lhs_.box, a_.lhs[1]).begin;
-    const T* const from =
-        reinterpret_cast<const T*>(lhs_.data) + feature * step(lhs_steps_, a_.lhs, 1);
-    const std::int64_t image = image_of(group) - range_of(lhs_.box, a_.lhs[0]).begin;
-    std::vector<std::int64_t> offsets(tile.size());
+  /// column for each element of the result; `wide` of them.
+  void fill_rows(std::int64_t group, const std::vector<Line>& tile, std::int64_t wide,
+                 std::int64_t first, std::int64_t deep, T* to) const {
+    const T* const from = first_feature(group);
+    const std::int64_t image = first_image(group);
+    std::vector<Run> runs;
     // The rows of a tap are num_taps_ apart, and read the same places of each feature.
     for (std::int64_t tap = 0; tap < num_taps_; ++tap) {
       std::int64_t row = first_row(first, tap);
       if (row >= first + deep) continue;
-      find_offsets(tile, place(taps_, tap), image, offsets);
-      const std::vector<Run> runs = runs_of(offsets);
+      find_runs(tile, place(taps_, tap), image, runs);
       for (; row < first + deep; row += num_taps_) {
         const T* const source = from + row / num_taps_ * step(lhs_steps_, a_.lhs, 1);
-        T* line = to + (row - first) * std::ssize(tile);
-        for (const Run& run : runs) {
-          if (run.offset == kPadding) {
-            std::fill_n(line, run.count, T{0});
-          } else if (run.step == 1) {
-            std::memcpy(line, source + run.offset, as_size(run.count) * sizeof(T));
+        T* line = to + (row - first) * wide;
+        for (const Run& run : runs) line = copy(run, source, line);
+      }
+    }
+  }
+
+  /// The same matrix, column after column.
+  void fill_columns(std::int64_t group, const std::vector<Line>& tile, std::int64_t first,
+                    std::int64_t deep, T* to) const {
+    const T* const from = first_feature(group);
+    const std::int64_t image = first_image(group);
+    const Range inner_taps = taps_.back();
+    const std::vector<Range> outer_taps(taps_.begin(), taps_.end() - 1);
+    std::vector<Run> runs;
+    for (const Line& line : tile) {
+      for (std::int64_t at = line.inner.begin; at < line.inner.end; ++at) {
+        for (std::int64_t row = first; row < first + deep;) {
+          const std::int64_t tap = row % num_taps_, begin = tap % inner_taps.size();
+          const std::int64_t count = std::min(inner_taps.size() - begin, first + deep - row);
+          std::int64_t offset = (image + line.image) * step(lhs_steps_, a_.lhs, 0) +
+                                row / num_taps_ * step(lhs_steps_, a_.lhs, 1);
+          offset = add_outer(line.outer, place(outer_taps, tap / inner_taps.size()), offset);
+          runs.clear();
+          if (offset == kPadding) {
+            add(runs, {kPadding, 1, count});
           } else {
-            const T* const at = source + run.offset;
-            for (std::int64_t c = 0; c < run.count; ++c) line[c] = at[c * run.step];
+            const std::int64_t from_tap = inner_taps.begin + begin;
+            add_taps(at, {from_tap, from_tap + count}, offset, runs);
           }
-          line += run.count;
+          for (const Run& run : runs) to = copy(run, from, to);
+          row += count;
         }
       }
     }
+  }
+
+  /// Of the operand, where a group begins.
+  const T* first_feature(std::int64_t group) const {
+    const std::int64_t feature =
+        feature_of(group) + features_.begin - range_of(lhs_.box, a_.lhs[1]).begin;
+    return reinterpret_cast<const T*>(lhs_.data) + feature * step(lhs_steps_, a_.lhs, 1);
+  }
+  std::int64_t first_image(std::int64_t group) const {
+    return image_of(group) - range_of(lhs_.box, a_.lhs[0]).begin;
   }
 
   /// The first row from `first` on that is of this tap.
@@ -187,46 +234,122 @@ class Convolver {
     std::int64_t offset, step, count;
   };
 
-  static std::vector<Run> runs_of(const std::vector<std::int64_t>& offsets) {
-    std::vector<Run> runs;
-    for (const std::int64_t offset : offsets) {
-      if (!runs.empty()) {
-        Run& last = runs.back();
-        const bool both_pad = last.offset == kPadding && offset == kPadding;
-        const bool neither = last.offset != kPadding && offset != kPadding;
-        if (neither && last.count == 1) last.step = offset - last.offset;
-        if (both_pad || (neither && offset == last.offset + last.count * last.step)) {
-          ++last.count;
-          continue;
+  /// Gives the end of what it wrote.
+  static T* copy(const Run& run, const T* from, T* to) {
+    if (run.offset == kPadding) {
+      std::fill_n(to, run.count, T{0});
+    } else if (run.step == 1) {
+      std::memcpy(to, from + run.offset, as_size(run.count) * sizeof(T));
+    } else {
+      const T* const at = from + run.offset;
+      for (std::int64_t c = 0; c < run.count; ++c) to[c] = at[c * run.step];
+    }
+    return to + run.count;
+  }
+
+  /// One more run; together with the last one if it goes on as that does.
+  static void add(std::vector<Run>& runs, const Run& run) {
+    if (run.count == 0) return;
+    if (!runs.empty()) {
+      Run& last = runs.back();
+      const bool pads = run.offset == kPadding;
+      if (pads == (last.offset == kPadding)) {
+        const std::int64_t step = pads || last.count > 1 ? last.step : run.offset - last.offset;
+        const bool follows = run.offset == last.offset + last.count * step;
+        if (pads || (follows && (run.count == 1 || run.step == step))) {
+          last.step = step;
+          last.count += run.count;
+          return;
         }
       }
-      runs.push_back({offset, 1, 1});
     }
-    return runs;
+    runs.push_back(run);
+  }
+
+  /// The operand's element in spatial dim i that a tap reads for a place, or -1: there is none.
+  std::int64_t element(std::size_t i, std::int64_t at_place, std::int64_t tap) const {
+    const std::int64_t at = at_place * a_.stride[i] + tap * a_.rhs_dilation[i] - a_.low[i];
+    const std::int64_t dilation = a_.lhs_dilation[i];
+    if (at < 0 || (dilation != 1 && at % dilation != 0)) return -1;
+    const std::int64_t found = dilation == 1 ? at : at / dilation;
+    if (found >= shapes_.lhs[as_size(a_.lhs[i + 2])]) return -1;
+    assert(range_of(lhs_.box, a_.lhs[i + 2]).begin <= found &&
+           found < range_of(lhs_.box, a_.lhs[i + 2]).end);
+    return found;
   }
 
   /// Where the tap is of each column, of the first feature that is summed over.
-  void find_offsets(const std::vector<Column>& tile, const Index& tap, std::int64_t image,
-                    std::vector<std::int64_t>& offsets) const {
-    std::vector<Range> held;
-    for (std::size_t i = 0; i < tap.size(); ++i) held.push_back(range_of(lhs_.box, a_.lhs[i + 2]));
-    for (std::size_t c = 0; c < tile.size(); ++c) {
-      std::int64_t offset = (image + tile[c].image) * step(lhs_steps_, a_.lhs, 0);
-      for (std::size_t i = 0; i < tap.size(); ++i) {
-        const std::int64_t at =
-            tile[c].place[i] * a_.stride[i] + tap[i] * a_.rhs_dilation[i] - a_.low[i];
-        const std::int64_t element = a_.lhs_dilation[i] == 1 ? at : at / a_.lhs_dilation[i];
-        const bool is_there = at >= 0 && element * a_.lhs_dilation[i] == at &&
-                              element < shapes_.lhs[as_size(a_.lhs[i + 2])];
-        if (!is_there) {
-          offset = kPadding;
-          break;
-        }
-        assert(held[i].begin <= element && element < held[i].end);
-        offset += (element - held[i].begin) * step(lhs_steps_, a_.lhs, i + 2);
+  void find_runs(const std::vector<Line>& tile, const Index& tap, std::int64_t image,
+                 std::vector<Run>& runs) const {
+    runs.clear();
+    for (const Line& line : tile) {
+      const std::int64_t offset =
+          add_outer(line.outer, tap, (image + line.image) * step(lhs_steps_, a_.lhs, 0));
+      if (offset == kPadding) {
+        add(runs, {kPadding, 1, line.inner.size()});
+      } else if (tap.empty()) {
+        add(runs, {offset, 1, 1});
+      } else {
+        add_inner(line.inner, tap[tap.size() - 1], offset, runs);
       }
-      offsets[c] = offset;
     }
+  }
+
+  /// With the offset in all spatial dims but the last; kPadding if the operand has no such element.
+  std::int64_t add_outer(const Index& at_place, const Index& tap, std::int64_t offset) const {
+    for (std::size_t i = 0; i < outer_.size(); ++i) {
+      const std::int64_t found = element(i, at_place[i], tap[i]);
+      if (found < 0) return kPadding;
+      offset += offset_of(i, found);
+    }
+    return offset;
+  }
+
+  /// The same along the last spatial dim: for places next to each other.
+  void add_inner(const Range& inner, std::int64_t tap, std::int64_t offset,
+                 std::vector<Run>& runs) const {
+    const std::size_t i = outer_.size();
+    add_each(inner, a_.stride[i], a_.low[i] - tap * a_.rhs_dilation[i], offset, runs,
+             [&](std::int64_t at) { return element(i, at, tap); });
+  }
+
+  /// And for taps next to each other.
+  void add_taps(std::int64_t at_place, const Range& taps, std::int64_t offset,
+                std::vector<Run>& runs) const {
+    const std::size_t i = outer_.size();
+    add_each(taps, a_.rhs_dilation[i], a_.low[i] - at_place * a_.stride[i], offset, runs,
+             [&](std::int64_t tap) { return element(i, at_place, tap); });
+  }
+
+  /// Number n of the range reads element n * by - before of the last spatial dim, if there is one.
+  template <class Element>
+  void add_each(const Range& range, std::int64_t by, std::int64_t before, std::int64_t offset,
+                std::vector<Run>& runs, const Element& element_of) const {
+    const std::size_t i = outer_.size();
+    if (a_.lhs_dilation[i] != 1) {
+      for (std::int64_t at = range.begin; at < range.end; ++at) {
+        const std::int64_t found = element_of(at);
+        add(runs, {found < 0 ? kPadding : offset + offset_of(i, found), 1, 1});
+      }
+      return;
+    }
+    const auto first_from = [&](std::int64_t least) {
+      const std::int64_t number = least + before <= 0 ? 0 : (least + before - 1) / by + 1;
+      return std::clamp(number, range.begin, range.end);
+    };
+    const std::int64_t begin = first_from(0);
+    const std::int64_t end = std::max(begin, first_from(shapes_.lhs[as_size(a_.lhs[i + 2])]));
+    add(runs, {kPadding, 1, begin - range.begin});
+    if (begin < end) {
+      add(runs, {offset + offset_of(i, element_of(begin)), by * step(lhs_steps_, a_.lhs, i + 2),
+                 end - begin});
+    }
+    add(runs, {kPadding, 1, range.end - end});
+  }
+
+  /// Of an element in spatial dim i, from the begin of what the device has.
+  std::int64_t offset_of(std::size_t i, std::int64_t found) const {
+    return (found - range_of(lhs_.box, a_.lhs[i + 2]).begin) * step(lhs_steps_, a_.lhs, i + 2);
   }
 
   static void multiply(const StridedMatrix<const T>& a, const StridedMatrix<const T>& b,
@@ -241,24 +364,26 @@ class Convolver {
           const T factor = a.data[r * a.row_step + k];
           const T* const terms = b.data + k * b.row_step;
           for (std::int64_t c = 0; c < out.cols; ++c) {
-            line[c] = detail::add(line[c], detail::multiply(factor, terms[c]));
+            line[c] = detail::add(line[c], detail::multiply(factor, terms[c * b.col_step]));
           }
         }
       }
     }
   }
 
-  void put(const Range& features, const std::vector<Column>& tile, const T* made) const {
+  void put(const Range& features, const std::vector<Line>& tile, const T* made) const {
     T* const to = reinterpret_cast<T*>(out_.data);
-    std::vector<std::int64_t> offsets;
-    for (const Column& column : tile) {
-      std::int64_t offset = (column.image - images_.begin) * step(out_steps_, a_.out, 0);
-      for (std::size_t i = 0; i < places_.size(); ++i) {
-        offset += (column.place[i] - places_[i].begin) * step(out_steps_, a_.out, i + 2);
+    std::vector<Run> runs;
+    for (const Line& line : tile) {
+      std::int64_t offset = (line.image - images_.begin) * step(out_steps_, a_.out, 0);
+      for (std::size_t i = 0; i < line.outer.size(); ++i) {
+        offset += (line.outer[i] - outer_[i].begin) * step(out_steps_, a_.out, i + 2);
       }
-      offsets.push_back(offset);
+      const std::int64_t inner_step =
+          places_.empty() ? 1 : step(out_steps_, a_.out, places_.size() + 1);
+      offset += (line.inner.begin - inner_.begin) * inner_step;
+      add(runs, {offset, inner_step, line.inner.size()});
     }
-    const std::vector<Run> runs = runs_of(offsets);
     const std::int64_t begin = range_of(out_.box, a_.out[1]).begin;
     for (std::int64_t row = 0; row < features.size(); ++row) {
       T* const line = to + (features.begin + row - begin) * step(out_steps_, a_.out, 1);
@@ -292,6 +417,12 @@ class Convolver {
   const Range features_;             ///< of the kernel: what is summed over
   const Range images_;               ///< of the result
   const std::int64_t positions_, num_taps_;
+  const std::vector<Range> outer_;  ///< all of places_ but the last
+  const Range inner_;               ///< that one
+
+  /// Patches are filled column by column: a kernel that is wider than its result, as in the
+  /// gradient of a kernel, reads more elements in a row for one column than for one tap.
+  const bool is_by_column_;
 };
 
 }  // namespace

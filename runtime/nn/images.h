@@ -10,6 +10,29 @@
 
 namespace shardwise {
 
+struct Conv2dOptions {
+  std::int64_t stride = 1, padding = 0, dilation = 1;  ///< of both spatial dims alike
+  std::int64_t groups = 1;
+};
+
+/// As torch's: x [images, features, height, width], kernel [features of the result, features of a
+/// group, height, width]. For everything else there is convolution().
+template <TensorLike T>
+T conv2d(const T& x, const T& kernel, const Conv2dOptions& options = {}) {
+  const Dims order{0, 1, 2, 3}, stride{options.stride, options.stride};
+  const Dims padding{options.padding, options.padding};
+  return convolution(x, kernel,
+                     ConvolutionAttributes{.lhs = order,
+                                           .rhs = order,
+                                           .out = order,
+                                           .stride = stride,
+                                           .low = padding,
+                                           .high = padding,
+                                           .lhs_dilation = {1, 1},
+                                           .rhs_dilation = {options.dilation, options.dilation},
+                                           .feature_groups = options.groups});
+}
+
 /// Lists go by dim of the window. An empty list: windows side by side, no padding, no dilation.
 struct PoolOptions {
   Dims stride = {}, low = {}, high = {}, dilation = {};

@@ -1,0 +1,206 @@
+// Trains a ResNet on Fashion-MNIST, written as if for one device. A plan cuts the images of a
+// batch, the rows of each image, or both over a mesh of emulated devices; a device then fetches the
+// rows of its neighbours that a convolution reads, and no more.
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include "shardwise/loader/sources/arrays.h"
+#include "shardwise/runtime/gemm.h"
+#include "shardwise/runtime/spmd/report.h"
+#include "shardwise/runtime/stopwatch.h"
+#include "shardwise/shard/error.h"
+#include "training.h"
+
+namespace {
+
+using namespace shardwise;  // an example reads better without prefixes
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  convnet::Sizes sizes;
+  std::string data = FASHION_MNIST_DIR, mesh = "data=4,space=2", plan = "both";
+  std::int64_t epochs = 2, steps = 0;
+  std::uint64_t seed = 1;
+  double learning_rate = 0.2;
+  bool json = false, only_plans = false;
+};
+
+std::shared_ptr<const Source> open_images(const fs::path& dir, const std::string& part) {
+  return zip({open_idx(dir / (part + "-images-idx3-ubyte.gz"), "image"),
+              open_idx(dir / (part + "-labels-idx1-ubyte.gz"), "label")});
+}
+
+class Run {
+ public:
+  explicit Run(const Options& options)
+      : options_(options),
+        mesh_(Mesh::parse(options.mesh == "1" ? "" : options.mesh)),
+        devices_(mesh_.size()),
+        training_(devices_, mesh_, convnet::Plan(options.plan, mesh_), options.sizes) {}
+
+  void plan() {
+    training_.begin_abstract();
+    training_.plan_step();
+  }
+
+  void train() {
+    training_.begin(options_.seed);
+    Loader loader(devices_, open_images(options_.data, "train"), training_.placements(),
+                  {.batch_size = options_.sizes.batch, .epochs = options_.epochs},
+                  {.seed = options_.seed});
+    const std::int64_t all = options_.epochs * loader.batches_per_epoch();
+    const std::int64_t steps = options_.steps == 0 ? all : std::min(all, options_.steps);
+    while (static_cast<std::int64_t>(losses_.size()) < steps) {
+      const auto batch = loader.next();
+      if (losses_.size() < 2) {  // the second step is like those that follow
+        for (const DeviceId id : devices_.addressable()) devices_.at(id).reset_peak();
+      }
+      const Stopwatch watch;
+      losses_.push_back(training_.step(*batch, rate(batch->index, all)));
+      seconds_.push_back(watch.seconds());
+      const std::size_t done = losses_.size();
+      if (done == 1) {
+        const StepSeconds first = training_.tracer().last_seconds();
+        first_seconds_ = first.trace + first.compile;
+      }
+      if (done % 50 == 0 || done == 1) {
+        fmt::print(stderr, "step {:4} of {}: loss {:.4f}, {:.1f} ms\n", done, steps, losses_.back(),
+                   1e3 * seconds_.back());
+      }
+    }
+    report_ = report(*training_.tracer().last(), machines().front());
+  }
+
+  /// Of the test images, in percent.
+  double accuracy() {
+    const auto source = open_images(options_.data, "t10k");
+    Loader loader(devices_, source, training_.placements(),
+                  {.batch_size = options_.sizes.batch,
+                   .order = RecordOrder::sequential,
+                   .last_batch = LastBatch::pad});
+    std::int64_t correct = 0;
+    while (const auto batch = loader.next()) correct += training_.count_correct(*batch);
+    return 100.0 * static_cast<double>(correct) / static_cast<double>(source->size());
+  }
+
+  Json facts() const {
+    Json json = {{"collectives", Json::array()}, {"planned_peak_bytes", Json::array()}};
+    const Executable& step = *training_.tracer().last();
+    for (const CollectiveTotal& total : step.collectives()) {
+      json["collectives"].push_back({{"kind", name(total.kind)},
+                                     {"count", total.count},
+                                     {"bytes", total.bytes},
+                                     {"wire_bytes", total.wire_bytes}});
+    }
+    for (std::int64_t p = 0; p < mesh_.size(); ++p) {
+      json["planned_peak_bytes"].push_back(step.memory(p).peak_bytes);
+    }
+    return json;
+  }
+
+  void print_plan() const {
+    fmt::print("{}", to_string(report(*training_.tracer().last(), machines().front())));
+  }
+
+  void print_result() {
+    if (losses_.empty()) return;
+    Json json = {{"losses", Json::array()}};
+    for (const double loss : losses_) json["losses"].push_back(loss);
+    json["first_step_seconds"] = first_seconds_;
+    json["step_seconds"] = median_seconds();
+    json.update(facts());
+    const double percent = accuracy();
+    json["accuracy"] = percent;
+    json["seconds"] = watch_.seconds();
+    if (options_.json) return fmt::print("{}\n", json.dump());
+    fmt::print("mesh {}, plan {}: loss {:.4f} after {} steps, accuracy {:.2f} %\n",
+               mesh_.to_string(), options_.plan, losses_.back(), losses_.size(), percent);
+    fmt::print("first step {:.1f} ms to trace, partition and plan; a step {:.1f} ms\n",
+               1e3 * first_seconds_, 1e3 * median_seconds());
+    fmt::print("{}", to_string(*report_));
+  }
+
+ private:
+  /// Up in the first tenth, then down as a cosine.
+  double rate(std::int64_t step, std::int64_t steps) const {
+    const double at = static_cast<double>(step) / static_cast<double>(steps);
+    const double down = 0.5 * (1 + std::cos(std::numbers::pi * at));
+    return options_.learning_rate * std::min(1.0, 0.1 + 9 * at) * down;
+  }
+
+  double median_seconds() const {
+    std::vector<double> all(seconds_.begin() + (seconds_.size() > 1 ? 1 : 0), seconds_.end());
+    const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+    std::nth_element(all.begin(), middle, all.end());
+    return *middle;
+  }
+
+  Options options_;
+  Mesh mesh_;
+  Devices devices_;
+  convnet::Training training_;
+  std::vector<double> losses_, seconds_;
+  std::optional<StepReport> report_;
+  double first_seconds_ = 0;
+  Stopwatch watch_;
+};
+
+}  // namespace
+
+// What CLI11 throws while options are declared is a mistake in this file.
+// NOLINTNEXTLINE(bugprone-exception-escape)
+int main(int argc, char** argv) {
+  choose_blas_kernels();  // before there are other threads
+  Options options;
+  CLI::App app{"Trains a ResNet on Fashion-MNIST, sharded over emulated devices"};
+  app.option_defaults()->always_capture_default();
+  app.add_option("--data", options.data, "Folder with the idx.gz files");
+  app.add_option("--depth", options.sizes.depth, "8, 18 or 50");
+  app.add_option("--width", options.sizes.width, "Features of the first stage; 64 as published")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--batch", options.sizes.batch)->check(CLI::Range(2, 65536));
+  app.add_option("--mesh", options.mesh, "Axes, as data=4,space=2; 1: one device");
+  app.add_option(
+      "--plan", options.plan,
+      "What is cut: batch, the images over all axes; spatial, their rows; both, the rows "
+      "over the axis space and the images over the others");
+  app.add_option("--epochs", options.epochs)->check(CLI::Range(1, 1000));
+  app.add_option("--steps", options.steps, "End after as many; 0: after all epochs")
+      ->check(CLI::Range(0, 1'000'000'000));
+  app.add_option("--seed", options.seed, "Of the first weights and the order of images");
+  app.add_option("--learning-rate", options.learning_rate);
+  app.add_flag("--only-plan", options.only_plans,
+               "Run nothing: print what a step needs, without data");
+  app.add_flag("--json", options.json, "Print one JSON object: losses, accuracy, bytes, memory");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    Run run(options);
+    if (options.only_plans) {
+      run.plan();
+      if (options.json) {
+        fmt::print("{}\n", run.facts().dump());
+      } else {
+        run.print_plan();
+      }
+      return 0;
+    }
+    run.train();
+    run.print_result();
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "convnet: {}\n", error.what());
+    return 3;
+  }
+}
