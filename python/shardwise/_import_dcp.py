@@ -40,6 +40,16 @@ def _load(folder: str, name: str, piece: Piece) -> Any:
         raise Corrupt(f"import {path}: found {type(error).__name__} in {name!r}: {error}") from None
 
 
+def described(folder: str) -> list[tuple[str, str, list[int]]]:
+    """Name, dtype and shape of each tensor, by the metadata alone. Raises as import_dcp()."""
+    import torch
+
+    from .torch._tensors import dtype_name
+
+    return [(name, dtype_name(torch.empty(0, dtype=stored.dtype), name), list(stored.shape))
+            for name, stored in read_metadata(folder).tensors.items()]
+
+
 def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd", progress: Progress = None) -> str:
     """Writes a checkpoint of torch.distributed.checkpoint (FileSystemWriter's) anew. Needs torch, no process group.
     Objects are loaded with weights_only=True; tensors are held in host memory while they are written. Returns the path.

@@ -79,6 +79,13 @@ def import_orbax(source: Path, target: Path, *, existing: Existing = "fail", pro
     return path
 
 
+def described(root: str) -> list[tuple[str, str, list[int]]]:
+    """Name, dtype and shape of each array, by the metadata alone. Raises as import_orbax()."""
+    items, _ = _items_of(root)
+    return [(name, name_of(meta.dtype, name), list(meta.shape))
+            for item in items for name, meta in _arrays_of(item).items()]
+
+
 def _items_of(root: str) -> tuple[list[_Item], Plan]:
     """The trees below a path, and a plan with what is JSON."""
     import orbax.checkpoint as ocp

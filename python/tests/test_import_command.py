@@ -67,3 +67,33 @@ def test_orbax(tmp_path):
     found = sw.load(tmp_path / "root" / "step-00000003")
     assert list(found) == ["w"] and found["w"].dtype == "bfloat16"
     assert np.array_equal(found["w"].astype(np.float32), np.arange(6).reshape(2, 3))
+
+
+def test_looks_at_dcp(tmp_path, dcp):
+    assert json.loads(run("ls", dcp, "--json").stdout) == {"path": str(dcp), "format": "dcp", "tensors": 2, "logical_bytes": 56}
+    root = tmp_path / "root"
+    assert run("import", dcp, root, "--step", 7).returncode == 0
+    assert run("diff", dcp, root).returncode == 0 and run("diff", root, dcp).returncode == 0
+    assert run("import", dcp, root, "--step", 8, "--cast", "model.v=bf16").returncode == 0
+    done = run("diff", dcp, root, "--json")
+    assert done.returncode == 1 and [row["name"] for row in json.loads(done.stdout)["tensors"] if not row["equal"]] == ["model.v"]
+    for file in dcp.glob("*.distcp"):
+        file.write_bytes(b"")  # the metadata alone is read
+    done = run("inspect", dcp, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [(t["name"], t["dtype"], t["shape"]) for t in found["tensors"]] == [("model.v", "f32", [2]), ("model.w", "f32", [3, 4])]
+    done = run("diff", dcp, root)
+    assert done.returncode == 3 and "needed" in done.stderr, done.stderr
+
+
+def test_looks_at_orbax(tmp_path):
+    ocp = pytest.importorskip("orbax.checkpoint", reason="needs orbax-checkpoint, which this environment has not")
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(str(tmp_path / "orbax"), {"params": {"w": np.arange(6.0).reshape(2, 3), "b": np.ones(4, np.int32)}})
+    sw.save(tmp_path / "ours", {"params": {"w": np.arange(6.0).reshape(2, 3), "b": np.ones(4, np.int32)}})
+    found = json.loads(run("inspect", tmp_path / "orbax", "--json").stdout)
+    assert [(t["name"], t["dtype"], t["shape"]) for t in found["tensors"]] == [("params/b", "i32", [4]), ("params/w", "f64", [2, 3])]
+    assert found["format"] == "orbax" and found["totals"]["logical_bytes"] == 64
+    done = run("diff", tmp_path / "orbax", tmp_path / "ours")
+    assert done.returncode == 0 and "2 of 2 tensors are equal" in done.stdout, done.stderr

@@ -2,6 +2,7 @@
 import os
 import shlex
 import shutil
+import signal
 import sys
 import unittest
 import unittest.mock
@@ -21,8 +22,9 @@ class Foreign(Cli):
             (path / file).write_bytes(b"")
         return path
 
-    def named(self, path, *said, is_taken=False):
-        for command in self.COMMANDS + (() if is_taken else self.LOOKS):
+    def named(self, path, *said, is_taken=False, is_pythons=False):
+        looks = () if is_taken else (("stats",),) if is_pythons else self.LOOKS
+        for command in self.COMMANDS + looks:
             self.fails(3, said, *command, path)
         self.fails(3, said, "reshard", path, self.dir / "out", "--mesh", "1")
         self.fails(3, said, "export", path, self.dir / "out.safetensors")
@@ -40,15 +42,13 @@ class Foreign(Cli):
                 ("item", ["_METADATA"], "`shardwise import {} ROOT --step 0` makes")):
             path = self.folder(name, *files)
             self.named(path, f"{path} holds no committed checkpoint; it seems to be ", needed.format(path),
-                       is_taken=name in ("st", "gpt2"))
+                       is_taken=name in ("st", "gpt2"), is_pythons=name in ("dcp", "step-00000100", "orbax", "item"))
 
-    def test_what_python_reads_is_named_whole_by_all_that_read(self):
+    def test_what_python_reads_is_named_whole(self):
         for name, file, what in (("dcp", ".metadata", "a distributed checkpoint of PyTorch (DCP)"),
                                  ("of orbax's", "_METADATA", "a checkpoint of Orbax")):
             path = self.folder(name, file)
-            ours = GOLDEN / "step-00000001"
-            for words in (("ls", path), ("inspect", path), ("stats", path), ("verify", path), ("du", path),
-                          ("cat", path, "w"), ("diff", path, ours), ("diff", ours, path)):
+            for words in (("stats", path), ("verify", path), ("du", path), ("cat", path, "w")):
                 done = run(*words)
                 self.assertEqual(done.returncode, 3, words)
                 self.assertEqual(done.stderr, f"shardwise: {path} holds no committed checkpoint; it seems to be {what}: "
@@ -75,6 +75,48 @@ class Foreign(Cli):
                     self.assertEqual(self.fails(3, [said, f'{words[1]}("{path}", "NAME")', *words], "import", path, root, "--step", 1),
                                      "unsupported")
             self.assertEqual(sorted(entry.name for entry in self.dir.iterdir() if entry.name not in ("dcp", "orbax")), [])
+
+    def test_looks_say_what_to_install_without_the_python_package(self):
+        ours = GOLDEN / "step-00000001"
+        for name, file, package in (("dcp", ".metadata", "torch"), ("orbax", "_METADATA", "orbax-checkpoint")):
+            path = self.folder(name, file)
+            with unittest.mock.patch.dict(os.environ, {"SHARDWISE_PYTHON": "/nowhere/python3"}):
+                for words in (("ls", path), ("inspect", path)):
+                    self.assertEqual(self.fails(3, [f"read {path}: the Python package reads this format", "/nowhere/python3",
+                                                    f"needed is a python3 with shardwise and {package}"], *words), "unsupported")
+                for words in (("diff", path, ours), ("diff", ours, path)):
+                    self.fails(3, [f"import {path}: ", f"needed is a python3 with shardwise and {package}"], *words)
+
+    def python(self, script):
+        """A stand-in for python3, whose arguments are -m shardwise._import_command FORMAT SOURCE [TARGET]."""
+        path = self.dir / "python3"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return unittest.mock.patch.dict(os.environ, {"SHARDWISE_PYTHON": str(path)})
+
+    def test_what_python_says_of_tensors_is_checked(self):
+        path = self.folder("dcp", ".metadata")
+        with self.python("""echo noise; echo '[["w", "f32", [2, 3]], ["a", "bf16", []]]'"""):
+            self.assertEqual([(t["name"], t["dtype"], t["shape"], t["logical_bytes"]) for t in self.ok_json("inspect", path)["tensors"]],
+                             [("a", "bf16", [], 2), ("w", "f32", [2, 3], 24)])
+            self.assertEqual(self.ok_json("ls", path), {"path": str(path), "format": "dcp", "tensors": 2, "logical_bytes": 26})
+            self.fails(2, ["--svg: found dcp, needed is a checkpoint"], "inspect", path, "--svg", self.dir / "a.svg")
+            self.fails(3, ['has no tensor "x"'], "inspect", path, "--tensor", "x")
+        for answer in ("nothing", "", "7", "{}", '[["w", "f99", [2]]]', '[["w", "f32", [-1]]]', '[["w", "f32", [2.5]]]', '[["w", "f32"]]',
+                       '[[3, "f32", [2]]]', '[["w", "f32", [4611686018427387904, 4]]]', '[["w", "f32", 7]]', '["w"]',
+                       f'[["w", "f32", {[1] * 17}]]', '[["w", "f32", [1]], ["w", "f32", [1]]]', '[["w", "f32", [18446744073709551615]]]'):
+            with self.python(f"echo '{answer}'"):
+                for command in ("ls", "inspect"):
+                    self.assertEqual(self.fails(3, [f"read {path}: the Python package has given "], command, path), "corrupt", answer)
+
+    def test_a_diff_that_is_interrupted_leaves_nothing(self):
+        path = self.folder("dcp", ".metadata")
+        scratch = self.folder("tmp")
+        for name in ("INT", "TERM"):
+            with self.python(f'mkdir "$5"; touch "$5/part"; kill -{name} $PPID; exit 1'), \
+                    unittest.mock.patch.dict(os.environ, {"TMPDIR": str(scratch)}):
+                self.assertEqual(run("diff", path, GOLDEN / "step-00000001").returncode, -getattr(signal, f"SIG{name}"))
+            self.assertEqual(list(scratch.iterdir()), [])
 
     def test_files(self):
         cases = {"m.safetensors": b"", "renamed.bin": b"\2\0\0\0\0\0\0\0{}", "m.safetensors.index.json": b"{}"}

@@ -69,7 +69,7 @@ $ ls runs/ck/step-00000006
 2 ls: runs/ck/step-00000006 is a checkpoint; needed is the directory that holds it, runs/ck
 $ ls broken/step-00000006
 2 ls: broken/step-00000006 is a checkpoint; needed is the directory that holds it, broken
-$ ls dcp
+$ stats dcp
 3 dcp holds no committed checkpoint; it seems to be a distributed checkpoint of PyTorch (DCP): `shardwise import dcp ROOT --step 0` makes a checkpoint of it
 $ inspect runs
 3 runs holds no committed checkpoint; runs/ck in it does

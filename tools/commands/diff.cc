@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "commands/commands.h"
+#include "commands/python_import.h"
 #include "output.h"
 #include "parse.h"
 
@@ -79,12 +82,17 @@ nlohmann::ordered_json tensor_json(const TensorDiff& tensor) {
   return json;
 }
 
+std::unique_ptr<BoxReader> open_side(const std::string& path, const ReadOptions& options) {
+  const std::string_view format = python_format(path);
+  return format.empty() ? open_tensors(path, options) : open_by_python(format, path, options);
+}
+
 DiffReport compare(const DiffOptions& options) {
   // A quarter for each reader, the rest for what is compared.
   const ReadOptions reading{.memory_budget_bytes = options.memory_budget_bytes / 4,
                             .threads = options.threads};
-  const auto first = open_tensors(options.first, reading);
-  const auto second = open_tensors(options.second, reading);
+  const auto first = open_side(options.first, reading);
+  const auto second = open_side(options.second, reading);
   ProgressLine line("diff");
   return diff(*first, *second,
               {.memory_budget_bytes = options.memory_budget_bytes / 2,
@@ -94,9 +102,7 @@ DiffReport compare(const DiffOptions& options) {
                .progress = line.function()});
 }
 
-}  // namespace
-
-int run_diff(const DiffOptions& options) {
+int print_diff(const DiffOptions& options) {
   for (const auto& [option, value] :
        {std::pair("--atol", options.atol), std::pair("--rtol", options.rtol)}) {
     if (value >= 0) continue;  // NaN is not
@@ -133,6 +139,15 @@ int run_diff(const DiffOptions& options) {
                   equal, report.tensors.size(), human_bytes(report.compared_bytes),
                   human_bytes(report.skipped_bytes)));
   return status;
+}
+
+}  // namespace
+
+int run_diff(const DiffOptions& options) {
+  const auto run = [&options] { return print_diff(options); };
+  const bool has_python =
+      !python_format(options.first).empty() || !python_format(options.second).empty();
+  return has_python ? run_with_python(run) : run();
 }
 
 }  // namespace shardwise::tools

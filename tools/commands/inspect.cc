@@ -7,6 +7,7 @@
 
 #include "commands/commands.h"
 #include "commands/name_tree.h"
+#include "commands/python_import.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/checkpoint/reader.h"
@@ -207,28 +208,36 @@ void print_tensors(const std::vector<TensorInfo>& tensors, const InspectOptions&
   }
 }
 
-int inspect_model(const InspectOptions& options) {
-  if (options.svg || options.processes > 0) {
-    throw BadUsage(
-        fmt::format("inspect: {}: found {}, needed is a checkpoint, whose tensors are cut over a "
-                    "mesh",
-                    options.svg ? "--svg" : "--processes", model_format(options.path)));
-  }
-  const std::unique_ptr<ModelReader> reader = open_model(options.path);
-  const std::vector<TensorInfo> tensors = tensors_of(*reader, options);
+/// What is known of a file of another format beside its tensors.
+struct Foreign {
+  std::string_view format;
+  std::string user_json = "{}";
+  std::span<const std::string> left_out = {};
+};
+
+void refuse_uncut(const InspectOptions& options, std::string_view format) {
+  if (!options.svg && options.processes == 0) return;
+  throw BadUsage(
+      fmt::format("inspect: {}: found {}, needed is a checkpoint, whose tensors are cut over a "
+                  "mesh",
+                  options.svg ? "--svg" : "--processes", format));
+}
+
+int inspect_foreign(const InspectOptions& options, const BoxReader& reader,
+                    const Foreign& foreign) {
+  const std::vector<TensorInfo> tensors = tensors_of(reader, options);
   if (options.json) {
     auto left_out = nlohmann::ordered_json::array();
-    for (const std::string& name : reader->left_out()) left_out.push_back(name);
+    for (const std::string& name : foreign.left_out) left_out.push_back(name);
     print_json({{"path", options.path},
-                {"format", reader->format()},
-                {"user", nlohmann::ordered_json::parse(reader->user_json())},
+                {"format", foreign.format},
+                {"user", nlohmann::ordered_json::parse(foreign.user_json)},
                 {"left_out", left_out},
                 {"tensors", list_json(tensors)},
                 {"totals", totals_json(totals_of(tensors))}});
     return 0;
   }
-  print_shown(
-      fmt::format("{}: {}, user {}\n\n", options.path, reader->format(), reader->user_json()));
+  print_shown(fmt::format("{}: {}, user {}\n\n", options.path, foreign.format, foreign.user_json));
   print_tensors(tensors, options);
   return 0;
 }
@@ -236,7 +245,16 @@ int inspect_model(const InspectOptions& options) {
 }  // namespace
 
 int run_inspect(const InspectOptions& options) {
-  if (is_model(options.path)) return inspect_model(options);
+  if (const std::string_view format = python_format(options.path); !format.empty()) {
+    refuse_uncut(options, format);
+    return inspect_foreign(options, *describe_by_python(format, options.path), {format});
+  }
+  if (is_model(options.path)) {
+    refuse_uncut(options, model_format(options.path));
+    const std::unique_ptr<ModelReader> reader = open_model(options.path);
+    return inspect_foreign(options, *reader,
+                           {reader->format(), reader->user_json(), reader->left_out()});
+  }
   const CheckpointReader reader(resolve_checkpoint(options.path));
   const std::vector<TensorInfo> tensors = tensors_of(reader, options);
   if (options.svg) write_picture(options, tensors);

@@ -5,10 +5,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "commands/commands.h"
+#include "commands/python_import.h"
 #include "disk_use.h"
 #include "output.h"
 #include "parse.h"
@@ -73,21 +76,20 @@ void print_none(const std::filesystem::path& root) {
                   inside.empty() ? std::string() : fmt::format("; {} has some", inside.string())));
 }
 
-/// A model is one line.
-int list_model(const LsOptions& options) {
-  const std::unique_ptr<ModelReader> reader = open_model(options.root);
+/// Of another format: one line.
+int list_foreign(const LsOptions& options, const BoxReader& reader, std::string_view format) {
+  const std::span<const TensorInfo> tensors = reader.tensors();
   std::size_t bytes = 0;
-  for (const TensorInfo& tensor : reader->tensors()) bytes += tensor.logical_bytes;
+  for (const TensorInfo& tensor : tensors) bytes += tensor.logical_bytes;
   if (options.json) {
     print_json({{"path", options.root},
-                {"format", reader->format()},
-                {"tensors", reader->tensors().size()},
+                {"format", format},
+                {"tensors", tensors.size()},
                 {"logical_bytes", bytes}});
     return 0;
   }
   Table table({"format", "tensors", "bytes"});
-  table.add({std::string(reader->format()), std::to_string(reader->tensors().size()),
-             human_bytes(bytes)});
+  table.add({std::string(format), std::to_string(tensors.size()), human_bytes(bytes)});
   table.print();
   return 0;
 }
@@ -95,7 +97,13 @@ int list_model(const LsOptions& options) {
 }  // namespace
 
 int run_ls(const LsOptions& options) {
-  if (is_model(options.root)) return list_model(options);
+  if (const std::string_view format = python_format(options.root); !format.empty()) {
+    return list_foreign(options, *describe_by_python(format, options.root), format);
+  }
+  if (is_model(options.root)) {
+    const std::unique_ptr<ModelReader> reader = open_model(options.root);
+    return list_foreign(options, *reader, reader->format());
+  }
   const auto root = root_of_steps("ls", options.root);
   const CheckpointManager manager(root, {.collect_garbage = false});
   std::vector<StepSummary> steps;

@@ -1,16 +1,37 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <string_view>
+
+#include "shardwise/checkpoint/box_reader.h"
+#include "shardwise/checkpoint/read_options.h"
 
 namespace shardwise::tools {
 
 /// Has Shardwise's Python package write a checkpoint of DCP or Orbax anew, as the checkpoint
 /// `target`: these formats are read by packages of Python alone. Nothing of the source is
-/// unpickled that could run code. The interpreter is python3, or what SHARDWISE_PYTHON names, in a
-/// process of its own, which ends with this one. Throws what the package says is wrong;
-/// unsupported, saying what to type, if it is not there; cancelled after Ctrl-C.
+/// unpickled that could run code. SHARDWISE_PYTHON names the interpreter; it is python3 else.
+/// Throws unsupported, saying what is needed, if that has not the package; what the package
+/// raises; and cancelled if the user has interrupted it.
 void import_by_python(std::string_view format, const std::filesystem::path& source,
                       const std::filesystem::path& target);
+
+/// The tensors of such a checkpoint, by its metadata alone: their elements cannot be read. Throws
+/// as import_by_python(), and corrupt for an answer that describes no tensors.
+std::unique_ptr<BoxReader> describe_by_python(std::string_view format,
+                                              const std::filesystem::path& source);
+
+/// The tensors of such a checkpoint, imported into a hidden folder of the system's folder for
+/// temporary files, which the reader removes at its end; if the command is killed, the next one
+/// does. A read throws cancelled if the user has interrupted it.
+std::unique_ptr<BoxReader> open_by_python(std::string_view format,
+                                          const std::filesystem::path& source,
+                                          const ReadOptions& options);
+
+/// Runs a command that may call the above. If the user interrupts it, it removes what it has made,
+/// and then the process ends by the signal.
+int run_with_python(const std::function<int()>& command);
 
 }  // namespace shardwise::tools
