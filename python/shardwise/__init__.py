@@ -11,7 +11,8 @@
     for batch in loader: batch["image"]  # read ahead, resumable by loader.state_dict()
 
 Submodules: `shardwise.torch` (torch.distributed.checkpoint's storage, FSDP2, DTensor), `shardwise.jax`,
-`shardwise.orbax`, `shardwise.group`. Importing shardwise imports numpy and ml_dtypes alone.
+`shardwise.orbax`, `shardwise.group`. Importing shardwise imports numpy alone; ml_dtypes is imported with
+the first tensor of bf16 or f8.
 """
 
 from __future__ import annotations

@@ -1,23 +1,53 @@
-"""Element types: our names and numpy's."""
+"""Element types: our names and numpy's. Those that numpy itself has not are of the package ml_dtypes, which is imported when
+one of them is met."""
 
 from __future__ import annotations
 
-import ml_dtypes
+import sys
+
 import numpy as np
 
 from ._errors import Unsupported
 
-_NUMPY = {
-    "f64": "<f8", "f32": "<f4", "f16": "<f2", "bf16": ml_dtypes.bfloat16,
-    "i64": "<i8", "i32": "<i4", "i16": "<i2", "i8": "i1",
-    "u64": "<u8", "u32": "<u4", "u16": "<u2", "u8": "u1", "bool": "?",
-    "f8_e4m3fn": ml_dtypes.float8_e4m3fn, "f8_e5m2": ml_dtypes.float8_e5m2,
-    "f8_e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "f8_e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
-    "f8_e8m0fnu": ml_dtypes.float8_e8m0fnu, "c64": "<c8", "c128": "<c16",
+_PLAIN = {
+    "f64": "<f8", "f32": "<f4", "f16": "<f2", "i64": "<i8", "i32": "<i4", "i16": "<i2", "i8": "i1",
+    "u64": "<u8", "u32": "<u4", "u16": "<u2", "u8": "u1", "bool": "?", "c64": "<c8", "c128": "<c16",
 }  # fmt: skip
+_ML_DTYPES = {
+    "bf16": "bfloat16", "f8_e4m3fn": "float8_e4m3fn", "f8_e5m2": "float8_e5m2", "f8_e4m3fnuz": "float8_e4m3fnuz",
+    "f8_e5m2fnuz": "float8_e5m2fnuz", "f8_e8m0fnu": "float8_e8m0fnu",
+}  # fmt: skip
+_OF_ML_DTYPES = {theirs: ours for ours, theirs in _ML_DTYPES.items()}
 
-NUMPY: dict[str, np.dtype] = {ours: np.dtype(theirs) for ours, theirs in _NUMPY.items()}
-OURS: dict[np.dtype, str] = {theirs: ours for ours, theirs in NUMPY.items()}
+
+class _Dtypes(dict[str, np.dtype]):
+    def __missing__(self, name: str) -> np.dtype:
+        theirs = _ML_DTYPES[name]
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise Unsupported(f"dtype {name}: found no package ml_dtypes in {sys.executable}, which has it for numpy: "
+                              f"`pip install ml_dtypes`") from None
+        found: np.dtype = np.dtype(getattr(ml_dtypes, theirs))
+        self[name] = found
+        return found
+
+
+#: Numpy's, by our names. Raises KeyError, and Unsupported if ml_dtypes is needed and not there.
+NUMPY: dict[str, np.dtype] = _Dtypes({ours: np.dtype(theirs) for ours, theirs in _PLAIN.items()})
+_OURS = {np.dtype(theirs): ours for ours, theirs in _PLAIN.items()}
+
+
+def known_name(native: np.dtype) -> str | None:
+    """Our name of a numpy dtype in this machine's byte order; None if we have not that one."""
+    if native.type.__module__ == "ml_dtypes":
+        return _OF_ML_DTYPES.get(native.name)
+    return _OURS.get(native)
+
+
+def dtype_called(name: str) -> np.dtype:
+    """A numpy dtype by numpy's or ml_dtypes' own name of it. Raises TypeError, and Unsupported without ml_dtypes."""
+    return NUMPY[_OF_ML_DTYPES[name]] if name in _OF_ML_DTYPES else np.dtype(name)
 
 
 def name_of(dtype: object, tensor: str = "") -> str:
@@ -25,7 +55,7 @@ def name_of(dtype: object, tensor: str = "") -> str:
     native = np.dtype(dtype)  # type: ignore[call-overload]
     if native.byteorder == ">":
         native = native.newbyteorder("<")
-    found = OURS.get(native)
+    found = known_name(native)
     if found is None:
-        raise Unsupported(f"tensor {tensor!r} has dtype {native}: needed is one of {', '.join(NUMPY)}")
+        raise Unsupported(f"tensor {tensor!r} has dtype {native}: needed is one of {', '.join((*_PLAIN, *_ML_DTYPES))}")
     return found

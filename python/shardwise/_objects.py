@@ -22,7 +22,7 @@ from typing import Any, Callable
 import numpy as np
 
 from . import _containers
-from ._dtypes import NUMPY, OURS
+from ._dtypes import NUMPY, dtype_called, known_name
 from ._errors import InvalidArgument
 
 # Of other types, by the name of their tag: torch's, which shardwise.torch adds.
@@ -95,7 +95,7 @@ def _encode_tagged(value: Any, kind: type, level: int) -> Any:
 def _encode_numpy(value: np.generic | np.ndarray) -> Any:
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError("a masked array cannot be stored, as its mask would be lost: needed are its data and its mask")
-    if value.dtype.newbyteorder("<") not in OURS:
+    if known_name(value.dtype.newbyteorder("<")) is None:
         raise TypeError(f"numpy's {type(value).__name__} of dtype {value.dtype} cannot be stored: needed are numbers")
     if isinstance(value, np.generic):
         # As text, an element of ml_dtypes' has no name that says which it is.
@@ -105,7 +105,7 @@ def _encode_numpy(value: np.generic | np.ndarray) -> Any:
         raise TypeError(f"an array of {value.nbytes} bytes within an object cannot be stored: needed are at most "
                         f"{_MOST_ARRAY_BYTES}, or the array as a value of a dict or list")
     native = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
-    return {"$array": [OURS[native.dtype], list(value.shape), native.tobytes().hex()]}
+    return {"$array": [known_name(native.dtype), list(value.shape), native.tobytes().hex()]}
 
 
 def _decode_array(encoded: Any) -> np.ndarray:
@@ -171,7 +171,7 @@ _DECODERS.update({
     "$frozenset": lambda v: frozenset(decode_key(i) for i in v),
     "$kept": lambda v: _containers.made(v[0], [(decode_key(k), decode(i)) for k, i in v[1]]),
     "$enum": _decode_enum,
-    "$numpy": lambda v: np.dtype(v[0]).type(decode(v[1])),
+    "$numpy": lambda v: dtype_called(v[0]).type(decode(v[1])),
     "$array": _decode_array,
 })
 

@@ -148,14 +148,13 @@ class Tensor:
     """A tensor of an open checkpoint. Array-like: `np.asarray(t)` and `t[10:20, ::2]` read it, of the file only the
     chunks that are needed. Indices are integers, slices and "..."."""
 
-    __slots__ = ("reader", "number", "name", "dtype_name", "dtype", "shape", "mesh", "spec", "policy", "stored_bytes", "chunks")
+    __slots__ = ("reader", "number", "name", "dtype_name", "shape", "mesh", "spec", "policy", "stored_bytes", "chunks")
 
     def __init__(self, reader: _core.Reader, number: int, row: tuple[Any, ...]) -> None:
         self.reader, self.number = reader, number
         self.name: str = row[0]
         self.dtype_name: str = row[1]
         """Shardwise's own name of it: "bf16"."""
-        self.dtype: np.dtype = NUMPY[row[1]]
         self.shape: tuple[int, ...] = row[2]
         self.mesh: str = row[3]
         """How the writer had it cut: Mesh.parse() reads it. Empty if it is not known."""
@@ -163,6 +162,11 @@ class Tensor:
         self.policy: str = row[5]
         self.stored_bytes: int = row[7]
         self.chunks: int = row[6]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Raises Unsupported if the package ml_dtypes is needed for it and not there."""
+        return NUMPY[self.dtype_name]
 
     @property
     def ndim(self) -> int:
