@@ -38,6 +38,28 @@ set(CPACK_COMPONENT_FILTER_DESCRIPTION "Filter 32015 (zstd) for HDF5, with which
 install(TARGETS shardwise_h5zstd EXCLUDE_FROM_ALL COMPONENT filter
   LIBRARY DESTINATION lib/${CMAKE_LIBRARY_ARCHITECTURE}/hdf5/serial/plugins)
 
+# For Debian's own Python. What pip installs stays apart.
+if(SHARDWISE_BUILD_PYTHON)
+  list(APPEND CPACK_COMPONENTS_ALL python)
+  find_package(Python 3.11 REQUIRED COMPONENTS Interpreter)
+  math(EXPR next_minor "${Python_VERSION_MINOR} + 1")
+  set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-shardwise)
+  set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
+  set(CPACK_DEBIAN_PYTHON_PACKAGE_SHLIBDEPS ON)
+  set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS
+    "python3 (>= 3.${Python_VERSION_MINOR}), python3 (<< 3.${next_minor}), python3-numpy")
+  set(CPACK_DEBIAN_PYTHON_PACKAGE_RECOMMENDS shardwise)
+  set(CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_EXTRA
+    ${PROJECT_SOURCE_DIR}/cmake/python3-shardwise/postinst ${PROJECT_SOURCE_DIR}/cmake/python3-shardwise/prerm)
+  set(CPACK_COMPONENT_PYTHON_DESCRIPTION "Sharded tensors: the Python module shardwise")
+  set(python_dir lib/python3/dist-packages/shardwise)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/python/shardwise/ EXCLUDE_FROM_ALL COMPONENT python DESTINATION ${python_dir}
+    PATTERN __pycache__ EXCLUDE)
+  install(TARGETS _core EXCLUDE_FROM_ALL COMPONENT python LIBRARY DESTINATION ${python_dir})
+  install(FILES ${PROJECT_BINARY_DIR}/python/package/shardwise/_core.pyi EXCLUDE_FROM_ALL COMPONENT python
+    DESTINATION ${python_dir})
+endif()
+
 foreach(component IN LISTS CPACK_COMPONENTS_ALL)
   string(TOUPPER ${component} upper)
   install(FILES ${PROJECT_SOURCE_DIR}/LICENSE EXCLUDE_FROM_ALL COMPONENT ${component}

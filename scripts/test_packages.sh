@@ -16,16 +16,31 @@ apt-get update -qq
 installed >"$out/before"
 mapfile -t needed < <(sed -n '/^# build and run/,/^# demo/p' scripts/packages.txt | grep -v '^#')
 add "${needed[@]}" dpkg-dev file
-cmake --preset release -D SHARDWISE_BUILD_TESTS=OFF -D SHARDWISE_BUILD_BENCH=OFF -D SHARDWISE_BUILD_EXAMPLES=OFF >/dev/null
+scripts/python.sh
+cmake --preset release -D SHARDWISE_BUILD_TESTS=OFF -D SHARDWISE_BUILD_BENCH=OFF -D SHARDWISE_BUILD_EXAMPLES=OFF \
+  -D SHARDWISE_BUILD_PYTHON=ON -D "Python_EXECUTABLE=$PWD/build/venv/bin/python" >/dev/null
 cmake --build --preset release >"$out/build.log" || { tail -n 20 "$out/build.log" >&2; fail "the build"; }
 (cd build/release && cpack -G DEB -B "$out/debs" >"$out/cpack.log" 2>&1) || { cat "$out/cpack.log" >&2; fail "cpack"; }
 ls "$out"/debs/*.deb
 mapfile -t extra < <(installed | comm -13 "$out/before" -)
 apt-get purge -y -qq "${extra[@]}" >"$out/apt.log" 2>&1 || { tail -n 5 "$out/apt.log" >&2; fail "apt-get purge"; }
 
+echo "== Python"
+add "$out"/debs/python3-shardwise_*.deb
+cd "$out/try"
+python3 - <<'PYTHON'
+import numpy
+import shardwise
+w = numpy.arange(6, dtype=numpy.float32).reshape(2, 3)
+shardwise.save("saved", {"w": w, "step": 3})
+found = shardwise.load("saved")
+assert (found["w"] == w).all() and found["w"].dtype == w.dtype and found["step"] == 3 and shardwise.verify("saved")
+print("shardwise in", shardwise.__file__)
+PYTHON
+
 echo "== The command and the filter"
 add "$out"/debs/shardwise_*.deb "$out"/debs/hdf5-filter-*.deb
-cd "$out/try"
+shardwise inspect saved >/dev/null
 shardwise bench save run --keep --tensors 1 --shape 256,1024 --repeat 1 --data index >/dev/null 2>&1
 shardwise verify run
 index=$(echo run/step-*/index.h5) shards=$(echo run/step-*/shards-*.h5)
@@ -56,7 +71,7 @@ add g++ "$out"/debs/libshardwise-dev_*.deb
 # shellcheck disable=SC2046
 g++ -std=c++20 ../../../tests/install/consumer/main.cc $(pkg-config --cflags --libs shardwise-loader shardwise-checkpoint) -o consumer
 ./consumer
-apt-get purge -y -qq shardwise hdf5-filter-shardwise-zstd libshardwise-dev >"$out/apt.log" 2>&1 || fail "apt-get purge"
+apt-get purge -y -qq shardwise python3-shardwise hdf5-filter-shardwise-zstd libshardwise-dev >"$out/apt.log" 2>&1 || fail "apt-get purge"
 left=$(find /usr -path /usr/share/doc -prune -o -name '*shardwise*' -print)
 [ -z "$left" ] || fail "the packages have left $left"
 echo "== All packages work"
