@@ -14,7 +14,8 @@ echo "== Build"
 mkdir -p "$out/debs" "$out/try"
 apt-get update -qq
 installed >"$out/before"
-mapfile -t needed < <(sed -n '/^# build and run/,/^# demo/p' scripts/packages.txt | grep -v '^#')
+# Those that are missing: an upgrade of ca-certificates would lose a proxy's certificate, which pip needs.
+mapfile -t needed < <(sed -n '/^# build and run/,/^# demo/p' scripts/packages.txt | grep -v '^#' | sort | comm -23 - "$out/before")
 add "${needed[@]}" dpkg-dev file
 scripts/python.sh
 cmake --preset release -D SHARDWISE_BUILD_TESTS=OFF -D SHARDWISE_BUILD_BENCH=OFF -D SHARDWISE_BUILD_EXAMPLES=OFF \
