@@ -117,6 +117,9 @@ class Foreign(Cli):
                     unittest.mock.patch.dict(os.environ, {"TMPDIR": str(scratch)}):
                 self.assertEqual(run("diff", path, GOLDEN / "step-00000001").returncode, -getattr(signal, f"SIG{name}"))
             self.assertEqual(list(scratch.iterdir()), [])
+        with unittest.mock.patch.dict(os.environ, {"TMPDIR": str(self.dir / "none")}):
+            self.fails(3, [f"import {path}: found no folder for temporary files, needed is one, which TMPDIR may name"], "diff", path,
+                       GOLDEN / "step-00000001")
 
     def test_files(self):
         cases = {"m.safetensors": b"", "renamed.bin": b"\2\0\0\0\0\0\0\0{}", "m.safetensors.index.json": b"{}"}

@@ -176,10 +176,20 @@ class DescribedTensors final : public BoxReader {
   std::vector<TensorInfo> tensors_;
 };
 
+fs::path temporary_folder(const fs::path& source) {
+  std::error_code error;
+  fs::path folder = fs::temp_directory_path(error);
+  if (!error) return folder;
+  throw Error(ErrorCode::not_found,
+              fmt::format("import {}: found no folder for temporary files, needed is one, which "
+                          "TMPDIR may name",
+                          source.string()));
+}
+
 class ImportedTensors final : public BoxReader {
  public:
   ImportedTensors(std::string_view format, const fs::path& source, const ReadOptions& options)
-      : staged_(*files_, fs::temp_directory_path() / fmt::format("shardwise-{}", getuid())) {
+      : staged_(*files_, temporary_folder(source) / fmt::format("shardwise-{}", getuid())) {
     import_by_python(format, source, staged_.place());
     reader_.emplace(staged_.place(), options);
   }
