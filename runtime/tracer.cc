@@ -44,6 +44,17 @@ std::int64_t replaced_input(const Graph& graph, NodeId node, const std::vector<b
   return -1;
 }
 
+/// By `bound`: weights and optimizer state that only the step holds.
+std::vector<bool> may_be_replaced(const TracerImpl::States& bound) {
+  std::vector<bool> may_be;
+  for (const std::shared_ptr<State>& state : bound) {
+    const bool is_weight =
+        state->kind == MemoryKind::parameter || state->kind == MemoryKind::optimizer;
+    may_be.push_back(is_weight && state.use_count() == 1);
+  }
+  return may_be;
+}
+
 /// Gives a tensor that has not been computed the value of another.
 void take_value(State& to, State& from) {
   to.array = std::move(from.array);
@@ -197,12 +208,26 @@ std::shared_ptr<const Executable> TracerImpl::plan() {
   return last;
 }
 
+void TracerImpl::keep_marks(const Recorded& recorded) {
+  Graph& graph = *recorded.graph;
+  std::vector<bool> may_be = may_be_replaced(recorded.bound);
+  for (const NodeId output : graph.outputs) {
+    const std::int64_t old = replaced_input(graph, output, may_be);
+    if (old < 0) continue;
+    may_be[as_size(old)] = false;
+    const State& before = *recorded.bound[as_size(old)];
+    std::optional<PartitionSpec>& mark = graph.node(output).mark;
+    if (!mark && before.is_marked) mark = before.mark;
+  }
+}
+
 CompileOptions TracerImpl::compile(const Recorded& recorded) {
   const TimelineScope timed(devices.timeline().get(), TimelineEvent::Kind::compile, "compile");
   const Stopwatch compiling;
   if (!mesh) mesh = default_mesh();
   if (!mesh) mesh = Mesh::line(1);
   CompileOptions compile;
+  keep_marks(recorded);
   detail::together(devices, [&] {
     compile = compile_options(recorded.bound);
     last = known.get(recorded.graph, *mesh, compile);
@@ -248,6 +273,7 @@ void TracerImpl::run(const Recorded& recorded) {
     if (old >= 0) {
       state.kind = bound[as_size(old)]->kind;
       state.label = bound[as_size(old)]->label;
+      state.is_marked = bound[as_size(old)]->is_marked;
     }
     state.mark = state.array->sharding().spec();
   }
@@ -323,12 +349,7 @@ void TracerImpl::upload(const States& bound, const Executable& found, const Comp
 void TracerImpl::give_back(const Recorded& recorded, const char* why) const noexcept {
   const States &bound = recorded.bound, &made = recorded.made;
   try {
-    std::vector<bool> is_replaced;  // a weight that nothing else holds
-    for (const std::shared_ptr<State>& state : bound) {
-      const bool is_weight =
-          state->kind == MemoryKind::parameter || state->kind == MemoryKind::optimizer;
-      is_replaced.push_back(is_weight && state.use_count() == 1);
-    }
+    std::vector<bool> is_replaced = may_be_replaced(bound);
     for (const std::shared_ptr<State>& state : made) {
       const std::int64_t old = replaced_input(*recorded.graph, state->node, is_replaced);
       state->node = -1;

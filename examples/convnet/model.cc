@@ -61,30 +61,31 @@ struct Architecture {
 Architecture architecture(const Sizes& sizes) {
   const Depth& depth = depth_of(sizes);
   const bool is_large = sizes.image >= kLargeImage;
-  Architecture made{{"stem", sizes.channels, sizes.width, is_large ? 7 : 3, is_large ? 2 : 1, true},
+  const std::int64_t stride = is_large || sizes.depth == 8 ? 2 : 1;
+  Architecture made{{"stem", sizes.channels, sizes.width, is_large ? 7 : 3, stride, true},
                     is_large,
                     {},
                     sizes.width};
   for (std::size_t stage = 0; stage < depth.blocks.size(); ++stage) {
     const std::int64_t inner = sizes.width << stage, out = inner * (depth.is_bottleneck ? 4 : 1);
     for (std::int64_t number = 0; number < depth.blocks[stage]; ++number) {
-      const std::int64_t stride = stage > 0 && number == 0 ? 2 : 1, in = made.features;
+      const std::int64_t in = made.features, by = stage > 0 && number == 0 ? 2 : 1;
       Block block{fmt::format("s{}.b{}", stage, number), {}, {}};
-      const auto add = [&](std::int64_t from, std::int64_t to, std::int64_t kernel, std::int64_t by,
-                           bool is_relu) {
+      const auto add = [&](std::int64_t from, std::int64_t to, std::int64_t kernel,
+                           std::int64_t step, bool is_relu) {
         block.layers.push_back({fmt::format("{}.conv{}", block.name, block.layers.size()), from, to,
-                                kernel, by, is_relu});
+                                kernel, step, is_relu});
       };
       if (depth.is_bottleneck) {
         add(in, inner, 1, 1, true);
-        add(inner, inner, 3, stride, true);
+        add(inner, inner, 3, by, true);
         add(inner, out, 1, 1, false);
       } else {
-        add(in, out, 3, stride, true);
+        add(in, out, 3, by, true);
         add(out, out, 3, 1, false);
       }
-      if (in != out || stride != 1) {
-        block.shortcut.push_back({block.name + ".shortcut", in, out, 1, stride, false});
+      if (in != out || by != 1) {
+        block.shortcut.push_back({block.name + ".shortcut", in, out, 1, by, false});
       }
       made.blocks.push_back(std::move(block));
       made.features = out;

@@ -1,6 +1,7 @@
-// What would training need? Plans one step of GPTs of 124 million to 4 billion parameters, under
-// four ways to cut them and with or without recomputation, and prints the memory of the fullest
-// device. Nothing of a model is allocated.
+// What would training need? One study plans a step of GPTs of 124 million to 4 billion parameters,
+// under four ways to cut them, with and without recomputation, and prints the memory of the fullest
+// device. The other looks for the largest batch and the largest images with which a step of
+// ResNet-50 fits, if images or their rows are cut. Nothing of a model is allocated.
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -77,19 +78,56 @@ void print_table(const Options& options, const std::vector<Row>& rows) {
   fmt::print("! is more than {:g} GiB\n", options.limit_gib);
 }
 
-Json to_json(const std::vector<Row>& rows) {
-  Json all = Json::array();
-  for (const Row& row : rows) {
-    all.push_back({{"model", row.model.name},
-                   {"parameters", parameters(row.model.sizes)},
-                   {"cut", row.layout.name},
-                   {"mesh", row.layout.mesh},
-                   {"recomputes", row.recomputes},
-                   {"planned_peak_bytes", row.planned.peak_bytes},
-                   {"planned_wire_bytes", row.planned.wire_bytes},
-                   {"plan_seconds", row.planned.seconds}});
+struct Studied {
+  std::vector<Row> gpts;
+  std::vector<Largest> resnets;
+};
+
+/// Of ResNet-50 with images or their rows cut, on eight devices.
+std::vector<Largest> search_all(const Options& options) {
+  const auto bytes = static_cast<std::size_t>(options.limit_gib * kGiB);
+  std::vector<Largest> all;
+  for (const char* const plan : {"batch", "spatial"}) {
+    all.push_back(largest_batch(plan, "devices=8", 224, bytes));
+    for (const std::int64_t batch : {1, 8}) {
+      all.push_back(largest_image(plan, "devices=8", batch, bytes));
+    }
   }
   return all;
+}
+
+void print_largest(const Options& options, const std::vector<Largest>& all) {
+  fmt::print(
+      "\nThe largest training step of ResNet-50 in f32 that fits {:g} GiB on each of 8 devices.\n",
+      options.limit_gib);
+  fmt::print("{:<8} {:>18} {:>20} {:>20}\n", "cut", "batch at 224 x 224", "image at a batch of 1",
+             "image at a batch of 8");
+  for (std::size_t i = 0; i + 2 < all.size(); i += 3) {
+    fmt::print("{:<8} {:>18} {:>20} {:>20}\n", all[i].plan, all[i].batch, all[i + 1].image,
+               all[i + 2].image);
+  }
+}
+
+Json to_json(const Studied& studied) {
+  Json gpts = Json::array(), resnets = Json::array();
+  for (const Row& row : studied.gpts) {
+    gpts.push_back({{"model", row.model.name},
+                    {"parameters", parameters(row.model.sizes)},
+                    {"cut", row.layout.name},
+                    {"mesh", row.layout.mesh},
+                    {"recomputes", row.recomputes},
+                    {"planned_peak_bytes", row.planned.peak_bytes},
+                    {"planned_wire_bytes", row.planned.wire_bytes},
+                    {"plan_seconds", row.planned.seconds}});
+  }
+  for (const Largest& one : studied.resnets) {
+    resnets.push_back({{"cut", one.plan},
+                       {"mesh", one.mesh},
+                       {"batch", one.batch},
+                       {"image", one.image},
+                       {"planned_peak_bytes", one.peak_bytes}});
+  }
+  return {{"gpt", gpts}, {"resnet50", resnets}};
 }
 
 void write_chart(const Options& options, const std::vector<Row>& rows) {
@@ -126,7 +164,9 @@ bool check(const Options& options) {
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app{"Plans training steps of GPTs of four sizes and prints what memory they need"};
+  CLI::App app{
+      "Plans training steps of GPTs of four sizes and of ResNet-50, and prints what memory they "
+      "need"};
   app.option_defaults()->always_capture_default();
   app.add_option("--devices", options.devices, "Devices of the mesh")->check(CLI::Range(1, 4096));
   app.add_option("--batch", options.batch, "Sequences of 1,024 tokens in a step")
@@ -134,19 +174,20 @@ int main(int argc, char** argv) {
   app.add_option("--limit", options.limit_gib, "GiB of one device: what needs more is marked")
       ->check(CLI::Range(0.0, 1e6));
   app.add_option("--svg", options.svg, "Draw the peaks into this file");
-  app.add_flag("--json", options.json, "Print one JSON array, a row a plan");
+  app.add_flag("--json", options.json, "Print one JSON object: an array of rows for each study");
   app.add_flag("--check", options.check,
                "Run a small model instead, and compare what was planned with what was measured");
   CLI11_PARSE(app, argc, argv);
   try {
     if (options.check) return check(options) ? 0 : 1;
-    const std::vector<Row> rows = plan_all(options);
+    const Studied studied{plan_all(options), search_all(options)};
     if (options.json) {
-      fmt::print("{}\n", to_json(rows).dump());
+      fmt::print("{}\n", to_json(studied).dump());
     } else {
-      print_table(options, rows);
+      print_table(options, studied.gpts);
+      print_largest(options, studied.resnets);
     }
-    if (!options.svg.empty()) write_chart(options, rows);
+    if (!options.svg.empty()) write_chart(options, studied.gpts);
     return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "memory_report: {}\n", error.what());

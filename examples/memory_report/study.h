@@ -44,6 +44,24 @@ Planned plan(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recom
 /// The same step run, with zeros for weights: the peak that each device counted.
 std::size_t measured_peak(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute);
 
+/// The largest batch, or the largest images, with which a training step of ResNet-50 fits.
+struct Largest {
+  std::string plan, mesh;  ///< see convnet::Plan
+  std::int64_t batch = 0, image = 0;
+  std::size_t peak_bytes = 0;  ///< of the device that needs most
+};
+
+/// `batch` images of `image` x `image`, three channels, a thousand classes, in f32.
+std::size_t resnet_peak(const std::string& plan, const std::string& mesh, std::int64_t batch,
+                        std::int64_t image);
+
+/// At a given size of images, and at a given batch; steps of a batch of 8 and of 32 pixels. Nothing
+/// fits: 0.
+Largest largest_batch(const std::string& plan, const std::string& mesh, std::int64_t image,
+                      std::size_t bytes);
+Largest largest_image(const std::string& plan, const std::string& mesh, std::int64_t batch,
+                      std::size_t bytes);
+
 /// One bar of a chart.
 struct Bar {
   std::string group, series;

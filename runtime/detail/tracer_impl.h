@@ -124,6 +124,10 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
     States bound, made;
   };
   Recorded take_recorded();
+
+  /// Tensors that replace weights which the user marked are marked as these are.
+  static void keep_marks(const Recorded& recorded);
+
   CompileOptions compile(const Recorded& recorded);  ///< into `last`
   void run(const Recorded& recorded);
   CompileOptions compile_options(const States& bound) const;

@@ -86,7 +86,7 @@ T normalize(const T& x, const Statistics<T>& of, const T& gain, const T& bias,
 template <TensorLike T>
 struct BatchNormed {
   T result;
-  Statistics<T> running;  ///< the new ones; they have no gradient
+  Statistics<T> running;  ///< the new ones; x has no gradient by them
 };
 
 /// In training, as torch: normalised by the statistics over all dims but that of the features, cut
@@ -111,8 +111,8 @@ BatchNormed<T> batchnorm(const T& x, const T& gain, const T& bias, const Statist
   const Statistics<T> now{mean(x, others), variance(x, others)};
   const double old = 1 - options.momentum, sample = options.momentum * count / (count - 1);
   return {normalize(x, now, gain, bias, options),
-          {stop_gradient(running.mean * old + now.mean * options.momentum),
-           stop_gradient(running.variance * old + now.variance * sample)}};
+          {running.mean * old + stop_gradient(now.mean) * options.momentum,
+           running.variance * old + stop_gradient(now.variance) * sample}};
 }
 
 /// Of [images, features, ..]: each image by the statistics of each of `groups` groups of features

@@ -22,9 +22,11 @@ class MemoryReport(unittest.TestCase):
         with tempfile.TemporaryDirectory() as scratch:
             chart = pathlib.Path(scratch) / "peaks.svg"
             command = [REPORT, "--devices", "4", "--batch", "8"]
-            rows = json.loads(subprocess.run([*command, "--json", "--svg", chart], check=True, stdout=subprocess.PIPE).stdout)
+            found = json.loads(subprocess.run([*command, "--json", "--svg", chart], check=True, stdout=subprocess.PIPE).stdout)
             bars = [title.text for title in xml.etree.ElementTree.parse(chart).iter("{http://www.w3.org/2000/svg}title")]
-        table = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[2:-1]
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+        rows, table = found["gpt"], printed[2:18]
+        self.check_largest(found["resnet50"], printed[-2:])
         peaks = {(row["model"], row["cut"], row["recomputes"]): row["planned_peak_bytes"] for row in rows}
         self.assertEqual(len(rows), 32)
         self.assertEqual(len(peaks), 32)
@@ -43,6 +45,17 @@ class MemoryReport(unittest.TestCase):
                 self.assertLess(peak, peaks[model, cut, False])
             if cut != "replicated":
                 self.assertLess(peaks[model, "FSDP", recomputes], peaks[model, "replicated", recomputes])
+
+    def check_largest(self, largest, table):
+        self.assertEqual(len(largest), 6)
+        for row in largest:
+            self.assertLessEqual(row["planned_peak_bytes"], 32 * GIB)
+            self.assertGreater(row["planned_peak_bytes"], 30 * GIB)  # one step more does not fit
+        by_cut = {cut: [row for row in largest if row["cut"] == cut] for cut in ("batch", "spatial")}
+        for line, (cut, found) in zip(table, by_cut.items(), strict=True):
+            self.assertEqual(line.split(), [cut, *(str(found[0]["batch"]), str(found[1]["image"]), str(found[2]["image"]))])
+        # One image is on one device, unless its rows are cut.
+        self.assertGreater(by_cut["spatial"][1]["image"], 2 * by_cut["batch"][1]["image"])
 
 
 if __name__ == "__main__":

@@ -218,6 +218,28 @@ TEST(TracerState, AJobWhoseWeightsBeginOnTheHostIsPlannedOnce) {
   EXPECT_THAT(tracer.last_miss(), HasSubstr("had"));
 }
 
+TEST(TracerState, AMarkedWeightStaysCutAsItIsMarked) {
+  Devices devices(2);
+  Tracer tracer(devices, {.mesh = Mesh::parse("model=2")});
+  Tensor w = counting(tracer, {8, 6}, "w", MemoryKind::parameter);
+  mark_sharding(w, PartitionSpec::parse("-,-"));
+  for (int i = 0; i < 3; ++i) {
+    Tensor x = counting(tracer, {4, 8}, "x", MemoryKind::loader);
+    mark_sharding(x, PartitionSpec::parse("-,model"));  // so that w's gradient is cut
+    const Tensor loss = reduce_sum(einsum("bi,io->bo", x, w), {0, 1});
+    w = w - grad(loss, {w})[0] * 1e-3;
+    tracer.mark_step();
+    EXPECT_EQ(w.array().sharding().spec().to_string(), "-,-");
+  }
+  EXPECT_EQ(tracer.counters().kept, 1);
+  const Tensor y = w * 2;  // replaces nothing
+  tracer.mark_step();
+  EXPECT_EQ(message_of(ErrorCode::invalid_argument,
+                       [&] { mark_sharding(w, PartitionSpec::parse("model,-")); }),
+            "mark \"w\" : f32[8, 6]: found spec \"model,-\", needed the \"-,-\" that it is marked "
+            "already: clear_sharding takes a mark away");
+}
+
 TEST(TracerState, KeepsTheExecutablesThatWereUsedLast) {
   Devices devices(1);
   Tracer tracer(devices, {.executables = 3});
