@@ -165,6 +165,20 @@ void CheckpointReader::read(std::string_view name, std::span<std::byte> out) con
   read(tensor, Box::whole(impl_->infos[tensor].shape), out);
 }
 
+std::vector<std::byte> CheckpointReader::whole_tensor(const std::string& name,
+                                                      const ArraySpec& needed) const {
+  check_read(name, {}, needed.dtype);
+  const Shape& shape = tensor(name).shape;
+  if (!(shape == needed.shape)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("read of checkpoint {}: tensor {:?}: found shape {}, needed {}",
+                            directory().string(), name, to_string(shape), to_string(needed.shape)));
+  }
+  std::vector<std::byte> bytes(num_bytes(shape, size_bytes(needed.dtype)));
+  read(name, bytes);
+  return bytes;
+}
+
 void CheckpointReader::check_read(std::string_view name, const std::optional<Box>& box,
                                   DType needed) const {
   const TensorInfo& info = impl_->infos[impl_->number("read", name)];

@@ -3,11 +3,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shardwise/checkpoint/box_reader.h"
@@ -150,6 +152,31 @@ class CheckpointReader final : public BoxReader {
   std::vector<ShardedArray> restore(Devices& devices, std::span<const TensorRequest> requests,
                                     const RestoreOptions& options = {}) const;
 
+  /// Tensors of a traced program (runtime/tensor.h), by name, in place: all handles of one have the
+  /// new value. What is on the devices or marked is read as it is cut; the others are read whole
+  /// and wait on the host, as new tensors do. Throws as above, before any tensor has changed, and
+  /// as Tensor::set_value().
+  ///
+  ///   reader.restore(devices, params);
+  template <ProgramTensor T>
+  void restore(Devices& devices, const std::map<std::string, T>& tensors) const {
+    std::vector<TensorRequest> requests;
+    std::vector<T> placed, others;
+    std::vector<std::vector<std::byte>> values;
+    for (const auto& [name, tensor] : tensors) {
+      if (const auto spec = tensor.placement()) {
+        requests.push_back({name, *spec});
+        placed.push_back(tensor);
+      } else {
+        values.push_back(whole_tensor(name, {tensor.dtype(), tensor.shape()}));
+        others.push_back(tensor);
+      }
+    }
+    std::vector<ShardedArray> arrays = restore(devices, requests);
+    for (std::size_t i = 0; i < placed.size(); ++i) placed[i].set_value(std::move(arrays[i]));
+    for (std::size_t i = 0; i < others.size(); ++i) others[i].set_value(std::move(values[i]));
+  }
+
   ReadStats stats() const;
 
   /// Whether retention leaves the checkpoint alone as long as this lives (ReadOptions::pin).
@@ -160,6 +187,7 @@ class CheckpointReader final : public BoxReader {
   std::vector<ShardedArray> restore_with_missing(Devices& devices,
                                                  std::span<const TensorRequest> requests,
                                                  const RestoreOptions& options) const;
+  std::vector<std::byte> whole_tensor(const std::string& name, const ArraySpec& needed) const;
   void check_read(std::string_view name, const std::optional<Box>& box, DType needed) const;
   CheckpointReader(const std::filesystem::path& directory, const ReadOptions& options,
                    bool as_needed);

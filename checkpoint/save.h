@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -60,6 +61,33 @@ struct TensorSource {
 
 /// Shares the array: no copy, and no one can write under it.
 TensorSource tensor_source(std::string name, ShardedArray array);
+
+/// A tensor of a traced program (runtime/tensor.h), and several by name. Like a host_source as long
+/// as a tensor is on the host. Throws what its array() throws.
+///
+///   manager.save(step, tensor_sources(params));
+template <class T>
+concept ProgramTensor = requires(const T& tensor) {
+  { tensor.array() } -> std::same_as<const ShardedArray&>;
+  tensor.on_host();
+  tensor.placement();
+};
+template <ProgramTensor T>
+TensorSource tensor_source(std::string name, const T& tensor) {
+  const auto host = tensor.on_host();
+  if (!host) return tensor_source(std::move(name), ShardedArray(tensor.array()));
+  const ArraySpec spec{tensor.dtype(), tensor.shape()};
+  TensorSource source = host_source(std::move(name), spec, *host);
+  source.sharding.reset();
+  return source;
+}
+template <ProgramTensor T>
+std::vector<TensorSource> tensor_sources(const std::map<std::string, T>& tensors) {
+  std::vector<TensorSource> sources;
+  for (const auto& [name, tensor] : tensors) sources.push_back(tensor_source(name, tensor));
+  return sources;
+}
+
 template <ElementRange R>
 void tensor_source(std::string, R&&) = delete;  // host_source(name, shape, values)
 

@@ -36,6 +36,7 @@ struct Batch {
 
   /// The field of this name. Throws no_such_name, listing the batch's fields.
   const ShardedArray& field(std::string_view name) const;
+  const ShardedArray& operator[](std::string_view) const = delete;  // field("image")
 };
 
 /// Reads minibatches from a source onto devices, ahead of time, on its own threads.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -120,6 +121,8 @@ class Devices {
  public:
   /// Throws invalid_argument if size < 1, or there are fewer devices than processes.
   explicit Devices(std::int64_t size, const DevicesOptions& options = {});
+  template <std::integral Bytes>
+  Devices(std::int64_t, Bytes) = delete;  // Devices(8, {.capacity_bytes = 1 << 20})
   ~Devices();
   Devices(const Devices&) = delete;
   Devices& operator=(const Devices&) = delete;

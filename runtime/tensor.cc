@@ -46,6 +46,8 @@ const std::shared_ptr<Tensor::State>& Tensor::state() const {
 
 const TensorType& Tensor::type() const { return state()->type; }
 
+const std::string& Tensor::label() const { return state()->label; }
+
 bool Tensor::has_value() const { return state_ && state_->has_value(); }
 
 const ShardedArray& Tensor::array() const {
@@ -57,23 +59,91 @@ const ShardedArray& Tensor::array() const {
                                                    : "has not been run, needed mark_step()"));
 }
 
-double Tensor::item() const {
+std::optional<std::span<const std::byte>> Tensor::on_host() const {
+  if (!state()->on_host) return std::nullopt;
+  return state()->host;
+}
+
+std::optional<ArraySpec> Tensor::placement() const {
+  if (state()->array) return ArraySpec{dtype(), shape(), state()->array->sharding()};
+  const std::optional<Mesh>& mesh = state()->tracer->mesh;
+  if (!state()->mark || !mesh) return std::nullopt;
+  return ArraySpec{dtype(), shape(), TracerImpl::marked_sharding(*state(), *mesh)};
+}
+
+Tensor::State& Tensor::settable(const TensorType& found) const {
+  State& state = *this->state();
+  if (!(found == state.type)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("set tensor \"{}\": found {}, needed {}", state.label, to_string(found),
+                            to_string(state.type)));
+  }
+  if (state.tracer->is_recorded(state)) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("set tensor \"{}\": found it in the step that is being recorded, needed "
+                    "mark_step() before",
+                    state.label));
+  }
+  return state;
+}
+
+void Tensor::set_value(ShardedArray array) {
+  State& state = settable({array.dtype(), array.shape()});
+  state.array = std::move(array);
+  state.on_host = false;
+  state.host = {};
+}
+
+void Tensor::set_value(std::vector<std::byte> bytes) {
+  State& state = settable(type());
+  const std::size_t needed = num_bytes(shape(), size_bytes(dtype()));
+  if (bytes.size() != needed) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("set tensor \"{}\": found {} bytes, needed {}", state.label,
+                            bytes.size(), needed));
+  }
+  state.host = std::move(bytes);
+  state.on_host = true;
+  state.array.reset();
+}
+
+std::span<const std::byte> Tensor::scalar() const {
   if (!shape().empty()) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("read a scalar: found {}, needed a scalar", to_string(type())));
   }
+  if (const auto host = on_host()) return *host;
+  std::int64_t position = 0;  // each holds the scalar, if it is here
+  const std::int64_t last = array().sharding().mesh().size() - 1;
+  while (position < last && !array().is_addressable(position)) ++position;
+  return {array().shard(position).data, size_bytes(dtype())};
+}
+
+double Tensor::scalar_as_double() const {
+  const std::span<const std::byte> bytes = scalar();
   if (!is_computed(dtype())) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("read a scalar: found {}, needed a type that is computed with",
                             to_string(type())));
   }
-  std::int64_t position = 0;  // each holds the scalar, if it is here
-  const std::int64_t last = array().sharding().mesh().size() - 1;
-  while (position < last && !array().is_addressable(position)) ++position;
-  const ConstBoxView shard = array().shard(position);
   double value = 0;
-  convert(dtype(), shard.data, DType::f64, reinterpret_cast<std::byte*>(&value), 1);
+  convert(dtype(), bytes.data(), DType::f64, reinterpret_cast<std::byte*>(&value), 1);
   return value;
+}
+
+Tensor Tensor::operator[](std::int64_t index) const {
+  const Shape& whole = shape();
+  const std::int64_t row = index < 0 && !whole.empty() ? index + whole[0] : index;
+  if (whole.empty() || row < 0 || row >= whole[0]) {
+    refuse_all("index", {*this},
+               fmt::format("found index {}, needed one of the first dim's", index));
+  }
+  Dims begin = Dims::filled(whole.size(), 0), end = whole;
+  begin[0] = row;
+  end[0] = row + 1;
+  return shardwise::reshape(slice(*this, begin, end),
+                            Shape(std::span(whole.begin() + 1, whole.end())));
 }
 
 Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands, Attributes attributes,
@@ -193,5 +263,17 @@ void keep_named(const Tensor& tensor, std::string_view name) {
     keep_named(NodeRef{tracer.recording.get(), tensor.state()->node}, name);
   }
 }
+
+std::map<std::string, Tensor> grad(const Tensor& loss, const std::map<std::string, Tensor>& wrt) {
+  std::vector<Tensor> tensors;
+  for (const auto& [name, tensor] : wrt) tensors.push_back(tensor);
+  std::map<std::string, Tensor> gradients = wrt;
+  const std::vector<Tensor> in_order = grad(loss, tensors);
+  auto next = in_order.begin();
+  for (auto& [name, gradient] : gradients) gradient = *next++;
+  return gradients;
+}
+
+Tensor grad(const Tensor& loss, const Tensor& wrt) { return grad(loss, {wrt}).front(); }
 
 }  // namespace shardwise

@@ -1,7 +1,12 @@
 #pragma once
 
+#include <algorithm>
+#include <concepts>
 #include <cstddef>
+#include <cstring>
 #include <initializer_list>
+#include <iosfwd>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,6 +50,9 @@ class Tensor {
   DType dtype() const { return type().dtype; }
   const Shape& shape() const { return type().shape; }
 
+  /// What it was called when it was made, or the weight that it has replaced; "" for others.
+  const std::string& label() const;
+
   /// It has a value: it was given one, or its step has run.
   bool has_value() const;
 
@@ -52,18 +60,87 @@ class Tensor {
   /// it to the devices if it is marked or a step uses it).
   const ShardedArray& array() const;
 
-  /// The value, whole, as elements. Throws as array(), and invalid_argument if T is not the dtype.
+  /// The value, whole, as elements; also while it is on the host. Throws as array(), and
+  /// invalid_argument if T is not the dtype.
   template <TensorElement T>
   std::vector<T> to_vector() const {
-    return array().to_vector<T>();
+    const std::optional<std::span<const std::byte>> host = on_host();
+    if (!host) return array().to_vector<T>();
+    check_dtype("read a tensor", dtype(), dtype_of<T>());
+    return filled_vector<T>(host->size() / sizeof(T), [&](std::span<std::byte> out) {
+      std::copy(host->begin(), host->end(), out.begin());
+    });
   }
 
-  /// The value of a scalar, as a double. Throws as array(), and invalid_argument for another shape.
-  double item() const;
+  /// The bytes of a value that has not been needed on the devices yet; nothing if it is there, or
+  /// there is none. Valid until the next step.
+  std::optional<std::span<const std::byte>> on_host() const;
+
+  /// How the value is cut on the devices, or will be as it is marked; nothing if a step is to
+  /// choose.
+  std::optional<ArraySpec> placement() const;
+
+  /// Replaces the value, for all handles of this tensor. Throws invalid_argument if the dtype, the
+  /// shape or the number of bytes is another, or the step that is being recorded uses it.
+  void set_value(ShardedArray array);
+  void set_value(std::vector<std::byte> bytes);
+
+  /// The value of a scalar: as a double whatever the dtype is, or as a T, which must be the dtype.
+  /// Throws as array(), and invalid_argument for another shape or dtype.
+  template <class T = double>
+  T item() const {
+    if constexpr (std::same_as<T, double>) {
+      return scalar_as_double();
+    } else {
+      check_dtype("read a scalar", dtype(), dtype_of<T>());
+      T value;
+      std::memcpy(&value, scalar().data(), sizeof(T));
+      return value;
+    }
+  }
+
+  /// What is at this index of the first dim, which goes; -1 is the last. It is recorded as a slice
+  /// and a reshape. Throws invalid_argument if there is no such index.
+  Tensor operator[](std::int64_t index) const;
+
+  // Operations are functions; each comment says which.
+  template <class... A>
+  void backward(const A&...) const = delete;  // grad(loss, {w, b})
+  template <class... A>
+  void grad(const A&...) const = delete;  // grad(loss, w)
+  template <class... A>
+  void matmul(const A&...) const = delete;  // matmul(x, w)
+  template <class... A>
+  void dot(const A&...) const = delete;  // matmul(x, w)
+  template <class... A>
+  void sum(const A&...) const = delete;  // sum(x), sum(x, dim)
+  template <class... A>
+  void mean(const A&...) const = delete;  // mean(x), mean(x, dim)
+  template <class... A>
+  void reshape(const A&...) const = delete;  // reshape(x, {4, -1})
+  template <class... A>
+  void view(const A&...) const = delete;  // reshape(x, {4, -1})
+  template <class... A>
+  void transpose(const A&...) const = delete;  // transpose(x), transpose(x, dim, dim)
+  template <class... A>
+  void T(const A&...) const = delete;  // transpose(x)
+  template <class... A>
+  void t(const A&...) const = delete;  // transpose(x)
+  template <class... A>
+  void to(const A&...) const = delete;  // convert(x, DType::f32)
+  template <class... A>
+  void detach(const A&...) const = delete;  // stop_gradient(x)
+  template <class... A>
+  void size(const A&...) const = delete;  // shape()[dim]
+  void to_host() const = delete;          // to_vector<float>()
+  template <class B>
+  bool operator==(const B&) const = delete;  // eq(x, y), by element
 
  private:
   friend class Tracer;
   friend struct TracerImpl;
+  friend Tensor tensor_beside(const Tensor&, const TensorType&, std::span<const std::byte>,
+                              std::string_view, MemoryKind);
   friend Tensor append(const Tensor&, Op, std::span<const Tensor>, Attributes, const TensorType&);
   friend void refuse(const Tensor&, std::string_view, std::span<const Tensor>, const std::string&);
   friend void mark_sharding(Tensor&, const Mesh&, const PartitionSpec&);
@@ -77,9 +154,18 @@ class Tensor {
   struct State;
   explicit Tensor(std::shared_ptr<State> state) : state_(std::move(state)) {}
   const std::shared_ptr<State>& state() const;
+  double scalar_as_double() const;
+  std::span<const std::byte> scalar() const;
+  State& settable(const TensorType& found) const;
 
   std::shared_ptr<State> state_;
 };
+
+std::ostream& operator<<(std::ostream&, const Tensor&) = delete;  // x.to_vector<float>(), x.shape()
+
+/// As Tracer::tensor(), of the tracer of another tensor.
+Tensor tensor_beside(const Tensor& context, const TensorType& type, std::span<const std::byte> data,
+                     std::string_view label, MemoryKind kind);
 
 /// Records an operation; see ops/functions.h.
 Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands,
@@ -123,6 +209,30 @@ std::vector<Tensor> grad(const Tensor& loss, std::span<const Tensor> wrt);
 inline std::vector<Tensor> grad(const Tensor& loss, std::initializer_list<Tensor> wrt) {
   return grad(loss, std::span<const Tensor>(wrt.begin(), wrt.size()));
 }
+std::map<std::string, Tensor> grad(const Tensor& loss, const std::map<std::string, Tensor>& wrt);
+Tensor grad(const Tensor& loss, const Tensor& wrt);
+
+// Other names that people try; each comment says what to write.
+template <TensorLike T, class... Rest>
+void sigmoid(const T&, const Rest&...) = delete;  // logistic(x)
+template <TensorLike T, class... Rest>
+void maximum(const T&, const Rest&...) = delete;  // max(x, y)
+template <TensorLike T, class... Rest>
+void minimum(const T&, const Rest&...) = delete;  // min(x, y)
+template <TensorLike T, class... Rest>
+void power(const T&, const Rest&...) = delete;  // pow(x, y)
+template <TensorLike T, class... Rest>
+void square(const T&, const Rest&...) = delete;  // x * x
+template <TensorLike T, class... Rest>
+void astype(const T&, const Rest&...) = delete;  // convert(x, DType::f32)
+template <TensorLike T, class... Rest>
+void cast(const T&, const Rest&...) = delete;  // convert(x, DType::f32)
+template <TensorLike T, class... Rest>
+void detach(const T&, const Rest&...) = delete;  // stop_gradient(x)
+template <TensorLike T, class... Rest>
+void zeros_like(const T&, const Rest&...) = delete;  // full_like(x, 0)
+template <TensorLike T, class... Rest>
+void ones_like(const T&, const Rest&...) = delete;  // full_like(x, 1)
 
 /// For checkpoint() and checkpoint_name() (autodiff.h).
 std::shared_ptr<Graph> graph_of(const Tensor& tensor);

@@ -21,10 +21,6 @@ using State = TracerImpl::State;
 /// The number of operations searched for the weight or optimizer state that a result replaces.
 constexpr int kMostReplacedVisits = 64;
 
-Sharding marked_sharding(const State& state, const Mesh& mesh) {
-  return to_sharding(to_cut(*state.mark, mesh, state.type.shape.size()), mesh, state.type.shape);
-}
-
 /// The weight or optimizer state, by Graph::inputs, that a node is computed from element by
 /// element, first operands first: in w - 0.1 * g it is w. -1: none.
 std::int64_t replaced_input(const Graph& graph, NodeId node, const std::vector<bool>& may_be) {
@@ -68,6 +64,10 @@ void take_value(State& to, State& from) {
 }
 
 }  // namespace
+
+Sharding TracerImpl::marked_sharding(const State& state, const Mesh& mesh) {
+  return to_sharding(to_cut(*state.mark, mesh, state.type.shape.size()), mesh, state.type.shape);
+}
 
 std::string TracerImpl::where(std::string_view operation, const State& state) {
   const std::string tensor = is_recorded(state)
@@ -381,8 +381,8 @@ Tracer::~Tracer() {
   impl_->has_gone = true;
 }
 
-Tensor Tracer::tensor(const TensorType& type, std::span<const std::byte> data,
-                      std::string_view label, MemoryKind kind) {
+Tensor TracerImpl::tensor(const TensorType& type, std::span<const std::byte> data,
+                          std::string_view label, MemoryKind kind) {
   if (data.size() != num_bytes(type.shape, size_bytes(type.dtype))) {
     throw Error(
         ErrorCode::invalid_argument,
@@ -390,13 +390,23 @@ Tensor Tracer::tensor(const TensorType& type, std::span<const std::byte> data,
                     to_string(type), num_bytes(type.shape, size_bytes(type.dtype))));
   }
   auto state = std::make_shared<Tensor::State>();
-  state->tracer = impl_;
+  state->tracer = shared_from_this();
   state->type = type;
   state->label = label;
   state->kind = kind;
   state->host.assign(data.begin(), data.end());
   state->on_host = true;
   return Tensor(std::move(state));
+}
+
+Tensor Tracer::tensor(const TensorType& type, std::span<const std::byte> data,
+                      std::string_view label, MemoryKind kind) {
+  return impl_->tensor(type, data, label, kind);
+}
+
+Tensor tensor_beside(const Tensor& context, const TensorType& type, std::span<const std::byte> data,
+                     std::string_view label, MemoryKind kind) {
+  return context.state()->tracer->tensor(type, data, label, kind);
 }
 
 Tensor Tracer::tensor(ShardedArray array, std::string_view label, MemoryKind kind) {

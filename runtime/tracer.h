@@ -2,11 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "shardwise/runtime/device.h"
 #include "shardwise/runtime/spmd/executable.h"
@@ -59,11 +61,11 @@ struct StepSeconds {
 ///
 ///   Devices devices(8);
 ///   Tracer tracer(devices, {.mesh = Mesh::parse("data=8")});
-///   Tensor w = tracer.tensor({DType::f32, {784, 10}}, bytes, "w", MemoryKind::parameter);
-///   Tensor x = tracer.tensor({DType::f32, {64, 784}}, pixels, "x", MemoryKind::loader);
-///   mark_sharding(x, {{"data"}, {}});
-///   Tensor loss = reduce_sum(einsum("bi,io->bo", x, w), {0, 1});
-///   w = w - grad(loss, {w})[0] * 0.1;
+///   Tensor w = tracer.tensor<float>({784, 10}, weights, "w", MemoryKind::parameter);
+///   Tensor x = tracer.tensor<float>({64, 784}, pixels, "x", MemoryKind::loader);
+///   mark_sharding(x, {"data", {}});
+///   Tensor loss = sum(einsum("bi,io->bo", x, w));
+///   w -= grad(loss, w) * 0.1;
 ///   tracer.mark_step();
 ///   loss.item();
 class Tracer {
@@ -94,6 +96,19 @@ class Tracer {
                 MemoryKind kind = MemoryKind::array) {
     return tensor(TensorType{dtype_of_elements<const R&>(), shape}, values, label, kind);
   }
+  template <TensorElement T>
+  Tensor tensor(const Shape& shape, std::type_identity_t<std::span<const T>> values,
+                std::string_view label, MemoryKind kind = MemoryKind::array) {
+    return tensor(TensorType{dtype_of<T>(), shape}, std::as_bytes(values), label, kind);
+  }
+  template <TensorElement T>
+  Tensor tensor(const Shape& shape, std::initializer_list<T> values, std::string_view label,
+                MemoryKind kind = MemoryKind::array) {
+    return tensor<T>(shape, std::span<const T>(values.begin(), values.size()), label, kind);
+  }
+  template <ElementValues R>
+  Tensor tensor(const R&, const Shape&, std::string_view,  // tensor(shape, values, label)
+                MemoryKind = MemoryKind::array) = delete;
   Tensor tensor(ShardedArray array, std::string_view label, MemoryKind kind = MemoryKind::array);
 
   /// A tensor of a type, without a value and without memory: for plan() (jax.ShapeDtypeStruct). A
@@ -111,11 +126,20 @@ class Tracer {
   ///   tracer.plan()->memory(0).peak_bytes;
   std::shared_ptr<const Executable> plan();
 
+  // Tensors of numbers are made by functions; each comment says which.
+  template <class... A>
+  void randn(const A&...) = delete;  // normal(tracer, {DType::f32, {4, 3}}, deviation, seed, "w")
+  template <class... A>
+  void zeros(const A&...) = delete;  // full(tracer, {DType::f32, {4, 3}}, 0, "b")
+  template <class... A>
+  void ones(const A&...) = delete;  // full(tracer, {DType::f32, {4, 3}}, 1, "b")
+
   /// Runs what has been recorded since the last step. All tensors that were recorded and are still
   /// held get their values. Tensors on the host that are marked go to the devices, cut as they are
   /// marked, even if no operation uses them. Throws what compiling and running throw. Then the
   /// recorded tensors have no value, except for replaced weights (see above).
   void mark_step();
+  void step() = delete;  // mark_step()
 
   /// Errors, dumps and reports show what is recorded from now on as part of `name`, inside the
   /// scopes that are open. Ends when the guard goes; a step may end before.

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Makes the pictures of README.md: figures.py [FOLDER], by default docs/figures.
+"""Makes the pictures of README.md and docs/training.md: figures.py [FOLDER], by default docs/figures.
 
 two_meshes.svg is the tensor of README's first program on both of its meshes: tiles, devices and colours are those that
-`shardwise shards --svg` draws, put side by side at one scale. SHARDWISE names the command, if it is not that of build/release.
+`shardwise shards --svg` draws, put side by side at one scale. plan_*.svg are tensors of the plans of docs/training.md as the command draws them.
+SHARDWISE names the command, if it is not that of build/release.
 """
 import os
 import pathlib
@@ -15,18 +16,24 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 SVG = "{http://www.w3.org/2000/svg}"
 SHAPE = (12, 10)
 SIDES = [("saved", "data=4,model=2", "data,model"), ("restored", "model=3", "-,model")]
+PLANS = {  # mesh, spec, shape
+    "data": ("data=8", "data,-", "512,64"),
+    "fsdp": ("data=8", "data,-", "64,256"),
+    "tensor": ("model=8", "-,model", "64,256"),
+    "2d": ("data=4,model=2", "data,model", "64,256"),
+    "spatial": ("rows=8", "-,-,rows,-", "2,3,64,64"),
+}
 ROW, COLUMN, MARGIN, TOP, GAP = 22, 48, 16, 44, 72  # pixels of an element, and around the tensors
 
 
-def drawn(mesh, spec):
-    """The SVG document that the command draws."""
+def drawn(mesh, spec, shape):
+    """The SVG document that the command draws, as text."""
     command = os.environ.get("SHARDWISE", str(ROOT / "build/release/tools/shardwise"))
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "shards.svg"
-        shape = ",".join(map(str, SHAPE))
         subprocess.run([command, "shards", "--mesh", mesh, f"--spec={spec}", "--shape", shape, "--svg", path],
                        check=True, stdout=subprocess.DEVNULL)
-        return xml.etree.ElementTree.parse(path).getroot()
+        return path.read_text(encoding="utf-8")
 
 
 def tiles(document, left):
@@ -43,7 +50,8 @@ def tiles(document, left):
 
 
 def two_meshes():
-    documents = [drawn(mesh, spec) for _, mesh, spec in SIDES]
+    shape = ",".join(map(str, SHAPE))
+    documents = [xml.etree.ElementTree.fromstring(drawn(mesh, spec, shape)) for _, mesh, spec in SIDES]
     width, height = 2 * (MARGIN + COLUMN * SHAPE[1]) + GAP, TOP + ROW * SHAPE[0] + MARGIN
     yield f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img">'
     yield f"<title>One tensor of {list(SHAPE)}: " + ", ".join(f"{how} on {mesh}" for how, mesh, _ in SIDES) + "</title>"
@@ -61,6 +69,8 @@ def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs/figures"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "two_meshes.svg").write_text("\n".join(two_meshes()) + "\n", encoding="utf-8")
+    for name, (mesh, spec, shape) in PLANS.items():
+        (folder / f"plan_{name}.svg").write_text(drawn(mesh, spec, shape), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <ostream>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -230,6 +231,8 @@ bool is_floating(DType dtype) { return dtype <= DType::bf16; }
 std::size_t size_bytes(DType dtype) { return described(dtype).bytes; }
 
 std::string_view name(DType dtype) { return described(dtype).short_name; }
+
+std::ostream& operator<<(std::ostream& out, DType dtype) { return out << name(dtype); }
 
 void check_dtype(std::string_view what, DType found, DType needed) {
   if (found == needed) return;

@@ -3,6 +3,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <iosfwd>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -132,6 +133,7 @@ std::size_t size_bytes(DType dtype);
 
 /// "f32", "bf16", "bool", "f8_e5m2", ...; also what manifests and the command line use.
 std::string_view name(DType dtype);
+std::ostream& operator<<(std::ostream& out, DType dtype);
 
 /// Throws invalid_argument if elements of `found` are used as elements of `needed`: "read tensor
 /// "w": found f32, needed i32". `what` is what comes before the colon.

@@ -38,6 +38,19 @@ DeviceOrder order_for(std::span<const Axis> axes, const Make& make) {
   }
 }
 
+std::vector<Axis> named_axes(const Shape& sizes, const std::vector<std::string>& names) {
+  if (!names.empty() && names.size() != sizes.size()) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("mesh {}: found {} names, needed {}", to_string(sizes), names.size(),
+                            sizes.size()));
+  }
+  std::vector<Axis> axes;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    axes.push_back({names.empty() ? "" : names[i], sizes[i]});
+  }
+  return axes;
+}
+
 void check_axes(std::span<const Axis> axes) {
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const Axis& axis = axes[i];
@@ -96,6 +109,9 @@ Mesh::Mesh(std::vector<Axis> axes, std::optional<DeviceOrder> devices, bool is_a
 
 Mesh::Mesh(std::vector<Axis> axes) : Mesh(std::move(axes), std::nullopt, false) {}
 
+Mesh::Mesh(const Shape& sizes, const std::vector<std::string>& names)
+    : Mesh(named_axes(sizes, names)) {}
+
 Mesh::Mesh(std::vector<Axis> axes, std::vector<DeviceId> device_ids) {
   DeviceOrder order = order_for(axes, [&] { return DeviceOrder::list(std::move(device_ids)); });
   *this = Mesh(std::move(axes), std::move(order));
@@ -141,6 +157,12 @@ Mesh Mesh::parse(std::string_view text) {
 }
 
 std::span<const Axis> Mesh::axes() const { return data_->axes; }
+
+Shape Mesh::shape() const {
+  Shape sizes;
+  for (const Axis& axis : axes()) sizes.push_back(axis.size);
+  return sizes;
+}
 
 std::int64_t Mesh::size() const { return data_->size; }
 

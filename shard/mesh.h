@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "shardwise/shard/device_order.h"
+#include "shardwise/shard/dims.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -48,15 +49,21 @@ inline constexpr std::int64_t kMostListedPositions = std::int64_t{1} << 24;
 ///   mesh.axis_size("model");            // 2
 ///   mesh.coordinate(5, 0);              // 2, as position 5 is data=2, model=1
 ///   Mesh::parse("data=4,model=2") == mesh;
+///   Mesh({4, 2}, {"data", "model"}) == mesh;
 class Mesh {
  public:
   /// Devices in the order 0, 1, 2, ... An empty name stands for the axis's index ("0", "1", ..).
   /// Throws invalid_argument, naming the axis at fault, if an invariant would not hold.
   explicit Mesh(std::vector<Axis> axes);
 
+  /// The same of the axes' sizes and names. Throws invalid_argument as well if there is not a name
+  /// for each, or no name at all.
+  explicit Mesh(const Shape& sizes, const std::vector<std::string>& names = {});
+
   /// Position p holds device_ids[p], or devices.device_at(p). Throws invalid_argument.
   Mesh(std::vector<Axis> axes, std::vector<DeviceId> device_ids);
   Mesh(std::vector<Axis> axes, DeviceOrder devices);
+  Mesh(std::vector<DeviceId>, Shape, std::vector<std::string>) = delete;  // Mesh(axes, device_ids)
 
   /// A mesh without devices. Throws invalid_argument.
   static Mesh abstract(std::vector<Axis> axes);
@@ -72,6 +79,9 @@ class Mesh {
   /// In the order given; valid as long as this mesh or a copy of it.
   std::span<const Axis> axes() const;
   std::size_t rank() const { return axes().size(); }
+
+  /// The axes' sizes: [4, 2]. Throws invalid_argument if there are more than kMaxRank.
+  Shape shape() const;
 
   /// Number of devices.
   std::int64_t size() const;
@@ -96,6 +106,7 @@ class Mesh {
 
   /// The device at a position. Requires 0 <= position < size(). Throws as devices().
   DeviceId device_at(std::int64_t position) const;
+  void get_logical_mesh() const = delete;  // devices(), device_at(position) or position_of(device)
 
   /// Inverse of device_at(); absent if the device is not in the mesh.
   std::optional<std::int64_t> position_of(DeviceId device) const;

@@ -55,6 +55,16 @@ PartitionSpec PartitionSpec::parse(std::string_view text) {
   return PartitionSpec(std::move(entries));
 }
 
+PartitionSpec::Entry PartitionSpec::dim_of_text(std::string_view text) {
+  const PartitionSpec spec = parse(text);
+  if (spec.rank() == 1) return spec[0];
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("spec {{\"{}\"}}: found {} dims in the text of one, needed the text alone, "
+                  "or each dim as a text of its own",
+                  text, spec.rank()));
+}
+
 std::string PartitionSpec::to_string() const {
   std::string text;
   for (std::size_t dim = 0; dim < rank(); ++dim) {

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <initializer_list>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,17 +23,52 @@ namespace shardwise {
 ///
 /// Immutable value type.
 ///
-///   const PartitionSpec spec{{"data"}, {}, {"a", "b"}};
+///   const PartitionSpec spec{"data", {}, {"a", "b"}};
 ///   spec.to_string();                                  // "data,-,a+b"
 ///   PartitionSpec::parse("data,-,a+b") == spec;
+///   PartitionSpec{0, std::nullopt} == PartitionSpec{"0", {}};
 class PartitionSpec {
  public:
   using Entry = std::vector<std::string>;
 
+  /// An axis by its name or number.
+  struct AxisName {
+    template <std::convertible_to<std::string_view> Text>
+    AxisName(const Text& name) : text(std::string_view(name)) {}
+    template <std::integral Number>
+    AxisName(Number number) : text(std::to_string(number)) {}
+
+    std::string text;
+  };
+
+  /// One dim in a list of them: an axis, several in braces, or none: {}, std::nullopt, nullptr. A
+  /// text is read as parse() reads that of one dim.
+  struct Dim {
+    Dim() = default;
+    Dim(std::nullopt_t) {}
+    Dim(std::nullptr_t) {}
+    Dim(Entry list) : axes(std::move(list)) {}
+    Dim(std::initializer_list<AxisName> list) {
+      for (const AxisName& axis : list) axes.push_back(axis.text);
+    }
+    template <std::integral Number>
+    Dim(Number number) : Dim({AxisName(number)}) {}
+    template <std::convertible_to<std::string_view> Text>
+    Dim(const Text& text) : axes(dim_of_text(text)) {}
+
+    Entry axes;
+  };
+
   /// The spec of a scalar.
   PartitionSpec() = default;
-  PartitionSpec(std::initializer_list<Entry> entries) : entries_(entries) {}
+  PartitionSpec(std::initializer_list<Dim> dims) {
+    for (const Dim& dim : dims) entries_.push_back(dim.axes);
+  }
   explicit PartitionSpec(std::vector<Entry> entries) : entries_(std::move(entries)) {}
+
+  /// As parse().
+  template <std::convertible_to<std::string_view> Text>
+  PartitionSpec(const Text& text) : PartitionSpec(parse(text)) {}
 
   /// Every dim whole.
   static PartitionSpec replicated(std::size_t rank);
@@ -57,6 +94,8 @@ class PartitionSpec {
   bool operator==(const PartitionSpec&) const = default;
 
  private:
+  static Entry dim_of_text(std::string_view text);
+
   std::vector<Entry> entries_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <ostream>
 #include <utility>
 
 #include "shardwise/shard/detail/list_size.h"
@@ -185,6 +186,10 @@ std::string Sharding::to_string() const {
   if (policy().kind() != UnevenPolicy::Kind::ceil)
     text += fmt::format(" ({})", policy().to_string());
   return text;
+}
+
+std::ostream& operator<<(std::ostream& out, const Sharding& sharding) {
+  return out << sharding.to_string();
 }
 
 bool Sharding::operator==(const Sharding& other) const {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <memory>
 #include <string>
 #include <vector>
@@ -113,6 +114,9 @@ class Sharding {
   friend class ShardBoxes;
   std::shared_ptr<const Data> data_;
 };
+
+/// Sharding::to_string().
+std::ostream& operator<<(std::ostream& out, const Sharding& sharding);
 
 }  // namespace shardwise
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,6 +52,9 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
         mesh(options.mesh),
         known(options.executables) {}
 
+  /// How a tensor is cut that has a mark.
+  static Sharding marked_sharding(const State& state, const Mesh& mesh);
+
   bool is_recorded(const State& state) const { return state.node >= 0 && state.step == step; }
 
   Graph& graph() {
@@ -91,6 +95,10 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
 
   /// The tensor's node in this step; a tensor with a value becomes an input.
   NodeRef node(const std::shared_ptr<State>& state);
+
+  /// A tensor with a value on the host.
+  Tensor tensor(const TensorType& type, std::span<const std::byte> data, std::string_view label,
+                MemoryKind kind);
 
   /// A tensor that has been recorded.
   Tensor wrap(const NodeRef& made);

@@ -33,10 +33,10 @@ T silu(const T& x) {
   return x * logistic(x);
 }
 
-/// Along a dim; -1 is the last. One division a row: the gradients have none for each element
-/// either.
+/// Along a dim; -1, as without one, is the last. One division a row: the gradients have none for
+/// each element either.
 template <TensorLike T>
-T softmax(const T& x, std::int64_t along) {
+T softmax(const T& x, std::int64_t along = -1) {
   const std::int64_t dim = dim_of(x, along);
   const Shape shape = x.type().shape;
   const T top = stop_gradient(reduce_max(x, {dim}));
@@ -44,9 +44,9 @@ T softmax(const T& x, std::int64_t along) {
   return e * spread(1.0 / reduce_sum(e, {dim}), shape, {dim});
 }
 
-/// Along a dim; -1 is the last.
+/// Along a dim; -1, as without one, is the last.
 template <TensorLike T>
-T log_softmax(const T& x, std::int64_t along) {
+T log_softmax(const T& x, std::int64_t along = -1) {
   const std::int64_t dim = dim_of(x, along);
   const Shape shape = x.type().shape;
   const T shifted = x - spread(stop_gradient(reduce_max(x, {dim})), shape, {dim});

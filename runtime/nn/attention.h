@@ -27,7 +27,7 @@ T attention_weights(const T& scores, std::int64_t width, Mask mask) {
     const T key = iota(scores, {DType::i32, {keys}}, 0);
     const Shape square{queries, keys};
     const T seen = ge(broadcast(last_seen, square, {0}), broadcast(key, square, {1}));
-    scaled = select(seen, scaled, full_like(scaled, -1e30));
+    scaled = where(seen, scaled, -1e30);
   }
   return softmax(scaled, keys_dim);
 }

@@ -19,6 +19,20 @@ Tensor from_doubles(Tracer& tracer, const TensorType& type, const std::vector<do
   return tracer.tensor(type, bytes, label, kind);
 }
 
+AdamWState<Tensor> state_of(const std::vector<Tensor>& weights,
+                            const std::vector<std::string>& names) {
+  const auto zeros = [&](const TensorType& type, const std::string& label) {
+    const std::vector<std::byte> bytes(num_bytes(type.shape, size_bytes(type.dtype)));
+    return tensor_beside(weights.front(), type, bytes, label, MemoryKind::optimizer);
+  };
+  AdamWState<Tensor> state{{}, {}, zeros({weights.front().dtype(), {}}, "adamw/steps")};
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    state.first.push_back(zeros(weights[i].type(), "adamw/first/" + names[i]));
+    state.second.push_back(zeros(weights[i].type(), "adamw/second/" + names[i]));
+  }
+  return state;
+}
+
 }  // namespace
 
 Tensor full(Tracer& tracer, const TensorType& type, double number, std::string_view label,
@@ -38,6 +52,22 @@ Tensor normal(Tracer& tracer, const TensorType& type, double deviation, std::uin
     values[i] = deviation * std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
   }
   return from_doubles(tracer, type, values, label, kind);
+}
+
+AdamWState<Tensor> adamw_state(const std::vector<Tensor>& weights) {
+  std::vector<std::string> names;
+  for (const Tensor& weight : weights) names.push_back(weight.label());
+  return state_of(weights, names);
+}
+
+AdamWState<Tensor> adamw_state(const std::map<std::string, Tensor>& weights) {
+  std::vector<std::string> names;
+  std::vector<Tensor> tensors;
+  for (const auto& [name, weight] : weights) {
+    names.push_back(name);
+    tensors.push_back(weight);
+  }
+  return state_of(tensors, names);
 }
 
 }  // namespace shardwise

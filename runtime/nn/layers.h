@@ -36,6 +36,9 @@ T matmul(const T& x, const T& w) {
   return einsum(leading + "xy," + leading + "yz->" + leading + "xz", x, w);
 }
 
+template <TensorLike T>
+void dot(const T&, const T&) = delete;  // matmul(x, w), or einsum(equation, x, w)
+
 /// x w + b, b: [out].
 template <TensorLike T>
 T linear(const T& x, const T& w, const T& b) {
@@ -51,6 +54,9 @@ T layernorm(const T& x, const T& gain, const T& bias, double epsilon = 1e-5) {
   const T scale = rsqrt(mean(centred * centred, last) + epsilon);
   return centred * spread(scale, shape, last) * gain + bias;
 }
+
+template <TensorLike T, class... Rest>
+void layer_norm(const T&, const Rest&...) = delete;  // layernorm(x, gain, bias)
 
 /// Over the last dim: x / sqrt(mean square + epsilon) * gain; gain: [width].
 template <TensorLike T>
@@ -143,7 +149,7 @@ template <TensorLike T>
 T dropout(const T& x, const T& key, double rate) {
   const T bits = random_bits(key, x.type().shape);
   const T kept = ge(bits, full_like(bits, std::floor(rate * 0x1p32)));
-  return select(kept, x * (1 / (1 - rate)), full_like(x, 0));
+  return where(kept, x * (1 / (1 - rate)), 0);
 }
 
 /// Mean over all rows of -log softmax(logits)[label]: logits [.., classes], labels [..] of i32 or
@@ -158,5 +164,21 @@ T cross_entropy(const T& logits, const T& labels) {
   const T chosen = take_along(shifted, reshape(labels, column), last[0]);
   return mean(log(reduce_sum(exp(shifted), last)) - reshape(chosen, labels.type().shape));
 }
+
+/// Mean of the squared differences.
+template <TensorLike T>
+T mse_loss(const T& found, const T& wanted) {
+  const T wrong = found - wanted;
+  return mean(wrong * wrong);
+}
+
+/// Mean of -log of the probability that logistic(logits) gives to labels from 0 to 1.
+template <TensorLike T>
+T binary_cross_entropy_with_logits(const T& logits, const T& labels) {
+  return mean(max(logits, 0) - logits * labels + log(1 + exp(-abs(logits))));
+}
+template <TensorLike T, class... Rest>
+void binary_cross_entropy(  // binary_cross_entropy_with_logits(logits, labels)
+    const T&, const Rest&...) = delete;
 
 }  // namespace shardwise

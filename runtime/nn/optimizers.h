@@ -1,17 +1,48 @@
 #pragma once
 
 #include <cstddef>
+#include <initializer_list>
+#include <map>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <vector>
 
 #include "shardwise/runtime/ops/functions.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 
-// Each step replaces the weights and the optimizer's state by their new values. Gradients come in
-// the order of the weights. `rate` is a number or a scalar tensor. A number is part of the program,
-// so a rate that changes from step to step is better a tensor. All are of one dtype.
+// Each step replaces the weights and the optimizer's state by their new values. Weights are a
+// vector, with gradients in their order, or a map by name, with gradients of the same names, as
+// grad() gives them. `rate` is a number or a scalar tensor. A number is part of the program, so a
+// rate that changes from step to step is better a tensor. All are of one dtype.
+
+template <class T>
+using ByName = std::map<std::string, T>;
+
+namespace detail {
+
+/// Calls update(weights, gradients) with the values of maps. Throws no_such_name if a weight has no
+/// gradient.
+template <TensorLike T, class Update>
+void update_by_name(ByName<T>& weights, const ByName<T>& gradients, const Update& update) {
+  std::vector<T> values, slopes;
+  for (const auto& [name, weight] : weights) {
+    const auto found = gradients.find(name);
+    if (found == gradients.end()) {
+      throw Error(ErrorCode::no_such_name,
+                  "update weights: found no gradient of \"" + name + "\", needed one of each");
+    }
+    values.push_back(weight);
+    slopes.push_back(found->second);
+  }
+  update(values, slopes);
+  auto next = values.begin();
+  for (auto& [name, weight] : weights) weight = *next++;
+}
+
+}  // namespace detail
 
 /// w - rate * g
 template <TensorLike T, class Rate>
@@ -19,6 +50,13 @@ void sgd(std::vector<T>& weights, std::span<const std::type_identity_t<T>> gradi
          const Rate& rate) {
   for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = weights[i] - gradients[i] * rate;
 }
+template <TensorLike T, class Rate>
+void sgd(ByName<T>& weights, const ByName<std::type_identity_t<T>>& gradients, const Rate& rate) {
+  detail::update_by_name<T>(weights, gradients,
+                            [&](auto& values, auto& slopes) { sgd(values, slopes, rate); });
+}
+template <TensorLike T, class... Rest>
+void sgd(std::initializer_list<T>, const Rest&...) = delete;  // w -= grad(loss, w) * rate
 
 /// velocity = momentum * velocity + g; w - rate * velocity
 template <TensorLike T, class Rate>
@@ -31,12 +69,21 @@ void sgd_with_momentum(std::vector<T>& weights, std::vector<T>& velocities,
   }
 }
 
+template <TensorLike T, class Rate>
+void sgd_with_momentum(ByName<T>& weights, std::vector<T>& velocities,
+                       const ByName<std::type_identity_t<T>>& gradients, const Rate& rate,
+                       double momentum = 0.9) {
+  detail::update_by_name<T>(weights, gradients, [&](auto& values, auto& slopes) {
+    sgd_with_momentum(values, velocities, slopes, rate, momentum);
+  });
+}
+
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double decay = 0.01;  ///< of the weights: w * (1 - rate * decay)
 };
 
-/// All zero before the first step.
+/// All zero before the first step: adamw_state() (init.h).
 template <TensorLike T>
 struct AdamWState {
   std::vector<T> first, second;  ///< moments of the gradients, as the weights
@@ -66,6 +113,39 @@ void adamw(std::vector<T>& weights, AdamWState<T>& state,
   }
 }
 
+template <TensorLike T, class Rate>
+void adamw(ByName<T>& weights, AdamWState<T>& state,
+           const ByName<std::type_identity_t<T>>& gradients, const Rate& rate,
+           const AdamWOptions& options = {}) {
+  detail::update_by_name<T>(weights, gradients, [&](auto& values, auto& slopes) {
+    adamw(values, state, slopes, rate, options);
+  });
+}
+
+/// All that a job saves, by name: the weights, and of their optimizer "adamw/first/w",
+/// "adamw/second/w" and "adamw/steps". Requires the state of these weights.
+template <TensorLike T>
+ByName<T> with_state(const ByName<T>& weights, const AdamWState<T>& state) {
+  ByName<T> all = weights;
+  std::size_t i = 0;
+  for (const auto& [name, weight] : weights) {
+    all["adamw/first/" + name] = state.first[i];
+    all["adamw/second/" + name] = state.second[i++];
+  }
+  all["adamw/steps"] = state.steps;
+  return all;
+}
+
+// Optimizers are functions; the comments say which.
+struct AdamW {
+  template <class... A>
+  AdamW(const A&...) = delete;  // adamw(weights, state, grad(loss, weights), rate)
+};
+struct SGD {
+  template <class... A>
+  SGD(const A&...) = delete;  // sgd(weights, grad(loss, weights), rate)
+};
+
 /// Scales all gradients by one factor so that their common norm is at most `most`. Gives the norm
 /// before that, a scalar. Requires a gradient.
 template <TensorLike T>
@@ -76,6 +156,15 @@ T clip_by_global_norm(std::vector<T>& gradients, double most) {
   T norm = sqrt(sum);
   const T factor = min(most / norm, full_like(norm, 1));
   for (T& g : gradients) g = g * factor;
+  return norm;
+}
+template <TensorLike T>
+T clip_by_global_norm(ByName<T>& gradients, double most) {
+  std::vector<T> values;
+  for (const auto& [name, g] : gradients) values.push_back(g);
+  T norm = clip_by_global_norm(values, most);
+  auto next = values.begin();
+  for (auto& [name, g] : gradients) g = *next++;
   return norm;
 }
 

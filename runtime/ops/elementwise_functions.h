@@ -283,15 +283,10 @@ T& operator/=(T& a, const B& b) {
   return a = a / b;
 }
 
-/// a if `condition` holds, else b, by element; broadcast as numpy does.
+/// a if `condition` holds, else b, by element. All three are of one shape.
 template <TensorLike T>
 T select(const T& condition, const T& a, const T& b) {
-  std::optional<Shape> shape = broadcast_shape(a.type().shape, b.type().shape);
-  if (shape) shape = broadcast_shape(condition.type().shape, *shape);
-  if (!shape) return append_to(a, Op::select, {condition, a, b});  // says what is wrong
-  return append_to(
-      a, Op::select,
-      {broadcast_to(condition, *shape), broadcast_to(a, *shape), broadcast_to(b, *shape)});
+  return append_to(a, Op::select, {condition, a, b});
 }
 
 }  // namespace shardwise

@@ -20,10 +20,47 @@ namespace shardwise {
 // The other ops as functions: layout, reductions, products, what goes by index. With those that are
 // included, all there are.
 
+/// a if `condition` holds, else b, by element; broadcast as numpy does, and a or b may be a number.
+template <TensorLike T, class A, OperandWith<A> B>
+T where(const T& condition, const A& a, const B& b) {
+  if constexpr (!TensorLike<A>) {
+    return where(condition, full_like(b, a), b);
+  } else if constexpr (!TensorLike<B>) {
+    return where(condition, a, full_like(a, b));
+  } else {
+    std::optional<Shape> shape = broadcast_shape(a.type().shape, b.type().shape);
+    if (shape) shape = broadcast_shape(condition.type().shape, *shape);
+    if (!shape) return select(condition, a, b);  // says what is wrong
+    return select(broadcast_to(condition, *shape), broadcast_to(a, *shape),
+                  broadcast_to(b, *shape));
+  }
+}
+
 /// Dim i of the result is dim dims[i] of x.
 template <TensorLike T>
 T transpose(const T& x, const Dims& dims) {
   return append_to(x, Op::transpose, {x}, DimsAttributes{dims});
+}
+/// The dims in the opposite order, as numpy's: of a matrix the two.
+template <TensorLike T>
+T transpose(const T& x) {
+  Dims dims = all_dims(x.type().shape.size());
+  std::reverse(dims.begin(), dims.end());
+  return transpose(x, dims);
+}
+/// Two dims change places, as torch's. They may be counted from the end: -1 is the last.
+template <TensorLike T>
+T transpose(const T& x, std::int64_t one, std::int64_t other) {
+  const Dims pair = dims_of(x, {one, other});
+  Dims dims = all_dims(x.type().shape.size());
+  for (const std::int64_t dim : pair) {
+    if (dim < 0 || as_size(dim) >= dims.size()) {
+      refuse_all("transpose", {x},
+                 "found dims " + to_string(pair) + ", needed two of the tensor's");
+    }
+  }
+  std::swap(dims[as_size(pair[0])], dims[as_size(pair[1])]);
+  return transpose(x, dims);
 }
 /// One extent may be -1: what the others leave.
 template <TensorLike T>
@@ -60,6 +97,14 @@ template <TensorLike T>
 T concatenate(std::initializer_list<T> parts, std::int64_t dim) {
   return concatenate(std::vector<T>(parts), dim);
 }
+template <TensorLike T>
+void concat(std::initializer_list<T>, std::int64_t = 0) = delete;  // concatenate({x, y}, dim)
+template <TensorLike T>
+void concat(const std::vector<T>&, std::int64_t = 0) = delete;  // concatenate({x, y}, dim)
+template <TensorLike T>
+void cat(std::initializer_list<T>, std::int64_t = 0) = delete;  // concatenate({x, y}, dim)
+template <TensorLike T>
+void cat(const std::vector<T>&, std::int64_t = 0) = delete;  // concatenate({x, y}, dim)
 template <TensorLike T>
 T reverse(const T& x, const Dims& dims) {
   return append_to(x, Op::reverse, {x}, DimsAttributes{dims});

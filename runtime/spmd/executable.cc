@@ -17,6 +17,7 @@
 #include "shardwise/runtime/spmd/detail/program_facts.h"
 #include "shardwise/runtime/spmd/detail/suggest.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/text.h"
 
 namespace shardwise {
 namespace {
@@ -342,7 +343,7 @@ void Executable::Impl::check_memory(const Devices& devices, const std::vector<bo
     if (needed <= free) continue;
     const std::size_t others = stats.in_use_bytes - std::min(stats.in_use_bytes, there);
     std::string text = detail::out_of_memory(*graph, lowered, plan, device, stats, needed);
-    text += suggest(*graph, mesh, options, stats.capacity_bytes - others);
+    text += "  " + suggest(*graph, mesh, options, stats.capacity_bytes - others);
     throw Error(ErrorCode::resource_exhausted, text);
   }
 }
@@ -419,6 +420,23 @@ std::string Executable::explain(NodeId node) const {
     if (chosen == node) text += "  thought of:\n" + choices;
   }
   return text;
+}
+
+std::string Executable::explain(std::string_view label) const {
+  std::vector<std::string_view> labels;
+  for (const GraphInput& input : graph().inputs) {
+    if (input.label == label) return explain(input.node);
+    labels.push_back(input.label);
+  }
+  const std::vector<std::string_view> nearest = nearest_names(labels, label);
+  throw Error(ErrorCode::no_such_name,
+              fmt::format("explain: found no input \"{}\", needed one of {}", label,
+                          fmt::join(nearest.empty() ? labels : nearest, ", ")));
+}
+
+std::string dump(const Executable& executable) {
+  return "== traced\n" + dump(executable.graph()) + "== propagated\n" + executable.dump_cuts() +
+         "== partitioned\n" + executable.dump_steps() + "== planned\n" + executable.dump_plan();
 }
 
 std::string Executable::dump_cuts() const {

@@ -137,6 +137,9 @@ class Executable {
   /// with bytes, and the choices that there were. For people.
   std::string explain(NodeId node) const;
 
+  /// The same of an input, by its label. Throws no_such_name, suggesting the nearest labels.
+  std::string explain(std::string_view label) const;
+
   /// All nodes with their cuts, as propagated, one a line.
   std::string dump_cuts() const;
 
@@ -151,5 +154,8 @@ class Executable {
   struct Impl;  // the passes' results
   std::unique_ptr<const Impl> impl_;
 };
+
+/// All stages: what was traced, dump_cuts(), dump_steps() and dump_plan(), each under its name.
+std::string dump(const Executable& executable);
 
 }  // namespace shardwise

@@ -1,6 +1,7 @@
 // What people wrote before they had read a header: it compiles, and does what they meant.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <map>
 #include <optional>
@@ -114,12 +115,32 @@ TEST_F(FirstProgram, MakesTensorsOfVectors) {
   EXPECT_EQ(values(z * 2), Values(6, 2.0F));
   EXPECT_THROW(tracer.tensor({DType::i32, {2, 3}}, numbers, "y"), Error);
   EXPECT_THROW(tracer.tensor({2, 2}, numbers, "y"), Error);
+  EXPECT_EQ(values(tracer.tensor<float>({2, 3}, numbers, "x")), numbers);
+  EXPECT_EQ(values(tracer.tensor({2}, {1.5F, 2.5F}, "x")), (Values{1.5, 2.5}));
+  EXPECT_THROW(tracer.tensor<float>({2, 2}, numbers, "x"), Error);
+  EXPECT_EQ(normal(tracer, {DType::f32, {4, 3}}, 0.1, 1).shape(), (Shape{4, 3}));
+  EXPECT_EQ(values(full(tracer, {DType::f32, {2}}, 3)), (Values{3, 3}));
+}
+
+TEST_F(FirstProgram, ReadsAScalarAsItsType) {
+  const Tensor mean_of_all = mean(x), count = convert(sum(x), DType::i64);
+  tracer.mark_step();
+  const float as_float = mean_of_all.item<float>();
+  const double as_double = mean_of_all.item();
+  EXPECT_EQ(as_float, 13.0F / 6);
+  EXPECT_EQ(as_double, 13.0F / 6);
+  EXPECT_EQ(count.item<std::int64_t>(), 13);
+  EXPECT_EQ(count.item<double>(), 13);
+  EXPECT_THROW(count.item<float>(), Error);
+  EXPECT_THROW(x.item<float>(), Error);
 }
 
 TEST_F(FirstProgram, MixesTensorsAndNumbers) {
   const Tensor large = max(x, 0), small = min(2.0, x), square = pow(x, 2), rest = rem(x, 2);
-  const Tensor positive = select(x > 0, x, x * 0), other = select(gt(0, x), x, 1 - x);
-  const Tensor both = select(logical_and(x >= 2, 4 >= x), x, full_like(x, 0));
+  const Tensor positive = where(x > 0, x, 0), other = where(gt(0, x), x, 1 - x);
+  const Tensor both = where(logical_and(x >= 2, 4 >= x), x, full_like(x, 0));
+  const Tensor row = where(x > 0, tracer.tensor<float>({3}, {1, 2, 3}, "row"), -1);
+  const Tensor sure = select(gt(x, 0), x, x);
   EXPECT_EQ(values(large), (Values{0, 2, 0, 4, 5, 6}));
   EXPECT_EQ(values(small), (Values{-1, 2, -3, 2, 2, 2}));
   EXPECT_EQ(values(square), (Values{1, 4, 9, 16, 25, 36}));
@@ -127,6 +148,10 @@ TEST_F(FirstProgram, MixesTensorsAndNumbers) {
   EXPECT_EQ(values(positive), (Values{0, 2, 0, 4, 5, 6}));
   EXPECT_EQ(values(other), (Values{-1, -1, -3, -3, -4, -5}));
   EXPECT_EQ(values(both), (Values{0, 2, 0, 4, 0, 0}));
+  EXPECT_EQ(values(row), (Values{-1, 2, -1, 1, 2, 3}));
+  EXPECT_EQ(values(sure), numbers);
+  EXPECT_THROW(select(x > 0, x, x[0]), Error) << "of one shape";
+  EXPECT_THROW(where(x > 0, x, reshape(x, {3, 2})), Error);
 }
 
 TEST_F(FirstProgram, AssignsWithAnOperator) {
@@ -175,6 +200,250 @@ TEST_F(FirstProgram, MultipliesMatrices) {
   EXPECT_THROW(matmul(x, a), Error);
 }
 
+TEST_F(FirstProgram, TakesARowByItsIndex) {
+  const Tensor first = x[0], last = x[-1], element = x[1][2];
+  Tensor w = tracer.tensor({2, 2}, Values{1, 2, 3, 4}, "w");
+  const Tensor slope = grad(sum(w[1] * 5), w);
+  EXPECT_EQ(values(first), (Values{-1, 2, -3}));
+  EXPECT_EQ(values(last), (Values{4, 5, 6}));
+  EXPECT_EQ(values(element), Values{6});
+  EXPECT_EQ(values(slope), (Values{0, 0, 5, 5}));
+  EXPECT_THROW(x[2], Error);
+  EXPECT_THROW(x[-3], Error);
+  try {
+    static_cast<void>(sum(x)[0]);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("found index 0, needed one of the first dim's"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(FirstProgram, Transposes) {
+  const Tensor matrix = transpose(x), swapped = transpose(x, 0, 1), same = transpose(x, -1, -2);
+  const Tensor cube = reshape(x, {1, 2, 3});
+  EXPECT_EQ(transpose(cube).shape(), (Shape{3, 2, 1}));
+  EXPECT_EQ(transpose(cube, 0, 2).shape(), (Shape{3, 2, 1}));
+  EXPECT_EQ(transpose(cube, {1, 0, 2}).shape(), (Shape{2, 1, 3}));
+  EXPECT_THROW(transpose(x, 0, 2), Error);
+  EXPECT_EQ(values(matrix), (Values{-1, 4, 2, 5, -3, 6}));
+  EXPECT_EQ(values(swapped), values(matrix));
+  EXPECT_EQ(values(same), values(matrix));
+}
+
+TEST_F(FirstProgram, HasLosses) {
+  const Tensor square = mse_loss(x, x + 2), labels = tracer.tensor({3}, Values{0, 1, 1}, "labels");
+  const Tensor logits = tracer.tensor({3}, Values{0, 2, -3}, "logits");
+  const Tensor cross = binary_cross_entropy_with_logits(logits, labels);
+  const Tensor slope = grad(cross, logits);
+  tracer.mark_step();
+  EXPECT_EQ(square.item(), 4);
+  EXPECT_NEAR(cross.item(), (std::log(2) + std::log1p(std::exp(-2)) + std::log1p(std::exp(3))) / 3,
+              1e-6);
+  EXPECT_NEAR(values(slope)[2], (1 / (1 + std::exp(3)) - 1) / 3, 1e-6);
+  EXPECT_NEAR(values(slope)[0], 0.5 / 3, 1e-6);
+}
+
+TEST_F(FirstProgram, DifferentiatesByOneTensorBySeveralOrByName) {
+  Tensor w = tracer.tensor({3}, Values{1, 1, 1}, "w", MemoryKind::parameter);
+  Tensor b = tracer.tensor({2}, Values{0, 0}, "b", MemoryKind::parameter);
+  std::map<std::string, Tensor> params{{"w", w}, {"b", b}};
+  const Tensor loss = sum(sum(x * w, 1) + b * 3);
+  const Tensor one = grad(loss, w), first = grad(loss, {w})[0];
+  const std::vector<Tensor> both = grad(loss, {w, b});
+  std::map<std::string, Tensor> named = grad(loss, params);
+  EXPECT_EQ(values(one), (Values{3, 7, 3}));
+  EXPECT_EQ(values(first), values(one));
+  EXPECT_EQ(values(both[1]), (Values{3, 3}));
+  EXPECT_EQ(values(named.at("w")), values(one));
+  EXPECT_EQ(values(named.at("b")), values(both[1]));
+}
+
+TEST_F(FirstProgram, MarksAsOneWouldWrite) {
+  Devices four(4);
+  const Mesh grid({2, 2}, {"data", "model"});
+  const auto spec = [&](const auto& mark) {
+    Tracer fresh(four, {.mesh = grid});
+    Tensor t = fresh.tensor({4, 4}, Values(16, 1), "t");
+    mark(t);
+    fresh.mark_step();
+    return t.array().sharding().spec().to_string();
+  };
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, grid, {"data", "model"}); }), "data,model");
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, grid, {"data", std::nullopt}); }), "data,-");
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, grid, {nullptr, "data"}); }), "-,data");
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, grid, {{}, {"model"}}); }), "-,model");
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, grid, {{"data"}, {"model"}}); }), "data,model");
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, grid, {"data", {}}); }), "data,-");
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, grid, {{"data", "model"}}); }), "data+model,-");
+  EXPECT_EQ(spec([&](Tensor& t) {
+              mark_sharding(t, grid, {{"data", "model"}, {}});
+            }),
+            "data+model,-");
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, grid, {"data"}); }), "data,-");
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, grid, {{"data"}}); }), "data,-");
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, grid, {0, 1}); }), "data,model");
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, grid, {{0, 1}}); }), "data+model,-");
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, grid, {{0}, {1}}); }), "data,model");
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, grid, {0, std::nullopt}); }), "data,-");
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, grid, "data,-"); }), "data,-");
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, "data,model"); }), "data,model");
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, grid, std::string("-,data")); }), "-,data");
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, {"data+model", "-"}); }), "data+model,-");
+  EXPECT_EQ(spec([&](Tensor& t) { mark_sharding(t, PartitionSpec::parse("data,-")); }), "data,-");
+  Tensor b = tracer.tensor({2}, Values{1, 2}, "b");
+  mark_sharding(b, Mesh::parse("data=2"), {{"data"}});
+  try {
+    mark_sharding(x, {"data,-"});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "spec {\"data,-\"}: found 2 dims in the text of one, needed the text alone, or each "
+        "dim as a text of its own");
+  }
+}
+
+TEST(FirstMesh, IsMadeOfSizesAndNames) {
+  const Mesh mesh({4, 2}, {"data", "model"});
+  EXPECT_EQ(mesh, Mesh::parse("data=4,model=2"));
+  EXPECT_EQ(mesh, Mesh({{"data", 4}, {"model", 2}}));
+  EXPECT_EQ(mesh.shape(), (Shape{4, 2}));
+  EXPECT_EQ(mesh.shape()[1], 2);
+  EXPECT_EQ(Mesh({4, 2}), Mesh::parse("4,2"));
+  EXPECT_EQ(Sharding(mesh, {"data", "model"}).shard_shape({8, 4}), (Shape{2, 2}));
+  EXPECT_EQ(Sharding(mesh, "-,model").shard_shape({8, 4}), (Shape{8, 2}));
+  try {
+    const Mesh wrong({4, 2}, {"data"});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "mesh [4, 2]: found 1 names, needed 2");
+  }
+}
+
+TEST_F(FirstProgram, TrainsByNameWithAnOptimizer) {
+  std::map<std::string, Tensor> params;
+  params["w"] = tracer.tensor({3}, Values{1, 1, 1}, "w", MemoryKind::parameter);
+  params["b"] = tracer.tensor({2}, Values{0, 0}, "b", MemoryKind::parameter);
+  std::vector<Tensor> weights{tracer.tensor({2}, Values{0, 0}, "b", MemoryKind::parameter),
+                              tracer.tensor({3}, Values{1, 1, 1}, "w", MemoryKind::parameter)};
+  AdamWState<Tensor> state = adamw_state(params), in_order = adamw_state(weights);
+  std::map<std::string, Tensor> momentum = params, plain = params;
+  std::vector<Tensor> velocities{full_like(params.at("b"), 0), full_like(params.at("w"), 0)};
+  const auto loss = [&](const Tensor& w, const Tensor& b) { return sum(sum(x * w, 1) + b * 3); };
+  for (int step = 0; step < 2; ++step) {
+    std::map<std::string, Tensor> gradients = grad(loss(params["w"], params["b"]), params);
+    clip_by_global_norm(gradients, 1.0);
+    adamw(params, state, gradients, 0.1);
+    std::vector<Tensor> slopes = grad(loss(weights[1], weights[0]), weights);
+    clip_by_global_norm(slopes, 1.0);
+    adamw(weights, in_order, slopes, 0.1);
+    sgd_with_momentum(momentum, velocities, grad(loss(momentum["w"], momentum["b"]), momentum), 1);
+    sgd(plain, grad(loss(plain["w"], plain["b"]), plain), 0.5);
+    tracer.mark_step();
+  }
+  EXPECT_EQ(values(params["w"]), values(weights[1]));
+  EXPECT_EQ(values(params["b"]), values(weights[0]));
+  EXPECT_LT(values(params["w"])[0], 0.9F);
+  EXPECT_EQ(values(momentum["b"]), Values(2, -3 - 3 * 1.9F));
+  EXPECT_EQ(values(plain["w"]), (Values{1 - 3, 1 - 7, 1 - 3}));
+  const std::map<std::string, Tensor> all = with_state(params, state);
+  ASSERT_EQ(all.size(), 7U);
+  EXPECT_EQ(values(all.at("adamw/second/w")), values(in_order.second[1]));
+  EXPECT_EQ(all.at("adamw/steps").item(), 2);
+  EXPECT_EQ(state.first[0].label(), "adamw/first/b");
+  EXPECT_THROW(sgd(params, {{"w", x}}, 0.1), Error);
+}
+
+// A job of two parameters by name, on a mesh.
+struct NamedJob {
+  explicit NamedJob(const char* grid) : mesh(Mesh::parse(grid)) {
+    params["w"] = normal(tracer, {DType::f32, {8, 4}}, 0.5, 1, "w");
+    params["b"] = full(tracer, {DType::f32, {4}}, 0, "b");
+    state = adamw_state(params);
+    mark_sharding(params["w"], {{}, {"model"}});
+  }
+  double step() {
+    Tensor x = normal(tracer, {DType::f32, {4, 8}}, 1, 7, "x", MemoryKind::loader);
+    mark_sharding(x, {{"data"}});
+    const Tensor loss = mse_loss(matmul(x, params["w"]) + params["b"], full_like(params["b"], 1));
+    adamw(params, state, grad(loss, params), 0.1);
+    tracer.mark_step();
+    return loss.item();
+  }
+
+  Mesh mesh;
+  Devices devices{4};
+  Tracer tracer{devices, {.mesh = mesh}};
+  std::map<std::string, Tensor> params;
+  AdamWState<Tensor> state;
+};
+
+TEST_F(FirstSave, OfAProgramByTheNamesOfItsTensors) {
+  NamedJob straight("data=2,model=2"), resumed("data=1,model=4");
+  manager.save(0, tensor_sources(with_state(straight.params, straight.state)));  // on the host
+  EXPECT_EQ(saved("b"), std::vector<float>(4, 0.0F));
+  straight.step();
+  straight.step();
+  manager.save(2, tensor_sources(with_state(straight.params, straight.state)));
+  const auto found = manager.restore_latest([&](const CheckpointReader& reader) {
+    reader.restore(resumed.devices, with_state(resumed.params, resumed.state));
+  });
+  ASSERT_TRUE(found);
+  EXPECT_EQ(resumed.state.steps.item(), 2);
+  EXPECT_EQ(resumed.params["w"].to_vector<float>(), straight.params["w"].to_vector<float>());
+  EXPECT_EQ(resumed.params["w"].array().sharding().spec().to_string(), "-,model");
+  EXPECT_FALSE(resumed.state.first[1].placement()) << "the plan chooses";
+  for (int i = 0; i < 3; ++i) EXPECT_NEAR(resumed.step(), straight.step(), 1e-6);
+  EXPECT_EQ(resumed.tracer.counters().hits, 2);
+  EXPECT_EQ(straight.tracer.last_miss(), "");
+
+  // In the middle of a job: what is on the devices stays cut as it is.
+  resumed.tracer.mark_step();
+  const CheckpointReader reader(manager.latest()->step.directory);
+  reader.restore(resumed.devices, with_state(resumed.params, resumed.state));
+  EXPECT_EQ(resumed.state.steps.item(), 2);
+  resumed.step();
+  EXPECT_EQ(resumed.tracer.counters().hits, 3);
+
+  // What does not fit is refused, and changes nothing.
+  std::map<std::string, Tensor> other = resumed.params;
+  other["b"] = full(resumed.tracer, {DType::f32, {5}}, 3, "b");
+  EXPECT_THROW(reader.restore(resumed.devices, other), Error);
+  other["b"] = full(resumed.tracer, {DType::f64, {4}}, 3, "b");
+  EXPECT_THROW(reader.restore(resumed.devices, other), Error);
+  other["b"] = resumed.params["b"];
+  other["c"] = resumed.params["b"];
+  EXPECT_THROW(reader.restore(resumed.devices, other), Error);
+  EXPECT_NE(resumed.params["w"].to_vector<float>(), reader.read<float>("w"));
+  const Tensor used = resumed.params["w"] * 2;
+  EXPECT_THROW(reader.restore(resumed.devices, resumed.params), Error) << "the step has begun";
+  manager.save(3, {tensor_source("w", resumed.params["w"])});
+  EXPECT_EQ(saved("w"), resumed.params["w"].to_vector<float>());
+}
+
+TEST(FirstTracer, ExplainsByNameAndPrintsAllStages) {
+  NamedJob job("data=2,model=2");
+  job.step();
+  const Executable& last = *job.tracer.last();
+  EXPECT_EQ(last.explain("w").find("%"), 0U) << last.explain("w");
+  EXPECT_NE(last.explain("w").find("input() \"w\""), std::string::npos) << last.explain("w");
+  EXPECT_NE(last.explain("adamw/first/w"), last.explain("w"));
+  try {
+    static_cast<void>(last.explain("adamw/frist/w"));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::no_such_name);
+    EXPECT_STREQ(error.what(),
+                 "explain: found no input \"adamw/frist/w\", needed one of adamw/first/w, "
+                 "adamw/first/b");
+  }
+  EXPECT_EQ(dump(last), "== traced\n" + dump(last.graph()) + "== propagated\n" + last.dump_cuts() +
+                            "== partitioned\n" + last.dump_steps() + "== planned\n" +
+                            last.dump_plan());
+}
+
 TEST_F(FirstProgram, LeavesAnExtentOut) {
   EXPECT_EQ(reshape(x, {-1}).shape(), Shape{6});
   EXPECT_EQ(reshape(x, {3, -1}).shape(), (Shape{3, 2}));
@@ -200,10 +469,11 @@ TEST_F(FirstProgram, HoldsTensorsThatAreAssignedLater) {
 }
 
 TEST_F(FirstProgram, PrintsShapes) {
+  const Sharding sharding(Mesh::parse("data=2"), "data,-");
   std::ostringstream out;
   out << x.shape() << ' ' << Box::whole(x.shape()) << ' ' << Mesh::parse("data=2") << ' '
-      << PartitionSpec{{"data"}, {}};
-  EXPECT_EQ(out.str(), "[2, 3] [0:2, 0:3] data=2 data,-");
+      << PartitionSpec{{"data"}, {}} << ' ' << x.dtype() << ' ' << sharding;
+  EXPECT_EQ(out.str(), "[2, 3] [0:2, 0:3] data=2 data,- f32 data,- on data=2");
 }
 
 TEST_F(FirstProgram, TakesABatchsFieldByItsName) {

@@ -1,5 +1,5 @@
 """Makes a test of every example in a comment of a public header: generate.py SOURCE_DIR COMPONENT OUT.cc
-(COMPONENT "docs": of the C++ samples of docs/loader.md)
+(COMPONENT "docs": of the C++ of docs/loader.md and docs/training.md)
 
 An example is what a "///" comment indents by two more spaces. It becomes the body of a test, after the
 setup below, if it needs one. What a comment after an expression says is checked, as text:
@@ -31,8 +31,17 @@ SETUP = {
             devices, {DType::f32, {4}, Sharding::replicated(Mesh::line(1), 1)}, std::as_bytes(std::span(values)));""",
     "checkpoint/reader.h": """const InTempDir here;
         std::vector<float> values(12 * 4);
-        const CheckpointReader reader(save_checkpoint("w", {host_source("w", {12, 4}, values)}).directory);""",
-    "checkpoint/save.h": "const std::vector<float> values(12 * 4);\nconst std::int64_t step = 7;",
+        const CheckpointReader reader(save_checkpoint("w", {host_source("w", {12, 4}, values)}).directory);
+        Devices devices(1);
+        Tracer tracer(devices);
+        const std::map<std::string, Tensor> params{{"w", tracer.tensor({12, 4}, values, "w")}};""",
+    "checkpoint/save.h": """const InTempDir here;
+        CheckpointManager manager("root");
+        const std::vector<float> values(12 * 4);
+        const std::int64_t step = 7;
+        Devices devices(1);
+        Tracer tracer(devices);
+        const std::map<std::string, Tensor> params{{"w", tracer.tensor({12, 4}, values, "w")}};""",
     "checkpoint/tiers.h": "const InTempDir here;",
     "convert/model.h": """const InTempDir here;
         const std::vector<float> values(4, 1);
@@ -134,9 +143,7 @@ SETUP = {
         const auto bytes = std::as_bytes(std::span(floats));
         const Tensor x = tracer.tensor({DType::f32, {4, 3}}, bytes, "x");
         const Tensor w = tracer.tensor({DType::f32, {3, 4}}, bytes, "w");""",
-    "runtime/tracer.h": """const std::vector<float> floats(784 * 64, 0.5F);
-        const auto pixels = std::as_bytes(std::span(floats));
-        const auto bytes = pixels.first(784 * 10 * sizeof(float));""",
+    "runtime/tracer.h": "const std::vector<float> pixels(784 * 64, 0.5F), weights(784 * 10, 0.5F);",
     "shard/owned_tiles.h": """const Sharding sharding(Mesh::line(4), {{"devices"}});
         const Shape shape{8};
         const Box region({2}, {7});""",
@@ -151,7 +158,8 @@ SETUP = {
 # What an example needs beside its own header.
 INCLUDES = {
     "checkpoint/manager.h": ["checkpoint/reader.h"],
-    "checkpoint/reader.h": ["checkpoint/attempt.h"],
+    "checkpoint/reader.h": ["checkpoint/attempt.h", "runtime/tracer.h"],
+    "checkpoint/save.h": ["checkpoint/manager.h", "runtime/tracer.h"],
     "convert/diff.h": ["checkpoint/manager.h", "checkpoint/reader.h", "convert/model.h"],
     "convert/elements.h": ["checkpoint/save.h"],
     "convert/model.h": ["checkpoint/manager.h", "checkpoint/reader.h", "checkpoint/reshard.h"],
@@ -221,15 +229,53 @@ def body_of(lines):
     return "\n".join(body)
 
 
+# What docs/training.md takes as given, and what it does not show of a section's result.
+TRAINING_SETUP = """const InTempDir here;
+  std::vector<float> places;
+  std::vector<std::int32_t> labels;
+  for (int i = 0; i < 256; ++i) {
+    for (int k = 0; k < 4; ++k) places.push_back(static_cast<float>((i * 37 + k * 11) % 64) / 32 - 1);
+    labels.push_back(places[places.size() - 4] > 0.3F ? 2 : places[places.size() - 3] > 0 ? 1 : 0);
+  }
+  const auto bytes_of = [](const auto& values) {
+    const auto bytes = std::as_bytes(std::span(values));
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  const auto source = zip({memory_source({"x", DType::f32, {4}}, 256, bytes_of(places)),
+                           memory_source({"label", DType::i32, {}}, 256, bytes_of(labels))});"""
+TRAINING_AFTER = {"a_training_loop": "EXPECT_LT(last, 0.4);"}
+
+
+def sections(path):
+    """(title, [[line, ..], ..]) of each "## ": the C++ of its blocks, and of its "### " that of their blocks and of the
+    second columns of their tables."""
+    title, parts, inside = None, [], False
+    for line in path.read_text().splitlines() + ["## "]:
+        if line.startswith("## "):
+            if any(parts):
+                yield title, parts
+            title, parts = re.sub(r"[^a-z0-9]+", "_", line[3:].lower()), [[]]
+        elif line.startswith("### "):
+            parts.append([])
+        elif line.startswith("```"):
+            inside = line == "```cpp"
+        elif inside:
+            parts[-1].append(line)
+        elif line.startswith("| ") and len(parts) > 1:
+            parts[-1] += [code for code in re.findall(r"`([^`]+)`", line.split(" | ", 1)[1]) if re.search(r"(;|[{}])( *//.*)?$", code)]
+
+
 def docs(source, out):
-    """Tests of the samples of docs/loader.md, in a folder with the files that they name."""
-    headers = sorted((source / "loader").rglob("*.h"))
-    names = [path.relative_to(source).as_posix() for path in headers if "detail" not in path.relative_to(source).parts]
-    text = '#include "header_examples/example.h"\n#include "header_examples/loader_files.h"\n'
-    text += "\n".join(f'#include "shardwise/{name}"' for name in names) + "\n\nnamespace shardwise {\nnamespace {\n\n"
+    """Tests of the samples of docs/loader.md, in a folder with the files that they name; and of docs/training.md."""
+    text = '#include "header_examples/example.h"\n#include "header_examples/loader_files.h"\n#include "shardwise/shardwise.h"\n'
+    text += "\nnamespace shardwise {\nnamespace {\n\n"
     for number, lines in samples(source / "docs" / "loader.md"):
         text += f"TEST(Docs, loader_md_{number}) {{\n  Example example;\n  const InTempDir here;\n  write_loader_files();\n"
         text += "  {\n" + body_of(lines) + "\n  }\n}\n\n"
+    for title, parts in sections(source / "docs" / "training.md"):
+        text += f"TEST(Docs, training_md_{title}) {{\n  Example example;\n  {TRAINING_SETUP}\n  {{\n"
+        text += body_of(parts[0]) + "".join("\n  {\n" + body_of(part) + "\n  }" for part in parts[1:])
+        text += f"\n  {TRAINING_AFTER.get(title, '')}\n  }}\n}}\n\n"
     pathlib.Path(out).write_text(text + "}  // namespace\n}  // namespace shardwise\n")
 
 

@@ -37,14 +37,18 @@ void train(Devices& devices, const std::optional<PartitionSpec>& mark) {
 TEST(OutOfMemory, IsFoundBeforeAnythingRunsAndSaysWhatWouldFit) {
   Devices devices(4, {.capacity_bytes = 64 << 10});
   EXPECT_EQ(message_of(ErrorCode::resource_exhausted, [&] { train(devices, std::nullopt); }),
-            "run a program: device 0: found 65536 bytes free, needed 72704 bytes; in use are 0 "
-            "bytes of 65536 bytes; fullest at \"dot_general %10 in \"layer0\"\"; loader: 1024 "
-            "bytes in 1 tensor, the largest \"x\" (f32[8, 64] cut as data,-, 1024 bytes); "
-            "parameter: 32768 bytes in 1 tensor, the largest \"w\" (f32[64, 128] cut as -,-, "
-            "32768 bytes); activation: 32768 bytes in 1 tensor, the largest \"dot_general %10 in "
-            "\"layer0\"\" (f32[64, 128] cut as -,-, 32768 bytes); collective: 6144 bytes in 2 "
-            "tensors, the largest \"all-gather of add %9 in \"layer0\"\" (f32[8, 128] cut as "
-            "-,-, 4096 bytes); it fits with \"w\" cut as -,data: peak 37888 bytes");
+            "run a program: device 0: found 65536 bytes free, needed 72704 bytes\n"
+            "  in use are 0 bytes of 65536 bytes\n"
+            "  fullest at \"dot_general %10 in \"layer0\"\"\n"
+            "  loader: 1024 bytes in 1 tensor, the largest \"x\" (f32[8, 64] cut as data,-, 1024 "
+            "bytes)\n"
+            "  parameter: 32768 bytes in 1 tensor, the largest \"w\" (f32[64, 128] cut as -,-, "
+            "32768 bytes)\n"
+            "  activation: 32768 bytes in 1 tensor, the largest \"dot_general %10 in \"layer0\"\" "
+            "(f32[64, 128] cut as -,-, 32768 bytes)\n"
+            "  collective: 6144 bytes in 2 tensors, the largest \"all-gather of add %9 in "
+            "\"layer0\"\" (f32[8, 128] cut as -,-, 4096 bytes)\n"
+            "  it fits with \"w\" cut as -,data: peak 37888 bytes");
   for (DeviceId id = 0; id < 4; ++id) EXPECT_EQ(devices.at(id).memory().in_use_bytes, 0u);
   train(devices, PartitionSpec{{}, {"data"}});
 }
@@ -84,7 +88,8 @@ TEST(OutOfMemory, IsFoundForInputsThatAreNotOnTheDevicesYet) {
   const std::string message = message_of(ErrorCode::resource_exhausted, [&] {
     executable.check_memory(devices, {false, false, false, false});
   });
-  EXPECT_THAT(message, HasSubstr("found 16384 bytes free, needed 36864 bytes; in use are 0 bytes"));
+  EXPECT_THAT(message,
+              HasSubstr("found 16384 bytes free, needed 36864 bytes\n  in use are 0 bytes"));
   EXPECT_THAT(message, HasSubstr("it fits with \"w1\" cut as data,- and \"w2\" cut as data,-"));
   EXPECT_EQ(devices.at(0).memory().in_use_bytes, 0u);
   Devices larger(4, {.capacity_bytes = executable.memory(0).peak_bytes});

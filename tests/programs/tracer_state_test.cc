@@ -240,6 +240,28 @@ TEST(TracerState, AMarkedWeightStaysCutAsItIsMarked) {
             "already: clear_sharding takes a mark away");
 }
 
+TEST(TracerState, TheReasonOfAMissNamesNoMarkThatNobodyMade) {
+  Devices devices(4);
+  Tracer tracer(devices, {.mesh = Mesh::parse("data=2,model=2")});
+  Tensor w = counting(tracer, {8, 8}, "w", MemoryKind::parameter);
+  const auto step = [&](const Tensor& made) {
+    const Tensor y = made;
+    tracer.mark_step();
+  };
+  step(w * 2.0);
+  step(w * 3.0);  // w is an array now
+  EXPECT_EQ(tracer.last_miss(),
+            "found %0 = constant() 3 : f32[8, 8], had %0 = constant() 2 : f32[8, 8]");
+  step(w * 3.0);
+  EXPECT_EQ(tracer.counters().hits, 1);
+  Tensor cut = counting(tracer, {8, 8}, "w", MemoryKind::parameter);
+  mark_sharding(cut, {{"data"}, {}});
+  tracer.mark_step();
+  clear_sharding(cut);
+  step(cut * 3.0);
+  EXPECT_EQ(tracer.last_miss(), "found input \"w\" cut as data,-, had it cut as -,-");
+}
+
 TEST(TracerState, KeepsTheExecutablesThatWereUsedLast) {
   Devices devices(1);
   Tracer tracer(devices, {.executables = 3});

@@ -1,4 +1,4 @@
-"""The pictures that README shows are what scripts/figures.py makes of `shardwise shards --svg`; bench/rivals/figure.py draws
+"""The pictures that README and docs/training.md show are what scripts/figures.py makes of `shardwise shards --svg`; bench/rivals/figure.py draws
 the ratios of what was measured."""
 import json
 import pathlib
@@ -18,7 +18,7 @@ class Figures(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             subprocess.run([sys.executable, SOURCE / "scripts/figures.py", folder], check=True)
             made = sorted(pathlib.Path(folder).iterdir())
-            self.assertEqual([path.name for path in made], ["two_meshes.svg"])
+            self.assertEqual(sorted(path.name for path in COMMITTED.iterdir()), [path.name for path in made])
             for path in made:
                 self.assertEqual((COMMITTED / path.name).read_bytes(), path.read_bytes(), "run scripts/figures.py")
 
@@ -33,6 +33,13 @@ class Figures(unittest.TestCase):
     def test_readme_shows_it_with_a_text_for_those_who_do_not_see_it(self):
         shown = re.search(r"!\[[^\]]{40,}\]\(docs/figures/two_meshes\.svg\)", (SOURCE / "README.md").read_text())
         self.assertTrue(shown, "README.md does not show docs/figures/two_meshes.svg with a text of 40 characters")
+
+
+    def test_each_plan_of_training_is_shown_with_a_text_for_those_who_do_not_see_it(self):
+        plans = (SOURCE / "docs/training.md").read_text().partition("\n## Plans\n")[2].partition("\n## ")[0]
+        shown = re.findall(r"\n### [^\n]+\n(?:(?!\n###).)*?\n!\[[^\]]{40,}\]\(figures/(plan_\w+\.svg)\)", plans, re.DOTALL)
+        self.assertEqual(sorted(shown), sorted(path.name for path in COMMITTED.glob("plan_*.svg")))
+        self.assertEqual(len(shown), plans.count("\n### "))
 
 
 class Ratios(unittest.TestCase):

@@ -37,7 +37,7 @@ const PartitionSpec& chosen_spec(const Executable& executable, std::size_t input
 }
 
 std::string text(const std::optional<PartitionSpec>& spec) {
-  return spec ? spec->to_string() : "unmarked";
+  return spec ? "cut as " + spec->to_string() : "not cut yet";
 }
 
 }  // namespace
@@ -99,16 +99,12 @@ bool KnownExecutables::is_it(const Known& one, Graph& traced, const Marks& marks
   return same;
 }
 
-std::string KnownExecutables::why_missed(Graph& traced, Marks marks, const Mesh& mesh,
+std::string KnownExecutables::why_missed(const Graph& traced, const Marks& marks, const Mesh& mesh,
                                          const CompileOptions& options) const {
   if (known_.empty()) return "";
   const Known& one = known_.front();
-  // A mark that suits is no reason.
-  for (std::size_t i = 0; i < std::min(marks.size(), one.marks.size()); ++i) {
-    if (suits(marks[i], one.marks[i], chosen_spec(*one.executable, i))) marks[i] = one.marks[i];
-  }
-  set_input_marks(traced, marks);
-  const Graph& before = one.executable->graph();
+  Graph before = one.executable->graph();
+  take_input_marks(before);  // as of `traced`: how an array is cut is no mark
   if (!(one.mesh == mesh)) {
     return fmt::format("found mesh {}, had {}", mesh.to_string(), one.mesh.to_string());
   }
@@ -126,10 +122,14 @@ std::string KnownExecutables::why_missed(Graph& traced, Marks marks, const Mesh&
   }
   for (std::size_t i = 0; i < traced.inputs.size(); ++i) {
     const std::string& label = traced.inputs[i].label;
-    if (!suits(options.input_specs[i], one.options.input_specs[i],
-               chosen_spec(*one.executable, i))) {
-      return fmt::format("found input \"{}\" cut as {}, had {}", label,
-                         text(options.input_specs[i]), text(one.options.input_specs[i]));
+    const PartitionSpec& chosen = chosen_spec(*one.executable, i);
+    if (!suits(options.input_specs[i], one.options.input_specs[i], chosen)) {
+      return fmt::format("found input \"{}\" {}, had it {}", label, text(options.input_specs[i]),
+                         text(one.options.input_specs[i]));
+    }
+    if (!suits(marks[i], one.marks[i], chosen)) {
+      return fmt::format("found input \"{}\" {}, had it {}", label, text(marks[i]),
+                         text(one.marks[i]));
     }
     if (options.may_donate[i] != one.options.may_donate[i]) {
       return fmt::format("found input \"{}\" {} by the program after the step, had it {}", label,

@@ -52,7 +52,8 @@ class KnownExecutables {
 
   bool is_it(const Known& one, Graph& traced, const Marks& marks, const Mesh& mesh,
              const CompileOptions& options) const;
-  std::string why_missed(Graph& traced, Marks marks, const Mesh& mesh,
+  /// The inputs' marks are not in `traced` but in `marks`.
+  std::string why_missed(const Graph& traced, const Marks& marks, const Mesh& mesh,
                          const CompileOptions& options) const;
 
   std::size_t most_;

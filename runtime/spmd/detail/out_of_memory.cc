@@ -89,19 +89,19 @@ std::string mebibytes(std::size_t bytes) {
 std::string out_of_memory(const Graph& graph, const LoweredProgram& lowered, const MemoryPlan& plan,
                           DeviceId device, const MemoryStats& memory, std::size_t needed_bytes) {
   std::string text = fmt::format(
-      "run a program: device {}: found {} free, needed {}; in use are {} of {}; ", device,
+      "run a program: device {}: found {} free, needed {}\n  in use are {} of {}\n", device,
       mebibytes(memory.capacity_bytes - memory.in_use_bytes), mebibytes(needed_bytes),
       mebibytes(memory.in_use_bytes), mebibytes(memory.capacity_bytes));
   const std::size_t step = fullest_step(lowered, plan);
   if (step < lowered.program.steps().size()) {
-    text += fmt::format("fullest at \"{}\"; ", name(lowered.program.steps()[step]));
+    text += fmt::format("  fullest at \"{}\"\n", name(lowered.program.steps()[step]));
   }
   const ByKind kinds = memory_at(graph, lowered, plan, step);
   for (std::size_t k = 0; k < kinds.size(); ++k) {
     const OfKind& kind = kinds[k];
     if (kind.tensors == 0) continue;
     const Program::Value& largest = *kind.largest;
-    text += fmt::format("{}: {} in {} tensor{}, the largest \"{}\" ({}{} cut as {}, {}); ",
+    text += fmt::format("  {}: {} in {} tensor{}, the largest \"{}\" ({}{} cut as {}, {})\n",
                         name(static_cast<MemoryKind>(k)), mebibytes(kind.bytes), kind.tensors,
                         kind.tensors == 1 ? "" : "s", largest.label, name(largest.dtype),
                         to_string(largest.shape), largest.layout.short_text(),

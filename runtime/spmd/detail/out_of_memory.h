@@ -13,7 +13,7 @@ namespace shardwise::detail {
 /// "1.50 MiB (1572864 bytes)"; below 1 MiB "4096 bytes".
 std::string mebibytes(std::size_t bytes);
 
-/// What an error says of a program that a device has no room for, each fact ended by "; ": what is
+/// What an error says of a program that a device has no room for, one fact a line: what is
 /// free and what a run needs, what is in use, the step at which memory is fullest, and for each
 /// kind the bytes there and the largest tensor. `memory` is of the device, `needed_bytes` are
 /// those that a run takes beside what is in use.
