@@ -142,7 +142,7 @@ Tensor Tensor::operator[](std::int64_t index) const {
   Dims begin = Dims::filled(whole.size(), 0), end = whole;
   begin[0] = row;
   end[0] = row + 1;
-  return shardwise::reshape(slice(*this, begin, end),
+  return shardwise::reshape(shardwise::slice(*this, begin, end),
                             Shape(std::span(whole.begin() + 1, whole.end())));
 }
 

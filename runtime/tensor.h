@@ -132,7 +132,34 @@ class Tensor {
   void detach(const A&...) const = delete;  // stop_gradient(x)
   template <class... A>
   void size(const A&...) const = delete;  // shape()[dim]
-  void to_host() const = delete;          // to_vector<float>()
+  void exp() const = delete;              // exp(x)
+  void log() const = delete;              // log(x)
+  void sqrt() const = delete;             // sqrt(x)
+  void abs() const = delete;              // abs(x)
+  void tanh() const = delete;             // tanh(x)
+  void relu() const = delete;             // relu(x)
+  void sigmoid() const = delete;          // logistic(x)
+  void numel() const = delete;            // num_elements(x.shape())
+  void rank() const = delete;             // shape().size()
+  void ndim() const = delete;             // shape().size()
+  void dim() const = delete;              // shape().size()
+  void cpu() const = delete;              // to_vector<float>()
+  void numpy() const = delete;            // to_vector<float>()
+  void sharding() const = delete;         // array().sharding()
+  template <class... A>
+  void softmax(const A&...) const = delete;  // softmax(x, dim)
+  template <class... A>
+  void slice(const A&...) const = delete;  // slice(x, begin, end)
+  template <class... A>
+  void mark_sharding(const A&...) const = delete;  // mark_sharding(x, mesh, {"data", "model"})
+  template <class B>
+  void operator%(const B&) const = delete;  // rem(x, y)
+  template <class B>
+  void operator&&(const B&) const = delete;  // logical_and(x, y)
+  template <class B>
+  void operator||(const B&) const = delete;  // logical_or(x, y)
+  void operator!() const = delete;           // logical_not(x); has_value()
+  void to_host() const = delete;             // to_vector<float>()
   template <class B>
   bool operator==(const B&) const = delete;  // eq(x, y), by element
 
@@ -212,6 +239,10 @@ inline std::vector<Tensor> grad(const Tensor& loss, std::initializer_list<Tensor
 std::map<std::string, Tensor> grad(const Tensor& loss, const std::map<std::string, Tensor>& wrt);
 Tensor grad(const Tensor& loss, const Tensor& wrt);
 
+/// For checkpoint() and checkpoint_name() (autodiff.h).
+std::shared_ptr<Graph> graph_of(const Tensor& tensor);
+void keep_named(const Tensor& tensor, std::string_view name);
+
 // Other names that people try; each comment says what to write.
 template <TensorLike T, class... Rest>
 void sigmoid(const T&, const Rest&...) = delete;  // logistic(x)
@@ -233,9 +264,53 @@ template <TensorLike T, class... Rest>
 void zeros_like(const T&, const Rest&...) = delete;  // full_like(x, 0)
 template <TensorLike T, class... Rest>
 void ones_like(const T&, const Rest&...) = delete;  // full_like(x, 1)
-
-/// For checkpoint() and checkpoint_name() (autodiff.h).
-std::shared_ptr<Graph> graph_of(const Tensor& tensor);
-void keep_named(const Tensor& tensor, std::string_view name);
+template <TensorLike T, class... Rest>
+void permute(const T&, const Rest&...) = delete;  // transpose(x, {1, 0})
+template <TensorLike T, class... Rest>
+void swapaxes(const T&, const Rest&...) = delete;  // transpose(x, 0, 1)
+template <TensorLike T, class... Rest>
+void flatten(const T&, const Rest&...) = delete;  // reshape(x, {-1})
+template <TensorLike T, class... Rest>
+void unsqueeze(const T&, const Rest&...) = delete;  // reshape(x, {1, 8, 4})
+template <TensorLike T, class... Rest>
+void expand_dims(const T&, const Rest&...) = delete;  // reshape(x, {1, 8, 4})
+template <TensorLike T, class... Rest>
+void squeeze(const T&, const Rest&...) = delete;  // reshape(x, {8, 4})
+template <TensorLike T, class... Rest>
+void mm(const T&, const Rest&...) = delete;  // matmul(x, w)
+template <TensorLike T, class... Rest>
+void bmm(const T&, const Rest&...) = delete;  // matmul(x, w)
+template <TensorLike T, class... Rest>
+void clip(const T&, const Rest&...) = delete;  // min(max(x, low), high)
+template <TensorLike T, class... Rest>
+void embedding(const T&, const Rest&...) = delete;  // take(table, ids, 0)
+template <TensorLike T, class... Rest>
+void gather(const T&, const Rest&...) = delete;  // take(x, ids, dim), take_along(x, ids, dim)
+template <TensorLike T, class... Rest>
+void reduce_mean(const T&, const Rest&...) = delete;  // mean(x, dim)
+template <TensorLike T, class... Rest>
+void value_and_grad(const T&, const Rest&...) = delete;  // grad(loss, weights)
+template <TensorLike T>
+void where(const T&, Scalar, Scalar) = delete;  // one of the two is a tensor: full_like(x, 1)
+template <TensorLike T>
+void concat(std::initializer_list<T>, std::int64_t = 0) = delete;  // concatenate({x, y}, dim)
+template <TensorLike T>
+void concat(const std::vector<T>&, std::int64_t = 0) = delete;  // concatenate({x, y}, dim)
+template <TensorLike T>
+void cat(std::initializer_list<T>, std::int64_t = 0) = delete;  // concatenate({x, y}, dim)
+template <TensorLike T>
+void cat(const std::vector<T>&, std::int64_t = 0) = delete;  // concatenate({x, y}, dim)
+template <TensorLike T>
+void reduce_sum(const T&, std::integral auto) = delete;  // sum(x, 1)
+template <TensorLike T>
+void reduce_sum(const T&) = delete;  // sum(x)
+template <TensorLike T>
+void reduce_max(const T&, std::integral auto) = delete;  // reduce_max(x, {1})
+template <TensorLike T>
+void reduce_min(const T&, std::integral auto) = delete;  // reduce_min(x, {1})
+template <TensorLike T>
+void max(const T&) = delete;  // reduce_max(x, dims)
+template <TensorLike T>
+void min(const T&) = delete;  // reduce_min(x, dims)
 
 }  // namespace shardwise

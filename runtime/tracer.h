@@ -71,6 +71,7 @@ struct StepSeconds {
 class Tracer {
  public:
   explicit Tracer(Devices& devices, TracerOptions options = {});
+  Tracer(Devices&, const Mesh&) = delete;  // Tracer(devices, {.mesh = mesh})
   ~Tracer();
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
@@ -80,36 +81,40 @@ class Tracer {
   /// parameter or optimizer state gives its memory to what replaces it, and the weights of a step
   /// are gathered again for its backward pass only if they are parameters. Throws invalid_argument
   /// if the bytes are not the tensor's.
-  Tensor tensor(const TensorType& type, std::span<const std::byte> data, std::string_view label,
-                MemoryKind kind = MemoryKind::array);
+  Tensor tensor(const TensorType& type, std::span<const std::byte> data,
+                std::string_view label = "", MemoryKind kind = MemoryKind::array);
   /// The same of a vector, array or span of elements, which is copied. Throws invalid_argument if
   /// they are not of the type's dtype. If only a shape is given, the dtype is theirs.
   template <ElementValues R>
-  Tensor tensor(const TensorType& type, const R& values, std::string_view label,
+  Tensor tensor(const TensorType& type, const R& values, std::string_view label = "",
                 MemoryKind kind = MemoryKind::array) {
     check_dtype("make tensor \"" + std::string(label) + '"', dtype_of_elements<const R&>(),
                 type.dtype);
     return tensor(type, std::as_bytes(std::span(values)), label, kind);
   }
   template <ElementValues R>
-  Tensor tensor(const Shape& shape, const R& values, std::string_view label,
+  Tensor tensor(const Shape& shape, const R& values, std::string_view label = "",
                 MemoryKind kind = MemoryKind::array) {
     return tensor(TensorType{dtype_of_elements<const R&>(), shape}, values, label, kind);
   }
   template <TensorElement T>
   Tensor tensor(const Shape& shape, std::type_identity_t<std::span<const T>> values,
-                std::string_view label, MemoryKind kind = MemoryKind::array) {
+                std::string_view label = "", MemoryKind kind = MemoryKind::array) {
     return tensor(TensorType{dtype_of<T>(), shape}, std::as_bytes(values), label, kind);
   }
   template <TensorElement T>
-  Tensor tensor(const Shape& shape, std::initializer_list<T> values, std::string_view label,
+  Tensor tensor(const Shape& shape, std::initializer_list<T> values, std::string_view label = "",
                 MemoryKind kind = MemoryKind::array) {
     return tensor<T>(shape, std::span<const T>(values.begin(), values.size()), label, kind);
   }
   template <ElementValues R>
-  Tensor tensor(const R&, const Shape&, std::string_view,  // tensor(shape, values, label)
+  Tensor tensor(const R&, const Shape&, std::string_view = "",  // tensor(shape, values, label)
                 MemoryKind = MemoryKind::array) = delete;
-  Tensor tensor(ShardedArray array, std::string_view label, MemoryKind kind = MemoryKind::array);
+  Tensor tensor(ShardedArray array, std::string_view label = "",
+                MemoryKind kind = MemoryKind::array);
+
+  template <class... A>
+  void scalar(const A&...) = delete;  // tensor<float>({}, {0.1}, "rate")
 
   /// A tensor of a type, without a value and without memory: for plan() (jax.ShapeDtypeStruct). A
   /// step that uses it cannot run. Throws as tensor().
@@ -139,7 +144,10 @@ class Tracer {
   /// marked, even if no operation uses them. Throws what compiling and running throw. Then the
   /// recorded tensors have no value, except for replaced weights (see above).
   void mark_step();
-  void step() = delete;  // mark_step()
+  void step() = delete;                           // mark_step()
+  void run() = delete;                            // mark_step()
+  void dump() const = delete;                     // dump(*tracer.last())
+  void explain(std::string_view) const = delete;  // last()->explain("w1")
 
   /// Errors, dumps and reports show what is recorded from now on as part of `name`, inside the
   /// scopes that are open. Ends when the guard goes; a step may end before.

@@ -59,6 +59,7 @@ class Mesh {
   /// The same of the axes' sizes and names. Throws invalid_argument as well if there is not a name
   /// for each, or no name at all.
   explicit Mesh(const Shape& sizes, const std::vector<std::string>& names = {});
+  explicit Mesh(const char*) = delete;  // Mesh::parse("data=4,model=2")
 
   /// Position p holds device_ids[p], or devices.device_at(p). Throws invalid_argument.
   Mesh(std::vector<Axis> axes, std::vector<DeviceId> device_ids);
@@ -92,6 +93,8 @@ class Mesh {
 
   /// Devices along the axis. Throws no_such_name.
   std::int64_t axis_size(std::string_view axis) const;
+  void axis_names() const = delete;                  // axes()[i].name
+  void operator[](std::string_view) const = delete;  // axis_size("data")
 
   /// The index of `position` along axis number `axis`. Requires both in range.
   std::int64_t coordinate(std::int64_t position, std::size_t axis) const;

@@ -66,6 +66,9 @@ class PartitionSpec {
   }
   explicit PartitionSpec(std::vector<Entry> entries) : entries_(std::move(entries)) {}
 
+  template <class A, class B, class... C>
+  PartitionSpec(const A&, const B&, const C&...) = delete;  // PartitionSpec{"data", "model"}
+
   /// As parse().
   template <std::convertible_to<std::string_view> Text>
   PartitionSpec(const Text& text) : PartitionSpec(parse(text)) {}

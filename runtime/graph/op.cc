@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <ostream>
 
 namespace shardwise {
 
@@ -89,6 +90,10 @@ std::string_view name(Op op) { return kOpNames[static_cast<std::size_t>(op)]; }
 
 std::string to_string(const TensorType& type) {
   return fmt::format("{}{}", name(type.dtype), to_string(type.shape));
+}
+
+std::ostream& operator<<(std::ostream& out, const TensorType& type) {
+  return out << to_string(type);
 }
 
 }  // namespace shardwise

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <string_view>
 
@@ -121,5 +122,6 @@ struct TensorType {
 
 /// "f32[16, 128]"
 std::string to_string(const TensorType& type);
+std::ostream& operator<<(std::ostream& out, const TensorType& type);
 
 }  // namespace shardwise

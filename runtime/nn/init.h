@@ -20,6 +20,20 @@ Tensor full(Tracer& tracer, const TensorType& type, double number, std::string_v
 Tensor normal(Tracer& tracer, const TensorType& type, double deviation, std::uint64_t seed,
               std::string_view label = "", MemoryKind kind = MemoryKind::parameter);
 
+// What people write instead; the comments say what to write.
+Tensor full(  // full(tracer, {DType::f32, {4, 3}}, 0, "b")
+    Tracer&, const Shape&, double, std::string_view = "") = delete;
+Tensor normal(  // normal(tracer, {DType::f32, {4, 3}}, 0.1, seed, "w")
+    Tracer&, const Shape&, double, std::uint64_t, std::string_view = "") = delete;
+template <class... A>
+void zeros(Tracer&, const A&...) = delete;  // full(tracer, {DType::f32, {4, 3}}, 0, "b")
+template <class... A>
+void ones(Tracer&, const A&...) = delete;  // full(tracer, {DType::f32, {4, 3}}, 1, "b")
+template <class... A>
+void randn(Tracer&, const A&...) = delete;  // normal(tracer, {DType::f32, {4, 3}}, 1, seed, "w")
+template <class Weights>
+void adamw_state(Tracer&, const Weights&) = delete;  // adamw_state(weights)
+
 /// The state of adamw() before the first step: zeros on the host, of the dtype and shapes of the
 /// weights, labelled as with_state() names them. Requires a weight.
 AdamWState<Tensor> adamw_state(const std::vector<Tensor>& weights);

@@ -57,6 +57,8 @@ void sgd(ByName<T>& weights, const ByName<std::type_identity_t<T>>& gradients, c
 }
 template <TensorLike T, class... Rest>
 void sgd(std::initializer_list<T>, const Rest&...) = delete;  // w -= grad(loss, w) * rate
+template <TensorLike T, class... Rest>
+void sgd(const T&, const Rest&...) = delete;  // w -= grad(loss, w) * rate
 
 /// velocity = momentum * velocity + g; w - rate * velocity
 template <TensorLike T, class Rate>
@@ -140,6 +142,10 @@ ByName<T> with_state(const ByName<T>& weights, const AdamWState<T>& state) {
 struct AdamW {
   template <class... A>
   AdamW(const A&...) = delete;  // adamw(weights, state, grad(loss, weights), rate)
+};
+struct Adam {
+  template <class... A>
+  Adam(const A&...) = delete;  // adamw(weights, state, grad(loss, weights), rate)
 };
 struct SGD {
   template <class... A>

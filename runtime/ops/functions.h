@@ -98,14 +98,6 @@ T concatenate(std::initializer_list<T> parts, std::int64_t dim) {
   return concatenate(std::vector<T>(parts), dim);
 }
 template <TensorLike T>
-void concat(std::initializer_list<T>, std::int64_t = 0) = delete;  // concatenate({x, y}, dim)
-template <TensorLike T>
-void concat(const std::vector<T>&, std::int64_t = 0) = delete;  // concatenate({x, y}, dim)
-template <TensorLike T>
-void cat(std::initializer_list<T>, std::int64_t = 0) = delete;  // concatenate({x, y}, dim)
-template <TensorLike T>
-void cat(const std::vector<T>&, std::int64_t = 0) = delete;  // concatenate({x, y}, dim)
-template <TensorLike T>
 T reverse(const T& x, const Dims& dims) {
   return append_to(x, Op::reverse, {x}, DimsAttributes{dims});
 }

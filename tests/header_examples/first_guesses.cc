@@ -118,6 +118,7 @@ TEST_F(FirstProgram, MakesTensorsOfVectors) {
   EXPECT_EQ(values(tracer.tensor<float>({2, 3}, numbers, "x")), numbers);
   EXPECT_EQ(values(tracer.tensor({2}, {1.5F, 2.5F}, "x")), (Values{1.5, 2.5}));
   EXPECT_THROW(tracer.tensor<float>({2, 2}, numbers, "x"), Error);
+  EXPECT_EQ(tracer.tensor({2, 3}, numbers).shape(), x.shape());
   EXPECT_EQ(normal(tracer, {DType::f32, {4, 3}}, 0.1, 1).shape(), (Shape{4, 3}));
   EXPECT_EQ(values(full(tracer, {DType::f32, {2}}, 3)), (Values{3, 3}));
 }
@@ -472,8 +473,8 @@ TEST_F(FirstProgram, PrintsShapes) {
   const Sharding sharding(Mesh::parse("data=2"), "data,-");
   std::ostringstream out;
   out << x.shape() << ' ' << Box::whole(x.shape()) << ' ' << Mesh::parse("data=2") << ' '
-      << PartitionSpec{{"data"}, {}} << ' ' << x.dtype() << ' ' << sharding;
-  EXPECT_EQ(out.str(), "[2, 3] [0:2, 0:3] data=2 data,- f32 data,- on data=2");
+      << PartitionSpec{{"data"}, {}} << ' ' << x.type() << ' ' << x.dtype() << ' ' << sharding;
+  EXPECT_EQ(out.str(), "[2, 3] [0:2, 0:3] data=2 data,- f32[2, 3] f32 data,- on data=2");
 }
 
 TEST_F(FirstProgram, TakesABatchsFieldByItsName) {

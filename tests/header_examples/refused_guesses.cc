@@ -68,10 +68,70 @@ void guesses(Tracer& tracer, Tensor x, Tensor w, Tensor b, std::vector<Tensor> w
   AdamW adam(ws, 1e-3);  // shows: adamw(weights, state, grad(loss, weights), rate)
   SGD plain(ws, 0.1);    // shows: sgd(weights, grad(loss, weights), rate)
   sgd({w, b}, grad(mean(x), {w, b}), 0.1);  // shows: w -= grad(loss, w) * rate
+  auto q1 = randn(tracer, {4, 3});          // shows: normal(tracer, {DType::f32, {4, 3}}, 1, seed
+  auto q2 = zeros(tracer, {4, 3});          // shows: full(tracer, {DType::f32, {4, 3}}, 0, "b")
+  auto q3 = ones(tracer, {4, 3});           // shows: full(tracer, {DType::f32, {4, 3}}, 1, "b")
+  auto q4 =
+      normal(tracer, {4, 3}, 0.1, 1, "w");  // shows: normal(tracer, {DType::f32, {4, 3}}, 0.1, seed
+  auto q5 = full(tracer, {4, 3}, 0, "b");   // shows: full(tracer, {DType::f32, {4, 3}}, 0, "b")
+  auto q6 = tracer.scalar(0.1F, "rate");    // shows: tensor<float>({}, {0.1}, "rate")
+  tracer.run();                             // shows: mark_step()
+  tracer.dump();                            // shows: dump(*tracer.last())
+  tracer.explain("w");                      // shows: last()->explain("w1")
+  auto s3 = reduce_sum(x, 1);               // shows: sum(x, 1)
+  auto s4 = reduce_sum(x);                  // shows: sum(x)
+  auto s5 = reduce_max(x, 1);               // shows: reduce_max(x, {1})
+  auto s6 = reduce_min(x, 1);               // shows: reduce_min(x, {1})
+  auto s7 = max(x);                         // shows: reduce_max(x, dims)
+  auto s8 = min(x);                         // shows: reduce_min(x, dims)
+  auto s9 = reduce_mean(x, 1);              // shows: mean(x, dim)
+  auto w1 = where(x > 0, 1.0, 0.0);         // shows: one of the two is a tensor: full_like(x, 1)
+  auto f1 = x.exp();                        // shows: exp(x)
+  auto f2 = x.log();                        // shows: log(x)
+  auto f3 = x.sqrt();                       // shows: sqrt(x)
+  auto f4 = x.abs();                        // shows: abs(x)
+  auto f5 = x.tanh();                       // shows: tanh(x)
+  auto f6 = x.relu();                       // shows: relu(x)
+  auto f7 = x.sigmoid();                    // shows: logistic(x)
+  auto f8 = x.softmax(-1);                  // shows: softmax(x, dim)
+  auto f9 = x.slice(0, 2);                  // shows: slice(x, begin, end)
+  auto n2 = x.numel();                      // shows: num_elements(x.shape())
+  auto n3 = x.rank();                       // shows: shape().size()
+  auto n4 = x.ndim();                       // shows: shape().size()
+  auto n5 = x.dim();                        // shows: shape().size()
+  auto h2 = x.cpu();                        // shows: to_vector<float>()
+  auto h3 = x.numpy();                      // shows: to_vector<float>()
+  auto h4 = x.sharding();                   // shows: array().sharding()
+  x.mark_sharding(Mesh::line(4), {"data"});  // shows: mark_sharding(x, mesh, {"data", "model"})
+  auto o1 = x % 2;                           // shows: rem(x, y)
+  auto o2 = x && w;                          // shows: logical_and(x, y)
+  auto o3 = x || w;                          // shows: logical_or(x, y)
+  auto o4 = !x;                              // shows: logical_not(x); has_value()
+  auto p1 = permute(x, {1, 0});              // shows: transpose(x, {1, 0})
+  auto p2 = swapaxes(x, 0, 1);               // shows: transpose(x, 0, 1)
+  auto p3 = flatten(x);                      // shows: reshape(x, {-1})
+  auto p4 = unsqueeze(x, 0);                 // shows: reshape(x, {1, 8, 4})
+  auto p5 = expand_dims(x, 0);               // shows: reshape(x, {1, 8, 4})
+  auto p6 = squeeze(x);                      // shows: reshape(x, {8, 4})
+  auto p7 = mm(x, w);                        // shows: matmul(x, w)
+  auto p8 = bmm(x, w);                       // shows: matmul(x, w)
+  auto p9 = clip(x, 0, 1);                   // shows: min(max(x, low), high)
+  auto r3 = embedding(x, w);                 // shows: take(table, ids, 0)
+  auto r4 = gather(x, w);                    // shows: take(x, ids, dim), take_along(x, ids, dim)
+  auto v1 = value_and_grad(x, ws);           // shows: grad(loss, weights)
+  Adam other(ws, 1e-3);               // shows: adamw(weights, state, grad(loss, weights), rate)
+  sgd(w, grad(mean(x), w), 0.1);      // shows: w -= grad(loss, w) * rate
+  auto a1 = adamw_state(tracer, ws);  // shows: adamw_state(weights)
 }
 
 void guesses(std::vector<std::int64_t> ids) {
   Devices devices(8, 1 << 20);                   // shows: {.capacity_bytes = 1 << 20}
   Mesh mesh(ids, {4, 2}, {"data", "model"});     // shows: Mesh(axes, device_ids)
   auto grid = Mesh::line(4).get_logical_mesh();  // shows: device_at(position)
+  Mesh text("data=4,model=2");                   // shows: Mesh::parse("data=4,model=2")
+  auto names = Mesh::line(4).axis_names();       // shows: axes()[i].name
+  auto size = Mesh::line(4)["devices"];          // shows: axis_size("data")
+  PartitionSpec spec("data", "model");           // shows: PartitionSpec{"data", "model"}
+  PartitionSpec none("data", nullptr);           // shows: PartitionSpec{"data", "model"}
+  Tracer of_mesh(devices, Mesh::line(8));        // shows: Tracer(devices, {.mesh = mesh})
 }
