@@ -93,6 +93,7 @@ void Tensor::set_value(ShardedArray array) {
   state.array = std::move(array);
   state.on_host = false;
   state.host = {};
+  state.is_abstract = false;
 }
 
 void Tensor::set_value(std::vector<std::byte> bytes) {
@@ -105,6 +106,7 @@ void Tensor::set_value(std::vector<std::byte> bytes) {
   }
   state.host = std::move(bytes);
   state.on_host = true;
+  state.is_abstract = false;
   state.array.reset();
 }
 

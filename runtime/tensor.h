@@ -80,7 +80,7 @@ class Tensor {
   /// choose.
   std::optional<ArraySpec> placement() const;
 
-  /// Replaces the value, for all handles of this tensor. Throws invalid_argument if the dtype, the
+  /// Replaces the value, for all handles of this tensor, or gives an abstract one its value. Throws invalid_argument if the dtype, the
   /// shape or the number of bytes is another, or the step that is being recorded uses it.
   void set_value(ShardedArray array);
   void set_value(std::vector<std::byte> bytes);
@@ -104,62 +104,42 @@ class Tensor {
   Tensor operator[](std::int64_t index) const;
 
   // Operations are functions; each comment says which.
-  template <class... A>
-  void backward(const A&...) const = delete;  // grad(loss, {w, b})
-  template <class... A>
-  void grad(const A&...) const = delete;  // grad(loss, w)
-  template <class... A>
-  void matmul(const A&...) const = delete;  // matmul(x, w)
-  template <class... A>
-  void dot(const A&...) const = delete;  // matmul(x, w)
-  template <class... A>
-  void sum(const A&...) const = delete;  // sum(x), sum(x, dim)
-  template <class... A>
-  void mean(const A&...) const = delete;  // mean(x), mean(x, dim)
-  template <class... A>
-  void reshape(const A&...) const = delete;  // reshape(x, {4, -1})
-  template <class... A>
-  void view(const A&...) const = delete;  // reshape(x, {4, -1})
-  template <class... A>
-  void transpose(const A&...) const = delete;  // transpose(x), transpose(x, dim, dim)
-  template <class... A>
-  void T(const A&...) const = delete;  // transpose(x)
-  template <class... A>
-  void t(const A&...) const = delete;  // transpose(x)
-  template <class... A>
-  void to(const A&...) const = delete;  // convert(x, DType::f32)
-  template <class... A>
-  void detach(const A&...) const = delete;  // stop_gradient(x)
-  template <class... A>
-  void size(const A&...) const = delete;  // shape()[dim]
-  void exp() const = delete;              // exp(x)
-  void log() const = delete;              // log(x)
-  void sqrt() const = delete;             // sqrt(x)
-  void abs() const = delete;              // abs(x)
-  void tanh() const = delete;             // tanh(x)
-  void relu() const = delete;             // relu(x)
-  void sigmoid() const = delete;          // logistic(x)
-  void numel() const = delete;            // num_elements(x.shape())
-  void rank() const = delete;             // shape().size()
-  void ndim() const = delete;             // shape().size()
-  void dim() const = delete;              // shape().size()
-  void cpu() const = delete;              // to_vector<float>()
-  void numpy() const = delete;            // to_vector<float>()
-  void sharding() const = delete;         // array().sharding()
-  template <class... A>
-  void softmax(const A&...) const = delete;  // softmax(x, dim)
-  template <class... A>
-  void slice(const A&...) const = delete;  // slice(x, begin, end)
-  template <class... A>
-  void mark_sharding(const A&...) const = delete;  // mark_sharding(x, mesh, {"data", "model"})
-  template <class B>
-  void operator%(const B&) const = delete;  // rem(x, y)
-  template <class B>
-  void operator&&(const B&) const = delete;  // logical_and(x, y)
-  template <class B>
-  void operator||(const B&) const = delete;  // logical_or(x, y)
-  void operator!() const = delete;           // logical_not(x); has_value()
-  void to_host() const = delete;             // to_vector<float>()
+  void backward(const auto&...) const = delete;       // grad(loss, {w, b})
+  void grad(const auto&...) const = delete;           // grad(loss, w)
+  void matmul(const auto&...) const = delete;         // matmul(x, w)
+  void dot(const auto&...) const = delete;            // matmul(x, w)
+  void sum(const auto&...) const = delete;            // sum(x), sum(x, dim)
+  void mean(const auto&...) const = delete;           // mean(x), mean(x, dim)
+  void reshape(const auto&...) const = delete;        // reshape(x, {4, -1})
+  void view(const auto&...) const = delete;           // reshape(x, {4, -1})
+  void transpose(const auto&...) const = delete;      // transpose(x), transpose(x, dim, dim)
+  void T(const auto&...) const = delete;              // transpose(x)
+  void t(const auto&...) const = delete;              // transpose(x)
+  void to(const auto&...) const = delete;             // convert(x, DType::f32)
+  void detach(const auto&...) const = delete;         // stop_gradient(x)
+  void size(const auto&...) const = delete;           // shape()[dim]
+  void exp() const = delete;                          // exp(x)
+  void log() const = delete;                          // log(x)
+  void sqrt() const = delete;                         // sqrt(x)
+  void abs() const = delete;                          // abs(x)
+  void tanh() const = delete;                         // tanh(x)
+  void relu() const = delete;                         // relu(x)
+  void sigmoid() const = delete;                      // logistic(x)
+  void numel() const = delete;                        // num_elements(x.shape())
+  void rank() const = delete;                         // shape().size()
+  void ndim() const = delete;                         // shape().size()
+  void dim() const = delete;                          // shape().size()
+  void cpu() const = delete;                          // to_vector<float>()
+  void numpy() const = delete;                        // to_vector<float>()
+  void sharding() const = delete;                     // array().sharding()
+  void softmax(const auto&...) const = delete;        // softmax(x, dim)
+  void slice(const auto&...) const = delete;          // slice(x, begin, end)
+  void mark_sharding(const auto&...) const = delete;  // mark_sharding(x, mesh, {"data", "model"})
+  void operator%(const auto&) const = delete;         // rem(x, y)
+  void operator&&(const auto&) const = delete;        // logical_and(x, y)
+  void operator||(const auto&) const = delete;        // logical_or(x, y)
+  void operator!() const = delete;                    // logical_not(x); has_value()
+  void to_host() const = delete;                      // to_vector<float>()
   template <class B>
   bool operator==(const B&) const = delete;  // eq(x, y), by element
 
@@ -244,52 +224,29 @@ std::shared_ptr<Graph> graph_of(const Tensor& tensor);
 void keep_named(const Tensor& tensor, std::string_view name);
 
 // Other names that people try; each comment says what to write.
-template <TensorLike T, class... Rest>
-void sigmoid(const T&, const Rest&...) = delete;  // logistic(x)
-template <TensorLike T, class... Rest>
-void maximum(const T&, const Rest&...) = delete;  // max(x, y)
-template <TensorLike T, class... Rest>
-void minimum(const T&, const Rest&...) = delete;  // min(x, y)
-template <TensorLike T, class... Rest>
-void power(const T&, const Rest&...) = delete;  // pow(x, y)
-template <TensorLike T, class... Rest>
-void square(const T&, const Rest&...) = delete;  // x * x
-template <TensorLike T, class... Rest>
-void astype(const T&, const Rest&...) = delete;  // convert(x, DType::f32)
-template <TensorLike T, class... Rest>
-void cast(const T&, const Rest&...) = delete;  // convert(x, DType::f32)
-template <TensorLike T, class... Rest>
-void detach(const T&, const Rest&...) = delete;  // stop_gradient(x)
-template <TensorLike T, class... Rest>
-void zeros_like(const T&, const Rest&...) = delete;  // full_like(x, 0)
-template <TensorLike T, class... Rest>
-void ones_like(const T&, const Rest&...) = delete;  // full_like(x, 1)
-template <TensorLike T, class... Rest>
-void permute(const T&, const Rest&...) = delete;  // transpose(x, {1, 0})
-template <TensorLike T, class... Rest>
-void swapaxes(const T&, const Rest&...) = delete;  // transpose(x, 0, 1)
-template <TensorLike T, class... Rest>
-void flatten(const T&, const Rest&...) = delete;  // reshape(x, {-1})
-template <TensorLike T, class... Rest>
-void unsqueeze(const T&, const Rest&...) = delete;  // reshape(x, {1, 8, 4})
-template <TensorLike T, class... Rest>
-void expand_dims(const T&, const Rest&...) = delete;  // reshape(x, {1, 8, 4})
-template <TensorLike T, class... Rest>
-void squeeze(const T&, const Rest&...) = delete;  // reshape(x, {8, 4})
-template <TensorLike T, class... Rest>
-void mm(const T&, const Rest&...) = delete;  // matmul(x, w)
-template <TensorLike T, class... Rest>
-void bmm(const T&, const Rest&...) = delete;  // matmul(x, w)
-template <TensorLike T, class... Rest>
-void clip(const T&, const Rest&...) = delete;  // min(max(x, low), high)
-template <TensorLike T, class... Rest>
-void embedding(const T&, const Rest&...) = delete;  // take(table, ids, 0)
-template <TensorLike T, class... Rest>
-void gather(const T&, const Rest&...) = delete;  // take(x, ids, dim), take_along(x, ids, dim)
-template <TensorLike T, class... Rest>
-void reduce_mean(const T&, const Rest&...) = delete;  // mean(x, dim)
-template <TensorLike T, class... Rest>
-void value_and_grad(const T&, const Rest&...) = delete;  // grad(loss, weights)
+void sigmoid(const TensorLike auto&, const auto&...) = delete;         // logistic(x)
+void maximum(const TensorLike auto&, const auto&...) = delete;         // max(x, y)
+void minimum(const TensorLike auto&, const auto&...) = delete;         // min(x, y)
+void power(const TensorLike auto&, const auto&...) = delete;           // pow(x, y)
+void square(const TensorLike auto&, const auto&...) = delete;          // x * x
+void astype(const TensorLike auto&, const auto&...) = delete;          // convert(x, DType::f32)
+void cast(const TensorLike auto&, const auto&...) = delete;            // convert(x, DType::f32)
+void detach(const TensorLike auto&, const auto&...) = delete;          // stop_gradient(x)
+void zeros_like(const TensorLike auto&, const auto&...) = delete;      // full_like(x, 0)
+void ones_like(const TensorLike auto&, const auto&...) = delete;       // full_like(x, 1)
+void permute(const TensorLike auto&, const auto&...) = delete;         // transpose(x, {1, 0})
+void swapaxes(const TensorLike auto&, const auto&...) = delete;        // transpose(x, 0, 1)
+void flatten(const TensorLike auto&, const auto&...) = delete;         // reshape(x, {-1})
+void unsqueeze(const TensorLike auto&, const auto&...) = delete;       // reshape(x, {1, 8, 4})
+void expand_dims(const TensorLike auto&, const auto&...) = delete;     // reshape(x, {1, 8, 4})
+void squeeze(const TensorLike auto&, const auto&...) = delete;         // reshape(x, {8, 4})
+void mm(const TensorLike auto&, const auto&...) = delete;              // matmul(x, w)
+void bmm(const TensorLike auto&, const auto&...) = delete;             // matmul(x, w)
+void clip(const TensorLike auto&, const auto&...) = delete;            // min(max(x, low), high)
+void embedding(const TensorLike auto&, const auto&...) = delete;       // take(table, ids, 0)
+void gather(const TensorLike auto&, const auto&...) = delete;          // take_along(x, ids, dim)
+void reduce_mean(const TensorLike auto&, const auto&...) = delete;     // mean(x, dim)
+void value_and_grad(const TensorLike auto&, const auto&...) = delete;  // grad(loss, weights)
 template <TensorLike T>
 void where(const T&, Scalar, Scalar) = delete;  // one of the two is a tensor: full_like(x, 1)
 template <TensorLike T>
@@ -299,18 +256,12 @@ void concat(const std::vector<T>&, std::int64_t = 0) = delete;  // concatenate({
 template <TensorLike T>
 void cat(std::initializer_list<T>, std::int64_t = 0) = delete;  // concatenate({x, y}, dim)
 template <TensorLike T>
-void cat(const std::vector<T>&, std::int64_t = 0) = delete;  // concatenate({x, y}, dim)
-template <TensorLike T>
-void reduce_sum(const T&, std::integral auto) = delete;  // sum(x, 1)
-template <TensorLike T>
-void reduce_sum(const T&) = delete;  // sum(x)
-template <TensorLike T>
-void reduce_max(const T&, std::integral auto) = delete;  // reduce_max(x, {1})
-template <TensorLike T>
-void reduce_min(const T&, std::integral auto) = delete;  // reduce_min(x, {1})
-template <TensorLike T>
-void max(const T&) = delete;  // reduce_max(x, dims)
-template <TensorLike T>
-void min(const T&) = delete;  // reduce_min(x, dims)
+void cat(const std::vector<T>&, std::int64_t = 0) = delete;            // concatenate({x, y}, dim)
+void reduce_sum(const TensorLike auto&, std::integral auto) = delete;  // sum(x, 1)
+void reduce_sum(const TensorLike auto&) = delete;                      // sum(x)
+void reduce_max(const TensorLike auto&, std::integral auto) = delete;  // reduce_max(x, {1})
+void reduce_min(const TensorLike auto&, std::integral auto) = delete;  // reduce_min(x, {1})
+void max(const TensorLike auto&) = delete;                             // reduce_max(x, dims)
+void min(const TensorLike auto&) = delete;                             // reduce_min(x, dims)
 
 }  // namespace shardwise

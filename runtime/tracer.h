@@ -113,8 +113,7 @@ class Tracer {
   Tensor tensor(ShardedArray array, std::string_view label = "",
                 MemoryKind kind = MemoryKind::array);
 
-  template <class... A>
-  void scalar(const A&...) = delete;  // tensor<float>({}, {0.1}, "rate")
+  void scalar(const auto&...) = delete;  // tensor<float>({}, {0.1}, "rate")
 
   /// A tensor of a type, without a value and without memory: for plan() (jax.ShapeDtypeStruct). A
   /// step that uses it cannot run. Throws as tensor().
@@ -127,17 +126,14 @@ class Tracer {
   /// step can be recorded again. Throws what compiling throws.
   ///
   ///   Tensor w = tracer.abstract_tensor({DType::f32, {50304, 4096}}, "w", MemoryKind::parameter);
-  ///   ...
+  ///   w = w * 0.9;
   ///   tracer.plan()->memory(0).peak_bytes;
   std::shared_ptr<const Executable> plan();
 
   // Tensors of numbers are made by functions; each comment says which.
-  template <class... A>
-  void randn(const A&...) = delete;  // normal(tracer, {DType::f32, {4, 3}}, deviation, seed, "w")
-  template <class... A>
-  void zeros(const A&...) = delete;  // full(tracer, {DType::f32, {4, 3}}, 0, "b")
-  template <class... A>
-  void ones(const A&...) = delete;  // full(tracer, {DType::f32, {4, 3}}, 1, "b")
+  void randn(const auto&...) = delete;  // normal(tracer, {DType::f32, {4, 3}}, 1, seed, "w")
+  void zeros(const auto&...) = delete;  // full(tracer, {DType::f32, {4, 3}}, 0, "b")
+  void ones(const auto&...) = delete;   // full(tracer, {DType::f32, {4, 3}}, 1, "b")
 
   /// Runs what has been recorded since the last step. All tensors that were recorded and are still
   /// held get their values. Tensors on the host that are marked go to the devices, cut as they are

@@ -25,12 +25,9 @@ Tensor full(  // full(tracer, {DType::f32, {4, 3}}, 0, "b")
     Tracer&, const Shape&, double, std::string_view = "") = delete;
 Tensor normal(  // normal(tracer, {DType::f32, {4, 3}}, 0.1, seed, "w")
     Tracer&, const Shape&, double, std::uint64_t, std::string_view = "") = delete;
-template <class... A>
-void zeros(Tracer&, const A&...) = delete;  // full(tracer, {DType::f32, {4, 3}}, 0, "b")
-template <class... A>
-void ones(Tracer&, const A&...) = delete;  // full(tracer, {DType::f32, {4, 3}}, 1, "b")
-template <class... A>
-void randn(Tracer&, const A&...) = delete;  // normal(tracer, {DType::f32, {4, 3}}, 1, seed, "w")
+void zeros(Tracer&, const auto&...) = delete;  // full(tracer, {DType::f32, {4, 3}}, 0, "b")
+void ones(Tracer&, const auto&...) = delete;   // full(tracer, {DType::f32, {4, 3}}, 1, "b")
+void randn(Tracer&, const auto&...) = delete;  // normal(tracer, {DType::f32, {4, 3}}, 1, seed, "w")
 template <class Weights>
 void adamw_state(Tracer&, const Weights&) = delete;  // adamw_state(weights)
 

@@ -55,8 +55,7 @@ T layernorm(const T& x, const T& gain, const T& bias, double epsilon = 1e-5) {
   return centred * spread(scale, shape, last) * gain + bias;
 }
 
-template <TensorLike T, class... Rest>
-void layer_norm(const T&, const Rest&...) = delete;  // layernorm(x, gain, bias)
+void layer_norm(const TensorLike auto&, const auto&...) = delete;  // layernorm(x, gain, bias)
 
 /// Over the last dim: x / sqrt(mean square + epsilon) * gain; gain: [width].
 template <TensorLike T>

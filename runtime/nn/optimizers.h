@@ -57,8 +57,7 @@ void sgd(ByName<T>& weights, const ByName<std::type_identity_t<T>>& gradients, c
 }
 template <TensorLike T, class... Rest>
 void sgd(std::initializer_list<T>, const Rest&...) = delete;  // w -= grad(loss, w) * rate
-template <TensorLike T, class... Rest>
-void sgd(const T&, const Rest&...) = delete;  // w -= grad(loss, w) * rate
+void sgd(const TensorLike auto&, const auto&...) = delete;    // w -= grad(loss, w) * rate
 
 /// velocity = momentum * velocity + g; w - rate * velocity
 template <TensorLike T, class Rate>

@@ -424,6 +424,29 @@ TEST_F(FirstSave, OfAProgramByTheNamesOfItsTensors) {
   EXPECT_EQ(saved("w"), resumed.params["w"].to_vector<float>());
 }
 
+TEST_F(FirstProgram, GivesATensorAnotherValue) {
+  const Tensor same = x;
+  const std::vector<float> others{6, 5, 4, 3, 2, 1};
+  const auto bytes = std::as_bytes(std::span(others));
+  x.set_value({bytes.begin(), bytes.end()});
+  EXPECT_EQ(values(same), others) << "for all handles";
+  Tensor planned = tracer.abstract_tensor({DType::f32, {2, 3}}, "planned");
+  EXPECT_FALSE(planned.has_value());
+  EXPECT_FALSE(planned.placement());
+  planned.set_value({bytes.begin(), bytes.end()});
+  EXPECT_EQ(values(planned + x), (Values{12, 10, 8, 6, 4, 2}));
+  planned.set_value(x.array());
+  EXPECT_EQ(values(planned), others);
+  mark_sharding(x, {"data"});
+  EXPECT_EQ(x.placement()->sharding, x.array().sharding());
+  EXPECT_THROW(x.set_value(std::vector<std::byte>(4)), Error);
+  const Tensor rows = sum(x, 1);
+  tracer.mark_step();
+  EXPECT_THROW(x.set_value(rows.array()), Error);
+  const Tensor used = x + 1;
+  EXPECT_THROW(x.set_value({bytes.begin(), bytes.end()}), Error);
+}
+
 TEST(FirstTracer, ExplainsByNameAndPrintsAllStages) {
   NamedJob job("data=2,model=2");
   job.step();

@@ -1,5 +1,5 @@
 """Makes a test of every example in a comment of a public header: generate.py SOURCE_DIR COMPONENT OUT.cc
-(COMPONENT "docs": of the C++ of docs/loader.md and docs/training.md)
+(COMPONENT "docs": of the C++ of docs/loader.md, docs/sharding.md and docs/training.md)
 
 An example is what a "///" comment indents by two more spaces. It becomes the body of a test, after the
 setup below, if it needs one. What a comment after an expression says is checked, as text:
@@ -143,7 +143,14 @@ SETUP = {
         const auto bytes = std::as_bytes(std::span(floats));
         const Tensor x = tracer.tensor({DType::f32, {4, 3}}, bytes, "x");
         const Tensor w = tracer.tensor({DType::f32, {3, 4}}, bytes, "w");""",
-    "runtime/tracer.h": "const std::vector<float> pixels(784 * 64, 0.5F), weights(784 * 10, 0.5F);",
+    "runtime/ops/autodiff.h": """Devices devices(1);
+        Tracer tracer(devices);
+        Tensor h = tracer.tensor({2}, {1.0F, 2.0F}, "h");
+        using Layer = std::function<Tensor(const Tensor&)>;
+        const std::vector<Layer> layers{[](const Tensor& x) { return tanh(x); }};""",
+    "runtime/tracer.h": """const std::vector<float> pixels(784 * 64, 0.5F), weights(784 * 10, 0.5F);
+        Devices one(1);
+        Tracer tracer(one);""",
     "shard/owned_tiles.h": """const Sharding sharding(Mesh::line(4), {{"devices"}});
         const Shape shape{8};
         const Box region({2}, {7});""",
@@ -164,6 +171,7 @@ INCLUDES = {
     "convert/elements.h": ["checkpoint/save.h"],
     "convert/model.h": ["checkpoint/manager.h", "checkpoint/reader.h", "checkpoint/reshard.h"],
     "loader/source.h": ["loader/sources/arrays.h"],
+    "runtime/ops/autodiff.h": ["runtime/tracer.h"],
 }
 
 EXPRESSION = re.compile(r"[A-Za-z_][\w:]*(\(|\.|->)")
@@ -266,12 +274,13 @@ def sections(path):
 
 
 def docs(source, out):
-    """Tests of the samples of docs/loader.md, in a folder with the files that they name; and of docs/training.md."""
+    """Tests of the samples of docs/loader.md, in a folder with the files that they name, docs/sharding.md and docs/training.md."""
     text = '#include "header_examples/example.h"\n#include "header_examples/loader_files.h"\n#include "shardwise/shardwise.h"\n'
     text += "\nnamespace shardwise {\nnamespace {\n\n"
-    for number, lines in samples(source / "docs" / "loader.md"):
-        text += f"TEST(Docs, loader_md_{number}) {{\n  Example example;\n  const InTempDir here;\n  write_loader_files();\n"
-        text += "  {\n" + body_of(lines) + "\n  }\n}\n\n"
+    for page, setup in (("loader", "write_loader_files();"), ("sharding", "")):
+        for number, lines in samples(source / "docs" / f"{page}.md"):
+            text += f"TEST(Docs, {page}_md_{number}) {{\n  Example example;\n  const InTempDir here;\n  {setup}\n"
+            text += "  {\n" + body_of(lines) + "\n  }\n}\n\n"
     for title, parts in sections(source / "docs" / "training.md"):
         text += f"TEST(Docs, training_md_{title}) {{\n  Example example;\n  {TRAINING_SETUP}\n  {{\n"
         text += body_of(parts[0]) + "".join("\n  {\n" + body_of(part) + "\n  }" for part in parts[1:])

@@ -25,7 +25,7 @@ void guesses(CheckpointManager& manager, const CheckpointReader& r, std::vector<
 void guesses(Tracer& tracer, Tensor x, Tensor w, Tensor b, std::vector<Tensor> ws,
              const Batch& batch) {
   tracer.tensor(std::vector<float>(32), {8, 4}, "x");  // shows: tensor(shape, values, label)
-  Tensor n = tracer.randn({4, 3});  // shows: normal(tracer, {DType::f32, {4, 3}}, deviation, seed
+  Tensor n = tracer.randn({4, 3});  // shows: normal(tracer, {DType::f32, {4, 3}}, 1, seed
   Tensor z = tracer.zeros({4, 3});  // shows: full(tracer, {DType::f32, {4, 3}}, 0, "b")
   Tensor o = tracer.ones({4, 3});   // shows: full(tracer, {DType::f32, {4, 3}}, 1, "b")
   auto t = tracer.tensor(batch["image"], "x");  // shows: field("image")
@@ -117,7 +117,7 @@ void guesses(Tracer& tracer, Tensor x, Tensor w, Tensor b, std::vector<Tensor> w
   auto p8 = bmm(x, w);                       // shows: matmul(x, w)
   auto p9 = clip(x, 0, 1);                   // shows: min(max(x, low), high)
   auto r3 = embedding(x, w);                 // shows: take(table, ids, 0)
-  auto r4 = gather(x, w);                    // shows: take(x, ids, dim), take_along(x, ids, dim)
+  auto r4 = gather(x, w);                    // shows: take_along(x, ids, dim)
   auto v1 = value_and_grad(x, ws);           // shows: grad(loss, weights)
   Adam other(ws, 1e-3);               // shows: adamw(weights, state, grad(loss, weights), rate)
   sgd(w, grad(mean(x), w), 0.1);      // shows: w -= grad(loss, w) * rate
