@@ -80,8 +80,9 @@ class Tensor {
   /// choose.
   std::optional<ArraySpec> placement() const;
 
-  /// Replaces the value, for all handles of this tensor, or gives an abstract one its value. Throws invalid_argument if the dtype, the
-  /// shape or the number of bytes is another, or the step that is being recorded uses it.
+  /// Replaces the value, for all handles of this tensor, or gives an abstract one its value. Throws
+  /// invalid_argument if the dtype, the shape or the number of bytes is another, or the step that
+  /// is being recorded uses it.
   void set_value(ShardedArray array);
   void set_value(std::vector<std::byte> bytes);
 
