@@ -56,6 +56,13 @@ T layernorm(const T& x, const T& gain, const T& bias, double epsilon = 1e-5) {
 }
 
 void layer_norm(const TensorLike auto&, const auto&...) = delete;  // layernorm(x, gain, bias)
+void rms_norm(const TensorLike auto&, const auto&...) = delete;    // rmsnorm(x, gain)
+void batch_norm(  // batchnorm(x, gain, bias, running)
+    const TensorLike auto&, const auto&...) = delete;
+void group_norm(  // groupnorm(x, gain, bias, groups)
+    const TensorLike auto&, const auto&...) = delete;
+void cross_entropy_loss(  // cross_entropy(x, labels)
+    const TensorLike auto&, const auto&...) = delete;
 
 /// Over the last dim: x / sqrt(mean square + epsilon) * gain; gain: [width].
 template <TensorLike T>
@@ -176,8 +183,7 @@ template <TensorLike T>
 T binary_cross_entropy_with_logits(const T& logits, const T& labels) {
   return mean(max(logits, 0) - logits * labels + log(1 + exp(-abs(logits))));
 }
-template <TensorLike T, class... Rest>
 void binary_cross_entropy(  // binary_cross_entropy_with_logits(logits, labels)
-    const T&, const Rest&...) = delete;
+    const TensorLike auto&, const auto&...) = delete;
 
 }  // namespace shardwise

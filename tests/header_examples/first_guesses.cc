@@ -310,6 +310,8 @@ TEST(FirstMesh, IsMadeOfSizesAndNames) {
   const Mesh mesh({4, 2}, {"data", "model"});
   EXPECT_EQ(mesh, Mesh::parse("data=4,model=2"));
   EXPECT_EQ(mesh, Mesh({{"data", 4}, {"model", 2}}));
+  EXPECT_EQ(mesh, (Mesh{{"data", 4}, {"model", 2}}));
+  EXPECT_EQ((Mesh{{"data", 4}}), Mesh::line(4, "data"));
   EXPECT_EQ(mesh.shape(), (Shape{4, 2}));
   EXPECT_EQ(mesh.shape()[1], 2);
   EXPECT_EQ(Mesh({4, 2}), Mesh::parse("4,2"));

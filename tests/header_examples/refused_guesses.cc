@@ -119,9 +119,21 @@ void guesses(Tracer& tracer, Tensor x, Tensor w, Tensor b, std::vector<Tensor> w
   auto r3 = embedding(x, w);                 // shows: take(table, ids, 0)
   auto r4 = gather(x, w);                    // shows: take_along(x, ids, dim)
   auto v1 = value_and_grad(x, ws);           // shows: grad(loss, weights)
-  Adam other(ws, 1e-3);               // shows: adamw(weights, state, grad(loss, weights), rate)
-  sgd(w, grad(mean(x), w), 0.1);      // shows: w -= grad(loss, w) * rate
-  auto a1 = adamw_state(tracer, ws);  // shows: adamw_state(weights)
+  Adam other(ws, 1e-3);                // shows: adamw(weights, state, grad(loss, weights), rate)
+  sgd(w, grad(mean(x), w), 0.1);       // shows: w -= grad(loss, w) * rate
+  auto a1 = adamw_state(tracer, ws);   // shows: adamw_state(weights)
+  auto x1 = x.max();                   // shows: reduce_max(x, dims)
+  auto x2 = x.min(1);                  // shows: reduce_min(x, dims)
+  auto x3 = x.argmax(-1);              // shows: argmax(x, dim)
+  auto x4 = x.pow(2);                  // shows: pow(x, y)
+  auto x5 = x.astype(DType::f32);      // shows: convert(x, DType::f32)
+  auto x6 = Tensor::randn({4, 3});     // shows: normal(tracer, {DType::f32, {4, 3}}, 1, seed
+  auto x7 = Tensor::zeros({4, 3});     // shows: full(tracer, {DType::f32, {4, 3}}, 0, "b")
+  auto x8 = Tensor::ones({4, 3});      // shows: full(tracer, {DType::f32, {4, 3}}, 1, "b")
+  auto l1 = rms_norm(x, b);            // shows: rmsnorm(x, gain)
+  auto l2 = batch_norm(x, b, b);       // shows: batchnorm(x, gain, bias, running)
+  auto l3 = group_norm(x, 2);          // shows: groupnorm(x, gain, bias, groups)
+  auto l4 = cross_entropy_loss(x, w);  // shows: cross_entropy(x, labels)
 }
 
 void guesses(std::vector<std::int64_t> ids) {
@@ -134,4 +146,5 @@ void guesses(std::vector<std::int64_t> ids) {
   PartitionSpec spec("data", "model");           // shows: PartitionSpec{"data", "model"}
   PartitionSpec none("data", nullptr);           // shows: PartitionSpec{"data", "model"}
   Tracer of_mesh(devices, Mesh::line(8));        // shows: Tracer(devices, {.mesh = mesh})
+  auto along = Mesh::line(4).size("devices");    // shows: axis_size("data")
 }
