@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -71,7 +72,7 @@ struct StepSeconds {
 class Tracer {
  public:
   explicit Tracer(Devices& devices, TracerOptions options = {});
-  Tracer(Devices&, const Mesh&) = delete;  // Tracer(devices, {.mesh = mesh})
+  Tracer(Devices&, const std::same_as<Mesh> auto&) = delete;  // Tracer(devices, {.mesh = mesh})
   ~Tracer();
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;

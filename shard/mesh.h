@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <iosfwd>
 #include <memory>
 #include <optional>
@@ -56,7 +55,6 @@ class Mesh {
   /// Devices in the order 0, 1, 2, ... An empty name stands for the axis's index ("0", "1", ..).
   /// Throws invalid_argument, naming the axis at fault, if an invariant would not hold.
   explicit Mesh(std::vector<Axis> axes);
-  explicit Mesh(std::initializer_list<Axis> axes) : Mesh(std::vector<Axis>(axes)) {}
 
   /// The same of the axes' sizes and names. Throws invalid_argument as well if there is not a name
   /// for each, or no name at all.

@@ -310,8 +310,6 @@ TEST(FirstMesh, IsMadeOfSizesAndNames) {
   const Mesh mesh({4, 2}, {"data", "model"});
   EXPECT_EQ(mesh, Mesh::parse("data=4,model=2"));
   EXPECT_EQ(mesh, Mesh({{"data", 4}, {"model", 2}}));
-  EXPECT_EQ(mesh, (Mesh{{"data", 4}, {"model", 2}}));
-  EXPECT_EQ((Mesh{{"data", 4}}), Mesh::line(4, "data"));
   EXPECT_EQ(mesh.shape(), (Shape{4, 2}));
   EXPECT_EQ(mesh.shape()[1], 2);
   EXPECT_EQ(Mesh({4, 2}), Mesh::parse("4,2"));
@@ -412,7 +410,7 @@ TEST_F(FirstSave, OfAProgramByTheNamesOfItsTensors) {
 
   // What does not fit is refused, and changes nothing.
   std::map<std::string, Tensor> other = resumed.params;
-  other["b"] = full(resumed.tracer, {DType::f32, {5}}, 3, "b");
+  other["b"] = full(resumed.tracer, {DType::f32, {2, 2}}, 3, "b");
   EXPECT_THROW(reader.restore(resumed.devices, other), Error);
   other["b"] = full(resumed.tracer, {DType::f64, {4}}, 3, "b");
   EXPECT_THROW(reader.restore(resumed.devices, other), Error);
