@@ -63,6 +63,9 @@ std::string shown(const ShapeAttributes& a) { return list("end", a.shape); }
 std::string shown(const SortAttributes& a) {
   return list("dims", {a.dim}) + (a.descending ? " descending" : "");
 }
+std::string shown(const CumulativeAttributes& a) {
+  return list("dims", {a.dim}) + (a.reverse ? " reverse" : "");
+}
 std::string shown(const ManualAttributes& a) {
   return fmt::format(" \"{}\" dims=[{}]{}", a.spec.to_string(), a.replicas, a.sums ? " sums" : "");
 }

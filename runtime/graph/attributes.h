@@ -90,7 +90,7 @@ struct NumberAttributes {
   bool operator==(const NumberAttributes&) const = default;
 };
 
-/// iota, concatenate, argmax, cumsum, take, take_along: along one dim.
+/// iota, concatenate, argmax, argmin, take, take_along: along one dim.
 struct DimAttributes {
   std::int64_t dim;
 
@@ -169,6 +169,15 @@ struct SortAttributes {
   bool operator==(const SortAttributes&) const = default;
 };
 
+/// cumsum, cumprod, cummax, cummin, cumlogsumexp: along one dim; in reverse from its last element
+/// on.
+struct CumulativeAttributes {
+  std::int64_t dim;
+  bool reverse = false;
+
+  bool operator==(const CumulativeAttributes&) const = default;
+};
+
 /// enter_manual, leave_manual: how the tensor is cut; its dims divide evenly. Of each shard that
 /// leaves there are `replicas`: equal ones, or parts of a sum if `sums`.
 struct ManualAttributes {
@@ -190,8 +199,8 @@ struct ReduceAttributes {
 using Attributes =
     std::variant<NoAttributes, NumberAttributes, DimAttributes, DimsAttributes, SliceAttributes,
                  PadAttributes, DotAttributes, ConvolutionAttributes, WindowAttributes,
-                 ScatterAttributes, ShapeAttributes, SortAttributes, ManualAttributes,
-                 ReduceAttributes>;
+                 ScatterAttributes, ShapeAttributes, SortAttributes, CumulativeAttributes,
+                 ManualAttributes, ReduceAttributes>;
 
 /// As a dump shows them, with a space before each: ` dims=[0, 1]`; empty if there are none.
 std::string to_string(const Attributes& attributes);

@@ -65,6 +65,10 @@ void add(Mixer& mixer, const SortAttributes& a) {
   add(mixer, a.dim);
   mixer.add(a.descending ? 1 : 0);
 }
+void add(Mixer& mixer, const CumulativeAttributes& a) {
+  add(mixer, a.dim);
+  mixer.add(a.reverse ? 1 : 0);
+}
 void add(Mixer& mixer, const ManualAttributes& a) {
   add(mixer, a.spec);
   add(mixer, a.replicas);

@@ -25,22 +25,29 @@ enum class Op : std::uint8_t {
   abs,
   sign,
   exp,
+  exp2,
+  expm1,  ///< exp(x) - 1, exact near 0
   log,
+  log1p,  ///< log(1 + x), exact near 0
   tanh,
   logistic,
   erf,
+  erf_inv,
   sqrt,
   rsqrt,
+  cbrt,
   sin,
   cos,
   floor,
   ceil,
   round,  ///< to nearest, ties to even
   is_finite,
-  logical_not,
-  convert,  ///< to the node's dtype, as shardwise::convert: integers wrap around
+  logical_not,       ///< of integers, bit by bit; so are the other logical_ ops
+  population_count,  ///< bits of an integer that are set
+  convert,           ///< to the node's dtype, as shardwise::convert: integers wrap around
 
   // The value itself.
+  bitcast,               ///< its bits, as those of another dtype of the same width
   identity,              ///< carries a mark of its own
   stop_gradient,         ///< has no gradient
   optimization_barrier,  ///< nothing is fused across it
@@ -49,11 +56,12 @@ enum class Op : std::uint8_t {
   add,
   sub,
   mul,
-  div,  ///< of integers: truncates, -1 (all bits set) by zero
-  rem,  ///< has the sign of the dividend, is the dividend by zero
-  max,  ///< NaN if one is; -0 is less than 0
-  min,  ///< likewise
-  pow,  ///< the exponent of a floating base may be an integer; integers too, unlike lax
+  div,    ///< of integers: truncates, -1 (all bits set) by zero
+  rem,    ///< has the sign of the dividend, is the dividend by zero
+  max,    ///< NaN if one is; -0 is less than 0
+  min,    ///< likewise
+  pow,    ///< the exponent of a floating base may be an integer; integers too, unlike lax
+  atan2,  ///< (y, x): the angle
   eq,
   ne,
   lt,
@@ -63,6 +71,9 @@ enum class Op : std::uint8_t {
   logical_and,
   logical_or,
   logical_xor,
+  shift_left,  ///< of integers, by as many bits; by the width or more, or less than 0, all are gone
+  shift_right_logical,
+  shift_right_arithmetic,  ///< likewise; bits of the sign move in
 
   select,  ///< (boolean, if true, if false)
 
@@ -79,8 +90,14 @@ enum class Op : std::uint8_t {
   reduce_sum,
   reduce_max,
   reduce_min,  ///< over dims, which go
-  argmax,      ///< index of the first largest along a dim, i32
-  cumsum,      ///< along a dim
+  reduce_prod,
+  argmax,  ///< index of the first largest along a dim, i32
+  argmin,  ///< likewise of the first least
+  cumsum,  ///< along a dim, from its first element on or from its last
+  cumprod,
+  cummax,
+  cummin,
+  cumlogsumexp,
 
   dot_general,  ///< by an equation
   convolution,  ///< (operand, kernel): jax.lax.conv_general_dilated

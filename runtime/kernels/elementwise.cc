@@ -22,6 +22,7 @@ enum class ElementwiseRule {
   comparable,  // all dtypes; gives boolean
   finite,      // floating; gives boolean
   logical,     // integers and boolean
+  integer,     //
   power,       // numbers; the exponent of a floating base may be an integer
   select,
   convert,
@@ -58,13 +59,20 @@ ElementwiseForm form_of(Op op) {
     case Op::max:
     case Op::min:
       return {any, 2};
+    case Op::atan2:
+      return {floating, 2};
     case Op::exp:
+    case Op::exp2:
+    case Op::expm1:
     case Op::log:
+    case Op::log1p:
     case Op::tanh:
     case Op::logistic:
     case Op::erf:
+    case Op::erf_inv:
     case Op::sqrt:
     case Op::rsqrt:
+    case Op::cbrt:
     case Op::sin:
     case Op::cos:
     case Op::floor:
@@ -86,6 +94,12 @@ ElementwiseForm form_of(Op op) {
     case Op::logical_or:
     case Op::logical_xor:
       return {logical, 2};
+    case Op::population_count:
+      return {integer, 1};
+    case Op::shift_left:
+    case Op::shift_right_logical:
+    case Op::shift_right_arithmetic:
+      return {integer, 2};
     case Op::select:
       return {select, 3};
     default:
@@ -105,6 +119,8 @@ std::string_view unmet(ElementwiseRule rule, DType dtype) {
     case ElementwiseRule::floating:
     case ElementwiseRule::finite:
       return is_floating(dtype) ? "" : "a floating type";
+    case ElementwiseRule::integer:
+      return is_floating(dtype) || dtype == DType::boolean ? "an integer" : "";
     case ElementwiseRule::logical:
       return is_floating(dtype) ? "an integer or bool" : "";
     default:

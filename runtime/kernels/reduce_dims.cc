@@ -28,6 +28,16 @@ struct TakeSum {
   }
 };
 
+struct TakeProduct {
+  template <class T>
+  static constexpr T kIdentity = 1;
+
+  template <class T>
+  static T combine(T a, T b) {
+    return detail::multiply(a, b);
+  }
+};
+
 struct TakeLargest {
   static constexpr Reduction kReduction = Reduction::max;
   template <class T>
@@ -62,7 +72,7 @@ struct TakeLeastBoolean : TakeLeast {
 
 template <class Operation, class T>
 detail::ReduceFunctions<T> reduce_functions() {
-  if constexpr (std::floating_point<T>) {
+  if constexpr (std::floating_point<T> && !std::same_as<Operation, TakeProduct>) {
     return detail::reduce_floats<T>(Operation::kReduction);
   } else {
     return {[](const T* in, std::int64_t step, std::int64_t rows, std::int64_t cols, T* out) {
@@ -109,9 +119,11 @@ template <class Operation>
 void reduce_with(const ReduceLoops& loops, const ConstShardView& in, const ShardView& out) {
   detail::with_ordered_type(in.dtype, [&](auto zero) {
     using T = decltype(zero);
-    // Sums of integers wrap around.
-    using Number = typename std::conditional_t<std::integral<T> && std::same_as<Operation, TakeSum>,
-                                               std::make_unsigned<T>, std::type_identity<T>>::type;
+    // Sums and products of integers wrap around.
+    constexpr bool kWraps =
+        std::same_as<Operation, TakeSum> || std::same_as<Operation, TakeProduct>;
+    using Number = typename std::conditional_t<std::integral<T> && kWraps, std::make_unsigned<T>,
+                                               std::type_identity<T>>::type;
     reduce_loops<Operation>(loops, reinterpret_cast<const Number*>(in.data),
                             reinterpret_cast<Number*>(out.data), out.box.num_elements());
   });
@@ -128,21 +140,57 @@ struct AroundDim {
   std::int64_t outer = 1, count, inner = 1;
 };
 
-/// The first largest of elements `step` apart.
-template <class T>
-std::int64_t first_largest(const T* in, std::int64_t step, std::int64_t count) {
-  T largest = in[0];
+/// The first largest or least of elements `step` apart.
+template <class Operation, class T>
+std::int64_t first_extreme(const T* in, std::int64_t step, std::int64_t count) {
+  T extreme = in[0];
   if (step == 1) {
-    largest = reduce_functions<TakeLargest, T>().reduce_row(in, count);
+    extreme = reduce_functions<Operation, T>().reduce_row(in, count);
   } else {
-    for (std::int64_t i = 1; i < count; ++i) largest = TakeLargest::combine(largest, in[i * step]);
+    for (std::int64_t i = 1; i < count; ++i) extreme = Operation::combine(extreme, in[i * step]);
   }
   const auto is_it = [&](T element) {
-    return element == largest || (largest != largest && element != element);  // NOLINT
+    return element == extreme || (extreme != extreme && element != element);  // NOLINT
   };
   std::int64_t i = 0;
   while (!is_it(in[i * step])) ++i;
   return i;
+}
+
+template <class Operation>
+void find_first(const ConstShardView& in, std::size_t dim, const ShardView& out) {
+  assert(out.dtype == DType::i32);
+  if (out.box.empty()) return;
+  assert(in.box.extent(dim) > 0);
+  if (detail::is_half(in.dtype)) {
+    return find_first<Operation>(detail::Widened(in).view(), dim, out);
+  }
+  const AroundDim around(in.box, dim);
+  std::int32_t* result = reinterpret_cast<std::int32_t*>(out.data);
+  detail::with_ordered_type(in.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* data = reinterpret_cast<const T*>(in.data);
+    for (std::int64_t o = 0; o < around.outer; ++o, data += around.count * around.inner) {
+      for (std::int64_t i = 0; i < around.inner; ++i) {
+        *result++ = static_cast<std::int32_t>(
+            in.box.begin(dim) + first_extreme<Operation>(data + i, around.inner, around.count));
+      }
+    }
+  });
+}
+
+ReduceLoops loops_of(const Box& in, const Dims& dims, const Box& out) {
+  const Dims in_strides = row_major_strides(in.shape()),
+             out_strides = row_major_strides(out.shape());
+  ReduceLoops loops;
+  std::size_t kept = 0;
+  for (std::size_t dim = 0; dim < in.rank(); ++dim) {
+    const bool goes =
+        std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(dim)) != dims.end();
+    assert(goes || in.extent(dim) == out.extent(kept));
+    loops.add(in.extent(dim), {in_strides[dim], goes ? 0 : out_strides[kept++]});
+  }
+  return loops;
 }
 
 }  // namespace
@@ -157,16 +205,7 @@ void reduce_dims(Reduction reduction, const ConstShardView& in, const Dims& dims
     reduce_dims(reduction, wide.view(), dims, result.view());
     return result.round();
   }
-  const Dims in_strides = row_major_strides(in.box.shape());
-  const Dims out_strides = row_major_strides(out.box.shape());
-  ReduceLoops loops;
-  std::size_t kept = 0;
-  for (std::size_t dim = 0; dim < in.box.rank(); ++dim) {
-    const bool goes =
-        std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(dim)) != dims.end();
-    assert(goes || in.box.extent(dim) == out.box.extent(kept));
-    loops.add(in.box.extent(dim), {in_strides[dim], goes ? 0 : out_strides[kept++]});
-  }
+  const ReduceLoops loops = loops_of(in.box, dims, out.box);
   const bool is_bool = in.dtype == DType::boolean;
   switch (reduction) {
     case Reduction::none:
@@ -184,53 +223,24 @@ void reduce_dims(Reduction reduction, const ConstShardView& in, const Dims& dims
   }
 }
 
-void argmax(const ConstShardView& in, std::size_t dim, const ShardView& out) {
-  assert(out.dtype == DType::i32);
-  if (out.box.empty()) return;
-  assert(in.box.extent(dim) > 0);
-  if (detail::is_half(in.dtype)) return argmax(detail::Widened(in).view(), dim, out);
-  const AroundDim around(in.box, dim);
-  std::int32_t* result = reinterpret_cast<std::int32_t*>(out.data);
-  detail::with_ordered_type(in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const T* data = reinterpret_cast<const T*>(in.data);
-    for (std::int64_t o = 0; o < around.outer; ++o, data += around.count * around.inner) {
-      for (std::int64_t i = 0; i < around.inner; ++i) {
-        *result++ = static_cast<std::int32_t>(in.box.begin(dim) +
-                                              first_largest(data + i, around.inner, around.count));
-      }
-    }
-  });
-}
-
-void cumsum(const ConstShardView& in, std::size_t dim, const ShardView& out) {
-  assert(in.dtype == out.dtype && in.box == out.box);
+void reduce_product(const ConstShardView& in, const Dims& dims, const ShardView& out) {
+  assert(in.dtype == out.dtype && in.box.rank() == out.box.rank() + dims.size());
   if (out.box.empty()) return;
   if (detail::is_half(in.dtype)) {
     const detail::Widened wide(in);
-    const detail::Unrounded sums(out);
-    cumsum(wide.view(), dim, sums.view());
-    return sums.round();
+    const detail::Unrounded result(out);
+    reduce_product(wide.view(), dims, result.view());
+    return result.round();
   }
-  const AroundDim around(in.box, dim);
-  const auto sum_up = [&](auto zero, auto combine) {
-    using T = decltype(zero);
-    const T* from = reinterpret_cast<const T*>(in.data);
-    T* to = reinterpret_cast<T*>(out.data);
-    for (std::int64_t o = 0; o < around.outer; ++o) {
-      // To a zero, as a sum of one element is: the sum of -0 is 0.
-      for (std::int64_t i = 0; i < around.inner; ++i, ++to, ++from) *to = combine(T{}, *from);
-      for (std::int64_t i = around.inner; i < around.count * around.inner; ++i, ++to, ++from) {
-        *to = combine(to[-around.inner], *from);
-      }
-    }
-  };
-  if (in.dtype == DType::boolean) {
-    return sum_up(std::uint8_t{}, [](auto a, auto b) { return TakeLargest::combine(a, b); });
-  }
-  detail::with_arithmetic_type(in.dtype, [&](auto zero) {
-    sum_up(zero, [](auto a, auto b) { return TakeSum::combine(a, b); });
-  });
+  reduce_with<TakeProduct>(loops_of(in.box, dims, out.box), in, out);
+}
+
+void argmax(const ConstShardView& in, std::size_t dim, const ShardView& out) {
+  find_first<TakeLargest>(in, dim, out);
+}
+
+void argmin(const ConstShardView& in, std::size_t dim, const ShardView& out) {
+  find_first<TakeLeast>(in, dim, out);
 }
 
 }  // namespace shardwise

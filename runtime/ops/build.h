@@ -88,4 +88,65 @@ inline Dims all_dims(std::size_t rank) {
   return dims;
 }
 
+// Leaves, and what functions of two operands need.
+
+/// `number` everywhere, in the graph of `context`: rounded to a floating dtype; an integer dtype
+/// must have it exactly, so that 0.5 and 300 are refused for i8. Integers are kept as they are, up
+/// to 64 bits.
+template <TensorLike T>
+T constant(const T& context, const TensorType& type, Scalar number) {
+  return append(context, Op::constant, std::span<const T>(), NumberAttributes{number}, type);
+}
+/// `number` in the shape and dtype of x.
+template <TensorLike T>
+T full_like(const T& x, Scalar number) {
+  return constant(x, x.type(), number);
+}
+template <TensorLike T>
+T iota(const T& context, const TensorType& type, std::int64_t dim) {
+  return append(context, Op::iota, std::span<const T>(), DimAttributes{dim}, type);
+}
+/// `key`: a u64 scalar. Gives u32.
+template <TensorLike T>
+T random_bits(const T& key, const Shape& shape) {
+  return append_to(key, Op::random_bits, {key}, {}, {DType::u32, shape});
+}
+
+/// Dim i of x is dim dims[i] of the result.
+template <TensorLike T>
+T broadcast(const T& x, const Shape& shape, const Dims& dims) {
+  return append_to(x, Op::broadcast, {x}, DimsAttributes{dims}, {x.type().dtype, shape});
+}
+/// As numpy broadcasts: x's dims are the last of `shape`.
+template <TensorLike T>
+T broadcast_to(const T& x, const Shape& shape) {
+  const TensorType& type = x.type();
+  if (type.shape == shape) return x;
+  Dims dims;
+  const std::size_t rank = type.shape.size(), wider = shape.size();
+  for (std::size_t i = 0; i < rank; ++i)
+    dims.push_back(static_cast<std::int64_t>(wider - rank + i));
+  return broadcast(x, shape, dims);
+}
+
+/// Two tensors, or a tensor and a number, which is then of the shape and dtype of the tensor.
+template <class B, class A>
+concept OperandWith = (TensorLike<A> && (std::same_as<A, B> || std::convertible_to<B, Scalar>)) ||
+                      (TensorLike<B> && std::convertible_to<A, Scalar>);
+
+/// Two operands of one dtype, broadcast as numpy does.
+template <class A, OperandWith<A> B>
+auto binary(Op op, const A& a, const B& b) {
+  if constexpr (!TensorLike<A>) {
+    return binary(op, full_like(b, a), b);
+  } else if constexpr (!TensorLike<B>) {
+    return binary(op, a, full_like(a, b));
+  } else {
+    if (a.type().shape == b.type().shape) return append_to(a, op, {a, b});
+    const std::optional<Shape> shape = broadcast_shape(a.type().shape, b.type().shape);
+    if (!shape) return append_to(a, op, {a, b});  // says what is wrong
+    return append_to(a, op, {broadcast_to(a, *shape), broadcast_to(b, *shape)});
+  }
+}
+
 }  // namespace shardwise

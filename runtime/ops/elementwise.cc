@@ -42,6 +42,16 @@ TensorType convert_type(const TypeCall& call) {
   return {call.wanted.dtype, call.operands[0].shape};
 }
 
+TensorType bitcast_type(const TypeCall& call) {
+  need_operands(call, 1);
+  const DType from = call.operands[0].dtype, to = call.wanted.dtype;
+  if (size_bytes(from) != size_bytes(to)) {
+    refuse(fmt::format("found {} for the bits of {}, needed a dtype of {} bytes", name(to),
+                       name(from), size_bytes(from)));
+  }
+  return {to, call.operands[0].shape};
+}
+
 void need_same_shape(const TypeCall& call) {
   for (const TensorType& type : call.operands) {
     if (type.shape == call.operands[0].shape) continue;
@@ -112,6 +122,15 @@ NodeRef d_neg(const NodeRef&, const NodeRef&, const Cotangent& g) { return -g; }
 NodeRef d_abs(const NodeRef& x, const NodeRef&, const Cotangent& g) { return g * sign(x); }
 NodeRef d_exp(const NodeRef&, const NodeRef& y, const Cotangent& g) { return g * y; }
 NodeRef d_log(const NodeRef& x, const NodeRef&, const Cotangent& g) { return g / x; }
+NodeRef d_exp2(const NodeRef&, const NodeRef& y, const Cotangent& g) {
+  return g * y * std::numbers::ln2;
+}
+NodeRef d_expm1(const NodeRef&, const NodeRef& y, const Cotangent& g) { return g * (y + 1.0); }
+NodeRef d_log1p(const NodeRef& x, const NodeRef&, const Cotangent& g) { return g / (x + 1.0); }
+NodeRef d_erf_inv(const NodeRef&, const NodeRef& y, const Cotangent& g) {
+  return g * (exp(y * y) * (0.5 / std::numbers::inv_sqrtpi));
+}
+NodeRef d_cbrt(const NodeRef& x, const NodeRef& y, const Cotangent& g) { return g * (y / x) / 3.0; }
 NodeRef d_tanh(const NodeRef&, const NodeRef& y, const Cotangent& g) { return g * (1.0 - y * y); }
 NodeRef d_logistic(const NodeRef&, const NodeRef& y, const Cotangent& g) {
   return g * (y * (1.0 - y));
@@ -171,6 +190,17 @@ NodeRef d_exponent(const GradientCall& call) {
   const NodeRef zero = full_like(a, 0);
   // 0 to the power of b does not change with b: no log of 0.
   return call.cotangent * (log(select(eq(a, zero), full_like(a, 1), a)) * call.result);
+}
+
+NodeRef square_of_radius(const GradientCall& call) {
+  const NodeRef &y = call.operands[0], &x = call.operands[1];
+  return x * x + y * y;
+}
+NodeRef d_ordinate(const GradientCall& call) {
+  return call.cotangent * (call.operands[1] / square_of_radius(call));
+}
+NodeRef d_abscissa(const GradientCall& call) {
+  return call.cotangent * (-call.operands[0] / square_of_radius(call));
 }
 
 Gradients select_gradient(const GradientCall& call) {
@@ -234,12 +264,17 @@ std::vector<OpRow> elementwise_rows() {
       unary(Op::abs, unary_gradient<d_abs>),
       unary(Op::sign, no_gradient),
       unary(Op::exp, unary_gradient<d_exp>),
+      unary(Op::exp2, unary_gradient<d_exp2>),
+      unary(Op::expm1, unary_gradient<d_expm1>),
       unary(Op::log, unary_gradient<d_log>),
+      unary(Op::log1p, unary_gradient<d_log1p>),
       unary(Op::tanh, unary_gradient<d_tanh>),
       unary(Op::logistic, unary_gradient<d_logistic>),
       unary(Op::erf, unary_gradient<d_erf>),
+      unary(Op::erf_inv, unary_gradient<d_erf_inv>),
       unary(Op::sqrt, unary_gradient<d_sqrt>),
       unary(Op::rsqrt, unary_gradient<d_rsqrt>),
+      unary(Op::cbrt, unary_gradient<d_cbrt>),
       unary(Op::sin, unary_gradient<d_sin>),
       unary(Op::cos, unary_gradient<d_cos>),
       unary(Op::floor, no_gradient),
@@ -247,12 +282,19 @@ std::vector<OpRow> elementwise_rows() {
       unary(Op::round, no_gradient),
       unary(Op::is_finite, no_gradient),
       unary(Op::logical_not, no_gradient),
+      unary(Op::population_count, no_gradient),
       {Op::convert,
        convert_type,
        pointwise_rule,
        unary_gradient<d_convert>,
        elementwise_kernel,
        {.is_elementwise = true}},
+      {Op::bitcast,
+       bitcast_type,
+       pointwise_rule,
+       no_gradient,
+       alias_kernel,
+       {.is_alias = true, .only_moves = true}},
       alias(Op::identity, unary_gradient<d_identity>),
       alias(Op::stop_gradient, no_gradient),
       alias(Op::optimization_barrier, unary_gradient<d_identity>),
@@ -269,6 +311,7 @@ std::vector<OpRow> elementwise_rows() {
        binary_gradient<d_base, d_exponent>,
        elementwise_kernel,
        {.is_elementwise = true}},
+      binary(Op::atan2, binary_gradient<d_ordinate, d_abscissa>),
       compare(Op::eq),
       compare(Op::ne),
       compare(Op::lt),
@@ -278,6 +321,9 @@ std::vector<OpRow> elementwise_rows() {
       binary(Op::logical_and, no_gradient),
       binary(Op::logical_or, no_gradient),
       binary(Op::logical_xor, no_gradient),
+      binary(Op::shift_left, no_gradient),
+      binary(Op::shift_right_logical, no_gradient),
+      binary(Op::shift_right_arithmetic, no_gradient),
       {Op::select,
        select_type,
        pointwise_rule,

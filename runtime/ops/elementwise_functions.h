@@ -1,12 +1,7 @@
 #pragma once
 
-#include <concepts>
-#include <cstdint>
 #include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
+#include <type_traits>
 
 #include "shardwise/runtime/ops/build.h"
 #include "shardwise/shard/error.h"
@@ -33,8 +28,20 @@ T exp(const T& x) {
   return append_to(x, Op::exp, {x});
 }
 template <TensorLike T>
+T exp2(const T& x) {
+  return append_to(x, Op::exp2, {x});
+}
+template <TensorLike T>
+T expm1(const T& x) {
+  return append_to(x, Op::expm1, {x});
+}
+template <TensorLike T>
 T log(const T& x) {
   return append_to(x, Op::log, {x});
+}
+template <TensorLike T>
+T log1p(const T& x) {
+  return append_to(x, Op::log1p, {x});
 }
 template <TensorLike T>
 T tanh(const T& x) {
@@ -49,12 +56,20 @@ T erf(const T& x) {
   return append_to(x, Op::erf, {x});
 }
 template <TensorLike T>
+T erf_inv(const T& x) {
+  return append_to(x, Op::erf_inv, {x});
+}
+template <TensorLike T>
 T sqrt(const T& x) {
   return append_to(x, Op::sqrt, {x});
 }
 template <TensorLike T>
 T rsqrt(const T& x) {
   return append_to(x, Op::rsqrt, {x});
+}
+template <TensorLike T>
+T cbrt(const T& x) {
+  return append_to(x, Op::cbrt, {x});
 }
 template <TensorLike T>
 T sin(const T& x) {
@@ -85,6 +100,10 @@ T logical_not(const T& x) {
   return append_to(x, Op::logical_not, {x});
 }
 template <TensorLike T>
+T population_count(const T& x) {
+  return append_to(x, Op::population_count, {x});
+}
+template <TensorLike T>
 T identity(const T& x) {
   return append_to(x, Op::identity, {x});
 }
@@ -100,65 +119,12 @@ template <TensorLike T>
 T convert(const T& x, DType dtype) {
   return x.type().dtype == dtype ? x : append_to(x, Op::convert, {x}, {}, {dtype, x.type().shape});
 }
-
-/// `number` everywhere, in the graph of `context`: rounded to a floating dtype; an integer dtype
-/// must have it exactly, so that 0.5 and 300 are refused for i8. Integers are kept as they are, up
-/// to 64 bits.
+/// The bits of x as those of another dtype of the same width.
 template <TensorLike T>
-T constant(const T& context, const TensorType& type, Scalar number) {
-  return append(context, Op::constant, std::span<const T>(), NumberAttributes{number}, type);
-}
-/// `number` in the shape and dtype of x.
-template <TensorLike T>
-T full_like(const T& x, Scalar number) {
-  return constant(x, x.type(), number);
-}
-template <TensorLike T>
-T iota(const T& context, const TensorType& type, std::int64_t dim) {
-  return append(context, Op::iota, std::span<const T>(), DimAttributes{dim}, type);
-}
-/// `key`: a u64 scalar. Gives u32.
-template <TensorLike T>
-T random_bits(const T& key, const Shape& shape) {
-  return append_to(key, Op::random_bits, {key}, {}, {DType::u32, shape});
+T bitcast(const T& x, DType dtype) {
+  return append_to(x, Op::bitcast, {x}, {}, {dtype, x.type().shape});
 }
 
-/// Dim i of x is dim dims[i] of the result.
-template <TensorLike T>
-T broadcast(const T& x, const Shape& shape, const Dims& dims) {
-  return append_to(x, Op::broadcast, {x}, DimsAttributes{dims}, {x.type().dtype, shape});
-}
-/// As numpy broadcasts: x's dims are the last of `shape`.
-template <TensorLike T>
-T broadcast_to(const T& x, const Shape& shape) {
-  const TensorType& type = x.type();
-  if (type.shape == shape) return x;
-  Dims dims;
-  const std::size_t rank = type.shape.size(), wider = shape.size();
-  for (std::size_t i = 0; i < rank; ++i)
-    dims.push_back(static_cast<std::int64_t>(wider - rank + i));
-  return broadcast(x, shape, dims);
-}
-
-/// Two tensors, or a tensor and a number, which is then of the shape and dtype of the tensor.
-template <class B, class A>
-concept OperandWith = (TensorLike<A> && (std::same_as<A, B> || std::convertible_to<B, Scalar>)) ||
-                      (TensorLike<B> && std::convertible_to<A, Scalar>);
-
-/// Two operands of one dtype, broadcast as numpy does.
-template <class A, OperandWith<A> B>
-auto binary(Op op, const A& a, const B& b) {
-  if constexpr (!TensorLike<A>) {
-    return binary(op, full_like(b, a), b);
-  } else if constexpr (!TensorLike<B>) {
-    return binary(op, a, full_like(a, b));
-  } else {
-    if (a.type().shape == b.type().shape) return append_to(a, op, {a, b});
-    const std::optional<Shape> shape = broadcast_shape(a.type().shape, b.type().shape);
-    if (!shape) return append_to(a, op, {a, b});  // says what is wrong
-    return append_to(a, op, {broadcast_to(a, *shape), broadcast_to(b, *shape)});
-  }
-}
 template <class A, OperandWith<A> B>
 auto add(const A& a, const B& b) {
   return binary(Op::add, a, b);
@@ -190,6 +156,10 @@ auto min(const A& a, const B& b) {
 template <class A, OperandWith<A> B>
 auto pow(const A& a, const B& b) {
   return binary(Op::pow, a, b);
+}
+template <class A, OperandWith<A> B>
+auto atan2(const A& a, const B& b) {
+  return binary(Op::atan2, a, b);
 }
 template <class A, OperandWith<A> B>
 auto eq(const A& a, const B& b) {
@@ -226,6 +196,18 @@ auto logical_or(const A& a, const B& b) {
 template <class A, OperandWith<A> B>
 auto logical_xor(const A& a, const B& b) {
   return binary(Op::logical_xor, a, b);
+}
+template <class A, OperandWith<A> B>
+auto shift_left(const A& a, const B& b) {
+  return binary(Op::shift_left, a, b);
+}
+template <class A, OperandWith<A> B>
+auto shift_right_logical(const A& a, const B& b) {
+  return binary(Op::shift_right_logical, a, b);
+}
+template <class A, OperandWith<A> B>
+auto shift_right_arithmetic(const A& a, const B& b) {
+  return binary(Op::shift_right_arithmetic, a, b);
 }
 
 template <class A, OperandWith<A> B>
@@ -287,6 +269,22 @@ T& operator/=(T& a, const B& b) {
 template <TensorLike T>
 T select(const T& condition, const T& a, const T& b) {
   return append_to(a, Op::select, {condition, a, b});
+}
+
+/// x, but no less than `least` and no more than `most`, which are numbers or tensors that broadcast
+/// to x's shape. The gradient goes to what the result is; at a tie it is not x's, as in
+/// jax.lax.clamp.
+template <TensorLike T, OperandWith<T> Least, OperandWith<T> Most>
+T clamp(const Least& least, const T& x, const Most& most) {
+  const auto tensor = [&x](const auto& bound) {
+    if constexpr (TensorLike<std::remove_cvref_t<decltype(bound)>>) {
+      return bound;
+    } else {
+      return full_like(x, bound);
+    }
+  };
+  const T low = tensor(least), high = tensor(most);
+  return select(le(x, low), low, select(ge(x, high), high, x));
 }
 
 }  // namespace shardwise

@@ -120,8 +120,38 @@ T argmax(const T& x, std::int64_t dim) {
   return append_to(x, Op::argmax, {x}, DimAttributes{dim_of(x, dim)});
 }
 template <TensorLike T>
-T cumsum(const T& x, std::int64_t dim) {
-  return append_to(x, Op::cumsum, {x}, DimAttributes{dim_of(x, dim)});
+T argmin(const T& x, std::int64_t dim) {
+  return append_to(x, Op::argmin, {x}, DimAttributes{dim_of(x, dim)});
+}
+template <TensorLike T>
+T reduce_prod(const T& x, const Dims& dims) {
+  return append_to(x, Op::reduce_prod, {x}, DimsAttributes{dims_of(x, dims)});
+}
+
+/// Along a dim, from its first element on, or in reverse from its last.
+template <TensorLike T>
+T cumulative(Op op, const T& x, std::int64_t dim, bool reverse) {
+  return append_to(x, op, {x}, CumulativeAttributes{dim_of(x, dim), reverse});
+}
+template <TensorLike T>
+T cumsum(const T& x, std::int64_t dim, bool reverse = false) {
+  return cumulative(Op::cumsum, x, dim, reverse);
+}
+template <TensorLike T>
+T cumprod(const T& x, std::int64_t dim, bool reverse = false) {
+  return cumulative(Op::cumprod, x, dim, reverse);
+}
+template <TensorLike T>
+T cummax(const T& x, std::int64_t dim, bool reverse = false) {
+  return cumulative(Op::cummax, x, dim, reverse);
+}
+template <TensorLike T>
+T cummin(const T& x, std::int64_t dim, bool reverse = false) {
+  return cumulative(Op::cummin, x, dim, reverse);
+}
+template <TensorLike T>
+T cumlogsumexp(const T& x, std::int64_t dim, bool reverse = false) {
+  return cumulative(Op::cumlogsumexp, x, dim, reverse);
 }
 
 /// Of all elements, a scalar; or over one dim or several.

@@ -49,13 +49,6 @@ TensorType argmax_type(const TypeCall& call) {
   return {DType::i32, without(shape, {call.get<DimAttributes>().dim})};
 }
 
-TensorType cumsum_type(const TypeCall& call) {
-  need_operands(call, 1);
-  need_dim(call.get<DimAttributes>().dim, call.operands[0].shape.size());
-  need_numbers(call.operands[0].dtype);
-  return call.operands[0];
-}
-
 FactorRule rule_over(const Node& node, std::span<const TensorType> operands, const Dims& dims,
                      Factor::Kind kind) {
   RuleBuilder rule(node, operands);
@@ -84,17 +77,9 @@ FactorRule argmax_rule(const Node& node, std::span<const TensorType> operands) {
                    Factor::Kind::need_replication);
 }
 
-FactorRule cumsum_rule(const Node& node, std::span<const TensorType> operands) {
-  RuleBuilder rule(node, operands);
-  for (std::size_t dim = 0; dim < node.type.shape.size(); ++dim) {
-    const bool along =
-        static_cast<std::int64_t>(dim) == std::get<DimAttributes>(node.attributes).dim;
-    const std::int32_t factor = rule.factor(
-        node.type.shape[dim], along ? Factor::Kind::need_replication : Factor::Kind::pass_through);
-    rule.in(0, dim, factor);
-    rule.out(dim, factor);
-  }
-  return rule.take();
+FactorRule product_rule(const Node& node, std::span<const TensorType> operands) {
+  return rule_over(node, operands, std::get<DimsAttributes>(node.attributes).dims,
+                   Factor::Kind::need_replication);
 }
 
 /// A tensor without the reduced dims, repeated along them.
@@ -117,9 +102,37 @@ Gradients extreme_gradient(const GradientCall& call) {
   return {mask * spread(each, type.shape, dims)};
 }
 
-Gradients cumsum_gradient(const GradientCall& call) {
-  const std::int64_t dim = call.get<DimAttributes>().dim;
-  return {reverse(cumsum(reverse(call.cotangent, {dim}), dim), {dim})};
+/// The elements before each, and those after it, multiplied: no division, so zeros are no matter.
+Gradients product_gradient(const GradientCall& call) {
+  const Shape shape = call.operands[0].type().shape;
+  const Dims dims = call.get<DimsAttributes>().dims, kept = kept_dims(shape.size(), dims);
+  // The reduced dims as one, the last.
+  Dims order = kept, back = Dims::filled(shape.size(), 0);
+  for (const std::int64_t dim : dims) order.push_back(dim);
+  Shape moved;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    moved.push_back(shape[as_size(order[i])]);
+    back[as_size(order[i])] = static_cast<std::int64_t>(i);
+  }
+  Shape flat = without(shape, dims);
+  const std::size_t last = flat.size();
+  flat.push_back(1);
+  for (const std::int64_t dim : dims) flat[last] *= shape[as_size(dim)];
+  if (num_elements(flat) == 0) return {full_like(call.operands[0], 0)};
+  const NodeRef x = reshape(transpose(call.operands[0], order), flat);
+  const auto one_less = [&](const NodeRef& products, std::int64_t first) {
+    Dims begin = Dims::filled(flat.size(), 0), end = flat, low = begin, high = begin;
+    begin[last] = first;
+    end[last] = flat[last] - 1 + first;
+    low[last] = 1 - first;
+    high[last] = first;
+    return pad(slice(products, begin, end), low, high, 1);
+  };
+  const auto along = static_cast<std::int64_t>(last);
+  const NodeRef before = one_less(cumprod(x, along), 0);
+  const NodeRef after = one_less(cumprod(x, along, true), 1);
+  const NodeRef others = transpose(reshape(before * after, moved), back);
+  return {spread(call.cotangent, shape, dims) * others};
 }
 
 template <Reduction R>
@@ -129,8 +142,11 @@ void reduce_kernel(const KernelCall& call) {
 void argmax_kernel(const KernelCall& call) {
   argmax(call.operands[0], as_size(call.get<DimAttributes>().dim), call.out);
 }
-void cumsum_kernel(const KernelCall& call) {
-  cumsum(call.operands[0], as_size(call.get<DimAttributes>().dim), call.out);
+void argmin_kernel(const KernelCall& call) {
+  argmin(call.operands[0], as_size(call.get<DimAttributes>().dim), call.out);
+}
+void product_kernel(const KernelCall& call) {
+  reduce_product(call.operands[0], call.get<DimsAttributes>().dims, call.out);
 }
 
 }  // namespace
@@ -149,8 +165,9 @@ std::vector<OpRow> reduce_rows() {
            reduce_kernel<Reduction::max>},
           {Op::reduce_min, dims, reduce_type, reduce_rule<Reduction::min>, extreme_gradient,
            reduce_kernel<Reduction::min>},
+          {Op::reduce_prod, dims, sum_type, product_rule, product_gradient, product_kernel},
           {Op::argmax, dim, argmax_type, argmax_rule, no_gradient, argmax_kernel},
-          {Op::cumsum, dim, cumsum_type, cumsum_rule, cumsum_gradient, cumsum_kernel}};
+          {Op::argmin, dim, argmax_type, argmax_rule, no_gradient, argmin_kernel}};
 }
 
 }  // namespace shardwise::detail

@@ -41,6 +41,13 @@ const std::vector<GradientCase>& gradient_cases() {
       {"abs", {{3, 4}}, [](X x) { return abs(x[0]); }},
       {"exp", {{3, 4}}, [](X x) { return exp(x[0]); }},
       {"log", {{3, 4}}, [](X x) { return log(x[0]); }, 0.5, 3},
+      {"exp2", {{3, 4}}, [](X x) { return exp2(x[0]); }},
+      {"expm1", {{3, 4}}, [](X x) { return expm1(x[0]); }},
+      {"log1p", {{3, 4}}, [](X x) { return log1p(x[0]); }, -0.5, 3},
+      {"erf_inv", {{3, 4}}, [](X x) { return erf_inv(x[0]); }, -0.9, 0.9},
+      {"cbrt", {{3, 4}}, [](X x) { return cbrt(x[0]); }, 0.5, 3},
+      {"atan2", {{3, 4}, {3, 4}}, [](X x) { return atan2(x[0], x[1]); }, 0.5, 3},
+      {"clamp", {{3, 4}, {4}}, [](X x) { return clamp(-1.0, x[0], x[1] + 1.0); }},
       {"tanh", {{3, 4}}, [](X x) { return tanh(x[0]); }},
       {"logistic", {{3, 4}}, [](X x) { return logistic(x[0]); }},
       {"erf", {{3, 4}}, [](X x) { return erf(x[0]); }},
@@ -113,6 +120,30 @@ const std::vector<GradientCase>& gradient_cases() {
          return reduce_min(x[0], {0, 1, 2});
        }},
       {"cumsum", {{3, 4}}, [](X x) { return cumsum(x[0], 1); }},
+      {"cumsum, reverse", {{3, 4}}, [](X x) { return cumsum(x[0], 1, true); }},
+      {"cumprod", {{3, 5}}, [](X x) { return cumprod(x[0], 1); }},
+      {"cumprod, reverse, with zeros",
+       {{7, 2}},
+       [](X x) {
+         const NodeRef row = iota(x[0], x[0].type(), 0);
+         return cumprod(x[0] * convert(ne(rem(row, 3.0), 1.0), DType::f64), 0, true);
+       }},
+      {"cummax", {{3, 6}}, [](X x) { return cummax(x[0], 1); }},
+      {"cummax, reverse", {{3, 6}}, [](X x) { return cummax(x[0], 1, true); }},
+      {"cummin", {{6, 3}}, [](X x) { return cummin(x[0], 0); }},
+      {"cumlogsumexp", {{3, 6}}, [](X x) { return cumlogsumexp(x[0], 1); }},
+      {"cumlogsumexp, reverse", {{5, 2}}, [](X x) { return cumlogsumexp(x[0] * 9.0, 0, true); }},
+      {"reduce_prod",
+       {{3, 4, 2}},
+       [](X x) {
+         return reduce_prod(x[0], {0, 2});
+       }},
+      {"reduce_prod with a zero",
+       {{3, 4}},
+       [](X x) {
+         const NodeRef row = iota(x[0], x[0].type(), 0);
+         return reduce_prod(x[0] * convert(ne(row, 1.0), DType::f64), {0});
+       }},
       {"dot_general", {{3, 4}, {4, 5}}, [](X x) { return einsum("ij,jk->ik", x[0], x[1]); }},
       {"dot_general, batch",
        {{2, 3, 4}, {2, 5, 4}},
@@ -372,13 +403,26 @@ TEST(Gradient, EveryOpHasACase) {
   for (const GradientCase& c : gradient_cases()) {
     for (const Node& node : make_gradient(c, random).graph.nodes) seen.insert(node.op);
   }
-  const std::set<Op> none = {Op::is_finite,    Op::logical_not,
-                             Op::logical_and,  Op::logical_or,
-                             Op::logical_xor,  Op::argmax,
-                             Op::random_bits,  Op::ne,
-                             Op::lt,           Op::le,
-                             Op::ge,           Op::enter_manual,
-                             Op::leave_manual, Op::manual_all_reduce};
+  const std::set<Op> none = {Op::population_count,
+                             Op::bitcast,
+                             Op::shift_left,
+                             Op::shift_right_logical,
+                             Op::shift_right_arithmetic,
+                             Op::is_finite,
+                             Op::logical_not,
+                             Op::logical_and,
+                             Op::logical_or,
+                             Op::logical_xor,
+                             Op::argmax,
+                             Op::argmin,
+                             Op::random_bits,
+                             Op::ne,
+                             Op::lt,
+                             Op::le,
+                             Op::ge,
+                             Op::enter_manual,
+                             Op::leave_manual,
+                             Op::manual_all_reduce};
   for (std::size_t i = 0; i < kOps; ++i) {
     const Op op = static_cast<Op>(i);
     EXPECT_TRUE(seen.count(op) + none.count(op) > 0) << name(op);

@@ -70,6 +70,9 @@ Told told(const WindowAttributes& a) {
 Told told(const ScatterAttributes& a) { return {.dims = {a.dim, a.extent}}; }
 Told told(const ShapeAttributes& a) { return {.end = a.shape}; }
 Told told(const SortAttributes& a) { return {.dims = {a.dim}, .number = a.descending ? 1.0 : 0.0}; }
+Told told(const CumulativeAttributes& a) {
+  return {.dims = {a.dim}, .number = a.reverse ? 1.0 : 0.0};
+}
 Told told(const ManualAttributes& a) { return {.text = a.spec.to_string()}; }
 Told told(const ReduceAttributes& a) {
   return {.number = static_cast<int>(a.reduction),

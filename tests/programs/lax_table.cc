@@ -358,6 +358,11 @@ void add_movement(LaxCases& cases, Op op) {
           const NodeRef update = one.input(dtype, {2, 3}, windows(dtype, 2, 3));
           return dynamic_update_slice<NodeRef>(x, update, {index({}, {-3}), index({}, {2})});
         }
+        case Op::bitcast:
+          for (const DType to : all_dtypes()) {
+            if (to != dtype && size_bytes(to) == size_bytes(dtype)) return bitcast(x, to);
+          }
+          return bitcast(x, dtype);
         default:  // identity, stop_gradient, optimization_barrier
           return append_to(x, op, {x});
       }
@@ -367,9 +372,13 @@ void add_movement(LaxCases& cases, Op op) {
 }
 
 void add_reduction(LaxCases& cases, Op op) {
-  const bool is_sum = op == Op::reduce_sum || op == Op::cumsum || op == Op::reduce_window_sum;
+  const bool is_sum = op == Op::reduce_sum || op == Op::reduce_window_sum ||
+                      op == Op::reduce_prod || op == Op::cumsum || op == Op::cumprod ||
+                      op == Op::cumlogsumexp;
   for (const DType dtype : compute_dtypes()) {
-    if (is_sum && dtype == DType::boolean) continue;
+    const bool needs_numbers = is_sum || op == Op::cummax || op == Op::cummin;
+    if (needs_numbers && dtype == DType::boolean) continue;
+    if (op == Op::cumlogsumexp && !is_floating(dtype)) continue;
     const std::int64_t rows = rows_of(dtype), columns = 9;
     for (const bool last : {true, false}) {
       OneOp one;
@@ -382,8 +391,15 @@ void add_reduction(LaxCases& cases, Op op) {
         case Op::argmax:
           one.add_to(cases, argmax(x, dim));
           break;
+        case Op::argmin:
+          one.add_to(cases, argmin(x, dim));
+          break;
         case Op::cumsum:
-          one.add_to(cases, cumsum(x, dim));
+        case Op::cumprod:
+        case Op::cummax:
+        case Op::cummin:
+        case Op::cumlogsumexp:
+          one.add_to(cases, append_to(x, op, {x}, CumulativeAttributes{dim, !last}));
           break;
         case Op::argsort:
           one.add_to(cases, argsort(x, dim, !last));
@@ -495,8 +511,14 @@ void add_op(LaxCases& cases, Op op) {
     case Op::reduce_sum:
     case Op::reduce_max:
     case Op::reduce_min:
+    case Op::reduce_prod:
     case Op::argmax:
+    case Op::argmin:
     case Op::cumsum:
+    case Op::cumprod:
+    case Op::cummax:
+    case Op::cummin:
+    case Op::cumlogsumexp:
     case Op::argsort:
     case Op::reduce_window_sum:
     case Op::reduce_window_max:

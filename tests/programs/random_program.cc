@@ -267,7 +267,23 @@ void RandomProgram::add_unary() {
   const Value value = number();
   const NodeRef& x = value.ref;
   const DType dtype = x.type().dtype;
-  switch (below(8)) {
+  switch (below(10)) {
+    case 8:
+      // Of integers: of floats, -0 and NaN have bits of their own.
+      if (is_floating_type(dtype)) return keep(clamp(-3.0, x, 4.0), value.bound + 4);
+      return keep(population_count(x), 64);
+    case 9: {
+      if (is_floating_type(dtype)) return keep(abs(x), value.bound);
+      static const DType kOthers[][2] = {{DType::i8, DType::u8},
+                                         {DType::i16, DType::u16},
+                                         {DType::i32, DType::u32},
+                                         {DType::i64, DType::u64}};
+      for (const auto& [with_sign, without] : kOthers) {
+        if (with_sign == dtype) return keep(bitcast(x, without), 1e20);
+        if (without == dtype) return keep(bitcast(x, with_sign), 1e20);
+      }
+      return;
+    }
     case 0:
       return keep(neg(x), is_unsigned_type(dtype) ? 1e20 : value.bound);
     case 1:
@@ -297,7 +313,19 @@ void RandomProgram::add_unary() {
 void RandomProgram::add_float_unary() {
   const Value value = floating();
   const NodeRef& x = value.ref;
-  switch (below(11)) {
+  switch (below(17)) {
+    case 11:
+      return keep_rounded(exp2(x / 4.0));
+    case 12:
+      return keep_rounded(expm1(x / 4.0));
+    case 13:
+      return keep_rounded(log1p(x));
+    case 14:
+      return keep_rounded(erf_inv(x / 8.0));
+    case 15:
+      return keep_rounded(cbrt(x));
+    case 16:
+      return keep_rounded(atan2(x, x + 1.0));
     case 0:
       return keep(floor(x / 3.0), value.bound);
     case 1:
@@ -328,7 +356,7 @@ void RandomProgram::add_binary() {
   const DType dtype = a.ref.type().dtype;
   const double larger = std::max(a.bound, b.bound);
   const double sum = is_unsigned_type(dtype) ? 1e20 : a.bound + b.bound;
-  const int which = below(14);
+  const int which = below(15);
   if (which == 2) fit_product(a, b, 1);
   const NodeRef &x = a.ref, &y = b.ref;
   const auto nonzero = [&] { return select(eq(y, full_like(y, 0)), full_like(y, 1), y); };
@@ -351,6 +379,14 @@ void RandomProgram::add_binary() {
     case 7:
       if (is_floating_type(dtype)) return keep_rounded(pow(abs(x) / 8.0, y / 8.0));
       return keep(pow(x, has_special_values_ ? rem(y, full_like(y, 17)) : y), 1e20);
+    case 14: {
+      if (is_floating_type(dtype)) return keep(x - y, sum);
+      const int direction = below(3);
+      return keep(direction == 0   ? shift_left(x, y)
+                  : direction == 1 ? shift_right_logical(x, y)
+                                   : shift_right_arithmetic(x, y),
+                  1e20);
+    }
     case 8:
       return keep(logical_or(eq(x, y), lt(x, y)), 1);
     case 9:
@@ -495,80 +531,12 @@ void RandomProgram::add_reduction() {
       const std::int64_t dim = dim_of(shape);
       const auto extent = static_cast<double>(shape[as_size(dim)]);
       if (below(2) == 0) {
-        if (extent > 0) keep(argmax(value.ref, dim), extent);
-      } else if (sums) {
-        Value one{full_like(value.ref, 1), 1};
-        fit_product(value, one, extent);
-        keep(cumsum(value.ref, dim), std::max(1.0, value.bound * extent));
+        if (extent == 0) return;
+        return keep(below(2) == 0 ? argmax(value.ref, dim) : argmin(value.ref, dim), extent);
       }
+      return add_cumulative(value, dim);
     }
   }
-}
-
-void RandomProgram::add_indexed() {
-  Value value = number();
-  const Value all = any(), other = number();
-  const Shape shape = value.ref.type().shape;
-  const NodeRef& y = other.ref;
-  if (shape.empty() || num_elements(shape) > 500 || num_elements(y.type().shape) > 100) return;
-  const std::int64_t dim = dim_of(shape), extent = shape[as_size(dim)];
-  if (extent == 0 || shape.size() + y.type().shape.size() > 6) return;
-  const auto scattered = [&](double updates) {
-    Value one{full_like(value.ref, 1), 1};
-    fit_product(value, one, updates);
-    return value.bound * updates;
-  };
-  const bool sums = !(has_special_values_ && is_floating_type(value.ref.type().dtype));
-  switch (below(8)) {
-    case 0:
-      return keep(take(value.ref, ids_like(y, extent), dim), value.bound);
-    case 1: {
-      if (!sums) return;
-      const NodeRef ids = ids_like(y, extent);
-      const double bound = scattered(static_cast<double>(num_elements(y.type().shape)) + 1);
-      return keep(scatter_add(ids, take(value.ref, ids, dim), dim, extent + below(3)), bound);
-    }
-    case 2:
-      return keep(take_along(value.ref, ids_like(value.ref, extent), dim), value.bound);
-    case 3: {
-      if (!sums) return;
-      const double bound = scattered(static_cast<double>(extent));
-      return keep(scatter_add_along(ids_like(value.ref, extent), value.ref, dim, extent + below(3)),
-                  bound);
-    }
-    case 4:
-      return keep(argsort(value.ref, dim, below(2) == 0), static_cast<double>(extent));
-    case 5:
-      return keep(sort(value.ref, dim, below(2) == 0).values, value.bound);
-    case 6: {
-      // Booleans too.
-      const Shape& mine = all.ref.type().shape;
-      if (mine.empty() || mine[0] == 0) return;
-      return keep(take(all.ref, ids_like(y, mine[0]), 0), all.bound);
-    }
-    default:
-      return add_dynamic();
-  }
-}
-
-void RandomProgram::add_dynamic() {
-  const Value value = any();
-  const NodeRef& x = value.ref;
-  const Shape shape = x.type().shape;
-  if (num_elements(shape) > 500) return;
-  std::vector<NodeRef> starts;
-  Shape part;
-  for (const std::int64_t whole : shape) {
-    const NodeRef start = reduce_sum(ids_like(x, 5), all_dims(shape.size()));
-    starts.push_back(below(2) == 0 ? start : start - 7.0);
-    part.push_back(below(3) == 0 ? whole : below(whole + 1));
-  }
-  const NodeRef cut = dynamic_slice(x, starts, part);
-  if (below(2) == 0) return keep(cut, value.bound);
-  if (x.type().dtype == DType::boolean) {
-    return keep(dynamic_update_slice(x, logical_not(cut), starts), 1);
-  }
-  keep(dynamic_update_slice(x, cut + 1.0, starts), value.bound + 1);
 }
 
 void RandomProgram::add_leaf() {

@@ -79,6 +79,7 @@ class RandomProgram {
   void add_broadcast();
   void add_reshape();
   void add_reduction();
+  void add_cumulative(Value value, std::int64_t dim);
   void add_product();
   void add_convolution();
   void add_windows();

@@ -28,6 +28,36 @@ void RandomProgram::add_product() {
   keep(einsum(equation, a.ref, b.ref), std::max(1.0, a.bound * b.bound * summed));
 }
 
+/// Of numbers along a dim, and the product of all.
+void RandomProgram::add_cumulative(Value value, std::int64_t dim) {
+  if (value.ref.type().dtype == DType::boolean) return;
+  const bool reverse = below(2) == 0;
+  const auto extent = static_cast<double>(value.ref.type().shape[as_size(dim)]);
+  const bool floats = is_floating_type(value.ref.type().dtype);
+  switch (below(6)) {
+    case 0: {
+      if (has_special_values_ && floats) return;
+      Value one{full_like(value.ref, 1), 1};
+      fit_product(value, one, extent);
+      return keep(cumsum(value.ref, dim, reverse), std::max(1.0, value.bound * extent));
+    }
+    case 1:
+      // Of -1, 0 and 1, unless products wrap around.
+      if (floats) return keep(cumprod(sign(value.ref), dim, reverse), 1);
+      return keep(cumprod(value.ref, dim, reverse), 1e20);
+    case 2:
+      return keep(cummax(value.ref, dim, reverse), value.bound);
+    case 3:
+      return keep(cummin(value.ref, dim, reverse), value.bound);
+    case 4:
+      if (floats) return keep_rounded(cumlogsumexp(value.ref / 8.0, dim, reverse));
+      return keep(reduce_prod(value.ref, all_dims(value.ref.type().shape.size())), 1e20);
+    default:
+      if (floats) return keep(reduce_prod(sign(value.ref), {dim}), 1);
+      return keep(reduce_prod(value.ref, {dim}), 1e20);
+  }
+}
+
 void RandomProgram::add_convolution() {
   Value a = number(), b = like(a);
   Shape lhs = a.ref.type().shape;

@@ -106,6 +106,9 @@ class Interpreter {
     if (const auto* const a = std::get_if<ScatterAttributes>(&node_->attributes)) {
       return as_size(a->dim);
     }
+    if (const auto* const a = std::get_if<CumulativeAttributes>(&node_->attributes)) {
+      return as_size(a->dim);
+    }
     if (const auto* const a = std::get_if<SortAttributes>(&node_->attributes)) {
       return as_size(a->dim);
     }
@@ -147,6 +150,10 @@ class Interpreter {
   template <class Body>
   void each_in_window(const Index& place, const Body& body) const;
   void reduce_windows();
+  Number times(Number a, Number b) const {
+    return is_floating_type(dtype()) ? a * b : wrapped(dtype(), bits(a) * bits(b));
+  }
+  void cumulate();
   void product();
   void convolution();
   void take();
@@ -176,7 +183,12 @@ void Interpreter::compute() {
       }
       return;
     case Op::exp:
+    case Op::exp2:
+    case Op::expm1:
     case Op::log:
+    case Op::log1p:
+    case Op::erf_inv:
+    case Op::cbrt:
     case Op::tanh:
     case Op::logistic:
     case Op::erf:
@@ -193,16 +205,21 @@ void Interpreter::compute() {
     case Op::ceil:
     case Op::round:
     case Op::logical_not:
+    case Op::population_count:
     case Op::is_finite:
       return each([&](const Index& at) { return apply(node_->op, of(0), in(0, at)); });
     case Op::convert:
       return each([&](const Index& at) { return converted(of(0), dtype(), in(0, at)); });
+    case Op::bitcast:
+      out_.elements = decode(dtype(), encode(of(0), in(0).elements));
+      return;
     case Op::identity:
     case Op::stop_gradient:
     case Op::optimization_barrier:
       out_.elements = in(0).elements;
       return;
     case Op::pow:
+    case Op::atan2:
       out_.inexact |= is_floating_type(dtype());
       [[fallthrough]];
     case Op::add:
@@ -213,6 +230,9 @@ void Interpreter::compute() {
     case Op::logical_and:
     case Op::logical_or:
     case Op::logical_xor:
+    case Op::shift_left:
+    case Op::shift_right_logical:
+    case Op::shift_right_arithmetic:
     case Op::max:
     case Op::min:
     case Op::eq:
@@ -277,27 +297,37 @@ void Interpreter::compute() {
     case Op::reduce_max:
     case Op::reduce_min:
       return reduce(node_->op);
-    case Op::argmax: {
+    case Op::reduce_prod:
+      std::fill(out_.elements.begin(), out_.elements.end(), 1);
+      each_index(shape(0), [&](const Index& at) {
+        Number& product = out(without(at, dims()));
+        product = times(product, in(0, at));
+      });
+      return round_all();
+    case Op::argmax:
+    case Op::argmin: {
       std::map<std::size_t, Number> best;
+      const Op pick = node_->op == Op::argmax ? Op::gt : Op::lt;
       each_index(shape(0), [&](const Index& at) {
         const Index to = without(at, dims());
         const Number value = in(0, at);
         const auto [known, is_first] = best.try_emplace(offset(node_->type.shape, to), value);
-        const bool is_larger =
-            value > known->second || (std::isnan(value) && !std::isnan(known->second));
-        if (!is_first && !is_larger) return;
+        const bool is_better = apply(pick, of(0), value, known->second) != 0 ||
+                               (std::isnan(value) && !std::isnan(known->second));
+        if (!is_first && !is_better) return;
         known->second = value;
         out(to) = static_cast<Number>(at[dim()]);
       });
       return;
     }
+    case Op::cumlogsumexp:
+      out_.inexact = true;
+      [[fallthrough]];
     case Op::cumsum:
-      each_index(shape(0), [&](const Index& at) {
-        for (std::int64_t to = at[dim()]; to < shape(0)[dim()]; ++to) {
-          accumulate(replaced(at, dim(), to), in(0, at));
-        }
-      });
-      return round_all();
+    case Op::cumprod:
+    case Op::cummax:
+    case Op::cummin:
+      return cumulate();
     case Op::dot_general:
       return product();
     case Op::convolution:
@@ -383,6 +413,31 @@ void Interpreter::reduce(Op op) {
       accumulate(to, in(0, at));
     } else {
       out(to) = apply(op == Op::reduce_max ? Op::max : Op::min, dtype(), out(to), in(0, at));
+    }
+  });
+  round_all();
+}
+
+/// Each element from all that come before it, anew.
+void Interpreter::cumulate() {
+  const bool reverse = get<CumulativeAttributes>().reverse;
+  const std::int64_t extent = shape(0)[dim()];
+  each_index(shape(0), [&](const Index& at) {
+    const std::int64_t end = reverse ? extent - 1 - at[dim()] : at[dim()];
+    for (std::int64_t i = 0; i <= end; ++i) {
+      const Number next = in(0, replaced(at, dim(), reverse ? extent - 1 - i : i));
+      Number& made = out(at);
+      if (i == 0) {
+        made = next;
+      } else if (node_->op == Op::cumsum) {
+        accumulate(at, next);
+      } else if (node_->op == Op::cumprod) {
+        made = times(made, next);
+      } else if (node_->op == Op::cumlogsumexp) {
+        made = std::log(std::exp(made) + std::exp(next));
+      } else {
+        made = apply(node_->op == Op::cummax ? Op::max : Op::min, dtype(), made, next);
+      }
     }
   });
   round_all();

@@ -1,6 +1,7 @@
 #include "reference_numbers.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -51,6 +52,18 @@ Number converted(DType from, DType to, Number value) {
 
 namespace {
 
+/// By halving.
+Number erf_inverse(Number x) {
+  if (!(std::abs(x) <= 1)) return std::numeric_limits<Number>::quiet_NaN();
+  if (std::abs(x) == 1) return x * std::numeric_limits<Number>::infinity();
+  Number low = -10, high = 10;
+  for (int i = 0; i < 80; ++i) {
+    const Number middle = (low + high) / 2;
+    (std::erf(middle) < x ? low : high) = middle;
+  }
+  return low;
+}
+
 Number float_unary(Op op, Number x) {
   switch (op) {
     case Op::neg:
@@ -61,8 +74,18 @@ Number float_unary(Op op, Number x) {
       return x > 0 ? 1 : x < 0 ? -1 : x;
     case Op::exp:
       return std::exp(x);
+    case Op::exp2:
+      return std::exp2(x);
+    case Op::expm1:
+      return std::expm1(x);
     case Op::log:
       return std::log(x);
+    case Op::log1p:
+      return std::log1p(x);
+    case Op::erf_inv:
+      return erf_inverse(x);
+    case Op::cbrt:
+      return std::cbrt(x);
     case Op::tanh:
       return std::tanh(x);
     case Op::logistic:
@@ -88,6 +111,9 @@ Number float_unary(Op op, Number x) {
   }
 }
 
+/// As many as the dtype has.
+std::uint64_t low_bits(DType dtype) { return ~std::uint64_t{0} >> (64 - 8 * size_bytes(dtype)); }
+
 Number integer_unary(Op op, DType dtype, Number x) {
   switch (op) {
     case Op::neg:
@@ -98,6 +124,8 @@ Number integer_unary(Op op, DType dtype, Number x) {
       return x > 0 ? 1 : x < 0 ? -1 : 0;
     case Op::logical_not:
       return dtype == DType::boolean ? (x == 0 ? 1 : 0) : wrapped(dtype, ~bits(x));
+    case Op::population_count:
+      return std::popcount(bits(x) & low_bits(dtype));
     default:
       throw std::logic_error("not unary");
   }
@@ -124,6 +152,8 @@ Number float_binary(Op op, Number a, Number b) {
       return std::fmod(a, b);
     case Op::pow:
       return std::pow(a, b);
+    case Op::atan2:
+      return std::atan2(a, b);
     default:
       throw std::logic_error("not binary");
   }
@@ -141,6 +171,8 @@ Number integer_power(DType dtype, Number base, Number exponent) {
 }
 
 Number integer_binary(Op op, DType dtype, Number a, Number b) {
+  const std::uint64_t width = 8 * size_bytes(dtype);
+  const bool is_out = b < 0 || b >= static_cast<Number>(width);  // of a shift
   switch (op) {
     case Op::add:
       return wrapped(dtype, bits(a) + bits(b));
@@ -161,6 +193,17 @@ Number integer_binary(Op op, DType dtype, Number a, Number b) {
       return wrapped(dtype, bits(a) | bits(b));
     case Op::logical_xor:
       return wrapped(dtype, bits(a) ^ bits(b));
+    case Op::shift_left:
+      return is_out ? 0 : wrapped(dtype, bits(a) << bits(b));
+    case Op::shift_right_logical:
+      return is_out ? 0 : wrapped(dtype, (bits(a) & low_bits(dtype)) >> bits(b));
+    case Op::shift_right_arithmetic: {
+      const std::uint64_t by = is_out ? width - 1 : bits(b);
+      // Signed, whatever the dtype.
+      std::uint64_t signs = bits(a) & low_bits(dtype);
+      if ((signs >> (width - 1)) != 0) signs |= ~low_bits(dtype);
+      return wrapped(dtype, static_cast<std::uint64_t>(static_cast<std::int64_t>(signs) >> by));
+    }
     default:
       throw std::logic_error("not binary");
   }

@@ -118,14 +118,33 @@ inline Elements run_one(const ElementwiseInstruction& instruction,
   return out;
 }
 
-inline constexpr Op kUnaryOps[] = {Op::neg,       Op::abs,        Op::sign,  Op::exp,  Op::log,
-                                   Op::tanh,      Op::logistic,   Op::erf,   Op::sqrt, Op::rsqrt,
-                                   Op::sin,       Op::cos,        Op::floor, Op::ceil, Op::round,
-                                   Op::is_finite, Op::logical_not};
-inline constexpr Op kBinaryOps[] = {
-    Op::add, Op::sub, Op::mul,         Op::div,        Op::rem,        Op::max,
-    Op::min, Op::pow, Op::eq,          Op::ne,         Op::lt,         Op::le,
-    Op::gt,  Op::ge,  Op::logical_and, Op::logical_or, Op::logical_xor};
+inline constexpr Op kUnaryOps[] = {
+    Op::neg,   Op::abs,       Op::sign,       Op::exp,   Op::exp2,
+    Op::expm1, Op::log1p,     Op::erf_inv,    Op::cbrt,  Op::population_count,
+    Op::log,   Op::tanh,      Op::logistic,   Op::erf,   Op::sqrt,
+    Op::rsqrt, Op::sin,       Op::cos,        Op::floor, Op::ceil,
+    Op::round, Op::is_finite, Op::logical_not};
+inline constexpr Op kBinaryOps[] = {Op::add,
+                                    Op::sub,
+                                    Op::mul,
+                                    Op::div,
+                                    Op::rem,
+                                    Op::max,
+                                    Op::min,
+                                    Op::pow,
+                                    Op::eq,
+                                    Op::ne,
+                                    Op::lt,
+                                    Op::le,
+                                    Op::gt,
+                                    Op::ge,
+                                    Op::logical_and,
+                                    Op::logical_or,
+                                    Op::logical_xor,
+                                    Op::atan2,
+                                    Op::shift_left,
+                                    Op::shift_right_logical,
+                                    Op::shift_right_arithmetic};
 
 /// Of an op on operands of a dtype.
 inline DType result_of(Op op, DType dtype) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <concepts>
 #include <type_traits>
@@ -111,7 +112,8 @@ struct PlainPow : SlowPlainOp {
   template <class T>
   static T apply(T base, T exponent) {
     if constexpr (std::floating_point<T>) {
-      return std::pow(base, exponent);
+      // Even of a signaling NaN, for which std::pow gives NaN.
+      return exponent == 0 || base == 1 ? T{1} : std::pow(base, exponent);
     } else {
       if (exponent < 0) {  // the reciprocal, truncated
         if (base == 1) return 1;
@@ -201,6 +203,37 @@ struct PlainXor : QuickPlainOp {
     return static_cast<T>(a ^ b);
   }
 };
+/// By at least the width, or by less than 0, which is large as an unsigned number, all bits go.
+template <class T>
+bool shifts_all_out(T by) {
+  return static_cast<std::make_unsigned_t<T>>(by) >= 8 * sizeof(T);
+}
+struct PlainShiftLeft : QuickPlainOp {
+  template <class T>
+  static T apply(T x, T by) {
+    return shifts_all_out(by) ? T{0} : static_cast<T>(wrapping(x) << by);
+  }
+};
+struct PlainShiftRight : QuickPlainOp {
+  template <class T>
+  static T apply(T x, T by) {
+    return shifts_all_out(by) ? T{0}
+                              : static_cast<T>(static_cast<std::make_unsigned_t<T>>(x) >> by);
+  }
+};
+struct PlainShiftRightArithmetic : QuickPlainOp {
+  template <class T>
+  static T apply(T x, T by) {
+    const auto bits = static_cast<std::make_signed_t<T>>(x);
+    return static_cast<T>(bits >> (shifts_all_out(by) ? T{8 * sizeof(T) - 1} : by));
+  }
+};
+struct PlainPopulationCount : QuickPlainOp {
+  template <class T>
+  static T apply(T x) {
+    return static_cast<T>(std::popcount(static_cast<std::make_unsigned_t<T>>(x)));
+  }
+};
 struct PlainSelect : QuickPlainOp {
   template <class T>
   static T apply(bool condition, T yes, T no) {
@@ -208,9 +241,23 @@ struct PlainSelect : QuickPlainOp {
   }
 };
 
+/// The number of which x is the error function; infinite at 1 and -1, NaN beyond.
+/// (kernels/erf_inv.cc)
+double erf_inv(double x);
+
+/// Of f32 computed as f64, and rounded once.
 template <double (*kFunction)(double)>
 struct PlainLibrary : SlowPlainOp {
-  static double apply(double x) { return kFunction(x); }
+  template <class T>
+  static T apply(T x) {
+    return static_cast<T>(kFunction(x));
+  }
+};
+struct PlainAtan2 : SlowPlainOp {
+  template <class T>
+  static T apply(T y, T x) {
+    return static_cast<T>(std::atan2(static_cast<double>(y), static_cast<double>(x)));
+  }
 };
 struct PlainLogistic : SlowPlainOp {
   static double apply(double x) {

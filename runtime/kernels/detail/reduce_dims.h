@@ -13,12 +13,21 @@ namespace shardwise {
 void reduce_dims(Reduction reduction, const ConstShardView& in, const Dims& dims,
                  const ShardView& out);
 
-/// The index (global, as i32) of the first largest element along `dim`, which `out` does not have.
-/// NaN counts as largest. Requires a dim that is not empty.
-void argmax(const ConstShardView& in, std::size_t dim, const ShardView& out);
+/// The product; of nothing: one. Requires numbers.
+void reduce_product(const ConstShardView& in, const Dims& dims, const ShardView& out);
 
-/// Sums of the elements up to and with each, along `dim`, from the first of the box on. Both of one
-/// dtype and box. Halves and boolean as in reduce_dims.
-void cumsum(const ConstShardView& in, std::size_t dim, const ShardView& out);
+/// The index (global, as i32) of the first largest or least element along `dim`, which `out` does
+/// not have. NaN counts as both. Requires a dim that is not empty.
+void argmax(const ConstShardView& in, std::size_t dim, const ShardView& out);
+void argmin(const ConstShardView& in, std::size_t dim, const ShardView& out);
+
+/// What elements are combined to, and from which end of the dim.
+enum class Cumulation { sum, product, max, min, logsumexp };
+enum class CumulationOrder { forward, reverse };
+
+/// Along `dim` the combination of the elements of the box up to and with each. Both of one dtype
+/// and box; halves as in reduce_dims. Requires numbers, for logsumexp of a floating type.
+void cumulate(Cumulation how, CumulationOrder order, const ConstShardView& in, std::size_t dim,
+              const ShardView& out);
 
 }  // namespace shardwise

@@ -78,8 +78,8 @@ template <class F, class T>
 constexpr TileFunction kPlainBinary = &PlainTile<F, T, T, T>::tile;
 template <class F, class T>
 constexpr TileFunction kPlainCompare = &PlainTile<F, StoredBool, T, T>::tile;
-template <double (*kFunction)(double)>
-constexpr TileFunction kPlainLibrary = kPlainUnary<PlainLibrary<kFunction>, double>;
+template <double (*kFunction)(double), class T = double>
+constexpr TileFunction kPlainLibrary = kPlainUnary<PlainLibrary<kFunction>, T>;
 
 /// For every dtype.
 template <class T>
@@ -120,6 +120,44 @@ TileFunction find_logical(Op op) {
       return kPlainBinary<PlainOr, T>;
     case Op::logical_xor:
       return kPlainBinary<PlainXor, T>;
+    default:
+      return nullptr;
+  }
+}
+
+/// For integers.
+template <class T>
+TileFunction find_bits(Op op) {
+  switch (op) {
+    case Op::population_count:
+      return kPlainUnary<PlainPopulationCount, T>;
+    case Op::shift_left:
+      return kPlainBinary<PlainShiftLeft, T>;
+    case Op::shift_right_logical:
+      return kPlainBinary<PlainShiftRight, T>;
+    case Op::shift_right_arithmetic:
+      return kPlainBinary<PlainShiftRightArithmetic, T>;
+    default:
+      return nullptr;
+  }
+}
+
+/// For f32, of functions that are not done by vectors, and f64.
+template <class T>
+TileFunction find_library(Op op) {
+  switch (op) {
+    case Op::exp2:
+      return kPlainLibrary<&std::exp2, T>;
+    case Op::expm1:
+      return kPlainLibrary<&std::expm1, T>;
+    case Op::log1p:
+      return kPlainLibrary<&std::log1p, T>;
+    case Op::erf_inv:
+      return kPlainLibrary<&erf_inv, T>;
+    case Op::cbrt:
+      return kPlainLibrary<&std::cbrt, T>;
+    case Op::atan2:
+      return kPlainBinary<PlainAtan2, T>;
     default:
       return nullptr;
   }
@@ -194,7 +232,8 @@ TileFunction first_function(std::initializer_list<TileFunction> functions) {
 
 template <class T>
 TileFunction find_for_integer(Op op) {
-  return first_function({find_arithmetic<T>(op), find_comparison<T>(op), find_logical<T>(op)});
+  return first_function(
+      {find_arithmetic<T>(op), find_comparison<T>(op), find_logical<T>(op), find_bits<T>(op)});
 }
 
 template <std::size_t kBytes>
@@ -213,12 +252,12 @@ DType compute_dtype(DType dtype) { return is_half(dtype) ? DType::f32 : dtype; }
 TileFunction tile_function(Op op, DType dtype) {
   switch (dtype) {
     case DType::f64:
-      return first_function(
-          {find_f64(op), find_arithmetic<double>(op), find_comparison<double>(op)});
+      return first_function({find_f64(op), find_library<double>(op), find_arithmetic<double>(op),
+                             find_comparison<double>(op)});
     case DType::f32:
       if (op == Op::rem) return kPlainBinary<PlainRem, float>;
       if (op == Op::pow) return kPlainBinary<PlainPow, float>;
-      return f32_function(op);
+      return first_function({find_library<float>(op), f32_function(op)});
     case DType::i64:
       return find_for_integer<std::int64_t>(op);
     case DType::i32:

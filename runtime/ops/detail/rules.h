@@ -18,6 +18,7 @@ std::vector<OpRow> leaf_rows();
 std::vector<OpRow> elementwise_rows();
 std::vector<OpRow> layout_rows();
 std::vector<OpRow> reduce_rows();
+std::vector<OpRow> cumulative_rows();
 std::vector<OpRow> dot_rows();
 std::vector<OpRow> convolution_rows();
 std::vector<OpRow> window_rows();

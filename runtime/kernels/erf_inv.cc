@@ -1,0 +1,65 @@
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <numbers>
+
+#include "shardwise/runtime/kernels/detail/plain_ops.h"
+
+namespace shardwise::detail {
+namespace {
+
+using Coefficients = std::array<double, 8>;  // of the power 0 first
+
+// Quotients of two polynomials for the normal distribution's quantile: in the middle, in the tails,
+// and far out. (Source: Wichura, "Algorithm AS 241", Applied Statistics 37, 1988, PPND16.)
+constexpr Coefficients kMiddle[] = {
+    {3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3,
+     1.3731693765509461125e4, 4.5921953931549871457e4, 6.7265770927008700853e4,
+     3.3430575583588128105e4, 2.5090809287301226727e3},
+    {1.0, 4.2313330701600911252e1, 6.8718700749205790830e2, 5.3941960214247511077e3,
+     2.1213794301586595867e4, 3.9307895800092710610e4, 2.8729085735721942674e4,
+     5.2264952788528545610e3}};
+constexpr Coefficients kTail[] = {
+    {1.42343711074968357734e0, 4.63033784615654529590e0, 5.76949722146069140550e0,
+     3.64784832476320460504e0, 1.27045825245236838258e0, 2.41780725177450611770e-1,
+     2.27238449892691845833e-2, 7.74545014278341407640e-4},
+    {1.0, 2.05319162663775882187e0, 1.67638483018380384940e0, 6.89767334985100004550e-1,
+     1.48103976427480074590e-1, 1.51986665636164571966e-2, 5.47593808499534494600e-4,
+     1.05075007164441684324e-9}};
+constexpr Coefficients kFar[] = {
+    {6.65790464350110377720e0, 5.46378491116411436990e0, 1.78482653991729133580e0,
+     2.96560571828504891230e-1, 2.65321895265761230930e-2, 1.24266094738807843860e-3,
+     2.71155556874348757815e-5, 2.01033439929228813265e-7},
+    {1.0, 5.99832206555887937690e-1, 1.36929880922735805310e-1, 1.48753612908506148525e-2,
+     7.86869131145613259100e-4, 1.84631831751005468180e-5, 1.42151175831644588870e-7,
+     2.04426310338993978564e-15}};
+
+double polynomial(const Coefficients& c, double x) {
+  double value = c.back();
+  for (std::size_t i = c.size() - 1; i-- > 0;) value = value * x + c[i];
+  return value;
+}
+
+double quotient(const Coefficients (&of)[2], double x) {
+  return polynomial(of[0], x) / polynomial(of[1], x);
+}
+
+}  // namespace
+
+double erf_inv(double x) {
+  const double size = std::abs(x);
+  if (!(size < 1)) {
+    return size == 1 ? x * std::numeric_limits<double>::infinity()
+                     : std::numeric_limits<double>::quiet_NaN();
+  }
+  // The quantile of (1 + x) / 2, over the root of two.
+  constexpr double kScale = 1 / std::numbers::sqrt2;
+  const double q = x / 2;
+  if (std::abs(q) <= 0.425) return q * (quotient(kMiddle, 0.180625 - q * q) * kScale);
+  const double r = std::sqrt(-std::log((1 - size) / 2));
+  const double quantile = r <= 5 ? quotient(kTail, r - 1.6) : quotient(kFar, r - 5);
+  return std::copysign(quantile * kScale, x);
+}
+
+}  // namespace shardwise::detail

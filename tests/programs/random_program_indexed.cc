@@ -1,0 +1,75 @@
+#include <vector>
+
+#include "random_program.h"
+
+// Ops by index.
+
+namespace shardwise {
+
+void RandomProgram::add_indexed() {
+  Value value = number();
+  const Value all = any(), other = number();
+  const Shape shape = value.ref.type().shape;
+  const NodeRef& y = other.ref;
+  if (shape.empty() || num_elements(shape) > 500 || num_elements(y.type().shape) > 100) return;
+  const std::int64_t dim = dim_of(shape), extent = shape[as_size(dim)];
+  if (extent == 0 || shape.size() + y.type().shape.size() > 6) return;
+  const auto scattered = [&](double updates) {
+    Value one{full_like(value.ref, 1), 1};
+    fit_product(value, one, updates);
+    return value.bound * updates;
+  };
+  const bool sums = !(has_special_values_ && is_floating_type(value.ref.type().dtype));
+  switch (below(8)) {
+    case 0:
+      return keep(take(value.ref, ids_like(y, extent), dim), value.bound);
+    case 1: {
+      if (!sums) return;
+      const NodeRef ids = ids_like(y, extent);
+      const double bound = scattered(static_cast<double>(num_elements(y.type().shape)) + 1);
+      return keep(scatter_add(ids, take(value.ref, ids, dim), dim, extent + below(3)), bound);
+    }
+    case 2:
+      return keep(take_along(value.ref, ids_like(value.ref, extent), dim), value.bound);
+    case 3: {
+      if (!sums) return;
+      const double bound = scattered(static_cast<double>(extent));
+      return keep(scatter_add_along(ids_like(value.ref, extent), value.ref, dim, extent + below(3)),
+                  bound);
+    }
+    case 4:
+      return keep(argsort(value.ref, dim, below(2) == 0), static_cast<double>(extent));
+    case 5:
+      return keep(sort(value.ref, dim, below(2) == 0).values, value.bound);
+    case 6: {
+      // Booleans too.
+      const Shape& mine = all.ref.type().shape;
+      if (mine.empty() || mine[0] == 0) return;
+      return keep(take(all.ref, ids_like(y, mine[0]), 0), all.bound);
+    }
+    default:
+      return add_dynamic();
+  }
+}
+
+void RandomProgram::add_dynamic() {
+  const Value value = any();
+  const NodeRef& x = value.ref;
+  const Shape shape = x.type().shape;
+  if (num_elements(shape) > 500) return;
+  std::vector<NodeRef> starts;
+  Shape part;
+  for (const std::int64_t whole : shape) {
+    const NodeRef start = reduce_sum(ids_like(x, 5), all_dims(shape.size()));
+    starts.push_back(below(2) == 0 ? start : start - 7.0);
+    part.push_back(below(3) == 0 ? whole : below(whole + 1));
+  }
+  const NodeRef cut = dynamic_slice(x, starts, part);
+  if (below(2) == 0) return keep(cut, value.bound);
+  if (x.type().dtype == DType::boolean) {
+    return keep(dynamic_update_slice(x, logical_not(cut), starts), 1);
+  }
+  keep(dynamic_update_slice(x, cut + 1.0, starts), value.bound + 1);
+}
+
+}  // namespace shardwise
