@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "shardwise/shard/host/random.h"
+
 namespace shardwise {
 namespace {
 
@@ -36,6 +38,7 @@ std::string list(std::string_view name, const Dims& dims) {
 
 std::string shown(const NoAttributes&) { return {}; }
 std::string shown(const NumberAttributes& a) { return ' ' + a.number.to_string(); }
+std::string shown(const LiteralAttributes& a) { return fmt::format(" {:016x}", a.hash()); }
 std::string shown(const DimAttributes& a) { return list("dims", {a.dim}); }
 std::string shown(const DimsAttributes& a) { return list("dims", a.dims); }
 std::string shown(const SliceAttributes& a) {
@@ -45,7 +48,10 @@ std::string shown(const PadAttributes& a) {
   const std::string dims = list("begin", a.low) + list("end", a.high) + list("stride", a.stride);
   return a.number == Scalar() ? dims : dims + ' ' + a.number.to_string();
 }
-std::string shown(const DotAttributes& a) { return fmt::format(" \"{}\"", a.equation.to_string()); }
+std::string shown(const DotAttributes& a) {
+  const std::string result = a.result ? fmt::format(" in {}", name(*a.result)) : "";
+  return fmt::format(" \"{}\"{}", a.equation.to_string(), result);
+}
 std::string shown(const ConvolutionAttributes& a) {
   std::string text = list("lhs", a.lhs) + list("rhs", a.rhs) + list("out", a.out) +
                      list("stride", a.stride) + list("low", a.low) + list("high", a.high) +
@@ -59,6 +65,13 @@ std::string shown(const WindowAttributes& a) {
          list("high", a.high) + list("dilation", a.dilation);
 }
 std::string shown(const ScatterAttributes& a) { return list("dims", {a.dim, a.extent}); }
+std::string shown(const ScatterIntoAttributes& a) {
+  static constexpr std::string_view kCombinations[] = {"set", "add", "mul", "min", "max"};
+  static constexpr std::string_view kModes[] = {"", " clip", " drop"};
+  return fmt::format("{} {}{}", list("dims", {a.dim}),
+                     kCombinations[static_cast<std::size_t>(a.combination)],
+                     kModes[static_cast<std::size_t>(a.mode)]);
+}
 std::string shown(const ShapeAttributes& a) { return list("end", a.shape); }
 std::string shown(const SortAttributes& a) {
   return list("dims", {a.dim}) + (a.descending ? " descending" : "");
@@ -74,6 +87,17 @@ std::string shown(const ReduceAttributes& a) {
 }
 
 }  // namespace
+
+LiteralAttributes::LiteralAttributes(std::span<const std::byte> bytes)
+    : bytes_(std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end())) {
+  Mixer mixer;
+  mixer.add(std::string_view(reinterpret_cast<const char*>(bytes_->data()), bytes_->size()));
+  hash_ = mixer.state();
+}
+
+bool LiteralAttributes::operator==(const LiteralAttributes& other) const {
+  return bytes_ == other.bytes_ || (hash_ == other.hash_ && *bytes_ == *other.bytes_);
+}
 
 double Scalar::as_double() const {
   double value = 0;

@@ -4,7 +4,9 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -90,6 +92,22 @@ struct NumberAttributes {
   bool operator==(const NumberAttributes&) const = default;
 };
 
+/// literal: the elements, row-major. Two are equal if their bits are. Copies share the bytes.
+class LiteralAttributes {
+ public:
+  LiteralAttributes() : LiteralAttributes(std::span<const std::byte>()) {}
+  explicit LiteralAttributes(std::span<const std::byte> bytes);
+
+  std::span<const std::byte> bytes() const { return *bytes_; }
+  std::uint64_t hash() const { return hash_; }  ///< of the bytes
+
+  bool operator==(const LiteralAttributes& other) const;
+
+ private:
+  std::shared_ptr<const std::vector<std::byte>> bytes_;
+  std::uint64_t hash_;
+};
+
 /// iota, concatenate, argmax, argmin, take, take_along: along one dim.
 struct DimAttributes {
   std::int64_t dim;
@@ -119,9 +137,10 @@ struct PadAttributes {
   bool operator==(const PadAttributes&) const = default;
 };
 
-/// dot_general
+/// dot_general: of the operands' dtype if no other one is named for the result.
 struct DotAttributes {
   Equation equation;
+  std::optional<DType> result = {};
 
   bool operator==(const DotAttributes&) const = default;
 };
@@ -152,6 +171,22 @@ struct ScatterAttributes {
   std::int64_t dim, extent;
 
   bool operator==(const ScatterAttributes&) const = default;
+};
+
+/// What an update does to an element, one after the other.
+enum class Combination : std::uint8_t { set, add, mul, min, max };
+
+/// What is done with an id outside [0, extent): an error when run; the nearest that is inside; its
+/// update is left out.
+enum class OutOfRange : std::uint8_t { error, clip, drop };
+
+/// scatter: along one dim.
+struct ScatterIntoAttributes {
+  std::int64_t dim;
+  Combination combination = Combination::set;
+  OutOfRange mode = OutOfRange::error;
+
+  bool operator==(const ScatterIntoAttributes&) const = default;
 };
 
 /// dynamic_slice: the result's shape.
@@ -197,10 +232,10 @@ struct ReduceAttributes {
 };
 
 using Attributes =
-    std::variant<NoAttributes, NumberAttributes, DimAttributes, DimsAttributes, SliceAttributes,
-                 PadAttributes, DotAttributes, ConvolutionAttributes, WindowAttributes,
-                 ScatterAttributes, ShapeAttributes, SortAttributes, CumulativeAttributes,
-                 ManualAttributes, ReduceAttributes>;
+    std::variant<NoAttributes, NumberAttributes, LiteralAttributes, DimAttributes, DimsAttributes,
+                 SliceAttributes, PadAttributes, DotAttributes, ConvolutionAttributes,
+                 WindowAttributes, ScatterAttributes, ScatterIntoAttributes, ShapeAttributes,
+                 SortAttributes, CumulativeAttributes, ManualAttributes, ReduceAttributes>;
 
 /// As a dump shows them, with a space before each: ` dims=[0, 1]`; empty if there are none.
 std::string to_string(const Attributes& attributes);

@@ -29,6 +29,7 @@ void add(Mixer& mixer, const PartitionSpec& spec) {
 
 void add(Mixer&, const NoAttributes&) {}
 void add(Mixer& mixer, const NumberAttributes& a) { add(mixer, a.number); }
+void add(Mixer& mixer, const LiteralAttributes& a) { mixer.add(a.hash()); }
 void add(Mixer& mixer, const DimAttributes& a) { add(mixer, a.dim); }
 void add(Mixer& mixer, const DimsAttributes& a) { add_dims(mixer, a.dims); }
 void add(Mixer& mixer, const SliceAttributes& a) {
@@ -42,6 +43,7 @@ void add(Mixer& mixer, const DotAttributes& a) {
   for (const std::string* letters : {&a.equation.lhs, &a.equation.rhs, &a.equation.result}) {
     mixer.add(*letters);
   }
+  if (a.result) mixer.add(static_cast<std::uint64_t>(*a.result));
 }
 void add(Mixer& mixer, const ConvolutionAttributes& a) {
   for (const Dims* dims :
@@ -59,6 +61,11 @@ void add(Mixer& mixer, const WindowAttributes& a) {
 void add(Mixer& mixer, const ScatterAttributes& a) {
   add(mixer, a.dim);
   add(mixer, a.extent);
+}
+void add(Mixer& mixer, const ScatterIntoAttributes& a) {
+  add(mixer, a.dim);
+  mixer.add(static_cast<std::uint64_t>(a.combination));
+  mixer.add(static_cast<std::uint64_t>(a.mode));
 }
 void add(Mixer& mixer, const ShapeAttributes& a) { add_dims(mixer, a.shape); }
 void add(Mixer& mixer, const SortAttributes& a) {

@@ -13,6 +13,7 @@ namespace {
 constexpr std::array<std::string_view, kOps> kOpNames = {
     "input",
     "constant",
+    "literal",
     "iota",
     "neg",
     "abs",
@@ -89,6 +90,7 @@ constexpr std::array<std::string_view, kOps> kOpNames = {
     "select_and_scatter_add",
     "take",
     "scatter_add",
+    "scatter",
     "take_along",
     "scatter_add_along",
     "dynamic_slice",

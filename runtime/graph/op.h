@@ -18,6 +18,7 @@ enum class Op : std::uint8_t {
   // Leaves.
   input,     ///< bound from outside
   constant,  ///< one number everywhere; of any shape
+  literal,   ///< elements that the graph holds, of any dtype
   iota,      ///< the index along a dim
 
   // Of one operand, element by element.
@@ -110,6 +111,7 @@ enum class Op : std::uint8_t {
   // By index. Index operands are i32 or i64; an index outside [0, extent) is an error when run.
   take,                  ///< (x, ids): along a dim, which becomes the dims of ids
   scatter_add,           ///< (ids, updates): the sum of updates by id, along a dim of an extent
+  scatter,               ///< (x, ids, updates): x, with updates set, added, .. by id along a dim
   take_along,            ///< (x, ids) of one rank: x at ids along a dim
   scatter_add_along,     ///< (ids, updates) of one shape: likewise
   dynamic_slice,         ///< (x, start of each dim..): of a shape; starts are clamped

@@ -111,6 +111,21 @@ void run_lines(const ContractionPlan& plan, const T* lhs_data, const T* rhs_data
   });
 }
 
+/// A shard in another dtype.
+class ConvertedShard {
+ public:
+  ConvertedShard(const ConstShardView& from, DType to)
+      : memory_(num_bytes(from.box.shape(), size_bytes(to))), view_{memory_.data(), to, from.box} {
+    convert(from.dtype, from.data, to, memory_.data(), as_size(from.box.num_elements()));
+  }
+
+  const ConstShardView& view() const { return view_; }
+
+ private:
+  detail::Scratch memory_;
+  ConstShardView view_;
+};
+
 template <class T>
 void run_floating(const std::vector<ContractionLoop>& loops, const ConstShardView& lhs,
                   const ConstShardView& rhs, const ShardView& out) {
@@ -136,7 +151,7 @@ void run_floating(const std::vector<ContractionLoop>& loops, const ConstShardVie
 
 void einsum(const Equation& equation, const ConstShardView& lhs, const ConstShardView& rhs,
             const ShardView& out) {
-  assert(lhs.dtype == out.dtype && rhs.dtype == out.dtype);
+  assert(lhs.dtype == rhs.dtype);
   if (out.dtype == DType::boolean) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("product {}: the dtype is bool; needed is one of numbers",
@@ -144,6 +159,10 @@ void einsum(const Equation& equation, const ConstShardView& lhs, const ConstShar
   }
   if (out.box.empty()) return;
   if (lhs.box.empty() || rhs.box.empty()) return fill(0, out);
+  if (lhs.dtype != out.dtype) {
+    const ConvertedShard x(lhs, out.dtype), y(rhs, out.dtype);
+    return einsum(equation, x.view(), y.view(), out);
+  }
   if (detail::is_half(out.dtype)) {
     const detail::Widened x(lhs), y(rhs);
     const detail::Unrounded z(out);

@@ -11,6 +11,7 @@
 #include "shardwise/runtime/kernels/detail/element_type.h"
 #include "shardwise/runtime/kernels/detail/loops.h"
 #include "shardwise/runtime/kernels/detail/scratch.h"
+#include "shardwise/runtime/program/detail/extremes.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -21,12 +22,13 @@ using TableLoops = detail::Loops<2>;  // of the table that ids point into, and o
 /// Ids, checked as they are read.
 class Ids {
  public:
-  Ids(const ConstShardView& view, std::int64_t extent, std::string_view operation)
-      : view_(view), extent_(extent), operation_(operation) {
+  Ids(const ConstShardView& view, std::int64_t extent, std::string_view operation,
+      OutOfRange mode = OutOfRange::error)
+      : view_(view), extent_(extent), operation_(operation), mode_(mode) {
     assert(view.dtype == DType::i32 || view.dtype == DType::i64);
   }
 
-  /// The id that is `element` in the shard's memory.
+  /// The id that is `element` in the shard's memory; -1 if it is left out.
   std::int64_t operator[](std::int64_t element) const {
     std::int64_t id = 0;
     if (view_.dtype == DType::i64) {
@@ -34,8 +36,9 @@ class Ids {
     } else {
       id = reinterpret_cast<const std::int32_t*>(view_.data)[element];
     }
-    if (id < 0 || id >= extent_) fail(id, element);
-    return id;
+    if (id >= 0 && id < extent_) return id;
+    if (mode_ == OutOfRange::error) fail(id, element);
+    return mode_ == OutOfRange::drop ? -1 : std::clamp<std::int64_t>(id, 0, extent_ - 1);
   }
 
  private:
@@ -52,6 +55,7 @@ class Ids {
   const ConstShardView& view_;
   std::int64_t extent_;
   std::string_view operation_;
+  OutOfRange mode_;
 };
 
 /// Offsets of an id's part of the table and of its place among the rows, in elements.
@@ -223,6 +227,57 @@ void scatter_add(const ConstShardView& ids, const ConstShardView& updates, std::
       for (std::int64_t i = 0; i < run; ++i) sums[i] = sum(sums[i], terms[i]);
     });
   });
+}
+
+void scatter(const ScatterIntoAttributes& a, std::int64_t extent, const ConstShardView& x,
+             const ConstShardView& ids, const ConstShardView& updates, const ShardView& out) {
+  assert(x.dtype == out.dtype && updates.dtype == out.dtype && x.box == out.box);
+  if (out.box.empty()) return;
+  if (detail::is_half(out.dtype)) {
+    const detail::Widened wide_x(x), wide_updates(updates);
+    const detail::Unrounded result(out);
+    scatter(a, extent, wide_x.view(), ids, wide_updates.view(), result.view());
+    return result.round();
+  }
+  if (out.data != x.data) {
+    std::memcpy(out.data, x.data, num_bytes(out.box.shape(), size_bytes(out.dtype)));
+  }
+  if (updates.box.empty()) return;
+  const TableWalk walk(out.box, ids, as_size(a.dim), updates.box,
+                       Ids(ids, extent, "scatter", a.mode));
+  const auto update_all = [&](auto zero, auto combine) {
+    using T = decltype(zero);
+    walk.for_each([&](std::int64_t to, std::int64_t from) {
+      if (to == kElsewhere) return;
+      T* const elements = reinterpret_cast<T*>(out.data) + to;
+      const T* const terms = reinterpret_cast<const T*>(updates.data) + from;
+      for (std::int64_t i = 0; i < walk.run_elements(); ++i) {
+        elements[i] = combine(elements[i], terms[i]);
+      }
+    });
+  };
+  switch (a.combination) {
+    case Combination::set:
+      return detail::with_unsigned_type(size_bytes(out.dtype), [&](auto zero) {
+        update_all(zero, [](auto, auto update) { return update; });
+      });
+    case Combination::add:
+      return detail::with_arithmetic_type(out.dtype, [&](auto zero) {
+        update_all(zero, [](auto p, auto q) { return detail::add(p, q); });
+      });
+    case Combination::mul:
+      return detail::with_arithmetic_type(out.dtype, [&](auto zero) {
+        update_all(zero, [](auto p, auto q) { return detail::multiply(p, q); });
+      });
+    case Combination::min:
+      return detail::with_ordered_type(out.dtype, [&](auto zero) {
+        update_all(zero, [](auto p, auto q) { return detail::smaller(p, q); });
+      });
+    case Combination::max:
+      return detail::with_ordered_type(out.dtype, [&](auto zero) {
+        update_all(zero, [](auto p, auto q) { return detail::larger(p, q); });
+      });
+  }
 }
 
 void take_along(const ConstShardView& x, const ConstShardView& ids, std::size_t dim,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -102,6 +103,11 @@ template <TensorLike T>
 T full_like(const T& x, Scalar number) {
   return constant(x, x.type(), number);
 }
+/// Elements that are part of the graph, row-major and native endian: of any dtype, every bit kept.
+template <TensorLike T>
+T literal(const T& context, const TensorType& type, std::span<const std::byte> elements) {
+  return append(context, Op::literal, std::span<const T>(), LiteralAttributes(elements), type);
+}
 template <TensorLike T>
 T iota(const T& context, const TensorType& type, std::int64_t dim) {
   return append(context, Op::iota, std::span<const T>(), DimAttributes{dim}, type);
@@ -127,6 +133,72 @@ T broadcast_to(const T& x, const Shape& shape) {
   for (std::size_t i = 0; i < rank; ++i)
     dims.push_back(static_cast<std::int64_t>(wider - rank + i));
   return broadcast(x, shape, dims);
+}
+
+/// Dim i of the result is dim dims[i] of x.
+template <TensorLike T>
+T transpose(const T& x, const Dims& dims) {
+  return append_to(x, Op::transpose, {x}, DimsAttributes{dims});
+}
+/// The dims in the opposite order, as numpy's: of a matrix the two.
+template <TensorLike T>
+T transpose(const T& x) {
+  Dims dims = all_dims(x.type().shape.size());
+  std::reverse(dims.begin(), dims.end());
+  return transpose(x, dims);
+}
+/// Two dims change places, as torch's. They may be counted from the end: -1 is the last.
+template <TensorLike T>
+T transpose(const T& x, std::int64_t one, std::int64_t other) {
+  const Dims pair = dims_of(x, {one, other});
+  Dims dims = all_dims(x.type().shape.size());
+  for (const std::int64_t dim : pair) {
+    if (dim < 0 || as_size(dim) >= dims.size()) {
+      refuse_all("transpose", {x},
+                 "found dims " + to_string(pair) + ", needed two of the tensor's");
+    }
+  }
+  std::swap(dims[as_size(pair[0])], dims[as_size(pair[1])]);
+  return transpose(x, dims);
+}
+/// One extent may be -1: what the others leave.
+template <TensorLike T>
+T reshape(const T& x, const Shape& shape) {
+  const Shape whole = complete_shape(shape, x.type().shape);
+  return x.type().shape == whole
+             ? x
+             : append_to(x, Op::reshape, {x}, NoAttributes{}, {x.type().dtype, whole});
+}
+template <TensorLike T>
+T slice(const T& x, const Dims& begin, const Dims& end, const Dims& stride) {
+  return append_to(x, Op::slice, {x}, SliceAttributes{begin, end, stride});
+}
+template <TensorLike T>
+T slice(const T& x, const Dims& begin, const Dims& end) {
+  return slice(x, begin, end, Dims::filled(begin.size(), 1));
+}
+/// `stride` - 1 elements come between those of x.
+template <TensorLike T>
+T pad(const T& x, const Dims& low, const Dims& high, const Dims& stride, Scalar number) {
+  return append_to(x, Op::pad, {x}, PadAttributes{low, high, stride, number});
+}
+template <TensorLike T>
+T pad(const T& x, const Dims& low, const Dims& high, Scalar number = 0) {
+  return pad(x, low, high, Dims::filled(low.size(), 1), number);
+}
+/// Requires a part.
+template <TensorLike T>
+T concatenate(const std::vector<T>& parts, std::int64_t dim) {
+  return append(parts.front(), Op::concatenate, std::span<const T>(parts),
+                DimAttributes{dim_of(parts.front(), dim)});
+}
+template <TensorLike T>
+T concatenate(std::initializer_list<T> parts, std::int64_t dim) {
+  return concatenate(std::vector<T>(parts), dim);
+}
+template <TensorLike T>
+T reverse(const T& x, const Dims& dims) {
+  return append_to(x, Op::reverse, {x}, DimsAttributes{dims});
 }
 
 /// Two tensors, or a tensor and a number, which is then of the shape and dtype of the tensor.

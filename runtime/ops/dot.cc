@@ -30,13 +30,26 @@ std::map<char, std::int64_t> extents_of(const Equation& equation,
   return extents;
 }
 
+/// Of the same kind, and wider if it is another one.
+void need_result(DType operands, DType result) {
+  const auto is_signed = [](DType dtype) { return dtype >= DType::i64 && dtype <= DType::i8; };
+  if (result == operands ||
+      (is_floating(result) == is_floating(operands) && is_signed(result) == is_signed(operands) &&
+       is_computed(result) && size_bytes(result) > size_bytes(operands))) {
+    return;
+  }
+  refuse(fmt::format("found {} for a product of {}, needed a wider dtype of the same kind",
+                     name(result), name(operands)));
+}
+
 TensorType dot_type(const TypeCall& call) {
   need_operands(call, 2);
   need_same_dtype(call);
   need_numbers(call.operands[0].dtype);
   const Equation& equation = call.get<DotAttributes>().equation;
   const auto extents = extents_of(equation, call.operands);
-  TensorType type{call.operands[0].dtype, {}};
+  TensorType type{call.get<DotAttributes>().result.value_or(call.operands[0].dtype), {}};
+  need_result(call.operands[0].dtype, type.dtype);
   for (const char letter : equation.result) type.shape.push_back(extents.at(letter));
   return type;
 }
@@ -62,20 +75,25 @@ FactorRule dot_rule(const Node& node, std::span<const TensorType> operands) {
 /// has come from the cotangent; so every letter of it is in the cotangent or in the other operand.
 NodeRef dot_gradient_of(const NodeRef& cotangent, const std::string& result, const NodeRef& other,
                         const std::string& others, const std::string& mine) {
-  return einsum(Equation{result, others, mine}, cotangent, other);
+  const NodeRef wide = convert(other, cotangent.type().dtype);
+  return einsum(Equation{result, others, mine}, cotangent, wide);
 }
 
+/// In the result's dtype, if that is a wider one.
 Gradients dot_gradient(const GradientCall& call) {
   const Equation& equation = call.get<DotAttributes>().equation;
+  const DType dtype = call.operands[0].type().dtype;
   Gradients gradients(2);
   if (call.wanted[0]) {
-    gradients[0] = dot_gradient_of(call.cotangent, equation.result, call.operands[1], equation.rhs,
-                                   equation.lhs);
+    gradients[0] = convert(dot_gradient_of(call.cotangent, equation.result, call.operands[1],
+                                           equation.rhs, equation.lhs),
+                           dtype);
   }
   if (call.wanted[1]) {
     // The operands in their order: x'dy, as a weight's gradient is written.
-    gradients[1] = einsum(Equation{equation.lhs, equation.result, equation.rhs}, call.operands[0],
-                          call.cotangent);
+    const NodeRef wide = convert(call.operands[0], call.cotangent.type().dtype);
+    gradients[1] = convert(
+        einsum(Equation{equation.lhs, equation.result, equation.rhs}, wide, call.cotangent), dtype);
   }
   return gradients;
 }

@@ -36,72 +36,6 @@ T where(const T& condition, const A& a, const B& b) {
   }
 }
 
-/// Dim i of the result is dim dims[i] of x.
-template <TensorLike T>
-T transpose(const T& x, const Dims& dims) {
-  return append_to(x, Op::transpose, {x}, DimsAttributes{dims});
-}
-/// The dims in the opposite order, as numpy's: of a matrix the two.
-template <TensorLike T>
-T transpose(const T& x) {
-  Dims dims = all_dims(x.type().shape.size());
-  std::reverse(dims.begin(), dims.end());
-  return transpose(x, dims);
-}
-/// Two dims change places, as torch's. They may be counted from the end: -1 is the last.
-template <TensorLike T>
-T transpose(const T& x, std::int64_t one, std::int64_t other) {
-  const Dims pair = dims_of(x, {one, other});
-  Dims dims = all_dims(x.type().shape.size());
-  for (const std::int64_t dim : pair) {
-    if (dim < 0 || as_size(dim) >= dims.size()) {
-      refuse_all("transpose", {x},
-                 "found dims " + to_string(pair) + ", needed two of the tensor's");
-    }
-  }
-  std::swap(dims[as_size(pair[0])], dims[as_size(pair[1])]);
-  return transpose(x, dims);
-}
-/// One extent may be -1: what the others leave.
-template <TensorLike T>
-T reshape(const T& x, const Shape& shape) {
-  const Shape whole = complete_shape(shape, x.type().shape);
-  return x.type().shape == whole
-             ? x
-             : append_to(x, Op::reshape, {x}, NoAttributes{}, {x.type().dtype, whole});
-}
-template <TensorLike T>
-T slice(const T& x, const Dims& begin, const Dims& end, const Dims& stride) {
-  return append_to(x, Op::slice, {x}, SliceAttributes{begin, end, stride});
-}
-template <TensorLike T>
-T slice(const T& x, const Dims& begin, const Dims& end) {
-  return slice(x, begin, end, Dims::filled(begin.size(), 1));
-}
-/// `stride` - 1 elements come between those of x.
-template <TensorLike T>
-T pad(const T& x, const Dims& low, const Dims& high, const Dims& stride, Scalar number) {
-  return append_to(x, Op::pad, {x}, PadAttributes{low, high, stride, number});
-}
-template <TensorLike T>
-T pad(const T& x, const Dims& low, const Dims& high, Scalar number = 0) {
-  return pad(x, low, high, Dims::filled(low.size(), 1), number);
-}
-/// Requires a part.
-template <TensorLike T>
-T concatenate(const std::vector<T>& parts, std::int64_t dim) {
-  return append(parts.front(), Op::concatenate, std::span<const T>(parts),
-                DimAttributes{dim_of(parts.front(), dim)});
-}
-template <TensorLike T>
-T concatenate(std::initializer_list<T> parts, std::int64_t dim) {
-  return concatenate(std::vector<T>(parts), dim);
-}
-template <TensorLike T>
-T reverse(const T& x, const Dims& dims) {
-  return append_to(x, Op::reverse, {x}, DimsAttributes{dims});
-}
-
 // Dims of these may be counted from the end: -1 is the last.
 template <TensorLike T>
 T reduce_sum(const T& x, const Dims& dims) {
@@ -214,13 +148,14 @@ T variance(const T& x, const Dims& given) {
   return mean(centred * centred, dims);
 }
 
-/// "btd,df->btf": see Equation.
+/// "btd,df->btf": see Equation. The result may be of a wider dtype than the operands, in which it
+/// is summed up: f32 of bf16, i32 of i8.
 template <TensorLike T>
-T einsum(const Equation& equation, const T& a, const T& b) {
-  return append_to(a, Op::dot_general, {a, b}, DotAttributes{equation});
+T einsum(const Equation& equation, const T& a, const T& b, std::optional<DType> result = {}) {
+  return append_to(a, Op::dot_general, {a, b}, DotAttributes{equation, result});
 }
 template <TensorLike T>
-T einsum(std::string_view equation, const T& a, const T& b) {
+T einsum(std::string_view equation, const T& a, const T& b, std::optional<DType> result = {}) {
   std::optional<Equation> parsed;
   std::string problem;
   try {
@@ -229,7 +164,7 @@ T einsum(std::string_view equation, const T& a, const T& b) {
     problem = error.what();
   }
   if (!parsed) refuse_all(name(Op::dot_general), {a, b}, problem);
-  return einsum(*parsed, a, b);
+  return einsum(*parsed, a, b, result);
 }
 
 /// jax.lax.conv_general_dilated.
@@ -258,6 +193,30 @@ T select_and_scatter_add(const T& x, const T& source, WindowAttributes attribute
 template <TensorLike T>
 T take(const T& x, const T& ids, std::int64_t dim) {
   return append_to(x, Op::take, {x, ids}, DimAttributes{dim});
+}
+/// The same, of ids outside the table those nearest to them, or `number`.
+template <TensorLike T>
+T take_clipped(const T& x, const T& ids, std::int64_t dim) {
+  return take(x, clamp(0, ids, x.type().shape[as_size(dim)] - 1), dim);
+}
+template <TensorLike T>
+T take_or(const T& x, const T& ids, std::int64_t dim, Scalar number) {
+  const T inside = clamp(0, ids, x.type().shape[as_size(dim)] - 1);
+  const T taken = take(x, inside, dim);
+  const Shape shape = taken.type().shape;
+  Dims dims;
+  for (std::size_t i = 0; i < ids.type().shape.size(); ++i) {
+    dims.push_back(dim + static_cast<std::int64_t>(i));
+  }
+  return select(broadcast(eq(inside, ids), shape, dims), taken, full_like(taken, number));
+}
+/// x, of which the rows along a dim that ids name are combined with `updates`, which has the shape
+/// of take(x, ids, dim). In the order of the ids.
+template <TensorLike T>
+T scatter(const T& x, const T& ids, const T& updates, std::int64_t dim,
+          Combination combination = Combination::set, OutOfRange mode = OutOfRange::error) {
+  return append_to(x, Op::scatter, {x, ids, updates},
+                   ScatterIntoAttributes{dim, combination, mode});
 }
 template <TensorLike T>
 T scatter_add(const T& ids, const T& updates, std::int64_t dim, std::int64_t extent) {

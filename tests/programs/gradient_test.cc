@@ -238,6 +238,30 @@ const std::vector<GradientCase>& gradient_cases() {
        }},
       {"take, inner dim", {{3, 5}}, [](X x) { return take(x[0], ids(x[0], {4}, 5), 1); }},
       {"scatter_add", {{4, 3}}, [](X x) { return scatter_add(ids(x[0], {4}, 5), x[0], 0, 5); }},
+      {"scatter, set twice",
+       {{5, 3}, {2, 4, 3}},
+       [](X x) {
+         return scatter(x[0], ids(x[0], {2, 4}, 5), x[1], 0);
+       }},
+      {"scatter, add, some outside",
+       {{3, 5}, {3, 8}},
+       [](X x) {
+         const NodeRef outside = ids(x[0], {8}, 9) - 2.0;
+         return scatter(x[0], outside, x[1], 1, Combination::add, OutOfRange::drop) +
+                scatter(x[0], outside, x[1], 1, Combination::set, OutOfRange::clip);
+       }},
+      {"scatter, set, some outside",
+       {{5}, {8}},
+       [](X x) {
+         const NodeRef outside = ids(x[0], {8}, 9) - 2.0;
+         return scatter(x[0], outside, x[1], 0, Combination::set, OutOfRange::drop);
+       }},
+      {"take_or",
+       {{5, 3}},
+       [](X x) {
+         const NodeRef outside = ids(x[0], {2, 4}, 9) - 2.0;
+         return take_or(x[0], outside, 0, 7) + take_clipped(x[0], outside, 0);
+       }},
       {"take_along",
        {{3, 5}},
        [](X x) {
@@ -396,6 +420,27 @@ TEST(Gradient, AtTiesAndEdges) {
   EXPECT_THAT(gradient_at([](X x) { return full_like(x[0], 3); }, {1, 2}), ElementsAre(0, 0));
 }
 
+// bf16 times bf16 in f32, where 257 is a number that bf16 has not: it is in the gradient of the
+// result, and what goes back to the operands is rounded to their dtype.
+TEST(Gradient, OfAProductInAWiderDtype) {
+  GradientProgram program;
+  const NodeRef x{&program.graph, append_input(program.graph, {DType::f64, {2}}, "x")};
+  const NodeRef narrow = convert(x, DType::bf16);
+  const NodeRef product = einsum("i,i->i", narrow, full_like(narrow, 3), DType::f32);
+  EXPECT_EQ(product.type(), (TensorType{DType::f32, {2}}));
+  const NodeRef loss = reduce_sum(product * 257.0, {0});
+  program.graph.outputs = {convert(product, DType::f64).id,
+                           grad(program.graph, loss.id, std::vector<NodeId>{x.id})[0]};
+  program.values = {{200, 129}};
+  const auto found = run_gradient(program, Mesh::line(1));
+  EXPECT_THAT(found[0], testing::ElementsAre(600, 387));
+  EXPECT_THAT(found[1], testing::ElementsAre(772, 772));  // 771 in bf16
+  const NodeRef flags{&program.graph, append_input(program.graph, {DType::i8, {2}}, "flags")};
+  EXPECT_THAT(
+      message_of(ErrorCode::invalid_argument, [&] { einsum("i,i->i", flags, flags, DType::f32); }),
+      HasSubstr("found f32 for a product of i8, needed a wider dtype of the same kind"));
+}
+
 /// No op is left out of the cases but those without a gradient.
 TEST(Gradient, EveryOpHasACase) {
   std::mt19937 random(3);
@@ -403,7 +448,8 @@ TEST(Gradient, EveryOpHasACase) {
   for (const GradientCase& c : gradient_cases()) {
     for (const Node& node : make_gradient(c, random).graph.nodes) seen.insert(node.op);
   }
-  const std::set<Op> none = {Op::population_count,
+  const std::set<Op> none = {Op::literal,
+                             Op::population_count,
                              Op::bitcast,
                              Op::shift_left,
                              Op::shift_right_logical,
@@ -431,6 +477,17 @@ TEST(Gradient, EveryOpHasACase) {
 
 TEST(Gradient, RefusesWhatHasNone) {
   Graph graph;
+  const NodeRef table{&graph, append_input(graph, {DType::f32, {4, 2}}, "table")};
+  const NodeRef rows{&graph, append_input(graph, {DType::f32, {3, 2}}, "rows")};
+  const NodeRef at = iota(table, {DType::i32, {3}}, 0);
+  const NodeRef most = scatter(table, at, rows, 0, Combination::max, OutOfRange::clip);
+  EXPECT_THAT(message_of(ErrorCode::unsupported,
+                         [&] { grad(graph, sum(most).id, std::vector<NodeId>{rows.id}); }),
+              HasSubstr("scatter dims=[0] max clip: found a gradient of it"));
+  EXPECT_THAT(
+      message_of(ErrorCode::invalid_argument, [&] { scatter(table, at, rows, 1); }),
+      HasSubstr(
+          "found updates of f32[3, 2], needed f32[4, 3]: a row of the first operand for each"));
   const NodeRef x{&graph, append_input(graph, {DType::f32, {3}}, "x")};
   const NodeRef n{&graph, append_input(graph, {DType::i32, {}}, "n")};
   const NodeRef loss = reduce_sum(x, {0});

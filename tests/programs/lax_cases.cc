@@ -47,6 +47,9 @@ struct Told {
 };
 Told told(const NoAttributes&) { return {}; }
 Told told(const NumberAttributes& a) { return {.number = a.number}; }
+Told told(const LiteralAttributes& a) {
+  return {.text = fmt::format("{:02x}", fmt::join(a.bytes(), ""))};
+}
 Told told(const DimAttributes& a) { return {.dims = {a.dim}}; }
 Told told(const DimsAttributes& a) { return {.dims = a.dims}; }
 Told told(const SliceAttributes& a) { return {.begin = a.begin, .end = a.end, .stride = a.stride}; }
@@ -68,6 +71,11 @@ Told told(const WindowAttributes& a) {
                               json(a.high), json(a.dilation))};
 }
 Told told(const ScatterAttributes& a) { return {.dims = {a.dim, a.extent}}; }
+Told told(const ScatterIntoAttributes& a) {
+  return {
+      .dims = {a.dim},
+      .text = fmt::format("[{},{}]", static_cast<int>(a.combination), static_cast<int>(a.mode))};
+}
 Told told(const ShapeAttributes& a) { return {.end = a.shape}; }
 Told told(const SortAttributes& a) { return {.dims = {a.dim}, .number = a.descending ? 1.0 : 0.0}; }
 Told told(const CumulativeAttributes& a) {

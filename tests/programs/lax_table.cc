@@ -249,6 +249,10 @@ Bytes one_special(DType dtype, std::int64_t rows, std::int64_t columns) {
 std::int64_t rows_of(DType dtype) { return line(special_values(dtype), dtype)[0]; }
 
 void add_leaves(LaxCases& cases) {
+  for (const DType dtype : all_dtypes()) {
+    OneOp one;
+    one.add_to(cases, literal(one.root(), {dtype, {4, 6}}, windows(dtype, 4, 6)));
+  }
   for (const DType dtype : compute_dtypes()) {
     const Bytes values = special_values(dtype);
     for (std::size_t at = 0; at < values.size(); at += size_bytes(dtype)) {
@@ -444,6 +448,18 @@ void add_sums(LaxCases& cases, Op op) {
       const NodeRef y = one.input(dtype, {columns, 2}, small);
       if (op == Op::dot_general) {
         one.add_to(cases, einsum("bi,io->bo", x, y));
+        constexpr std::pair<DType, DType> kWider[] = {{DType::bf16, DType::f32},
+                                                      {DType::f16, DType::f32},
+                                                      {DType::f32, DType::f64},
+                                                      {DType::i8, DType::i32},
+                                                      {DType::u8, DType::u32}};
+        for (const auto& [narrow, wide] : kWider) {
+          if (narrow != dtype) continue;
+          OneOp wider;
+          const NodeRef p = wider.input(dtype, {rows, columns}, one_special(dtype, rows, columns));
+          const NodeRef q = wider.input(dtype, {columns, 2}, small);
+          wider.add_to(cases, einsum("bi,io->bo", p, q, wide));
+        }
       } else {
         // Rows are images of one feature; three taps of a kernel with two features. XLA multiplies
         // infinities with zeros that are not there, so there are none.
@@ -460,6 +476,20 @@ void add_sums(LaxCases& cases, Op op) {
                                        .lhs_dilation = {1},
                                        .rhs_dilation = {1}}));
       }
+    } else if (op == Op::scatter) {
+      ids.resize(as_size(columns));
+      for (std::int32_t& id : ids) id -= 1;
+      const NodeRef y = iota(x, {dtype, {rows, 4}}, 1);
+      for (int combination = 0; combination < 5; ++combination) {
+        OneOp each;
+        const NodeRef z = each.input(dtype, {rows, columns}, one_special(dtype, rows, columns));
+        const NodeRef at = each.input(DType::i32, {columns}, bytes_of(ids));
+        each.add_to(cases, scatter(iota(z, {dtype, {rows, 4}}, 1), at, z, 1,
+                                   static_cast<Combination>(combination),
+                                   combination % 2 == 0 ? OutOfRange::drop : OutOfRange::clip));
+      }
+      const NodeRef at = one.input(DType::i32, {columns}, bytes_of(ids));
+      one.add_to(cases, scatter(y, at, x, 1, Combination::set, OutOfRange::drop));
     } else if (op == Op::scatter_add) {
       ids.resize(as_size(columns));
       const NodeRef at = one.input(DType::i32, {columns}, bytes_of(ids));
@@ -505,6 +535,7 @@ void add_op(LaxCases& cases, Op op) {
       return;
     case Op::constant:
       return add_leaves(cases);
+    case Op::literal:
     case Op::iota:
     case Op::random_bits:
       return;
@@ -526,6 +557,7 @@ void add_op(LaxCases& cases, Op op) {
     case Op::dot_general:
     case Op::convolution:
     case Op::select_and_scatter_add:
+    case Op::scatter:
     case Op::scatter_add:
     case Op::scatter_add_along:
       return add_sums(cases, op);

@@ -542,7 +542,9 @@ void RandomProgram::add_reduction() {
 void RandomProgram::add_leaf() {
   const Shape shape = random_shape();
   const DType dtype = random_dtype();
-  switch (below(3)) {
+  switch (below(4)) {
+    case 3:
+      return keep(literal(root_, {dtype, shape}, random_values({dtype, shape})), 8);
     case 0:
       if (has_special_values_ && below(2) == 0) {
         return keep(constant(root_, {dtype, shape}, special_number(dtype)), 4);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <vector>
 
 #include "random_program.h"
@@ -20,7 +21,14 @@ void RandomProgram::add_indexed() {
     return value.bound * updates;
   };
   const bool sums = !(has_special_values_ && is_floating_type(value.ref.type().dtype));
-  switch (below(8)) {
+  switch (below(10)) {
+    case 8:
+      return add_scatter(value, y, dim);
+    case 9: {
+      const NodeRef ids = ids_like(y, extent + 3) - 1.0;
+      if (below(2) == 0) return keep(take_clipped(value.ref, ids, dim), value.bound);
+      return keep(take_or(value.ref, ids, dim, 5), std::max(value.bound, 5.0));
+    }
     case 0:
       return keep(take(value.ref, ids_like(y, extent), dim), value.bound);
     case 1: {
@@ -50,6 +58,27 @@ void RandomProgram::add_indexed() {
     default:
       return add_dynamic();
   }
+}
+
+/// Of rows that are taken first and have changed since; ids may be outside.
+void RandomProgram::add_scatter(Value value, const NodeRef& source, std::int64_t dim) {
+  const std::int64_t extent = value.ref.type().shape[as_size(dim)];
+  const auto mode = static_cast<OutOfRange>(below(3));
+  const bool is_error = mode == OutOfRange::error;
+  const NodeRef ids = ids_like(source, is_error ? extent : extent + 3) - (is_error ? 0.0 : 1.0);
+  auto combination = static_cast<Combination>(below(5));
+  const bool floats = is_floating_type(value.ref.type().dtype);
+  // Products of floats are not exact in any order of roundings.
+  if (floats && combination == Combination::mul) combination = Combination::max;
+  if (floats && has_special_values_ && combination == Combination::add) {
+    combination = Combination::set;
+  }
+  Value one{full_like(value.ref, 1), 1};
+  const auto updates = static_cast<double>(num_elements(ids.type().shape)) + 2;
+  fit_product(value, one, updates);
+  const NodeRef rows = take_clipped(value.ref, ids, dim) + 1.0;
+  const double bound = combination == Combination::mul ? 1e20 : (value.bound + 1) * updates;
+  keep(scatter(value.ref, ids, rows, dim, combination, mode), bound);
 }
 
 void RandomProgram::add_dynamic() {

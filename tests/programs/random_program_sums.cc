@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,15 @@ void RandomProgram::add_product() {
     if (!kept) summed *= static_cast<double>(shape[d]);
   }
   fit_product(a, b, std::max(1.0, summed));
-  keep(einsum(equation, a.ref, b.ref), std::max(1.0, a.bound * b.bound * summed));
+  std::optional<DType> result;
+  const DType dtype = a.ref.type().dtype;
+  if (below(4) == 0) {
+    if (dtype == DType::bf16 || dtype == DType::f16) result = DType::f32;
+    if (dtype == DType::f32) result = DType::f64;
+    if (dtype == DType::i8 || dtype == DType::i16) result = DType::i32;
+    if (dtype == DType::u8) result = DType::u16;
+  }
+  keep(einsum(equation, a.ref, b.ref, result), std::max(1.0, a.bound * b.bound * summed));
 }
 
 /// Of numbers along a dim, and the product of all.

@@ -51,19 +51,6 @@ Index replaced(Index at, std::size_t dim, std::int64_t value) {
   return at;
 }
 
-std::uint32_t random_word(std::uint64_t key, std::uint64_t element) {
-  const std::uint64_t block = element / 4;
-  std::array<std::uint64_t, 4> c{block & 0xffffffff, block >> 32, 0, 0};
-  std::uint64_t k0 = key & 0xffffffff, k1 = key >> 32;
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t a = 0xD2511F53 * c[0], b = 0xCD9E8D57 * c[2];
-    c = {(b >> 32) ^ c[1] ^ k0, b & 0xffffffff, (a >> 32) ^ c[3] ^ k1, a & 0xffffffff};
-    k0 = (k0 + 0x9E3779B9) & 0xffffffff;
-    k1 = (k1 + 0xBB67AE85) & 0xffffffff;
-  }
-  return static_cast<std::uint32_t>(c[element % 4]);
-}
-
 class Interpreter {
  public:
   Interpreter(const Graph& graph, std::span<const std::vector<std::byte>> inputs) : graph_(graph) {
@@ -106,6 +93,9 @@ class Interpreter {
     if (const auto* const a = std::get_if<ScatterAttributes>(&node_->attributes)) {
       return as_size(a->dim);
     }
+    if (const auto* const a = std::get_if<ScatterIntoAttributes>(&node_->attributes)) {
+      return as_size(a->dim);
+    }
     if (const auto* const a = std::get_if<CumulativeAttributes>(&node_->attributes)) {
       return as_size(a->dim);
     }
@@ -145,8 +135,6 @@ class Interpreter {
 
   void compute();
   void reduce(Op op);
-  Number least() const;
-  Number largest() const;
   template <class Body>
   void each_in_window(const Index& place, const Body& body) const;
   void reduce_windows();
@@ -158,6 +146,7 @@ class Interpreter {
   void convolution();
   void take();
   void scatter();
+  void update(const Index& to, Number value);
   void sort();
   Index start(std::size_t first, const Shape& part, const Shape& whole) const;
 
@@ -173,6 +162,9 @@ void Interpreter::compute() {
   switch (node_->op) {
     case Op::constant:
       return each([&](const Index&) { return number_of(get<NumberAttributes>().number); });
+    case Op::literal:
+      out_.elements = decode(dtype(), get<LiteralAttributes>().bytes());
+      return;
     case Op::iota:
       return each([&](const Index& at) {
         return converted(DType::i64, dtype(), static_cast<Number>(at[dim()]));
@@ -348,6 +340,7 @@ void Interpreter::compute() {
       return round_all();
     case Op::take:
       return take();
+    case Op::scatter:
     case Op::scatter_add:
       return scatter();
     case Op::take_along:
@@ -386,25 +379,9 @@ void Interpreter::compute() {
                          std::string(shardwise::name(of(0))));
 }
 
-/// Of the dtype; what a maximum begins with.
-Number Interpreter::least() const {
-  if (is_floating_type(dtype())) return -std::numeric_limits<Number>::infinity();
-  if (dtype() == DType::boolean) return 0;
-  return with_type(dtype(), [](auto zero) -> Number {
-    return static_cast<Number>(std::numeric_limits<decltype(zero)>::min());
-  });
-}
-Number Interpreter::largest() const {
-  if (is_floating_type(dtype())) return std::numeric_limits<Number>::infinity();
-  if (dtype() == DType::boolean) return 1;
-  return with_type(dtype(), [](auto zero) -> Number {
-    return static_cast<Number>(std::numeric_limits<decltype(zero)>::max());
-  });
-}
-
 void Interpreter::reduce(Op op) {
   if (op != Op::reduce_sum) {
-    const Number worst = op == Op::reduce_max ? least() : largest();
+    const Number worst = op == Op::reduce_max ? least_of(dtype()) : largest_of(dtype());
     std::fill(out_.elements.begin(), out_.elements.end(), worst);
   }
   each_index(shape(0), [&](const Index& at) {
@@ -486,7 +463,7 @@ void Interpreter::each_in_window(const Index& place, const Body& body) const {
 void Interpreter::reduce_windows() {
   const bool is_max = node_->op == Op::reduce_window_max;
   each_index(node_->type.shape, [&](const Index& place) {
-    if (is_max) out(place) = least();
+    if (is_max) out(place) = least_of(dtype());
     each_in_window(place, [&](const Index& at) {
       if (is_max) {
         out(place) = apply(Op::max, dtype(), out(place), in(0, at));
@@ -548,15 +525,33 @@ void Interpreter::take() {
   });
 }
 
+/// Of the result, by one update of a scatter.
+void Interpreter::update(const Index& to, Number value) {
+  const auto* const a = std::get_if<ScatterIntoAttributes>(&node_->attributes);
+  if (a == nullptr || a->combination == Combination::add) return accumulate(to, value);
+  Number& made = out(to);
+  if (a->combination == Combination::set) made = value;
+  if (a->combination == Combination::mul) made = times(made, value);
+  if (a->combination == Combination::min) made = apply(Op::min, dtype(), made, value);
+  if (a->combination == Combination::max) made = apply(Op::max, dtype(), made, value);
+}
+
 void Interpreter::scatter() {
-  const std::size_t rank = shape(0).size();
-  each_index(shape(1), [&](const Index& at) {
+  const auto* const into = std::get_if<ScatterIntoAttributes>(&node_->attributes);
+  const std::size_t ids = into != nullptr ? 1 : 0, rank = shape(ids).size();
+  if (into != nullptr) out_.elements = in(0).elements;
+  each_index(shape(ids + 1), [&](const Index& at) {
     Index to, id;
     for (std::size_t d = 0; d < rank; ++d) id.push_back(at[dim() + d]);
     for (std::size_t d = 0; d < node_->type.shape.size(); ++d) {
-      to.push_back(d < dim() ? at[d] : d == dim() ? id_at(0, id) : at[d - 1 + rank]);
+      to.push_back(d < dim() ? at[d] : d == dim() ? id_at(ids, id) : at[d - 1 + rank]);
     }
-    accumulate(to, in(1, at));
+    const std::int64_t last = node_->type.shape[dim()] - 1;
+    if (to[dim()] < 0 || to[dim()] > last) {
+      if (into->mode == OutOfRange::drop) return;
+      to[dim()] = std::clamp<std::int64_t>(to[dim()], 0, last);
+    }
+    update(to, in(ids + 1, at));
   });
   round_all();
 }

@@ -1,6 +1,7 @@
 #include "reference_numbers.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -250,6 +251,34 @@ Number apply(Op op, DType dtype, Number a, Number b) {
     default:
       return is_floating_type(dtype) ? float_binary(op, a, b) : integer_binary(op, dtype, a, b);
   }
+}
+
+Number least_of(DType dtype) {
+  if (is_floating_type(dtype)) return -std::numeric_limits<Number>::infinity();
+  if (dtype == DType::boolean) return 0;
+  return with_type(dtype, [](auto zero) -> Number {
+    return static_cast<Number>(std::numeric_limits<decltype(zero)>::min());
+  });
+}
+Number largest_of(DType dtype) {
+  if (is_floating_type(dtype)) return std::numeric_limits<Number>::infinity();
+  if (dtype == DType::boolean) return 1;
+  return with_type(dtype, [](auto zero) -> Number {
+    return static_cast<Number>(std::numeric_limits<decltype(zero)>::max());
+  });
+}
+
+std::uint32_t random_word(std::uint64_t key, std::uint64_t element) {
+  const std::uint64_t block = element / 4;
+  std::array<std::uint64_t, 4> c{block & 0xffffffff, block >> 32, 0, 0};
+  std::uint64_t k0 = key & 0xffffffff, k1 = key >> 32;
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t a = 0xD2511F53 * c[0], b = 0xCD9E8D57 * c[2];
+    c = {(b >> 32) ^ c[1] ^ k0, b & 0xffffffff, (a >> 32) ^ c[3] ^ k1, a & 0xffffffff};
+    k0 = (k0 + 0x9E3779B9) & 0xffffffff;
+    k1 = (k1 + 0xBB67AE85) & 0xffffffff;
+  }
+  return static_cast<std::uint32_t>(c[element % 4]);
 }
 
 std::vector<Number> decode(DType dtype, std::span<const std::byte> bytes) {

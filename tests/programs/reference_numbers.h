@@ -67,6 +67,13 @@ Number converted(DType from, DType to, Number value);
 Number apply(Op op, DType dtype, Number x);
 Number apply(Op op, DType dtype, Number a, Number b);
 
+/// Infinite if the dtype has that.
+Number least_of(DType dtype);
+Number largest_of(DType dtype);
+
+/// The word of Philox4x32-10 for an element.
+std::uint32_t random_word(std::uint64_t key, std::uint64_t element);
+
 /// The elements in memory as numbers, and numbers as elements: integers wrap around.
 std::vector<Number> decode(DType dtype, std::span<const std::byte> bytes);
 std::vector<std::byte> encode(DType dtype, std::span<const Number> elements);

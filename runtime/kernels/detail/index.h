@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "shardwise/runtime/graph/attributes.h"
 #include "shardwise/runtime/kernels/detail/shard_view.h"
 
 namespace shardwise {
@@ -20,6 +21,12 @@ void take(const ConstShardView& x, const ConstShardView& ids, std::size_t dim, s
 /// row-major order of ids. f16 and bf16 are summed in f32 and rounded once.
 void scatter_add(const ConstShardView& ids, const ConstShardView& updates, std::size_t dim,
                  std::int64_t extent, const ShardView& out);
+
+/// out = x, then out[.., ids[i..], ..] is combined with updates[.., i.., ..], in the row-major
+/// order of ids; boxes of x and out agree, and ids are whole. Of boolean: set, min and max. f16 and
+/// bf16 are computed in f32 and rounded once.
+void scatter(const ScatterIntoAttributes& a, std::int64_t extent, const ConstShardView& x,
+             const ConstShardView& ids, const ConstShardView& updates, const ShardView& out);
 
 /// out[.., i, ..] = x[.., ids[.., i, ..], ..] along `dim`; all of one rank. In the other dims the
 /// boxes of all three agree. (jnp.take_along_axis, torch.gather with those dims equal.)
