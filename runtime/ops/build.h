@@ -89,7 +89,7 @@ inline Dims all_dims(std::size_t rank) {
   return dims;
 }
 
-// Leaves, and what functions of two operands need.
+// Leaves, layout, and what functions of two operands need.
 
 /// `number` everywhere, in the graph of `context`: rounded to a floating dtype; an integer dtype
 /// must have it exactly, so that 0.5 and 300 are refused for i8. Integers are kept as they are, up

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <optional>
-#include <type_traits>
-
 #include "shardwise/runtime/ops/build.h"
 #include "shardwise/shard/error.h"
 
@@ -269,22 +266,6 @@ T& operator/=(T& a, const B& b) {
 template <TensorLike T>
 T select(const T& condition, const T& a, const T& b) {
   return append_to(a, Op::select, {condition, a, b});
-}
-
-/// x, but no less than `least` and no more than `most`, which are numbers or tensors that broadcast
-/// to x's shape. The gradient goes to what the result is; at a tie it is not x's, as in
-/// jax.lax.clamp.
-template <TensorLike T, OperandWith<T> Least, OperandWith<T> Most>
-T clamp(const Least& least, const T& x, const Most& most) {
-  const auto tensor = [&x](const auto& bound) {
-    if constexpr (TensorLike<std::remove_cvref_t<decltype(bound)>>) {
-      return bound;
-    } else {
-      return full_like(x, bound);
-    }
-  };
-  const T low = tensor(least), high = tensor(most);
-  return select(le(x, low), low, select(ge(x, high), high, x));
 }
 
 }  // namespace shardwise

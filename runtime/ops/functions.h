@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -17,8 +18,8 @@
 
 namespace shardwise {
 
-// The other ops as functions: layout, reductions, products, what goes by index. With those that are
-// included, all there are.
+// The other ops as functions: reductions, products, what goes by index. With those that are
+// included (leaves and layout in build.h), all there are.
 
 /// a if `condition` holds, else b, by element; broadcast as numpy does, and a or b may be a number.
 template <TensorLike T, class A, OperandWith<A> B>
@@ -34,6 +35,22 @@ T where(const T& condition, const A& a, const B& b) {
     return select(broadcast_to(condition, *shape), broadcast_to(a, *shape),
                   broadcast_to(b, *shape));
   }
+}
+
+/// x, but no less than `least` and no more than `most`, which are numbers or tensors that broadcast
+/// to x's shape. The gradient goes to what the result is; at a tie it is not x's, as in
+/// jax.lax.clamp.
+template <TensorLike T, OperandWith<T> Least, OperandWith<T> Most>
+T clamp(const Least& least, const T& x, const Most& most) {
+  const auto tensor = [&x](const auto& bound) {
+    if constexpr (TensorLike<std::remove_cvref_t<decltype(bound)>>) {
+      return bound;
+    } else {
+      return full_like(x, bound);
+    }
+  };
+  const T low = tensor(least), high = tensor(most);
+  return where(le(x, low), low, where(ge(x, high), high, x));
 }
 
 // Dims of these may be counted from the end: -1 is the last.
