@@ -76,7 +76,7 @@ void bind_mesh(nb::module_& module) {
                      for (const Axis& axis : self.axes()) axes.emplace_back(axis.name, axis.size);
                      return axes;
                    })
-      .def_prop_ro("size", &Mesh::size)
+      .def_prop_ro("size", [](const Mesh& self) { return self.size(); })
       .def("device_at", &Mesh::device_at, nb::arg("position"))
       .def("position_of", &Mesh::position_of, nb::arg("device"))
       .def("__str__", &Mesh::to_string)
