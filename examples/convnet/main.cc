@@ -31,9 +31,9 @@ using Json = nlohmann::ordered_json;
 struct Options {
   convnet::Sizes sizes;
   std::string data = FASHION_MNIST_DIR, mesh = "data=4,space=2", plan = "both";
-  std::int64_t epochs = 2, steps = 0;
+  std::int64_t epochs = 3, steps = 0;
   std::uint64_t seed = 1;
-  double learning_rate = 0.2;
+  double learning_rate = 0.3;
   bool json = false, only_plans = false;
 };
 
