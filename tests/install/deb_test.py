@@ -26,7 +26,9 @@ with tempfile.TemporaryDirectory() as scratch:
     made, root = pathlib.Path(scratch) / "made", pathlib.Path(scratch) / "root"
     run(CPACK, "-G", "DEB", "--config", f"{BUILD}/CPackConfig.cmake", "-B", made)
     packages = {fields(path)["Package"]: path for path in made.glob("*.deb")}
-    assert sorted(packages) == ["hdf5-filter-shardwise-zstd", "libshardwise-dev", "shardwise"], packages
+    has_python = "SHARDWISE_BUILD_PYTHON:BOOL=ON" in (pathlib.Path(BUILD) / "CMakeCache.txt").read_text()
+    expected = ["hdf5-filter-shardwise-zstd", "libshardwise-dev", *(["python3-shardwise"] if has_python else []), "shardwise"]
+    assert sorted(packages) == expected, packages
     for name, path in packages.items():
         said = fields(path)
         assert path.name == f"{name}_{said['Version']}_{said['Architecture']}.deb"
@@ -48,6 +50,14 @@ with tempfile.TemporaryDirectory() as scratch:
     assert run(root / "usr/bin/shardwise", "--version").strip() == version
     assert "libhdf5" in fields(packages["shardwise"])["Depends"]
     assert "hdf5-filter-shardwise-zstd" in fields(packages["shardwise"])["Recommends"]
+
+    # The Python module is where Debian's Python looks, and is imported by it.
+    if has_python:
+        module = files["python3-shardwise"]
+        assert "usr/lib/python3/dist-packages/shardwise/__init__.py" in module, module
+        assert not any(file.endswith(".pyc") or "/tests/" in file for file in module)
+        assert "python3-numpy" in fields(packages["python3-shardwise"])["Depends"]
+        run("/usr/bin/python3", "-B", "-c", "import shardwise", PYTHONPATH=str(root / "usr/lib/python3/dist-packages"))
 
     # Headers, libraries and the CMake package, as cmake --install has them.
     library = files["libshardwise-dev"]
