@@ -268,6 +268,7 @@ void keep_named(const Tensor& tensor, std::string_view name) {
 
 std::map<std::string, Tensor> grad(const Tensor& loss, const std::map<std::string, Tensor>& wrt) {
   std::vector<Tensor> tensors;
+  tensors.reserve(wrt.size());
   for (const auto& [name, tensor] : wrt) tensors.push_back(tensor);
   std::map<std::string, Tensor> gradients = wrt;
   const std::vector<Tensor> in_order = grad(loss, tensors);

@@ -151,25 +151,12 @@ class Run {
   double first_seconds_ = 0;
 };
 
-}  // namespace
-
-// What CLI11 throws while options are declared is a mistake in this file.
-// NOLINTNEXTLINE(bugprone-exception-escape)
-int main(int argc, char** argv) {
-  choose_blas_kernels();  // before there are other threads
-  Options options;
-  CLI::App app{"Trains a small GPT on the bytes of a text, sharded over emulated devices"};
-  app.option_defaults()->always_capture_default();
+void add_model(CLI::App& app, Options& options) {
   app.add_option("--layers", options.sizes.layers)->check(CLI::PositiveNumber);
   app.add_option("--width", options.sizes.width)->check(CLI::PositiveNumber);
   app.add_option("--heads", options.sizes.heads)->check(CLI::PositiveNumber);
   app.add_option("--context", options.sizes.context)->check(CLI::PositiveNumber);
   app.add_option("--batch", options.sizes.batch)->check(CLI::PositiveNumber);
-  app.add_option("--mesh", options.mesh,
-                 "Axes data or fsdp (the batch) and model, as data=4,model=2; 1: one device");
-  app.add_option("--plan", options.plan, "How the weights are cut: none, data, fsdp, tensor, 2d");
-  app.add_option("--steps", options.steps, "Train up to this step");
-  app.add_option("--learning-rate", options.learning_rate);
   app.add_option("--activation", options.recipe.activation, "gelu, gelu_erf or silu")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, gpt::Activation>{{"gelu", gpt::Activation::gelu},
@@ -188,6 +175,23 @@ int main(int argc, char** argv) {
                                                 {"elementwise", gpt::Recompute::elementwise},
                                                 {"inside", gpt::Recompute::inside},
                                                 {"all", gpt::Recompute::all}}));
+}
+
+}  // namespace
+
+// What CLI11 throws while options are declared is a mistake in this file.
+// NOLINTNEXTLINE(bugprone-exception-escape)
+int main(int argc, char** argv) {
+  choose_blas_kernels();  // before there are other threads
+  Options options;
+  CLI::App app{"Trains a small GPT on the bytes of a text, sharded over emulated devices"};
+  app.option_defaults()->always_capture_default();
+  add_model(app, options);
+  app.add_option("--mesh", options.mesh,
+                 "Axes data or fsdp (the batch) and model, as data=4,model=2; 1: one device");
+  app.add_option("--plan", options.plan, "How the weights are cut: none, data, fsdp, tensor, 2d");
+  app.add_option("--steps", options.steps, "Train up to this step");
+  app.add_option("--learning-rate", options.learning_rate);
   app.add_option("--seed", options.seed, "Of the first weights");
   app.add_option("--weights", options.weights, "First weights: a .safetensors");
   app.add_option(

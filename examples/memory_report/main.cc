@@ -132,6 +132,7 @@ Json to_json(const Studied& studied) {
 
 void write_chart(const Options& options, const std::vector<Row>& rows) {
   std::vector<Bar> bars;
+  bars.reserve(rows.size());
   for (const Row& row : rows) {
     bars.push_back({row.model.name, row.layout.name + (row.recomputes ? ", recomputed" : ""),
                     static_cast<double>(row.planned.peak_bytes) / kGiB});

@@ -33,8 +33,35 @@ struct ElementwiseForm {
   std::size_t operands;
 };
 
+/// Of one operand, floating.
+bool is_function(Op op) {
+  switch (op) {
+    case Op::exp:
+    case Op::exp2:
+    case Op::expm1:
+    case Op::log:
+    case Op::log1p:
+    case Op::tanh:
+    case Op::logistic:
+    case Op::erf:
+    case Op::erf_inv:
+    case Op::sqrt:
+    case Op::rsqrt:
+    case Op::cbrt:
+    case Op::sin:
+    case Op::cos:
+    case Op::floor:
+    case Op::ceil:
+    case Op::round:
+      return true;
+    default:
+      return false;
+  }
+}
+
 ElementwiseForm form_of(Op op) {
   using enum ElementwiseRule;
+  if (is_function(op)) return {floating, 1};
   switch (op) {
     case Op::constant:
       return {constant, 0};
@@ -61,24 +88,6 @@ ElementwiseForm form_of(Op op) {
       return {any, 2};
     case Op::atan2:
       return {floating, 2};
-    case Op::exp:
-    case Op::exp2:
-    case Op::expm1:
-    case Op::log:
-    case Op::log1p:
-    case Op::tanh:
-    case Op::logistic:
-    case Op::erf:
-    case Op::erf_inv:
-    case Op::sqrt:
-    case Op::rsqrt:
-    case Op::cbrt:
-    case Op::sin:
-    case Op::cos:
-    case Op::floor:
-    case Op::ceil:
-    case Op::round:
-      return {floating, 1};
     case Op::is_finite:
       return {finite, 1};
     case Op::eq:

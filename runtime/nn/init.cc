@@ -56,6 +56,7 @@ Tensor normal(Tracer& tracer, const TensorType& type, double deviation, std::uin
 
 AdamWState<Tensor> adamw_state(const std::vector<Tensor>& weights) {
   std::vector<std::string> names;
+  names.reserve(weights.size());
   for (const Tensor& weight : weights) names.push_back(weight.label());
   return state_of(weights, names);
 }

@@ -12,7 +12,7 @@ TensorType cumulative_type(const TypeCall& call) {
 }
 
 TensorType cumlogsumexp_type(const TypeCall& call) {
-  const TensorType type = cumulative_type(call);
+  TensorType type = cumulative_type(call);
   if (!is_floating(type.dtype)) refuse_dtype(type.dtype, "a floating type");
   return type;
 }

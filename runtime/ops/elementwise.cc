@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <numbers>
 
 #include "shardwise/runtime/ops/detail/rules.h"
@@ -256,9 +258,7 @@ OpRow alias(Op op, OpRow::Gradient& gradient) {
                {.is_alias = true, .only_moves = true, .linear = Linear::in_one});
 }
 
-}  // namespace
-
-std::vector<OpRow> elementwise_rows() {
+std::vector<OpRow> rows_of_one() {
   return {
       unary(Op::neg, unary_gradient<d_neg>, Linear::in_one),
       unary(Op::abs, unary_gradient<d_abs>),
@@ -298,6 +298,11 @@ std::vector<OpRow> elementwise_rows() {
       alias(Op::identity, unary_gradient<d_identity>),
       alias(Op::stop_gradient, no_gradient),
       alias(Op::optimization_barrier, unary_gradient<d_identity>),
+  };
+}
+
+std::vector<OpRow> rows_of_several() {
+  return {
       binary(Op::add, binary_gradient<keep, keep>, Linear::in_all),
       binary(Op::sub, binary_gradient<keep, negate>, Linear::in_all),
       binary(Op::mul, binary_gradient<times_right, times_left>, Linear::in_one),
@@ -331,6 +336,14 @@ std::vector<OpRow> elementwise_rows() {
        elementwise_kernel,
        {.is_elementwise = true}},
   };
+}
+
+}  // namespace
+
+std::vector<OpRow> elementwise_rows() {
+  std::vector<OpRow> rows = rows_of_one();
+  std::ranges::move(rows_of_several(), std::back_inserter(rows));
+  return rows;
 }
 
 }  // namespace shardwise::detail

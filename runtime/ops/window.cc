@@ -30,7 +30,7 @@ TensorType windows_type(const TypeCall& call, std::size_t operands) {
 TensorType window_max_type(const TypeCall& call) { return windows_type(call, 1); }
 
 TensorType window_sum_type(const TypeCall& call) {
-  const TensorType type = windows_type(call, 1);
+  TensorType type = windows_type(call, 1);
   need_numbers(type.dtype);
   return type;
 }

@@ -94,6 +94,19 @@ int list_foreign(const LsOptions& options, const BoxReader& reader, std::string_
   return 0;
 }
 
+void print_table(const std::vector<StepSummary>& steps) {
+  Table table(
+      {"step", "generation", "tensors", "bytes", "alone", "shared", "mesh", "pinned", "state"});
+  for (const StepSummary& s : steps) {
+    table.add({std::to_string(s.step.step), std::to_string(s.step.generation),
+               std::to_string(s.tensors), human_bytes(s.logical_bytes), human_bytes(s.alone_bytes),
+               human_bytes(s.shared_bytes), s.mesh, fmt::format("{}", fmt::join(s.names, " ")),
+               s.fault.empty() ? "committed"
+                               : (s.readable ? "damaged: " : "cannot be read: ") + s.fault});
+  }
+  table.print();
+}
+
 }  // namespace
 
 int run_ls(const LsOptions& options) {
@@ -144,19 +157,7 @@ int run_ls(const LsOptions& options) {
     return status;
   }
   if (steps.empty()) print_none(root);
-  if (!steps.empty()) {
-    Table table(
-        {"step", "generation", "tensors", "bytes", "alone", "shared", "mesh", "pinned", "state"});
-    for (const StepSummary& s : steps) {
-      table.add({std::to_string(s.step.step), std::to_string(s.step.generation),
-                 std::to_string(s.tensors), human_bytes(s.logical_bytes),
-                 human_bytes(s.alone_bytes), human_bytes(s.shared_bytes), s.mesh,
-                 fmt::format("{}", fmt::join(s.names, " ")),
-                 s.fault.empty() ? "committed"
-                                 : (s.readable ? "damaged: " : "cannot be read: ") + s.fault});
-    }
-    table.print();
-  }
+  if (!steps.empty()) print_table(steps);
   for (const std::string& name : unfinished)
     print_shown(fmt::format("not a checkpoint: {}\n", name));
   return status;
