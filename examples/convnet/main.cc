@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "../step_facts.h"
 #include "shardwise/loader/sources/arrays.h"
 #include "shardwise/runtime/gemm.h"
 #include "shardwise/runtime/spmd/report.h"
@@ -64,9 +65,6 @@ class Run {
     const std::int64_t steps = options_.steps == 0 ? all : std::min(all, options_.steps);
     while (static_cast<std::int64_t>(losses_.size()) < steps) {
       const auto batch = loader.next();
-      if (losses_.size() < 2) {  // the second step is like those that follow
-        for (const DeviceId id : devices_.addressable()) devices_.at(id).reset_peak();
-      }
       const Stopwatch watch;
       losses_.push_back(training_.step(*batch, rate(batch->index, all)));
       seconds_.push_back(watch.seconds());
@@ -95,20 +93,7 @@ class Run {
     return 100.0 * static_cast<double>(correct) / static_cast<double>(source->size());
   }
 
-  Json facts() const {
-    Json json = {{"collectives", Json::array()}, {"planned_peak_bytes", Json::array()}};
-    const Executable& step = *training_.tracer().last();
-    for (const CollectiveTotal& total : step.collectives()) {
-      json["collectives"].push_back({{"kind", name(total.kind)},
-                                     {"count", total.count},
-                                     {"bytes", total.bytes},
-                                     {"wire_bytes", total.wire_bytes}});
-    }
-    for (std::int64_t p = 0; p < mesh_.size(); ++p) {
-      json["planned_peak_bytes"].push_back(step.memory(p).peak_bytes);
-    }
-    return json;
-  }
+  Json facts() const { return examples::step_facts(training_.tracer().last(), mesh_.size()); }
 
   void print_plan() const {
     fmt::print("{}", to_string(report(*training_.tracer().last(), machines().front())));
@@ -119,7 +104,7 @@ class Run {
     Json json = {{"losses", Json::array()}};
     for (const double loss : losses_) json["losses"].push_back(loss);
     json["first_step_seconds"] = first_seconds_;
-    json["step_seconds"] = median_seconds();
+    json["step_seconds"] = examples::median_after_first(seconds_);
     json.update(facts());
     const double percent = accuracy();
     json["accuracy"] = percent;
@@ -128,7 +113,7 @@ class Run {
     fmt::print("mesh {}, plan {}: loss {:.4f} after {} steps, accuracy {:.2f} %\n",
                mesh_.to_string(), options_.plan, losses_.back(), losses_.size(), percent);
     fmt::print("first step {:.1f} ms to trace, partition and plan; a step {:.1f} ms\n",
-               1e3 * first_seconds_, 1e3 * median_seconds());
+               1e3 * first_seconds_, 1e3 * examples::median_after_first(seconds_));
     fmt::print("{}", to_string(*report_));
   }
 
@@ -138,13 +123,6 @@ class Run {
     const double at = static_cast<double>(step) / static_cast<double>(steps);
     const double down = 0.5 * (1 + std::cos(std::numbers::pi * at));
     return options_.learning_rate * std::min(1.0, 0.1 + 9 * at) * down;
-  }
-
-  double median_seconds() const {
-    std::vector<double> all(seconds_.begin() + (seconds_.size() > 1 ? 1 : 0), seconds_.end());
-    const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
-    std::nth_element(all.begin(), middle, all.end());
-    return *middle;
   }
 
   Options options_;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "../step_facts.h"
 #include "model.h"
 #include "plan.h"
 #include "shardwise/checkpoint/manager.h"
@@ -86,24 +87,12 @@ class Run {
   }
 
   Json result() const {
-    Json json = {{"losses", Json::array()},
-                 {"collectives", Json::array()},
-                 {"planned_peak_bytes", Json::array()}};
+    Json json = {{"losses", Json::array()}};
     for (const double loss : losses_) json["losses"].push_back(fmt::format("{:a}", loss));
-    if (const Executable* const step = training_.tracer().last()) {
-      for (const CollectiveTotal& total : step->collectives()) {
-        json["collectives"].push_back({{"kind", name(total.kind)},
-                                       {"count", total.count},
-                                       {"bytes", total.bytes},
-                                       {"wire_bytes", total.wire_bytes}});
-      }
-      for (std::int64_t p = 0; p < mesh_.size(); ++p) {
-        json["planned_peak_bytes"].push_back(step->memory(p).peak_bytes);
-      }
-    }
+    json.update(examples::step_facts(training_.tracer().last(), mesh_.size()));
     json["measured_peak_bytes"] = measured_;
     json["first_step_seconds"] = first_seconds_;
-    json["step_seconds"] = median_seconds();
+    json["step_seconds"] = examples::median_after_first(seconds_);
     return json;
   }
 
@@ -112,7 +101,7 @@ class Run {
     fmt::print("mesh {}, plan {}: loss {:.4f} after step {}\n", mesh_.to_string(), options_.plan,
                losses_.back(), options_.steps);
     fmt::print("first step {:.1f} ms to trace, partition and plan; a step {:.1f} ms\n",
-               1e3 * first_seconds_, 1e3 * median_seconds());
+               1e3 * first_seconds_, 1e3 * examples::median_after_first(seconds_));
     fmt::print("{}", to_string(report(*training_.tracer().last(), machines().front())));
   }
 
@@ -128,15 +117,6 @@ class Run {
     }
     const PendingSave pending = manager_->save_async(step, training_.sources(), save);
     if (last) pending.wait();
-  }
-
-  /// Of the steps after the first, which is compiled.
-  double median_seconds() const {
-    if (seconds_.empty()) return 0;
-    std::vector<double> after(seconds_.begin() + (seconds_.size() > 1 ? 1 : 0), seconds_.end());
-    const auto middle = after.begin() + static_cast<std::ptrdiff_t>(after.size() / 2);
-    std::nth_element(after.begin(), middle, after.end());
-    return *middle;
   }
 
   Options options_;
