@@ -21,17 +21,26 @@ using State = TracerImpl::State;
 /// The number of operations searched for the weight or optimizer state that a result replaces.
 constexpr int kMostReplacedVisits = 64;
 
+/// By node: its number in Graph::inputs; -1: it is none.
+std::vector<std::int64_t> input_numbers(const Graph& graph) {
+  std::vector<std::int64_t> numbers(graph.nodes.size(), -1);
+  for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
+    numbers[as_size(graph.inputs[i].node)] = static_cast<std::int64_t>(i);
+  }
+  return numbers;
+}
+
 /// The weight or optimizer state, by Graph::inputs, that a node is computed from element by
 /// element, first operands first: in w - 0.1 * g it is w. -1: none.
-std::int64_t replaced_input(const Graph& graph, NodeId node, const std::vector<bool>& may_be) {
+std::int64_t replaced_input(const Graph& graph, const std::vector<std::int64_t>& inputs,
+                            NodeId node, const std::vector<bool>& may_be) {
   std::vector<NodeId> open{node};
   for (int visits = 0; !open.empty() && visits < kMostReplacedVisits; ++visits) {
     const NodeId id = open.back();
     open.pop_back();
-    for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
-      if (graph.inputs[i].node == id && may_be[i] && graph.node(id).type == graph.node(node).type) {
-        return static_cast<std::int64_t>(i);
-      }
+    const std::int64_t input = inputs[as_size(id)];
+    if (input >= 0 && may_be[as_size(input)] && graph.node(id).type == graph.node(node).type) {
+      return input;
     }
     if (!is_elementwise(graph.node(id).op)) continue;
     const std::vector<NodeId>& operands = graph.node(id).operands;
@@ -211,8 +220,9 @@ std::shared_ptr<const Executable> TracerImpl::plan() {
 void TracerImpl::keep_marks(const Recorded& recorded) {
   Graph& graph = *recorded.graph;
   std::vector<bool> may_be = may_be_replaced(recorded.bound);
+  const std::vector<std::int64_t> numbers = input_numbers(graph);
   for (const NodeId output : graph.outputs) {
-    const std::int64_t old = replaced_input(graph, output, may_be);
+    const std::int64_t old = replaced_input(graph, numbers, output, may_be);
     if (old < 0) continue;
     may_be[as_size(old)] = false;
     const State& before = *recorded.bound[as_size(old)];
@@ -350,8 +360,9 @@ void TracerImpl::give_back(const Recorded& recorded, const char* why) const noex
   const States &bound = recorded.bound, &made = recorded.made;
   try {
     std::vector<bool> is_replaced = may_be_replaced(bound);
+    const std::vector<std::int64_t> numbers = input_numbers(*recorded.graph);
     for (const std::shared_ptr<State>& state : made) {
-      const std::int64_t old = replaced_input(*recorded.graph, state->node, is_replaced);
+      const std::int64_t old = replaced_input(*recorded.graph, numbers, state->node, is_replaced);
       state->node = -1;
       if (old < 0) {
         state->lost = why;
