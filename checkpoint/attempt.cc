@@ -191,9 +191,8 @@ SaveStats CheckpointAttempt::publish(std::span<const ShardRecord> records,
     manifest.objects_json = detail::with_metrics(options.objects_json, options.metrics);
     const std::vector<std::byte> index =
         detail::build_useful_index(manifest.writers, manifest.tensors);
-    const std::string text = detail::checked_manifest(manifest, index);
-    detail::check_written_files(*impl_->files, directory(), std::move(manifest));
-    stats.file_bytes += detail::complete(*impl_->files, directory(), text, index);
+    detail::check_written_files(*impl_->files, directory(), manifest);
+    stats.file_bytes += detail::complete(*impl_->files, directory(), manifest, index);
     stats.directory = impl_->attempt.publish(impl_->existing);
     stats.total_seconds = stats.blocked_seconds = impl_->watch.seconds();
     return stats;

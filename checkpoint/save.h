@@ -215,7 +215,7 @@ struct SaveOptions {
   Existing existing = Existing::fail;
 
   /// Most host bytes held at once beyond the tensors, copies of host sources and what describes
-  /// them: 100 bytes for each chunk of 1 MiB, and 2.6 KB for each piece, most of them HDF5's own
+  /// them: 100 bytes for each chunk of 1 MiB, and 2.9 KB for each piece, most of them HDF5's own
   /// bytes of the file. The buffers are kept for the manager's next save. At least 8 MiB.
   std::size_t memory_budget_bytes = std::size_t{256} << 20;
 

@@ -255,7 +255,8 @@ std::string DeviceOrder::to_string() const {
   if (!is_dense()) {
     std::string text;
     for (std::int64_t p = 0; p < size_; ++p) {
-      text += fmt::format("{}{}", p == 0 ? "" : ",", device_at(p));
+      if (p > 0) text += ',';
+      text += fmt::format_int(device_at(p)).c_str();
     }
     return text;
   }

@@ -26,47 +26,64 @@ Manifest one_tensor() {
   return manifest;
 }
 
-TEST(Commit, TellsTheManifestOfTheIndex) {
-  Manifest manifest = one_tensor();
-  checked_manifest(manifest, {});
-  EXPECT_FALSE(manifest.has_index());
-  const std::vector<std::byte> index(100, std::byte{7});
-  const Manifest read = parse_manifest(checked_manifest(manifest, index), "m");
-  EXPECT_EQ(read.index_bytes, 100u);
-  EXPECT_EQ(read.index_hash, hash128(index.data(), index.size()));
-}
-
 // A checkpoint that could not be read, or would be another one.
 TEST(Commit, RefusesWhatAReaderWouldNotTakeAsIt) {
   Manifest twice = one_tensor();
   twice.tensors.push_back(twice.tensors[0]);
-  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { checked_manifest(twice, {}); }),
+  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { checked_manifest(twice); }),
               HasSubstr("needed are sorted, distinct names"));
   Manifest unfit = one_tensor();
   unfit.tensors[0].shape = {4, 4};
-  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { checked_manifest(unfit, {}); }),
+  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { checked_manifest(unfit); }),
               HasSubstr("has 1 dims"));
   Manifest with_pieces = one_tensor();
   place_pieces(with_pieces);
-  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { checked_manifest(with_pieces, {}); }),
+  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { checked_manifest(with_pieces); }),
               HasSubstr("found other tensors or files when it was read again"));
 }
 
-TEST(Commit, WritesTheManifestLastAndSyncs) {
+TEST(Commit, TellsTheManifestOfTheIndexAndWritesItLast) {
   const TempDir dir;
   std::vector<std::string> operations;
   HookedFileSystem files([&](std::string_view operation, const std::filesystem::path& path) {
     operations.push_back(std::string(operation) + " " + path.filename().string());
   });
-  const std::vector<std::byte> index(100);
-  EXPECT_EQ(complete(files, dir.path(), "text", index), 104u);
+  Manifest manifest = one_tensor();
+  const std::vector<std::byte> index(100, std::byte{7});
+  const std::size_t bytes = complete(files, dir.path(), manifest, index);
   EXPECT_THAT(operations, ElementsAre("create index.h5", "create manifest.json",
                                       "sync directory " + dir.path().filename().string()));
-  EXPECT_EQ(file_text(dir / "manifest.json"), "text");
+  const std::string text = file_text(dir / "manifest.json");
+  EXPECT_EQ(bytes, 100 + text.size());
+  const Manifest read = parse_manifest(text, "m");
+  EXPECT_EQ(read.index_bytes, 100u);
+  EXPECT_EQ(read.index_hash, hash128(index.data(), index.size()));
+}
 
-  const TempDir other;
-  EXPECT_EQ(complete(files, other.path(), "text", {}), 4u);
-  EXPECT_FALSE(std::filesystem::exists(other / "index.h5"));
+TEST(Commit, ManifestsWithoutAnIndexSaySo) {
+  const TempDir dir;
+  const auto files = posix_file_system();
+  Manifest manifest = one_tensor();
+  const std::size_t bytes = complete(*files, dir.path(), manifest, {});
+  EXPECT_FALSE(std::filesystem::exists(dir / "index.h5"));
+  const std::string text = file_text(dir / "manifest.json");
+  EXPECT_EQ(bytes, text.size());
+  EXPECT_FALSE(parse_manifest(text, "m").has_index());
+}
+
+// What the manifest says is looked at before it is written, if the index is there or not.
+TEST(Commit, WritesNoManifestThatAReaderWouldNotTake) {
+  const std::vector<std::byte> index(100);
+  for (const bool has_index : {false, true}) {
+    const TempDir dir;
+    const auto files = posix_file_system();
+    Manifest twice = one_tensor();
+    twice.tensors.push_back(twice.tensors[0]);
+    EXPECT_THROW(complete(*files, dir.path(), twice,
+                          has_index ? std::span(index) : std::span<const std::byte>()),
+                 Error);
+    EXPECT_FALSE(std::filesystem::exists(dir / "manifest.json"));
+  }
 }
 
 TEST(Commit, SaysWhichJsonOfTheCallersIsNone) {

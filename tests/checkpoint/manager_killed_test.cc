@@ -112,7 +112,8 @@ void kill_at_random_instants(int wanted) {
   std::int64_t newest = 0;
   int kills = 0, runs = 0, done_anyway = 0;
   std::map<FaultAction, int> kills_of;
-  for (; kills < wanted && runs < 4 * wanted; ++runs) {
+  constexpr std::size_t kActions = 7;
+  for (; (kills < wanted || kills_of.size() < kActions) && runs < 4 * wanted; ++runs) {
     const Call call = random_call(now, newest, random);
     SCOPED_TRACE(testing::Message() << "run " << runs << ": " << fault_action_name(call.action)
                                     << " step " << call.step);
@@ -137,8 +138,8 @@ void kill_at_random_instants(int wanted) {
     now = found;
     newest = std::max(newest, call.step);
   }
-  EXPECT_EQ(kills, wanted) << "of " << runs << " runs";
-  EXPECT_EQ(kills_of.size(), 7u) << "of every action some";
+  EXPECT_GE(kills, wanted) << "of " << runs << " runs";
+  EXPECT_EQ(kills_of.size(), kActions) << "of every action some";
   std::cout << kills << " kills in " << runs << " runs, " << done_anyway << " after a commit\n";
 }
 

@@ -110,13 +110,13 @@ Heap heap_of(const Model& model) {
 }
 
 // What SaveOptions::memory_budget_bytes says of what describes tensors.
-TEST(PieceMemory, ASaveTakes2600BytesAPieceAtMost) {
+TEST(PieceMemory, ASaveTakes2900BytesAPieceAtMost) {
   const std::pair<Model, std::int64_t> models[] = {
       {{1, 4000, 64}, 150}, {{500, 8, 64}, 300}, {{4000, 1, 64}, 1000}};
   for (const auto& [model, reader_bytes] : models) {
     SCOPED_TRACE(model.pieces);
     const Heap heap = heap_of(model);
-    EXPECT_LE(heap.save_bytes / 4000, 2600);
+    EXPECT_LE(heap.save_bytes / 4000, 2900);
     EXPECT_LE(heap.reader_bytes / 4000, reader_bytes);
   }
 }

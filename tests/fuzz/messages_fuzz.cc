@@ -51,7 +51,7 @@ void publish(const Bytes& list) {
     lists.push_back({0, std::move(tensors)});
     auto [manifest, stats] = detail::merge(heads, std::move(lists), "writer");
     manifest.id = std::string(32, '0');
-    detail::checked_manifest(manifest, {});
+    detail::checked_manifest(manifest);
   } catch (const Error& e) {
     const std::string_view problem = e.what();
     require(problem.find('\n') == std::string_view::npos, "publish", problem);

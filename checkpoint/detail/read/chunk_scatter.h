@@ -31,7 +31,7 @@ class ChunkPart {
   void advance(std::int64_t runs);
 
   std::span<std::byte* const> places_;
-  std::size_t run_bytes_;
+  std::size_t run_bytes_ = 0;
   std::size_t from_ = 0, to_ = 0;    // the next run's place in the chunk and in the target
   Dims extents_, steps_, to_steps_;  // the loops over the runs, outermost first; steps in bytes
   Dims at_;

@@ -144,8 +144,8 @@ class GroupSave {
     manifest.step = step_;
     manifest.user_json = options_.user_json;
     manifest.objects_json = with_metrics(options_.objects_json, options_.metrics);
-    const std::string text = checked_manifest(manifest, index);
     if (is_local()) {
+      const std::string text = checked_manifest(manifest);
       stats.file_bytes += text.size();
       spread(group_, encode(SaveOutcome{.lists_wanted = {}, .stats = stats, .manifest = text}));
       return commit_locally(attempt, manifest, text, stats);
@@ -154,7 +154,7 @@ class GroupSave {
       check_written_files(context_.file_system, attempt.directory(), manifest);
     }
     clear_unlisted(attempt, manifest);
-    stats.file_bytes += complete(context_.file_system, attempt.directory(), text, index);
+    stats.file_bytes += complete(context_.file_system, attempt.directory(), manifest, index);
     group_.check();
     stats.directory = attempt.publish(options_.existing);
     try {
@@ -327,7 +327,7 @@ class GroupSave {
     copy_to_others(attempt, manifest);
     check_own_directory(attempt, manifest);
     clear_unlisted(attempt, manifest);
-    complete(context_.file_system, attempt.directory(), text, {});
+    complete(context_.file_system, attempt.directory(), text);
     group_.barrier();
     stats.directory = attempt.publish(options_.existing);
     try {

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <string>
 
 #include "shardwise/checkpoint/detail/format/metrics.h"
+#include "shardwise/checkpoint/detail/lanes/lanes.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/shard/error.h"
 
@@ -25,11 +28,7 @@ void check_json(const PublishOptions& options) {
   static_cast<void>(with_metrics(options.objects_json, options.metrics));
 }
 
-std::string checked_manifest(Manifest& manifest, std::span<const std::byte> index) {
-  if (!index.empty()) {
-    manifest.index_bytes = index.size();
-    manifest.index_hash = hash128(index.data(), index.size());
-  }
+std::string checked_manifest(const Manifest& manifest) {
   std::string text = print_manifest(manifest);
   if (text.size() > kMaxManifestBytes) {
     throw Error(ErrorCode::unsupported,
@@ -56,11 +55,25 @@ std::string checked_manifest(Manifest& manifest, std::span<const std::byte> inde
 }
 
 std::size_t complete(FileSystem& file_system, const std::filesystem::path& attempt,
-                     std::string_view manifest, std::span<const std::byte> index) {
-  if (!index.empty()) write_whole_file(file_system, attempt / kIndexName, index);
+                     std::string_view manifest) {
   write_whole_file(file_system, attempt / kManifestName, std::as_bytes(std::span(manifest)));
   file_system.sync_directory(attempt);
-  return index.size() + manifest.size();
+  return manifest.size();
+}
+
+std::size_t complete(FileSystem& file_system, const std::filesystem::path& attempt,
+                     Manifest& manifest, std::span<const std::byte> index) {
+  if (index.empty()) return complete(file_system, attempt, checked_manifest(manifest));
+  manifest.index_bytes = index.size();
+  manifest.index_hash = hash128(index.data(), index.size());
+  std::string text;
+  const std::function<void()> jobs[] = {
+      [&] { write_whole_file(file_system, attempt / kIndexName, index); },
+      [&] { text = checked_manifest(manifest); }};
+  run_lanes({.jobs = std::size(jobs),
+             .lanes = std::size(jobs),
+             .run = [&](std::size_t job, std::size_t) { jobs[job](); }});
+  return index.size() + complete(file_system, attempt, text);
 }
 
 }  // namespace shardwise::detail

@@ -15,14 +15,18 @@ namespace shardwise::detail {
 /// Throws invalid_argument if a JSON text of the caller's is none.
 void check_json(const PublishOptions& options);
 
-/// The text of a manifest, which is told of the index, if that is not empty. It was parsed as a
-/// reader parses it, and says what it was made of. Throws corrupt, unsupported.
-std::string checked_manifest(Manifest& manifest, std::span<const std::byte> index);
+/// The text of a manifest. It was parsed as a reader parses it, and says what it was made of.
+/// Throws corrupt, unsupported.
+std::string checked_manifest(const Manifest& manifest);
 
-/// Writes what completes the directory of an attempt when its shard files are there: the index,
-/// empty for none, and the manifest's text. On the disk when it returns how many bytes they have.
-/// Throws io.
+/// Completes the directory of an attempt when its shard files are there: writes the manifest's
+/// text. On the disk when it returns how many bytes it has. Throws io.
 std::size_t complete(FileSystem& file_system, const std::filesystem::path& attempt,
-                     std::string_view manifest, std::span<const std::byte> index);
+                     std::string_view manifest);
+
+/// The same with the index, which the manifest is told of, if it is not empty: it is written while
+/// the manifest is checked. Throws corrupt, unsupported, io.
+std::size_t complete(FileSystem& file_system, const std::filesystem::path& attempt,
+                     Manifest& manifest, std::span<const std::byte> index);
 
 }  // namespace shardwise::detail
