@@ -3,10 +3,22 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "shardwise/runtime/graph/detail/attribute_fields.h"
+#include "shardwise/runtime/graph/detail/line_reader.h"
 #include "shardwise/shard/host/random.h"
 
 namespace shardwise {
 namespace {
+
+// Of a double: what arithmetic gives as NaN, but for the sign.
+constexpr std::uint64_t kUsualNaN = 0x7ff8000000000000, kSignBit = std::uint64_t{1} << 63;
 
 [[noreturn]] void fail_equation(std::string_view text, const std::string& problem) {
   throw Error(
@@ -30,68 +42,59 @@ void check_letters(std::string_view text, std::string_view operand) {
   }
 }
 
-// ---- For dumps.
+/// Writes the fields of attribute_fields.h.
+class FieldWriter {
+ public:
+  std::string take() { return std::move(text_); }
 
-std::string list(std::string_view name, const Dims& dims) {
-  return dims.empty() ? "" : fmt::format(" {}={}", name, to_string(dims));
-}
+  void list(std::string_view name, const Dims& dims) {
+    if (!dims.empty()) text_ += fmt::format(" {}={}", name, to_string(dims));
+  }
+  void numbers(std::string_view name, std::same_as<std::int64_t> auto... values) {
+    list(name, Dims{values...});
+  }
+  void number(const Scalar& number) { add(number.to_string()); }
+  void number_but_zero(const Scalar& number) {
+    if (!(number == Scalar())) add(number.to_string());
+  }
+  void literal(const LiteralAttributes& a) { add(fmt::format("{:016x}", a.hash())); }
+  void text(const Equation& equation) { add(detail::quoted(equation.to_string())); }
+  void text(const PartitionSpec& spec) { add(detail::quoted(spec.to_string())); }
+  void text(const std::vector<std::string>& axes) {
+    add(detail::quoted(fmt::format("{}", fmt::join(axes, "+"))));
+  }
+  void dtype(std::string_view word, const std::optional<DType>& dtype) {
+    if (dtype) text_ += fmt::format(" {} {}", word, name(*dtype));
+  }
+  void count(std::string_view name, std::int64_t number) {
+    if (number != 1) text_ += fmt::format(" {}={}", name, number);
+  }
+  void word(auto enumerator, std::span<const std::string_view> words) {
+    const std::string_view word = words[static_cast<std::size_t>(enumerator)];
+    if (!word.empty()) add(word);
+  }
+  void flag(std::string_view word, bool is_set) {
+    if (is_set) add(word);
+  }
 
-std::string shown(const NoAttributes&) { return {}; }
-std::string shown(const NumberAttributes& a) { return ' ' + a.number.to_string(); }
-std::string shown(const LiteralAttributes& a) { return fmt::format(" {:016x}", a.hash()); }
-std::string shown(const DimAttributes& a) { return list("dims", {a.dim}); }
-std::string shown(const DimsAttributes& a) { return list("dims", a.dims); }
-std::string shown(const SliceAttributes& a) {
-  return list("begin", a.begin) + list("end", a.end) + list("stride", a.stride);
-}
-std::string shown(const PadAttributes& a) {
-  const std::string dims = list("begin", a.low) + list("end", a.high) + list("stride", a.stride);
-  return a.number == Scalar() ? dims : dims + ' ' + a.number.to_string();
-}
-std::string shown(const DotAttributes& a) {
-  const std::string result = a.result ? fmt::format(" in {}", name(*a.result)) : "";
-  return fmt::format(" \"{}\"{}", a.equation.to_string(), result);
-}
-std::string shown(const ConvolutionAttributes& a) {
-  std::string text = list("lhs", a.lhs) + list("rhs", a.rhs) + list("out", a.out) +
-                     list("stride", a.stride) + list("low", a.low) + list("high", a.high) +
-                     list("lhs_dilation", a.lhs_dilation) + list("rhs_dilation", a.rhs_dilation);
-  if (a.feature_groups != 1) text += fmt::format(" feature_groups={}", a.feature_groups);
-  if (a.batch_groups != 1) text += fmt::format(" batch_groups={}", a.batch_groups);
-  return text;
-}
-std::string shown(const WindowAttributes& a) {
-  return list("window", a.window) + list("stride", a.stride) + list("low", a.low) +
-         list("high", a.high) + list("dilation", a.dilation);
-}
-std::string shown(const ScatterAttributes& a) { return list("dims", {a.dim, a.extent}); }
-std::string shown(const ScatterIntoAttributes& a) {
-  static constexpr std::string_view kCombinations[] = {"set", "add", "mul", "min", "max"};
-  static constexpr std::string_view kModes[] = {"", " clip", " drop"};
-  return fmt::format("{} {}{}", list("dims", {a.dim}),
-                     kCombinations[static_cast<std::size_t>(a.combination)],
-                     kModes[static_cast<std::size_t>(a.mode)]);
-}
-std::string shown(const ShapeAttributes& a) { return list("end", a.shape); }
-std::string shown(const SortAttributes& a) {
-  return list("dims", {a.dim}) + (a.descending ? " descending" : "");
-}
-std::string shown(const CumulativeAttributes& a) {
-  return list("dims", {a.dim}) + (a.reverse ? " reverse" : "");
-}
-std::string shown(const ManualAttributes& a) {
-  return fmt::format(" \"{}\" dims=[{}]{}", a.spec.to_string(), a.replicas, a.sums ? " sums" : "");
-}
-std::string shown(const ReduceAttributes& a) {
-  return fmt::format(" \"{}\" {}", fmt::join(a.axes, "+"), static_cast<int>(a.reduction));
-}
+ private:
+  void add(std::string_view word) { (text_ += ' ') += word; }
+
+  std::string text_;
+};
 
 }  // namespace
 
 LiteralAttributes::LiteralAttributes(std::span<const std::byte> bytes)
     : bytes_(std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end())) {
+  // Not of std::hash, which may be another one in another build: files name literals by it.
   Mixer mixer;
-  mixer.add(std::string_view(reinterpret_cast<const char*>(bytes_->data()), bytes_->size()));
+  mixer.add(bytes.size());
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + at, std::min(sizeof word, bytes.size() - at));
+    mixer.add(word);
+  }
   hash_ = mixer.state();
 }
 
@@ -142,8 +145,40 @@ std::string Scalar::to_string() const {
     case DType::u64:
       return fmt::format("{}", bits_);
     default:
-      return fmt::format("{}", std::bit_cast<double>(bits_));
+      break;
   }
+  const auto value = std::bit_cast<double>(bits_);
+  const bool is_usual = (bits_ & ~kSignBit) == kUsualNaN;
+  if (std::isnan(value) && !is_usual) return fmt::format("nan({:#018x})", bits_);
+  return fmt::format("{}", value);
+}
+
+std::optional<Scalar> Scalar::parse(std::string_view text, DType dtype) {
+  const char *const begin = text.data(), *const end = begin + text.size();
+  const auto read = [&](auto value, auto... base) -> std::optional<Scalar> {
+    const auto [stopped, error] = std::from_chars(begin, end, value, base...);
+    if (error != std::errc{} || stopped != end) return std::nullopt;
+    return Scalar(value);
+  };
+  if (!is_floating(dtype)) {
+    const bool is_signed = dtype >= DType::i64 && dtype <= DType::i8;
+    return is_signed ? read(std::int64_t{0}) : read(std::uint64_t{0});
+  }
+  constexpr std::string_view kBits = "nan(0x";
+  if (text.starts_with(kBits) && text.ends_with(')')) {
+    text.remove_prefix(kBits.size());
+    text.remove_suffix(1);
+    std::uint64_t bits = 0;
+    const char* const last = text.data() + text.size();
+    const auto [stopped, error] = std::from_chars(text.data(), last, bits, 16);
+    if (error != std::errc{} || stopped != last) return std::nullopt;
+    const auto value = std::bit_cast<double>(bits);
+    if (!std::isnan(value)) return std::nullopt;
+    return Scalar::of_bits(bits);
+  }
+  if (text == "nan") return Scalar::of_bits(kUsualNaN);
+  if (text == "-nan") return Scalar::of_bits(kUsualNaN | kSignBit);
+  return read(0.0);
 }
 
 Equation Equation::parse(std::string_view text) {
@@ -173,7 +208,9 @@ Equation Equation::parse(std::string_view text) {
 std::string Equation::to_string() const { return fmt::format("{},{}->{}", lhs, rhs, result); }
 
 std::string to_string(const Attributes& attributes) {
-  return std::visit([](const auto& a) { return shown(a); }, attributes);
+  FieldWriter fields;
+  std::visit([&](const auto& a) { detail::visit(fields, a); }, attributes);
+  return fields.take();
 }
 
 }  // namespace shardwise

@@ -50,14 +50,26 @@ class Scalar {
   /// hold it exactly.
   std::optional<Scalar> of(DType dtype) const;
 
-  /// "0.5", "-0", "nan", "18446744073709551615"
+  /// "0.5", "-0", "nan", "18446744073709551615"; the shortest text from which parse() makes the
+  /// same number. A NaN with other bits than the usual ones shows them: "nan(0x7ff8000000000001)".
   std::string to_string() const;
+
+  /// Reads what to_string() writes of a constant of the dtype: a double for a floating one, else an
+  /// integer. Nothing if it is none, or beyond 64 bits.
+  static std::optional<Scalar> parse(std::string_view text, DType dtype);
 
   bool operator==(const Scalar&) const = default;
   template <class Number>
   bool operator==(Number) const = delete;  // would compare dtypes too: ask as_double()
 
  private:
+  /// A double. Copied as a double, a signalling NaN could change.
+  static Scalar of_bits(std::uint64_t bits) {
+    Scalar number;
+    number.bits_ = bits;
+    return number;
+  }
+
   DType dtype_ = DType::f64;
   std::uint64_t bits_ = 0;
 };
@@ -99,7 +111,7 @@ class LiteralAttributes {
   explicit LiteralAttributes(std::span<const std::byte> bytes);
 
   std::span<const std::byte> bytes() const { return *bytes_; }
-  std::uint64_t hash() const { return hash_; }  ///< of the bytes
+  std::uint64_t hash() const { return hash_; }  ///< of the bytes; the same in every build
 
   bool operator==(const LiteralAttributes& other) const;
 

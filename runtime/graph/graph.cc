@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <functional>
+#include <algorithm>
+#include <concepts>
 #include <string_view>
 
+#include "shardwise/runtime/graph/detail/attribute_fields.h"
+#include "shardwise/runtime/graph/detail/line_reader.h"
 #include "shardwise/shard/host/random.h"
 
 namespace shardwise {
@@ -15,75 +18,68 @@ void add_dims(Mixer& mixer, const Dims& dims) {
   for (const std::int64_t value : dims) mixer.add(static_cast<std::uint64_t>(value));
 }
 
-void add(Mixer& mixer, std::int64_t value) { mixer.add(static_cast<std::uint64_t>(value)); }
-void add(Mixer& mixer, const Scalar& number) {
-  mixer.add(static_cast<std::uint64_t>(number.dtype()));
-  mixer.add(number.bits());
-}
-void add(Mixer& mixer, const PartitionSpec& spec) {
+void add_spec(Mixer& mixer, const PartitionSpec& spec) {
   for (const PartitionSpec::Entry& entry : spec.entries()) {
     mixer.add(entry.size());
     for (const std::string& axis : entry) mixer.add(axis);
   }
 }
 
-void add(Mixer&, const NoAttributes&) {}
-void add(Mixer& mixer, const NumberAttributes& a) { add(mixer, a.number); }
-void add(Mixer& mixer, const LiteralAttributes& a) { mixer.add(a.hash()); }
-void add(Mixer& mixer, const DimAttributes& a) { add(mixer, a.dim); }
-void add(Mixer& mixer, const DimsAttributes& a) { add_dims(mixer, a.dims); }
-void add(Mixer& mixer, const SliceAttributes& a) {
-  for (const Dims* dims : {&a.begin, &a.end, &a.stride}) add_dims(mixer, *dims);
-}
-void add(Mixer& mixer, const PadAttributes& a) {
-  for (const Dims* dims : {&a.low, &a.high, &a.stride}) add_dims(mixer, *dims);
-  add(mixer, a.number);
-}
-void add(Mixer& mixer, const DotAttributes& a) {
-  for (const std::string* letters : {&a.equation.lhs, &a.equation.rhs, &a.equation.result}) {
-    mixer.add(*letters);
+/// Mixes the fields of attribute_fields.h.
+class FieldHasher {
+ public:
+  explicit FieldHasher(Mixer& mixer) : mixer_(mixer) {}
+
+  void list(std::string_view, const Dims& dims) { add_dims(mixer_, dims); }
+  void numbers(std::string_view, std::same_as<std::int64_t> auto... values) { (add(values), ...); }
+  void number(const Scalar& number) {
+    add(number.dtype());
+    mixer_.add(number.bits());
   }
-  if (a.result) mixer.add(static_cast<std::uint64_t>(*a.result));
-}
-void add(Mixer& mixer, const ConvolutionAttributes& a) {
-  for (const Dims* dims :
-       {&a.lhs, &a.rhs, &a.out, &a.stride, &a.low, &a.high, &a.lhs_dilation, &a.rhs_dilation}) {
-    add_dims(mixer, *dims);
+  void number_but_zero(const Scalar& scalar) { number(scalar); }
+  void literal(const LiteralAttributes& a) { mixer_.add(a.hash()); }
+  void text(const Equation& equation) {
+    for (const std::string* letters : {&equation.lhs, &equation.rhs, &equation.result}) {
+      mixer_.add(*letters);
+    }
   }
-  add(mixer, a.feature_groups);
-  add(mixer, a.batch_groups);
-}
-void add(Mixer& mixer, const WindowAttributes& a) {
-  for (const Dims* dims : {&a.window, &a.stride, &a.low, &a.high, &a.dilation}) {
-    add_dims(mixer, *dims);
+  void text(const PartitionSpec& spec) { add_spec(mixer_, spec); }
+  void text(const std::vector<std::string>& axes) {
+    for (const std::string& axis : axes) mixer_.add(axis);
   }
+  void dtype(std::string_view, const std::optional<DType>& dtype) {
+    if (dtype) add(*dtype);
+  }
+  void count(std::string_view, std::int64_t number) { add(number); }
+  void word(auto enumerator, const auto&) { add(enumerator); }
+  void flag(std::string_view, bool is_set) { add(is_set); }
+
+ private:
+  void add(auto value) { mixer_.add(static_cast<std::uint64_t>(value)); }
+
+  Mixer& mixer_;
+};
+
+/// The input that the node is; null: it is none.
+const GraphInput* input_at(const Graph& graph, NodeId id) {
+  if (graph.node(id).op != Op::input) return nullptr;
+  const auto is_it = [&](const GraphInput& input) { return input.node == id; };
+  const auto at = std::find_if(graph.inputs.begin(), graph.inputs.end(), is_it);
+  return at == graph.inputs.end() ? nullptr : &*at;
 }
-void add(Mixer& mixer, const ScatterAttributes& a) {
-  add(mixer, a.dim);
-  add(mixer, a.extent);
-}
-void add(Mixer& mixer, const ScatterIntoAttributes& a) {
-  add(mixer, a.dim);
-  mixer.add(static_cast<std::uint64_t>(a.combination));
-  mixer.add(static_cast<std::uint64_t>(a.mode));
-}
-void add(Mixer& mixer, const ShapeAttributes& a) { add_dims(mixer, a.shape); }
-void add(Mixer& mixer, const SortAttributes& a) {
-  add(mixer, a.dim);
-  mixer.add(a.descending ? 1 : 0);
-}
-void add(Mixer& mixer, const CumulativeAttributes& a) {
-  add(mixer, a.dim);
-  mixer.add(a.reverse ? 1 : 0);
-}
-void add(Mixer& mixer, const ManualAttributes& a) {
-  add(mixer, a.spec);
-  add(mixer, a.replicas);
-  mixer.add(a.sums ? 1 : 0);
-}
-void add(Mixer& mixer, const ReduceAttributes& a) {
-  for (const std::string& axis : a.axes) mixer.add(axis);
-  mixer.add(static_cast<std::uint64_t>(a.reduction));
+
+/// What a node's text does not say yet, as far as it is not as usual.
+std::string other_facts(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  const GraphInput* const input = input_at(graph, id);
+  std::string text;
+  if (input != nullptr && input->kind != MemoryKind::array) {
+    text += fmt::format(" kind={}", name(input->kind));
+  }
+  if (node.backward) text += " backward";
+  if (node.block != 0) text += fmt::format(" block={}", node.block);
+  if (node.is_saved) text += " saved";
+  return text;
 }
 
 }  // namespace
@@ -95,9 +91,10 @@ std::uint64_t hash(const Graph& graph) {
               static_cast<std::uint64_t>(node.type.dtype) << 8 | node.operands.size());
     add_dims(mixer, node.type.shape);
     for (const NodeId operand : node.operands) mixer.add(static_cast<std::uint64_t>(operand));
-    std::visit([&](const auto& attributes) { add(mixer, attributes); }, node.attributes);
+    FieldHasher fields(mixer);
+    std::visit([&](const auto& attributes) { detail::visit(fields, attributes); }, node.attributes);
     if (node.backward || node.manual) mixer.add(node.manual ? 3 : 1);
-    if (node.mark) add(mixer, *node.mark);
+    if (node.mark) add_spec(mixer, *node.mark);
   }
   for (const GraphInput& input : graph.inputs) {
     mixer.add(static_cast<std::uint64_t>(input.node) << 8 | static_cast<std::uint64_t>(input.kind));
@@ -130,18 +127,19 @@ std::string to_string(const Graph& graph, NodeId id) {
   for (const NodeId operand : node.operands) {
     operands += fmt::format("{}%{}", operands.empty() ? "" : ", ", operand);
   }
-  std::string label;
-  for (const GraphInput& input : graph.inputs) {
-    if (input.node == id) label = fmt::format(" \"{}\"", input.label);
+  std::string label, mark;
+  if (const GraphInput* const input = input_at(graph, id)) {
+    label = ' ' + detail::quoted(input->label);
   }
-  return fmt::format("%{} = {}({}){}{} : {}{}", id, name(node.op), operands, label,
-                     to_string(node.attributes), to_string(node.type),
-                     node.mark ? fmt::format(" marked {}", node.mark->to_string()) : "");
+  if (node.mark) mark = node.mark->rank() == 0 ? "\"\"" : node.mark->to_string();
+  return fmt::format("%{} = {}({}){}{} : {}{}{}", id, name(node.op), operands, label,
+                     to_string(node.attributes), to_string(node.type), node.mark ? " marked " : "",
+                     mark);
 }
 
 std::string in_scope(const Graph& graph, std::int32_t scope) {
   const std::string& path = graph.scopes[static_cast<std::size_t>(scope)];
-  return path.empty() ? "" : fmt::format(" in \"{}\"", path);
+  return path.empty() ? "" : " in " + detail::quoted(path);
 }
 
 std::string with_scope(const Graph& graph, NodeId id) {
@@ -152,8 +150,9 @@ std::string dump(const Graph& graph) {
   std::string text;
   for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
     text += to_string(graph, static_cast<NodeId>(id));
+    text += other_facts(graph, static_cast<NodeId>(id));
     const std::string& scope = graph.scopes[static_cast<std::size_t>(graph.nodes[id].scope)];
-    if (!scope.empty()) text += fmt::format("  # {}", scope);
+    if (!scope.empty()) text += "  # " + detail::escaped(scope);
     text += '\n';
   }
   text += "return";

@@ -91,7 +91,8 @@ std::string in_scope(const Graph& graph, std::int32_t scope);
 /// to_string() and the node's scope, for messages.
 std::string with_scope(const Graph& graph, NodeId id);
 
-/// All nodes, one a line; the same text for the same graph.
+/// All nodes, one a line; the same text for the same graph. It says all that the graph holds but
+/// the elements of literals, which it names by their hash: parse_graph() (ops/build.h) reads it.
 std::string dump(const Graph& graph);
 
 }  // namespace shardwise

@@ -16,11 +16,14 @@ namespace {
 /// "add(%0 f32[2, 3], %1 f32[4]) in \"layer0\": " and the text.
 [[noreturn]] void fail(const Graph& graph, ErrorCode code, std::string_view operation,
                        std::span<const NodeRef> operands, const std::string& text) {
+  constexpr std::size_t kMostShown = 16;
   std::string list;
-  for (const NodeRef& operand : operands) {
+  for (const NodeRef& operand : operands.first(std::min(operands.size(), kMostShown))) {
     list +=
         fmt::format("{}%{} {}", list.empty() ? "" : ", ", operand.id, to_string(operand.type()));
   }
+  if (operands.size() > kMostShown)
+    list += fmt::format(" and {} more", operands.size() - kMostShown);
   throw Error(code,
               fmt::format("{}({}){}: {}", operation, list, in_scope(graph, graph.scope), text));
 }

@@ -41,6 +41,15 @@ NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
 NodeId append_input(Graph& graph, const TensorType& type, std::string_view label,
                     MemoryKind kind = MemoryKind::array);
 
+/// Reads what dump() writes, with the literals that it names: dump() of the result is the same
+/// text. docs/programs.md says what a line may hold. Each node is checked as append() checks it.
+/// Throws invalid_argument, and what append() throws, with the number of the line, what was found
+/// and what was needed.
+///
+///   const std::string text = "%0 = input() \"x\" : f32[4]\n%1 = neg(%0) : f32[4]\nreturn %1\n";
+///   dump(parse_graph(text)) == text;
+Graph parse_graph(std::string_view text, std::span<const LiteralAttributes> literals = {});
+
 /// What the functions below work on: a NodeRef, or a Tensor (tensor.h).
 template <class T>
 concept TensorLike = requires(const T& t, std::span<const T> operands) {

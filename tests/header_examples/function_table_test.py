@@ -9,7 +9,7 @@ HEADERS = [*sorted((SOURCE / "runtime/ops").glob("*.h")), *sorted((SOURCE / "run
            SOURCE / "runtime/tensor.h"]
 # What the functions are made with.
 WITHIN = {"append", "append_input", "append_to", "refuse", "refuse_all", "dim_of", "dims_of", "all_dims", "last_dim", "binary",
-          "broadcast_shape", "complete_shape", "cumulative", "graph_of", "keep_named", "tensor_beside",
+          "parse_graph", "broadcast_shape", "complete_shape", "cumulative", "graph_of", "keep_named", "tensor_beside",
           "default_mesh", "set_default_mesh"}
 
 

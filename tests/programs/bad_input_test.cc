@@ -161,7 +161,7 @@ TEST_F(BadInput, AGradientOfAMaximumInAManualRegion) {
   const Tensor most = all_reduce(mine, axes, Reduction::max);
   const Tensor loss = reduce_sum(disable_manual_sharding(most, {}, {1, 3}), {0, 1});
   EXPECT_EQ(message_of(ErrorCode::unsupported, [&] { grad(loss, {x_}); }),
-            "grad of %3 = manual_all_reduce(%2) \"data\" 2 : f32[1, 3] in \"layer0/attention\": "
+            "grad of %3 = manual_all_reduce(%2) \"data\" max : f32[1, 3] in \"layer0/attention\": "
             "found a maximum or minimum, needed a sum");
   // What is recorded afterwards belongs to no gradient, and to the scope that is open.
   EXPECT_EQ(refused([&] { add(x_, y_); }),

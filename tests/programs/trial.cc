@@ -6,8 +6,10 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "random_program.h"
+#include "shardwise/runtime/ops/build.h"
 
 namespace shardwise {
 namespace {
@@ -128,6 +130,29 @@ std::string different_numbers(const Outcome& found, const Outcome& expected, Zer
     }
   }
   return "";
+}
+
+std::string lost_in_text(const Graph& graph) {
+  std::vector<LiteralAttributes> literals;
+  for (const Node& node : graph.nodes) {
+    const auto* const literal = std::get_if<LiteralAttributes>(&node.attributes);
+    if (literal != nullptr) literals.push_back(*literal);
+  }
+  const std::string text = dump(graph);
+  const Graph again = parse_graph(text, literals);
+  if (!same_program(again, graph) || hash(again) != hash(graph)) return "another program\n" + text;
+  for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
+    if (again.inputs[i].label != graph.inputs[i].label) return "another label\n" + text;
+  }
+  for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
+    const Node &found = again.nodes[id], &needed = graph.nodes[id];
+    if (again.scopes[as_size(found.scope)] != graph.scopes[as_size(needed.scope)] ||
+        found.backward != needed.backward || found.manual != needed.manual ||
+        found.block != needed.block || found.is_saved != needed.is_saved) {
+      return "other facts of %" + std::to_string(id) + '\n' + text;
+    }
+  }
+  return dump(again) == text ? "" : "another text\n" + text + dump(again);
 }
 
 void check_trials(std::uint32_t first, std::uint32_t count, const Check& check,

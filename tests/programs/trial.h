@@ -49,6 +49,9 @@ Outcome run(const Trial& trial);
 std::string different_numbers(const Outcome& found, const Outcome& expected,
                               ZeroSign zero_sign = ZeroSign::ignored);
 
+/// What of a graph is not there again when its text is read; "" if all is.
+std::string lost_in_text(const Graph& graph);
+
 /// What is wrong about a trial, or "".
 using Check = std::function<std::string(const Trial&)>;
 

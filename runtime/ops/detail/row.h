@@ -111,7 +111,7 @@ class OpRow {
   OpRow(Op op, Takes<A>, TypeRule& type, Rule& factors, Gradient& gradient, Kernel& kernel,
         OpTraits traits = {})
       : op_(op),
-        attributes_(Attributes(A{}).index()),
+        attributes_(A{}),
         type_(&type),
         factors_(&factors),
         gradient_(&gradient),
@@ -122,7 +122,12 @@ class OpRow {
   const OpTraits& traits() const { return traits_; }
 
   /// Whether these are of the struct that the op takes.
-  bool takes(const Attributes& attributes) const { return attributes.index() == attributes_; }
+  bool takes(const Attributes& attributes) const {
+    return attributes.index() == attributes_.index();
+  }
+
+  /// An empty struct of that kind.
+  const Attributes& empty_attributes() const { return attributes_; }
 
   /// The result's type. Throws invalid_argument or unsupported with what was found and what was
   /// needed; append() adds op and place.
@@ -138,7 +143,7 @@ class OpRow {
 
  private:
   Op op_;
-  std::size_t attributes_;  ///< their place in the variant
+  Attributes attributes_;
   TypeRule* type_;
   Rule* factors_;
   Gradient* gradient_;
