@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "shardwise/runtime/detail/tracer_impl.h"
-#include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/program/detail/remote_copies.h"
 #include "shardwise/runtime/spmd/detail/cut.h"
+#include "shardwise/runtime/spmd/detail/planned.h"
 #include "shardwise/runtime/timeline.h"
 #include "shardwise/shard/error.h"
 
@@ -17,37 +17,6 @@ namespace shardwise {
 namespace {
 
 using State = TracerImpl::State;
-
-/// The number of operations searched for the weight or optimizer state that a result replaces.
-constexpr int kMostReplacedVisits = 64;
-
-/// By node: its number in Graph::inputs; -1: it is none.
-std::vector<std::int64_t> input_numbers(const Graph& graph) {
-  std::vector<std::int64_t> numbers(graph.nodes.size(), -1);
-  for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
-    numbers[as_size(graph.inputs[i].node)] = static_cast<std::int64_t>(i);
-  }
-  return numbers;
-}
-
-/// The weight or optimizer state, by Graph::inputs, that a node is computed from element by
-/// element, first operands first: in w - 0.1 * g it is w. -1: none.
-std::int64_t replaced_input(const Graph& graph, const std::vector<std::int64_t>& inputs,
-                            NodeId node, const std::vector<bool>& may_be) {
-  std::vector<NodeId> open{node};
-  for (int visits = 0; !open.empty() && visits < kMostReplacedVisits; ++visits) {
-    const NodeId id = open.back();
-    open.pop_back();
-    const std::int64_t input = inputs[as_size(id)];
-    if (input >= 0 && may_be[as_size(input)] && graph.node(id).type == graph.node(node).type) {
-      return input;
-    }
-    if (!is_elementwise(graph.node(id).op)) continue;
-    const std::vector<NodeId>& operands = graph.node(id).operands;
-    open.insert(open.end(), operands.rbegin(), operands.rend());
-  }
-  return -1;
-}
 
 /// By `bound`: weights and optimizer state that only the step holds.
 std::vector<bool> may_be_replaced(const TracerImpl::States& bound) {

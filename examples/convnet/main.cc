@@ -18,7 +18,7 @@
 #include "../step_facts.h"
 #include "shardwise/loader/sources/arrays.h"
 #include "shardwise/runtime/gemm.h"
-#include "shardwise/runtime/spmd/report.h"
+#include "shardwise/runtime/spmd/executable.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 #include "training.h"

@@ -19,7 +19,7 @@
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/runtime/gemm.h"
-#include "shardwise/runtime/spmd/report.h"
+#include "shardwise/runtime/spmd/executable.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 #include "tokens.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
 #include <numeric>
 #include <utility>
 
@@ -27,12 +26,6 @@ using ValueId = Program::ValueId;
 
 std::size_t shard_bytes(const Program::Value& value, std::int64_t position) {
   return num_bytes(value.box(position).shape(), size_bytes(value.dtype));
-}
-
-std::size_t most_received(const MovePlan& plan) {
-  std::size_t most = 0;
-  for (const DeviceBytes& bytes : plan.traffic) most = std::max(most, bytes.received);
-  return most;
 }
 
 }  // namespace
@@ -343,37 +336,21 @@ void Executable::Impl::check_memory(const Devices& devices, const std::vector<bo
     if (needed <= free) continue;
     const std::size_t others = stats.in_use_bytes - std::min(stats.in_use_bytes, there);
     std::string text = detail::out_of_memory(*graph, lowered, plan, device, stats, needed);
-    text += "  " + suggest(*graph, mesh, options, stats.capacity_bytes - others);
+    text += "  " + shardwise::suggest(*graph, mesh, options, stats.capacity_bytes - others);
     throw Error(ErrorCode::resource_exhausted, text);
   }
 }
 
 std::vector<CollectiveTotal> Executable::collectives() const {
-  std::map<CollectiveKind, CollectiveTotal> totals;
-  for (std::size_t s = 0; s < impl_->steps.size(); ++s) {
-    const auto* const moves = std::get_if<Program::Move>(&program().steps()[s]);
-    if (moves == nullptr) continue;
-    for (std::size_t part = 0; part < moves->parts.size(); ++part) {
-      const auto& move =
-          std::get<PartitionedGraph::Move>(impl_->partitioned.steps[impl_->steps[s].steps[part]]);
-      const bool combines =
-          move.kind == CollectiveKind::all_reduce || move.kind == CollectiveKind::reduce_scatter;
-      const std::size_t wire = combines ? move.wire_bytes : most_received(moves->parts[part].plan);
-      // Uneven parts may overlap several of those that they are cut from.
-      const bool is_slice = move.kind == CollectiveKind::slice;
-      if (is_slice && wire == 0) continue;
-      const CollectiveKind kind = is_slice ? CollectiveKind::general : move.kind;
-      CollectiveTotal& total = totals.emplace(kind, CollectiveTotal{kind}).first->second;
-      total.count += part == 0 ? 1 : 0;
-      ++total.tensors;
-      total.bytes += move.bytes;
-      total.wire_bytes += wire;
-    }
-  }
-  std::vector<CollectiveTotal> list;
-  list.reserve(totals.size());
-  for (const auto& [kind, total] : totals) list.push_back(total);
-  return list;
+  return shardwise::collectives(*impl_);
+}
+
+std::vector<Traffic> Executable::traffic() const { return shardwise::traffic(*impl_); }
+
+FullestStep Executable::fullest_step() const { return shardwise::fullest_step(*impl_); }
+
+std::string Executable::suggest(std::size_t capacity_bytes) const {
+  return shardwise::suggest(*impl_->graph, impl_->mesh, impl_->options, capacity_bytes);
 }
 
 double Executable::flops() const {

@@ -76,6 +76,36 @@ struct PlannedMemory {
   std::array<std::size_t, kMemoryKinds> by_kind{};
 };
 
+/// What has memory when a program is at its fullest.
+struct FullestStep {
+  struct Held {
+    std::string label;  ///< "w1", "dot_general %10 in \"layer0\""
+    MemoryKind kind;
+    bool is_backward;  ///< of a gradient, or computed again for one
+    TensorType type;
+    std::string cut;    ///< "data,-"
+    std::size_t bytes;  ///< of the largest shard
+  };
+  std::string name;        ///< of the step: "dot_general %10 in \"layer0\""; "" if there is none
+  std::string scope;       ///< "layer0"
+  std::vector<Held> held;  ///< the largest first
+};
+
+/// What moves of one kind over the same axes in one scope send.
+struct Traffic {
+  CollectiveKind kind;
+  std::vector<std::string> axes;
+  std::string scope;
+
+  /// Parts of a sum are combined, or a tensor moves that is marked. Else nobody has asked for it:
+  /// two tensors of an operation were cut differently.
+  bool is_asked_for;
+
+  std::int64_t tensors = 0;
+  std::size_t bytes = 0, wire_bytes = 0;  ///< as CollectiveTotal
+  std::string largest;                    ///< of the tensors, by bytes on the wire
+};
+
 /// A graph made ready to run on a mesh, as often as wanted: cut, scheduled and with a place in
 /// memory for every value. Immutable, thread-compatible.
 class Executable {
@@ -130,6 +160,16 @@ class Executable {
   /// Each kind that occurs, slices without bytes left out.
   std::vector<CollectiveTotal> collectives() const;
 
+  /// The same by axes and scope: what nobody has asked for first, then by bytes on the wire.
+  std::vector<Traffic> traffic() const;
+
+  /// When a device holds the most.
+  FullestStep fullest_step() const;
+
+  /// Marks with which no device needs more than `capacity_bytes`, or the least that was found: "it
+  /// fits with "w1" cut as fsdp,-: peak 1.50 MiB (1572864 bytes)". Plans what it tries.
+  std::string suggest(std::size_t capacity_bytes) const;
+
   /// Floating-point operations of all dot_generals, on all devices together if none were repeated.
   double flops() const;
 
@@ -155,7 +195,42 @@ class Executable {
   std::unique_ptr<const Impl> impl_;
 };
 
+/// Marks inputs, by Graph::inputs, and what replaces a weight or optimizer state (`w = w - ...`) if
+/// that has no other mark than the weight had: as mark_sharding() marks it in a program.
+void mark_inputs(Graph& graph, std::span<const std::optional<PartitionSpec>> marks);
+
 /// All stages: what was traced, dump_cuts(), dump_steps() and dump_plan(), each under its name.
 std::string dump(const Executable& executable);
+
+/// What one device of a machine can do, for modelled times.
+struct Machine {
+  std::string id;    ///< "h100-80gb"
+  std::string name;  ///< "H100 SXM"
+  double flops_per_second;         ///< of matrix products
+  double memory_bytes_per_second;  ///< of the device's own memory
+  double link_bytes_per_second;    ///< to a neighbour, one way
+  double link_seconds;             ///< before the first byte of a message comes
+  std::size_t memory_bytes;        ///< of one device
+  std::string source;              ///< of the figures
+};
+
+/// Machines whose figures are published: TPU v4, H100.
+std::span<const Machine> machines();
+
+/// What one run of an executable costs, planned and modelled: nothing here is measured.
+struct StepReport {
+  double model_flops = 0;   ///< of all products, each counted once
+  double device_flops = 0;  ///< on the device that has the most, with what devices repeat
+  std::vector<CollectiveTotal> collectives;
+  PlannedMemory memory;  ///< of the device that has the most
+
+  Machine machine;
+  double compute_seconds = 0;     ///< for each op the longer of its operations and its bytes
+  double collective_seconds = 0;  ///< rings, one after another, not hidden by computing
+};
+StepReport report(const Executable& executable, const Machine& machine);
+
+/// A table for people.
+std::string to_string(const StepReport& report);
 
 }  // namespace shardwise

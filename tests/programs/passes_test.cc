@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "shardwise/runtime/ops/build.h"
 #include "shardwise/runtime/ops/functions.h"
 #include "shardwise/runtime/spmd/detail/partition.h"
 #include "shardwise/runtime/spmd/detail/propagate.h"
@@ -136,6 +138,30 @@ TEST(Partition, WhatIsUsedTwiceIsCombinedBeforeIt) {
   const NodeRef product = einsum("bo,bi->oi", dy, x);
   b.graph.outputs = {neg(product).id, reverse(product, {0}).id};
   EXPECT_LE(wire_bytes(b.graph, mesh), 2u * 7 * (24 * 32 * sizeof(float)) / 8);
+}
+
+// A weight that is marked anew, and what replaces it; a result that has a mark of its own keeps it.
+TEST(MarkInputs, MarksWhatReplacesAWeightToo) {
+  Graph graph = parse_graph(R"(
+      %0 = input() "w1" : f32[8, 4] marked -,- kind=parameter
+      %1 = input() "w2" : f32[8, 4] kind=parameter
+      %2 = input() "x" : f32[8, 4]
+      %3 = sub(%0, %2) : f32[8, 4] marked -,-
+      %4 = sub(%1, %2) : f32[8, 4] marked -,data
+      %5 = add(%2, %2) : f32[8, 4]
+      return %3 %4 %5
+  )");
+  const std::optional<PartitionSpec> marks[] = {PartitionSpec{"data", {}},
+                                                PartitionSpec{"data", {}}, std::nullopt};
+  mark_inputs(graph, marks);
+  EXPECT_EQ(dump(graph),
+            "%0 = input() \"w1\" : f32[8, 4] marked data,- kind=parameter\n"
+            "%1 = input() \"w2\" : f32[8, 4] marked data,- kind=parameter\n"
+            "%2 = input() \"x\" : f32[8, 4]\n"
+            "%3 = sub(%0, %2) : f32[8, 4] marked data,-\n"
+            "%4 = sub(%1, %2) : f32[8, 4] marked -,data\n"
+            "%5 = add(%2, %2) : f32[8, 4]\n"
+            "return %3 %4 %5\n");
 }
 
 }  // namespace

@@ -92,6 +92,11 @@ Outcome run(const Trial& trial) {
   for (const CollectiveTotal& total : executable.collectives()) {
     outcome.wire_bytes += total.wire_bytes;
   }
+  std::size_t by_scope = 0, held_at_once = 0;
+  for (const Traffic& traffic : executable.traffic()) by_scope += traffic.wire_bytes;
+  EXPECT_EQ(by_scope, outcome.wire_bytes) << outcome.dump;
+  for (const FullestStep::Held& held : executable.fullest_step().held) held_at_once += held.bytes;
+  EXPECT_LE(held_at_once, executable.memory(0).peak_bytes) << outcome.dump;
   const auto sent_bytes = [&] {
     std::size_t bytes = 0;
     for (const DeviceId id : devices.addressable()) bytes += devices.at(id).traffic().sent_bytes;

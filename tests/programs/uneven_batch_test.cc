@@ -7,7 +7,7 @@
 #include "shardwise/runtime/nn/layers.h"
 #include "shardwise/runtime/ops/functions.h"
 #include "shardwise/runtime/spmd/detail/partition.h"
-#include "shardwise/runtime/spmd/report.h"
+#include "shardwise/runtime/spmd/executable.h"
 #include "tensors.h"
 
 // A batch that does not divide over the devices, flattened with its sequence and split again, as

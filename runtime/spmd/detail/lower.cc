@@ -72,7 +72,7 @@ class Lowering {
         partitioned_(partitioned),
         nan_check_(nan_check),
         move_plans_(move_plans),
-        result_{Program(mesh), {}, {}, {}, {}},
+        result_{Program(mesh), {}, {}, {}, {}, {}},
         ids_(partitioned.values.size(), -1),
         maker_(partitioned.values.size(), nullptr),
         input_of_(input_of_nodes(*graph_)) {
@@ -127,6 +127,7 @@ class Lowering {
         {type.dtype, type.shape, layout(cut, type.shape), std::move(label), kind});
     ids_[as_size(value)] = id;
     result_.alias_of.push_back(id);
+    result_.nodes.push_back(partitioned_.values[as_size(value)].node);
     return id;
   }
 

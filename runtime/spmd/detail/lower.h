@@ -27,6 +27,9 @@ struct LoweredProgram {
 
   /// By value: the value whose bytes it has, which need not be copied; else itself.
   std::vector<Program::ValueId> alias_of;
+
+  /// By value: the node whose tensor it is, or a part of the sum that is it.
+  std::vector<NodeId> nodes;
 };
 
 /// Whether moves say which bytes go to which place. A program without that can be planned, not run.

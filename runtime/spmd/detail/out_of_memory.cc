@@ -53,14 +53,19 @@ struct OfKind {
   }
 };
 
-using ByKind = std::array<OfKind, kMemoryKinds>;
+}  // namespace
 
-ByKind memory_at(const Graph& graph, const LoweredProgram& lowered, const MemoryPlan& plan,
-                 std::size_t step) {
-  ByKind kinds;
+std::string mebibytes(std::size_t bytes) {
+  constexpr double kMiB = 1 << 20;
+  if (bytes < 1 << 20) return fmt::format("{} bytes", bytes);
+  return fmt::format("{:.2f} MiB ({} bytes)", static_cast<double>(bytes) / kMiB, bytes);
+}
+
+Fullest fullest(const Graph& graph, const LoweredProgram& lowered, const MemoryPlan& plan) {
+  Fullest result{fullest_step(lowered, plan), {}};
   const auto add = [&](MemoryKind kind, std::size_t value) {
     if (plan.bytes[value] == 0) return;
-    kinds[static_cast<std::size_t>(kind)].add(lowered.program.values()[value], plan.bytes[value]);
+    result.held.push_back({static_cast<Program::ValueId>(value), kind, plan.bytes[value]});
   };
   for (const Program::ValueId input : lowered.inputs) {
     add(lowered.program.value(input).kind, as_size(input));
@@ -72,18 +77,10 @@ ByKind memory_at(const Graph& graph, const LoweredProgram& lowered, const Memory
   for (std::size_t v = 0; v < plan.homes.size(); ++v) {
     if (!is_in_region(plan, v)) continue;
     const Lifetime& life = plan.lifetimes[v];
-    const bool is_live = as_size(life.first) <= step && step <= as_size(life.last);
+    const bool is_live = as_size(life.first) <= result.step && result.step <= as_size(life.last);
     if (is_live) add(lowered.program.values()[v].kind, v);
   }
-  return kinds;
-}
-
-}  // namespace
-
-std::string mebibytes(std::size_t bytes) {
-  constexpr double kMiB = 1 << 20;
-  if (bytes < 1 << 20) return fmt::format("{} bytes", bytes);
-  return fmt::format("{:.2f} MiB ({} bytes)", static_cast<double>(bytes) / kMiB, bytes);
+  return result;
 }
 
 std::string out_of_memory(const Graph& graph, const LoweredProgram& lowered, const MemoryPlan& plan,
@@ -92,11 +89,14 @@ std::string out_of_memory(const Graph& graph, const LoweredProgram& lowered, con
       "run a program: device {}: found {} free, needed {}\n  in use are {} of {}\n", device,
       mebibytes(memory.capacity_bytes - memory.in_use_bytes), mebibytes(needed_bytes),
       mebibytes(memory.in_use_bytes), mebibytes(memory.capacity_bytes));
-  const std::size_t step = fullest_step(lowered, plan);
-  if (step < lowered.program.steps().size()) {
-    text += fmt::format("  fullest at \"{}\"\n", name(lowered.program.steps()[step]));
+  const Fullest at = fullest(graph, lowered, plan);
+  if (at.step < lowered.program.steps().size()) {
+    text += fmt::format("  fullest at \"{}\"\n", name(lowered.program.steps()[at.step]));
   }
-  const ByKind kinds = memory_at(graph, lowered, plan, step);
+  std::array<OfKind, kMemoryKinds> kinds;
+  for (const Fullest::Held& held : at.held) {
+    kinds[static_cast<std::size_t>(held.kind)].add(lowered.program.value(held.value), held.bytes);
+  }
   for (std::size_t k = 0; k < kinds.size(); ++k) {
     const OfKind& kind = kinds[k];
     if (kind.tensors == 0) continue;

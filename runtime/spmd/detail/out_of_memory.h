@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "shardwise/runtime/device.h"
 #include "shardwise/runtime/graph/graph.h"
@@ -12,6 +13,18 @@ namespace shardwise::detail {
 
 /// "1.50 MiB (1572864 bytes)"; below 1 MiB "4096 bytes".
 std::string mebibytes(std::size_t bytes);
+
+/// When the regions hold most, and all that has memory then.
+struct Fullest {
+  struct Held {
+    Program::ValueId value;
+    MemoryKind kind;
+    std::size_t bytes;  ///< of the largest shard
+  };
+  std::size_t step = 0;  ///< of the program; one behind the last if no step has a value there
+  std::vector<Held> held;
+};
+Fullest fullest(const Graph& graph, const LoweredProgram& lowered, const MemoryPlan& plan);
 
 /// What an error says of a program that a device has no room for, one fact a line: what is
 /// free and what a run needs, what is in use, the step at which memory is fullest, and for each

@@ -1,8 +1,17 @@
 #include "shardwise/runtime/spmd/detail/planned.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "shardwise/runtime/ops/detail/row.h"
+
 namespace shardwise {
+namespace {
+
+/// The number of operations searched for the weight or optimizer state that a result replaces.
+constexpr int kMostReplacedVisits = 64;
+
+}  // namespace
 
 Planned::Planned(std::shared_ptr<const Graph> traced, const Mesh& on, const CompileOptions& how,
                  MovePlans moves)
@@ -29,6 +38,52 @@ std::vector<Cut> Planned::input_cuts() const {
 
 PlannedMemory Planned::memory(std::int64_t position) const {
   return planned_memory(*graph, lowered, plan, position);
+}
+
+std::vector<std::int64_t> input_numbers(const Graph& graph) {
+  std::vector<std::int64_t> numbers(graph.nodes.size(), -1);
+  for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
+    numbers[as_size(graph.inputs[i].node)] = static_cast<std::int64_t>(i);
+  }
+  return numbers;
+}
+
+std::int64_t replaced_input(const Graph& graph, const std::vector<std::int64_t>& inputs,
+                            NodeId node, const std::vector<bool>& may_be) {
+  std::vector<NodeId> open{node};
+  for (int visits = 0; !open.empty() && visits < kMostReplacedVisits; ++visits) {
+    const NodeId id = open.back();
+    open.pop_back();
+    const std::int64_t input = inputs[as_size(id)];
+    if (input >= 0 && may_be[as_size(input)] && graph.node(id).type == graph.node(node).type) {
+      return input;
+    }
+    if (!is_elementwise(graph.node(id).op)) continue;
+    const std::vector<NodeId>& operands = graph.node(id).operands;
+    open.insert(open.end(), operands.rbegin(), operands.rend());
+  }
+  return -1;
+}
+
+void mark_inputs(Graph& graph, std::span<const std::optional<PartitionSpec>> marks) {
+  const std::vector<std::int64_t> numbers = input_numbers(graph);
+  std::vector<bool> may_be;
+  for (const GraphInput& input : graph.inputs) {
+    may_be.push_back(input.kind == MemoryKind::parameter || input.kind == MemoryKind::optimizer);
+  }
+  for (const NodeId output : graph.outputs) {
+    const std::int64_t old = replaced_input(graph, numbers, output, may_be);
+    if (old < 0) continue;
+    may_be[as_size(old)] = false;
+    std::optional<PartitionSpec>& mark = graph.node(output).mark;
+    const bool is_its_own = mark && mark != graph.node(graph.inputs[as_size(old)].node).mark;
+    if (as_size(old) < marks.size() && marks[as_size(old)] && !is_its_own) {
+      mark = marks[as_size(old)];
+    }
+  }
+  for (std::size_t i = 0; i < std::min(marks.size(), graph.inputs.size()); ++i) {
+    if (marks[i]) graph.node(graph.inputs[i].node).mark = marks[i];
+  }
 }
 
 }  // namespace shardwise

@@ -34,4 +34,17 @@ struct Planned {
   MemoryPlan plan;
 };
 
+// What Executable says of a plan. The moves are planned, too.
+std::vector<CollectiveTotal> collectives(const Planned& planned);
+std::vector<Traffic> traffic(const Planned& planned);
+FullestStep fullest_step(const Planned& planned);
+
+/// By node: its number in Graph::inputs; -1: it is none.
+std::vector<std::int64_t> input_numbers(const Graph& graph);
+
+/// The weight or optimizer state, by Graph::inputs, that a node is computed from element by
+/// element, first operands first: in w - 0.1 * g it is w. `inputs` are input_numbers(). -1: none.
+std::int64_t replaced_input(const Graph& graph, const std::vector<std::int64_t>& inputs,
+                            NodeId node, const std::vector<bool>& may_be);
+
 }  // namespace shardwise
