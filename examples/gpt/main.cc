@@ -18,6 +18,7 @@
 #include "plan.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/convert/program_file.h"
 #include "shardwise/runtime/gemm.h"
 #include "shardwise/runtime/spmd/executable.h"
 #include "shardwise/runtime/stopwatch.h"
@@ -34,7 +35,7 @@ struct Options {
   gpt::Sizes sizes;
   gpt::Recipe recipe;
   std::string mesh = "data=4,model=2", plan = "tensor";
-  std::string weights, tokens = GPT_TEXT, checkpoints;
+  std::string weights, tokens = GPT_TEXT, checkpoints, program;
   std::int64_t steps = 100, save_every = 50, kill_in_save = -1;
   std::uint64_t seed = 1;
   double learning_rate = 1e-3;
@@ -71,6 +72,9 @@ class Run {
       if (step == start_) {
         const StepSeconds first = training_.tracer().last_seconds();
         first_seconds_ = first.trace + first.compile;
+        if (!options_.program.empty()) {
+          save_program(training_.tracer().last()->graph(), options_.program);
+        }
       }
       measured_.clear();
       for (const DeviceId id : devices_.addressable()) {
@@ -179,6 +183,8 @@ int main(int argc, char** argv) {
       "A text, whose bytes are the tokens; or a .safetensors with batches x0, y0, x1, y1, ..");
   app.add_option("--checkpoints", options.checkpoints,
                  "Saves there, and goes on from the newest checkpoint that is there");
+  app.add_option("--save-program", options.program,
+                 "Writes the step to this file: shardwise plan FILE --mesh .. plans it on any mesh");
   app.add_option("--save-every", options.save_every, "Steps between checkpoints")
       ->check(CLI::PositiveNumber);
   app.add_option("--kill-in-save", options.kill_in_save,

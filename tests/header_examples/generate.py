@@ -59,6 +59,13 @@ SETUP = {
         const TensorSource w = host_source("w", spec, std::as_bytes(std::span(values)));
         export_model(*w.reader, "model.safetensors");
         CheckpointManager("run").save(1, {w});""",
+    "convert/program_file.h": """const InTempDir here;
+        Devices one(1);
+        Tracer tracer(one);
+        Tensor w = tracer.abstract_tensor({DType::f32, {4, 8}}, "w", MemoryKind::parameter);
+        w = w * 0.9;
+        tracer.plan();
+        save_program(tracer.last()->graph(), "step.swp");""",
     "loader/host_loader.h": """const Mesh mesh = Mesh::parse("data=4");
         const auto source = memory_source({"image", DType::u8, {2, 2}}, 600, std::vector<std::byte>(2400));""",
     "loader/loader.h": """Devices devices(4);
@@ -170,6 +177,7 @@ INCLUDES = {
     "convert/diff.h": ["checkpoint/manager.h", "checkpoint/reader.h", "convert/model.h"],
     "convert/elements.h": ["checkpoint/save.h"],
     "convert/model.h": ["checkpoint/manager.h", "checkpoint/reader.h", "checkpoint/reshard.h"],
+    "convert/program_file.h": ["runtime/tracer.h"],
     "loader/source.h": ["loader/sources/arrays.h"],
     "runtime/ops/autodiff.h": ["runtime/tracer.h"],
 }

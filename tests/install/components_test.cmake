@@ -50,10 +50,10 @@ run(passes ${CMAKE_COMMAND} --build ${SCRATCH}/checkpoint)
 run(passes ${CMAKE_COMMAND} -E chdir ${SCRATCH}/checkpoint ${SCRATCH}/checkpoint/program)
 
 configure(passes runtime WANTED runtime HIDDEN PkgConfig UNWANTED PkgConfig::openblas shardwise::storage)
-configure(passes all WANTED shard storage runtime programs mpi loader checkpoint convert)
+configure(passes all WANTED shard storage runtime programs mpi loader checkpoint convert program_files)
 
 configure(fails unknown WANTED shard chekpoint)
-check_said("component chekpoint is not known, needed is one of shard, storage, runtime, programs, mpi, loader, checkpoint, convert")
+check_said("component chekpoint is not known, needed is one of shard, storage, runtime, programs, mpi, loader, checkpoint, convert, program_files")
 configure(fails missing WANTED programs checkpoint HIDDEN PkgConfig TBB)
 check_said("component programs needs package TBB, pkg-config module openblas")
 check_said("component checkpoint needs pkg-config module hdf5, pkg-config module libxxhash")
