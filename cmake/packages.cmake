@@ -16,7 +16,7 @@ set(CPACK_DEBIAN_COMMAND_PACKAGE_NAME shardwise)
 set(CPACK_DEBIAN_COMMAND_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_COMMAND_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_COMMAND_PACKAGE_RECOMMENDS hdf5-filter-shardwise-zstd)
-set(CPACK_COMPONENT_COMMAND_DESCRIPTION "Sharded tensors: the command, which looks at checkpoints and converts them")
+set(CPACK_COMPONENT_COMMAND_DESCRIPTION "Sharded tensors: the command, which looks at checkpoints, converts them and plans programs")
 
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libshardwise-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)

@@ -80,6 +80,30 @@ void add_explain(CLI::App& app, Commands& c) {
   explain.add_option("--dtype", c.explain.dtype, "Element type")->capture_default_str();
 }
 
+void add_plan(CLI::App& app, Commands& c) {
+  CLI::App& plan = add_command(
+      app, "plan",
+      "Plan a program on a mesh without running it: memory, bytes on the wire, time; exit status "
+      "1: "
+      "it does not fit",
+      "shardwise plan step.swp --mesh data=8,model=8 --device h100-80gb\n"
+      "  shardwise plan step.swp --mesh data=8 --memory 80GB --mark '*.w1=-,data' --mark '*=-'",
+      c, c.plan, run_plan);
+  plan.add_option("program", c.plan.program, "A program file, as save_program() writes it")
+      ->check(local_path())
+      ->required();
+  plan.add_option("--mesh", c.plan.mesh, "Mesh: data=8,model=8")->required();
+  plan.add_option("--mark", c.plan.marks,
+                  "Mark inputs, and what replaces them, otherwise than the file (may be repeated); "
+                  "the first pattern that matches counts")
+      ->type_name("NAME-PATTERN=SPEC")
+      ->allow_extra_args(false);
+  plan.add_option("--device", c.plan.device,
+                  "Machine whose memory and modelled times are asked for: h100-80gb, tpu-v4");
+  add_size(plan, "--memory", c.plan.memory_bytes, {1, std::size_t{1} << 60},
+           "Memory of each device, 80GiB, instead of the machine's");
+}
+
 /// What reshard and import have in common beside source, target and mesh.
 void add_step_options(CLI::App& command, ReshardOptions& options) {
   command.add_option("--devices", options.devices, "Device ids in mesh order (default 0,1,2,..)");
@@ -313,6 +337,7 @@ void declare(CLI::App& app, Commands& c) {
   app.require_subcommand(0, 1);  // a missing one is reported after words that are no command
   add_shards(app, c);
   add_explain(app, c);
+  add_plan(app, c);
   declare_looks(app, c);
   declare_removals(app, c);
   add_reshard(app, c);

@@ -18,6 +18,7 @@ namespace shardwise::tools {
 struct Commands {
   ShardsOptions shards;
   ExplainOptions explain;
+  PlanOptions plan;
   LsOptions ls;
   InspectOptions inspect;
   VerifyOptions verify;

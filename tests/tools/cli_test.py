@@ -61,7 +61,7 @@ class Cli(unittest.TestCase):
 
 class Help(Cli):
     def test_every_command_has_help_with_an_example(self):
-        for command in ("shards", "explain", "ls", "inspect", "verify", "parity", "diff", "cat", "stats", "du", "tiers", "rm", "pin", "unpin", "gc", "reshard", "import", "export", "batches"):
+        for command in ("shards", "explain", "plan", "ls", "inspect", "verify", "parity", "diff", "cat", "stats", "du", "tiers", "rm", "pin", "unpin", "gc", "reshard", "import", "export", "batches"):
             text = self.ok(command, "--help")
             self.assertIn("Example:\n  shardwise " + command, text)
             self.assertIn("--json", text)
@@ -71,7 +71,7 @@ class Help(Cli):
         self.assertEqual(self.ok("help"), self.ok("--help"))
         for command in (("reshard",), ("bench",), ("bench", "save")):
             self.assertEqual(self.ok("help", *command), self.ok(*command, "--help"))
-        for command in ("shards", "explain", "ls", "inspect", "verify", "parity", "diff", "cat", "stats", "du", "tiers", "rm", "pin", "unpin", "gc", "reshard", "import", "export", "bench", "completion", "help"):
+        for command in ("shards", "explain", "plan", "ls", "inspect", "verify", "parity", "diff", "cat", "stats", "du", "tiers", "rm", "pin", "unpin", "gc", "reshard", "import", "export", "bench", "completion", "help"):
             self.assertRegex(self.ok("help"), f"(?m)^  {command} ")
         self.fails(2, ['"reshrad"', '"reshard"'], "help", "reshrad")
 
@@ -118,7 +118,7 @@ class Help(Cli):
 
     def test_the_first_unknown_word_is_named_with_the_nearest(self):
         self.fails(2, ['unknown command "reshrad"; did you mean "reshard"?'], "reshrad", "small", "o2", "--mesh", "2")
-        self.fails(2, ['unknown command "frobnicate"; there are shards, explain, ls'], "frobnicate")
+        self.fails(2, ['unknown command "frobnicate"; there are shards, explain, plan'], "frobnicate")
         self.fails(2, ['unknown command "frobnicate"'], "frobnicate", "--help")
         self.fails(2, ['bench: unknown command "sve"; did you mean "save"?'], "bench", "sve", "x", "--keep")
         self.fails(2, ['reshard: unknown option "--specs"; did you mean "--spec"?'], "reshard", "a", "b", "--specs",

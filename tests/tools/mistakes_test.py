@@ -12,7 +12,7 @@ from cli_test import GOLDEN, SHARDWISE, Cli
 # "$ words", then the exit status and what follows "shardwise: " on stderr. {here} is the folder, as the library finds it.
 MISTAKES = """
 $
-2 a command is needed: shards, explain, ls, inspect, verify, parity, diff, cat, stats, du, tiers, rm, pin, unpin, gc, reshard, import, export, batches, bench, completion, help
+2 a command is needed: shards, explain, plan, ls, inspect, verify, parity, diff, cat, stats, du, tiers, rm, pin, unpin, gc, reshard, import, export, batches, bench, completion, help
 $ --json ls runs/ck
 2 unknown option "--json"; options stand after the command
 $ reshrad runs/ck out --mesh 2
@@ -22,7 +22,7 @@ $ LS runs/ck
 $ version
 2 unknown command "version"; did you mean "--version"?
 $ frobnicate
-2 unknown command "frobnicate"; there are shards, explain, ls, inspect, verify, parity, diff, cat, stats, du, tiers, rm, pin, unpin, gc, reshard, import, export, batches, bench, completion, help
+2 unknown command "frobnicate"; there are shards, explain, plan, ls, inspect, verify, parity, diff, cat, stats, du, tiers, rm, pin, unpin, gc, reshard, import, export, batches, bench, completion, help
 $ help reshrad
 2 help: unknown command "reshrad"; did you mean "reshard"?
 $ completion
@@ -55,6 +55,16 @@ $ explain --shape 8
 2 explain: needed are --from and --to, to compare two shardings, or --mesh and --spec, to judge one
 $ explain --from data=4 --to 'data=2;data' --shape 8
 2 explain: --from, --to and --shape: --from "data=4" has no ";"; needed is MESH;SPEC, as in "data=4,model=2;data,-"
+$ plan step.swp
+2 plan: --mesh is required; shardwise help plan shows more
+$ plan step.swp --mesh data=two
+2 plan: --mesh: mesh "data=two": "two" is not an axis size; needed is a form as in "data=4,model=2", "4,2" or "data=2,model=2@3,1,0,2"
+$ plan step.swp --mesh data=2 --device h200
+2 plan: --device: found "h200", needed one of tpu-v4, h100-80gb
+$ plan step.swp --mesh data=2 --memory lots
+2 plan: --memory: "lots" is not a size that is allowed; needed are 1 B to 1024.00 PiB: bytes, or a number with a unit as in 512M, 64MiB, 1.5G (powers of 1024) or 2GB (of 1000); shardwise help plan shows more
+$ plan step.swp --mesh data=2
+3 open step.swp: No such file or directory
 $ ls
 2 ls: root is required; shardwise help ls shows more
 $ ls runs/ck extra

@@ -34,6 +34,16 @@ struct ExplainOptions {
 /// Status 1 if the spec is not valid.
 int run_explain(const ExplainOptions& options);
 
+struct PlanOptions {
+  std::string program, mesh;
+  std::vector<std::string> marks;
+  std::optional<std::string> device;
+  std::size_t memory_bytes = 0;  ///< 0: the device's
+  bool json = false;
+};
+/// Status 1 if it does not fit.
+int run_plan(const PlanOptions& options);
+
 struct LsOptions {
   std::string root;
   bool json = false;
