@@ -1,5 +1,6 @@
 """plan: what a program needs on a mesh, from its file; nothing runs."""
 import json
+import re
 import unittest
 
 from cli_test import Cli, run
@@ -102,6 +103,23 @@ class Plan(Cli):
         self.assertRegex(text, r"(?m)^ *1\.00 MiB  parameter +f32\[256, 1024\] +-,- +w1$")
         self.assertRegex(text, r"(?m)^ *1\.75 MiB  yes +all-reduce +data +1  ")
         self.assertLess(len(text.splitlines()), 50)
+
+    def test_layers_are_put_together_on_the_page(self):
+        lines = ['%0 = input() "x" : f32[4096, 256] marked data,- kind=loader']
+        for layer in range(30):
+            node = len(lines)
+            lines += [f'%{node} = input() "w{layer}" : f32[256, 256] marked data,- kind=parameter  # layer{layer}/mlp',
+                      f'%{node + 1} = dot_general(%{node - 1}, %{node}) "bi,io->bo" : f32[4096, 256]  # layer{layer}/mlp']
+        self.program.write_text("\n".join([*lines, f"return %{len(lines) - 1}"]))
+        found = self.ok_json("plan", self.program, "--mesh", "data=8")
+        self.assertEqual(len(found["traffic"]), 30)
+        text = self.ok("plan", self.program, "--mesh", "data=8")
+        self.assertRegex(text, r"(?m)^ *6\.56 MiB  yes +all-gather +data +30  layer\*/mlp +%\d+ = input")
+        # Of very many scopes the largest are shown.
+        letters = "abcdefghijklmnopqrstuvwxyzABCD"
+        text = re.sub(r"# layer(\d+)/mlp", lambda match: f"# {letters[int(match[1])]}", self.program.read_text())
+        self.program.write_text(text)
+        self.assertIn("\nand 10 more, of 2.19 MiB together; --json shows all\n", self.ok("plan", self.program, "--mesh", "data=8"))
 
     def test_a_file_of_other_words_is_refused_with_its_line(self):
         self.program.write_text(PROGRAM.replace("tanh", "tahn"))

@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,7 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kLargest = 10;
+constexpr std::size_t kLargest = 10, kMostGroups = 20;
 
 /// What the page says.
 struct Page {
@@ -187,18 +188,63 @@ void print_memory(const Page& page) {
   largest.print();
 }
 
+/// Layers are alike: "layer0/attention" and "layer11/attention" are "layer*/attention".
+std::string without_numbers(const std::string& scope) {
+  std::string text;
+  for (const char c : scope) {
+    const bool is_digit = c >= '0' && c <= '9';
+    if (!is_digit) {
+      text += c;
+    } else if (!text.ends_with('*')) {
+      text += '*';
+    }
+  }
+  return text;
+}
+
+/// The traffic with scopes that differ in their numbers put together, in the same order.
+std::vector<Traffic> of_like_scopes(const std::vector<Traffic>& all) {
+  std::vector<Traffic> groups;
+  for (const Traffic& one : all) {
+    Traffic like = one;
+    like.scope = without_numbers(one.scope);
+    const auto at = std::ranges::find_if(groups, [&](const Traffic& group) {
+      return group.kind == like.kind && group.axes == like.axes && group.scope == like.scope &&
+             group.is_asked_for == like.is_asked_for;
+    });
+    if (at == groups.end()) {
+      groups.push_back(std::move(like));
+      continue;
+    }
+    at->tensors += one.tensors;
+    at->bytes += one.bytes;
+    at->wire_bytes += one.wire_bytes;
+  }
+  std::ranges::stable_sort(groups, [](const Traffic& a, const Traffic& b) {
+    return a.is_asked_for == b.is_asked_for ? a.wire_bytes > b.wire_bytes : b.is_asked_for;
+  });
+  return groups;
+}
+
 void print_traffic(const Page& page) {
   std::size_t bytes = 0;
   for (const Traffic& one : page.traffic) bytes += one.wire_bytes;
   fmt::print("\neach device sends {}\n", human_bytes(bytes));
   if (page.traffic.empty()) return;
+  const std::vector<Traffic> groups = of_like_scopes(page.traffic);
+  const std::size_t shown = std::min(groups.size(), kMostGroups);
   Table table({"bytes", "asked for", "collective", "over", "tensors", "scope", "the largest"});
-  for (const Traffic& one : page.traffic) {
+  for (const Traffic& one : std::span(groups).first(shown)) {
     table.add({human_bytes(one.wire_bytes), one.is_asked_for ? "yes" : "no",
                std::string(name(one.kind)), fmt::format("{}", fmt::join(one.axes, "+")),
                std::to_string(one.tensors), printable(one.scope), printable(one.largest)});
+    bytes -= one.wire_bytes;
   }
   table.print();
+  if (shown < groups.size()) {
+    fmt::print("and {} more, of {} together; --json shows all\n", groups.size() - shown,
+               human_bytes(bytes));
+  }
 }
 
 void print_as_text(const Page& page) {
