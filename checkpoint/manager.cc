@@ -173,7 +173,7 @@ struct CheckpointManager::Impl {
     try {
       detail::SaveContext context{*files,          root,       executor,   pool, left, spare,
                                   options.devices, resume_key, local_roots};
-      if (options.increments && !local_roots && resume_key.empty()) {
+      if (options.increments && resume_key.empty()) {
         context.earlier = &earlier;
         context.find_earlier = [this, step] { return damaged.find_earlier(*files, root, step); };
         if (!damaged.may_be_built_on(earlier, step)) earlier = {};

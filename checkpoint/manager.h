@@ -105,7 +105,7 @@ struct ManagerOptions {
   /// steps that share it. At most half of what a step links is of no use to it, but it may hold
   /// what other tensors, and earlier steps, had there. Pieces of less than 64 KiB, and tensors that
   /// are cut in another way than before, are always written; so is all of a step that is replaced,
-  /// if the file system has no hard links, and for a TieredManager.
+  /// and if the file system has no hard links.
   bool increments = true;
 
   /// Each step gets parity of this number of blocks for each group (write_parity) once it is

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -38,7 +37,6 @@ ManagerOptions fast_options(const TierOptions& options) {
 
 ManagerOptions durable_options(const TierOptions& options, std::shared_ptr<FileSystem> files) {
   return {.keep_last = options.keep_durable,
-          .increments = false,
           .threads = options.threads,
           .group = options.group.duplicate(),  // used by the thread that drains
           .devices = options.devices,
@@ -136,9 +134,8 @@ struct TieredManager::Impl {
   CheckpointManager fast_manager, durable_manager;
   std::weak_ptr<detail::SavedTensors> draining;  // what is on its way
   std::int64_t saves = 0;
-  std::set<std::int64_t> passed_over;  // steps by the last latest(): they may be saved again
-  std::exception_ptr drain_error;      // of the last one, until somebody is told
-  std::jthread drain;                  // uses the managers
+  std::exception_ptr drain_error;  // of the last one, until somebody is told
+  std::jthread drain;              // uses the managers
 };
 
 PendingSave TieredManager::Impl::save(std::int64_t step, std::vector<TensorSource> tensors,
@@ -155,9 +152,6 @@ PendingSave TieredManager::Impl::save(std::int64_t step, std::vector<TensorSourc
   SaveOptions onward = save_options;
   onward.progress = nullptr;  // it was told of the fast tier's bytes
   save_options.codec = options.fast_codec;
-  if (passed_over.erase(step) > 0 && save_options.existing == Existing::fail) {
-    save_options.existing = Existing::replace;
-  }
   PendingSave pending;
   const std::vector<TensorSource> from = goes_on ? tensors : std::vector<TensorSource>();
   if (stats != nullptr) {
@@ -289,7 +283,7 @@ std::optional<TierStep> TieredManager::latest_as_needed(const NeededBoxes& neede
         group, *impl_->files, {impl_->own, {{impl_->fast}, impl_->durable_root}},
         {.least = durable ? durable->step.step : 0}, needed, passed_over);
     auto& [steps, damaged, numbers] = passed_over;
-    impl_->passed_over = std::move(numbers);
+    for (const std::int64_t step : numbers) impl_->fast_manager.note_damaged(step);
     if (!found && durable_error) std::rethrow_exception(durable_error);
     if (!found && !durable) {
       if (steps.empty() && damaged.empty()) return std::nullopt;

@@ -186,6 +186,7 @@ def test_one_process(tmp_path: pathlib.Path) -> None:
         manager.save(7, state)
         found = manager.restore({"x": torch.zeros(50_000), "note": ""})
         assert found is not None and found.tier == "fast" and torch.equal(found.value["x"], state["x"]) and found.value["note"] == "a"
+        assert manager.save(8, state).unchanged_bytes == 200_000
     assert torch.equal(swt.load_state_dict(tmp_path / "durable/step-00000007")["x"], state["x"])
     with pytest.raises(sw.InvalidArgument, match="drain_every is 0"):
         swt.TieredManager(tmp_path / "fast", tmp_path / "durable", copies=0, drain_every=0)

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "shardwise/shard/error.h"
+#include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/hooked_file_system.h"
 #include "testing/socket_transport.h"
@@ -131,6 +132,27 @@ TEST_F(FileTransfers, WhatCannotBeWrittenThrows) {
   transfer(
       2, [&](int) { return transfers; }, files);
   EXPECT_THAT(errors_[1], HasSubstr("No space left"));
+}
+
+TEST(LinkedWants, AreReadAsTheyWereSent) {
+  const std::vector<FileTransfer> transfers{{0, 1, "a", 3}, {1, 0, "b", 3}};
+  const std::vector<LinkedWant> wants{
+      {0, {.description_hash = {.high = 1, .low = 2}, .bytes = 3, .data_end = 4}}};
+  const Bytes message = encode(wants);
+  EXPECT_EQ(decode_linked_wants(message, transfers, 1), wants);
+  EXPECT_THAT(
+      message_of(ErrorCode::invalid_argument, [&] { decode_linked_wants(message, transfers, 0); }),
+      HasSubstr("a file that it does not get"));
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument,
+                         [&] {
+                           decode_linked_wants(encode({{{2, {}}}}), transfers, 1);
+                         }),
+              HasSubstr("a file that it does not get"));
+  for (std::size_t i = 0; i < message.size(); ++i) {
+    Bytes damaged = message;
+    damaged[i] ^= std::byte{1};
+    message_of(ErrorCode::corrupt, [&] { decode_linked_wants(damaged, transfers, 1); });
+  }
 }
 
 }  // namespace

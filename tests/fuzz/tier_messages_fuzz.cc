@@ -1,16 +1,19 @@
-// What processes tell each other when they put a step of the fast tier together: any bytes are
-// refused with an Error, or are a message that is printed as it was read.
+// What processes tell each other when they give each other copies, and when they put a step of the
+// fast tier together: any bytes are refused with an Error, or are a message that is printed as it
+// was read.
 //
 // The input: one byte that says which message, then its bytes; the hash after them is made right.
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "fuzz/require.h"
 #include "shardwise/checkpoint/detail/tiers/assembly.h"
 #include "shardwise/checkpoint/detail/tiers/inventory.h"
 #include "shardwise/checkpoint/detail/tiers/mending.h"
+#include "shardwise/checkpoint/detail/together/file_transfer.h"
 #include "shardwise/checkpoint/detail/together/packer.h"
 #include "shardwise/shard/error.h"
 
@@ -32,7 +35,7 @@ void decode_and_encode(const Bytes& message, bool in_any_order, Decode&& decode)
 
 void run(std::span<const std::byte> input) {
   const Bytes message = detail::sealed(Bytes(input.begin() + 1, input.end()));
-  const unsigned kind = std::to_integer<unsigned>(input.front()) % 3;
+  const unsigned kind = std::to_integer<unsigned>(input.front()) % 4;
   if (kind == 0) {
     // Steps and files are sorted when they are printed.
     decode_and_encode(message, true, detail::decode_inventory);
@@ -40,9 +43,14 @@ void run(std::span<const std::byte> input) {
     decode_and_encode(message, false, [](std::span<const std::byte> bytes) {
       return detail::decode_assembly_state(bytes, 4, 3);
     });
-  } else {
+  } else if (kind == 2) {
     decode_and_encode(message, false, [](std::span<const std::byte> bytes) {
       return detail::decode_asks(bytes, 4);
+    });
+  } else {
+    const std::vector<detail::FileTransfer> transfers{{0, 1, "a", 1}, {1, 0, "b", 2}};
+    decode_and_encode(message, false, [&](std::span<const std::byte> bytes) {
+      return detail::decode_linked_wants(bytes, transfers, 1);
     });
   }
 }

@@ -1,5 +1,6 @@
 """shardwise tiers: what fast roots have of each step, and a step put together from them."""
 import json
+import os
 import shutil
 import unittest
 
@@ -80,6 +81,15 @@ class Tiers(Cli):
         self.assertIn("whole", self.ok("tiers", *self.hosts))
         made = self.ok_json("tiers", *self.hosts, "--to", self.dir / "two")
         self.ok("diff", self.whole, self.dir / "two")
+
+    def test_shows_what_a_step_costs_alone_and_what_it_shares(self):
+        name = self.files[1]
+        size = (self.own(1) / name).stat().st_size
+        os.link(self.own(1) / name, self.dir / "another step's name")
+        found = self.ok_json("tiers", *self.hosts)["steps"][0]
+        self.assertEqual(found["shared_bytes"], size)
+        there = sum(path.stat().st_size for process in (0, 1) for path in self.own(process).iterdir())
+        self.assertEqual(found["alone_bytes"], there - size)
 
     def test_mistakes(self):
         self.fails(3, ["nowhere does not exist"], "tiers", self.dir / "nowhere")

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "commands/commands.h"
+#include "disk_use.h"
 #include "output.h"
 #include "parse.h"
 
@@ -27,11 +28,25 @@ std::string processes_of(const FastStep& step) {
   return text;
 }
 
+/// What all processes have of a step.
+DiskUse disk_use_of(const FastStep& step) {
+  DiskUse use;
+  for (const fs::path& directory : step.directories) use.add(directory);
+  return use;
+}
+
 nlohmann::ordered_json step_json(const FastStep& step) {
   auto directories = nlohmann::ordered_json::array();
   for (const fs::path& directory : step.directories) directories.push_back(directory.string());
-  return {{"step", step.step},      {"whole", step.nowhere.empty()}, {"files", step.files},
-          {"bytes", step.bytes},    {"directories", directories},    {"nowhere", step.nowhere},
+  const DiskUse use = disk_use_of(step);
+  return {{"step", step.step},
+          {"whole", step.nowhere.empty()},
+          {"files", step.files},
+          {"bytes", step.bytes},
+          {"alone_bytes", use.bytes() - use.shared_bytes()},
+          {"shared_bytes", use.shared_bytes()},
+          {"directories", directories},
+          {"nowhere", step.nowhere},
           {"damaged", step.damaged}};
 }
 
@@ -53,9 +68,11 @@ int list(const TiersOptions& options, const std::vector<fs::path>& roots,
   }
   if (found.steps.empty()) print_shown("no step of the fast tier\n");
   if (!found.steps.empty()) {
-    Table table({"step", "files", "bytes", "processes", "state"});
+    Table table({"step", "files", "bytes", "alone", "shared", "processes", "state"});
     for (const FastStep& step : found.steps) {
+      const DiskUse use = disk_use_of(step);
       table.add({std::to_string(step.step), std::to_string(step.files), human_bytes(step.bytes),
+                 human_bytes(use.bytes() - use.shared_bytes()), human_bytes(use.shared_bytes()),
                  processes_of(step),
                  step.nowhere.empty() ? "whole" : fmt::format("{} nowhere", step.nowhere.size())});
     }

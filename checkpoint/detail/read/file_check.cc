@@ -51,6 +51,12 @@ void check_structure(const StoredCheckpoint& checkpoint, std::size_t file,
 std::vector<BadChunk> find_bad_chunks(StoredCheckpoint& checkpoint, std::size_t file) {
   load_file(checkpoint, file);
   check_structure(checkpoint, file);
+  for (const std::size_t number : checkpoint.linked_of[file]) {
+    const LinkedFile& linked = checkpoint.linked[number - checkpoint.manifest.files.size()];
+    const std::string path = (checkpoint.directory / linked.name()).string();
+    const std::shared_ptr<File> its = checkpoint.files->at(number);
+    check_structure(*its, path, describe_linked_file(*its, path, linked));
+  }
   std::vector<BadChunk> bad;
   std::vector<std::byte> stored;
   for (const auto& [tensor, piece] : pieces_in_file(checkpoint.manifest.tensors, file)) {

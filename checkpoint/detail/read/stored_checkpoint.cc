@@ -48,8 +48,7 @@ void read_table(File& file, const std::string& path, std::span<std::byte> bytes,
 /// The words of a file's piece table. Completes the entry by the file's description, and by what it
 /// says of linked files.
 std::vector<std::uint64_t> read_piece_table(File& file, const std::string& path, FileEntry& entry) {
-  read_file_description(file, path, entry);
-  if (entry.has_linked) entry.linked = read_content_table(file, path, entry).linked;
+  read_linked_files(file, path, entry);
   std::vector<std::uint64_t> words(static_cast<std::size_t>(entry.pieces_words));
   read_table(file, path, std::as_writable_bytes(std::span(words)), entry.pieces_address,
              entry.pieces_hash, "piece table");
@@ -244,6 +243,11 @@ std::array<std::uint64_t, kDescriptionWords> description_words(File& file, const
 void read_file_description(File& file, const std::string& path, FileEntry& entry) {
   read_description(description_words(file, path, entry.data_end, entry.description_hash), entry,
                    path);
+}
+
+void read_linked_files(File& file, const std::string& path, FileEntry& entry) {
+  read_file_description(file, path, entry);
+  if (entry.has_linked) entry.linked = read_content_table(file, path, entry).linked;
 }
 
 FileEntry describe_linked_file(File& file, const std::string& path, const LinkedFile& linked) {

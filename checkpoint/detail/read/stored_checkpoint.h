@@ -128,6 +128,9 @@ ContentTable read_content_table(File& file, const std::string& path, const FileE
 /// says; `path` is for messages. Throws corrupt if it is not that of the entry.
 void read_file_description(File& file, const std::string& path, FileEntry& entry);
 
+/// The same, with the linked files that it names. Throws corrupt.
+void read_linked_files(File& file, const std::string& path, FileEntry& entry);
+
 /// Reads what a shard file of version 2 says about itself: completes its entry in the manifest, and
 /// adds its pieces to the tensors, which in version 1 are there already. Gives these pieces. Throws
 /// corrupt, and has added none.

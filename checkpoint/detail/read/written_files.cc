@@ -46,8 +46,7 @@ void check_each(FileSystem& file_system, const std::filesystem::path& attempt, M
            FileEntry& entry = manifest.files[numbers[job]];
            const std::string path = (attempt / entry.name).string();
            const auto file = open_written(file_system, attempt, entry);
-           read_file_description(*file, path, entry);
-           if (entry.has_linked) entry.linked = read_content_table(*file, path, entry).linked;
+           read_linked_files(*file, path, entry);
            check_linked(file_system, attempt, entry);
          }});
   }

@@ -104,7 +104,7 @@ class Assembly {
   std::optional<fs::path> directory_;  // this process's, if it has the step
   std::vector<fs::path> leftovers_;
   std::optional<Attempt> staging_;  // what is taken comes here first
-  std::set<std::int64_t> missing_, staged_;
+  std::set<std::int64_t> missing_;
   std::vector<Draft> drafts_;                               // taken or own, with bad chunks
   std::set<std::pair<std::int64_t, int>> with_bad_chunks_;  // copies; the same on all processes
   std::vector<BadCopy> bad_;                                // not told yet
@@ -241,8 +241,8 @@ Attempt& Assembly::staging() {
 
 void Assembly::take(std::span<const FileTransfer> transfers) {
   const fs::path target = missing_.empty() ? fs::path() : staging().directory();
-  const std::vector<FailedTransfer> failed = transfer_files(
-      group_, files_, transfers,
+  const std::vector<FailedTransfer> failed = transfer_shard_files(
+      group_, files_, manifest_, transfers,
       [&](const std::string& name) { return held_.paths.at(number_of(name)).front(); }, target);
   if (missing_.empty()) return;
   StoredCheckpoint checkpoint =
@@ -258,9 +258,12 @@ void Assembly::take(std::span<const FileTransfer> transfers) {
       continue;
     }
     if (!check(checkpoint, file, transfer.from)) continue;
-    staged_.insert(file);
     ++result_.files_taken;
     result_.bytes_taken += transfer.bytes;
+    for (const LinkedFile& linked :
+         checkpoint.manifest.files[static_cast<std::size_t>(file)].linked) {
+      result_.bytes_taken += linked.bytes;
+    }
   }
 }
 
@@ -288,7 +291,6 @@ bool Assembly::mend_drafts() {
   if (with_bad_chunks_.empty()) return true;
   const Mended mended = mend(group_, files_, places_.sources, manifest_,
                              drafts_.empty() ? fs::path() : staging().directory(), drafts_);
-  for (const Draft& draft : drafts_) staged_.insert(draft.file);
   result_.mended = mended.from;
   result_.problem = mended.problem;
   return result_.problem.empty();
@@ -312,10 +314,13 @@ void Assembly::publish() {
     return;
   }
   result_.directory = *directory_;
-  for (const std::int64_t file : staged_) {
-    put_in_place(staging_->directory() / name_of(file), *directory_ / name_of(file));
+  if (!staging_) return;
+  // What a file links comes before it.
+  for (const std::string& name : files_.list(staging_->directory())) {
+    if (name == kManifestName) continue;
+    put_in_place(staging_->directory() / name, *directory_ / name);
   }
-  if (!staged_.empty()) files_.sync_directory(*directory_);
+  files_.sync_directory(*directory_);
 }
 
 AssembledStep Assembly::run() {

@@ -28,6 +28,21 @@ bool has_bytes(FileSystem& file_system, const std::filesystem::path& path, std::
   }
 }
 
+/// With the files that it links. If its tables are bad, these are not known: it counts, and is
+/// found bad when it is read.
+bool has_copy(FileSystem& file_system, const std::filesystem::path& directory, FileEntry file) {
+  const std::filesystem::path path = directory / file.name;
+  if (!has_bytes(file_system, path, file.bytes)) return false;
+  try {
+    read_linked_files(*file_system.open(path), path.string(), file);
+  } catch (const Error&) {
+    return true;
+  }
+  return std::ranges::all_of(file.linked, [&](const LinkedFile& linked) {
+    return has_bytes(file_system, directory / linked.name(), linked.bytes);
+  });
+}
+
 /// The step that a directory has; nothing if its manifest is damaged, which is noted, or if another
 /// process has removed it.
 void add_step(FileSystem& file_system, const std::filesystem::path& directory, const StepName& name,
@@ -49,7 +64,7 @@ void add_step(FileSystem& file_system, const std::filesystem::path& directory, c
   held.manifest = std::move(text);
   for (std::int64_t f = 0; f < held.num_files; ++f) {
     const FileEntry& file = manifest.files[static_cast<std::size_t>(f)];
-    if (has_bytes(file_system, directory / file.name, file.bytes)) {
+    if (has_copy(file_system, directory, file)) {
       held.paths[f].push_back(directory / file.name);
     }
   }

@@ -44,8 +44,8 @@ struct Inventory {
 };
 
 /// What is in all directories of processes under the fast roots that a process sees. A file of
-/// another size than its manifest says does not count, and a directory whose manifest is damaged is
-/// passed over. Throws io.
+/// another size than its manifest says does not count, nor does one without what it links; and a
+/// directory whose manifest is damaged is passed over. Throws io.
 Inventory take_inventory(FileSystem& file_system, std::span<const std::filesystem::path> roots);
 
 /// What a process tells of its inventory. decode_inventory() may be given any bytes: it throws

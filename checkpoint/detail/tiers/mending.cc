@@ -86,14 +86,15 @@ class Mending {
   StoredCheckpoint opened() const {
     return unread_checkpoint({staged_, manifest_.step, files_.open_directory(staged_)}, manifest_);
   }
-  std::int64_t file_of(const ChunkId& id) const {
-    return static_cast<std::int64_t>(draft_.file_of(id));
-  }
   const std::string& name_of(std::int64_t file) const {
     return manifest_.files[static_cast<std::size_t>(file)].name;
   }
   void begin(const Draft& draft);
-  fs::path unfinished(std::int64_t file) const { return staged_ / (name_of(file) + ".mended"); }
+  using Ranges = std::vector<std::pair<std::uint64_t, std::uint64_t>>;  // begin and end of each
+  void copy(std::size_t number, const fs::path& directory, Ranges left_out);
+  fs::path unfinished(std::size_t number) const {
+    return staged_ / (draft_.file_name(number) + ".mended");
+  }
   bool put(const ChunkId& id, std::span<const std::byte> bytes, const std::string& from);
   void look_on_this_host();
   std::vector<ChunkAsk> next_asks() const;
@@ -113,30 +114,41 @@ class Mending {
   const fs::path& staged_;
   HostChunks host_;
   StoredCheckpoint draft_;
-  std::vector<ChunkId> wanted_;   // not asked for yet
-  std::vector<ChunkId> nowhere_;  // on no host
-  std::map<std::int64_t, std::unique_ptr<File>> mended_;
-  std::map<std::pair<std::int64_t, std::string>, int> sources_of_;  // file and source: chunks
+  std::vector<ChunkId> wanted_;                                    // not asked for yet
+  std::vector<ChunkId> nowhere_;                                   // on no host
+  std::map<std::size_t, std::unique_ptr<File>> mended_;            // drafts, and what they link
+  std::map<std::pair<std::size_t, std::string>, int> sources_of_;  // file and source: chunks
   std::string problem_;
 };
 
-/// Copies all of the draft that is not bad, some of which cannot be read.
 void Mending::begin(const Draft& draft) {
   const auto number = static_cast<std::size_t>(draft.file);
-  const std::shared_ptr<File> from = files_.open(draft.directory / name_of(draft.file));
+  const std::shared_ptr<File> file = files_.open(draft.directory / name_of(draft.file));
   add_file_tables(draft_, number,
-                  read_file_tables(*from, draft.directory, tables_of(draft_.manifest, number)));
+                  read_file_tables(*file, draft.directory, tables_of(draft_.manifest, number)));
   const std::vector<ChunkId> bad = bad_chunks_of(draft_, draft);
   wanted_.insert(wanted_.end(), bad.begin(), bad.end());
-  const std::uint64_t size = draft_.file_bytes(number);
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> left_out{{size, size}};  // begin and end
+  std::map<std::size_t, Ranges> left_out;
   for (const ChunkId& id : bad) {
     const ChunkRecord& record = draft_.record(id);
-    left_out.emplace_back(record.address, record.address + record.stored_bytes);
+    left_out[draft_.file_of(id)].emplace_back(record.address, record.address + record.stored_bytes);
   }
+  copy(number, draft.directory, left_out[number]);
+  for (const std::size_t linked : draft_.linked_of[number]) {
+    copy(linked, draft.directory, left_out[linked]);
+  }
+}
+
+/// Copies all of a draft's file, or of one that it links, that is not bad: some of that cannot be
+/// read.
+void Mending::copy(std::size_t number, const fs::path& directory, Ranges left_out) {
+  if (mended_.contains(number)) return;  // another draft links it, too
+  const std::shared_ptr<File> from = files_.open(directory / draft_.file_name(number));
+  const std::uint64_t size = draft_.file_bytes(number);
+  left_out.emplace_back(size, size);
   std::ranges::sort(left_out);
-  std::unique_ptr<File>& to = mended_[draft.file];
-  to = files_.create(unfinished(draft.file), Caching::cached);
+  std::unique_ptr<File>& to = mended_[number];
+  to = files_.create(unfinished(number), Caching::cached);
   to->resize(size);
   std::vector<std::byte> room;
   std::uint64_t at = 0;
@@ -152,7 +164,7 @@ void Mending::begin(const Draft& draft) {
 
 bool Mending::put(const ChunkId& id, std::span<const std::byte> bytes, const std::string& from) {
   if (!are_stored_bytes({draft_, id, std::nullopt}, bytes)) return false;
-  const std::int64_t number = file_of(id);
+  const std::size_t number = draft_.file_of(id);
   mended_.at(number)->write_at(draft_.record(id).address, bytes.data(), bytes.size());
   ++sources_of_[{number, from}];
   return true;
@@ -174,7 +186,8 @@ std::vector<ChunkAsk> Mending::next_asks() const {
     const ChunkRecord& record = draft_.record(id);
     bytes += record.stored_bytes;
     if (!asks.empty() && bytes > most) break;
-    asks.push_back({file_of(id), record.address, record.stored_bytes, record.hash});
+    asks.push_back({draft_.tensor(id).pieces.file(id.piece), record.address, record.stored_bytes,
+                    record.hash});
   }
   return asks;
 }
@@ -280,7 +293,7 @@ void Mending::look_in_durable() {
     const auto found = finder.find({draft_, id, std::nullopt}, why_not);
     if (found && put(id, found->bytes, found->from)) continue;
     problem_ = fmt::format("no good copy of {} is left: on no host, nor in the durable root, is {}",
-                           name_of(file_of(id)), draft_.describe(id));
+                           draft_.file_name(draft_.file_of(id)), draft_.describe(id));
     return;
   }
 }
@@ -289,16 +302,18 @@ void Mending::finish() {
   for (const auto& [number, file] : mended_) {
     file->sync();
     file->close();
-    files_.remove(staged_ / name_of(number));  // the draft, if it was here
-    files_.rename(unfinished(number), staged_ / name_of(number));
+    const fs::path place = staged_ / draft_.file_name(number);
+    files_.remove(place);  // the draft, if it was here
+    files_.rename(unfinished(number), place);
   }
   if (mended_.empty() || !problem_.empty()) return;
   StoredCheckpoint checkpoint = opened();
   for (const auto& [number, file] : mended_) {
+    if (number >= manifest_.files.size()) return;  // they are looked at with what links them
     try {
-      check_file(checkpoint, static_cast<std::size_t>(number));
+      check_file(checkpoint, number);
     } catch (const Error& e) {
-      problem_ = fmt::format("no good copy of {} is left: {}", name_of(number), e.what());
+      problem_ = fmt::format("no good copy of {} is left: {}", draft_.file_name(number), e.what());
       return;
     }
   }
@@ -319,7 +334,8 @@ Mended Mending::run() {
   }
   for (const auto& [file_and_source, chunks] : sources_of_) {
     mended.from.push_back(fmt::format("{} chunk{} of {} from {}", chunks, chunks == 1 ? "" : "s",
-                                      name_of(file_and_source.first), file_and_source.second));
+                                      draft_.file_name(file_and_source.first),
+                                      file_and_source.second));
   }
   return mended;
 }

@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/together/packer.h"
+#include "shardwise/checkpoint/detail/write/unchanged.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -105,6 +109,33 @@ class TakenFile {
   std::string problem_;
 };
 
+// What a shard file of this name that has come links.
+std::vector<LinkedFile> linked_by(FileSystem& file_system, const std::filesystem::path& directory,
+                                  const Manifest& manifest, const std::string& name) {
+  const auto entry = std::ranges::find(manifest.files, name, &FileEntry::name);
+  FileEntry its = *entry;
+  const std::filesystem::path path = directory / name;
+  read_linked_files(*file_system.open(path), path.string(), its);
+  return its.linked;
+}
+
+// An earlier step has it as its own shard file, or as one that is linked there.
+bool link_from(FileSystem& file_system, const std::filesystem::path& earlier,
+               const std::string& shard_file, const LinkedFile& linked,
+               const std::filesystem::path& target) {
+  for (const std::string& name : {shard_file, linked.name()}) {
+    const std::filesystem::path from = earlier / name;
+    try {
+      const std::unique_ptr<File> file = file_system.open(from);
+      static_cast<void>(describe_linked_file(*file, from.string(), linked));
+      if (link_file(file_system, *file, from, target / linked.name(), linked)) return true;
+    } catch (const Error&) {
+      // What cannot be read is sent.
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::vector<FailedTransfer> transfer_files(
@@ -151,6 +182,79 @@ std::vector<FailedTransfer> transfer_files(
     if (const std::string& problem = out->finish(); !problem.empty()) {
       failed.push_back({number, problem});
     }
+  }
+  return failed;
+}
+
+Bytes encode(std::span<const LinkedWant> wants) {
+  Packer packer;
+  packer.number(std::uint64_t{wants.size()});
+  for (const LinkedWant& want : wants) {
+    packer.number(std::uint64_t{want.transfer});
+    packer.hash(want.linked.description_hash);
+    packer.number(want.linked.bytes);
+    packer.number(want.linked.data_end);
+  }
+  return sealed(packer.take());
+}
+
+std::vector<LinkedWant> decode_linked_wants(std::span<const std::byte> message,
+                                            std::span<const FileTransfer> transfers, int rank) {
+  Unpacker unpacker = Unpacker::of_sealed(message, "which linked files another process needs");
+  std::vector<LinkedWant> wants;
+  for (std::uint64_t left = unpacker.number(); left > 0; --left) {
+    LinkedWant& want = wants.emplace_back();
+    want.transfer = unpacker.number();
+    unpacker.require(want.transfer < transfers.size() && transfers[want.transfer].to == rank,
+                     "found a file that it does not get");
+    want.linked.description_hash = unpacker.hash();
+    want.linked.bytes = unpacker.number();
+    want.linked.data_end = unpacker.number();
+  }
+  unpacker.end();
+  return wants;
+}
+
+std::vector<FailedTransfer> transfer_shard_files(
+    const ProcessGroup& group, FileSystem& file_system, const Manifest& manifest,
+    std::span<const FileTransfer> transfers,
+    const std::function<std::filesystem::path(const std::string& name)>& source,
+    const std::filesystem::path& target, const std::filesystem::path& earlier) {
+  if (transfers.empty()) return {};
+  std::vector<FailedTransfer> failed =
+      transfer_files(group, file_system, transfers, source, target);
+  std::vector<LinkedWant> own;
+  for (std::size_t i = 0; i < transfers.size(); ++i) {
+    if (transfers[i].to != group.rank()) continue;
+    if (std::ranges::find(failed, i, &FailedTransfer::number) != failed.end()) continue;
+    try {
+      for (const LinkedFile& linked : linked_by(file_system, target, manifest, transfers[i].name)) {
+        const bool is_there =
+            !earlier.empty() && link_from(file_system, earlier, transfers[i].name, linked, target);
+        if (!is_there) own.push_back({i, linked});
+      }
+    } catch (const Error& e) {
+      failed.push_back({i, e.what()});
+    }
+  }
+  std::vector<std::size_t> shard_files;  // whose linked file each is
+  std::vector<FileTransfer> linked;
+  std::map<std::string, std::string> beside;  // a shard file, by the name of what it links
+  const std::vector<Bytes> messages = group.all_gather(encode(own));
+  for (int rank = 0; rank < group.size(); ++rank) {
+    for (const LinkedWant& want :
+         decode_linked_wants(messages[static_cast<std::size_t>(rank)], transfers, rank)) {
+      const FileTransfer& transfer = transfers[want.transfer];
+      shard_files.push_back(want.transfer);
+      linked.push_back({transfer.from, rank, want.linked.name(), want.linked.bytes});
+      if (transfer.from == group.rank()) beside[want.linked.name()] = transfer.name;
+    }
+  }
+  const auto linked_source = [&](const std::string& name) {
+    return source(beside.at(name)).parent_path() / name;
+  };
+  for (FailedTransfer& one : transfer_files(group, file_system, linked, linked_source, target)) {
+    failed.push_back({shard_files[one.number], std::move(one.problem)});
   }
   return failed;
 }

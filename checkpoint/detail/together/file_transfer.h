@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/runtime/process/process_group.h"
 #include "shardwise/storage/file.h"
 
@@ -40,5 +41,30 @@ struct FailedTransfer {
     const ProcessGroup& group, FileSystem& file_system, std::span<const FileTransfer> transfers,
     const std::function<std::filesystem::path(const std::string& name)>& source,
     const std::filesystem::path& target);
+
+/// Of which shard file a process has a copy now and what that links, which it has not.
+struct LinkedWant {
+  std::size_t transfer;  ///< number of the shard file's
+  LinkedFile linked;
+
+  bool operator==(const LinkedWant&) const = default;
+};
+
+/// The message. decode_linked_wants() may be given any bytes: it throws corrupt or invalid_argument
+/// unless they are such a message of this rank, as it was sent, about these transfers.
+Bytes encode(std::span<const LinkedWant> wants);
+std::vector<LinkedWant> decode_linked_wants(std::span<const std::byte> message,
+                                            std::span<const FileTransfer> transfers, int rank);
+
+/// Copies shard files of a step with this manifest, each with the files that it links. `source`
+/// says where the shard file is that is sent; beside it is what it links. What a process has of
+/// that in `earlier`, a step before, gets its second name in `target` and is not sent; empty: there
+/// is none. Else as transfer_files(); a transfer of which what is linked cannot be read, or did not
+/// arrive, is one that did not, and its shard file may be there.
+[[nodiscard]] std::vector<FailedTransfer> transfer_shard_files(
+    const ProcessGroup& group, FileSystem& file_system, const Manifest& manifest,
+    std::span<const FileTransfer> transfers,
+    const std::function<std::filesystem::path(const std::string& name)>& source,
+    const std::filesystem::path& target, const std::filesystem::path& earlier = {});
 
 }  // namespace shardwise::detail

@@ -351,7 +351,8 @@ class GroupSave {
     return ranks;
   }
 
-  // Each process's files to those that get copies. Throws io if one does not arrive here.
+  // Each process's files, with what they link, to those that get copies, and have not got them from
+  // the step before. Throws io if one does not arrive here.
   void copy_to_others(const Attempt& attempt, const Manifest& manifest) const {
     std::vector<FileTransfer> transfers;
     for (const FileEntry& file : manifest.files) {
@@ -360,9 +361,11 @@ class GroupSave {
         transfers.push_back({ranks.front(), ranks[copy], file.name, file.bytes});
       }
     }
-    const std::vector<FailedTransfer> failed = transfer_files(
-        group_, context_.file_system, transfers,
-        [&](const std::string& name) { return attempt.directory() / name; }, attempt.directory());
+    if (transfers.empty()) return;
+    const std::vector<FailedTransfer> failed = transfer_shard_files(
+        group_, context_.file_system, manifest, transfers,
+        [&](const std::string& name) { return attempt.directory() / name; }, attempt.directory(),
+        context_.earlier == nullptr ? std::filesystem::path() : earlier().directory);
     if (failed.empty()) return;
     const FileTransfer& transfer = transfers[failed.front().number];
     throw Error(ErrorCode::io, fmt::format("copy {} from rank {} to rank {}: {}", transfer.name,

@@ -44,6 +44,24 @@ EarlierStep read_earlier_step(FileSystem& file_system, const std::filesystem::pa
   return {directory, read_manifest(open_directory(file_system, directory)).files};
 }
 
+bool link_file(FileSystem& file_system, File& opened, const std::filesystem::path& from,
+               const std::filesystem::path& to, const LinkedFile& linked) {
+  try {
+    opened.sync();  // a step that was copied here may be in memory alone
+    file_system.link(from, to);
+  } catch (const Error&) {
+    return false;
+  }
+  try {
+    const std::unique_ptr<File> file = file_system.open(to);
+    check_structure(*file, to.string(), describe_linked_file(*file, to.string(), linked));
+    return true;
+  } catch (const Error&) {
+    file_system.remove(to);
+    return false;
+  }
+}
+
 std::unique_ptr<UnchangedChunks> UnchangedChunks::open(
     FileSystem& file_system, const EarlierStep& earlier, const std::filesystem::path& attempt,
     const SavePlan& plan, std::size_t file_number, const ChunkLayout& layout) {
@@ -134,24 +152,9 @@ std::optional<ChunkRecord> UnchangedChunks::find(std::int64_t chunk, const Hash1
   return *is_linked ? std::optional(earlier.record) : std::nullopt;
 }
 
-// Whether the file has its second name, and that is the file that was read, which other tools can
-// read, too.
 bool UnchangedChunks::link(const Source& source) const {
-  const std::filesystem::path to = attempt_ / source.file.name();
-  try {
-    source.opened->sync();  // a step that was copied here may be in memory alone
-    file_system_.link(earlier_ / source.name, to);
-  } catch (const Error&) {
-    return false;
-  }
-  try {
-    const std::unique_ptr<File> file = file_system_.open(to);
-    check_structure(*file, to.string(), describe_linked_file(*file, to.string(), source.file));
-    return true;
-  } catch (const Error&) {
-    file_system_.remove(to);
-    return false;
-  }
+  return link_file(file_system_, *source.opened, earlier_ / source.name,
+                   attempt_ / source.file.name(), source.file);
 }
 
 void UnchangedChunks::match(const SavePlan& plan, const ChunkLayout& layout) {

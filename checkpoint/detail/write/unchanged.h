@@ -31,6 +31,12 @@ struct EarlierStep {
 /// Reads the manifest. Throws as open_directory and read_manifest do.
 EarlierStep read_earlier_step(FileSystem& file_system, const std::filesystem::path& directory);
 
+/// Gives the file at `from` the name `to`, too, if it is this one, and what other tools read of it
+/// is right. Says whether it has that name now. `opened` is that file: as long as it is open,
+/// nobody can empty it for a save to write in, as FileSystem::reuse does.
+bool link_file(FileSystem& file_system, File& opened, const std::filesystem::path& from,
+               const std::filesystem::path& to, const LinkedFile& linked);
+
 /// The chunks that an earlier step has of the pieces of one shard file that is being written.
 class UnchangedChunks {
  public:
@@ -58,8 +64,7 @@ class UnchangedChunks {
   std::string dataset(std::uint32_t linked, std::size_t piece) const;
 
  private:
-  // A file that chunks may be in. It stays open until it is linked: so long nobody can empty it for
-  // a save to write in, as FileSystem::reuse does.
+  // A file that chunks may be in. It stays open until it is linked.
   struct Source {
     LinkedFile file;
     std::string name = {};  // in the earlier step

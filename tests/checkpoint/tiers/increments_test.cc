@@ -1,0 +1,314 @@
+// What has not changed since the step before is neither written again in the fast tier, nor sent
+// again to those that keep copies, nor written again in the durable root. Processes are threads
+// here, and each has a directory as its host's disk.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/tiers.h"
+#include "shardwise/checkpoint/verify.h"
+#include "testing/flip.h"
+#include "testing/hand_made_checkpoint.h"
+#include "testing/host_tensor.h"
+#include "testing/socket_transport.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Each;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr int kTwoHosts = 2;
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::size_t kFirstChunk = 4096;  // where the data of a shard file begin
+
+/// Each host has three chunks of 1 MiB of "frozen", of which the first depends on `seed`, and a
+/// small tensor that depends on the step.
+std::vector<HostTensor> mostly_frozen(std::int64_t step, std::uint8_t seed = 0) {
+  HostTensor frozen = host_tensor("frozen", DType::u8, {2, 3 * kMiB}, "2", "0,-");
+  std::vector<std::byte> bytes = *frozen.data;
+  for (const std::size_t row : {std::size_t{0}, 3 * kMiB}) bytes[row] ^= std::byte{seed};
+  frozen.data = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+  return {frozen, host_tensor("moving", DType::f32, {2, 100}, "2", "0,-", Values::noise,
+                              static_cast<std::uint64_t>(step))};
+}
+
+class TierIncrements : public testing::Test {
+ protected:
+  fs::path host(int rank) const { return dir_ / ("host" + std::to_string(rank)); }
+  fs::path durable() const { return dir_ / "durable"; }
+  fs::path at(int rank, int step) const {
+    return host(rank) / ("process-0000" + std::to_string(rank)) /
+           ("step-0000000" + std::to_string(step));
+  }
+  static std::string file_of(int rank) {
+    return "shards-0000" + std::to_string(rank) + "-of-00002.h5";
+  }
+  static std::vector<fs::path> linked_in(const fs::path& step) {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::directory_iterator(step)) {
+      if (entry.path().filename().string().starts_with(detail::kLinkedPrefix)) {
+        found.push_back(entry.path());
+      }
+    }
+    return found;
+  }
+  /// Of what is linked there, the file that has another name too.
+  static fs::path linked_of(const fs::path& step, const fs::path& file) {
+    for (const fs::path& linked : linked_in(step)) {
+      if (fs::equivalent(linked, file)) return linked;
+    }
+    return {};
+  }
+
+  void on_ranks(const std::function<void(Devices&, TieredManager&)>& run,
+                TierOptions options = {}) const {
+    const auto errors = run_ranks(kTwoHosts, {}, [&](std::shared_ptr<SocketTransport> transport) {
+      const int rank = transport->rank();
+      TierOptions own = options;
+      own.group = ProcessGroup(std::move(transport), std::chrono::minutes(1));
+      own.local.copies = 1;
+      own.fast_codec = Codec::none;
+      own.devices = kTwoHosts;
+      own.threads = 1;
+      Devices devices(kTwoHosts, {.threads = 1, .group = own.group.duplicate()});
+      TieredManager manager(host(rank), durable(), own);
+      run(devices, manager);
+    });
+    ASSERT_THAT(errors, Each(""));
+  }
+
+  /// Of whole steps all is asked for, so that each host has to have it.
+  static TierStep expect_latest(Devices& devices, TieredManager& manager, Tier tier,
+                                std::int64_t step, std::span<const HostTensor> tensors) {
+    std::vector<TensorRequest> requests;
+    std::vector<TensorBox> boxes;
+    for (const HostTensor& tensor : tensors) {
+      requests.push_back({tensor.name, tensor.spec});
+      boxes.push_back({tensor.name, Box::whole(tensor.spec.shape)});
+    }
+    const auto found = manager.latest(boxes);
+    if (!found) throw Error(ErrorCode::not_found, "there is no step");
+    EXPECT_EQ(found->tier, tier) << found->to_string();
+    EXPECT_EQ(found->step.step, step) << found->to_string();
+    EXPECT_TRUE(holds(found->open({.threads = 1}), tensors)) << found->to_string();
+    const auto arrays = found->open({.threads = 1}).restore(devices, requests);
+    for (std::size_t t = 0; t < arrays.size(); ++t) {
+      EXPECT_TRUE(holds_addressable(arrays[t], tensors[t])) << tensors[t].name;
+    }
+    return *found;
+  }
+
+  /// Steps 1 and 2, of which only the small tensor differs; only step 1 is in the durable root.
+  void save_two() const {
+    on_ranks([](Devices&, TieredManager& tiers) {
+      tiers.save(1, sources_of(mostly_frozen(1)));
+      const SaveStats stats = tiers.save(2, sources_of(mostly_frozen(2)));
+      EXPECT_EQ(stats.unchanged_bytes, 6 * kMiB);
+      tiers.close();
+    });
+  }
+
+  /// Restarts with step 2; what each rank is told.
+  std::vector<TierStep> expect_step_2() const {
+    std::vector<TierStep> told(kTwoHosts);
+    on_ranks([&](Devices& devices, TieredManager& tiers) {
+      told[static_cast<std::size_t>(devices.group().rank())] =
+          expect_latest(devices, tiers, Tier::fast, 2, mostly_frozen(2));
+    });
+    return told;
+  }
+
+  const TempDir dir_;
+};
+
+TEST_F(TierIncrements, AreNeitherWrittenNorSentNorDrainedAgain) {
+  on_ranks(
+      [](Devices&, TieredManager& tiers) {
+        tiers.save(1, sources_of(mostly_frozen(1)));
+        tiers.save(2, sources_of(mostly_frozen(2)));
+        tiers.close();
+      },
+      {.drain_every = 1});
+  for (int rank = 0; rank < kTwoHosts; ++rank) {
+    EXPECT_THAT(linked_in(at(rank, 2)), SizeIs(2));
+    EXPECT_LT(fs::file_size(at(rank, 2) / file_of(rank)), kMiB / 8);
+    for (const int writer : {0, 1}) {
+      EXPECT_FALSE(linked_of(at(rank, 2), at(rank, 1) / file_of(writer)).empty())
+          << "rank " << rank << ", the file of " << writer;
+      EXPECT_FALSE(
+          linked_of(durable() / "step-00000002", durable() / "step-00000001" / file_of(writer))
+              .empty());
+    }
+  }
+  // Each is whole without the other.
+  for (int rank = 0; rank < kTwoHosts; ++rank) fs::remove_all(at(rank, 1));
+  fs::remove_all(durable() / "step-00000001");
+  EXPECT_TRUE(verify_checkpoint(durable() / "step-00000002").ok());
+  EXPECT_TRUE(holds(CheckpointReader(durable() / "step-00000002"), mostly_frozen(2)));
+  for (const TierStep& step : expect_step_2()) EXPECT_EQ(step.files_taken, 0);
+}
+
+// What a step has of an older one it has from the oldest that wrote it, and of several.
+TEST_F(TierIncrements, GoOnOverManySteps) {
+  on_ranks([&](Devices& devices, TieredManager& tiers) {
+    for (const int step : {1, 2, 3, 4, 5, 6}) {
+      const auto tensors = mostly_frozen(step, static_cast<std::uint8_t>(step / 3));
+      tiers.save(step, sources_of(tensors));
+      expect_latest(devices, tiers, Tier::fast, step, tensors);
+    }
+    tiers.close();
+  });
+  for (int rank = 0; rank < kTwoHosts; ++rank) {
+    EXPECT_FALSE(fs::exists(at(rank, 4)));
+    EXPECT_THAT(linked_in(at(rank, 5)), SizeIs(4)) << "of steps 1 and 3, from each writer";
+    EXPECT_THAT(linked_in(at(rank, 6)), SizeIs(2)) << "of step 1";
+  }
+}
+
+TEST_F(TierIncrements, AreSentToOneWhoHasNotTheOlderFileOrABadOne) {
+  for (const char* kind : {"missing", "cut", "HDF5's own bytes", "description"}) {
+    SCOPED_TRACE(kind);
+    for (const auto& entry : fs::directory_iterator(dir_.path())) fs::remove_all(entry);
+    const fs::path copy = at(1, 1) / file_of(0);
+    on_ranks([&](Devices& devices, TieredManager& tiers) {
+      tiers.save(1, sources_of(mostly_frozen(1)));
+      if (devices.group().rank() == 1) {
+        fs::permissions(copy, fs::perms::owner_all);
+        const std::uint64_t data_end =
+            detail::read_manifest(detail::open_directory(*posix_file_system(), at(1, 1)))
+                .files[0]
+                .data_end;
+        if (kind == std::string_view("missing")) fs::remove(copy);
+        if (kind == std::string_view("cut")) fs::resize_file(copy, kMiB);
+        if (kind == std::string_view("HDF5's own bytes")) shardwise::flip(copy, 100, std::byte{1});
+        if (kind == std::string_view("description"))
+          shardwise::flip(copy, data_end - 9, std::byte{1});
+      }
+      tiers.save(2, sources_of(mostly_frozen(2)));
+      tiers.close();
+    });
+    const fs::path there = linked_of(at(0, 2), at(0, 1) / file_of(0));
+    ASSERT_FALSE(there.empty());
+    const fs::path got = at(1, 2) / there.filename();
+    ASSERT_TRUE(fs::exists(got));
+    EXPECT_EQ(fs::hard_link_count(got), 1u);
+    EXPECT_TRUE(file_bytes(got) == file_bytes(there));
+    expect_step_2();
+  }
+}
+
+TEST_F(TierIncrements, FillInForALostHost) {
+  save_two();
+  fs::remove_all(host(0));
+  on_ranks([&](Devices& devices, TieredManager& tiers) {
+    const TierStep found = expect_latest(devices, tiers, Tier::fast, 2, mostly_frozen(2));
+    const bool is_new = devices.group().rank() == 0;
+    EXPECT_EQ(found.files_taken, is_new ? 2 : 0);
+    EXPECT_EQ(found.bytes_taken > 6 * kMiB, is_new) << "with what they link";
+    EXPECT_EQ(tiers.save(3, sources_of(mostly_frozen(3))).unchanged_bytes, 6 * kMiB);
+    expect_latest(devices, tiers, Tier::fast, 3, mostly_frozen(3));
+  });
+  for (int rank = 0; rank < kTwoHosts; ++rank) EXPECT_THAT(linked_in(at(rank, 3)), SizeIs(2));
+}
+
+TEST_F(TierIncrements, WithABadSharedChunkAreMendedFromACopy) {
+  save_two();
+  const fs::path own = at(0, 1) / file_of(0), other = at(1, 1) / file_of(0);
+  const fs::path linked = linked_of(at(0, 2), own);
+  shardwise::flip(own, kFirstChunk + 100, std::byte{1});
+  shardwise::flip(own, kFirstChunk + kMiB + 100, std::byte{1});
+  shardwise::flip(other, kFirstChunk + 2 * kMiB + 100, std::byte{1});  // neither is whole
+  const std::vector<TierStep> told = expect_step_2();
+  ASSERT_THAT(told[0].mended, SizeIs(1));
+  EXPECT_EQ(told[0].mended[0], "2 chunks of " + linked.filename().string() +
+                                   " from rank 1's process-00001/step-00000001");
+  EXPECT_THAT(told[1].mended, Each(HasSubstr("1 chunk of " + linked.filename().string())));
+  EXPECT_TRUE(file_bytes(linked) == file_bytes(at(1, 2) / linked.filename()));
+  for (const TierStep& step : expect_step_2()) {
+    EXPECT_THAT(step.damaged, IsEmpty());
+    EXPECT_THAT(step.mended, IsEmpty());
+  }
+}
+
+TEST_F(TierIncrements, WithAChunkThatIsBadOnAllHostsAreMendedFromTheDurableRoot) {
+  save_two();
+  for (int rank = 0; rank < kTwoHosts; ++rank) {
+    shardwise::flip(at(rank, 1) / file_of(1), kFirstChunk + kMiB + 7, std::byte{1});
+  }
+  for (const TierStep& step : expect_step_2()) {
+    EXPECT_THAT(step.mended, Each(HasSubstr((durable() / "step-00000001").string())));
+    EXPECT_THAT(step.mended, SizeIs(1));
+  }
+}
+
+TEST_F(TierIncrements, WithABadLinkedFileAreTakenFromAnotherCopy) {
+  for (const char* kind : {"missing", "cut", "HDF5's own bytes"}) {
+    SCOPED_TRACE(kind);
+    for (const auto& entry : fs::directory_iterator(dir_.path())) fs::remove_all(entry);
+    save_two();
+    const fs::path linked = linked_of(at(0, 2), at(0, 1) / file_of(0));
+    fs::permissions(linked, fs::perms::owner_all);
+    if (kind == std::string_view("missing")) fs::remove(linked);
+    if (kind == std::string_view("cut")) fs::resize_file(linked, kMiB);
+    if (kind == std::string_view("HDF5's own bytes")) shardwise::flip(linked, 100, std::byte{1});
+    EXPECT_EQ(expect_step_2()[0].files_taken, 1);
+    EXPECT_TRUE(file_bytes(linked) == file_bytes(at(1, 2) / linked.filename()));
+    EXPECT_EQ(expect_step_2()[0].files_taken, 0);
+    // Nothing else has come into the directory: two files, what they link, and the manifest.
+    EXPECT_EQ(std::distance(fs::directory_iterator(at(0, 2)), fs::directory_iterator()), 5);
+  }
+}
+
+// The first chunk of step 2 is bad on all hosts, and nowhere else: what is saved next has the same
+// bytes there.
+TEST_F(TierIncrements, AreNotBuiltOnAStepThatWasPassedOver) {
+  on_ranks([](Devices&, TieredManager& tiers) {
+    tiers.save(1, sources_of(mostly_frozen(1)));
+    tiers.save(2, sources_of(mostly_frozen(2, 9)));
+    tiers.close();
+  });
+  for (int rank = 0; rank < kTwoHosts; ++rank) {
+    shardwise::flip(at(rank, 2) / file_of(0), kFirstChunk + 100, std::byte{1});
+  }
+  on_ranks([](Devices& devices, TieredManager& tiers) {
+    expect_latest(devices, tiers, Tier::fast, 1, mostly_frozen(1));
+    EXPECT_EQ(tiers.save(3, sources_of(mostly_frozen(3, 9))).unchanged_bytes, 4 * kMiB);
+    expect_latest(devices, tiers, Tier::fast, 3, mostly_frozen(3, 9));
+  });
+}
+
+TEST_F(TierIncrements, AreSeenAndGatheredWithoutTheJob) {
+  save_two();
+  const std::vector<fs::path> roots{host(0), host(1)};
+  EXPECT_THAT(verify_fast_steps(roots).steps[0].nowhere, IsEmpty());
+  const fs::path linked = linked_of(at(0, 2), at(0, 1) / file_of(0));
+  fs::remove(linked);
+  EXPECT_THAT(fast_steps(roots).steps[0].nowhere, IsEmpty());
+  EXPECT_THAT(fast_steps(std::span(roots).first(1)).steps[0].nowhere,
+              testing::ElementsAre(file_of(0)));
+  shardwise::flip(at(1, 2) / linked.filename(), kFirstChunk + 100, std::byte{1});
+  const FastSteps verified = verify_fast_steps(std::span(roots).last(1));
+  EXPECT_THAT(verified.steps[0].damaged, SizeIs(1));
+  EXPECT_THAT(verified.steps[0].nowhere, Each(HasSubstr("\"frozen\" chunk 0")));
+  EXPECT_THAT(verified.steps[0].nowhere, SizeIs(1));
+  const TierStep found =
+      gather_fast_step(std::span(roots).last(1), dir_ / "rescued", 2, {.durable = durable()});
+  EXPECT_THAT(found.mended, SizeIs(1));
+  EXPECT_TRUE(verify_checkpoint(dir_ / "rescued/step-00000002").ok());
+  EXPECT_TRUE(holds(CheckpointReader(dir_ / "rescued/step-00000002"), mostly_frozen(2)));
+}
+
+}  // namespace
+}  // namespace shardwise
