@@ -134,6 +134,9 @@ CheckpointReader::CheckpointReader(const std::filesystem::path& directory,
   impl_->pin = std::move(pin);
 }
 
+CheckpointReader::CheckpointReader(detail::StoredCheckpoint checkpoint)
+    : impl_(std::make_unique<Impl>(std::move(checkpoint), ReadOptions())) {}
+
 CheckpointReader::~CheckpointReader() = default;
 CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
 CheckpointReader& CheckpointReader::operator=(CheckpointReader&&) noexcept = default;

@@ -25,7 +25,8 @@ class CheckpointManager;
 
 namespace detail {
 struct Internals;
-}
+struct StoredCheckpoint;
+}  // namespace detail
 
 /// Where a box of a tensor is wanted: row-major, native endian.
 struct BoxTarget {
@@ -191,6 +192,7 @@ class CheckpointReader final : public BoxReader {
   void check_read(std::string_view name, const std::optional<Box>& box, DType needed) const;
   CheckpointReader(const std::filesystem::path& directory, const ReadOptions& options,
                    bool as_needed);
+  explicit CheckpointReader(detail::StoredCheckpoint checkpoint);
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -261,7 +261,7 @@ void TieredManager::close() {
 }
 
 std::optional<TierStep> TieredManager::latest(std::span<const TensorBox> needed) {
-  return latest_as_needed([needed](std::string_view /*manifest*/) {
+  return latest_as_needed([needed](const CheckpointReader&) {
     return std::vector<TensorBox>(needed.begin(), needed.end());
   });
 }

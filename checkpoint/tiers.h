@@ -7,7 +7,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "shardwise/checkpoint/manager.h"
@@ -28,8 +27,9 @@ struct TensorBox {
 std::vector<TensorBox> addressable_boxes(const Devices& devices,
                                          std::span<const TensorRequest> requests);
 
-/// Which boxes this process needs of a step, by the text of the step's manifest.json.
-using NeededBoxes = std::function<std::vector<TensorBox>(std::string_view manifest)>;
+/// Which boxes this process needs of a step. The reader has the step's tensors and texts; reading
+/// elements throws invalid_argument.
+using NeededBoxes = std::function<std::vector<TensorBox>(CheckpointReader step)>;
 
 enum class Tier {
   fast,    ///< roots of single processes

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/together/terms.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
@@ -25,6 +26,11 @@ struct Internals {
   static CheckpointReader reader_as_needed(const std::filesystem::path& directory,
                                            const ReadOptions& options) {
     return CheckpointReader(directory, options, true);
+  }
+
+  /// A reader of what was opened by other means.
+  static CheckpointReader reader_of(StoredCheckpoint checkpoint) {
+    return CheckpointReader(std::move(checkpoint));
   }
 };
 

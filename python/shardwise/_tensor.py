@@ -253,6 +253,19 @@ class Checkpoint(Mapping[str, Tensor]):
             if not instead:
                 raise
             raise NotFound(f"{error}: {instead}") from None
+        self._describe()
+        edits = edits_of(None, rename, cast, transpose, split, join)
+        if names is not None or any(edits):
+            self._edit(names, edits)
+
+    @classmethod
+    def _of(cls, reader: _core.Reader) -> Checkpoint:
+        checkpoint = cls.__new__(cls)
+        checkpoint._reader = reader
+        checkpoint._describe()
+        return checkpoint
+
+    def _describe(self) -> None:
         self._rows = self._reader.tensors()  # made Tensors when they are asked for: there may be very many
         self._numbers = {row[0]: number for number, row in enumerate(self._rows)}
         text = self._reader.objects
@@ -266,9 +279,6 @@ class Checkpoint(Mapping[str, Tensor]):
         self._is_whole = True
         self.objects: dict[str, Any] = {n: _objects.decode(v) for n, v in self._document.get("objects", {}).items()}
         """What was saved and is no array, by name."""
-        edits = edits_of(None, rename, cast, transpose, split, join)
-        if names is not None or any(edits):
-            self._edit(names, edits)
 
     def _edit(self, names: str | Iterable[str] | None, edits: Edits) -> None:
         wanted = self.select(names)

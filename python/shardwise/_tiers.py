@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,7 +96,13 @@ class Tiers(ManagerContext):
     def _restored(self, boxes: Callable[[Checkpoint], Boxes], read: Callable[[Checkpoint], Any]) -> RestoredTier | None:
         """boxes: what read() is going to read of a checkpoint on this rank; it raises InvalidArgument for what does not fit."""
         self.wait()
-        found = self._tiers.latest(lambda manifest: _needed(manifest, boxes))
+
+        def needed(reader: _core.Reader) -> list[tuple[str, list[int], list[int]]]:
+            with Checkpoint._of(reader) as checkpoint:
+                names = [row[0] for row in checkpoint._rows]
+                return [(names[number], list(begin), list(shape)) for number, begin, shape in boxes(checkpoint)]
+
+        found = self._tiers.latest(needed)
         if found is None:
             return None
         told = RestoredTier(value=None, **found)
@@ -132,17 +137,3 @@ class Tiers(ManagerContext):
                                                 function_of(progress, f"save {path}")))
 
         return write
-
-
-def _needed(manifest: bytes, boxes: Callable[[Checkpoint], Boxes]) -> list[tuple[str, list[int], list[int]]]:
-    """The boxes that a restore of a step with this manifest reads on this rank."""
-    with tempfile.TemporaryDirectory(prefix="shardwise-") as folder:
-        with open(os.path.join(folder, "manifest.json"), "wb") as file:
-            file.write(manifest)
-        with Checkpoint(folder, pin=False, threads=1, partial=True) as checkpoint:
-            names = [row[0] for row in checkpoint._rows]
-            try:
-                return [(names[number], list(begin), list(shape)) for number, begin, shape in boxes(checkpoint)]
-            except InvalidArgument as error:
-                step = f"step {json.loads(manifest).get('step')} of the fast tier"
-                raise InvalidArgument(str(error).replace(f"checkpoint {folder}", step).replace(folder, step)) from None

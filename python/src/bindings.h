@@ -13,6 +13,10 @@
 #include <span>
 #include <string>
 
+namespace shardwise {
+class CheckpointReader;
+}
+
 // The module is thin: arrays cross as addresses, which python/shardwise/ takes from numpy, torch
 // and JAX, and which it keeps alive; what blocks runs without the GIL.
 namespace shardwise::python {
@@ -29,6 +33,9 @@ std::string str_of(nb::handle object);
 inline nb::bytes python_bytes(std::span<const std::byte> bytes) {
   return nb::bytes(bytes.data(), bytes.size());
 }
+
+/// What shardwise.Checkpoint reads by. Call with the GIL.
+nb::object python_reader(CheckpointReader reader);
 
 using Dict = nb::typed<nb::dict, nb::str, nb::any>;
 using List = nb::typed<nb::list, nb::any>;

@@ -120,6 +120,8 @@ class Reader {
     const TierStep step{.tier = partial ? Tier::fast : Tier::durable, .step = {0, 1, path}};
     reader_ = std::make_shared<CheckpointReader>(step.open(options));
   }
+  explicit Reader(CheckpointReader reader)
+      : memory_(0), reader_(std::make_shared<CheckpointReader>(std::move(reader))) {}
 
   /// Kept while it is used, as another thread or a signal's handler may close it.
   std::shared_ptr<const CheckpointReader> get() const {
@@ -279,6 +281,10 @@ class Reader {
 };
 
 }  // namespace
+
+nb::object python_reader(CheckpointReader reader) {
+  return nb::cast(new Reader(std::move(reader)), nb::rv_policy::take_ownership);
+}
 
 void bind_read(nb::module_& module) {
   nb::class_<Reader>(module, "Reader")

@@ -145,17 +145,16 @@ class Tiers {
     }));
   }
 
-  /// needed(manifest) gives boxes. The step's tier, number, directory, and what was taken, passed
+  /// needed(reader) gives boxes. The step's tier, number, directory, and what was taken, passed
   /// over, damaged and put right.
   nb::object latest(nb::object needed) {
     const std::shared_ptr<nb::object> function = held(std::move(needed));
-    const auto boxes = [&](std::string_view manifest) {
+    const auto boxes = [&](CheckpointReader step) {
       return with_gil([&] {
         try {
           std::vector<TensorBox> list;
-          const nb::bytes text(manifest.data(), manifest.size());
           for (const auto& [name, begin, shape] :
-               nb::cast<std::vector<BoxArgument>>((*function)(text))) {
+               nb::cast<std::vector<BoxArgument>>((*function)(python_reader(std::move(step))))) {
             list.push_back({name, box_of(begin, shape)});
           }
           return list;
@@ -268,7 +267,7 @@ void bind_tiers(nb::module_& module) {
            nb::arg("existing"), nb::arg("user"), nb::arg("objects"), nb::arg("memory"),
            nb::arg("progress") = nb::none())
       .def("latest", &Tiers::latest, nb::arg("needed"),
-           nb::sig("def latest(self, needed: collections.abc.Callable[[bytes], list[tuple[str, "
+           nb::sig("def latest(self, needed: collections.abc.Callable[[Reader], list[tuple[str, "
                    "list[int], list[int]]]]) -> dict[str, typing.Any] | None"))
       .def("close", &Tiers::close);
 }

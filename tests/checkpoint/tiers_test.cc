@@ -12,6 +12,7 @@
 #include <set>
 
 #include "shardwise/checkpoint/verify.h"
+#include "testing/errors.h"
 #include "testing/fake_clock.h"
 #include "testing/faulty_file_system.h"
 #include "testing/hand_made_checkpoint.h"
@@ -230,6 +231,36 @@ TEST_F(Tiers, GoesBackToTheDurableStepWhereTooMuchIsLost) {
 TEST_F(Tiers, AFreshStartHasNothing) {
   const auto errors = on_ranks(2, 1, {}, [&](Devices&, TieredManager& tiers) {
     EXPECT_FALSE(tiers.latest({}).has_value());
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST_F(Tiers, AskWhatIsNeededOfAStepThatIsNotHereYet) {
+  const auto tensors = model(Mesh::line(12), "0,-", 1);
+  auto errors = on_ranks(2, 1, {.local = {.copies = 1}}, [&](Devices&, TieredManager& tiers) {
+    tiers.save(4, sources_of(tensors), {.user_json = R"({"loss":1})", .metrics = {{"loss", 1}}});
+    tiers.close();
+  });
+  ASSERT_THAT(errors, Each(""));
+  fs::remove_all(host(0));
+  fs::remove_all(durable());
+  const auto needed = [&](const CheckpointReader& step) {
+    EXPECT_EQ(step.directory(), "step 4 of the fast tier");
+    EXPECT_EQ(step.step(), 4);
+    EXPECT_EQ(step.user_json(), R"({"loss":1})");
+    EXPECT_EQ(step.metrics().at("loss"), 1);
+    EXPECT_EQ(step.tensor("b").shape, Shape({60, 500}));
+    std::vector<std::byte> out(60 * 500 * 4);
+    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { step.read("b", out); }),
+                HasSubstr("step 4 of the fast tier: its files are not here yet"));
+    return std::vector<TensorBox>{{"b", Box::whole({60, 500})}};
+  };
+  errors = on_ranks(2, 1, {.local = {.copies = 1}}, [&](Devices&, TieredManager& tiers) {
+    const auto found = tiers.latest_as_needed(needed);
+    ASSERT_TRUE(found.has_value());
+    std::vector<std::byte> out(60 * 500 * 4);
+    found->open({.threads = 1}).read("b", out);
+    EXPECT_EQ(out, *tensors[1].data);
   });
   EXPECT_THAT(errors, Each(""));
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "shardwise/checkpoint/detail/internals.h"
 #include "shardwise/checkpoint/detail/read/file_check.h"
 #include "shardwise/checkpoint/detail/read/read_plan.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
@@ -44,10 +45,22 @@ std::string manifest_text(const ProcessGroup& group, const SavedStep& step,
                           step.step, first, to_hex(hash128(text)), step.manifest));
 }
 
+// Of which nothing but the manifest is here.
+StoredCheckpoint step_without_files(const Manifest& manifest) {
+  const fs::path shown = fmt::format("step {} of the fast tier", manifest.step);
+  StoredCheckpoint checkpoint = unread_checkpoint({shown, manifest.step, nullptr}, manifest);
+  checkpoint.files = std::make_shared<OpenFiles>(
+      manifest.files.size(), [shown](std::size_t /*number*/) -> std::unique_ptr<File> {
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("read {}: its files are not here yet, needed is what it says of "
+                                "its tensors",
+                                shown.string()));
+      });
+  return checkpoint;
+}
+
 std::vector<std::size_t> files_with(const Manifest& manifest, std::span<const TensorBox> needed) {
-  StoredCheckpoint checkpoint;
-  checkpoint.manifest = manifest;
-  checkpoint.is_loaded.resize(manifest.files.size(), false);
+  const StoredCheckpoint checkpoint = step_without_files(manifest);
   std::vector<ReadTarget> targets;
   for (const TensorBox& want : needed) {
     const auto tensor =
@@ -127,7 +140,8 @@ Assembly::Assembly(const ProcessGroup& group, FileSystem& file_system, const Ass
     missing_.insert(file);
   }
   for (const std::size_t file :
-       needed ? files_with(manifest_, needed(text_)) : std::vector<std::size_t>()) {
+       needed ? files_with(manifest_, needed(Internals::reader_of(step_without_files(manifest_))))
+              : std::vector<std::size_t>()) {
     missing_.insert(static_cast<std::int64_t>(file));
   }
   // The newest of them is the last one.

@@ -78,7 +78,7 @@ class AssembleTest : public testing::Test {
           const auto r = static_cast<std::size_t>(rank);
           outcome.steps[r] =
               assemble(group, *posix_file_system(), {own(rank), {{fast(rank)}, durable_}},
-                       inventory, *all.steps.begin(), [&](std::string_view) { return needed[r]; });
+                       inventory, *all.steps.begin(), [&](const CheckpointReader&) { return needed[r]; });
         });
     return outcome;
   }

@@ -117,7 +117,7 @@ class MendTest : public testing::Test {
           ASSERT_NE(step, all.steps.end());
           const auto r = static_cast<std::size_t>(rank);
           steps[r] = assemble(group, *posix_file_system(), {own(rank), {{fast(rank)}, durable()}},
-                              inventory, *step, [&](std::string_view) { return needed[r]; });
+                              inventory, *step, [&](const CheckpointReader&) { return needed[r]; });
         });
     EXPECT_THAT(errors, Each(""));
     return steps;
