@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "random_program.h"
+#include "reference_numbers.h"
 #include "shardwise/runtime/ops/autodiff.h"
 
 // What networks are made of: dims that are flattened and split again, layers, gradients.
