@@ -104,6 +104,9 @@ struct Traffic {
   std::int64_t tensors = 0;
   std::size_t bytes = 0, wire_bytes = 0;  ///< as CollectiveTotal
   std::string largest;                    ///< of the tensors, by bytes on the wire
+
+  /// What needs that one, and, if tensors of it asked for different cuts, which was kept.
+  std::string needed_by;
 };
 
 /// A graph made ready to run on a mesh, as often as wanted: cut, scheduled and with a place in
@@ -204,8 +207,8 @@ std::string dump(const Executable& executable);
 
 /// What one device of a machine can do, for modelled times.
 struct Machine {
-  std::string id;    ///< "h100-80gb"
-  std::string name;  ///< "H100 SXM"
+  std::string id;                  ///< "h100-80gb"
+  std::string name;                ///< "H100 SXM"
   double flops_per_second;         ///< of matrix products
   double memory_bytes_per_second;  ///< of the device's own memory
   double link_bytes_per_second;    ///< to a neighbour, one way

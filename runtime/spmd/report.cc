@@ -88,6 +88,7 @@ std::vector<Traffic> traffic(const Planned& planned) {
   const Graph& graph = *planned.graph;
   std::map<std::tuple<CollectiveKind, AxisSet, std::int32_t, bool>, Traffic> all;
   std::map<const Traffic*, std::size_t> largest;
+  const std::vector<Propagation::Conflict>& conflicts = planned.propagation.conflicts;
   for_each_move(planned, [&](const PartitionedGraph::Move& move, CollectiveKind kind,
                              std::size_t wire, bool) {
     const NodeId id = planned.partitioned.values[as_size(move.from)].node;
@@ -111,6 +112,10 @@ std::vector<Traffic> traffic(const Planned& planned) {
     if (!one.largest.empty() && wire <= most) return;
     most = wire;
     one.largest = to_string(graph, id);
+    const auto at = std::find_if(conflicts.begin(), conflicts.end(), [&](const auto& conflict) {
+      return conflict.node == move.consumer;
+    });
+    one.needed_by = at == conflicts.end() ? to_string(graph, move.consumer) : at->text;
   });
   std::vector<Traffic> list;
   list.reserve(all.size());

@@ -52,14 +52,25 @@ class Plan(Cli):
         one = found["traffic"][0]
         self.assertEqual((one["axes"], one["tensors"], one["bytes"]), (["data"], 1, W2))
         self.assertEqual(one["wire_bytes"], 2 * 7 * W2 // 8)
-        # A weight that is cut where it is summed over, and the batch: the product is cut twice.
-        self.program.write_text(PROGRAM.replace('f32[4096, 256]  # layer1', 'f32[4096, 256]  # layer1', 1).replace(
-            '%4 = tanh(%3) : f32[4096, 1024]', '%4 = reverse(%3) dims=[0] : f32[4096, 1024]'))
+        # Of a batch in reverse each device needs what another one has.
+        self.program.write_text(PROGRAM.replace("tanh(%3)", "reverse(%3) dims=[0]"))
         found = self.ok_json("plan", self.program, "--mesh", "data=8")
         first = found["traffic"][0]
         self.assertFalse(first["is_asked_for"], found["traffic"])
         self.assertEqual(first["scope"], "layer0")
+        self.assertTrue(first["needed_by"].startswith("%4 = reverse(%3)"), first)
+        text = self.ok("plan", self.program, "--mesh", "data=8")
+        self.assertIn("\nnot asked for: collective-permute for %4 = reverse(%3) dims=[0] : f32[4096, 1024]\n", text)
+        self.assertRegex(text, r"(?m)^ *2\.00 MiB  no +collective-permute +data +1  layer0 ")
         self.assertTrue(found["traffic"][-1]["is_asked_for"])
+
+    def test_of_two_wishes_the_one_that_was_dropped_is_told(self):
+        self.program.write_text('%0 = input() "x" : f32[64, 64] marked data,-\n%1 = neg(%0) : f32[64, 64]\n'
+                                '%2 = input() "y" : f32[64, 64] marked -,data\n%3 = exp(%2) : f32[64, 64]\n'
+                                '%4 = add(%1, %3) : f32[64, 64]\nreturn %4\n')
+        one, = self.ok_json("plan", self.program, "--mesh", "data=8")["traffic"]
+        self.assertEqual((one["collective"], one["is_asked_for"]), ("all-to-all", False))
+        self.assertIn("found %1 cut as data,- and %3 cut as -,data, kept the first", one["needed_by"])
 
     def test_marks_of_the_options_count_instead_of_the_file_s(self):
         found = self.ok_json("plan", self.program, "--mesh", "data=8", "--mark", "w*=data,-")

@@ -143,7 +143,8 @@ void print_as_json(const Page& page) {
                        {"tensors", one.tensors},
                        {"bytes", one.bytes},
                        {"wire_bytes", one.wire_bytes},
-                       {"largest", one.largest}});
+                       {"largest", one.largest},
+                       {"needed_by", one.needed_by}});
   }
   Json modelled;
   if (page.machine) {
@@ -206,16 +207,16 @@ std::string without_numbers(const std::string& scope) {
 std::vector<Traffic> of_like_scopes(const std::vector<Traffic>& all) {
   std::vector<Traffic> groups;
   for (const Traffic& one : all) {
-    Traffic like = one;
-    like.scope = without_numbers(one.scope);
+    const std::string scope = without_numbers(one.scope);
     const auto at = std::ranges::find_if(groups, [&](const Traffic& group) {
-      return group.kind == like.kind && group.axes == like.axes && group.scope == like.scope &&
-             group.is_asked_for == like.is_asked_for;
+      return group.kind == one.kind && group.axes == one.axes &&
+             group.is_asked_for == one.is_asked_for && without_numbers(group.scope) == scope;
     });
     if (at == groups.end()) {
-      groups.push_back(std::move(like));
+      groups.push_back(one);
       continue;
     }
+    at->scope = scope;
     at->tensors += one.tensors;
     at->bytes += one.bytes;
     at->wire_bytes += one.wire_bytes;
@@ -241,6 +242,10 @@ void print_traffic(const Page& page) {
     bytes -= one.wire_bytes;
   }
   table.print();
+  for (const Traffic& one : std::span(groups).first(shown)) {
+    if (one.is_asked_for) continue;
+    print_shown(fmt::format("not asked for: {} for {}\n", name(one.kind), one.needed_by));
+  }
   if (shown < groups.size()) {
     fmt::print("and {} more, of {} together; --json shows all\n", groups.size() - shown,
                human_bytes(bytes));
