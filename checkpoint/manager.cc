@@ -517,6 +517,7 @@ void CheckpointManager::remove(std::int64_t step) {
   for (const detail::StepName& name : detail::committed_names(*impl_->files, impl_->root)) {
     if (name.step == step) detail::remove_checkpoint(*impl_->files, impl_->root, name);
   }
+  if (impl_->options.write_stats) detail::remove_stale_stats(*impl_->files, impl_->root);
 }
 
 bool CheckpointManager::retire(std::int64_t step) {
@@ -553,6 +554,9 @@ GarbageReport CheckpointManager::collect_garbage(const GarbageOptions& options) 
     report = detail::collect_root_garbage(*impl_->files, impl_->root, options, impl_->resume_key);
   });
   failures.attempt([&] { impl_->remove_replaced_by_valid(report, failures); });
+  if (impl_->options.write_stats) {
+    failures.attempt([&] { detail::remove_stale_stats(*impl_->files, impl_->root); });
+  }
   failures.rethrow_first();
   return report;
 }

@@ -114,7 +114,7 @@ struct ManagerOptions {
   int parity_blocks = 0;
 
   /// Rank 0 keeps what each save did (SaveStats) beside its step, as step-00000100.json.
-  bool write_stats = false;
+  bool write_stats = true;
 
   /// Workers that gather, compress and hash; 0: as many as the machine has cores.
   int threads = 0;

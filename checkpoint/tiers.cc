@@ -29,6 +29,7 @@ constexpr std::int64_t kSavesUntilOwn = 2;
 
 ManagerOptions fast_options(const TierOptions& options) {
   return {.keep_last = options.keep_fast,
+          .write_stats = false,  // a file for each process; save() gives them
           .threads = options.threads,
           .group = options.group,
           .devices = options.devices,

@@ -52,7 +52,7 @@ class Restored:
 
 def core_manager(root: str, *, keep_last: int, keep_every: int, keep_interval: float, best: tuple[str, str, int] | None,
                  save_every: int, save_interval: float, preemption_signals: Iterable[int], preemption_grace: float,
-                 threads: int, increments: bool, write_stats: bool = False, parity_blocks: int = 0,
+                 threads: int, increments: bool, write_stats: bool = True, parity_blocks: int = 0,
                  collect_garbage: bool = True) -> _core.Manager:
     """The manager of C++, with the policies of a Python one. Raises InvalidArgument."""
     if best is not None:
@@ -134,7 +134,7 @@ class CheckpointManager(ManagerContext):
     def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, keep_interval: float = 0,
                  best: tuple[str, str, int] | None = None, save_every: int = 1, save_interval: float = 0,
                  preemption_signals: Iterable[int] = (), preemption_grace: float = 0, when_busy: WhenBusy = "wait",
-                 codec: Codec = "zstd", increments: bool = True, write_stats: bool = False, parity_blocks: int = 0,
+                 codec: Codec = "zstd", increments: bool = True, write_stats: bool = True, parity_blocks: int = 0,
                  threads: int = 0, memory: int = MEMORY) -> None:
         self.root = os.path.abspath(local(root, "open a folder of steps"))
         check_codec(codec)

@@ -273,7 +273,7 @@ void bind_save(nb::module_& module) {
            nb::arg("save_interval") = 0, nb::arg("preemption_signals") = std::vector<int>(),
            nb::arg("preemption_grace") = 0.0, nb::arg("threads") = 0,
            nb::arg("collect_garbage") = true, nb::arg("increments") = true,
-           nb::arg("write_stats") = false, nb::arg("parity_blocks") = 0)
+           nb::arg("write_stats") = true, nb::arg("parity_blocks") = 0)
       .def("save", &Manager::save, nb::arg("step"), nb::arg("sources"), nb::arg("codec"),
            nb::arg("existing"), nb::arg("user"), nb::arg("objects"), nb::arg("memory"),
            nb::arg("progress") = nb::none())

@@ -538,7 +538,10 @@ def test_nothing_is_built_on_a_step_that_was_found_damaged(tmp_path):
 def test_what_a_save_did_is_kept_beside_its_step(tmp_path):
     import json
 
-    with sw.CheckpointManager(tmp_path, write_stats=True) as m:
+    with sw.CheckpointManager(tmp_path, write_stats=False) as m:
+        m.save(6, {"w": np.zeros(1000)})
+    with sw.CheckpointManager(tmp_path) as m:
         stats = m.save(7, {"w": np.zeros(1000)})
+    assert sorted(os.listdir(tmp_path)) == ["step-00000006", "step-00000007", "step-00000007.json"]
     told = json.loads((tmp_path / "step-00000007.json").read_text())
     assert told["logical_bytes"] == stats.logical_bytes == 8000 and told["directory"] == "step-00000007"

@@ -133,7 +133,8 @@ TEST(GroupSave, IsByteForByteWhatOneProcessSaves) {
     }
     EXPECT_THAT(verify_checkpoint(dir / "group/step-00000003").damage, IsEmpty());
     EXPECT_TRUE(holds(CheckpointReader(dir / "group/step-00000003"), tensors));
-    EXPECT_THAT(names_in(dir / "group"), testing::ElementsAre("step-00000003"));
+    EXPECT_THAT(names_in(dir / "group"),
+                testing::ElementsAre("step-00000003", "step-00000003.json"));
     files.insert(names_in(dir / "group/step-00000003").size());
   }
   EXPECT_GT(files.size(), 5u);
@@ -395,7 +396,8 @@ TEST(GroupSave, GoesOnForManySaves) {
     EXPECT_THAT(verify_checkpoint(path).damage, IsEmpty());
     EXPECT_TRUE(holds(CheckpointReader(path), std::vector{tensor(step)}));
   }
-  EXPECT_THAT(names_in(dir.path()), testing::ElementsAre("step-00000005", "step-00000006"));
+  EXPECT_THAT(names_in(dir.path()), testing::ElementsAre("step-00000005", "step-00000005.json",
+                                                         "step-00000006", "step-00000006.json"));
 }
 
 TEST(GroupSave, TellsLittleWhateverTheNumberOfTensors) {

@@ -72,7 +72,7 @@ TEST(CheckpointManager, SavesWhatReadersFind) {
   EXPECT_GT(stats.file_bytes, stats.stored_bytes);
   EXPECT_GT(stats.total_seconds, 0);
   EXPECT_EQ(stats.cleanup_error, "");
-  EXPECT_THAT(names_in(dir / "new/root"), ElementsAre("step-00000100"));
+  EXPECT_THAT(names_in(dir / "new/root"), ElementsAre("step-00000100", "step-00000100.json"));
   EXPECT_THAT(names_in(stats.directory),
               ElementsAre("index.h5", "manifest.json", "shards-00000-of-00001.h5"));
   expect_holds(stats.directory, tensors);
@@ -97,7 +97,7 @@ TEST(CheckpointManager, ARelativeRootStaysWhereItWas) {
   std::filesystem::current_path(before);
   EXPECT_EQ(stats.directory, dir / "root/step-00000002");
   EXPECT_THAT(names_in(dir / "root"), testing::Contains("step-00000002"));
-  EXPECT_THAT(names_in(dir / "elsewhere/root"), ElementsAre("step-00000001"));
+  EXPECT_THAT(names_in(dir / "elsewhere/root"), ElementsAre("step-00000001", "step-00000001.json"));
   EXPECT_EQ(manager.steps().front().directory, stats.directory);
 }
 
@@ -205,14 +205,14 @@ TEST(CheckpointManager, KeepsOrReplacesWhatIsThere) {
   EXPECT_EQ(manager.save(5, sources_of(second), {.existing = Existing::replace}).directory,
             dir / "step-00000005.g2");
   manager.collect_garbage();
-  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000005.g2"));
+  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000005.g2", "step-00000005.g2.json"));
   expect_holds(manager.step(5).directory, second);
   EXPECT_EQ(manager.step(5).generation, 2);
   EXPECT_THROW(manager.save(5, sources_of(third)), Error);
 
   manager.save(5, sources_of(third), {.existing = Existing::replace});
   manager.collect_garbage();
-  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000005.g3"));
+  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000005.g3", "step-00000005.g3.json"));
   manager.save(6, sources_of(third), {.existing = Existing::replace});
   EXPECT_THAT(numbers(manager.steps()), ElementsAre(5, 6));
   expect_holds(manager.step(6).directory, third);
@@ -234,7 +234,7 @@ TEST(CheckpointManager, SkipsAStepThatIsThere) {
     EXPECT_EQ(stats.logical_bytes + stats.stored_bytes + stats.file_bytes, 0u);
   }
   manager.collect_garbage();
-  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000005.g2"));
+  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000005.g2", "step-00000005.g2.json"));
   expect_holds(manager.step(5).directory, first);
 }
 
@@ -246,7 +246,7 @@ TEST(CheckpointManager, RemovesAStepWithAllItsGenerations) {
   std::filesystem::copy(dir / "step-00000001", dir / "step-00000001.g4");
   std::filesystem::create_directories(dir / "step-00000001.g4/notes/deeper");
   manager.remove(1);
-  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000002"));
+  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000002", "step-00000002.json"));
   manager.save(1, sources_of(model(3)));
   expect_holds(manager.step(1).directory, model(3));
 }
@@ -446,7 +446,7 @@ TEST(CheckpointManager, DestructionWaitsForTheSaveUnderWay) {
     CheckpointManager manager(dir.path());
     manager.save_async(1, sources_of(model(1)));
   }
-  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000001"));
+  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000001", "step-00000001.json"));
   expect_holds(dir / "step-00000001", model(1));
 }
 
@@ -491,7 +491,8 @@ TEST(CheckpointManager, TwoManagersOnOneRootLeaveEachOtherAlone) {
   go_on.count_down();
   EXPECT_THAT(message_of(ErrorCode::already_exists, [&] { pending.wait(); }),
               HasSubstr("save step 1"));
-  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000001", "step-00000002"));
+  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000001", "step-00000001.json",
+                                                "step-00000002", "step-00000002.json"));
   expect_holds(first.step(1).directory, model(3));
 }
 
@@ -512,7 +513,7 @@ TEST(CheckpointManager, ManyManagersReplaceOneStepAtOnce) {
   ASSERT_THAT(manager.steps(), SizeIs(1));
   const CheckpointReader reader(manager.latest()->step.directory, {.pin = false});
   EXPECT_THAT(manager.latest()->rejected, IsEmpty());
-  EXPECT_THAT(names_in(dir.path()), SizeIs(1));
+  EXPECT_THAT(names_in(dir.path()), SizeIs(2)) << "with what its save did";
 }
 
 }  // namespace

@@ -423,7 +423,7 @@ TEST(SaveSchedule, RefusesASaveThatCannotEndInTime) {
 }
 
 TEST_F(SavePolicies, WhatASaveDidIsKeptBesideItsStep) {
-  CheckpointManager manager(dir_.path(), {.keep_last = 2, .write_stats = true});
+  CheckpointManager manager(dir_.path(), {.keep_last = 2});
   const auto stats_files = [&] {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(dir_.path())) {
@@ -447,8 +447,20 @@ TEST_F(SavePolicies, WhatASaveDidIsKeptBesideItsStep) {
   EXPECT_NEAR(parts, json["total_seconds"].get<double>(), 1e-6);
   EXPECT_EQ(json["cleanup_error"], "");
   manager.remove(2);
+  EXPECT_THAT(stats_files(), ElementsAre("step-00000003.json"));
   save(manager, 4);
   EXPECT_THAT(stats_files(), ElementsAre("step-00000003.json", "step-00000004.json"));
+
+  // A step that is removed by hand and saved again; and files that are no save's.
+  fs::remove_all(dir_ / "step-00000004");
+  write_file(dir_ / "step-00000001.json", "mine");
+  write_file(dir_ / "step-00000005.json", "mine");
+  EXPECT_EQ(save(manager, 4).cleanup_error, "");
+  EXPECT_THAT(save(manager, 5).cleanup_error, HasSubstr("step-00000005.json"));
+  EXPECT_THAT(stats_files(),
+              ElementsAre("step-00000001.json", "step-00000004.json", "step-00000005.json"));
+  EXPECT_EQ(file_text(dir_ / "step-00000001.json"), "mine");
+  EXPECT_EQ(file_text(dir_ / "step-00000005.json"), "mine");
 }
 
 // Nothing is written of a save that there is no room for.

@@ -44,6 +44,7 @@ const std::vector<HostTensor>& model() {
 
 ManagerOptions options_with(std::shared_ptr<FileSystem> files = nullptr) {
   ManagerOptions options;
+  options.write_stats = false;
   options.threads = 1;
   options.file_system = std::move(files);
   return options;

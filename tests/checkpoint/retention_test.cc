@@ -46,7 +46,7 @@ class Retention : public testing::Test {
  protected:
   // The steps 1 to `count`, saved by a manager that keeps all.
   void fill(std::int64_t count) {
-    CheckpointManager all(dir_.path());
+    CheckpointManager all(dir_.path(), {.write_stats = false});
     for (std::int64_t step = 1; step <= count; ++step) all.save(step, {tensor_.source()});
   }
 
@@ -66,6 +66,7 @@ class Retention : public testing::Test {
       std::in_place, dir_.path(),
       ManagerOptions{.keep_last = 1,
                      .reuse_files = false,
+                     .write_stats = false,
                      .file_system = std::make_shared<HookedFileSystem>(
                          [this](std::string_view operation, const fs::path& path) {
                            if (before_) before_(operation, path);
@@ -125,6 +126,7 @@ TEST_F(Retention, DoesNotCountAStepThatCannotBeRead) {
   manager_.emplace(dir_.path(),
                    ManagerOptions{.keep_last = 2,
                                   .reuse_files = false,
+                                  .write_stats = false,
                                   .file_system = std::make_shared<HookedFileSystem>(
                                       [](std::string_view operation, const fs::path& path) {
                                         if (operation == "open" &&

@@ -185,7 +185,8 @@ class ReusedFiles : public SpareTest {
   const std::filesystem::path root_ = dir_ / "root";
   std::optional<CheckpointManager> manager_{
       std::in_place, root_,
-      ManagerOptions{.keep_last = 1, .increments = false, .file_system = hooked_}};
+      ManagerOptions{
+          .keep_last = 1, .increments = false, .write_stats = false, .file_system = hooked_}};
   std::int64_t next_alone_ = 0;
 };
 
@@ -222,8 +223,9 @@ TEST_F(ReusedFiles, LieHiddenBetweenSavesUntilTheManagerEnds) {
 }
 
 TEST_F(ReusedFiles, AreNotKeptWhereNobodyWantsThem) {
-  manager_.emplace(root_,
-                   ManagerOptions{.keep_last = 1, .reuse_files = false, .increments = false});
+  manager_.emplace(
+      root_, ManagerOptions{
+                 .keep_last = 1, .reuse_files = false, .increments = false, .write_stats = false});
   save(1, model(1));
   save(2, model(2));
   EXPECT_THAT(entries(root_), ElementsAre("step-00000002"));
@@ -299,8 +301,9 @@ TEST_F(ReusedFiles, GoWithASaveThatCannotBegin) {
           throw Error(ErrorCode::io, "injected: no room for a lease");
         }
       });
-  manager_.emplace(root_,
-                   ManagerOptions{.keep_last = 1, .increments = false, .file_system = files});
+  manager_.emplace(
+      root_, ManagerOptions{
+                 .keep_last = 1, .increments = false, .write_stats = false, .file_system = files});
   save(1, model(1));
   save(2, model(2));
   full = true;
@@ -360,8 +363,9 @@ TEST_F(ReusedFiles, ThatCannotBeRemovedDoNotKeepOthers) {
           throw Error(ErrorCode::io, "injected: it cannot be removed");
         }
       });
-  manager_.emplace(root_,
-                   ManagerOptions{.keep_last = 1, .increments = false, .file_system = files});
+  manager_.emplace(
+      root_, ManagerOptions{
+                 .keep_last = 1, .increments = false, .write_stats = false, .file_system = files});
   save(1, model(1));
   std::filesystem::create_directory(root_ / "step-00000001/stuck");
   std::string error;

@@ -103,8 +103,11 @@ constexpr const char* kFaultName = "good";
 inline ManagerOptions fault_options(FaultAction action, std::shared_ptr<FileSystem> files) {
   const bool keeps_two = action == FaultAction::retention || action == FaultAction::reuse ||
                          action == FaultAction::increment;
-  ManagerOptions options{
-      .keep_last = keeps_two ? 2 : 0, .collect_garbage = false, .file_system = std::move(files)};
+  // What a save says of itself is not synced: it would only multiply the states of a disk.
+  ManagerOptions options{.keep_last = keeps_two ? 2 : 0,
+                         .write_stats = false,
+                         .collect_garbage = false,
+                         .file_system = std::move(files)};
   if (action == FaultAction::rules) {
     options.keep_every = 4;
     options.best = BestSteps{.metric = "loss"};

@@ -52,10 +52,15 @@ inline Outcome outcome_of(const CheckpointManager& manager,
   return outcome;
 }
 
-/// Expects one directory per step in the root, the names of steps, and nothing else.
+/// Expects one directory per step in the root, perhaps with what its save did, the names of steps,
+/// and nothing else.
 inline void expect_clean(const CheckpointManager& manager, const std::filesystem::path& root) {
   std::vector<std::string> steps, names;
-  for (const Step& step : manager.steps()) steps.push_back(step.directory.string());
+  for (const Step& step : manager.steps()) {
+    steps.push_back(step.directory.string());
+    const std::string stats = step.directory.string() + ".json";
+    if (std::filesystem::exists(stats)) steps.push_back(stats);
+  }
   for (const NamedStep& named : manager.pinned()) {
     steps.push_back((root / (".named-" + named.name)).string());
   }

@@ -98,6 +98,7 @@ class SaveBench {
     CheckpointManager manager(workspace_.root(),
                               {.keep_last = options_.keep_last,
                                .increments = false,  // each round writes the same again
+                               .write_stats = false,
                                .threads = options_.threads,
                                .collect_garbage = false});
     const int first = 1 - warm_up_rounds(options_);

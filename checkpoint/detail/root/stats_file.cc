@@ -10,15 +10,31 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
+#include "shardwise/shard/error.h"
 #include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 namespace {
 
 constexpr std::string_view kSuffix = ".json";
+constexpr std::string_view kBegin = "{\"directory\":";
 
 double per_second(std::size_t bytes, double seconds) {
   return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
+}
+
+// Anybody may have a file of such a name: no save removes what is not of a save.
+bool is_stats_file(FileSystem& file_system, const std::filesystem::path& path) {
+  try {
+    const std::unique_ptr<File> file = file_system.open(path);
+    std::string begin(kBegin.size(), ' ');
+    if (file->size() < begin.size()) return false;
+    file->read_at(0, reinterpret_cast<std::byte*>(begin.data()), begin.size());
+    return begin == kBegin;
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::not_found) throw;
+    return false;
+  }
 }
 
 }  // namespace
@@ -26,7 +42,7 @@ double per_second(std::size_t bytes, double seconds) {
 std::string print_stats(const SaveStats& stats) {
   const std::string directory = stats.directory.filename().string();
   const std::size_t written = stats.logical_bytes - stats.unchanged_bytes;
-  std::string text = "{\"directory\":";
+  std::string text(kBegin);
   append_json(text, directory);
   text += ",\n";
   const auto add = [&](std::string_view name, auto value) {
@@ -56,6 +72,7 @@ void write_stats(FileSystem& file_system, const SaveStats& stats) {
       stats.directory.parent_path() / (stats.directory.filename().string() + std::string(kSuffix));
   const std::string text = print_stats(stats);
   const auto bytes = std::as_bytes(std::span(text));
+  if (is_stats_file(file_system, path)) file_system.remove(path);  // the step was saved before
   const std::unique_ptr<File> file = file_system.create(path, Caching::cached);
   file->write_at(0, bytes.data(), bytes.size());
   file->close();
@@ -67,7 +84,7 @@ void remove_stale_stats(FileSystem& file_system, const std::filesystem::path& ro
     if (!name.ends_with(kSuffix)) continue;
     const std::string step = name.substr(0, name.size() - kSuffix.size());
     if (!parse_step_name(step) || std::ranges::binary_search(names, step)) continue;
-    file_system.remove(root / name);
+    if (is_stats_file(file_system, root / name)) file_system.remove(root / name);
   }
 }
 

@@ -13,10 +13,11 @@ namespace shardwise::detail {
 /// One JSON object with a member for each of SaveStats, of this save of a step, and its speed.
 std::string print_stats(const SaveStats& stats);
 
-/// Writes the file of a committed save. Throws io.
+/// Writes the file of a committed save. Throws already_exists if somebody has a file of this name
+/// that is none, io.
 void write_stats(FileSystem& file_system, const SaveStats& stats);
 
-/// Removes those of steps that are gone. Throws io.
+/// Removes those of steps that are gone, and no other file. Throws io.
 void remove_stale_stats(FileSystem& file_system, const std::filesystem::path& root);
 
 }  // namespace shardwise::detail
