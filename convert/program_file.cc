@@ -1,9 +1,12 @@
 #include "shardwise/convert/program_file.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,10 +16,12 @@
 #include <vector>
 
 #include "shardwise/checkpoint/box_reader.h"
+#include "shardwise/checkpoint/reshard.h"
 #include "shardwise/convert/detail/safetensors/safetensors_dtypes.h"
 #include "shardwise/convert/detail/write/new_target.h"
 #include "shardwise/convert/model.h"
 #include "shardwise/runtime/ops/build.h"
+#include "shardwise/runtime/spmd/executable.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/text.h"
 #include "shardwise/storage/file.h"
@@ -131,6 +136,24 @@ Graph load_program(const fs::path& path, const std::shared_ptr<FileSystem>& file
   } catch (const Error& error) {
     throw Error(error, fmt::format("{}: {}", path.string(), error.what()));
   }
+}
+
+void mark_inputs(Graph& graph, const SpecRules& rules) {
+  constexpr std::size_t kMostShown = 10;
+  std::vector<std::string_view> labels;
+  std::vector<std::optional<PartitionSpec>> specs;
+  for (const GraphInput& input : graph.inputs) {
+    labels.push_back(input.label);
+    specs.push_back(rules.find(input.label, graph.node(input.node).type.shape.size()));
+  }
+  if (const auto unmatched = rules.unmatched(labels); !unmatched.empty()) {
+    throw Error(
+        ErrorCode::no_such_name,
+        fmt::format("found no input that \"{}\" matches, needed one: the program has {}",
+                    unmatched.front(),
+                    fmt::join(std::span(labels).first(std::min(labels.size(), kMostShown)), ", ")));
+  }
+  mark_inputs(graph, specs);
 }
 
 }  // namespace shardwise

@@ -9,6 +9,7 @@
 namespace shardwise {
 
 class FileSystem;
+class SpecRules;
 
 // A program as files: its text, which is what dump() writes, and, if it has literals, their
 // elements in a safetensors file beside it, PATH.safetensors, each under its hash. In a library of
@@ -31,5 +32,10 @@ void save_program(const Graph& graph, const std::filesystem::path& path,
 ///   Executable(graph, Mesh::parse("data=8"), {}).memory(0).peak_bytes;
 Graph load_program(const std::filesystem::path& path,
                    const std::shared_ptr<FileSystem>& file_system = nullptr);
+
+/// Marks the inputs whose labels the rules match ("*.w1=-,model;*=-"), and what replaces them
+/// (mark_inputs() of spmd/executable.h); other marks stay. Throws no_such_name for a rule that
+/// matches none, and invalid_argument for a spec of another rank.
+void mark_inputs(Graph& graph, const SpecRules& rules);
 
 }  // namespace shardwise

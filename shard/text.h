@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace shardwise {
@@ -35,5 +37,22 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 /// of its letters differ. Valid as long as the names.
 std::vector<std::string_view> nearest_names(const std::vector<std::string_view>& names,
                                             std::string_view wrong);
+
+/// "1.50 MiB"
+std::string human_bytes(std::size_t bytes);
+
+/// Rows of text under a heading, each column as wide as its widest cell; numbers to the right.
+class TextTable {
+ public:
+  explicit TextTable(std::vector<std::string> heading) : rows_{std::move(heading)} {}
+
+  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+
+  /// A line for each row, with line ends.
+  std::string to_string() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
 
 }  // namespace shardwise

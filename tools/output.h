@@ -5,28 +5,12 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/shard/box.h"
+#include "shardwise/shard/text.h"
 
 namespace shardwise::tools {
-
-/// Rows of text under a heading, each column as wide as its widest cell; numbers to the right.
-class Table {
- public:
-  explicit Table(std::vector<std::string> heading) : rows_{std::move(heading)} {}
-
-  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
-  void print() const;
-
- private:
-  std::vector<std::vector<std::string>> rows_;
-};
-
-/// "1.50 MiB"
-std::string human_bytes(std::size_t bytes);
 
 /// "45 s", "2 min 5 s", "1 h 3 min"
 std::string human_time(double seconds);
@@ -44,6 +28,7 @@ std::string printable(std::string_view text);
 
 /// On stdout, made printable.
 void print_shown(std::string_view text);
+inline void print_shown(const TextTable& table) { print_shown(table.to_string()); }
 
 /// To a file that --svg names. Throws io.
 void write_svg(const std::string& path, const std::string& picture);

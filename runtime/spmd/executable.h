@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shardwise/runtime/device.h"
@@ -85,6 +86,9 @@ struct FullestStep {
     TensorType type;
     std::string cut;    ///< "data,-"
     std::size_t bytes;  ///< of the largest shard
+
+    /// "parameter"; "gradient" of a gradient's activation
+    std::string_view kind_name() const;
   };
   std::string name;        ///< of the step: "dot_general %10 in \"layer0\""; "" if there is none
   std::string scope;       ///< "layer0"
@@ -235,5 +239,20 @@ StepReport report(const Executable& executable, const Machine& machine);
 
 /// A table for people.
 std::string to_string(const StepReport& report);
+
+/// The peak by FullestStep::Held::kind_name(), kinds without bytes left out. Beside these there are
+/// "gaps", between the places of values that are not there at the same time.
+std::vector<std::pair<std::string_view, std::size_t>> bytes_by_kind(const FullestStep& fullest,
+                                                                    std::size_t peak_bytes);
+
+struct PageOptions {
+  std::string program = "program";      ///< what the page calls it: "step.swp"
+  std::optional<Machine> machine = {};  ///< for modelled times
+  std::size_t capacity_bytes = 0;       ///< of a device, for whether it fits; 0: not asked for
+};
+
+/// What a program needs on its mesh, as `shardwise plan` prints it: memory, traffic, products,
+/// modelled times.
+std::string page(const Executable& executable, const PageOptions& options);
 
 }  // namespace shardwise

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/checkpoint/reshard.h"
 #include "shardwise/convert/model.h"
+#include "shardwise/runtime/ops/build.h"
 #include "shardwise/runtime/ops/functions.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
@@ -109,6 +111,27 @@ TEST(ProgramFile, ThatIsDamagedIsRefusedWithItsName) {
   fs::resize_file(path, (std::uintmax_t{256} << 20) + 1);
   EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { load_program(path); }),
               HasSubstr("found 268435457 bytes, needed at most 268435456"));
+}
+
+TEST(MarkInputs, GoesByTheFirstRuleThatMatchesALabel) {
+  Graph graph = parse_graph(
+      "%0 = input() \"params/a/kernel\" : f32[8, 4] kind=parameter\n"
+      "%1 = input() \"params/a/bias\" : f32[4] kind=parameter\n"
+      "%2 = input() \"x\" : f32[16, 8] marked data,-\n"
+      "%3 = neg(%0) : f32[8, 4]\n"
+      "return %3\n");
+  mark_inputs(graph, SpecRules::parse("params/*/kernel=-,model;params/*=-"));
+  EXPECT_EQ(graph.node(0).mark, PartitionSpec::parse("-,model"));
+  EXPECT_EQ(graph.node(1).mark, PartitionSpec::parse("-"));
+  EXPECT_EQ(graph.node(2).mark, PartitionSpec::parse("data,-"));
+  EXPECT_EQ(graph.node(3).mark, PartitionSpec::parse("-,model"));  // it replaces the weight
+  EXPECT_EQ(message_of(ErrorCode::no_such_name,
+                       [&] { mark_inputs(graph, SpecRules::parse("parms/*=-")); }),
+            "found no input that \"parms/*\" matches, needed one: the program has "
+            "params/a/kernel, params/a/bias, x");
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument,
+                         [&] { mark_inputs(graph, SpecRules::parse("x=data")); }),
+              HasSubstr("x"));
 }
 
 }  // namespace

@@ -62,5 +62,22 @@ TEST(Text, PatternsMatchAsRegularExpressionsOfTheSameMeaning) {
   }
 }
 
+TEST(HumanBytes, HasTheLargestUnitBelow) {
+  EXPECT_EQ(human_bytes(0), "0 B");
+  EXPECT_EQ(human_bytes(1023), "1023 B");
+  EXPECT_EQ(human_bytes(1536), "1.50 KiB");
+  EXPECT_EQ(human_bytes(std::size_t{1} << 50), "1.00 PiB");
+}
+
+TEST(TextTable, PutsNumbersToTheRightAndWordsToTheLeft) {
+  TextTable table({"bytes", "name", "cut"});
+  table.add({"12.00 KiB", "w", "data,-"});
+  table.add({"1 B", "\xc3\xa9t\xc3\xa9", ""});
+  EXPECT_EQ(table.to_string(),
+            "    bytes  name  cut\n"
+            "12.00 KiB  w     data,-\n"
+            "      1 B  \xc3\xa9t\xc3\xa9\n");
+}
+
 }  // namespace
 }  // namespace shardwise

@@ -17,13 +17,6 @@ TEST(Printable, LetsNoNameMoveTheCursor) {
   EXPECT_EQ(printable(""), "");
 }
 
-TEST(HumanBytes, HasTheLargestUnitBelow) {
-  EXPECT_EQ(human_bytes(0), "0 B");
-  EXPECT_EQ(human_bytes(1023), "1023 B");
-  EXPECT_EQ(human_bytes(1536), "1.50 KiB");
-  EXPECT_EQ(human_bytes(std::size_t{1} << 50), "1.00 PiB");
-}
-
 TEST(HumanTime, HasTwoUnitsAtMost) {
   EXPECT_EQ(human_time(0.2), "0 s");
   EXPECT_EQ(human_time(59.4), "59 s");

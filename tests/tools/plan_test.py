@@ -130,7 +130,7 @@ class Plan(Cli):
         letters = "abcdefghijklmnopqrstuvwxyzABCD"
         text = re.sub(r"# layer(\d+)/mlp", lambda match: f"# {letters[int(match[1])]}", self.program.read_text())
         self.program.write_text(text)
-        self.assertIn("\nand 10 more, of 2.19 MiB together; --json shows all\n", self.ok("plan", self.program, "--mesh", "data=8"))
+        self.assertIn("\nand 10 more, of 2.19 MiB together\n", self.ok("plan", self.program, "--mesh", "data=8"))
 
     def test_a_file_of_other_words_is_refused_with_its_line(self):
         self.program.write_text(PROGRAM.replace("tanh", "tahn"))

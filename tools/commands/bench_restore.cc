@@ -64,13 +64,13 @@ void print_restore_text(const BenchRestoreOptions& options, const fs::path& dire
       options.cold ? "cold" : "from the page cache",
       options.fresh_memory ? ", into fresh memory" : "", options.repeat);
   const double seconds = median(measured.restore_seconds), raw = median(measured.raw_seconds);
-  Table table({"", "seconds", "GB/s", "of raw"});
+  TextTable table({"", "seconds", "GB/s", "of raw"});
   table.add({fmt::format("raw reads ({} threads)", bench.threads()), fmt::format("{:.3f}", raw),
              fmt::format("{:.2f}", gb_per_s(bench.file_bytes(), raw)), "1.00"});
   table.add({"restore", fmt::format("{:.3f}", seconds),
              fmt::format("{:.2f}", gb_per_s(bench.logical_bytes(), seconds)),
              fmt::format("{:.2f}", of_raw(bench, seconds, raw))});
-  table.print();
+  print_shown(table);
   fmt::print(
       "\nopened in {:.1f} ms; {} in {} chunks read, each compared with its hash; {}; peak host "
       "memory beyond the tensors {}\n",

@@ -245,7 +245,7 @@ void print_save_text(const BenchSaveOptions& options, const SaveJob& job,
              human_bytes(last.logical_bytes), job.spec.sharding.mesh().to_string(),
              job.spec.sharding.spec().to_string(), name(job.codec), threads, options.repeat);
   const double raw = median(measured.raw_seconds);
-  Table table({"", "seconds", "GB/s", "of raw"});
+  TextTable table({"", "seconds", "GB/s", "of raw"});
   const auto row = [&](const char* what, double seconds) {
     table.add({what, fmt::format("{:.3f}", seconds),
                fmt::format("{:.2f}", gb_per_s(last.logical_bytes, seconds)),
@@ -257,7 +257,7 @@ void print_save_text(const BenchSaveOptions& options, const SaveJob& job,
       raw);
   row(options.async ? "asynchronous save" : "save", median(measured.save_seconds));
   if (options.keep_last > 0) row("and retention", median(measured.retention_seconds));
-  table.print();
+  print_shown(table);
   fmt::print(
       "\nstored / logical {:.3f} ({} in {} chunks); caller blocked {:.1f} ms; peak host memory "
       "beyond the tensors {}\n",

@@ -119,8 +119,8 @@ int print_diff(const DiffOptions& options) {
                 {"tensors", list}});
     return status;
   }
-  Table table({"tensor", "first", "second", "differing", "max abs", "max rel", "max ulp", "NaN",
-               "first at: values"});
+  TextTable table({"tensor", "first", "second", "differing", "max abs", "max rel", "max ulp", "NaN",
+                   "first at: values"});
   std::size_t equal = 0;
   for (const TensorDiff& tensor : report.tensors) {
     if (tensor.equal()) {
@@ -130,7 +130,7 @@ int print_diff(const DiffOptions& options) {
     }
   }
   if (status != 0) {
-    table.print();
+    print_shown(table);
     print_shown("\n");
   }
   print_shown(

@@ -166,7 +166,7 @@ nlohmann::ordered_json bytes_json(std::optional<std::size_t> bytes) {
 }
 
 void print_root(const RootUse& use) {
-  Table table({"step", "tensors", "padding", "index", "parity", "shared", "total"});
+  TextTable table({"step", "tensors", "padding", "index", "parity", "shared", "total"});
   for (const StepUse& step : use.steps) {
     table.add({step.name, bytes_text(step.tensors), bytes_text(step.padding),
                human_bytes(step.index), human_bytes(step.parity), human_bytes(step.shared),
@@ -181,11 +181,11 @@ void print_root(const RootUse& use) {
                human_bytes(sum_of(use.steps, &StepUse::index)),
                human_bytes(sum_of(use.steps, &StepUse::parity)), "-", human_bytes(use.total)});
   }
-  table.print();
+  print_shown(table);
 }
 
 void print_roots(const std::vector<RootUse>& roots) {
-  Table table(
+  TextTable table(
       {"directory", "steps", "tensors", "padding", "index", "parity", "unfinished", "total"});
   for (const RootUse& use : roots) {
     table.add({use.root.string(), std::to_string(use.steps.size()),
@@ -195,7 +195,7 @@ void print_roots(const std::vector<RootUse>& roots) {
                human_bytes(sum_of(use.steps, &StepUse::parity)),
                human_bytes(sum_of(use.unfinished, &LeftUse::total)), human_bytes(use.total)});
   }
-  table.print();
+  print_shown(table);
   print_shown(fmt::format("\n{} in {} directories\n", human_bytes(sum_of(roots, &RootUse::total)),
                           roots.size()));
 }

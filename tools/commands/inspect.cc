@@ -102,7 +102,7 @@ void print_tree(const std::vector<TensorInfo>& tensors, std::int64_t depth) {
     if (!mesh.empty()) row.erase(row.begin() + 5);
     return row;
   };
-  Table table(without_mesh(std::move(heading)));
+  TextTable table(without_mesh(std::move(heading)));
   const auto add = [&](const TreeLine& line) {
     const TensorInfo* tensor = line.tensor;
     const TensorTotals& totals = line.totals;
@@ -117,14 +117,14 @@ void print_tree(const std::vector<TensorInfo>& tensors, std::int64_t depth) {
   };
   add({0, "all", nullptr, totals_of(tensors)});
   for (const TreeLine& line : name_tree(tensors, depth)) add(line);
-  table.print();
+  print_shown(table);
 }
 
 void print_list(const std::vector<TensorInfo>& tensors) {
-  Table table(
+  TextTable table(
       {"tensor", "dtype", "shape", "mesh", "spec", "pieces", "chunks", "bytes", "stored", "ratio"});
   for (const TensorInfo& t : tensors) table.add(tensor_row(t));
-  table.print();
+  print_shown(table);
   const TensorTotals totals = totals_of(tensors);
   print_shown(fmt::format(
       "\n{} tensors, {} parameters, {}{}\n", totals.tensors, grouped(totals.elements),

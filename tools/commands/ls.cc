@@ -88,14 +88,14 @@ int list_foreign(const LsOptions& options, const BoxReader& reader, std::string_
                 {"logical_bytes", bytes}});
     return 0;
   }
-  Table table({"format", "tensors", "bytes"});
+  TextTable table({"format", "tensors", "bytes"});
   table.add({std::string(format), std::to_string(tensors.size()), human_bytes(bytes)});
-  table.print();
+  print_shown(table);
   return 0;
 }
 
 void print_table(const std::vector<StepSummary>& steps) {
-  Table table(
+  TextTable table(
       {"step", "generation", "tensors", "bytes", "alone", "shared", "mesh", "pinned", "state"});
   for (const StepSummary& s : steps) {
     table.add({std::to_string(s.step.step), std::to_string(s.step.generation),
@@ -104,7 +104,7 @@ void print_table(const std::vector<StepSummary>& steps) {
                s.fault.empty() ? "committed"
                                : (s.readable ? "damaged: " : "cannot be read: ") + s.fault});
   }
-  table.print();
+  print_shown(table);
 }
 
 }  // namespace

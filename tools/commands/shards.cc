@@ -272,7 +272,7 @@ void print_as_table(const Placements& placements, const Shape& shape, DType dtyp
   const Mesh& mesh = placements.mesh();
   fmt::print("{} {} placed as {} on {}\n\n", name(dtype), to_string(shape), placements.to_string(),
              mesh.to_string());
-  Table table({"device", "mesh position", "indices", "shape", "bytes"});
+  TextTable table({"device", "mesh position", "indices", "shape", "bytes"});
   for (std::int64_t p = 0; p < mesh.size(); ++p) {
     std::string indices;
     for (const std::vector<IndexRun>& runs : placements.runs_at(p, shape)) {
@@ -287,12 +287,12 @@ void print_as_table(const Placements& placements, const Shape& shape, DType dtyp
                indices.empty() ? "[]" : indices + "]", to_string(local),
                human_bytes(num_bytes(local, size_bytes(dtype)))});
   }
-  table.print();
+  print_shown(table);
 }
 
 void print_as_table(const Sharding& sharding, const Shape& shape, DType dtype) {
   const Mesh& mesh = sharding.mesh();
-  Table table({"device", "mesh position", "box", "shape", "elements", "bytes", "replica"});
+  TextTable table({"device", "mesh position", "box", "shape", "elements", "bytes", "replica"});
   const ShardBoxes boxes(sharding, shape);
   for (auto it = boxes.begin(); it != boxes.end(); ++it) {
     table.add(
@@ -304,7 +304,7 @@ void print_as_table(const Sharding& sharding, const Shape& shape, DType dtype) {
   fmt::print("{} {} cut as {}: blocks of {}, {} {} each\n\n", name(dtype), to_string(shape),
              sharding.to_string(), to_string(sharding.shard_shape(shape)), sharding.num_replicas(),
              sharding.num_replicas() == 1 ? "copy" : "copies");
-  table.print();
+  print_shown(table);
   if (shape.empty()) return;
   fmt::print("\n{}", text_picture(sharding, shape, {.color = isatty(STDOUT_FILENO) == 1}));
 }

@@ -60,7 +60,7 @@ void print_bars(const TensorInfo& info, const TensorStats& stats) {
   constexpr std::int64_t kLongest = 60;
   const std::int64_t most = *std::ranges::max_element(stats.histogram);
   const auto bars = static_cast<long double>(stats.histogram.size());
-  Table table({"from", "to", "elements", ""});
+  TextTable table({"from", "to", "elements", ""});
   for (std::size_t i = 0; i < stats.histogram.size(); ++i) {
     const auto edge = [&](std::size_t bar) {
       return number(stats.low + (stats.high - stats.low) * static_cast<long double>(bar) / bars);
@@ -70,7 +70,7 @@ void print_bars(const TensorInfo& info, const TensorStats& stats) {
         static_cast<double>(kLongest) * static_cast<double>(count) / static_cast<double>(most)));
     table.add({edge(i), edge(i + 1), std::to_string(count), std::string(length, '#')});
   }
-  table.print();
+  print_shown(table);
 }
 
 }  // namespace
@@ -86,7 +86,7 @@ int run_stats(const StatsOptions& options) {
         {.threads = options.threads, .bars = options.bars, .progress = line.function()});
   }
   auto list = nlohmann::ordered_json::array();
-  Table table({"tensor", "dtype", "shape", "min", "max", "mean", "std", "NaN", "inf", "zeros"});
+  TextTable table({"tensor", "dtype", "shape", "min", "max", "mean", "std", "NaN", "inf", "zeros"});
   for (std::size_t i = 0; i < all.size(); ++i) {
     const TensorInfo& info = reader->tensors()[numbers[i]];
     const TensorStats& stats = all[i];
@@ -102,7 +102,7 @@ int run_stats(const StatsOptions& options) {
     print_json({{"tensors", list}});
     return 0;
   }
-  table.print();
+  print_shown(table);
   if (options.bars == 0) return 0;
   for (std::size_t i = 0; i < all.size(); ++i) print_bars(reader->tensors()[numbers[i]], all[i]);
   return 0;

@@ -68,7 +68,7 @@ int list(const TiersOptions& options, const std::vector<fs::path>& roots,
   }
   if (found.steps.empty()) print_shown("no step of the fast tier\n");
   if (!found.steps.empty()) {
-    Table table({"step", "files", "bytes", "alone", "shared", "processes", "state"});
+    TextTable table({"step", "files", "bytes", "alone", "shared", "processes", "state"});
     for (const FastStep& step : found.steps) {
       const DiskUse use = disk_use_of(step);
       table.add({std::to_string(step.step), std::to_string(step.files), human_bytes(step.bytes),
@@ -76,7 +76,7 @@ int list(const TiersOptions& options, const std::vector<fs::path>& roots,
                  processes_of(step),
                  step.nowhere.empty() ? "whole" : fmt::format("{} nowhere", step.nowhere.size())});
     }
-    table.print();
+    print_shown(table);
   }
   for (const FastStep& step : found.steps) {
     for (const std::string& what : step.nowhere) {
