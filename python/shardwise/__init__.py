@@ -11,7 +11,7 @@
     for batch in loader: batch["image"]  # read ahead, resumable by loader.state_dict()
 
 Submodules: `shardwise.torch` (torch.distributed.checkpoint's storage, FSDP2, DTensor), `shardwise.jax`,
-`shardwise.orbax`, `shardwise.group`. Importing shardwise imports numpy alone; ml_dtypes is imported with
+`shardwise.orbax`, `shardwise.group`, `shardwise.programs` (training steps planned on a mesh). Importing shardwise imports numpy alone; ml_dtypes is imported with
 the first tensor of bf16 or f8.
 """
 
@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import group as group
+from . import programs as programs
 from . import sources as sources
 from ._compare import DiffReport as DiffReport
 from ._compare import Histogram as Histogram
@@ -96,7 +97,7 @@ __all__ = [
     "ParityStats", "PartitionSpec", "Path", "PendingSave", "Progress", "RepairReport", "Repaired", "ResourceExhausted", "SaveStats", "Shard", "Sharding",
     "Tensor", "TensorDiff", "TensorInfo", "TensorStats", "TransferPlan", "Unsupported", "VerifyReport", "diff", "explain",
     "explain_reshard",
-    "export_model", "group", "import_dcp", "import_model", "import_orbax", "info", "load", "open",
+    "export_model", "group", "import_dcp", "import_model", "import_orbax", "info", "load", "open", "programs",
     "remove_parity", "repair", "reshard", "save", "sources", "stats", "verify", "write_parity",
 ]
 

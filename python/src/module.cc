@@ -16,4 +16,5 @@ NB_MODULE(_core, module) {
   bind_calls(module);
   bind_tiers(module);
   bind_verify(module);
+  bind_programs(module);
 }

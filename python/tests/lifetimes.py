@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import shardwise as sw
-from shardwise import _core, sources
+from shardwise import _core, programs, sources
 
 W = np.arange(300_000, dtype=np.float32).reshape(300, 1000)
 LONG = np.arange(5 << 20, dtype=np.int32)  # a read of it is interrupted, and so runs on a thread of its own
@@ -303,7 +303,33 @@ class Tiering(Case):
             before.close()
 
 
-CASES = {kind.__name__: kind for kind in (Reading, Managing, Attempting, Batches, Objects, Mapped, Sources, Converting, Values, Agreeing, Tiering)}
+class Planning(Case):
+    covers = """Literal.of Literal.hash Graph.parse Graph.load Graph.save Graph.text Graph.size Graph.inputs Graph.outputs Graph.axes
+        Graph.marked Graph.marked_inputs Executable.peak_bytes Executable.bytes_by_kind Executable.traffic
+        Executable.input_spec Executable.page Executable.suggest Executable.explain Executable.run"""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.literal = _core.Literal.of(W.ctypes.data, W.nbytes)
+        self.text = (f'%0 = input() "x" : f32[8, 300] kind=loader\n%1 = literal() {self.literal.hash} : f32[300, 1000]\n'
+                     '%2 = dot_general(%0, %1) "bi,io->bo" : f32[8, 1000]\nreturn %2\n')
+        self.graph = _core.Graph.parse(self.text, [self.literal])
+        self.plan = programs.Program(self.graph.marked_inputs([_core.PartitionSpec.parse("data,-")])).plan("data=4")
+
+    def call(self) -> None:
+        path = self.path()
+        x = np.ones((8, 300), np.float32)
+        for plan in (self.plan, programs.Program(self.graph).mark({"x": "data,-"}).plan("data=4")):
+            (y,) = plan.run({"x": x})
+            assert np.allclose(y, x @ W) and plan.peak_bytes > W.nbytes and plan.bytes_by_kind and plan.traffic == []
+            assert str(plan.spec("x")) == "data,-" and "x" in plan.explain("x") and plan.suggest(1)
+            assert plan.report("tpu-v4").startswith("program: 3 operations on data=4 (4 devices)")
+        self.graph.save(path)
+        loaded = programs.load(path)
+        assert loaded.text == self.text and len(loaded) == 3 and loaded.run({"x": x}, devices=2)[0].shape == (8, 1000)
+
+
+CASES = {kind.__name__: kind for kind in (Reading, Managing, Attempting, Batches, Objects, Mapped, Sources, Converting, Values, Agreeing, Tiering, Planning)}
 THREADS, CALLS = 3, 4
 
 

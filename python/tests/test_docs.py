@@ -1,4 +1,4 @@
-"""docs/python.md, docs/python_reference.md and README's part on Python: every sample runs, every public name is told of, and
+"""docs/python.md, docs/planning.md, docs/python_reference.md and README's part on Python: every sample runs, every public name is told of, and
 links lead somewhere."""
 
 import ast
@@ -21,6 +21,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 ROOT = pathlib.Path(__file__).parents[2]
 TUTORIAL = ROOT / "docs" / "python.md"
+PLANNING = ROOT / "docs" / "planning.md"
 REFERENCE = ROOT / "docs" / "python_reference.md"
 README = ROOT / "README.md"
 PACKAGE = ROOT / "python" / "shardwise"
@@ -64,8 +65,8 @@ def sections(page: pathlib.Path) -> dict[str, list[Block]]:
 
 PARTS = [(page, title, blocks) for page in (REFERENCE, README) for title, blocks in sections(page).items()
          if page == REFERENCE or title == "Python"]
-# The tutorial is one program: a part goes on from those before it.
-PARTS.append((TUTORIAL, "all", [block for blocks in sections(TUTORIAL).values() for block in blocks]))
+# The tutorials are one program each: a part goes on from those before it.
+PARTS += [(page, "all", [block for blocks in sections(page).values() for block in blocks]) for page in (TUTORIAL, PLANNING)]
 
 
 @pytest.mark.parametrize("page, title, blocks", PARTS, ids=[f"{p.name}: {t}" for p, t, _ in PARTS])
@@ -127,7 +128,8 @@ def public_names(module: str) -> list[str]:
 
 
 MODULES = ["shardwise", "shardwise.group", "shardwise.sources", "shardwise.torch", "shardwise.torch.transformers", "shardwise.torch.accelerate",
-           "shardwise.torch.lightning", "shardwise.jax", "shardwise.jax.args", "shardwise.jax.policies", "shardwise.orbax"]
+           "shardwise.torch.lightning", "shardwise.jax", "shardwise.jax.args", "shardwise.jax.policies", "shardwise.orbax",
+           "shardwise.programs"]
 
 
 def imported(module: str) -> Any:
@@ -164,7 +166,7 @@ def anchors(page: pathlib.Path) -> set[str]:
             if line.startswith("#")}
 
 
-@pytest.mark.parametrize("page", [TUTORIAL, REFERENCE], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [TUTORIAL, PLANNING, REFERENCE], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         file, _, anchor = target.partition("#")

@@ -19,6 +19,7 @@ from __future__ import annotations
 from .._tiers import RestoredTier as RestoredTier
 from . import args as args
 from . import policies as policies
+from ._capture import capture as capture
 from ._load import ANY as ANY
 from ._load import load as load
 from ._loader import Batch as Batch

@@ -1,0 +1,253 @@
+"""A function as a program: its jaxpr, each primitive written by its rule (_primitives.py, _indexing.py)."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.extend.core
+import numpy as np
+from jax.sharding import NamedSharding
+
+from .. import _core
+from .._dtypes import known_name
+from .._errors import Error, InvalidArgument
+from .._program_text import Node, ProgramText, Refused, Value
+from ..programs import Program
+from . import _tree
+from . import _indexing as _indexing  # its rules
+from ._primitives import INLINED, RULES, Call, spec_of
+
+KINDS = ("parameter", "optimizer", "loader")
+
+# Parts of a path that say what is below them: "state/params/w", "opt_state/0/mu/w".
+_WORDS = {"parameter": ("param", "weight", "batch_stats"), "optimizer": ("opt", "momentum", "moments", "ema")}
+_WHOLE_WORDS = {"parameter": ("model", "variables"), "optimizer": ("mu", "nu", "m", "v", "trace", "count", "step")}
+
+
+def capture(step: Callable[..., Any], *example: Any, kinds: Mapping[str, str] | None = None) -> Program:
+    """The program of step(*example). `example`: pytrees of arrays or jax.ShapeDtypeStruct; JAX traces the function, nothing is
+    computed and no memory is taken. Inputs are called by their path, "params/dense/kernel". Shardings of the example
+    (NamedSharding), of jit, and jax.lax.with_sharding_constraint become marks.
+
+    kinds: by patterns of labels what inputs are: "parameter", "optimizer" or "loader" (data). Else names say it (params,
+    opt_state, mu, ..), and an argument that the step gives back is a parameter. What replaces a parameter or optimizer
+    state takes its memory, as donate_argnums has it.
+
+    Raises Unsupported, naming each primitive that no program has, how often it is there, and the source line of the first;
+    InvalidArgument for an example that is no tree of arrays."""
+    leaves, tree = _named_leaves(step, example)
+    plain = tree.unflatten([_struct(leaf) for leaf in leaves.values()])
+    closed, result = jax.make_jaxpr(step, return_shape=True)(*plain)
+    returned = {str(jax.tree.structure(part)) + str(jax.tree.leaves(part)) for part in _parts(result)}
+    given_back = {name for name, part in zip(_argument_names(step, len(example)), plain)
+                  if str(jax.tree.structure(part)) + str(jax.tree.leaves(part)) in returned}
+
+    text = ProgramText()
+    writer = _Writer(text)
+    inputs = [text.input(label, _dtype(leaf.dtype, label), tuple(leaf.shape), _kind(label, kinds or {}, given_back))
+              for label, leaf in leaves.items()]
+    outputs = writer.jaxpr(closed.jaxpr, closed.consts, inputs, "")
+    marks = [_mark(leaf, label) for label, leaf in leaves.items()]
+    graph = _parsed(text, outputs)
+    if any(marks):
+        graph = graph.marked_inputs([None if mark is None else _core.PartitionSpec.parse(mark) for mark in marks])
+    result_tree = jax.tree.structure(result)
+
+    def inputs_of(args: tuple[Any, ...]) -> Sequence[Any]:
+        values, found = jax.tree.flatten(args)
+        if found != tree:
+            raise InvalidArgument(f"run: found arguments of the tree {found}, needed {tree}, of which the program was captured")
+        return values
+
+    return Program(graph, getattr(step, "__name__", "program"), inputs_of,
+                   lambda arrays: jax.tree.unflatten(result_tree, arrays))
+
+
+# ---- Arguments.
+
+
+def _argument_names(step: Callable[..., Any], count: int) -> list[str]:
+    try:
+        parameters = list(inspect.signature(step).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:count]
+    return names + [str(number) for number in range(len(names), count)]
+
+
+def _named_leaves(step: Callable[..., Any], example: tuple[Any, ...]) -> tuple[dict[str, Any], Any]:
+    """The leaves of the arguments by label, as they have shapes and dtypes, and the tree of all."""
+    leaves: dict[str, Any] = {}
+    names = _argument_names(step, len(example))
+    found, tree = jax.tree_util.tree_flatten_with_path(example)
+    for (argument, *path), value in found:
+        label = "/".join((names[argument.idx], *_tree.parts_of(tuple(path))))
+        if label in leaves:
+            raise InvalidArgument(f"capture: found two arguments called {label!r}, needed one: a key of a dict holds a \"/\"")
+        leaves[label] = _abstract(value, label)
+    return leaves, tree
+
+
+def _abstract(value: Any, label: str) -> Any:
+    if _tree.is_key(value):
+        raise InvalidArgument(f"capture: {label}: found a typed PRNG key, needed its data: jax.random.key_data(key)")
+    if isinstance(value, (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)):
+        return value
+    if isinstance(value, (bool, int, float)):
+        return jax.eval_shape(lambda: jax.numpy.asarray(value))
+    raise InvalidArgument(f"capture: {label}: found a {type(value).__name__}, needed an array or a jax.ShapeDtypeStruct")
+
+
+def _struct(leaf: Any) -> Any:
+    """Without a sharding, so that it is traced as if for one device."""
+    weak = bool(getattr(leaf, "weak_type", False))
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak)  # type: ignore[no-untyped-call]
+
+
+def _dtype(dtype: Any, label: str) -> str:
+    canonical = jax.dtypes.canonicalize_dtype(dtype)
+    found = known_name(canonical)
+    if found is None:
+        raise InvalidArgument(f"capture: {label}: found the dtype {canonical}, needed one that programs have")
+    return found
+
+
+def _parts(result: Any) -> list[Any]:
+    """The result, and what it is a tuple, list or dict of."""
+    inside = list(result.values()) if isinstance(result, dict) else list(result) if isinstance(result, (tuple, list)) else []
+    return [result, *inside]
+
+
+def _kind(label: str, kinds: Mapping[str, str], given_back: set[str]) -> str:
+    for pattern, kind in kinds.items():
+        if kind not in KINDS:
+            raise InvalidArgument(f"capture: kinds: found {kind!r} for {pattern!r}, needed one of {', '.join(KINDS)}")
+        if not _core.SpecRules.parse(f"{pattern}=-").unmatched([label]):
+            return kind
+    for part in label.lower().split("/"):
+        for kind in ("optimizer", "parameter"):
+            if part.startswith(_WORDS[kind]) or part in _WHOLE_WORDS[kind]:
+                return kind
+    return "parameter" if label.split("/")[0] in given_back else "loader"
+
+
+def _mark(leaf: Any, label: str) -> str | None:
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, NamedSharding):
+        return None
+    try:
+        return spec_of(sharding, len(leaf.shape))
+    except Refused as refused:
+        raise InvalidArgument(f"capture: {label}: {refused}") from None
+
+
+# ---- The jaxpr.
+
+
+class _Place:
+    """An equation, for messages. `str` is its source line, or that of the call that it is in."""
+
+    def __init__(self, equation: Any, outer: _Place | None) -> None:
+        self.equation, self.outer = equation, outer
+
+    def __str__(self) -> str:
+        from jax._src import source_info_util  # nothing public has it
+
+        own = str(source_info_util.summarize(self.equation.source_info))
+        return own or (str(self.outer) if self.outer else "an unknown line")
+
+
+@lru_cache(maxsize=4096)
+def _scope(stack: str) -> tuple[str, bool]:
+    """A name stack of JAX's, "transpose(jvp(layer0))/mlp", as a scope, "layer0/mlp", and whether it is of a gradient."""
+    parts = [part for part in re.sub(r"\w+\(|\)", "", stack).split("/") if part]
+    return "/".join(part for part in parts if part not in ("rematted_computation", "checkpoint")), "transpose(" in stack
+
+
+class _Writer:
+    """Writes jaxprs."""
+
+    def __init__(self, text: ProgramText) -> None:
+        self.text = text
+        self._places: dict[tuple[int, int], _Place] = {}
+
+    def jaxpr(self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Value], stack: str) -> list[Value]:
+        values: dict[Any, Value] = dict(zip(jaxpr.invars, operands))
+        for variable, const in zip(jaxpr.constvars, consts):
+            values[variable] = const if isinstance(const, Value) else self.text.array(np.asarray(const))
+
+        def value_of(atom: Any) -> Value:
+            if isinstance(atom, jax.extend.core.Literal):
+                aval: Any = atom.aval
+                return self.text.array(np.asarray(atom.val, aval.dtype))
+            return values[atom]
+
+        for equation in jaxpr.eqns:
+            operands = [value_of(atom) for atom in equation.invars]
+            values.update(zip(equation.outvars, self.equation(equation, operands, stack)))
+        return [value_of(atom) for atom in jaxpr.outvars]
+
+    def equation(self, equation: Any, operands: list[Value], stack: str) -> Sequence[Value]:
+        outer = self.text.source
+        place = self._places.setdefault((id(equation), id(outer)), _Place(equation, outer))
+        own = str(equation.source_info.name_stack)
+        stack = f"{stack}/{own}" if stack and own else stack or own
+        name = equation.primitive.name
+        with self.text.inside(*_scope(stack), place):
+            try:
+                return self._results(equation, operands, stack)
+            except Refused as refused:
+                reason = f"{name}: {refused}" if str(refused) else name
+                avals: list[Any] = [variable.aval for variable in equation.outvars]
+                return [self.text.refused(reason, operands, known_name(aval.dtype) or "f32", aval.shape) for aval in avals]
+
+    def _results(self, equation: Any, operands: list[Value], stack: str) -> Sequence[Value]:
+        name, params = equation.primitive.name, equation.params
+        if name in INLINED:
+            return self._inlined(params, operands, stack)
+        if name not in RULES:
+            raise Refused
+        call = Call(self.text, params, [_type(v.aval) for v in equation.outvars],
+                    lambda closed, values: self.jaxpr(closed.jaxpr, closed.consts, values, stack))
+        found = RULES[name](call, *operands)
+        results = [found] if isinstance(found, Value) else list(found)
+        types = [(result.dtype, result.shape) for result in results]
+        assert types == call.results, f"{name}: the rule gave {types}, the jaxpr has {call.results}"
+        return results
+
+    def _inlined(self, params: Mapping[str, Any], operands: list[Value], stack: str) -> Sequence[Value]:
+        inner = next(params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params)
+        given = [self._constrained(x, s) for x, s in zip(operands, params.get("in_shardings", [None] * len(operands)))]
+        if hasattr(inner, "jaxpr"):
+            results = self.jaxpr(inner.jaxpr, inner.consts, given, stack)
+        else:
+            results = self.jaxpr(inner, (), given, stack)
+        return [self._constrained(x, s) for x, s in zip(results, params.get("out_shardings", [None] * len(results)))]
+
+    def _constrained(self, x: Value, sharding: Any) -> Value:
+        return self.text.marked(x, spec_of(sharding, len(x.shape))) if isinstance(sharding, NamedSharding) else x
+
+
+def _type(aval: Any) -> tuple[str, tuple[int, ...]]:
+    """Raises Refused."""
+    dtype = known_name(aval.dtype)
+    if dtype is None:
+        raise Refused(f"found the dtype {aval.dtype}, needed one that programs have")
+    return dtype, tuple(aval.shape)
+
+
+def _parsed(text: ProgramText, outputs: Sequence[Value]) -> _core.Graph:
+    lines, places = text.finished(outputs)
+    try:
+        return _core.Graph.parse(lines, text.literals)
+    except Error as error:
+        found = re.search(r"line (\d+): (.*)", str(error), re.DOTALL)
+        if not found or int(found[1]) > len(places) or places[int(found[1]) - 1] is None:
+            raise
+        place = places[int(found[1]) - 1]
+        raise type(error)(f"capture: {place}: {place.equation.primitive.name}: {found[2]}") from None

@@ -1,0 +1,373 @@
+"""What each primitive of JAX is in a program: RULES, one small function a primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.sharding import NamedSharding
+
+from .._program_text import Number, ProgramText, Refused, Shape, Value
+
+
+@dataclass
+class Call:
+    """An equation that is to be written."""
+
+    text: ProgramText
+    params: Mapping[str, Any]
+    results: list[tuple[str, Shape]]
+    inlined: Callable[[Any, Sequence[Value]], list[Value]]  #: writes a closed jaxpr
+
+    @property
+    def dtype(self) -> str:
+        return self.results[0][0]
+
+    @property
+    def shape(self) -> Shape:
+        return self.results[0][1]
+
+
+Rule = Callable[..., Value | Sequence[Value]]
+
+#: Calls of a jaxpr, which is written in place.
+INLINED = {"jit", "pjit", "closed_call", "core_call", "core_closed_call", "custom_jvp_call", "custom_vjp_call",
+           "custom_vjp_call_jaxpr", "remat", "remat2", "checkpoint", "custom_lin", "named_call", "run_state"}
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    def add(function: Rule) -> Rule:
+        RULES.update({name: function for name in names})
+        return function
+
+    return add
+
+
+# ---- Element by element.
+
+
+def _elementwise(op: str) -> Rule:
+    return lambda call, *operands: call.text.elementwise(op, *operands)
+
+
+_SAME_NAME = """neg abs sign exp exp2 expm1 log log1p tanh logistic erf erf_inv sqrt rsqrt cbrt sin cos floor ceil is_finite
+    population_count add sub mul div rem max min pow atan2 eq ne lt le gt ge shift_left shift_right_logical
+    shift_right_arithmetic"""
+_OTHER_NAME = {"not": "logical_not", "and": "logical_and", "or": "logical_or", "xor": "logical_xor", "add_any": "add"}
+
+RULES.update({name: _elementwise(name) for name in _SAME_NAME.split()})
+RULES.update({name: _elementwise(op) for name, op in _OTHER_NAME.items()})
+
+
+@rule("copy", "copy_p", "stop_gradient", "name", "pvary", "device_put")
+def _same(call: Call, *operands: Value) -> Sequence[Value]:
+    return operands
+
+
+@rule("optimization_barrier")
+def _barrier(call: Call, *operands: Value) -> Sequence[Value]:
+    return [call.text.elementwise("optimization_barrier", x) for x in operands]
+
+
+@rule("square")
+def _square(call: Call, x: Value) -> Value:
+    return call.text.elementwise("mul", x, x)
+
+
+@rule("integer_pow")
+def _integer_pow(call: Call, x: Value) -> Value:
+    text, rest, base = call.text, abs(call.params["y"]), x
+    power: Value | None = None
+    while rest:
+        if rest & 1:
+            power = base if power is None else text.elementwise("mul", power, base)
+        rest >>= 1
+        base = text.elementwise("mul", base, base) if rest else base
+    power = text.full(x, 1) if power is None else power
+    return text.elementwise("div", text.full(x, 1), power) if call.params["y"] < 0 else power
+
+
+@rule("erfc")
+def _erfc(call: Call, x: Value) -> Value:
+    return call.text.elementwise("sub", call.text.full(x, 1), call.text.elementwise("erf", x))
+
+
+@rule("tan")
+def _tan(call: Call, x: Value) -> Value:
+    return call.text.elementwise("div", call.text.elementwise("sin", x), call.text.elementwise("cos", x))
+
+
+@rule("atan")
+def _atan(call: Call, x: Value) -> Value:
+    return call.text.elementwise("atan2", x, call.text.full(x, 1))
+
+
+@rule("round")
+def _round(call: Call, x: Value) -> Value:
+    text = call.text
+    if int(call.params["rounding_method"]) == 1:
+        return text.elementwise("round", x)
+    away = text.elementwise("floor", text.elementwise("add", text.elementwise("abs", x), text.full(x, 0.5)))
+    return text.elementwise("mul", text.elementwise("sign", x), away)
+
+
+@rule("clamp")
+def _clamp(call: Call, low: Value, x: Value, high: Value) -> Value:
+    return call.text.elementwise("min", call.text.elementwise("max", x, low), high)
+
+
+@rule("select_n")
+def _select_n(call: Call, which: Value, *cases: Value) -> Value:
+    text = call.text
+    if which.dtype == "bool":
+        return text.select(which, cases[1], cases[0])
+    found = cases[-1]
+    for number in reversed(range(len(cases) - 1)):
+        found = text.select(text.elementwise("eq", which, text.full(which, number)), cases[number], found)
+    return found
+
+
+@rule("convert_element_type")
+def _convert(call: Call, x: Value) -> Value:
+    return call.text.convert(x, call.dtype)
+
+
+@rule("bitcast_convert_type")
+def _bitcast(call: Call, x: Value) -> Value:
+    if call.shape != x.shape:
+        raise Refused(f"found {x.dtype} as {call.dtype}, needed dtypes of one width")
+    return call.text.node("bitcast", [x], call.dtype, x.shape)
+
+
+@rule("reduce_precision")
+def _reduce_precision(call: Call, x: Value) -> Value:
+    bits = call.params["exponent_bits"], call.params["mantissa_bits"]
+    dtype = {(8, 7): "bf16", (5, 10): "f16", (8, 23): "f32", (11, 52): "f64"}.get(bits)
+    if dtype is None:
+        raise Refused(f"found {bits[0]} bits of exponent and {bits[1]} of mantissa, needed those of bf16, f16, f32 or f64")
+    return call.text.convert(call.text.convert(x, dtype), x.dtype)
+
+
+@rule("le_to")
+def _le_to(call: Call, a: Value, b: Value) -> Value:
+    """Of a total order: NaN is the largest."""
+    text = call.text
+    return text.elementwise("logical_or", text.elementwise("le", a, b), text.elementwise("ne", b, b))
+
+
+@rule("lt_to")
+def _lt_to(call: Call, a: Value, b: Value) -> Value:
+    text = call.text
+    is_number_and_nan = text.elementwise("logical_and", text.elementwise("eq", a, a), text.elementwise("ne", b, b))
+    return text.elementwise("logical_or", text.elementwise("lt", a, b), is_number_and_nan)
+
+
+# ---- Layout.
+
+
+@rule("broadcast_in_dim")
+def _broadcast(call: Call, x: Value, *dynamic: Value) -> Value:
+    return call.text.broadcast(x, call.shape, call.params["broadcast_dimensions"])
+
+
+@rule("reshape", "squeeze", "expand_dims")
+def _reshape(call: Call, x: Value) -> Value:
+    return call.text.reshape(x, call.shape)
+
+
+@rule("transpose")
+def _transpose(call: Call, x: Value) -> Value:
+    return call.text.transpose(x, call.params["permutation"])
+
+
+@rule("slice")
+def _slice(call: Call, x: Value) -> Value:
+    return call.text.slice(x, call.params["start_indices"], call.params["limit_indices"], call.params["strides"])
+
+
+@rule("pad")
+def _pad(call: Call, x: Value, padding: Value) -> Value:
+    text = call.text
+    low, high, interior = zip(*call.params["padding_config"]) if x.shape else ((), (), ())
+    if isinstance(padding, Number):
+        return text.pad(x, low, high, interior, padding.value)
+    is_padding = text.pad(Number(0, "i32", x.shape), low, high, interior, 1)
+    return text.select(text.elementwise("eq", is_padding, text.full(is_padding, 1)), padding, text.pad(x, low, high, interior, 0))
+
+
+@rule("concatenate")
+def _concatenate(call: Call, *parts: Value) -> Value:
+    return call.text.concatenate(parts, call.params["dimension"])
+
+
+@rule("stack")
+def _stack(call: Call, *parts: Value) -> Value:
+    axis = call.params["axis"]
+    return call.text.concatenate([call.text.reshape(x, x.shape[:axis] + (1,) + x.shape[axis:]) for x in parts], axis)
+
+
+@rule("tile")
+def _tile(call: Call, x: Value) -> Value:
+    reps = call.params["reps"]
+    shape = (1,) * (len(reps) - len(x.shape)) + x.shape
+    repeated = tuple(extent for pair in zip(reps, shape) for extent in pair)
+    wide = call.text.broadcast(call.text.reshape(x, shape), repeated, range(1, len(repeated), 2))
+    return call.text.reshape(wide, call.shape)
+
+
+@rule("split")
+def _split(call: Call, x: Value) -> Sequence[Value]:
+    parts, begin = [], 0
+    for size in call.params["sizes"]:
+        parts.append(call.text.part(x, call.params["axis"], begin, begin + size))
+        begin += size
+    return parts
+
+
+@rule("rev")
+def _reverse(call: Call, x: Value) -> Value:
+    return call.text.reverse(x, call.params["dimensions"])
+
+
+@rule("iota")
+def _iota(call: Call, *dynamic: Value) -> Value:
+    return call.text.iota(call.dtype, call.shape, call.params["dimension"])
+
+
+def spec_of(sharding: Any, rank: int) -> str:
+    """A NamedSharding as a mark."""
+    if not isinstance(sharding, NamedSharding):
+        raise Refused(f"found a {type(sharding).__name__}, needed a NamedSharding")
+    entries = []
+    for entry in sharding.spec:
+        if entry is not None and not isinstance(entry, (str, tuple)):
+            raise Refused(f"found {sharding.spec}, needed an axis or None for each dim")
+        entries.append("-" if not entry else entry if isinstance(entry, str) else "+".join(entry))
+    return ",".join(entries + ["-"] * (rank - len(entries)))
+
+
+@rule("sharding_constraint", "reshard")
+def _constrain(call: Call, x: Value) -> Value:
+    sharding = call.params.get("sharding", call.params.get("dst_sharding"))
+    return call.text.marked(x, spec_of(sharding, len(x.shape)))
+
+
+# ---- Reductions, products, order.
+
+
+def _reduce(op: str, only: str = "") -> Rule:
+    def reduce(call: Call, x: Value) -> Value:
+        if only and x.dtype != only:
+            raise Refused(f"found {x.dtype}, needed {only}")
+        return call.text.reduce(op, x, call.params["axes"])
+
+    return reduce
+
+
+RULES.update({f"reduce_{name}": _reduce(f"reduce_{name}") for name in ("sum", "max", "min", "prod")})
+RULES.update({"reduce_and": _reduce("reduce_min", "bool"), "reduce_or": _reduce("reduce_max", "bool")})
+
+
+@rule("argmax")
+def _argmax(call: Call, x: Value) -> Value:
+    return call.text.convert(_index_of(call, "argmax", x), call.dtype)
+
+
+@rule("argmin")
+def _argmin(call: Call, x: Value) -> Value:
+    return call.text.convert(_index_of(call, "argmin", x), call.dtype)
+
+
+def _index_of(call: Call, op: str, x: Value) -> Value:
+    (axis,) = call.params["axes"]
+    return call.text.node(op, [x], "i32", call.shape, f" dims=[{axis}]")
+
+
+def _cumulative(op: str) -> Rule:
+    return lambda call, x: call.text.along(op, x, call.params["axis"], " reverse" if call.params["reverse"] else "")
+
+
+RULES.update({op: _cumulative(op) for op in ("cumsum", "cumprod", "cummax", "cummin")})
+RULES["cumlogsumexp"] = _cumulative("cumlogsumexp")
+
+
+@rule("dot_general")
+def _dot_general(call: Call, a: Value, b: Value) -> Value:
+    (a_summed, b_summed), (a_batch, b_batch) = call.params["dimension_numbers"]
+    letters = map(chr, (*range(ord("a"), ord("z") + 1), *range(ord("A"), ord("Z") + 1)))
+    of_a, of_b = [""] * len(a.shape), [""] * len(b.shape)
+    for i, j in (*zip(a_batch, b_batch), *zip(a_summed, b_summed)):
+        of_a[i] = of_b[j] = next(letters)
+    batch = [of_a[i] for i in a_batch]
+    of_a_alone, of_b_alone = [i for i, c in enumerate(of_a) if not c], [j for j, c in enumerate(of_b) if not c]
+    for i in of_a_alone:
+        of_a[i] = next(letters)
+    for j in of_b_alone:
+        of_b[j] = next(letters)
+    result = [*batch, *(of_a[i] for i in of_a_alone), *(of_b[j] for j in of_b_alone)]
+    text = call.text
+    if a.dtype != b.dtype:
+        a, b = text.convert(a, call.dtype), text.convert(b, call.dtype)
+    return text.einsum(f"{''.join(of_a)},{''.join(of_b)}->{''.join(result)}", a, b, call.dtype)
+
+
+@rule("sort")
+def _sort(call: Call, *operands: Value) -> Sequence[Value]:
+    text, dim = call.text, call.params["dimension"]
+    order: Value | None = None
+    for key in reversed(operands[: call.params["num_keys"]]):
+        sorted_key = key if order is None else text.take_along(key, order, dim)
+        step = text.along("argsort", sorted_key, dim)
+        order = step if order is None else text.take_along(order, step, dim)
+    assert order is not None
+    return [text.take_along(x, order, dim) for x in operands]
+
+
+@rule("top_k")
+def _top_k(call: Call, x: Value) -> Sequence[Value]:
+    dim = call.params.get("axis", -1) % len(x.shape)
+    order = call.text.part(call.text.along("argsort", x, dim, " descending"), dim, 0, call.params["k"])
+    return call.text.take_along(x, order, dim), order
+
+
+# ---- Control flow.
+
+
+@rule("scan")
+def _scan(call: Call, *operands: Value) -> Sequence[Value]:
+    """Unrolled."""
+    text, params = call.text, call.params
+    fixed, carried = params["num_consts"], params["num_carry"]
+    consts, carry, rows = operands[:fixed], list(operands[fixed:fixed + carried]), operands[fixed + carried:]
+    steps = range(params["length"])
+    made: list[list[Value]] = [[] for _ in call.results[carried:]]
+    for step in reversed(steps) if params["reverse"] else steps:
+        row = [text.reshape(text.part(x, 0, step, step + 1), x.shape[1:]) for x in rows]
+        results = call.inlined(params["jaxpr"], [*consts, *carry, *row])
+        carry = results[:carried]
+        for parts, part in zip(made, results[carried:]):
+            parts.append(text.reshape(part, (1, *part.shape)))
+    stacked = []
+    for parts, (dtype, shape) in zip(made, call.results[carried:]):
+        in_order = parts[::-1] if params["reverse"] else parts
+        stacked.append(text.concatenate(in_order, 0) if parts else Number(0, dtype, shape))
+    return [*carry, *stacked]
+
+
+@rule("cond")
+def _cond(call: Call, which: Value, *operands: Value) -> Sequence[Value]:
+    """All branches are computed, and one is selected."""
+    text = call.text
+    found, *others = [call.inlined(branch, operands) for branch in reversed(call.params["branches"])]
+    for number, branch in zip(range(len(others) - 1, -1, -1), others):
+        is_it = text.elementwise("le" if number == 0 else "eq", which, text.full(which, number))
+        found = [text.select(is_it, x, y) for x, y in zip(branch, found)]
+    return found
+
+
+@rule("while")
+def _while(call: Call, *operands: Value) -> Value:
+    raise Refused("how many steps it takes is known only when it runs, needed a loop of a fixed length: jax.lax.scan")

@@ -1,0 +1,208 @@
+"""Programs: training steps that are planned on a mesh, explained, and run on emulated devices. No accelerator is needed.
+
+    import shardwise.jax as swj
+
+    program = swj.capture(train_step, params, opt_state, batch)     # traced by JAX; nothing is computed
+    program.mark({"params/*/kernel": "-,model", "batch/*": "data,-"})
+    plan = program.plan("data=4,model=2", capacity=16 << 30)
+    print(plan.report())                                            # memory, traffic, and what would make it fit
+    params, opt_state, loss = plan.run(params, opt_state, batch)    # on 8 emulated devices
+
+    program.save("step.swp")                                        # `shardwise plan step.swp --mesh data=8` reads it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._dtypes import NUMPY
+from ._errors import InvalidArgument
+from ._paths import Path, local
+from ._sharding import Entry, Mesh, PartitionSpec
+
+_MeshLike = str | Mesh | Mapping[str, int]
+_InputsOf = Callable[[tuple[Any, ...]], Sequence[Any]]
+_ResultOf = Callable[[Sequence[np.ndarray]], Any]
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor that a program is given. `kind`: parameter, optimizer or loader; array if nobody has said."""
+
+    label: str
+    dtype: str
+    shape: tuple[int, ...]
+    kind: str
+    mark: str | None  #: how it is to be cut
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What collectives of one kind over the same axes send in one scope. `is_asked_for`: it combines parts of a sum or moves
+    a tensor that is marked; else two operations cut a tensor differently."""
+
+    collective: str
+    axes: tuple[str, ...]
+    scope: str
+    is_asked_for: bool
+    tensors: int
+    bytes: int  #: of the results on one device
+    wire_bytes: int  #: that one device sends
+
+
+class Program:
+    """One step, written as if for one device, and the marks that say how tensors are cut over a mesh. Captured
+    (shardwise.jax.capture) or loaded from a file (load)."""
+
+    def __init__(self, graph: _core.Graph, name: str = "program", inputs_of: _InputsOf | None = None,
+                 result_of: _ResultOf | None = None) -> None:
+        """For front ends: inputs_of makes the inputs of the arguments of run(), result_of its result of the outputs."""
+        self._graph, self._name = graph, name
+        self._inputs_of = inputs_of or self._by_label
+        self._result_of = result_of or list
+
+    @property
+    def inputs(self) -> list[Input]:
+        return [Input(label, dtype, tuple(shape), kind, mark) for label, dtype, shape, kind, mark in self._graph.inputs]
+
+    @property
+    def text(self) -> str:
+        """All operations, one a line: docs/programs.md, "The text"."""
+        return self._graph.text
+
+    def __len__(self) -> int:
+        """How many operations it has."""
+        return self._graph.size
+
+    def __repr__(self) -> str:
+        return f"<Program {self._name}: {len(self)} operations, {len(self._graph.inputs)} inputs>"
+
+    def mark(self, marks: Mapping[str, str | PartitionSpec | Sequence[Entry]]) -> Program:
+        """Marks inputs by patterns of their labels, as {"params/*/kernel": "-,model", "batch/*": "data,-"}, and with a weight
+        what replaces it; the first pattern that matches counts, and "-" is whole in any rank. Inputs that no pattern
+        matches keep their marks. Returns this program. Raises InvalidArgument if a spec does not fit a tensor, NameNotFound
+        for a pattern that matches nothing."""
+        rules = []
+        for pattern, spec in marks.items():
+            known = isinstance(spec, (str, PartitionSpec))
+            rules.append(f"{pattern}={spec if known else PartitionSpec(*spec)}")
+        self._graph = self._graph.marked(_core.SpecRules.parse(";".join(rules)))
+        return self
+
+    def plan(self, mesh: _MeshLike, capacity: int | None = None) -> Plan:
+        """What each device of the mesh does, and needs. Nothing runs. capacity: bytes of a device, for Plan.fits; run() takes
+        no more. Raises NameNotFound for a mark over an axis that the mesh lacks."""
+        if capacity is not None and capacity < 1:
+            raise InvalidArgument(f"plan: capacity: found {capacity}, needed at least 1 byte, or None")
+        whole = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
+        return Plan(_core.Executable(self._graph, whole._mesh), self, whole, capacity)
+
+    def run(self, *args: Any, devices: int | None = None, mesh: _MeshLike | None = None) -> Any:
+        """plan(mesh).run(*args). devices: that many along the axis that the marks name, instead of a mesh."""
+        if (devices is None) == (mesh is None):
+            raise InvalidArgument("run: found " + ("neither" if mesh is None else "both") + ", needed devices= or mesh=")
+        return self.plan(mesh if mesh is not None else self._line_of(devices or 0)).run(*args)
+
+    def _line_of(self, devices: int) -> Mesh:
+        axes = self._graph.axes or ["devices"]
+        if len(axes) > 1 and devices != 1:
+            raise InvalidArgument(f"run: found devices={devices} and marks over the axes {', '.join(axes)}, needed mesh=, as "
+                                  f"in mesh=\"{axes[0]}=4,{axes[1]}=2\"")
+        return Mesh({axis: devices for axis in axes})
+
+    def _by_label(self, args: tuple[Any, ...]) -> list[Any]:
+        labels = [label for label, *_ in self._graph.inputs]
+        if len(args) != 1 or not isinstance(args[0], Mapping):
+            raise InvalidArgument(f"run: found {len(args)} arguments, needed one mapping of labels to arrays: the program is "
+                                  f"from a file")
+        lacking = [label for label in labels if label not in args[0]]
+        if lacking:
+            raise InvalidArgument(f"run: found no {', '.join(lacking[:10])}, needed an array for each input")
+        return [args[0][label] for label in labels]
+
+    def save(self, path: Path) -> None:
+        """Writes the text, and PATH.safetensors if there are literals: what `shardwise plan` and load() read."""
+        self._graph.save(local(path, "save a program"))
+
+
+class Plan:
+    """A program on a mesh, planned to the byte: peak_bytes and what is sent are what a run needs and sends."""
+
+    def __init__(self, executable: _core.Executable, program: Program, mesh: Mesh, capacity: int | None) -> None:
+        self._executable, self._program = executable, program
+        self.mesh, self.capacity = mesh, capacity
+        self.peak_bytes = executable.peak_bytes  #: of the device that needs most
+
+    @property
+    def bytes_by_kind(self) -> dict[str, int]:
+        """The peak: "parameter", "optimizer", "loader", "activation", "gradient", .."""
+        return dict(self._executable.bytes_by_kind)
+
+    @property
+    def traffic(self) -> list[Traffic]:
+        """What nobody asked for first, then by bytes."""
+        return [Traffic(kind, tuple(axes), scope, is_asked_for, tensors, result_bytes, wire_bytes)
+                for kind, axes, scope, is_asked_for, tensors, result_bytes, wire_bytes in self._executable.traffic]
+
+    @property
+    def wire_bytes(self) -> dict[tuple[str, str], int]:
+        """That one device sends, by collective and axes: {("all-reduce", "data"): 4096}."""
+        total: dict[tuple[str, str], int] = {}
+        for one in self.traffic:
+            key = one.collective, "+".join(one.axes)
+            total[key] = total.get(key, 0) + one.wire_bytes
+        return total
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether every device has room; None without a capacity."""
+        return None if self.capacity is None else self.peak_bytes <= self.capacity
+
+    def suggest(self, capacity: int) -> str:
+        """Marks with which no device would need more bytes, or the least that was found."""
+        return self._executable.suggest(capacity)
+
+    def spec(self, label: str) -> PartitionSpec:
+        """How an input is cut. Raises NameNotFound."""
+        labels = [found for found, *_ in self._program._graph.inputs]
+        if label not in labels:
+            self._executable.explain(label)  # raises, with the nearest labels
+        return PartitionSpec.parse(str(self._executable.input_spec(labels.index(label))))
+
+    def explain(self, label: str) -> str:
+        """Of an input: from which marks its cut comes, what was moved for it, and what else there was. Raises NameNotFound."""
+        return self._executable.explain(label)
+
+    def report(self, machine: str | None = None) -> str:
+        """A page for people, as `shardwise plan` prints it. machine: "tpu-v4" or "h100-80gb", for modelled times."""
+        return self._executable.page(self._program._name, self.capacity or 0, machine)
+
+    def run(self, *args: Any, threads: int = 0) -> Any:
+        """The result of the step, computed by emulated devices: arguments and result are trees of arrays as the captured
+        function has them. A program from a file takes a mapping of labels to arrays and gives a list. Raises
+        InvalidArgument for arrays of another shape or dtype, ResourceExhausted if the capacity is too small."""
+        program = self._program
+        arrays = [_fitting(value, *one) for value, one in zip(program._inputs_of(args), program._graph.inputs)]
+        results = [np.empty(shape, NUMPY[dtype]) for dtype, shape in program._graph.outputs]
+        self._executable.run([array.ctypes.data for array in arrays], [array.ctypes.data for array in results],
+                             self.capacity or 0, threads)
+        return program._result_of(results)
+
+
+def _fitting(value: Any, label: str, dtype: str, shape: list[int], *_: Any) -> np.ndarray:
+    """An input's array, row-major. A Python number is of the dtype that is needed."""
+    array = np.asarray(value, NUMPY[dtype] if isinstance(value, (bool, int, float)) else None, order="C")
+    if array.dtype != NUMPY[dtype] or array.shape != tuple(shape):
+        raise InvalidArgument(f"run: {label}: found {array.dtype}{list(array.shape)}, needed {NUMPY[dtype]}{shape}")
+    return array
+
+
+def load(path: Path) -> Program:
+    """A program from a file that save(), or save_program() in C++, wrote. Raises NotFound, InvalidArgument, IOFailed."""
+    name = local(path, "load a program")
+    return Program(_core.Graph.load(name), name=name)

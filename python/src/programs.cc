@@ -1,0 +1,252 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "gil.h"
+#include "parts.h"
+#include "shardwise/checkpoint/reshard.h"
+#include "shardwise/convert/program_file.h"
+#include "shardwise/runtime/ops/build.h"
+#include "shardwise/runtime/spmd/executable.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::python {
+namespace {
+
+/// A tensor that a program holds; its text names it by the hash.
+struct Literal {
+  LiteralAttributes attributes;
+
+  std::string hash() const {  // as in the text: " 3f1c5a0b99d2e877"
+    return to_string(Attributes(attributes)).substr(1);
+  }
+};
+
+/// A program. Immutable: marks make another one.
+struct PythonGraph {
+  std::shared_ptr<const Graph> graph;
+};
+
+PythonGraph parse(const std::string& text, const std::vector<const Literal*>& literals) {
+  const GilRelease released;
+  std::vector<LiteralAttributes> attributes;
+  for (const Literal* literal : literals) attributes.push_back(literal->attributes);
+  return {std::make_shared<const Graph>(parse_graph(text, attributes))};
+}
+
+PythonGraph load(const std::string& path) {
+  const GilRelease released;
+  return {std::make_shared<const Graph>(load_program(path))};
+}
+
+void save(const PythonGraph& self, const std::string& path) {
+  const GilRelease released;
+  save_program(*self.graph, path);
+}
+
+std::optional<std::string> mark_of(const Node& node) {
+  return node.mark ? std::optional(node.mark->to_string()) : std::nullopt;
+}
+
+/// label, dtype, shape, kind, mark
+using InputTuple =
+    std::tuple<std::string, std::string, Ints, std::string, std::optional<std::string>>;
+std::vector<InputTuple> inputs_of(const PythonGraph& self) {
+  std::vector<InputTuple> all;
+  for (const GraphInput& input : self.graph->inputs) {
+    const Node& node = self.graph->node(input.node);
+    all.emplace_back(input.label, name(node.type.dtype), ints(node.type.shape), name(input.kind),
+                     mark_of(node));
+  }
+  return all;
+}
+
+/// dtype, shape
+std::vector<std::tuple<std::string, Ints>> outputs_of(const PythonGraph& self) {
+  std::vector<std::tuple<std::string, Ints>> all;
+  for (const NodeId output : self.graph->outputs) {
+    const TensorType& type = self.graph->node(output).type;
+    all.emplace_back(name(type.dtype), ints(type.shape));
+  }
+  return all;
+}
+
+/// The axes that marks name, in the order of the program.
+std::vector<std::string> axes_of(const PythonGraph& self) {
+  std::vector<std::string> axes;
+  for (const Node& node : self.graph->nodes) {
+    if (!node.mark) continue;
+    for (const PartitionSpec::Entry& entry : node.mark->entries()) {
+      for (const std::string& axis : entry) {
+        if (std::ranges::find(axes, axis) == axes.end()) axes.push_back(axis);
+      }
+    }
+  }
+  return axes;
+}
+
+template <class Marks>
+PythonGraph marked(const PythonGraph& self, const Marks& marks) {
+  const GilRelease released;
+  auto graph = std::make_shared<Graph>(*self.graph);
+  mark_inputs(*graph, marks);
+  return {std::move(graph)};
+}
+
+std::optional<Machine> machine_of(const std::optional<std::string>& id) {
+  if (!id) return std::nullopt;
+  std::string ids;
+  for (const Machine& machine : machines()) {
+    if (machine.id == *id) return machine;
+    ids += (ids.empty() ? "" : ", ") + machine.id;
+  }
+  throw Error(ErrorCode::invalid_argument,
+              "report: found the machine \"" + *id + "\", needed one of " + ids);
+}
+
+void plan(Executable* self, const PythonGraph& program, const Mesh& mesh) {
+  const GilRelease released;
+  // What is replaced is held by nobody else: run() makes all arrays itself.
+  new (self) Executable(
+      program.graph, mesh,
+      CompileOptions{.partition = {.note_choices = true},
+                     .may_donate = std::vector<bool>(program.graph->inputs.size(), true)});
+}
+
+std::size_t peak_of(const Executable& self) {
+  std::size_t peak = 0;
+  for (std::int64_t position = 0; position < self.mesh().size(); ++position) {
+    peak = std::max(peak, self.memory(position).peak_bytes);
+  }
+  return peak;
+}
+
+/// As Traffic of programs.py has it.
+using TrafficTuple = std::tuple<std::string, std::vector<std::string>, std::string, bool,
+                                std::int64_t, std::size_t, std::size_t>;
+std::vector<TrafficTuple> traffic_of(const Executable& self) {
+  std::vector<TrafficTuple> all;
+  for (const Traffic& one : self.traffic()) {
+    all.emplace_back(name(one.kind), one.axes, one.scope, one.is_asked_for, one.tensors, one.bytes,
+                     one.wire_bytes);
+  }
+  return all;
+}
+
+/// Memory of Python's that holds a tensor.
+using Addresses = std::vector<std::uintptr_t>;
+
+std::span<std::byte> memory_at(std::uintptr_t address, const TensorType& type) {
+  return {reinterpret_cast<std::byte*>(address), num_bytes(type.shape, size_bytes(type.dtype))};
+}
+
+/// Runs on new devices: from the tensors at the first addresses to those at the others.
+void run(const Executable& self, const Addresses& from, const Addresses& to,
+         std::size_t capacity_bytes, int threads) {
+  const GilRelease released;
+  const Graph& graph = self.graph();
+  if (from.size() != graph.inputs.size() || to.size() != graph.outputs.size()) {
+    throw Error(ErrorCode::invalid_argument, "run: found other inputs or outputs than its own");
+  }
+  DeviceId devices_needed = 0;
+  for (std::int64_t position = 0; position < self.mesh().size(); ++position) {
+    devices_needed = std::max(devices_needed, self.mesh().device_at(position) + 1);
+  }
+  DevicesOptions options{.threads = threads};
+  if (capacity_bytes != 0) options.capacity_bytes = capacity_bytes;
+  Devices devices(devices_needed, options);
+  if (capacity_bytes != 0) self.check_memory(devices, std::vector<bool>(from.size(), false));
+  std::vector<ShardedArray> inputs;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const GraphInput& input = graph.inputs[i];
+    inputs.push_back(ShardedArray::from_host(devices, self.input_spec(i),
+                                             memory_at(from[i], graph.node(input.node).type),
+                                             input.label, input.kind));
+  }
+  const std::vector<ShardedArray> outputs = self.run(devices, std::move(inputs));
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const TensorType& type = graph.node(graph.outputs[i]).type;
+    outputs[i].read(Box::whole(type.shape), memory_at(to[i], type));
+  }
+}
+
+void bind_graph(nb::module_& module) {
+  nb::class_<Literal>(module, "Literal")
+      .def_static(
+          "of",
+          [](std::uintptr_t address, std::size_t bytes) {
+            return Literal{LiteralAttributes({reinterpret_cast<const std::byte*>(address), bytes})};
+          },
+          nb::arg("address"), nb::arg("bytes"))
+      .def_prop_ro("hash", &Literal::hash);
+  nb::class_<PythonGraph>(module, "Graph")
+      .def_static("parse", &parse, nb::arg("text"), nb::arg("literals"))
+      .def_static("load", &load, nb::arg("path"))
+      .def("save", &save, nb::arg("path"))
+      .def_prop_ro("text", [](const PythonGraph& self) { return dump(*self.graph); })
+      .def_prop_ro("size", [](const PythonGraph& self) { return self.graph->nodes.size(); })
+      .def_prop_ro("inputs", &inputs_of)
+      .def_prop_ro("outputs", &outputs_of)
+      .def_prop_ro("axes", &axes_of)
+      .def("marked", &marked<SpecRules>, nb::arg("rules"))
+      .def("marked_inputs", &marked<std::vector<std::optional<PartitionSpec>>>, nb::arg("marks"));
+}
+
+}  // namespace
+
+void bind_programs(nb::module_& module) {
+  bind_graph(module);
+  nb::class_<Executable>(module, "Executable")
+      .def("__init__", &plan, nb::arg("graph"), nb::arg("mesh"))
+      .def_prop_ro("peak_bytes", &peak_of)
+      .def_prop_ro(
+          "bytes_by_kind",
+          [](const Executable& self) {
+            std::vector<std::pair<std::string, std::size_t>> kinds;
+            for (const auto& [kind, bytes] : bytes_by_kind(self.fullest_step(), peak_of(self))) {
+              kinds.emplace_back(kind, bytes);
+            }
+            return kinds;
+          })
+      .def_prop_ro("traffic", &traffic_of)
+      .def(
+          "input_spec",
+          [](const Executable& self, std::size_t input) {
+            if (input >= self.graph().inputs.size()) throw nb::index_error();
+            return self.input_spec(input).sharding.spec();
+          },
+          nb::arg("input"))
+      .def(
+          "page",
+          [](const Executable& self, const std::string& program, std::size_t capacity_bytes,
+             const std::optional<std::string>& machine) {
+            const PageOptions options{.program = program,
+                                      .machine = machine_of(machine),
+                                      .capacity_bytes = capacity_bytes};
+            const GilRelease released;
+            return page(self, options);
+          },
+          nb::arg("program"), nb::arg("capacity_bytes"), nb::arg("machine"))
+      .def(
+          "suggest",
+          [](const Executable& self, std::size_t capacity_bytes) {
+            const GilRelease released;
+            return self.suggest(capacity_bytes);
+          },
+          nb::arg("capacity_bytes"))
+      .def(
+          "explain",
+          [](const Executable& self, const std::string& label) { return self.explain(label); },
+          nb::arg("label"))
+      .def("run", &run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("capacity_bytes"),
+           nb::arg("threads"));
+}
+
+}  // namespace shardwise::python

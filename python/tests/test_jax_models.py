@@ -1,0 +1,17 @@
+"""Training steps of whole models as programs: losses and weights of three steps are JAX's, on any mesh."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+
+import pytest
+
+pytest.importorskip("jax", reason="needs jax, which this environment has not")
+
+import jax_steps
+from test_jax_programs import trains_as_jax_does
+
+
+def test_a_gpt_with_adamw_by_hand(rng):
+    trains_as_jax_does(*jax_steps.gpt(rng), jax_steps.GPT_PLANS)

@@ -1,0 +1,295 @@
+"""shardwise.jax.capture: steps of JAX as programs, which compute on any mesh what JAX computes on one device."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+
+import pathlib
+import subprocess
+from typing import Any, Callable
+
+import pytest
+
+pytest.importorskip("jax", reason="needs jax, which this environment has not")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+import shardwise as sw
+import shardwise.jax as swj
+import shardwise.programs
+
+S = jax.ShapeDtypeStruct
+PACKAGE = pathlib.Path(str(sw._core.__file__)).parent
+
+
+def on_host(tree: Any) -> Any:
+    return jax.tree.map(np.asarray, tree)
+
+
+def abstract(tree: Any) -> Any:
+    return jax.tree.map(lambda x: S(np.shape(x), np.asarray(x).dtype), tree)
+
+
+def worst(ours: Any, theirs: Any) -> float:
+    """The largest difference, over the largest element of the leaf."""
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    found = 0.0
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs)):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        if a.size:
+            found = max(found, float(np.max(np.abs(a - b)) / max(1e-30, float(np.max(np.abs(b))))))
+    return found
+
+
+def trains_as_jax_does(step: Callable[..., Any], state: Any, batches: list[Any], plans: dict[str, Any]) -> None:
+    """state, loss = step(state, batch), three times: on one device by JAX, and by its program on each mesh under its marks."""
+    theirs, losses = state, []
+    for batch in batches:
+        theirs, loss = jax.jit(step)(theirs, batch)
+        losses.append(float(loss))
+    for mesh, marks in plans.items():
+        plan = swj.capture(step, abstract(state), abstract(batches[0])).mark(marks).plan(mesh)
+        ours = on_host(state)
+        for batch, loss in zip(batches, losses):
+            ours, found = plan.run(ours, on_host(batch))
+            assert float(found) == pytest.approx(loss, rel=1e-5), mesh
+        assert worst(ours, on_host(theirs)) < 1e-4, mesh
+
+
+# ---- A multi-layer perceptron.
+
+
+def mlp_loss(params: Any, x: Any, y: Any) -> Any:
+    with jax.named_scope("hidden"):
+        h = jax.nn.gelu(x @ params["hidden"]["kernel"] + params["hidden"]["bias"])
+    with jax.named_scope("head"):
+        logits = h @ params["head"]["kernel"] + params["head"]["bias"]
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], axis=1).mean()
+
+
+def mlp_step(params: Any, batch: Any) -> Any:
+    loss, grads = jax.value_and_grad(mlp_loss)(params, batch["x"], batch["y"])
+    return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), loss
+
+
+def mlp_params(rng: np.random.Generator) -> Any:
+    def dense(rows: int, columns: int) -> Any:
+        return {"kernel": (rng.normal(size=(rows, columns)) / rows**0.5).astype(np.float32),
+                "bias": rng.normal(size=columns).astype(np.float32)}
+
+    return {"hidden": dense(12, 32), "head": dense(32, 8)}
+
+
+def mlp_batches(rng: np.random.Generator, count: int = 3) -> list[Any]:
+    return [{"x": rng.normal(size=(16, 12)).astype(np.float32), "y": rng.integers(0, 8, 16).astype(np.int32)} for _ in range(count)]
+
+
+DATA = {"batch/x": "data,-", "batch/y": "data", "params/*": "-"}
+TENSOR = {"params/hidden/kernel": "-,model", "params/hidden/bias": "model", "params/head/kernel": "model,-", "*": "-"}
+MLP_PLANS: dict[str, Any] = {
+    "data=1": {},
+    "data=8": DATA,
+    "model=8": TENSOR,
+    "data=4,model=2": {"batch/x": "data,-", "batch/y": "data", **TENSOR},
+    "fsdp=8": {"batch/x": "fsdp,-", "batch/y": "fsdp", "*/kernel": "-,fsdp", "*/bias": "fsdp"},
+    "data=3,model=2": {"batch/x": "data,-", "batch/y": "data", **TENSOR},  # uneven
+}
+
+
+def test_an_mlp_trains_as_in_jax(rng):
+    trains_as_jax_does(mlp_step, mlp_params(rng), mlp_batches(rng), MLP_PLANS)
+
+
+def test_inputs_have_paths_kinds_and_types(rng):
+    program = swj.capture(mlp_step, mlp_params(rng), mlp_batches(rng)[0])
+    assert [(i.label, i.kind, i.dtype, i.shape) for i in program.inputs] == [
+        ("params/head/bias", "parameter", "f32", (8,)), ("params/head/kernel", "parameter", "f32", (32, 8)),
+        ("params/hidden/bias", "parameter", "f32", (32,)), ("params/hidden/kernel", "parameter", "f32", (12, 32)),
+        ("batch/x", "loader", "f32", (16, 12)), ("batch/y", "loader", "i32", (16,))]
+    assert "  # hidden\n" in program.text and " backward  # head\n" in program.text
+    assert len(program) == len(program.text.splitlines()) - 1
+
+
+# ---- Marks.
+
+
+def test_shardings_of_the_example_and_constraints_are_marks(rng):
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
+
+    def at(*spec: Any) -> NamedSharding:
+        return NamedSharding(mesh, P(*spec))
+
+    def step(params: Any, batch: Any) -> Any:
+        batch = {**batch, "x": jax.lax.with_sharding_constraint(batch["x"], at("data"))}
+        return mlp_step(params, batch)
+
+    params = abstract(mlp_params(rng))
+    params["hidden"]["kernel"] = S((12, 32), jnp.float32, sharding=at(None, "model"))
+    params["head"]["kernel"] = jax.device_put(np.zeros((32, 8), np.float32), at("model", None))
+    program = swj.capture(step, params, mlp_batches(rng)[0])
+    marks = {i.label: i.mark for i in program.inputs}
+    assert marks == {"params/hidden/kernel": "-,model", "params/head/kernel": "model,-", "batch/x": "data,-",
+                     "params/hidden/bias": None, "params/head/bias": None, "batch/y": None}
+    # What replaces a weight is cut as it is.
+    assert [line.count("marked -,model") for line in program.text.splitlines() if "f32[12, 32]" in line].count(1) == 2
+    plan = program.plan({"data": 4, "model": 2})
+    assert str(plan.spec("params/hidden/bias")) == "model" and str(plan.spec("batch/y")) == "data"
+    assert plan.mesh == sw.Mesh("data=4,model=2")
+
+
+def test_shardings_of_jit_are_marks(rng):
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    rows, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+    step = jax.jit(mlp_step, in_shardings=({"hidden": None, "head": whole}, rows))
+    marks = {i.label: i.mark for i in swj.capture(step, mlp_params(rng), mlp_batches(rng)[0]).inputs}
+    assert (marks["batch/x"], marks["batch/y"], marks["params/head/kernel"]) == ("data,-", "data", "-,-")
+    assert marks["params/hidden/kernel"] is None
+
+
+def test_marks_by_patterns_are_specs_of_any_form(rng):
+    program = swj.capture(mlp_step, mlp_params(rng), mlp_batches(rng)[0])
+    found = program.mark({"params/head/*": "-", "*/kernel": sw.PartitionSpec(None, "model"), "batch/x": ("data", None)})
+    assert found is program
+    assert {i.label: i.mark for i in program.inputs} == {
+        "params/head/bias": "-", "params/head/kernel": "-,-", "params/hidden/kernel": "-,model", "params/hidden/bias": None,
+        "batch/x": "data,-", "batch/y": None}
+    with pytest.raises(sw.NameNotFound, match='found no input that "parms/\\*" matches, needed one: the program has params/head/bias'):
+        program.mark({"parms/*": "-"})
+    with pytest.raises(sw.InvalidArgument, match="params/head/bias"):
+        program.mark({"params/*": "-,model"})
+    with pytest.raises(sw.NameNotFound, match='found axis "model" in spec "-,model", needed one of mesh "data=8"'):
+        program.plan("data=8")
+
+
+# ---- Plans.
+
+
+def test_a_plan_says_what_a_run_needs_and_sends(rng):
+    program = swj.capture(mlp_step, mlp_params(rng), mlp_batches(rng)[0]).mark(DATA)
+    plan = program.plan("data=8")
+    weights = 4 * (12 * 32 + 32 + 32 * 8 + 8)
+    # The gradients and the loss are combined: two halves of a ring, and 7 of 8 parts.
+    assert plan.wire_bytes == {("all-reduce", "data"): 2 * 7 * (weights + 4) // 8}
+    assert sum(plan.bytes_by_kind.values()) == plan.peak_bytes and plan.bytes_by_kind["parameter"] == weights
+    assert all(one.is_asked_for and one.axes == ("data",) for one in plan.traffic)
+    cut = swj.capture(mlp_step, mlp_params(rng), mlp_batches(rng)[0]).mark(TENSOR).plan("model=8")
+    assert {(one.collective, one.scope) for one in cut.traffic} == {("all-reduce", "head")}
+    assert plan.fits is None
+    assert program.plan("data=8", capacity=plan.peak_bytes).fits
+    tight = program.plan("data=8", capacity=plan.peak_bytes - 1)
+    assert tight.fits is False and "it fits with" in tight.report()
+    with pytest.raises(sw.ResourceExhausted):
+        tight.run(mlp_params(rng), mlp_batches(rng)[0])
+    program.plan("data=8", capacity=plan.peak_bytes).run(mlp_params(rng), mlp_batches(rng)[0])
+    assert "data" in plan.explain("batch/x")
+    with pytest.raises(sw.NameNotFound, match="params/head/kernel"):
+        plan.explain("params/head/kernal")
+    with pytest.raises(sw.NameNotFound):
+        plan.spec("params")
+
+
+def test_the_report_is_the_page_of_the_command(rng, tmp_path):
+    program = swj.capture(mlp_step, mlp_params(rng), mlp_batches(rng)[0]).mark(MLP_PLANS["data=4,model=2"])
+    program.save(tmp_path / "step.swp")
+    loaded = sw.programs.load(tmp_path / "step.swp")
+    assert loaded.text == program.text
+    page = loaded.plan("data=4,model=2", capacity=1 << 20).report(machine="h100-80gb")
+    done = subprocess.run([PACKAGE / "bin" / "shardwise", "plan", tmp_path / "step.swp", "--mesh", "data=4,model=2", "--memory", "1MiB",
+                           "--device", "h100-80gb"], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == (page, 0)
+    with pytest.raises(sw.InvalidArgument, match='found the machine "h200", needed one of tpu-v4, h100-80gb'):
+        program.plan("data=4,model=2").report(machine="h200")
+
+
+# ---- Runs.
+
+
+def test_a_program_of_a_file_runs_by_labels(rng, tmp_path):
+    params, batch = mlp_params(rng), mlp_batches(rng)[0]
+    program = swj.capture(mlp_step, params, batch).mark(DATA)
+    program.save(tmp_path / "step.swp")
+    loaded = sw.programs.load(tmp_path / "step.swp")
+    values = {"params/hidden/kernel": params["hidden"]["kernel"], "params/hidden/bias": params["hidden"]["bias"],
+              "params/head/kernel": params["head"]["kernel"], "params/head/bias": params["head"]["bias"],
+              "batch/x": batch["x"], "batch/y": batch["y"]}
+    found = loaded.run(values, devices=8)
+    for a, b in zip(found, jax.tree.leaves(program.run(params, batch, mesh="data=8"))):
+        assert a.tobytes() == b.tobytes()
+    with pytest.raises(sw.InvalidArgument, match="found no batch/y, needed an array for each input"):
+        loaded.run({**{k: v for k, v in values.items() if k != "batch/y"}}, devices=8)
+    with pytest.raises(sw.InvalidArgument, match="needed one mapping of labels to arrays"):
+        loaded.run(params, batch, devices=8)
+
+
+def test_values_are_kept_bit_for_bit(rng):
+    """Of any dtype, in any layout, through devices that hold parts of them."""
+    arrays = {d: rng.integers(0, 256, size=(8, 6, 8), dtype=np.uint8).view(d) for d in ("f4", "f2", "i1", "u4", "i2")}
+    arrays["bf16"] = np.asarray(jnp.asarray(rng.normal(size=(8, 6)), jnp.bfloat16))
+    arrays["bool"] = rng.integers(0, 2, size=(8, 3)).astype(bool)
+    arrays["f4"] = np.asfortranarray(arrays["f4"])
+    program = swj.capture(lambda x: {"same": x, "first": jax.tree.map(lambda v: v[::-1], x)}, arrays)
+    program.mark({"x/bf16": "-,d", "x/bool": "d,-", "x/*": "-,d,-"})
+    found = program.run(arrays, devices=8)
+    for name, array in arrays.items():
+        assert found["same"][name].tobytes() == array.tobytes() and found["first"][name].tobytes() == array[::-1].tobytes()
+
+
+def test_arguments_that_do_not_fit_are_named(rng):
+    params, batch = mlp_params(rng), mlp_batches(rng)[0]
+    program = swj.capture(mlp_step, params, batch).mark(MLP_PLANS["data=4,model=2"])
+    wrong = {**batch, "x": batch["x"].astype(np.float64)}
+    with pytest.raises(sw.InvalidArgument, match=r"run: batch/x: found float64\[16, 12\], needed float32\[16, 12\]"):
+        program.run(params, wrong, mesh="data=4,model=2")
+    with pytest.raises(sw.InvalidArgument, match="run: found arguments of the tree"):
+        program.run(params, mesh="data=4,model=2")
+    with pytest.raises(sw.InvalidArgument, match="run: found neither, needed devices= or mesh="):
+        program.run(params, batch)
+    with pytest.raises(sw.InvalidArgument, match="run: found devices=8 and marks over the axes .*, needed mesh="):
+        program.run(params, batch, devices=8)
+    program.run(params, batch, devices=1)
+
+
+# ---- What no program has.
+
+
+def test_all_that_is_not_supported_is_named_at_once():
+    def step(x: Any) -> Any:
+        y = jnp.linalg.cholesky(x @ x.T)
+        z = jax.lax.while_loop(lambda v: v.sum() < 10, lambda v: v * 2, x)
+        unused = jnp.linalg.cholesky(x)  # noqa: F841 - nothing needs it
+        return y, z, jnp.fft.fft(x[0]).real + jnp.fft.fft(x[1]).real
+
+    with pytest.raises(sw.Unsupported) as raised:
+        swj.capture(step, S((4, 4), jnp.float32))
+    message = str(raised.value)
+    first = step.__code__.co_firstlineno
+    assert message.startswith("capture: found what no program has: ")
+    for told in (f"cholesky (at {__file__}:{first + 1}", f"while: how many steps it takes is known only when it runs, needed a loop of "
+                 f"a fixed length: jax.lax.scan (at {__file__}:{first + 2}", f"fft (2, first at {__file__}:{first + 4}"):
+        assert told in message, message
+
+
+def test_an_example_that_is_no_tree_of_arrays_is_refused():
+    for example, message in ((("x", 1.0), "capture: a: found a str, needed an array"),
+                             ((jax.random.key(0), 1.0), "capture: a: found a typed PRNG key, needed its data")):
+        with pytest.raises(sw.InvalidArgument, match=message):
+            swj.capture(lambda a, b: b, *example)
+    with pytest.raises(sw.InvalidArgument, match="kinds: found 'weights' for 'a', needed one of parameter, optimizer, loader"):
+        swj.capture(lambda a: a, 1.0, kinds={"a": "weights"})
+
+
+def test_kinds_are_told_by_names_by_what_comes_back_and_by_patterns():
+    def step(state: Any, w: Any, x: Any) -> Any:
+        return {**state, "step": state["step"] + 1}, w + x.sum()
+
+    example = ({"step": 0, "opt_state": {"mu": 1.0}, "params": 2.0}, S((3,), jnp.float32), S((4,), jnp.float32))
+    kinds = {i.label: i.kind for i in swj.capture(step, *example).inputs}
+    assert kinds == {"state/step": "optimizer", "state/opt_state/mu": "optimizer", "state/params": "parameter", "w": "parameter",
+                     "x": "loader"}
+    kinds = {i.label: i.kind for i in swj.capture(step, *example, kinds={"x": "parameter", "state/*": "loader"}).inputs}
+    assert kinds["x"] == "parameter" and kinds["state/params"] == "loader" and kinds["w"] == "parameter"
