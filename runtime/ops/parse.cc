@@ -44,6 +44,7 @@ Op op_of(std::string_view word) {
   }();
   if (const auto found = all.find(word); found != all.end()) return found->second;
   std::vector<std::string_view> names;
+  names.reserve(kOps);
   for (const auto& [known, op] : all) names.push_back(known);
   std::ranges::sort(names);
   const std::vector<std::string_view> nearest = nearest_names(names, word.substr(0, 64));
