@@ -171,6 +171,40 @@ Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands, At
                             std::move(attributes), wanted));
 }
 
+detail::CarryAndSlices<Tensor> record_scan(const detail::FlatBody<Tensor>& body,
+                                           const detail::CarryAndSlices<Tensor>& given,
+                                           const ScanOptions& options) {
+  const std::vector<Tensor>& first =
+      given.carry.tensors.empty() ? given.slices.tensors : given.carry.tensors;
+  TracerImpl* tracer = first.empty() ? nullptr : first.front().state()->tracer.get();
+  const auto node = [&](const Tensor& tensor) {
+    if (tensor.state()->tracer.get() != tracer) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("scan{}: found tensors of two tracers, needed one",
+                              in_scope(tracer->graph(), tracer->graph().scope)));
+    }
+    return tracer->node(tensor.state());
+  };
+  const auto nodes = [&](const detail::CarryAndSlices<Tensor>& tensors) {
+    detail::CarryAndSlices<NodeRef> all{{{}, tensors.carry.paths}, {{}, tensors.slices.paths}};
+    for (const Tensor& one : tensors.carry.tensors) all.carry.tensors.push_back(node(one));
+    for (const Tensor& one : tensors.slices.tensors) all.slices.tensors.push_back(node(one));
+    return all;
+  };
+  const auto wrapped = [&](const std::vector<NodeRef>& made) {
+    std::vector<Tensor> tensors;
+    for (const NodeRef& one : made) tensors.push_back(tracer->wrap(one));
+    return tensors;
+  };
+  const detail::FlatBody<NodeRef> inner = [&](const std::vector<NodeRef>& carry,
+                                              const std::vector<NodeRef>& slices) {
+    const TracerImpl::InBody in_body(*tracer, *(carry.empty() ? slices : carry).front().graph);
+    return nodes(body(wrapped(carry), wrapped(slices)));
+  };
+  const detail::CarryAndSlices<NodeRef> made = detail::record_scan(inner, nodes(given), options);
+  return {{wrapped(made.carry.tensors), {}}, {wrapped(made.slices.tensors), {}}};
+}
+
 void refuse(const Tensor& context, std::string_view operation, std::span<const Tensor> operands,
             const std::string& found_and_needed) {
   TracerImpl& tracer = *context.state()->tracer;
@@ -200,7 +234,7 @@ void clear_sharding(Tensor& tensor) {
   Tensor::State& state = *tensor.state();
   state.mark.reset();
   state.is_marked = false;
-  if (state.tracer->is_recorded(state)) state.tracer->graph().node(state.node).mark.reset();
+  if (Graph* const graph = state.tracer->graph_of(state)) graph->node(state.node).mark.reset();
 }
 
 Tensor enable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec) {
@@ -261,8 +295,8 @@ std::shared_ptr<Graph> graph_of(const Tensor& tensor) {
 
 void keep_named(const Tensor& tensor, std::string_view name) {
   TracerImpl& tracer = *tensor.state()->tracer;
-  if (tracer.is_recorded(*tensor.state())) {
-    keep_named(NodeRef{tracer.recording.get(), tensor.state()->node}, name);
+  if (Graph* const graph = tracer.graph_of(*tensor.state())) {
+    keep_named(NodeRef{graph, tensor.state()->node}, name);
   }
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "shardwise/runtime/ops/autodiff.h"
+#include "shardwise/runtime/ops/control.h"
 #include "shardwise/runtime/ops/functions.h"
 #include "shardwise/runtime/sharded_array.h"
 #include "shardwise/shard/error.h"
@@ -159,6 +160,9 @@ class Tensor {
                               std::string_view, MemoryKind);
   friend Tensor append(const Tensor&, Op, std::span<const Tensor>, Attributes, const TensorType&);
   friend void refuse(const Tensor&, std::string_view, std::span<const Tensor>, const std::string&);
+  friend detail::CarryAndSlices<Tensor> record_scan(const detail::FlatBody<Tensor>&,
+                                                    const detail::CarryAndSlices<Tensor>&,
+                                                    const ScanOptions&);
   friend void mark_sharding(Tensor&, const Mesh&, const PartitionSpec&);
   friend void mark_sharding(Tensor&, const PartitionSpec&);
   friend void clear_sharding(Tensor&);
@@ -186,6 +190,11 @@ Tensor tensor_beside(const Tensor& context, const TensorType& type, std::span<co
 /// Records an operation; see ops/functions.h.
 Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands,
               Attributes attributes = {}, const TensorType& wanted = {});
+
+/// For scan() (ops/control.h).
+detail::CarryAndSlices<Tensor> record_scan(const detail::FlatBody<Tensor>& body,
+                                           const detail::CarryAndSlices<Tensor>& given,
+                                           const ScanOptions& options);
 
 /// Says how a tensor is to be cut: a parameter, an input, an intermediate value or a gradient. All
 /// marks of a program are on one mesh. Throws invalid_argument if the tensor already has another

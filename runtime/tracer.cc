@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shardwise/runtime/detail/tracer_impl.h"
+#include "shardwise/runtime/ops/detail/body.h"
 #include "shardwise/runtime/program/detail/remote_copies.h"
 #include "shardwise/runtime/spmd/detail/cut.h"
 #include "shardwise/runtime/spmd/detail/planned.h"
@@ -49,7 +50,7 @@ Sharding TracerImpl::marked_sharding(const State& state, const Mesh& mesh) {
 
 std::string TracerImpl::where(std::string_view operation, const State& state) {
   const std::string tensor = is_recorded(state)
-                                 ? to_string(*recording, state.node)
+                                 ? to_string(*graph_of(state), state.node)
                                  : fmt::format("\"{}\" : {}", state.label, to_string(state.type));
   return fmt::format("{} {}{}", operation, tensor, in_scope(graph(), graph().scope));
 }
@@ -61,7 +62,8 @@ NodeRef TracerImpl::node(const std::shared_ptr<State>& state) {
                             "tracer that is there",
                             to_string(state->type)));
   }
-  Graph& g = graph();
+  Graph& open = graph();
+  Graph& g = outside.empty() ? open : *outside.front().recording;
   if (!is_recorded(*state)) {
     if (!state->may_be_input()) {
       throw Error(ErrorCode::invalid_argument,
@@ -71,13 +73,40 @@ NodeRef TracerImpl::node(const std::shared_ptr<State>& state) {
                                                   : state->lost));
     }
     state->node = append_input(g, state->type, state->label, state->kind);
-    state->step = step;
+    state->step = outside.empty() ? step : outside.front().step;
     inputs.push_back(state);
     const bool is_cut = state->array && mesh && state->array->sharding().mesh() == *mesh;
     g.node(state->node).mark =
         !state->mark && is_cut ? std::optional(state->array->sharding().spec()) : state->mark;
   }
-  return {&g, state->node};
+  return {&open, detail::inside(open, {graph_of(*state), state->node})};
+}
+
+TracerImpl::InBody::InBody(TracerImpl& tracer, Graph& body) : tracer_(tracer) {
+  tracer.outside.push_back({tracer.recording, std::move(tracer.pending), tracer.step});
+  tracer.recording = {std::shared_ptr<Graph>(), &body};  // the scan's own
+  tracer.pending.clear();
+  tracer.step = ++tracer.steps;
+}
+
+TracerImpl::InBody::~InBody() {
+  for (const std::weak_ptr<State>& held : tracer_.pending) {
+    const std::shared_ptr<State> state = held.lock();
+    if (state) state->lost = "is of the body of a scan, needed one that the scan gives";
+  }
+  Outside& around = tracer_.outside.back();
+  tracer_.recording = std::move(around.recording);
+  tracer_.pending = std::move(around.pending);
+  tracer_.step = around.step;
+  tracer_.outside.pop_back();
+  tracer_.set_scope(tracer_.scope);
+}
+
+void TracerImpl::check_no_body(const char* operation) const {
+  if (outside.empty()) return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("{}: found an open body of a scan, needed to be outside of it", operation));
 }
 
 Tensor TracerImpl::wrap(const NodeRef& made) {
@@ -102,7 +131,7 @@ void TracerImpl::take_mesh(const Mesh& wanted) {
 void TracerImpl::mark(const std::shared_ptr<State>& state, const Mesh& wanted,
                       const PartitionSpec& spec) {
   const bool recorded = is_recorded(*state);
-  if (recorded && graph().node(state->node).manual) {
+  if (recorded && graph_of(*state)->node(state->node).manual) {
     throw Error(ErrorCode::invalid_argument,
                 "found a tensor of a manual region, needed one that is in none");
   }
@@ -110,7 +139,8 @@ void TracerImpl::mark(const std::shared_ptr<State>& state, const Mesh& wanted,
   to_cut(spec, wanted, rank);  // throws if it does not fit
   take_mesh(wanted);
   const PartitionSpec whole = spec.padded(rank);
-  std::optional<PartitionSpec>& mark = recorded ? graph().node(state->node).mark : state->mark;
+  std::optional<PartitionSpec>& mark =
+      recorded ? graph_of(*state)->node(state->node).mark : state->mark;
   const bool inherited = state->array && !state->is_marked;
   if (mark && !(*mark == whole) && !inherited) {
     throw Error(ErrorCode::invalid_argument,
@@ -412,6 +442,7 @@ Tensor Tracer::abstract_tensor(const TensorType& type, std::string_view label, M
 }
 
 std::shared_ptr<const Executable> Tracer::plan() {
+  impl_->check_no_body("plan a step");
   try {
     return impl_->plan();
   } catch (...) {
@@ -421,6 +452,7 @@ std::shared_ptr<const Executable> Tracer::plan() {
 }
 
 void Tracer::mark_step() {
+  impl_->check_no_body("run a step");
   try {
     impl_->run();
   } catch (...) {

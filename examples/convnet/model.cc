@@ -7,7 +7,6 @@
 #include <cmath>
 #include <functional>
 
-#include "shardwise/runtime/nn/activations.h"
 #include "shardwise/runtime/nn/images.h"
 #include "shardwise/runtime/nn/layers.h"
 #include "shardwise/shard/error.h"

@@ -159,6 +159,9 @@ void add_model(CLI::App& app, Options& options) {
                                                 {"elementwise", gpt::Recompute::elementwise},
                                                 {"inside", gpt::Recompute::inside},
                                                 {"all", gpt::Recompute::all}}));
+  app.add_flag("--scan", options.recipe.scan,
+               "The layers are one scan: the program is no larger than that of one layer, and "
+               "weights of layers are stacked (\"layers.wq\")");
 }
 
 }  // namespace

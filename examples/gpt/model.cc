@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "shardwise/runtime/nn/activations.h"
 #include "shardwise/runtime/nn/attention.h"
 #include "shardwise/runtime/nn/layers.h"
 
@@ -30,6 +29,17 @@ CheckpointPolicy policy(Recompute recompute) {
   return {};
 }
 
+/// The weights whose names begin so, by the rest of the name.
+std::map<std::string, Tensor> of_layer(const std::map<std::string, Tensor>& weights,
+                                       const std::string& prefix) {
+  std::map<std::string, Tensor> own;
+  for (auto at = weights.lower_bound(prefix); at != weights.end() && at->first.starts_with(prefix);
+       ++at) {
+    own.emplace(at->first.substr(prefix.size()), at->second);
+  }
+  return own;
+}
+
 }  // namespace
 
 std::vector<Weight> weights(const Sizes& sizes, const Recipe& recipe) {
@@ -38,9 +48,15 @@ std::vector<Weight> weights(const Sizes& sizes, const Recipe& recipe) {
   std::vector<Weight> all;
   all.push_back({"embed", {sizes.vocabulary, d}, kDeviation});
   all.push_back({"pos", {sizes.context, d}, kDeviation});
-  for (std::int64_t i = 0; i < sizes.layers; ++i) {
-    const auto add = [&](const char* name, const Shape& shape, double deviation, double value = 0) {
-      all.push_back({fmt::format("l{}.{}", i, name), shape, deviation, value});
+  for (std::int64_t i = 0; i < (recipe.scan ? 1 : sizes.layers); ++i) {
+    const auto add = [&](const char* name, Shape shape, double deviation, double value = 0) {
+      if (recipe.scan) {
+        Shape stacked{sizes.layers};
+        for (const std::int64_t extent : shape) stacked.push_back(extent);
+        shape = stacked;
+      }
+      const std::string layer = recipe.scan ? "layers" : fmt::format("l{}", i);
+      all.push_back({fmt::format("{}.{}", layer, name), shape, deviation, value});
     };
     add("g1", {d}, 0, 1);
     if (recipe.norm == Norm::layer) add("c1", {d}, 0);
@@ -65,44 +81,57 @@ Tensor loss(Tracer& tracer, const Sizes& sizes, const Recipe& recipe,
   const auto w = [&](const std::string& name) -> const Tensor& { return weights.at(name); };
   const Shape whole{sizes.batch, sizes.context, sizes.width};
   const Shape by_head{sizes.batch, sizes.context, sizes.heads, sizes.width / sizes.heads};
-  const auto normed = [&](const Tensor& x, const std::string& prefix, const char* number) {
-    const Tensor& gain = w(prefix + "g" + number);
-    return recipe.norm == Norm::rms ? rmsnorm(x, gain)
-                                    : layernorm(x, gain, w(prefix + "c" + number));
+  using Weights = std::map<std::string, Tensor>;
+  const auto normed = [&](const Tensor& x, const Weights& from, const std::string& number) {
+    const Tensor& gain = from.at("g" + number);
+    return recipe.norm == Norm::rms ? rmsnorm(x, gain) : layernorm(x, gain, from.at("c" + number));
   };
-  std::int64_t drops = 0;
-  const auto dropped = [&](const Tensor& x) {
+  // Two of each layer; `number` of the layer, a tensor or not.
+  const auto dropped = [&](const Tensor& x, const auto& number, double which) {
     if (recipe.dropout == 0) return x;
     const double each = static_cast<double>(2 * sizes.layers);  // of a step
-    const double number = static_cast<double>(drops++);
-    return dropout(x, convert(convert(step, DType::f64) * each + number, DType::u64),
+    return dropout(x,
+                   convert(convert(step, DType::f64) * each + (number * 2.0 + which), DType::u64),
                    recipe.dropout);
   };
-  const auto layer = [&](Tensor h, const std::string& prefix) {
-    const auto mine = [&](const char* name) -> const Tensor& { return w(prefix + name); };
+  const auto layer = [&](Tensor h, const Weights& own, const auto& number) {
+    const auto mine = [&](const char* name) -> const Tensor& { return own.at(name); };
     {
       const auto in_attention = tracer.scope("attention");
-      const Tensor x = normed(h, prefix, "1");
+      const Tensor x = normed(h, own, "1");
       const Tensor q = reshape(linear(x, mine("wq"), mine("bq")), by_head);
       const Tensor k = reshape(linear(x, mine("wk"), mine("bk")), by_head);
       const Tensor v = reshape(linear(x, mine("wv"), mine("bv")), by_head);
       const Tensor seen = checkpoint_name(reshape(attention(q, k, v), whole), "attention");
-      h = h + dropped(linear(seen, mine("wo"), mine("bo")));
+      h = h + dropped(linear(seen, mine("wo"), mine("bo")), number, 0);
     }
     const auto in_perceptron = tracer.scope("perceptron");
-    const Tensor x = normed(h, prefix, "2");
+    const Tensor x = normed(h, own, "2");
     const Tensor hidden = checkpoint_name(linear(x, mine("w1"), mine("b1")), "perceptron");
-    return h + dropped(linear(activated(hidden, recipe.activation), mine("w2"), mine("b2")));
+    return h +
+           dropped(linear(activated(hidden, recipe.activation), mine("w2"), mine("b2")), number, 1);
+  };
+  const auto recomputed = [&](const Tensor& h, const Weights& own, const auto& number) {
+    const auto whole_layer = [&](const Tensor& x) { return layer(x, own, number); };
+    return recipe.recompute == Recompute::none
+               ? whole_layer(h)
+               : checkpoint(whole_layer, h, policy(recipe.recompute));
   };
   Tensor h = take(w("embed"), tokens, 0) + w("pos");
-  for (std::int64_t i = 0; i < sizes.layers; ++i) {
+  if (recipe.scan) {
+    const auto in_layers = tracer.scope("layers");
+    const Tensor numbers = iota(step, {DType::f64, {sizes.layers}}, 0);
+    const auto body = [&](const Tensor& x, const std::pair<Weights, Tensor>& one) {
+      return std::pair(recomputed(x, one.first, one.second), nullptr);
+    };
+    h = scan(body, h, std::pair(of_layer(weights, "layers."), numbers)).first;
+  }
+  for (std::int64_t i = 0; i < sizes.layers && !recipe.scan; ++i) {
     const auto in_layer = tracer.scope(fmt::format("layer{}", i));
-    const auto numbered = [&](const Tensor& x) { return layer(x, fmt::format("l{}.", i)); };
-    h = recipe.recompute == Recompute::none ? numbered(h)
-                                            : checkpoint(numbered, h, policy(recipe.recompute));
+    h = recomputed(h, of_layer(weights, fmt::format("l{}.", i)), static_cast<double>(i));
   }
   const auto in_head = tracer.scope("head");
-  return cross_entropy(linear(normed(h, "", "f"), w("head")), targets);
+  return cross_entropy(linear(normed(h, weights, "f"), w("head")), targets);
 }
 
 }  // namespace gpt

@@ -29,6 +29,7 @@ struct Recipe {
   double dropout = 0;  ///< of what attention and the perceptron add
   double clip = 0;     ///< the most that the gradients' common norm may be; 0: anything
   Recompute recompute = Recompute::none;
+  bool scan = false;  ///< all layers are one scan, and their weights are stacked along dim 0
 };
 
 /// A weight before it has values.
@@ -39,7 +40,8 @@ struct Weight {
   double value = 0;
 };
 
-/// All weights, in the order in which the optimizer goes through them.
+/// All weights, in the order in which the optimizer goes through them: "l0.wq", "l1.wq", ..; with
+/// Recipe::scan "layers.wq" for those of all layers.
 std::vector<Weight> weights(const Sizes& sizes, const Recipe& recipe = {});
 
 /// The mean of -log p(target) over all positions: a transformer with norms before attention and

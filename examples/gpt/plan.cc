@@ -46,17 +46,18 @@ Plan::Plan(std::string_view name, const Mesh& mesh) : mesh_(mesh) {
 PartitionSpec Plan::weight(std::string_view name, const Shape& shape) const {
   std::vector<PartitionSpec::Entry> entries(shape.size());
   const std::size_t dot = name.rfind('.');
+  const std::size_t first = name.starts_with("layers.") ? 1 : 0;  // of layers that are stacked
   if (!tensor_axis_.empty() && dot != std::string_view::npos) {
     const std::string_view last = name.substr(dot + 1);
     if (is_one_of(last, {"wq", "wk", "wv", "bq", "bk", "bv", "w1", "b1"})) {
       entries.back() = {tensor_axis_};
     } else if (is_one_of(last, {"wo", "w2"})) {
-      entries.front() = {tensor_axis_};
+      entries[first] = {tensor_axis_};
     }
   }
   if (!gather_axis_.empty()) {
     std::optional<std::size_t> longest;
-    for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    for (std::size_t dim = first; dim < shape.size(); ++dim) {
       if (!entries[dim].empty() || shape[dim] % mesh_.axis_size(gather_axis_) != 0) continue;
       if (!longest || shape[dim] > shape[*longest]) longest = dim;
     }

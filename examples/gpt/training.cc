@@ -74,7 +74,8 @@ void Training::begin(std::uint64_t seed, const std::optional<std::map<std::strin
     mark_sharding(tensor, mesh_, plan_.weight(weight.name, weight.shape));
     return tensor;
   };
-  const auto first_value = [&](const Weight& weight, const TensorType& type, std::size_t number) {
+  const auto one_value = [&](const Weight& weight, std::size_t number) {
+    const TensorType type{DType::f32, weight.shape};
     if (!given) {
       return weight.deviation == 0
                  ? full(tracer_, type, weight.value, weight.name)
@@ -92,14 +93,31 @@ void Training::begin(std::uint64_t seed, const std::optional<std::map<std::strin
     }
     return tracer_.tensor(type, found->second.bytes, weight.name, MemoryKind::parameter);
   };
+  // Stacked weights begin as those of the layers do, one after the other.
+  Recipe plain = recipe_;
+  plain.scan = false;
+  const std::vector<Weight> unstacked = gpt::weights(sizes_, plain);
+  const auto first_value = [&](const Weight& weight, const TensorType& type) {
+    const bool is_stacked = weight.name.starts_with("layers.");
+    std::vector<std::byte> bytes;
+    for (std::size_t number = 0; number < unstacked.size(); ++number) {
+      const std::string& name = unstacked[number].name;
+      const bool is_part = is_stacked && name[0] == 'l' && name.find('.') != std::string::npos &&
+                           name.substr(name.find('.')) == weight.name.substr(weight.name.find('.'));
+      if (name == weight.name) return one_value(unstacked[number], number);
+      if (!is_part) continue;
+      const Tensor part = one_value(unstacked[number], number);
+      bytes.insert(bytes.end(), part.on_host()->begin(), part.on_host()->end());
+    }
+    return tracer_.tensor(type, bytes, weight.name, MemoryKind::parameter);
+  };
   std::vector<Tensor> first, second;
-  for (std::size_t i = 0; i < weights_.size(); ++i) {
-    const Weight& weight = weights_[i];
+  for (const Weight& weight : weights_) {
     const TensorType type{DType::f32, weight.shape};
     const auto moment = [&](const char* prefix) {
       return marked(full(tracer_, type, 0, prefix + weight.name, MemoryKind::optimizer), weight);
     };
-    values_.push_back(marked(first_value(weight, type, i), weight));
+    values_.push_back(marked(first_value(weight, type), weight));
     first.push_back(moment("m."));
     second.push_back(moment("v."));
   }
@@ -109,16 +127,17 @@ void Training::begin(std::uint64_t seed, const std::optional<std::map<std::strin
 }
 
 std::string Training::user_json() const {
-  return Json{{"model", "gpt"},
-              {"layers", sizes_.layers},
-              {"width", sizes_.width},
-              {"heads", sizes_.heads},
-              {"context", sizes_.context},
-              {"activation", name(recipe_.activation)},
-              {"norm", recipe_.norm == Norm::rms ? "rms" : "layer"},
-              {"dropout", recipe_.dropout},
-              {"clip", recipe_.clip}}
-      .dump();
+  Json json{{"model", "gpt"},
+            {"layers", sizes_.layers},
+            {"width", sizes_.width},
+            {"heads", sizes_.heads},
+            {"context", sizes_.context},
+            {"activation", name(recipe_.activation)},
+            {"norm", recipe_.norm == Norm::rms ? "rms" : "layer"},
+            {"dropout", recipe_.dropout},
+            {"clip", recipe_.clip}};
+  if (recipe_.scan) json["scan"] = true;
+  return json.dump();
 }
 
 void Training::restore(const CheckpointReader& reader) {

@@ -55,7 +55,18 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
   /// How a tensor is cut that has a mark.
   static Sharding marked_sharding(const State& state, const Mesh& mesh);
 
-  bool is_recorded(const State& state) const { return state.node >= 0 && state.step == step; }
+  /// In this step, in a body that is open or around one.
+  bool is_recorded(const State& state) const { return graph_of(state) != nullptr; }
+
+  /// The graph that has the tensor's node; null if this step has none.
+  Graph* graph_of(const State& state) const {
+    if (state.node < 0) return nullptr;
+    if (state.step == step) return recording.get();
+    for (const Outside& one : outside) {
+      if (state.step == one.step) return one.recording.get();
+    }
+    return nullptr;
+  }
 
   Graph& graph() {
     if (!recording) {
@@ -114,8 +125,23 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
     recording.reset();
     inputs.clear();
     pending.clear();
-    ++step;
+    step = ++steps;
   }
+
+  /// Until it goes, operations are recorded in the body of a scan.
+  class InBody {
+   public:
+    InBody(TracerImpl& tracer, Graph& body);
+    ~InBody();
+    InBody(const InBody&) = delete;
+    InBody& operator=(const InBody&) = delete;
+
+   private:
+    TracerImpl& tracer_;
+  };
+
+  /// Throws invalid_argument if a body is open.
+  void check_no_body(const char* operation) const;
 
   using States = std::vector<std::shared_ptr<State>>;
 
@@ -163,8 +189,17 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
   std::shared_ptr<Graph> recording;
   std::vector<std::shared_ptr<State>> inputs;  ///< by Graph::inputs
   std::vector<std::weak_ptr<State>> pending;   ///< recorded in this step
-  std::int64_t step = 0;
+  std::int64_t step = 0;   ///< or the body that is open: of the nodes that are recorded
+  std::int64_t steps = 0;  ///< and bodies that there were
   Stopwatch stopwatch;
+
+  /// Of the graphs around the body that is open, the outermost first.
+  struct Outside {
+    std::shared_ptr<Graph> recording;
+    std::vector<std::weak_ptr<State>> pending;
+    std::int64_t step;
+  };
+  std::vector<Outside> outside;
 
   std::vector<std::weak_ptr<State>> marked;  ///< with a value, and not yet cut as they are marked
   bool has_gone = false;                     ///< the Tracer; tensors are left

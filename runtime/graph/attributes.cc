@@ -76,6 +76,7 @@ class FieldWriter {
   void flag(std::string_view word, bool is_set) {
     if (is_set) add(word);
   }
+  void body(const std::shared_ptr<const Graph>&) {}
 
  private:
   void add(std::string_view word) { (text_ += ' ') += word; }

@@ -20,6 +20,8 @@
 
 namespace shardwise {
 
+struct Graph;
+
 /// A number of a program: a double, or an integer of up to 64 bits, which a double could not hold.
 /// Two are equal if their bits are: NaN equals itself, and -0.0 does not equal 0.0.
 class Scalar {
@@ -243,11 +245,31 @@ struct ReduceAttributes {
   bool operator==(const ReduceAttributes&) const = default;
 };
 
+/// scan: runs the body `length` times. The body's inputs are, as the operands, what it uses from
+/// outside, then `carries` carried values, then one slice of each of the `xs`; its outputs are the
+/// carried values for the next time, then one slice of each stacked result. In reverse it begins
+/// with the last slices. Two are equal if their bodies are the same program.
+struct ScanAttributes {
+  std::shared_ptr<const Graph> body = {};
+  std::int64_t length = 0, carries = 0, xs = 0;
+  bool reverse = false;
+
+  bool operator==(const ScanAttributes& other) const;
+};
+
+/// result: which of several.
+struct ResultAttributes {
+  std::int64_t index;
+
+  bool operator==(const ResultAttributes&) const = default;
+};
+
 using Attributes =
     std::variant<NoAttributes, NumberAttributes, LiteralAttributes, DimAttributes, DimsAttributes,
                  SliceAttributes, PadAttributes, DotAttributes, ConvolutionAttributes,
                  WindowAttributes, ScatterAttributes, ScatterIntoAttributes, ShapeAttributes,
-                 SortAttributes, CumulativeAttributes, ManualAttributes, ReduceAttributes>;
+                 SortAttributes, CumulativeAttributes, ScanAttributes, ResultAttributes,
+                 ManualAttributes, ReduceAttributes>;
 
 /// As a dump shows them, with a space before each: ` dims=[0, 1]`; empty if there are none.
 std::string to_string(const Attributes& attributes);

@@ -53,6 +53,7 @@ class FieldHasher {
   void count(std::string_view, std::int64_t number) { add(number); }
   void word(auto enumerator, const auto&) { add(enumerator); }
   void flag(std::string_view, bool is_set) { add(is_set); }
+  void body(const std::shared_ptr<const Graph>& graph) { mixer_.add(hash(*graph)); }
 
  private:
   void add(auto value) { mixer_.add(static_cast<std::uint64_t>(value)); }
@@ -83,6 +84,11 @@ std::string other_facts(const Graph& graph, NodeId id) {
 }
 
 }  // namespace
+
+bool ScanAttributes::operator==(const ScanAttributes& other) const {
+  return length == other.length && carries == other.carries && xs == other.xs &&
+         reverse == other.reverse && (body == other.body || same_program(*body, *other.body));
+}
 
 std::uint64_t hash(const Graph& graph) {
   Mixer mixer;
@@ -146,18 +152,32 @@ std::string with_scope(const Graph& graph, NodeId id) {
   return to_string(graph, id) + in_scope(graph, graph.node(id).scope);
 }
 
-std::string dump(const Graph& graph) {
-  std::string text;
+namespace {
+
+void dump(const Graph& graph, const std::string& indent, std::string& text) {
   for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
-    text += to_string(graph, static_cast<NodeId>(id));
+    const auto* const scan = std::get_if<ScanAttributes>(&graph.nodes[id].attributes);
+    text += indent + to_string(graph, static_cast<NodeId>(id));
     text += other_facts(graph, static_cast<NodeId>(id));
+    if (scan != nullptr) text += " {";
     const std::string& scope = graph.scopes[static_cast<std::size_t>(graph.nodes[id].scope)];
     if (!scope.empty()) text += "  # " + detail::escaped(scope);
     text += '\n';
+    if (scan == nullptr) continue;
+    dump(*scan->body, indent + "  ", text);
+    text += indent + "}\n";
   }
-  text += "return";
+  text += indent + "return";
   for (const NodeId output : graph.outputs) text += fmt::format(" %{}", output);
-  return text + '\n';
+  text += '\n';
+}
+
+}  // namespace
+
+std::string dump(const Graph& graph) {
+  std::string text;
+  dump(graph, "", text);
+  return text;
 }
 
 }  // namespace shardwise

@@ -72,6 +72,15 @@ struct Graph {
   std::int32_t blocks = 0;  ///< opened so far
   CheckpointPolicy policy;  ///< of the open block
 
+  /// While the body of a scan is recorded, of its graph: the graph that the scan will be in, and
+  /// the nodes there that the body uses, each of which is an input of the body. Of the other graph:
+  /// the body, to which nodes are appended meanwhile.
+  Graph *outside = nullptr, *body = nullptr;
+  struct Used {
+    NodeId outside, inside;
+  };
+  std::vector<Used> used = {};
+
   const Node& node(NodeId id) const { return nodes[static_cast<std::size_t>(id)]; }
   Node& node(NodeId id) { return nodes[static_cast<std::size_t>(id)]; }
 };
@@ -92,8 +101,9 @@ std::string in_scope(const Graph& graph, std::int32_t scope);
 /// to_string() and the node's scope, for messages.
 std::string with_scope(const Graph& graph, NodeId id);
 
-/// All nodes, one a line; the same text for the same graph. It says all that the graph holds but
-/// the elements of literals, which it names by their hash: parse_graph() (ops/build.h) reads it.
+/// All nodes, one a line, and bodies in braces after their node; the same text for the same graph.
+/// It says all that the graph holds but the elements of literals, which it names by their hash:
+/// parse_graph() (ops/build.h) reads it.
 std::string dump(const Graph& graph);
 
 }  // namespace shardwise

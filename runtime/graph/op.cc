@@ -97,6 +97,8 @@ constexpr std::array<std::string_view, kOps> kOpNames = {
     "dynamic_update_slice",
     "argsort",
     "random_bits",
+    "scan",
+    "result",
     "enter_manual",
     "leave_manual",
     "manual_all_reduce",

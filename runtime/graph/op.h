@@ -120,6 +120,10 @@ enum class Op : std::uint8_t {
   argsort,      ///< the order along a dim, i32; stable; NaN is the largest, and -0 equals 0
   random_bits,  ///< (key, u64 scalar): u32, Philox4x32-10 of the key and the element's index
 
+  // Control: bodies are graphs of their own, in the attributes (ops/control.h).
+  scan,    ///< (what the body uses from outside.., first carries.., what is stacked..): has results
+  result,  ///< (a scan): its result of an index, carries first
+
   // Manual regions: between the first two, tensors are what each device has (nodes are `manual`),
   // and ops work on that.
   enter_manual,       ///< a device's shard, as a tensor of its shape

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "shardwise/runtime/nn/activations.h"
+#include "shardwise/runtime/nn/layers.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "shardwise/runtime/ops/detail/body.h"
+#include "shardwise/runtime/ops/detail/pull_back.h"
 #include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/ops/detail/rules.h"
 #include "shardwise/runtime/ops/functions.h"
@@ -17,38 +20,6 @@
 
 namespace shardwise {
 namespace {
-
-/// Nodes up to `last` that a change of `wrt` changes, and that may have a gradient.
-std::vector<bool> depend_on(const Graph& graph, std::span<const NodeId> wrt, NodeId last) {
-  std::vector<bool> depends(graph.nodes.size(), false);
-  for (const NodeId id : wrt) depends[as_size(id)] = true;
-  for (NodeId id = 0; id <= last; ++id) {
-    const Node& node = graph.node(id);
-    if (!is_floating(node.type.dtype)) continue;
-    for (const NodeId operand : node.operands) {
-      if (depends[as_size(operand)]) depends[as_size(id)] = true;
-    }
-  }
-  return depends;
-}
-
-/// Until it goes, nodes belong to a gradient; then the scope is what it was.
-class RecordsBackward {
- public:
-  explicit RecordsBackward(Graph& graph) : graph_(graph), scope_(graph.scope) {
-    graph.backward = true;
-  }
-  ~RecordsBackward() {
-    graph_.backward = false;
-    graph_.scope = scope_;
-  }
-  RecordsBackward(const RecordsBackward&) = delete;
-  RecordsBackward& operator=(const RecordsBackward&) = delete;
-
- private:
-  Graph& graph_;
-  const std::int32_t scope_;
-};
 
 /// The values of blocks of checkpoint() that a gradient needs, made again.
 class Recomputed {
@@ -115,7 +86,9 @@ void put_late(Graph& graph, NodeId first, const Recomputed& recomputed,
               std::vector<NodeId>& results) {
   const auto end = static_cast<NodeId>(graph.nodes.size());
   std::vector<bool> is_used(graph.nodes.size(), false);
-  for (const NodeId id : results) is_used[as_size(id)] = true;
+  for (const NodeId id : results) {
+    if (id >= 0) is_used[as_size(id)] = true;
+  }
   for (NodeId id = end - 1; id >= first; --id) {
     if (!is_used[as_size(id)]) continue;
     for (const NodeId operand : graph.node(id).operands) is_used[as_size(operand)] = true;
@@ -144,7 +117,7 @@ void put_late(Graph& graph, NodeId first, const Recomputed& recomputed,
   }
   graph.nodes.erase(graph.nodes.begin() + first, graph.nodes.end());
   std::ranges::move(late, std::back_inserter(graph.nodes));
-  for (NodeId& id : results) id = now[as_size(id)];
+  for (NodeId& id : results) id = id < 0 ? id : now[as_size(id)];
 }
 
 void check(const Graph& graph, NodeId loss, std::span<const NodeId> wrt) {
@@ -162,32 +135,85 @@ void check(const Graph& graph, NodeId loss, std::span<const NodeId> wrt) {
   }
 }
 
+/// Of each result of a scan, of the nodes up to `last`.
+std::vector<std::optional<NodeRef>> cotangents_of_results(
+    Graph& graph, NodeId scan, NodeId last, const std::vector<std::optional<NodeRef>>& cotangents) {
+  const std::size_t results =
+      std::get<ScanAttributes>(graph.node(scan).attributes).body->outputs.size();
+  std::vector<std::optional<NodeRef>> by_result(results);
+  for (NodeId id = scan + 1; id <= last; ++id) {
+    if (graph.node(id).op != Op::result || graph.node(id).operands[0] != scan) continue;
+    const std::optional<NodeRef>& cotangent = cotangents[as_size(id)];
+    if (!cotangent) continue;
+    const auto index = std::get<ResultAttributes>(graph.node(id).attributes).index;
+    std::optional<NodeRef>& sum = by_result[as_size(index)];
+    sum = sum ? *sum + *cotangent : *cotangent;
+  }
+  return by_result;
+}
+
 }  // namespace
 
-std::vector<NodeId> grad(Graph& graph, NodeId loss, std::span<const NodeId> wrt) {
-  check(graph, loss, wrt);
-  const std::vector<bool> depends = depend_on(graph, wrt, loss);
-  std::vector<std::optional<NodeRef>> cotangents(graph.nodes.size());
+namespace detail {
+
+std::vector<bool> depend_on(const Graph& graph, std::span<const NodeId> wrt, NodeId last) {
+  std::vector<bool> depends(graph.nodes.size(), false);
+  std::map<NodeId, std::vector<bool>> results;  // by scan
+  for (const NodeId id : wrt) depends[as_size(id)] = true;
+  for (NodeId id = 0; id <= last; ++id) {
+    const Node& node = graph.node(id);
+    if (node.op == Op::scan) {
+      std::vector<bool> operands;
+      for (const NodeId operand : node.operands) operands.push_back(depends[as_size(operand)]);
+      depends[as_size(id)] = std::find(operands.begin(), operands.end(), true) != operands.end();
+      if (depends[as_size(id)]) results[id] = results_that_depend(node, operands);
+      continue;
+    }
+    if (!is_floating(node.type.dtype)) continue;
+    if (node.op == Op::result) {
+      const auto of_scan = results.find(node.operands[0]);
+      const auto index = as_size(std::get<ResultAttributes>(node.attributes).index);
+      if (of_scan != results.end() && of_scan->second[index]) depends[as_size(id)] = true;
+      continue;
+    }
+    for (const NodeId operand : node.operands) {
+      if (depends[as_size(operand)]) depends[as_size(id)] = true;
+    }
+  }
+  return depends;
+}
+
+std::vector<NodeId> pull_back(Graph& graph, NodeId last,
+                              std::vector<std::optional<NodeRef>> cotangents,
+                              std::span<const NodeId> wrt) {
+  const std::vector<bool> depends = depend_on(graph, wrt, last);
   const auto first = static_cast<NodeId>(graph.nodes.size());
-  Recomputed recomputed(graph, loss);
+  Recomputed recomputed(graph, last);
   const RecordsBackward backward(graph);
-  cotangents[as_size(loss)] = full_like(NodeRef{&graph, loss}, 1);
-  for (NodeId id = loss; id >= 0; --id) {
+  for (NodeId id = last; id >= 0; --id) {
     const std::optional<NodeRef>& cotangent = cotangents[as_size(id)];
-    if (!cotangent || !depends[as_size(id)]) continue;
     const Op op = graph.node(id).op;
+    if (!depends[as_size(id)] || op == Op::result || (!cotangent && op != Op::scan)) continue;
     const Attributes attributes = graph.node(id).attributes;  // the graph grows: nodes move
     const std::vector<NodeId> ids = graph.node(id).operands;
+    graph.scope = graph.node(id).scope;
+    std::vector<std::optional<NodeRef>> of_results;
+    if (op == Op::scan) {
+      of_results = cotangents_of_results(graph, id, last, cotangents);
+      if (std::none_of(of_results.begin(), of_results.end(),
+                       [](const auto& one) { return one.has_value(); })) {
+        continue;
+      }
+    }
     std::vector<NodeRef> operands;
     std::vector<bool> wanted;
-    for (const NodeId operand : ids) {
-      operands.push_back({&graph, recomputed.get(operand)});
-      wanted.push_back(depends[as_size(operand)]);
-    }
-    graph.scope = graph.node(id).scope;
+    for (const NodeId operand : ids) wanted.push_back(depends[as_size(operand)]);
+    if (std::find(wanted.begin(), wanted.end(), true) == wanted.end()) continue;  // one of `wrt`
+    for (const NodeId operand : ids) operands.push_back({&graph, recomputed.get(operand)});
     const NodeRef result{&graph, recomputed.get(id)};
     const Gradients gradients =
-        row(op).gradient({operands, result, *cotangent, attributes, wanted});
+        op == Op::scan ? scan_gradient({result, operands, of_results, wanted})
+                       : row(op).gradient({operands, result, *cotangent, attributes, wanted});
     for (std::size_t i = 0; i < ids.size(); ++i) {
       if (!wanted[i] || !gradients[i]) continue;
       std::optional<NodeRef>& sum = cotangents[as_size(ids[i])];
@@ -197,9 +223,23 @@ std::vector<NodeId> grad(Graph& graph, NodeId loss, std::span<const NodeId> wrt)
   std::vector<NodeId> results;
   for (const NodeId id : wrt) {
     const std::optional<NodeRef>& cotangent = cotangents[as_size(id)];
-    results.push_back(cotangent ? cotangent->id : full_like(NodeRef{&graph, id}, 0).id);
+    results.push_back(cotangent ? cotangent->id : -1);
   }
   if (recomputed.any()) put_late(graph, first, recomputed, results);
+  return results;
+}
+
+}  // namespace detail
+
+std::vector<NodeId> grad(Graph& graph, NodeId loss, std::span<const NodeId> wrt) {
+  check(graph, loss, wrt);
+  std::vector<std::optional<NodeRef>> cotangents(graph.nodes.size());
+  const detail::RecordsBackward backward(graph);
+  cotangents[as_size(loss)] = full_like(NodeRef{&graph, loss}, 1);
+  std::vector<NodeId> results = detail::pull_back(graph, loss, std::move(cotangents), wrt);
+  for (std::size_t i = 0; i < wrt.size(); ++i) {
+    if (results[i] < 0) results[i] = full_like(NodeRef{&graph, wrt[i]}, 0).id;
+  }
   return results;
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "shardwise/runtime/ops/detail/body.h"
 #include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/ops/detail/rules.h"
 #include "shardwise/shard/error.h"
@@ -44,18 +45,48 @@ void need_computed(DType dtype) {
 
 }  // namespace
 
+namespace detail {
+
+Graph& innermost(Graph& graph) {
+  Graph* inner = &graph;
+  while (inner->body != nullptr) inner = inner->body;
+  return *inner;
+}
+
+NodeId inside(Graph& graph, const NodeRef& node) {
+  if (node.graph == &graph) return node.id;
+  if (graph.outside == nullptr) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("use %{} of {}: found nodes of two graphs, needed those of one",
+                            node.id, to_string(node.type())));
+  }
+  const NodeId outside = inside(*graph.outside, node);
+  for (const Graph::Used& used : graph.used) {
+    if (used.outside == outside) return used.inside;
+  }
+  const NodeId id = append_body_input(graph, {graph.outside, outside}, "");
+  graph.used.push_back({outside, id});
+  return id;
+}
+
+NodeId append_body_input(Graph& body, const NodeRef& from, std::string_view label,
+                         std::optional<TensorType> type) {
+  for (const GraphInput& input : from.graph->inputs) {
+    if (input.node != from.id) continue;
+    return append_input(body, type.value_or(from.type()), label.empty() ? input.label : label,
+                        input.kind);
+  }
+  return append_input(body, type.value_or(from.type()), label);
+}
+
+}  // namespace detail
+
 NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
                Attributes attributes, const TensorType& wanted) {
-  Graph& graph = *context.graph;
+  Graph& graph = detail::innermost(*context.graph);
   Node node{op, {}, {}, std::move(attributes), {}, graph.scope, graph.backward};
   node.operands.reserve(operands.size());
-  for (const NodeRef& operand : operands) {
-    if (operand.graph != &graph) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{}: found operands of two graphs, needed one", name(op)));
-    }
-    node.operands.push_back(operand.id);
-  }
+  for (const NodeRef& operand : operands) node.operands.push_back(detail::inside(graph, operand));
   // Few ops have more than three operands; a vector for each would be half of what tracing costs.
   std::array<TensorType, 3> few;
   std::vector<TensorType> many;
@@ -73,6 +104,9 @@ NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
     if (reads_manual && op == Op::enter_manual) {
       detail::refuse("found a tensor of a manual region, needed one that is in none");
     }
+    if (reads_manual && op == Op::scan) {
+      detail::refuse("found a tensor of a manual region, needed one that is in none");
+    }
     if (!reads_manual && (op == Op::leave_manual || op == Op::manual_all_reduce)) {
       detail::refuse("found a tensor that is in no manual region, needed one of a region");
     }
@@ -85,7 +119,8 @@ NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
     for (const TensorType& type : types) {
       if (computes) need_computed(type.dtype);
     }
-    node.type = row(op).type({op, types, node.attributes, wanted});
+    node.type = op == Op::result ? detail::result_type(graph, node)
+                                 : row(op).type({op, types, node.attributes, wanted});
     if (computes) need_computed(node.type.dtype);
     if (auto* const a = std::get_if<NumberAttributes>(&node.attributes)) {
       hold_number(a->number, node.type.dtype);

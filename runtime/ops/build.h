@@ -25,10 +25,11 @@ struct NodeRef {
   const TensorType& type() const { return graph->node(id).type; }
 };
 
-/// Appends a node whose operands are nodes of one graph; `context` is any node of it. `wanted`
-/// gives what the operands do not give of the result's type. Throws invalid_argument if operands
-/// and attributes do not fit, unsupported if the op is not defined for a dtype. The message has op,
-/// operands, scope, found and needed.
+/// Appends a node whose operands are nodes of one graph; `context` is any node of it. While the
+/// body of a scan is recorded, the node is of that, and operands from around it become inputs.
+/// `wanted` gives what the operands do not give of the result's type. Throws invalid_argument if
+/// operands and attributes do not fit, unsupported if the op is not defined for a dtype. The
+/// message has op, operands, scope, found and needed.
 NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
                Attributes attributes = {}, const TensorType& wanted = {});
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,8 +25,13 @@ namespace {
 
 using detail::LineReader;
 
-// A node takes a hundred times the memory of its text.
-constexpr std::size_t kMostNodesRead = 1'000'000, kMostOperandsRead = 65'536;
+// A node takes a hundred times the memory of its text. Nodes are counted with those of bodies,
+// which are read by calls in calls.
+constexpr std::size_t kMostNodesRead = 1'000'000, kMostOperandsRead = 65'536,
+                      kMostBodiesInBodies = 32;
+
+/// Between two bodies of a node, and after the last.
+constexpr std::string_view kOtherBody = "} else {", kBodyEnd = "}";
 
 // Of an error's message.
 constexpr std::size_t kMostMessageBytes = 1000;
@@ -85,7 +91,7 @@ struct NodeFacts {
   TensorType type;
   std::optional<PartitionSpec> mark = {};
   std::optional<MemoryKind> kind = {};
-  bool backward = false, is_saved = false;
+  bool backward = false, is_saved = false, has_body = false;
   std::int32_t block = 0;
   std::string scope = {};
 };
@@ -108,8 +114,11 @@ NodeFacts read_facts(LineReader line) {
       break;
     }
     LineReader next = line;
+    if (facts.has_body) next.fail("# and a scope, or no more before the body");
     const std::string_view word = line.word();
-    if (word == "marked" && !facts.mark) {
+    if (word == "{") {
+      facts.has_body = true;
+    } else if (word == "marked" && !facts.mark) {
       facts.mark = read_mark(line, facts.type.shape.size());
     } else if (word.starts_with(kKind) && !facts.kind) {
       facts.kind = kind_of(word.substr(kKind.size()));
@@ -125,51 +134,82 @@ NodeFacts read_facts(LineReader line) {
       }
       facts.block = static_cast<std::int32_t>(block);
     } else {
-      next.fail("marked, kind=, backward, block=, saved, each once, or # and a scope");
+      next.fail("marked, kind=, backward, block=, saved, each once, { or # and a scope");
     }
   }
   return facts;
 }
 
+/// The lines of a text that say something, and what is shared by a graph and the bodies in it.
+class Lines {
+ public:
+  Lines(std::string_view text, std::span<const LiteralAttributes> literals) : rest_(text) {
+    for (const LiteralAttributes& literal : literals) literals_.emplace(literal.hash(), literal);
+  }
+
+  /// Nothing at the end.
+  std::optional<std::string_view> next() {
+    while (!rest_.empty()) {
+      ++number_;
+      const std::size_t end = rest_.find('\n');
+      const std::string_view line = trim(rest_.substr(0, end));
+      rest_.remove_prefix(end == std::string_view::npos ? rest_.size() : end + 1);
+      if (!line.empty() && !line.starts_with('#')) return line;
+    }
+    ++number_;
+    return std::nullopt;
+  }
+
+  /// Of the line that is read, for messages.
+  std::size_t number() const { return number_; }
+  void go_back_to(std::size_t number) { message_number_ = number; }
+  void go_on() { message_number_.reset(); }
+  std::size_t message_number() const { return message_number_.value_or(number_); }
+
+  void count_node() {
+    if (++nodes_ > kMostNodesRead) {
+      refuse_text(fmt::format("found more nodes, needed at most {}", kMostNodesRead));
+    }
+  }
+
+  const detail::LiteralsByHash& literals() const { return literals_; }
+
+ private:
+  std::string_view rest_;
+  std::size_t number_ = 0, nodes_ = 0;
+  std::optional<std::size_t> message_number_;
+  detail::LiteralsByHash literals_;
+};
+
 /// Makes a graph of its text, line by line.
 class GraphReader {
  public:
-  explicit GraphReader(std::span<const LiteralAttributes> literals) {
-    for (const LiteralAttributes& literal : literals) literals_.emplace(literal.hash(), literal);
+  explicit GraphReader(Lines& lines, std::size_t depth = 0) : lines_(lines), depth_(depth) {
     scopes_.emplace("", 0);
   }
 
-  Graph read(std::string_view text) {
-    std::size_t number = 0;
-    while (!text.empty()) {
-      ++number;
-      const std::size_t end = text.find('\n');
-      const std::string_view line = trim(text.substr(0, end));
-      text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-      if (line.empty() || line.starts_with('#')) continue;
-      try {
-        add(line);
-      } catch (const Error& error) {
-        throw Error(error, message(fmt::format("line {}: {}", number, error.what())));
+  /// Up to the end, which a body has in a line of its own.
+  Graph read() {
+    while (const std::optional<std::string_view> line = lines_.next()) {
+      if (depth_ > 0 && has_returned_ && (line == kBodyEnd || line == kOtherBody)) {
+        is_followed_ = line == kOtherBody;
+        return take();
       }
+      add(*line);
     }
-    if (!has_returned_) {
-      refuse_text(fmt::format("read a program: line {}: found the end, needed a line with return",
-                              number + 1));
-    }
+    if (depth_ > 0 && has_returned_) refuse_text("found the end, needed a line with }");
+    if (!has_returned_) refuse_text("found the end, needed a line with return");
+    return take();
+  }
+
+  /// Another body comes after the one that was read.
+  bool is_followed() const { return is_followed_; }
+
+ private:
+  Graph take() {
     graph_.scope = 0;
     graph_.backward = false;
     return std::move(graph_);
-  }
-
- private:
-  /// One line of a length that can be shown, whatever texts from outside it holds.
-  static std::string message(std::string_view what) {
-    std::string text = "read a program: ";
-    for (const char c : what.substr(0, kMostMessageBytes)) {
-      text += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
-    }
-    return text;
   }
 
   void add(std::string_view text) {
@@ -182,12 +222,29 @@ class GraphReader {
       has_returned_ = true;
       return;
     }
-    if (graph_.nodes.size() == kMostNodesRead) {
-      refuse_text(fmt::format("found more nodes, needed at most {}", kMostNodesRead));
-    }
+    lines_.count_node();
     const std::size_t at = type_at(text);
     NodeFacts facts = read_facts(LineReader(text.substr(at)));
+    if (facts.has_body) {
+      const std::size_t number = lines_.number();
+      read_bodies();
+      lines_.go_back_to(number);
+    }
     add_node(LineReader(text.substr(0, at - 3)), std::move(facts));
+    lines_.go_on();
+    bodies_.clear();
+  }
+
+  void read_bodies() {
+    if (depth_ == kMostBodiesInBodies) {
+      refuse_text(fmt::format("found a body in more bodies, needed at most {}", depth_));
+    }
+    bool is_next = true;
+    while (is_next) {
+      GraphReader body(lines_, depth_ + 1);
+      bodies_.push_back(std::make_shared<const Graph>(body.read()));
+      is_next = body.is_followed();
+    }
   }
 
   /// "%3", which must be there.
@@ -218,12 +275,13 @@ class GraphReader {
       append_input(graph_, facts.type, line.quoted_text(), facts.kind.value_or(MemoryKind::array));
     } else {
       Attributes attributes = row(op).empty_attributes();
-      detail::read_attributes(line, facts.type.dtype, literals_, attributes);
+      detail::read_attributes(line, facts.type.dtype, lines_.literals(), bodies_, attributes);
       append({&graph_, 0}, op, operands, std::move(attributes), facts.type);
     }
     if (!line.is_done()) line.fail("no more before the type");
     if (op == Op::input && !operands.empty())
       refuse_text("found operands of an input, needed none");
+    if (op == Op::input && !bodies_.empty()) refuse_text("found a body of an input, needed none");
     if (op != Op::input && facts.kind) {
       refuse_text(
           fmt::format("found kind={} of {}, needed it of an input", name(*facts.kind), name(op)));
@@ -246,16 +304,32 @@ class GraphReader {
     return at->second;
   }
 
+  Lines& lines_;
+  const std::size_t depth_;
   Graph graph_;
-  detail::LiteralsByHash literals_;
+  std::vector<std::shared_ptr<const Graph>> bodies_;  ///< of the node that is read
   std::unordered_map<std::string, std::int32_t> scopes_;
-  bool has_returned_ = false;
+  bool has_returned_ = false, is_followed_ = false;
 };
+
+/// One line of a length that can be shown, whatever texts from outside it holds.
+std::string message(std::string_view what) {
+  std::string text = "read a program: ";
+  for (const char c : what.substr(0, kMostMessageBytes)) {
+    text += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
+  }
+  return text;
+}
 
 }  // namespace
 
 Graph parse_graph(std::string_view text, std::span<const LiteralAttributes> literals) {
-  return GraphReader(literals).read(text);
+  Lines lines(text, literals);
+  try {
+    return GraphReader(lines).read();
+  } catch (const Error& error) {
+    throw Error(error, message(fmt::format("line {}: {}", lines.message_number(), error.what())));
+  }
 }
 
 }  // namespace shardwise

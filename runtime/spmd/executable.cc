@@ -11,6 +11,7 @@
 #include "shardwise/runtime/program/detail/remote_copies.h"
 #include "shardwise/runtime/program/detail/run.h"
 #include "shardwise/runtime/program/detail/schedule.h"
+#include "shardwise/runtime/spmd/detail/control/lower_body.h"
 #include "shardwise/runtime/spmd/detail/out_of_memory.h"
 #include "shardwise/runtime/spmd/detail/planned.h"
 #include "shardwise/runtime/spmd/detail/program_facts.h"
@@ -51,8 +52,8 @@ std::string_view name(CollectiveKind kind) {
 }
 
 struct Executable::Impl : Planned {
-  Impl(std::shared_ptr<const Graph> traced, const Mesh& on, const CompileOptions& how)
-      : Planned(std::move(traced), on, how, MovePlans::made),
+  Impl(std::shared_ptr<const Graph> recorded, const Mesh& on, const CompileOptions& how)
+      : Planned(std::move(recorded), on, how, MovePlans::made),
         schedule(lowered.program, 0, plan.reuse),
         facts(detail::program_facts(*this)),
         tag(detail::hash(facts)) {}
@@ -76,7 +77,7 @@ Executable::Executable(std::shared_ptr<const Graph> graph, const Mesh& mesh,
     : impl_(std::make_unique<const Impl>(std::move(graph), mesh, options)) {}
 Executable::~Executable() = default;
 
-const Graph& Executable::graph() const { return *impl_->graph; }
+const Graph& Executable::graph() const { return *impl_->traced; }
 const Mesh& Executable::mesh() const { return impl_->mesh; }
 const Propagation& Executable::propagation() const { return impl_->propagation; }
 const PartitionedGraph& Executable::partitioned() const { return impl_->partitioned; }
@@ -341,6 +342,29 @@ void Executable::Impl::check_memory(const Devices& devices, const std::vector<bo
   }
 }
 
+namespace {
+
+double flops_of(const Graph& graph, const Propagation& propagation,
+                const PartitionedGraph& partitioned) {
+  double total = 0;
+  for (const PartitionedGraph::Step& step : partitioned.steps) {
+    if (const auto* const loop = std::get_if<PartitionedGraph::Loop>(&step)) {
+      total += static_cast<double>(trips(graph, *loop)) *
+               flops_of(*loop->body->graph, *loop->body->propagation, loop->body->partitioned);
+    }
+    const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step);
+    if (compute == nullptr || !row(graph.node(compute->node).op).traits().is_product) continue;
+    double operations = 2;
+    for (const Factor& factor : propagation.rules[as_size(compute->node)].factors) {
+      operations *= static_cast<double>(factor.size);
+    }
+    total += operations;
+  }
+  return total;
+}
+
+}  // namespace
+
 std::vector<CollectiveTotal> Executable::collectives() const {
   return shardwise::collectives(*impl_);
 }
@@ -354,18 +378,7 @@ std::string Executable::suggest(std::size_t capacity_bytes) const {
 }
 
 double Executable::flops() const {
-  double total = 0;
-  for (const PartitionedGraph::Step& step : impl_->partitioned.steps) {
-    const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step);
-    if (compute == nullptr || !row(impl_->graph->node(compute->node).op).traits().is_product)
-      continue;
-    double operations = 2;
-    for (const Factor& factor : impl_->propagation.rules[as_size(compute->node)].factors) {
-      operations *= static_cast<double>(factor.size);
-    }
-    total += operations;
-  }
-  return total;
+  return flops_of(*impl_->graph, impl_->propagation, impl_->partitioned);
 }
 
 std::string Executable::explain(NodeId node) const {
@@ -381,6 +394,13 @@ std::string Executable::explain(NodeId node) const {
       text += "  computed from";
       for (const auto operand : compute->operands) text += " " + value_text(operand) + ",";
       text += " gives " + value_text(compute->result) + '\n';
+    } else if (const auto* const loop = std::get_if<PartitionedGraph::Loop>(&step)) {
+      if (loop->node != node) continue;
+      text += fmt::format("  {} times its body, from", trips(*impl_->graph, *loop));
+      for (const auto operand : loop->operands) text += " " + value_text(operand) + ",";
+      text += " gives";
+      for (const auto result : loop->results) text += " " + value_text(result);
+      text += '\n';
     } else {
       const auto& move = std::get<PartitionedGraph::Move>(step);
       if (move.consumer != node) continue;
@@ -424,30 +444,47 @@ std::string Executable::dump_steps() const {
   return dump(*impl_->graph, impl_->mesh, impl_->partitioned);
 }
 
-std::string Executable::dump_plan() const {
-  std::string text;
-  for (std::size_t s = 0; s < program().steps().size(); ++s) {
-    text += fmt::format("{}: {}", s, name(program().steps()[s]));
+namespace {
+
+void dump_plan(const Program& program, const MemoryPlan& plan,
+               const std::map<std::size_t, std::shared_ptr<const LoweredBody>>& bodies,
+               const std::string& indent, std::string& text) {
+  for (std::size_t s = 0; s < program.steps().size(); ++s) {
+    text += fmt::format("{}{}: {}", indent, s, name(program.steps()[s]));
     visit_step(
-        program().steps()[s], [](ValueId) {},
+        program.steps()[s], [](ValueId) {},
         [&](ValueId value) {
           const std::size_t v = as_size(value);
-          const Program::Value& made = program().value(value);
+          const Program::Value& made = program.value(value);
           text += fmt::format(" -> {}{} {}", name(made.dtype), to_string(made.shape),
                               made.layout.short_text());
-          if (impl_->plan.homes[v] == Home::output) {
+          if (plan.homes[v] == Home::output) {
             text += " output";
           } else {
-            const std::size_t root = as_size(impl_->plan.roots[v]);
-            text += fmt::format(" {}+{}", name(program().values()[root].kind),
-                                impl_->plan.offsets[root]);
+            const std::size_t root = as_size(plan.roots[v]);
+            text += fmt::format(" {}+{}", name(program.values()[root].kind), plan.offsets[root]);
           }
-          text += fmt::format(" {} bytes", impl_->plan.bytes[v]);
+          text += fmt::format(" {} bytes", plan.bytes[v]);
         });
+    const auto body = bodies.find(s);
+    if (body != bodies.end()) {
+      text += fmt::format(" {} times {{\n", body->second->body->trips);
+      dump_plan(body->second->body->program, body->second->plan, body->second->bodies,
+                indent + "  ", text);
+      text += indent + '}';
+    }
     text += '\n';
   }
-  return text + fmt::format("activations {} bytes, collectives {} bytes\n",
-                            impl_->plan.activation_bytes, impl_->plan.collective_bytes);
+  text += fmt::format("{}activations {} bytes, collectives {} bytes\n", indent,
+                      plan.activation_bytes, plan.collective_bytes);
+}
+
+}  // namespace
+
+std::string Executable::dump_plan() const {
+  std::string text;
+  shardwise::dump_plan(program(), impl_->plan, impl_->lowered.bodies, "", text);
+  return text;
 }
 
 }  // namespace shardwise

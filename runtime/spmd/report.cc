@@ -44,24 +44,96 @@ std::size_t most_received(const MovePlan& plan) {
   return most;
 }
 
-/// Calls count(move, kind, wire bytes, is first of its bucket) for each move of a run, slices
-/// without bytes left out.
+/// A program, or the body of a scan, as the passes have left it.
+struct Passed {
+  const Graph& graph;
+  const Propagation& propagation;
+  const PartitionedGraph& partitioned;
+  const std::vector<FusedStep>& steps;
+  const Program& program;
+  const std::map<std::size_t, std::shared_ptr<const LoweredBody>>& bodies;
+  std::int64_t times;  ///< that it runs
+  std::string scope;   ///< of the scan
+};
+
+Passed passed(const Planned& planned) {
+  return {*planned.graph,
+          planned.propagation,
+          planned.partitioned,
+          planned.steps,
+          planned.lowered.program,
+          planned.lowered.bodies,
+          1,
+          ""};
+}
+
+/// One move of a run, and how often it happens.
+struct CountedMove {
+  const Passed& in;
+  const PartitionedGraph::Move& move;
+  CollectiveKind kind;
+  std::size_t wire_bytes;
+  bool is_first;  ///< of its bucket
+};
+
+/// Calls count(CountedMove) for each move of a run and of the loops in it, slices without bytes
+/// left out.
 template <class Count>
-void for_each_move(const Planned& planned, const Count& count) {
-  const auto steps = planned.lowered.program.steps();
-  for (std::size_t s = 0; s < planned.steps.size(); ++s) {
+void for_each_move(const Passed& in, const Count& count) {
+  const auto steps = in.program.steps();
+  for (std::size_t s = 0; s < in.steps.size(); ++s) {
+    const PartitionedGraph::Step& first = in.partitioned.steps[in.steps[s].steps.front()];
+    if (const auto* const loop = std::get_if<PartitionedGraph::Loop>(&first)) {
+      const LoweredBody& body = *in.bodies.at(s);
+      const std::string& scope = in.graph.scopes[as_size(in.graph.node(loop->node).scope)];
+      for_each_move(Passed{*loop->body->graph, *loop->body->propagation, loop->body->partitioned,
+                           body.steps, body.body->program, body.bodies, in.times * body.body->trips,
+                           scope.empty() ? in.scope : scope},
+                    count);
+    }
     const auto* const moves = std::get_if<Program::Move>(&steps[s]);
     if (moves == nullptr) continue;
     for (std::size_t part = 0; part < moves->parts.size(); ++part) {
       const auto& move =
-          std::get<PartitionedGraph::Move>(planned.partitioned.steps[planned.steps[s].steps[part]]);
+          std::get<PartitionedGraph::Move>(in.partitioned.steps[in.steps[s].steps[part]]);
       const bool combines =
           move.kind == CollectiveKind::all_reduce || move.kind == CollectiveKind::reduce_scatter;
       const std::size_t wire = combines ? move.wire_bytes : most_received(moves->parts[part].plan);
       // Uneven parts may overlap several of those that they are cut from.
       const bool is_slice = move.kind == CollectiveKind::slice;
       if (is_slice && wire == 0) continue;
-      count(move, is_slice ? CollectiveKind::general : move.kind, wire, part == 0);
+      count(CountedMove{in, move, is_slice ? CollectiveKind::general : move.kind, wire, part == 0});
+    }
+  }
+}
+
+/// Adds what the steps of a program, or of the body of a scan, take.
+void add_steps(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
+               const PartitionedGraph& partitioned, double times, StepReport& result) {
+  const Machine& machine = result.machine;
+  for (const PartitionedGraph::Step& step : partitioned.steps) {
+    if (const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step)) {
+      const double flops =
+          part_flops(graph, mesh, partitioned, *compute, propagation.rules[as_size(compute->node)]);
+      double bytes = part_bytes(graph, mesh, partitioned.values[as_size(compute->result)]);
+      for (const auto operand : compute->operands) {
+        bytes += part_bytes(graph, mesh, partitioned.values[as_size(operand)]);
+      }
+      // Elementwise chains are fused: what they pass on stays in the cache.
+      if (is_elementwise(graph.node(compute->node).op)) bytes = 0;
+      result.device_flops += times * flops;
+      result.compute_seconds += times * std::max(flops / machine.flops_per_second,
+                                                 bytes / machine.memory_bytes_per_second);
+    } else if (const auto* const loop = std::get_if<PartitionedGraph::Loop>(&step)) {
+      add_steps(*loop->body->graph, mesh, *loop->body->propagation, loop->body->partitioned,
+                times * static_cast<double>(trips(graph, *loop)), result);
+    } else {
+      const auto& move = std::get<PartitionedGraph::Move>(step);
+      if (move.wire_bytes == 0) continue;
+      const double hops = static_cast<double>(ways(move.axes, mesh) - 1);
+      result.collective_seconds +=
+          times * (hops * machine.link_seconds +
+                   static_cast<double>(move.wire_bytes) / machine.link_bytes_per_second);
     }
   }
 }
@@ -70,13 +142,12 @@ void for_each_move(const Planned& planned, const Count& count) {
 
 std::vector<CollectiveTotal> collectives(const Planned& planned) {
   std::map<CollectiveKind, CollectiveTotal> totals;
-  for_each_move(planned, [&](const PartitionedGraph::Move& move, CollectiveKind kind,
-                             std::size_t wire, bool is_first) {
-    CollectiveTotal& total = totals.emplace(kind, CollectiveTotal{kind}).first->second;
-    total.count += is_first ? 1 : 0;
-    ++total.tensors;
-    total.bytes += move.bytes;
-    total.wire_bytes += wire;
+  for_each_move(passed(planned), [&](const CountedMove& one) {
+    CollectiveTotal& total = totals.emplace(one.kind, CollectiveTotal{one.kind}).first->second;
+    total.count += one.is_first ? one.in.times : 0;
+    total.tensors += one.in.times;
+    total.bytes += as_size(one.in.times) * one.move.bytes;
+    total.wire_bytes += as_size(one.in.times) * one.wire_bytes;
   });
   std::vector<CollectiveTotal> list;
   list.reserve(totals.size());
@@ -84,38 +155,47 @@ std::vector<CollectiveTotal> collectives(const Planned& planned) {
   return list;
 }
 
+namespace {
+
+/// What needs the moved tensor, and, if tensors of it asked for different cuts, which was kept.
+std::string needed_by(const CountedMove& one) {
+  const std::vector<Propagation::Conflict>& conflicts = one.in.propagation.conflicts;
+  const auto at = std::find_if(conflicts.begin(), conflicts.end(), [&](const auto& conflict) {
+    return conflict.node == one.move.consumer;
+  });
+  return at == conflicts.end() ? to_string(one.in.graph, one.move.consumer) : at->text;
+}
+
+}  // namespace
+
 std::vector<Traffic> traffic(const Planned& planned) {
-  const Graph& graph = *planned.graph;
-  std::map<std::tuple<CollectiveKind, AxisSet, std::int32_t, bool>, Traffic> all;
+  std::map<std::tuple<CollectiveKind, AxisSet, std::string, bool>, Traffic> all;
   std::map<const Traffic*, std::size_t> largest;
-  const std::vector<Propagation::Conflict>& conflicts = planned.propagation.conflicts;
-  for_each_move(planned, [&](const PartitionedGraph::Move& move, CollectiveKind kind,
-                             std::size_t wire, bool) {
-    const NodeId id = planned.partitioned.values[as_size(move.from)].node;
-    const Node& moved = graph.node(id);
-    const bool is_asked_for = kind == CollectiveKind::all_reduce ||
-                              kind == CollectiveKind::reduce_scatter || moved.mark.has_value();
-    const std::int32_t scope = graph.node(move.consumer).scope;
-    Traffic& one = all[{kind, move.axes, scope, is_asked_for}];
+  for_each_move(passed(planned), [&](const CountedMove& moved) {
+    const Graph& graph = moved.in.graph;
+    const NodeId id = moved.in.partitioned.values[as_size(moved.move.from)].node;
+    const bool is_asked_for = moved.kind == CollectiveKind::all_reduce ||
+                              moved.kind == CollectiveKind::reduce_scatter ||
+                              graph.node(id).mark.has_value();
+    const std::string& own = graph.scopes[as_size(graph.node(moved.move.consumer).scope)];
+    const std::string& scope = own.empty() ? moved.in.scope : own;
+    Traffic& one = all[{moved.kind, moved.move.axes, scope, is_asked_for}];
     if (one.tensors == 0) {
-      one.kind = kind;
-      one.scope = graph.scopes[as_size(scope)];
+      one.kind = moved.kind;
+      one.scope = scope;
       one.is_asked_for = is_asked_for;
       for (std::size_t axis = 0; axis < planned.mesh.rank(); ++axis) {
-        if (move.axes >> axis & 1) one.axes.push_back(planned.mesh.axes()[axis].name);
+        if (moved.move.axes >> axis & 1) one.axes.push_back(planned.mesh.axes()[axis].name);
       }
     }
-    ++one.tensors;
-    one.bytes += move.bytes;
-    one.wire_bytes += wire;
+    one.tensors += moved.in.times;
+    one.bytes += as_size(moved.in.times) * moved.move.bytes;
+    one.wire_bytes += as_size(moved.in.times) * moved.wire_bytes;
     std::size_t& most = largest[&one];
-    if (!one.largest.empty() && wire <= most) return;
-    most = wire;
+    if (!one.largest.empty() && moved.wire_bytes <= most) return;
+    most = moved.wire_bytes;
     one.largest = to_string(graph, id);
-    const auto at = std::find_if(conflicts.begin(), conflicts.end(), [&](const auto& conflict) {
-      return conflict.node == move.consumer;
-    });
-    one.needed_by = at == conflicts.end() ? to_string(graph, move.consumer) : at->text;
+    one.needed_by = needed_by(moved);
   });
   std::vector<Traffic> list;
   list.reserve(all.size());
@@ -167,34 +247,12 @@ std::span<const Machine> machines() {
 StepReport report(const Executable& executable, const Machine& machine) {
   const Graph& graph = executable.graph();
   const Mesh& mesh = executable.mesh();
-  const PartitionedGraph& partitioned = executable.partitioned();
   StepReport result{executable.flops(), 0, executable.collectives(), {}, machine, 0, 0};
   for (std::int64_t p = 0; p < mesh.size(); ++p) {
     const PlannedMemory memory = executable.memory(p);
     if (memory.peak_bytes > result.memory.peak_bytes) result.memory = memory;
   }
-  for (const PartitionedGraph::Step& step : partitioned.steps) {
-    if (const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step)) {
-      const double flops = part_flops(graph, mesh, partitioned, *compute,
-                                      executable.propagation().rules[as_size(compute->node)]);
-      double bytes = part_bytes(graph, mesh, partitioned.values[as_size(compute->result)]);
-      for (const auto operand : compute->operands) {
-        bytes += part_bytes(graph, mesh, partitioned.values[as_size(operand)]);
-      }
-      // Elementwise chains are fused: what they pass on stays in the cache.
-      if (is_elementwise(graph.node(compute->node).op)) bytes = 0;
-      result.device_flops += flops;
-      result.compute_seconds +=
-          std::max(flops / machine.flops_per_second, bytes / machine.memory_bytes_per_second);
-    } else {
-      const auto& move = std::get<PartitionedGraph::Move>(step);
-      if (move.wire_bytes == 0) continue;
-      const double hops = static_cast<double>(ways(move.axes, mesh) - 1);
-      result.collective_seconds +=
-          hops * machine.link_seconds +
-          static_cast<double>(move.wire_bytes) / machine.link_bytes_per_second;
-    }
-  }
+  add_steps(graph, mesh, executable.propagation(), executable.partitioned(), 1, result);
   return result;
 }
 

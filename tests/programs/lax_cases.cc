@@ -8,6 +8,8 @@
 
 #include "random_convolution.h"
 #include "random_program.h"
+#include "shardwise/runtime/ops/autodiff.h"
+#include "shardwise/runtime/ops/control.h"
 #include "shardwise/runtime/spmd/executable.h"
 
 namespace shardwise {
@@ -31,7 +33,11 @@ Arrays run(const Graph& graph, const Arrays& inputs, const Mesh& mesh) {
 }
 
 Graph unmarked(Graph graph) {
-  for (Node& node : graph.nodes) node.mark.reset();
+  for (Node& node : graph.nodes) {
+    node.mark.reset();
+    auto* const scan = std::get_if<ScanAttributes>(&node.attributes);
+    if (scan != nullptr) scan->body = std::make_shared<const Graph>(unmarked(*scan->body));
+  }
   return graph;
 }
 
@@ -81,6 +87,10 @@ Told told(const SortAttributes& a) { return {.dims = {a.dim}, .number = a.descen
 Told told(const CumulativeAttributes& a) {
   return {.dims = {a.dim}, .number = a.reverse ? 1.0 : 0.0};
 }
+Told told(const ScanAttributes& a) {
+  return {.dims = {a.length, a.carries, a.xs}, .number = a.reverse ? 1.0 : 0.0};
+}
+Told told(const ResultAttributes& a) { return {.dims = {a.index}}; }
 Told told(const ManualAttributes& a) { return {.text = a.spec.to_string()}; }
 Told told(const ReduceAttributes& a) {
   return {.number = static_cast<int>(a.reduction),
@@ -134,6 +144,8 @@ void LaxCases::add(const std::string& origin, const Graph& graph, const Arrays& 
     }
   }
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    // What a scan gives is not said by its operands alone.
+    if (graph.nodes[i].op == Op::scan || graph.nodes[i].op == Op::result) continue;
     std::vector<std::size_t> operands;
     for (const NodeId operand : graph.nodes[i].operands) {
       operands.push_back(found[as_size(operand)].front());
@@ -150,6 +162,22 @@ void LaxCases::add_region(const Graph& graph, const Arrays& inputs, const Mesh& 
   const std::size_t found =
       add_array(graph.node(graph.outputs.front()).type, run(graph, inputs, mesh).front());
   cases_.push_back(json(json(graph.node(node), "table", true), operands, {found}));
+}
+
+void LaxCases::add_scan(const std::string& name, const Graph& graph, const Arrays& inputs,
+                        const Mesh& mesh) {
+  std::vector<std::size_t> operands;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    operands.push_back(add_array(graph.node(graph.inputs[i].node).type, inputs[i]));
+  }
+  const Arrays outputs = run(graph, inputs, mesh);
+  for (std::size_t o = 0; o < outputs.size(); ++o) {
+    const std::string what = fmt::format(
+        R"("origin":"scan","op":"scan","dims":[{}],"begin":[],"end":[],"stride":[],"number":["f64","0"],"text":"{}","zeros":false)",
+        o, name);
+    cases_.push_back(
+        json(what, operands, {add_array(graph.node(graph.outputs[o]).type, outputs[o])}));
+  }
 }
 
 void LaxCases::close() {
@@ -203,6 +231,53 @@ std::pair<shardwise::Graph, std::vector<std::vector<std::byte>>> a_convolution(s
   return {std::move(graph), std::move(inputs)};
 }
 
+/// Scans of small numbers, and gradients; lax_test.py has the same by name.
+void add_scans(shardwise::LaxCases& cases) {
+  using namespace shardwise;
+  std::mt19937 random(1);
+  const Shape state{3, 4}, steps{5, 3, 4}, weight{4, 4};
+  for (const char* const mesh : {"x=1", "x=2", "x=2,y=2"}) {
+    for (const std::string name : {"net", "net in reverse", "two carries", "nothing stacked"}) {
+      Graph graph;
+      const NodeRef first{&graph, append_input(graph, {DType::f32, state}, "first")},
+          xs{&graph, append_input(graph, {DType::f32, steps}, "xs")},
+          w{&graph, append_input(graph, {DType::f32, weight}, "w")};
+      graph.node(xs.id).mark = PartitionSpec::parse("-,x,-");
+      const auto net = [&](const NodeRef& h, const NodeRef& x) {
+        return std::pair(clamp(-3.0, einsum("bi,io->bo", h, w) + x, 3.0), h * x);
+      };
+      std::vector<NodeRef> made;
+      if (name == "two carries") {
+        using Two = std::pair<NodeRef, NodeRef>;
+        const auto body = [&](const Two& two, const NodeRef& x) {
+          return std::pair(Two(two.second + x, two.first), two.first - x);
+        };
+        const auto [last, ys] = scan(body, Two(first, first * 2.0), xs);
+        made = {last.first, last.second, ys};
+      } else if (name == "nothing stacked") {
+        const auto body = [&](const NodeRef& h, std::nullptr_t) {
+          return std::pair(clamp(-9.0, h + h - 1.0, 9.0), h);
+        };
+        const auto [last, ys] = scan(body, first, nullptr, {.length = 4});
+        made = {last, ys};
+      } else {
+        const auto [last, ys] = scan(net, first, xs, {.reverse = name != "net"});
+        made = {last, ys};
+      }
+      NodeRef loss = sum(made[0] * made[0]);
+      for (std::size_t i = 1; i < made.size(); ++i) loss = loss + sum(made[i] * made[i]);
+      for (const NodeRef& one : made) graph.outputs.push_back(one.id);
+      const std::vector<NodeId> wrt{first.id, xs.id, w.id};
+      for (const NodeId id : grad(graph, loss.id, wrt)) graph.outputs.push_back(id);
+      std::vector<std::vector<std::byte>> inputs;
+      for (const Shape* const shape : {&state, &steps, &weight}) {
+        inputs.push_back(small_numbers(random, *shape));
+      }
+      cases.add_scan(name, graph, inputs, Mesh::parse(mesh));
+    }
+  }
+}
+
 /// Sums and maxima of random windows, and the gradient of the maxima.
 std::pair<shardwise::Graph, std::vector<std::vector<std::byte>>> some_windows(std::uint32_t seed) {
   using namespace shardwise;
@@ -220,11 +295,12 @@ std::pair<shardwise::Graph, std::vector<std::vector<std::byte>>> some_windows(st
 }  // namespace
 
 /// lax_cases PATH FIRST COUNT: the table, the random programs of COUNT seeds from FIRST on, and
-/// convolutions and windows.
+/// convolutions, windows and scans.
 int main(int, char** words) {
   using namespace shardwise;
   LaxCases cases(words[1]);
   add_lax_table(cases);
+  add_scans(cases);
   const auto first = static_cast<std::uint32_t>(std::atoi(words[2]));
   const auto count = static_cast<std::uint32_t>(std::atoi(words[3]));
   const Mesh mesh = Mesh::parse("x=2,y=4");

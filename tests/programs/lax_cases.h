@@ -31,6 +31,11 @@ class LaxCases {
   void add_region(const Graph& graph, const std::vector<std::vector<std::byte>>& inputs,
                   const Mesh& mesh, NodeId node);
 
+  /// A case for each output of a program with a scan, as the mesh gives it: `name` says which
+  /// program of lax_test.py computes the same of the inputs.
+  void add_scan(const std::string& name, const Graph& graph,
+                const std::vector<std::vector<std::byte>>& inputs, const Mesh& mesh);
+
   void close();
 
  private:

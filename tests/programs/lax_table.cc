@@ -538,6 +538,8 @@ void add_op(LaxCases& cases, Op op) {
     case Op::literal:
     case Op::iota:
     case Op::random_bits:
+    case Op::scan:
+    case Op::result:
       return;
     case Op::reduce_sum:
     case Op::reduce_max:

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,6 +68,14 @@ void RandomProgram::mark(const Mesh& mesh) {
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     Node& node = graph.nodes[i];
     if (only_late && !node.backward && 4 * i < 3 * graph.nodes.size()) continue;
+    if (auto* const scan = std::get_if<ScanAttributes>(&node.attributes)) {
+      Graph body = *scan->body;
+      for (Node& inner : body.nodes) {
+        if (below(6) == 0) inner.mark = random_spec(mesh, inner.type.shape);
+      }
+      scan->body = std::make_shared<const Graph>(std::move(body));
+      continue;
+    }
     if (below(node.op == Op::input ? 2 : 7) == 0) node.mark = random_spec(mesh, node.type.shape);
   }
 }
@@ -233,8 +242,9 @@ NodeRef RandomProgram::ids_like(const NodeRef& x, std::int64_t extent) {
 }
 
 void RandomProgram::add_op() {
-  const int which = below(13);
+  const int which = below(14);
   if (has_special_values_ && (which == 6 || which == 8 || which == 11)) return add_binary();
+  if (in_body_ && which == 11) return add_flattened();
   switch (which) {
     case 0:
       return add_unary();
@@ -257,7 +267,9 @@ void RandomProgram::add_op() {
     case 10:
       return add_flattened();
     case 11:
-      return add_gradient();
+      return below(4) == 0 ? add_scan_gradient() : add_gradient();
+    case 12:
+      return below(in_body_ ? 4 : 2) == 0 ? add_scan() : add_leaf();
     default:
       return add_leaf();
   }

@@ -29,8 +29,8 @@ class RandomProgram {
 
   bool has_special_values() const { return has_special_values_; }
 
-  /// Marks some inputs and nodes at random; in one program of eight only what it returns, and in
-  /// one of eight only the last nodes and gradients, so that marks go backward.
+  /// Marks some inputs and nodes, of bodies too, at random; in one program of eight only what it
+  /// returns, and in one of eight only the last nodes and gradients, so that marks go backward.
   void mark(const Mesh& mesh);
 
   /// Of 1 to 8 devices and up to 3 axes; half of them with the devices in another order.
@@ -93,11 +93,15 @@ class RandomProgram {
   void add_flattened();
   Value layer(const Value& value, std::vector<NodeId>& weights);
   void add_gradient();
+  NodeRef carried(const Value& value);
+  void add_scan();
+  void add_scan_gradient();
 
   std::mt19937 random_;
   NodeRef root_;
   const bool has_special_values_, recomputes_;
   std::vector<Value> values_;
+  bool in_body_ = false;  ///< of a scan: without gradients
 };
 
 }  // namespace shardwise

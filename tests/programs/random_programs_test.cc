@@ -25,6 +25,9 @@ std::int64_t in_tiles = 0;
 /// How many nodes of gradients there were, and of these marked ones.
 std::int64_t backward = 0, marked_backward = 0;
 
+/// How many steps there were in bodies of scans.
+std::int64_t in_bodies = 0;
+
 void count(const Graph& graph, const PartitionedGraph& partitioned) {
   for (const PartitionedGraph::Value& value : partitioned.values) in_tiles += has_tiles(value.cut);
   for (const Node& node : graph.nodes) {
@@ -34,6 +37,11 @@ void count(const Graph& graph, const PartitionedGraph& partitioned) {
   for (const PartitionedGraph::Step& step : partitioned.steps) {
     if (const auto* const move = std::get_if<PartitionedGraph::Move>(&step)) {
       ++moves[static_cast<std::size_t>(move->kind)];
+      continue;
+    }
+    if (const auto* const loop = std::get_if<PartitionedGraph::Loop>(&step)) {
+      in_bodies += std::ssize(loop->body->partitioned.steps);
+      count(*loop->body->graph, loop->body->partitioned);
       continue;
     }
     const auto& compute = std::get<PartitionedGraph::Compute>(step);
@@ -83,6 +91,7 @@ TEST(RandomPrograms, GiveTheBitsOfOneDeviceAndOfTheReferenceOnAnyMesh) {
   EXPECT_GT(in_tiles, 1000);
   EXPECT_GT(backward, 10'000);
   EXPECT_GT(marked_backward, 1000);
+  EXPECT_GT(in_bodies, 10'000);
   for (const Op op :
        {Op::neg, Op::identity, Op::stop_gradient, Op::optimization_barrier, Op::add, Op::sub,
         Op::mul, Op::transpose, Op::reshape, Op::slice, Op::pad, Op::reverse, Op::reduce_sum}) {

@@ -12,150 +12,9 @@
 #include <string>
 #include <utility>
 
+#include "interpreter.h"
+
 namespace shardwise {
-namespace {
-
-/// Calls body(index) for every index of a shape, row-major.
-template <class Body>
-void each_index(const Shape& shape, const Body& body) {
-  if (num_elements(shape) == 0) return;
-  Index at = Dims::filled(shape.size(), 0);
-  while (true) {
-    body(at);
-    std::size_t dim = shape.size();
-    while (dim > 0 && ++at[dim - 1] == shape[dim - 1]) at[--dim] = 0;
-    if (dim == 0) return;
-  }
-}
-
-std::size_t offset(const Shape& shape, const Index& at) {
-  std::int64_t offset = 0;
-  for (std::size_t dim = 0; dim < shape.size(); ++dim) offset = offset * shape[dim] + at[dim];
-  return as_size(offset);
-}
-
-bool has(const Dims& dims, std::size_t dim) {
-  return std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(dim)) != dims.end();
-}
-
-Index without(const Index& at, const Dims& dims) {
-  Index kept;
-  for (std::size_t dim = 0; dim < at.size(); ++dim) {
-    if (!has(dims, dim)) kept.push_back(at[dim]);
-  }
-  return kept;
-}
-
-Index replaced(Index at, std::size_t dim, std::int64_t value) {
-  at[dim] = value;
-  return at;
-}
-
-class Interpreter {
- public:
-  Interpreter(const Graph& graph, std::span<const std::vector<std::byte>> inputs) : graph_(graph) {
-    for (std::size_t i = 0; i < inputs.size(); ++i) input_[graph.inputs[i].node] = &inputs[i];
-  }
-
-  std::vector<ReferenceTensor> run() {
-    for (std::size_t id = 0; id < graph_.nodes.size(); ++id) {
-      node_ = &graph_.nodes[id];
-      out_ = {node_->type, std::vector<Number>(as_size(num_elements(node_->type.shape)), 0)};
-      for (const NodeId operand : node_->operands)
-        out_.inexact |= tensors_[as_size(operand)].inexact;
-      const auto input = input_.find(static_cast<NodeId>(id));
-      if (input != input_.end()) {
-        out_.elements = decode(node_->type.dtype, *input->second);
-      } else {
-        compute();
-      }
-      tensors_.push_back(std::move(out_));
-    }
-    return std::move(tensors_);
-  }
-
- private:
-  const ReferenceTensor& in(std::size_t i) const { return tensors_[as_size(node_->operands[i])]; }
-  Number in(std::size_t i, const Index& at) const {
-    return in(i).elements[offset(in(i).type.shape, at)];
-  }
-  const Shape& shape(std::size_t i) const { return in(i).type.shape; }
-  template <class A>
-  const A& get() const {
-    return std::get<A>(node_->attributes);
-  }
-  Dims dims() const {
-    const auto* const one = std::get_if<DimAttributes>(&node_->attributes);
-    return one != nullptr ? Dims{one->dim} : get<DimsAttributes>().dims;
-  }
-  /// Of an op along one dim.
-  std::size_t dim() const {
-    if (const auto* const a = std::get_if<ScatterAttributes>(&node_->attributes)) {
-      return as_size(a->dim);
-    }
-    if (const auto* const a = std::get_if<ScatterIntoAttributes>(&node_->attributes)) {
-      return as_size(a->dim);
-    }
-    if (const auto* const a = std::get_if<CumulativeAttributes>(&node_->attributes)) {
-      return as_size(a->dim);
-    }
-    if (const auto* const a = std::get_if<SortAttributes>(&node_->attributes)) {
-      return as_size(a->dim);
-    }
-    return as_size(get<DimAttributes>().dim);
-  }
-  DType dtype() const { return node_->type.dtype; }
-  Number& out(const Index& at) { return out_.elements[offset(node_->type.shape, at)]; }
-
-  /// out[at] = value(at), of the dtype.
-  template <class Value>
-  void each(const Value& value) {
-    each_index(node_->type.shape, [&](const Index& at) { out(at) = rounded(dtype(), value(at)); });
-  }
-
-  /// Adds to an element of the result; halves are rounded at the end.
-  void accumulate(const Index& at, Number value) {
-    Number& sum = out(at);
-    sum = is_floating_type(dtype()) ? sum + value : wrapped(dtype(), bits(sum) + bits(value));
-  }
-  void round_all() {
-    for (Number& element : out_.elements) element = rounded(dtype(), element);
-  }
-
-  /// Of an attribute, as the dtype has it.
-  Number number_of(const Scalar& scalar) const {
-    std::array<std::byte, sizeof(double)> element{};
-    scalar.write(dtype(), element.data());
-    return decode(dtype(), std::span(element).first(size_bytes(dtype())))[0];
-  }
-
-  std::int64_t id_at(std::size_t operand, const Index& at) const {
-    return static_cast<std::int64_t>(in(operand, at));
-  }
-
-  void compute();
-  void reduce(Op op);
-  template <class Body>
-  void each_in_window(const Index& place, const Body& body) const;
-  void reduce_windows();
-  Number times(Number a, Number b) const {
-    return is_floating_type(dtype()) ? a * b : wrapped(dtype(), bits(a) * bits(b));
-  }
-  void cumulate();
-  void product();
-  void convolution();
-  void take();
-  void scatter();
-  void update(const Index& to, Number value);
-  void sort();
-  Index start(std::size_t first, const Shape& part, const Shape& whole) const;
-
-  const Graph& graph_;
-  std::map<NodeId, const std::vector<std::byte>*> input_;
-  std::vector<ReferenceTensor> tensors_;
-  const Node* node_ = nullptr;
-  ReferenceTensor out_;
-};
 
 void Interpreter::compute() {
   const auto of = [&](std::size_t i) { return in(i).type.dtype; };
@@ -173,6 +32,11 @@ void Interpreter::compute() {
       for (std::size_t i = 0; i < out_.elements.size(); ++i) {
         out_.elements[i] = random_word(static_cast<std::uint64_t>(in(0, {})), i);
       }
+      return;
+    case Op::scan:
+      return scan();
+    case Op::result:
+      out_ = results_.at(node_->operands[0])[as_size(get<ResultAttributes>().index)];
       return;
     case Op::exp:
     case Op::exp2:
@@ -477,117 +341,15 @@ void Interpreter::reduce_windows() {
 
 /// Each product of an element of the operand with one of the kernel that there is, added to where
 /// it goes.
-void Interpreter::convolution() {
-  const auto& a = get<ConvolutionAttributes>();
-  const auto of = [](const Index& at, const Dims& dims, std::size_t i) {
-    return at[as_size(dims[i])];
-  };
-  const std::int64_t groups = std::max(a.feature_groups, a.batch_groups);
-  const Shape out_shape = node_->type.shape;
-  const std::int64_t kernels = of(out_shape, a.out, 1) / groups, images = of(out_shape, a.out, 0),
-                     features = of(shape(1), a.rhs, 1);
-  each_index(shape(0), [&](const Index& x) {
-    each_index(shape(1), [&](const Index& w) {
-      const std::int64_t group = of(w, a.rhs, 0) / kernels;
-      std::int64_t image = of(x, a.lhs, 0), feature = of(x, a.lhs, 1);
-      if (a.batch_groups > 1) image -= group * images;
-      if (a.feature_groups > 1) feature -= group * features;
-      if (image < 0 || image >= images || feature != of(w, a.rhs, 1)) return;
-      Index to = Dims::filled(x.size(), 0);
-      to[as_size(a.out[0])] = image;
-      to[as_size(a.out[1])] = of(w, a.rhs, 0);
-      for (std::size_t i = 0; i < a.stride.size(); ++i) {
-        const std::int64_t place = of(x, a.lhs, i + 2) * a.lhs_dilation[i] + a.low[i] -
-                                   of(w, a.rhs, i + 2) * a.rhs_dilation[i];
-        if (place < 0 || place % a.stride[i] != 0) return;
-        to[as_size(a.out[i + 2])] = place / a.stride[i];
-        if (place / a.stride[i] >= of(out_shape, a.out, i + 2)) return;
-      }
-      const Number p = in(0, x), q = in(1, w);
-      accumulate(to, is_floating_type(dtype()) ? p * q : wrapped(dtype(), bits(p) * bits(q)));
-    });
-  });
-  round_all();
-}
-
-/// Dims before `dim`, those of the ids, those after.
-void Interpreter::take() {
-  const std::size_t rank = shape(1).size();
-  each([&](const Index& at) {
-    Index from, id;
-    for (std::size_t d = 0; d < at.size(); ++d) {
-      if (d >= dim() && d < dim() + rank) id.push_back(at[d]);
-    }
-    for (std::size_t d = 0; d < shape(0).size(); ++d) {
-      from.push_back(d < dim() ? at[d] : d == dim() ? id_at(1, id) : at[d - 1 + rank]);
-    }
-    return in(0, from);
-  });
-}
-
-/// Of the result, by one update of a scatter.
-void Interpreter::update(const Index& to, Number value) {
-  const auto* const a = std::get_if<ScatterIntoAttributes>(&node_->attributes);
-  if (a == nullptr || a->combination == Combination::add) return accumulate(to, value);
-  Number& made = out(to);
-  if (a->combination == Combination::set) made = value;
-  if (a->combination == Combination::mul) made = times(made, value);
-  if (a->combination == Combination::min) made = apply(Op::min, dtype(), made, value);
-  if (a->combination == Combination::max) made = apply(Op::max, dtype(), made, value);
-}
-
-void Interpreter::scatter() {
-  const auto* const into = std::get_if<ScatterIntoAttributes>(&node_->attributes);
-  const std::size_t ids = into != nullptr ? 1 : 0, rank = shape(ids).size();
-  if (into != nullptr) out_.elements = in(0).elements;
-  each_index(shape(ids + 1), [&](const Index& at) {
-    Index to, id;
-    for (std::size_t d = 0; d < rank; ++d) id.push_back(at[dim() + d]);
-    for (std::size_t d = 0; d < node_->type.shape.size(); ++d) {
-      to.push_back(d < dim() ? at[d] : d == dim() ? id_at(ids, id) : at[d - 1 + rank]);
-    }
-    const std::int64_t last = node_->type.shape[dim()] - 1;
-    if (to[dim()] < 0 || to[dim()] > last) {
-      if (into->mode == OutOfRange::drop) return;
-      to[dim()] = std::clamp<std::int64_t>(to[dim()], 0, last);
-    }
-    update(to, in(ids + 1, at));
-  });
-  round_all();
-}
-
-void Interpreter::sort() {
-  const bool descending = get<SortAttributes>().descending;
-  each_index(node_->type.shape, [&](const Index& at) {
-    if (at[dim()] != 0) return;
-    std::vector<std::int64_t> order(as_size(shape(0)[dim()]));
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](std::int64_t i, std::int64_t j) {
-      const Number a = in(0, replaced(at, dim(), i)), b = in(0, replaced(at, dim(), j));
-      const auto less = [](Number x, Number y) {
-        return std::isnan(x) || std::isnan(y) ? !std::isnan(x) && std::isnan(y) : x < y;
-      };
-      return descending ? less(b, a) : less(a, b);
-    });
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      out(replaced(at, dim(), static_cast<std::int64_t>(i))) = static_cast<Number>(order[i]);
-    }
-  });
-}
-
-Index Interpreter::start(std::size_t first, const Shape& part, const Shape& whole) const {
-  Index at;
-  for (std::size_t d = 0; d < whole.size(); ++d) {
-    at.push_back(std::clamp<std::int64_t>(id_at(first + d, {}), 0, whole[d] - part[d]));
-  }
-  return at;
-}
-
-}  // namespace
 
 std::vector<ReferenceTensor> interpret(const Graph& graph,
                                        std::span<const std::vector<std::byte>> inputs) {
-  return Interpreter(graph, inputs).run();
+  std::vector<ReferenceTensor> tensors;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const TensorType& type = graph.node(graph.inputs[i].node).type;
+    tensors.push_back({type, decode(type.dtype, inputs[i])});
+  }
+  return Interpreter(graph, std::move(tensors)).run();
 }
 
 }  // namespace shardwise

@@ -68,9 +68,18 @@ Trial random_trial(std::uint32_t seed) {
   return trial;
 }
 
+Graph unmarked(Graph graph) {
+  for (Node& node : graph.nodes) {
+    node.mark.reset();
+    auto* const scan = std::get_if<ScanAttributes>(&node.attributes);
+    if (scan != nullptr) scan->body = std::make_shared<const Graph>(unmarked(*scan->body));
+  }
+  return graph;
+}
+
 Trial on_one_device(const Trial& trial) {
   Trial one{.graph = trial.graph, .inputs = trial.inputs};
-  for (Node& node : one.graph.nodes) node.mark.reset();
+  one.graph = unmarked(one.graph);
   return one;
 }
 

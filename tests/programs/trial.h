@@ -28,6 +28,9 @@ struct Trial {
 
 Trial random_trial(std::uint32_t seed);
 
+/// The same without marks.
+Graph unmarked(Graph graph);
+
 /// The same program for one device.
 Trial on_one_device(const Trial& trial);
 

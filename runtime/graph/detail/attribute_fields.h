@@ -24,6 +24,7 @@ namespace shardwise::detail {
 //   count(name, number)           ` feature_groups=2`, nothing for 1
 //   word(enumerator, words)       ` add`, nothing for an empty word
 //   flag(word, bool)              ` reverse`, nothing for false
+//   body(graph)                   nothing: it follows the line, in braces
 
 /// A struct of attributes that is written, or one that is read.
 template <class A, class Struct>
@@ -127,6 +128,20 @@ template <class Fields>
 void visit(Fields& fields, Is<CumulativeAttributes> auto& a) {
   fields.numbers("dims", a.dim);
   fields.flag("reverse", a.reverse);
+}
+
+template <class Fields>
+void visit(Fields& fields, Is<ScanAttributes> auto& a) {
+  fields.numbers("length", a.length);
+  fields.numbers("carries", a.carries);
+  fields.numbers("xs", a.xs);
+  fields.flag("reverse", a.reverse);
+  fields.body(a.body);
+}
+
+template <class Fields>
+void visit(Fields& fields, Is<ResultAttributes> auto& a) {
+  fields.numbers("index", a.index);
 }
 
 template <class Fields>

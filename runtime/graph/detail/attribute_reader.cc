@@ -25,8 +25,9 @@ namespace {
 /// Reads the fields of attribute_fields.h.
 class FieldReader {
  public:
-  FieldReader(LineReader& line, DType dtype, const LiteralsByHash& literals)
-      : line_(line), dtype_(dtype), literals_(literals) {}
+  FieldReader(LineReader& line, DType dtype, const LiteralsByHash& literals,
+              std::span<const std::shared_ptr<const Graph>> bodies)
+      : line_(line), dtype_(dtype), literals_(literals), bodies_(bodies) {}
 
   void list(std::string_view name, Dims& dims) {
     dims = {};
@@ -103,6 +104,20 @@ class FieldReader {
 
   void flag(std::string_view word, bool& is_set) { is_set = take_word(word); }
 
+  void body(std::shared_ptr<const Graph>& graph) {
+    if (bodies_.empty()) {
+      throw Error(ErrorCode::invalid_argument, "found no body, needed one in braces");
+    }
+    graph = bodies_.front();
+    bodies_ = bodies_.subspan(1);
+  }
+
+  /// Throws invalid_argument if a body is left.
+  void end() const {
+    if (bodies_.empty()) return;
+    throw Error(ErrorCode::invalid_argument, "found a body, needed none");
+  }
+
  private:
   bool take_word(std::string_view word) {
     LineReader ahead = line_;
@@ -114,14 +129,16 @@ class FieldReader {
   LineReader& line_;
   const DType dtype_;
   const LiteralsByHash& literals_;
+  std::span<const std::shared_ptr<const Graph>> bodies_;
 };
 
 }  // namespace
 
 void read_attributes(LineReader& line, DType dtype, const LiteralsByHash& literals,
-                     Attributes& attributes) {
-  FieldReader fields(line, dtype, literals);
+                     std::span<const std::shared_ptr<const Graph>> bodies, Attributes& attributes) {
+  FieldReader fields(line, dtype, literals, bodies);
   std::visit([&](auto& a) { visit(fields, a); }, attributes);
+  fields.end();
 }
 
 }  // namespace shardwise::detail

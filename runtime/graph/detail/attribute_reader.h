@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <unordered_map>
 
 #include "shardwise/runtime/graph/attributes.h"
@@ -13,8 +15,8 @@ using LiteralsByHash = std::unordered_map<std::uint64_t, LiteralAttributes>;
 
 /// Reads what to_string() writes of attributes, into a struct of the kind that the op takes.
 /// `dtype` is of the node: its numbers are of it. Throws invalid_argument with what was found and
-/// what was needed.
+/// what was needed. `bodies` are those after the line.
 void read_attributes(LineReader& line, DType dtype, const LiteralsByHash& literals,
-                     Attributes& attributes);
+                     std::span<const std::shared_ptr<const Graph>> bodies, Attributes& attributes);
 
 }  // namespace shardwise::detail

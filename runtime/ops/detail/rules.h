@@ -24,6 +24,7 @@ std::vector<OpRow> convolution_rows();
 std::vector<OpRow> window_rows();
 std::vector<OpRow> index_rows();
 std::vector<OpRow> scatter_rows();
+std::vector<OpRow> control_rows();
 std::vector<OpRow> manual_rows();
 
 /// Throws invalid_argument or unsupported; append() adds the op and the place.

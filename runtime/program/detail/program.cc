@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "shardwise/runtime/program/detail/loop.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/host/random.h"
 
@@ -43,10 +44,20 @@ void Program::add_step(Step step) {
                       "groups of devices, needed the same for all",
                       label, move->parts.front().to, part.to));
     }
+  } else if (const auto* loop = std::get_if<Loop>(&step)) {
+    for (const ValueId id : loop->inputs) check(id, label);
+    for (const ValueId id : loop->made()) check(id, label);
   } else {
     check(std::get<Fill>(step).value, label);
   }
   steps_.push_back(std::move(step));
+}
+
+std::vector<Program::ValueId> Program::Loop::made() const {
+  std::vector<ValueId> all = outputs;
+  if (activations >= 0) all.push_back(activations);
+  if (collectives >= 0) all.push_back(collectives);
+  return all;
 }
 
 std::uint64_t hash(const Program& program) {
@@ -73,6 +84,11 @@ std::uint64_t hash(const Program& program) {
         add_value(part.to);
         mixer.add(part.plan.phases.size());
       }
+    } else if (const auto* const loop = std::get_if<Program::Loop>(&step)) {
+      for (const Program::ValueId value : loop->inputs) add_value(value);
+      for (const Program::ValueId value : loop->made()) add_value(value);
+      mixer.add(hash(loop->body->program));
+      mixer.add(static_cast<std::uint64_t>(loop->body->trips));
     } else {
       add_value(std::get<Program::Fill>(step).value);
     }

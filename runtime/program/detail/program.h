@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
+
+struct LoopBody;  // detail/loop.h
 
 /// What runs on the devices of a mesh: values, and steps that fill them, in a legal order. It knows
 /// no memory: Storage binds values to memory, Schedule says what may run at the same time, run()
@@ -84,7 +87,18 @@ class Program {
     std::vector<std::int64_t> positions;
   };
 
-  using Step = std::variant<Call, Move, Fill>;
+  /// A program of its own, carried out several times, for all devices together.
+  struct Loop {
+    std::string name;
+    std::vector<ValueId> inputs, outputs;        ///< by input and output of the body: see LoopBody
+    ValueId activations = -1, collectives = -1;  ///< memory for its values; -1: it needs none
+    std::shared_ptr<const LoopBody> body;
+
+    /// Those of the outputs, and of the memory.
+    std::vector<ValueId> made() const;
+  };
+
+  using Step = std::variant<Call, Move, Fill, Loop>;
 
   explicit Program(Mesh mesh) : mesh_(std::move(mesh)) {}
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "shardwise/runtime/program/detail/fill_target.h"
+#include "shardwise/runtime/program/detail/loop.h"
 #include "shardwise/runtime/program/detail/program_messages.h"
 #include "shardwise/runtime/program/detail/remote_copies.h"
 #include "shardwise/runtime/timeline.h"
@@ -45,39 +46,20 @@ void throw_if(const std::exception& thrown, const std::string& message) {
   }
 }
 
-/// Throws the exception that is being handled again, with `where` before its message.
-[[noreturn]] void rethrow(const std::string& where) {
-  const auto message = [&](const char* what) { return fmt::format("{}: {}", where, what); };
-  try {
-    throw;
-  } catch (const Error& error) {
-    throw Error(error.code(), message(error.what()));
-  } catch (const std::bad_alloc&) {
-    throw StepOutOfMemory(message("out of memory"));
-  } catch (const std::exception& thrown) {
-    const std::string text = message(thrown.what());
-    throw_if<std::out_of_range>(thrown, text);
-    throw_if<std::invalid_argument>(thrown, text);
-    throw_if<std::length_error>(thrown, text);
-    throw_if<std::domain_error>(thrown, text);
-    throw_if<std::logic_error>(thrown, text);
-    throw_if<std::range_error>(thrown, text);
-    throw_if<std::overflow_error>(thrown, text);
-    throw_if<std::underflow_error>(thrown, text);
-    std::throw_with_nested(std::runtime_error(text));
-  } catch (...) {
-    std::throw_with_nested(std::runtime_error(message("an exception of an unknown type")));
-  }
-}
-
 /// One run of a program. Thread-safe.
 class Run {
  public:
-  Run(const Program& program, const Storage& storage, Timeline* timeline)
-      : program_(program), storage_(storage), timeline_(timeline) {}
+  Run(const Program& program, const Storage& storage, const Devices& devices)
+      : program_(program),
+        storage_(storage),
+        devices_(devices),
+        timeline_(devices.timeline().get()) {}
 
   void task(const ProgramTask& task) const {
     const Program::Step& step = program_.steps()[task.step];
+    if (const auto* const loop = std::get_if<Program::Loop>(&step)) {
+      return run_loop(*loop, program_, storage_, devices_, 0);
+    }
     std::optional<TimelineScope> scope;
     if (timeline_ != nullptr) {
       const bool is_move = std::holds_alternative<Program::Move>(step);
@@ -93,20 +75,23 @@ class Run {
 
   /// This process's part of a step of several processes.
   void step_together(std::size_t number, const detail::ProgramMessages& messages,
-                     const Devices& devices, std::uint64_t tag) const {
+                     std::uint64_t tag) const {
     const Program::Step& step = program_.steps()[number];
+    if (const auto* const loop = std::get_if<Program::Loop>(&step)) {
+      return run_loop(*loop, program_, storage_, devices_, splitmix64(tag + number));
+    }
     if (const auto* const move = std::get_if<Program::Move>(&step)) {
       const TimelineScope scope(timeline_, Kind::collective, name(step));
       const std::span<const detail::PhaseMessages> phases = messages.phases(number);
       for (std::size_t phase = 0; phase < phases.size(); ++phase) {
         // Which exchange it is: of this program, this step and this phase.
         const std::uint64_t exchange = splitmix64(splitmix64(tag + number) + phase);
-        phase_together(*move, phase, phases[phase], devices, exchange);
+        phase_together(*move, phase, phases[phase], exchange);
       }
       return;
     }
     const std::span<const std::int64_t> positions = messages.positions(number);
-    devices.executor().parallel_for(std::ssize(positions), [&](std::int64_t i) {
+    devices_.executor().parallel_for(std::ssize(positions), [&](std::int64_t i) {
       task({.step = number, .position = positions[static_cast<std::size_t>(i)]});
     });
   }
@@ -114,20 +99,19 @@ class Run {
  private:
   /// First fetches what other processes have, in one message from each.
   void phase_together(const Program::Move& move, std::size_t number,
-                      const detail::PhaseMessages& messages, const Devices& devices,
-                      std::uint64_t tag) const {
+                      const detail::PhaseMessages& messages, std::uint64_t tag) const {
     const auto at = [&](std::size_t transfer) {
       const auto [part, group] = messages.groups[transfer];
       const MovePhase& phase = move.parts[part].plan.phases[number];
       return std::tuple<const Program::Move::Part&, const MovePhase&, const MoveGroup&>(
           move.parts[part], phase, phase.groups[group]);
     };
-    const detail::RemoteCopies remote(messages.remote, devices, tag,
+    const detail::RemoteCopies remote(messages.remote, devices_, tag,
                                       [&](std::size_t transfer, std::int64_t source) {
                                         const auto& [part, phase, group] = at(transfer);
                                         return memory(part, phase, group, source);
                                       });
-    devices.executor().parallel_for(std::ssize(messages.targets), [&](std::int64_t i) {
+    devices_.executor().parallel_for(std::ssize(messages.targets), [&](std::int64_t i) {
       const auto& [transfer, target] = messages.targets[static_cast<std::size_t>(i)];
       const auto& [part, phase, group] = at(transfer);
       fill(part, phase, group, target, [&remote, number_of = transfer](const Copy& copy) {
@@ -150,6 +134,8 @@ class Run {
     const Mesh& mesh = program_.mesh();
     call.function({mesh, task.position, mesh.device_at(task.position), inputs, outputs});
   }
+
+  void carry_out(const Program::Loop&, const ProgramTask&) const {}  // see task()
 
   void carry_out(const Program::Fill& fill, const ProgramTask& task) const {
     const std::size_t bytes = num_bytes(box(fill.value, task.position).shape(),
@@ -195,29 +181,73 @@ class Run {
 
   const Program& program_;
   const Storage& storage_;
+  const Devices& devices_;
   Timeline* const timeline_;
 };
 
+/// Of the steps from `first` on.
+void count_traffic(const Program& program, std::size_t first, const Devices& devices,
+                   std::size_t times) {
+  for (std::size_t step = first; step < program.steps().size(); ++step) {
+    if (const auto* const loop = std::get_if<Program::Loop>(&program.steps()[step])) {
+      count_traffic(loop->body->program, 0, devices, times * as_size(loop->body->trips));
+    }
+    const auto* const move = std::get_if<Program::Move>(&program.steps()[step]);
+    if (move == nullptr) continue;
+    for (const Program::Move::Part& part : move->parts) count_traffic(part.plan, devices, times);
+  }
+}
+
 }  // namespace
 
-void count_traffic(const MovePlan& plan, const Devices& devices) {
+void rethrow(const std::string& where) {
+  const auto message = [&](const char* what) { return fmt::format("{}: {}", where, what); };
+  try {
+    throw;
+  } catch (const Error& error) {
+    throw Error(error.code(), message(error.what()));
+  } catch (const std::bad_alloc&) {
+    throw StepOutOfMemory(message("out of memory"));
+  } catch (const std::exception& thrown) {
+    const std::string text = message(thrown.what());
+    throw_if<std::out_of_range>(thrown, text);
+    throw_if<std::invalid_argument>(thrown, text);
+    throw_if<std::length_error>(thrown, text);
+    throw_if<std::domain_error>(thrown, text);
+    throw_if<std::logic_error>(thrown, text);
+    throw_if<std::range_error>(thrown, text);
+    throw_if<std::overflow_error>(thrown, text);
+    throw_if<std::underflow_error>(thrown, text);
+    std::throw_with_nested(std::runtime_error(text));
+  } catch (...) {
+    std::throw_with_nested(std::runtime_error(message("an exception of an unknown type")));
+  }
+}
+
+void count_traffic(const MovePlan& plan, const Devices& devices, std::size_t times) {
   for (const DeviceBytes& bytes : plan.traffic) {
     if (!devices.is_addressable(bytes.device)) continue;
-    devices.at(bytes.device).count_sent(bytes.sent);
-    devices.at(bytes.device).count_received(bytes.received);
+    devices.at(bytes.device).count_sent(times * bytes.sent);
+    devices.at(bytes.device).count_received(times * bytes.received);
   }
 }
 
 void run(const Program& program, const Schedule& schedule, const Storage& storage,
          const Devices& devices, std::uint64_t tag) {
-  const Run one(program, storage, devices.timeline().get());
+  run_steps(program, schedule, storage, devices, tag);
+  count_traffic(program, schedule.first_step(), devices, 1);
+}
+
+void run_steps(const Program& program, const Schedule& schedule, const Storage& storage,
+               const Devices& devices, std::uint64_t tag) {
+  const Run one(program, storage, devices);
   if (devices.group().size() > 1) {
     // In the order of the program, so all processes exchange in the same order.
     detail::together(devices, [&] {
       const std::shared_ptr<const detail::ProgramMessages> messages =
           schedule.messages(program, devices);
       for (std::size_t s = schedule.first_step(); s < program.steps().size(); ++s) {
-        one.step_together(s, *messages, devices, tag);
+        one.step_together(s, *messages, tag);
       }
     });
   } else {
@@ -225,11 +255,6 @@ void run(const Program& program, const Schedule& schedule, const Storage& storag
     devices.executor().run(schedule.graph(), [&](TaskGraph::TaskId id) {
       one.task(tasks[static_cast<std::size_t>(id)]);
     });
-  }
-  for (std::size_t step = schedule.first_step(); step < program.steps().size(); ++step) {
-    const auto* move = std::get_if<Program::Move>(&program.steps()[step]);
-    if (move == nullptr) continue;
-    for (const Program::Move::Part& part : move->parts) count_traffic(part.plan, devices);
   }
 }
 

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
 #include "shardwise/runtime/device.h"
 #include "shardwise/runtime/program/detail/program.h"
 #include "shardwise/runtime/program/detail/schedule.h"
@@ -19,7 +23,15 @@ namespace shardwise {
 void run(const Program& program, const Schedule& schedule, const Storage& storage,
          const Devices& devices, std::uint64_t tag = 0);
 
-/// Adds what a move sends and receives to the counters of the devices.
-void count_traffic(const MovePlan& plan, const Devices& devices);
+/// The same without the traffic: for a program inside of another one.
+void run_steps(const Program& program, const Schedule& schedule, const Storage& storage,
+               const Devices& devices, std::uint64_t tag);
+
+/// Throws the exception that is being handled again, with `where` before its message, as run()
+/// says.
+[[noreturn]] void rethrow(const std::string& where);
+
+/// Adds what a move sends and receives, some times, to the counters of the devices.
+void count_traffic(const MovePlan& plan, const Devices& devices, std::size_t times = 1);
 
 }  // namespace shardwise

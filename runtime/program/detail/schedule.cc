@@ -68,6 +68,22 @@ class Builder {
     }
   }
 
+  /// One task, for all devices: it runs tasks of its own.
+  void add(const Program::Loop& loop) {
+    const auto positions = static_cast<std::int64_t>(positions_);
+    const std::vector<Program::ValueId> made = loop.made();
+    after_.clear();
+    for (std::int64_t position = 0; position < positions; ++position) {
+      for (const auto input : loop.inputs) after_.push_back(maker(input, position));
+      for (const auto value : made) wait_for_memory(value, position);
+    }
+    const TaskId task = add_task({step_, 0});
+    for (std::int64_t position = 0; position < positions; ++position) {
+      for (const auto input : loop.inputs) use(input, position, task);
+      for (const auto value : made) make(value, position, task);
+    }
+  }
+
   /// A task for each target of a group; for a bucket it fills all the values there.
   void add(const Program::Move& move, std::size_t phase, std::size_t group) {
     const MovePhase& at_phase = move.parts.front().plan.phases[phase];

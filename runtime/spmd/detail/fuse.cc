@@ -24,7 +24,10 @@ class Fuser {
         values_(partitioned.values),
         nan_check_(nan_check) {
     maker_.assign(values_.size(), kNone);
-    for (std::size_t i = 0; i < steps_.size(); ++i) maker_[as_size(result(i))] = i;
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      visit_step(
+          steps_[i], [](auto) {}, [&](auto made) { maker_[as_size(made)] = i; });
+    }
     find_needed(partitioned);
   }
 
@@ -36,9 +39,9 @@ class Fuser {
   }
 
  private:
+  /// Of an operation.
   PartitionedGraph::ValueId result(std::size_t step) const {
-    const auto* const compute = std::get_if<Compute>(&steps_[step]);
-    return compute ? compute->result : std::get<PartitionedGraph::Move>(steps_[step]).to;
+    return std::get<Compute>(steps_[step]).result;
   }
 
   Op op(std::size_t step) const {
@@ -48,11 +51,7 @@ class Fuser {
 
   template <class Body>
   void for_each_operand(std::size_t step, const Body& body) const {
-    if (const auto* const compute = std::get_if<Compute>(&steps_[step])) {
-      for (const auto operand : compute->operands) body(operand);
-    } else {
-      body(std::get<PartitionedGraph::Move>(steps_[step]).from);
-    }
+    visit_step(steps_[step], body, [](auto) {});
   }
 
   /// A kernel can read the step's operand in its place.

@@ -112,6 +112,9 @@ std::string KnownExecutables::why_missed(const Graph& traced, const Marks& marks
     const auto id = static_cast<NodeId>(i);
     const std::string now = to_string(traced, id), then = to_string(before, id);
     if (now != then) return fmt::format("found {}, had {}", now, then);
+    if (!(traced.node(id).attributes == before.node(id).attributes)) {
+      return fmt::format("found another body or literal of {}", now);
+    }
   }
   if (traced.nodes.size() != before.nodes.size()) {
     return fmt::format("found {} operations, had {}", traced.nodes.size(), before.nodes.size());

@@ -11,6 +11,7 @@
 #include "shardwise/runtime/kernels/detail/elementwise.h"
 #include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/program/detail/move.h"
+#include "shardwise/runtime/spmd/detail/control/lower_body.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -97,6 +98,8 @@ class Lowering {
         const PartitionedGraph::Step& one = partitioned_.steps[step.steps.front()];
         if (const auto* const compute = std::get_if<Compute>(&one)) {
           add(*compute);
+        } else if (const auto* const loop = std::get_if<PartitionedGraph::Loop>(&one)) {
+          add(*loop);
         } else {
           add_moves(step.steps);
         }
@@ -166,8 +169,9 @@ class Lowering {
       call.inputs[0] = result_.alias_of[as_size(call.inputs[0])];
       result_.alias_of.back() = call.inputs[0];
     }
-    call.function = [graph = graph_, &node,
-                     types = operand_types(*graph_, node)](const LocalContext& context) {
+    std::vector<TensorType> types = operand_types(*graph_, node);
+    types.resize(compute.operands.size());  // a scan itself reads none
+    call.function = [graph = graph_, &node, types = std::move(types)](const LocalContext& context) {
       std::vector<ConstShardView> operands;
       operands.reserve(types.size());
       for (std::size_t i = 0; i < types.size(); ++i) {
@@ -177,6 +181,30 @@ class Lowering {
       row(node.op).run({node.op, node.type, node.attributes, types, operands, out});
     };
     add_call(std::move(call));
+  }
+
+  void add(const PartitionedGraph::Loop& loop) {
+    const Node& node = graph_->node(loop.node);
+    Program::Loop step{label(loop.node), {}, {}, -1, -1, nullptr};
+    for (const PartValue operand : loop.operands) step.inputs.push_back(id(operand));
+    for (std::size_t r = 0; r < loop.results.size(); ++r) {
+      step.outputs.push_back(add_value(
+          loop.results[r], fmt::format("result {} of {}", r, step.name), MemoryKind::activation));
+    }
+    LoweredBody body = lower_body(node, *loop.body, mesh_, nan_check_, move_plans_);
+    const auto memory = [&](std::size_t bytes, MemoryKind kind) -> ValueId {
+      if (bytes == 0) return -1;
+      const Shape shape{static_cast<std::int64_t>(bytes)};
+      result_.alias_of.push_back(result_.program.add_value(
+          {DType::u8, shape, layout(Cut(1), shape), "values of " + step.name, kind}));
+      return result_.alias_of.back();
+    };
+    step.activations = memory(body.activation_bytes, MemoryKind::activation);
+    step.collectives = memory(body.collective_bytes, MemoryKind::collective);
+    step.body = body.body;
+    result_.bodies.emplace(result_.program.steps().size(),
+                           std::make_shared<const LoweredBody>(std::move(body)));
+    result_.program.add_step(std::move(step));
   }
 
   void add_moves(const std::vector<std::size_t>& steps) {
@@ -244,7 +272,9 @@ class Lowering {
       for (const std::size_t step : steps[i].steps) {
         const auto* const compute = std::get_if<Compute>(&partitioned_.steps[step]);
         if (compute == nullptr) {
-          is_read_[as_size(std::get<PartitionedGraph::Move>(partitioned_.steps[step]).from)] = true;
+          visit_step(
+              partitioned_.steps[step], [&](PartValue read) { is_read_[as_size(read)] = true; },
+              [](PartValue) {});
           continue;
         }
         for (const PartValue operand : compute->operands) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -10,6 +12,8 @@
 #include "shardwise/runtime/spmd/detail/partition.h"
 
 namespace shardwise {
+
+struct LoweredBody;  // control/lower_body.h
 
 /// A partitioned graph as a Program.
 struct LoweredProgram {
@@ -30,6 +34,9 @@ struct LoweredProgram {
 
   /// By value: the node whose tensor it is, or a part of the sum that is it.
   std::vector<NodeId> nodes;
+
+  /// By step that is a loop.
+  std::map<std::size_t, std::shared_ptr<const LoweredBody>> bodies;
 };
 
 /// Whether moves say which bytes go to which place. A program without that can be planned, not run.

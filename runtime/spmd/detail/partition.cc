@@ -6,9 +6,12 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <optional>
 
+#include "shardwise/runtime/ops/detail/body.h"
 #include "shardwise/runtime/spmd/detail/choose.h"
+#include "shardwise/runtime/spmd/detail/control/loops.h"
 #include "shardwise/runtime/spmd/detail/cost.h"
 #include "shardwise/runtime/spmd/detail/parts_of_sums.h"
 #include "shardwise/runtime/spmd/detail/remake.h"
@@ -25,13 +28,14 @@ constexpr int kMostRemade = 4;
 
 class Partitioner {
  public:
+  /// `sums`: carries of a body that may come in as parts of a sum and go out so.
   Partitioner(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
-              const PartitionOptions& options)
+              const PartitionOptions& options, const std::vector<CarriedSum>& sums = {})
       : graph_(graph),
         mesh_(mesh),
         propagation_(propagation),
         options_(options),
-        parts_(graph, propagation.rules) {
+        parts_(graph, propagation.rules, sums) {
     const std::size_t count = graph.nodes.size();
     versions_.resize(count);
     is_parameter_.assign(count, false);
@@ -57,8 +61,11 @@ class Partitioner {
         throw Error(error.code(), fmt::format("{}: {}", with_scope(graph_, id), error.what()));
       }
     }
-    for (const NodeId id : graph_.outputs) {
-      result_.outputs.push_back(fetch(id, without_tiles(propagation_.cuts[as_size(id)]), id));
+    for (std::size_t o = 0; o < graph_.outputs.size(); ++o) {
+      const NodeId id = graph_.outputs[o];
+      const bool as_parts = parts_.leaves_as_parts(id) && primary(id).partial != 0;
+      result_.outputs.push_back(as_parts ? versions_[as_size(id)].front().value
+                                         : fetch(id, propagation_.outputs[o], id));
     }
     drop_unused_steps();
     return std::move(result_);
@@ -86,6 +93,8 @@ class Partitioner {
     const Node& node = graph_.node(id);
     if (node.op == Op::enter_manual || node.op == Op::leave_manual) return cross_border(id);
     if (node.op == Op::manual_all_reduce) return all_reduce(id);
+    if (node.op == Op::scan) return loop(id);
+    if (node.op == Op::result) return result(id);
     const FactorRule& rule = propagation_.rules[as_size(id)];
     AxisSet carried = carried_by(id);
     std::string notes;
@@ -107,6 +116,85 @@ class Partitioner {
     cost_of_unused_[as_size(id)] = choice.bytes / static_cast<double>(size_bytes(node.type.dtype));
     result_.steps.push_back(std::move(step));
     if (!notes.empty()) result_.choices.emplace_back(id, std::move(notes));
+    settle(id);
+  }
+
+  /// A scan: what goes in is cut as the body takes it.
+  void loop(NodeId id) {
+    const Node& node = graph_.node(id);
+    const detail::ScanParts scan(node);
+    const std::shared_ptr<const Propagation>& inner = propagation_.bodies.at(id);
+    std::vector<Cut> inputs;
+    PartitionedGraph::Loop step{id, {}, {}, {}};
+    for (std::size_t i = 0; i < node.operands.size(); ++i) {
+      inputs.push_back(inner->cuts[as_size(scan.input(i))]);
+      const Cut needed = i < scan.first_x() ? inputs.back() : stacked_cut(inputs.back());
+      step.operands.push_back(fetch(node.operands[i], needed, id));
+    }
+    PartitionedBody body = partition_body(node, inner, inputs);
+    std::size_t more = scan.consts;
+    for (const InvariantMove& move : take_invariant_moves(body, scan.consts)) {
+      step.operands.insert(step.operands.begin() + static_cast<std::ptrdiff_t>(more++),
+                           fetch(node.operands[move.input], move.to, id));
+    }
+    const auto partial = [&](std::size_t r) {
+      return body.partitioned.values[as_size(body.partitioned.outputs[r])].partial;
+    };
+    results_of_[id].resize(inner->outputs.size(), -1);
+    for (NodeId user = id + 1; user < static_cast<NodeId>(graph_.nodes.size()); ++user) {
+      const Node& one = graph_.node(user);
+      if (one.op != Op::result || one.operands[0] != id || !parts_.is_used(user)) continue;
+      const auto r = as_size(std::get<ResultAttributes>(one.attributes).index);
+      const Cut& cut = inner->outputs[r];
+      if (results_of_[id][r] < 0) {
+        results_of_[id][r] =
+            add_value({user, r < scan.carries ? cut : stacked_cut(cut), partial(r)});
+      }
+    }
+    step.results = results_of_[id];
+    for (std::size_t r = 0; r < step.results.size(); ++r) {
+      if (step.results[r] >= 0) continue;
+      // A carry that only the body needs. It has the type of what it is at first.
+      step.results[r] = add_value({node.operands[scan.consts + r], inner->outputs[r], partial(r)});
+    }
+    step.body = std::make_shared<const PartitionedBody>(std::move(body));
+    result_.steps.push_back(std::move(step));
+    // The node itself is a tensor of no elements.
+    const ValueId nothing = add_value({id, Cut(node.type.shape.size())});
+    result_.steps.push_back(PartitionedGraph::Compute{id, {}, nothing});
+    versions_[as_size(id)] = {{nothing, node.backward}};
+    settle(id);
+  }
+
+  /// Sums that begin with zeros are combined after the last trip if that can be.
+  PartitionedBody partition_body(const Node& node, const std::shared_ptr<const Propagation>& inner,
+                                 const std::vector<Cut>& inputs) const {
+    const detail::ScanParts scan(node);
+    std::vector<CarriedSum> sums;
+    for (CarriedSum& sum : carried_sums(scan)) {
+      if (parts_.is_zero(node.operands[scan.consts + sum.carry])) sums.push_back(std::move(sum));
+    }
+    while (true) {
+      PartitionedBody body{scan.attributes.body, inner,
+                           Partitioner(scan.body(), mesh_, *inner, options_, sums).run(inputs)};
+      const std::size_t tried = sums.size();
+      std::erase_if(sums, [&](const CarriedSum& sum) { return !stays_parts(body, sum); });
+      if (sums.size() < tried) continue;
+      for (const CarriedSum& sum : sums) {
+        const auto of = [&](PartitionedGraph::ValueId id) -> PartitionedGraph::Value& {
+          return body.partitioned.values[as_size(id)];
+        };
+        of(body.partitioned.inputs[scan.consts + sum.carry]).partial =
+            of(body.partitioned.outputs[sum.carry]).partial;
+      }
+      return body;
+    }
+  }
+
+  void result(NodeId id) {
+    const Node& node = graph_.node(id);
+    const auto index = as_size(std::get<ResultAttributes>(node.attributes).index);
+    versions_[as_size(id)] = {{results_of_.at(node.operands[0])[index], node.backward}};
     settle(id);
   }
 
@@ -371,14 +459,12 @@ class Partitioner {
     std::vector<PartitionedGraph::Step> kept;
     for (std::size_t s = result_.steps.size(); s-- > 0;) {
       PartitionedGraph::Step& step = result_.steps[s];
-      if (const auto* const move = std::get_if<PartitionedGraph::Move>(&step)) {
-        if (!is_read[as_size(move->to)]) continue;
-        is_read[as_size(move->from)] = true;
-      } else {
-        const auto& compute = std::get<PartitionedGraph::Compute>(step);
-        if (!is_read[as_size(compute.result)]) continue;
-        for (const ValueId operand : compute.operands) is_read[as_size(operand)] = true;
-      }
+      bool is_needed = false;
+      visit_step(
+          step, [](ValueId) {}, [&](ValueId made) { is_needed |= is_read[as_size(made)]; });
+      if (!is_needed) continue;
+      visit_step(
+          step, [&](ValueId read) { is_read[as_size(read)] = true; }, [](ValueId) {});
       kept.push_back(std::move(step));
     }
     result_.steps.assign(std::make_move_iterator(kept.rbegin()),
@@ -454,6 +540,7 @@ class Partitioner {
   PartitionedGraph result_;
   std::vector<std::vector<Version>> versions_;  ///< by node; the first is the one made or settled
   std::vector<bool> is_parameter_;              ///< by node
+  std::map<NodeId, std::vector<ValueId>> results_of_;  ///< by scan
 
   /// By node: what was moved to make it, in elements, as long as nothing has used it.
   std::vector<double> cost_of_unused_;
@@ -475,45 +562,8 @@ PartitionedGraph partition(const Graph& graph, const Mesh& mesh, const Propagati
   return Partitioner(graph, mesh, propagation, options).run(input_cuts);
 }
 
-std::string dump(const Graph& graph, const Mesh& mesh, const PartitionedGraph& partitioned) {
-  const auto axes_text = [&](AxisSet axes) {
-    std::string text;
-    for (std::size_t axis = 0; axis < mesh.rank(); ++axis) {
-      if (!(axes >> axis & 1)) continue;
-      text += fmt::format("{}{}:{}", text.empty() ? "" : ",", mesh.axes()[axis].name,
-                          mesh.axes()[axis].size);
-    }
-    return text;
-  };
-  const auto value_text = [&](ValueId id) {
-    const PartitionedGraph::Value& value = partitioned.values[as_size(id)];
-    return fmt::format("v{}[{}{}]", id, to_text(value.cut, mesh),
-                       value.partial ? fmt::format(" parts{{{}}}", axes_text(value.partial)) : "");
-  };
-  std::string text = fmt::format("mesh {}\n", mesh.to_string());
-  for (std::size_t i = 0; i < partitioned.inputs.size(); ++i) {
-    text += fmt::format("{} = input %{} \"{}\"\n", value_text(partitioned.inputs[i]),
-                        graph.inputs[i].node, graph.inputs[i].label);
-  }
-  for (const PartitionedGraph::Step& step : partitioned.steps) {
-    if (const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step)) {
-      const Node& node = graph.node(compute->node);
-      std::string operands;
-      for (const ValueId operand : compute->operands) {
-        operands += fmt::format("{}{}", operands.empty() ? "" : ", ", value_text(operand));
-      }
-      text += fmt::format("{} = {}({}) : {}  # %{}\n", value_text(compute->result), name(node.op),
-                          operands, to_string(node.type), compute->node);
-    } else {
-      const auto& move = std::get<PartitionedGraph::Move>(step);
-      text += fmt::format("{} = {}{{{}}}({}) {} bytes, wire {}  # for %{}\n", value_text(move.to),
-                          name(move.kind), axes_text(move.axes), value_text(move.from), move.bytes,
-                          move.wire_bytes, move.consumer);
-    }
-  }
-  text += "return";
-  for (const ValueId output : partitioned.outputs) text += " " + value_text(output);
-  return text + '\n';
+std::int64_t trips(const Graph& graph, const PartitionedGraph::Loop& loop) {
+  return std::get<ScanAttributes>(graph.node(loop.node).attributes).length;
 }
 
 }  // namespace shardwise

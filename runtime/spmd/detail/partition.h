@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "shardwise/runtime/spmd/executable.h"
 
 namespace shardwise {
+
+struct PartitionedBody;
 
 /// A graph cut over a mesh: values that every device has its box of, and steps that fill them, in
 /// order. Plain data; lower() (detail/lower.h) makes the Program.
@@ -43,7 +46,14 @@ struct PartitionedGraph {
     NodeId consumer;         ///< what asked for it, or the node itself
   };
 
-  using Step = std::variant<Compute, Move>;
+  /// A scan, whose body is cut by itself.
+  struct Loop {
+    NodeId node;
+    std::vector<ValueId> operands, results;
+    std::shared_ptr<const PartitionedBody> body;
+  };
+
+  using Step = std::variant<Compute, Move, Loop>;
 
   std::vector<Value> values;
   std::vector<Step> steps;
@@ -54,6 +64,32 @@ struct PartitionedGraph {
   /// What was thought of for each node that had a choice, with its costs; for explain().
   std::vector<std::pair<NodeId, std::string>> choices;
 };
+
+/// The body of a scan: inputs and outputs as the operands and results of the loop.
+struct PartitionedBody {
+  std::shared_ptr<const Graph> graph;
+  std::shared_ptr<const Propagation> propagation;
+  PartitionedGraph partitioned;
+};
+
+/// Calls reads(value) for each value that a step reads and makes(value) for each that it makes.
+template <class Reads, class Makes>
+void visit_step(const PartitionedGraph::Step& step, const Reads& reads, const Makes& makes) {
+  if (const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step)) {
+    for (const PartitionedGraph::ValueId operand : compute->operands) reads(operand);
+    makes(compute->result);
+  } else if (const auto* const move = std::get_if<PartitionedGraph::Move>(&step)) {
+    reads(move->from);
+    makes(move->to);
+  } else {
+    const auto& loop = std::get<PartitionedGraph::Loop>(step);
+    for (const PartitionedGraph::ValueId operand : loop.operands) reads(operand);
+    for (const PartitionedGraph::ValueId result : loop.results) makes(result);
+  }
+}
+
+/// How often the body of a scan is carried out.
+std::int64_t trips(const Graph& graph, const PartitionedGraph::Loop& loop);
 
 /// Cuts the ops of a graph over the mesh: each by the factors whose moves cost the fewest bytes,
 /// given how its operands are cut, and the wishes of the propagation. What the outputs and marked

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "shardwise/runtime/spmd/detail/control/loops.h"
+
 namespace shardwise {
 
 Linear linearity(const Node& node) {
@@ -9,14 +11,20 @@ Linear linearity(const Node& node) {
   return pad != nullptr && !pad->number.is_zero() ? Linear::no : row(node.op).traits().linear;
 }
 
-PartsOfSums::PartsOfSums(const Graph& graph, const std::vector<FactorRule>& rules)
+PartsOfSums::PartsOfSums(const Graph& graph, const std::vector<FactorRule>& rules,
+                         const std::vector<CarriedSum>& sums)
     : graph_(graph),
       rules_(rules),
       uses_(graph.nodes.size(), 0),
       users_(graph.nodes.size()),
-      is_output_(graph.nodes.size(), false) {
+      is_output_(graph.nodes.size(), false),
+      leaves_(graph.nodes.size(), false) {
   count_uses();
   find_zeros();
+  for (const CarriedSum& sum : sums) {
+    is_zero_[as_size(sum.nodes.front())] = true;
+    leaves_[as_size(sum.nodes.back())] = true;
+  }
   for (NodeId id = 0; id < static_cast<NodeId>(graph.nodes.size()); ++id) {
     hands_on_.push_back(hands_parts_on(id));
   }
@@ -102,7 +110,7 @@ bool PartsOfSums::is_sum(NodeId node) const {
 /// What uses it can do with parts of it, and to combine them later moves no more: one node, or
 /// slices that take each element once.
 bool PartsOfSums::hands_parts_on(NodeId node) const {
-  if (is_output_[as_size(node)]) return false;
+  if (is_output_[as_size(node)]) return leaves_[as_size(node)];
   const std::vector<NodeId>& users = users_[as_size(node)];
   std::int64_t taken = 0;
   for (const NodeId user : users) {

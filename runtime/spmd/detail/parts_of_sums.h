@@ -9,6 +9,8 @@
 
 namespace shardwise {
 
+struct CarriedSum;  // control/loops.h
+
 /// A padding with another number than zero is not linear.
 Linear linearity(const Node& node);
 
@@ -16,10 +18,17 @@ Linear linearity(const Node& node);
 /// must outlive it.
 class PartsOfSums {
  public:
-  PartsOfSums(const Graph& graph, const std::vector<FactorRule>& rules);
+  /// `sums`: carries that may come in as parts, as zeros may be taken for parts, and go out so.
+  PartsOfSums(const Graph& graph, const std::vector<FactorRule>& rules,
+              const std::vector<CarriedSum>& sums);
 
   bool is_used(NodeId node) const { return uses_[as_size(node)] > 0; }
   bool is_output(NodeId node) const { return is_output_[as_size(node)]; }
+
+  bool is_zero(NodeId node) const { return is_zero_[as_size(node)]; }
+
+  /// An output that need not be combined.
+  bool leaves_as_parts(NodeId node) const { return leaves_[as_size(node)]; }
 
   /// Operands that are zeros: they can be taken for parts of a zero.
   std::size_t zeros_among(const Node& node) const;
@@ -41,10 +50,10 @@ class PartsOfSums {
 
   const Graph& graph_;
   const std::vector<FactorRule>& rules_;
-  std::vector<std::int64_t> uses_;                    ///< by node; 0: nothing needs it
-  std::vector<std::vector<NodeId>> users_;            ///< by node: what needs it, of what is needed
-  std::vector<bool> is_output_, is_zero_, hands_on_;  // by node
-  std::vector<double> shares_;                        // by node
+  std::vector<std::int64_t> uses_;          ///< by node; 0: nothing needs it
+  std::vector<std::vector<NodeId>> users_;  ///< by node: what needs it, of what is needed
+  std::vector<bool> is_output_, is_zero_, hands_on_, leaves_;  // by node
+  std::vector<double> shares_;                                 // by node
 };
 
 }  // namespace shardwise

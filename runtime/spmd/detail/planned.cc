@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "shardwise/runtime/ops/detail/row.h"
+#include "shardwise/runtime/spmd/detail/control/live_results.h"
 
 namespace shardwise {
 namespace {
@@ -13,9 +14,10 @@ constexpr int kMostReplacedVisits = 64;
 
 }  // namespace
 
-Planned::Planned(std::shared_ptr<const Graph> traced, const Mesh& on, const CompileOptions& how,
+Planned::Planned(std::shared_ptr<const Graph> recorded, const Mesh& on, const CompileOptions& how,
                  MovePlans moves)
-    : graph(std::move(traced)),
+    : traced(std::move(recorded)),
+      graph(without_unused_results(traced)),
       mesh(on),
       options(how),
       propagation(propagate(*graph, mesh)),

@@ -15,7 +15,7 @@ namespace shardwise {
 /// What the passes make of a graph on a mesh, one after the other. Immutable.
 struct Planned {
   /// Throws what propagate() and the ops throw.
-  Planned(std::shared_ptr<const Graph> traced, const Mesh& on, const CompileOptions& how,
+  Planned(std::shared_ptr<const Graph> recorded, const Mesh& on, const CompileOptions& how,
           MovePlans moves);
 
   /// By Graph::inputs: how each is bound.
@@ -24,7 +24,8 @@ struct Planned {
   /// At the mesh position, with inputs and outputs.
   PlannedMemory memory(std::int64_t position) const;
 
-  std::shared_ptr<const Graph> graph;
+  std::shared_ptr<const Graph> traced;
+  std::shared_ptr<const Graph> graph;  ///< without results of scans that nothing uses
   Mesh mesh;
   CompileOptions options;
   Propagation propagation;

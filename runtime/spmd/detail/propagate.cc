@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <queue>
 #include <set>
@@ -12,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/runtime/ops/detail/body.h"
 #include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/shard/error.h"
 
@@ -115,26 +118,163 @@ class Propagator {
       result_.cuts[i].resize(rank);
       if (fixed_spec(node)) take_mark(id);
       for (const NodeId operand : node.operands) users_[as_size(operand)].push_back(id);
+      if (node.op == Op::scan) {
+        const Graph& body = *std::get<ScanAttributes>(node.attributes).body;
+        bodies_.emplace(id, Body{std::make_unique<Propagator>(body, mesh), {}});
+      } else if (node.op == Op::result) {
+        bodies_.at(node.operands[0]).results.push_back(id);
+      }
     }
   }
 
   Propagation run() {
-    const auto pointwise = [](const Node& node) {
-      return is_elementwise(node.op) || node.op == Op::transpose ||
-             (is_alias(node.op) && node.op != Op::reshape);
-    };
-    const auto once = [&](const Node& node) { return !repeats(graph_, node); };
-    const auto all = [](const Node&) { return true; };
-    heard_kinds_ = Heard::pass_through;
-    settle({{Agenda::Order::up, Direction::both}}, pointwise);
-    settle({{Agenda::Order::up, Direction::forward}}, once);
-    heard_kinds_ = Heard::all;
-    settle({{Agenda::Order::down, Direction::backward}, {Agenda::Order::up, Direction::forward}},
-           all);
-    return std::move(result_);
+    for (const Phase phase : {Phase::pointwise, Phase::forward, Phase::all}) settle(phase);
+    for (const NodeId output : graph_.outputs) {
+      result_.outputs.push_back(without_tiles(result_.cuts[as_size(output)]));
+    }
+    return take();
   }
 
  private:
+  /// The constraints that are applied, the strongest first.
+  enum class Phase { none, pointwise, forward, all };
+
+  void settle(Phase phase) {
+    const auto pointwise = [](const Node& node) {
+      return is_elementwise(node.op) || node.op == Op::transpose ||
+             (is_alias(node.op) && node.op != Op::reshape) || node.op == Op::scan ||
+             node.op == Op::result;
+    };
+    const auto once = [&](const Node& node) { return !repeats(graph_, node); };
+    const auto all = [](const Node&) { return true; };
+    phase_ = phase;
+    heard_kinds_ = phase == Phase::all ? Heard::all : Heard::pass_through;
+    if (phase == Phase::pointwise) {
+      settle({{Agenda::Order::up, Direction::both}}, pointwise);
+    } else if (phase == Phase::forward) {
+      settle({{Agenda::Order::up, Direction::forward}}, once);
+    } else {
+      settle({{Agenda::Order::down, Direction::backward}, {Agenda::Order::up, Direction::forward}},
+             all);
+    }
+  }
+
+  Propagation take() {
+    for (auto& [id, body] : bodies_) {
+      result_.bodies[id] = std::make_shared<const Propagation>(
+          body.propagator->take_as_body(detail::ScanParts(graph_.node(id))));
+      result_.visits += result_.bodies[id]->visits;
+    }
+    return std::move(result_);
+  }
+
+  // ---- Bodies of scans.
+
+  struct Body {
+    std::unique_ptr<Propagator> propagator;
+    std::vector<NodeId> results;
+  };
+
+  /// Of a carry what comes in is cut as what goes out: as that is marked, if it is.
+  Propagation take_as_body(const detail::ScanParts& scan) {
+    for (std::size_t o = 0; o < graph_.outputs.size(); ++o) {
+      const NodeId output = graph_.outputs[o];
+      const Cut left = without_tiles(result_.cuts[as_size(output)]);
+      if (o >= scan.carries) {
+        result_.outputs.push_back(left);
+        continue;
+      }
+      const NodeId input = scan.input(scan.consts + o);
+      if (is_fixed(graph_.node(output)) && !is_fixed(graph_.node(input))) {
+        result_.cuts[as_size(input)] = left;
+      }
+      result_.outputs.push_back(result_.cuts[as_size(input)]);
+    }
+    return take();
+  }
+
+  /// Outside and inside hear of each other.
+  void visit_scan(NodeId id, Direction direction) {
+    ++result_.visits;
+    const Node& node = graph_.node(id);
+    const detail::ScanParts scan(node);
+    Body& body = bodies_.at(id);
+    Propagator& inner = *body.propagator;
+    const auto index = [&](NodeId result) {
+      return std::get<ResultAttributes>(graph_.node(result).attributes).index;
+    };
+    const auto cut_in = [&](NodeId tensor, bool is_stacked) {
+      const Cut& cut = result_.cuts[as_size(tensor)];
+      return is_stacked ? slice_cut(cut) : cut;
+    };
+    const auto cut_out = [&](NodeId tensor, bool is_stacked) {
+      const Cut& cut = inner.result_.cuts[as_size(tensor)];
+      return is_stacked ? stacked_cut(cut) : cut;
+    };
+    for (std::size_t i = 0; i < node.operands.size(); ++i) {
+      const NodeId operand = node.operands[i];
+      inner.hear_of(scan.input(i), cut_in(operand, i >= scan.first_x()),
+                    data_axes_[as_size(operand)], -1);
+    }
+    for (const NodeId result : body.results) {
+      if (index(result) < 0) continue;
+      const std::size_t r = as_size(index(result));
+      inner.hear_of(scan.output(r), cut_in(result, r >= scan.carries), data_axes_[as_size(result)],
+                    -1);
+    }
+    inner.settle_body(phase_, scan);
+    for (const NodeId result : body.results) {
+      if (direction == Direction::backward || index(result) < 0) continue;
+      const std::size_t r = as_size(index(result));
+      const NodeId output = scan.output(r);
+      hear_of(result, cut_out(output, r >= scan.carries), inner.data_axes_[as_size(output)], id);
+    }
+    for (std::size_t i = 0; i < node.operands.size() && direction != Direction::forward; ++i) {
+      hear_of(node.operands[i], cut_out(scan.input(i), i >= scan.first_x()),
+              inner.data_axes_[as_size(scan.input(i))], id);
+    }
+  }
+
+  /// As a body, until nothing changes from time to time either.
+  void settle_body(Phase phase, const detail::ScanParts& scan) {
+    if (phase == phase_ && !has_changed_) return;
+    do {
+      has_changed_ = false;
+      settle(phase);
+      has_changed_ = false;
+      for (std::size_t k = 0; k < scan.carries; ++k) {
+        const NodeId in = scan.input(scan.consts + k), out = scan.output(k);
+        hear_of(in, result_.cuts[as_size(out)], data_axes_[as_size(out)], out);
+        hear_of(out, result_.cuts[as_size(in)], data_axes_[as_size(in)], in);
+      }
+    } while (has_changed_);
+  }
+
+  /// Adds to a tensor what is said of it elsewhere beyond its own axes.
+  void hear_of(NodeId tensor, const Cut& said, AxisSet data, NodeId from) {
+    if (is_fixed(graph_.node(tensor))) return;
+    Cut& cut = result_.cuts[as_size(tensor)];
+    const AxisSet before = axes_of(cut);
+    AxisSet used = before;
+    for (std::size_t dim = 0; dim < cut.size(); ++dim) {
+      const AxisList wanted = said[dim].axes_only();
+      if (wanted.size() <= cut[dim].size() || !cut[dim].is_prefix_of(wanted)) continue;
+      AxisList more = cut[dim].axes_only();
+      for (std::size_t i = more.size(); i < wanted.size() && !(used >> wanted[i] & 1); ++i) {
+        more.push_back(wanted[i]);
+        used |= AxisSet{1} << wanted[i];
+      }
+      if (more.size() == cut[dim].size()) continue;
+      cut[dim] = more;
+      result_.origins[as_size(tensor)][dim] = from;
+    }
+    if (used == before) return;
+    data_axes_[as_size(tensor)] |= used & ~before & data;
+    note_changed(tensor);
+  }
+
+  // ---- Passes.
+
   struct Pass {
     Agenda::Order order;
     Direction direction;
@@ -168,6 +308,7 @@ class Propagator {
 
   /// Those that may hear of a tensor that has changed.
   void note_changed(NodeId tensor) {
+    has_changed_ = true;
     for (Agenda& agenda : agendas_) {
       agenda.note(tensor);
       for (const NodeId user : users_[as_size(tensor)]) agenda.note(user);
@@ -184,8 +325,10 @@ class Propagator {
   };
 
   void visit(NodeId id, Direction direction) {
-    ++result_.visits;
     const Node& node = graph_.node(id);
+    if (node.op == Op::scan) return visit_scan(id, direction);
+    if (node.op == Op::result) return visit_scan(node.operands[0], direction);
+    ++result_.visits;
     const FactorRule& rule = result_.rules[as_size(id)];
     if (rule.factors.empty() || node.operands.empty()) return;
     wishes_.clear();
@@ -342,6 +485,9 @@ class Propagator {
   std::set<std::pair<NodeId, NodeId>> conflicts_;  ///< noted: the node and whose wish was dropped
   std::vector<Agenda> agendas_;                    ///< of the passes that go on
   Heard heard_kinds_ = Heard::all;
+  Phase phase_ = Phase::none;
+  bool has_changed_ = false;       ///< a tensor, since the last passes
+  std::map<NodeId, Body> bodies_;  ///< by scan
 
   // Of the node that is visited.
   std::vector<Wish> wishes_;
@@ -357,48 +503,12 @@ Propagation propagate(const Graph& graph, const Mesh& mesh) {
   return Propagator(graph, mesh).run();
 }
 
-std::string dump(const Graph& graph, const Mesh& mesh, const Propagation& propagation) {
-  std::string text = fmt::format("mesh {}\n", mesh.to_string());
-  for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
-    text += fmt::format("{} [{}]\n", to_string(graph, static_cast<NodeId>(id)),
-                        to_text(propagation.cuts[id], mesh));
-  }
-  return text;
-}
+Cut slice_cut(const Cut& stacked) { return {stacked.begin() + 1, stacked.end()}; }
 
-std::string explain(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
-                    NodeId node) {
-  const Cut& cut = propagation.cuts[as_size(node)];
-  std::string text = fmt::format("{} is cut as {}\n", to_string(graph, node), to_text(cut, mesh));
-  for (std::size_t dim = 0; dim < cut.size(); ++dim) {
-    text += fmt::format("  dim {}: ", dim);
-    if (cut[dim].empty()) {
-      text += "whole\n";
-      continue;
-    }
-    Cut one(1);
-    one[0] = cut[dim];
-    text += to_text(one, mesh);
-    // The way back to a mark: by the dim of each neighbour that the same axis cuts.
-    NodeId at = node;
-    std::size_t at_dim = dim;
-    for (int hops = 0; hops < 1000 && !graph.node(at).mark; ++hops) {
-      const NodeId from = propagation.origins[as_size(at)][at_dim];
-      if (from < 0 || from == at) break;
-      text += fmt::format(" from %{}", from);
-      const Cut& next = propagation.cuts[as_size(from)];
-      for (std::size_t d = 0; d < next.size(); ++d) {
-        if (next[d].set() & cut[dim].set()) at_dim = d;
-      }
-      at = from;
-    }
-    if (graph.node(at).mark) text += ", marked" + in_scope(graph, graph.node(at).scope);
-    text += '\n';
-  }
-  for (const Propagation::Conflict& conflict : propagation.conflicts) {
-    if (conflict.node == node) text += "  conflict: " + conflict.text + '\n';
-  }
-  return text;
+Cut stacked_cut(const Cut& slice) {
+  Cut cut(1);
+  cut.insert(cut.end(), slice.begin(), slice.end());
+  return cut;
 }
 
 }  // namespace shardwise

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,12 @@ struct Propagation {
   /// The factors of each node, for those that come after.
   std::vector<FactorRule> rules;
 
+  /// By Graph::outputs: how each leaves. The next carries of a body leave as they come in.
+  std::vector<Cut> outputs;
+
+  /// By node that is a scan: of its body.
+  std::map<NodeId, std::shared_ptr<const Propagation>> bodies;
+
   /// Visits of nodes: what it took.
   std::int64_t visits = 0;
 };
@@ -44,8 +52,16 @@ struct Propagation {
 /// cut to save memory do not outvote a batch. A node is visited again only after one of its tensors
 /// has changed.
 ///
+/// The body of a scan is propagated with it: a tensor that goes in or comes out is cut as what it
+/// is there, as far as neither has other axes, and so is a carry from time to time. Dim 0 of what
+/// is stacked says nothing and is told nothing.
+///
 /// Throws if a mark does not fit the mesh or its tensor, naming node and scope.
 Propagation propagate(const Graph& graph, const Mesh& mesh);
+
+/// How a slice of a stacked tensor is cut, and the other way round.
+Cut slice_cut(const Cut& stacked);
+Cut stacked_cut(const Cut& slice);
 
 /// All nodes with their cuts, one a line.
 std::string dump(const Graph& graph, const Mesh& mesh, const Propagation& propagation);

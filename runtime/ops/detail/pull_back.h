@@ -1,0 +1,53 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "shardwise/runtime/graph/graph.h"
+#include "shardwise/runtime/ops/detail/row.h"
+
+namespace shardwise::detail {
+
+/// Nodes up to `last` that a change of `wrt` changes, and that may have a gradient.
+std::vector<bool> depend_on(const Graph& graph, std::span<const NodeId> wrt, NodeId last);
+
+/// What grad() does, from any cotangents on: appends the gradient with respect to each of `wrt` of
+/// what has a cotangent, by node up to `last`. -1 for what has none.
+std::vector<NodeId> pull_back(Graph& graph, NodeId last,
+                              std::vector<std::optional<NodeRef>> cotangents,
+                              std::span<const NodeId> wrt);
+
+/// Until it goes, nodes belong to a gradient; then the scope is what it was.
+class RecordsBackward {
+ public:
+  explicit RecordsBackward(Graph& graph)
+      : graph_(graph), scope_(graph.scope), was_backward_(graph.backward) {
+    graph.backward = true;
+  }
+  ~RecordsBackward() {
+    graph_.backward = was_backward_;
+    graph_.scope = scope_;
+  }
+  RecordsBackward(const RecordsBackward&) = delete;
+  RecordsBackward& operator=(const RecordsBackward&) = delete;
+
+ private:
+  Graph& graph_;
+  const std::int32_t scope_;
+  const bool was_backward_;
+};
+
+/// A scan whose gradient is wanted.
+struct ScanGradientCall {
+  NodeRef scan;
+  std::span<const NodeRef> operands;
+  std::span<const std::optional<NodeRef>> cotangents;  ///< by result
+  const std::vector<bool>& wanted;                     ///< by operand
+};
+
+/// Appends a scan in the other direction. The first one, which this changes, gives what the second
+/// needs of each time, stacked.
+Gradients scan_gradient(const ScanGradientCall& call);
+
+}  // namespace shardwise::detail

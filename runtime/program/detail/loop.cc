@@ -1,0 +1,143 @@
+#include "shardwise/runtime/program/detail/loop.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "shardwise/runtime/program/detail/run.h"
+#include "shardwise/shard/host/random.h"
+
+namespace shardwise {
+namespace {
+
+using ValueId = Program::ValueId;
+
+/// One run of a loop: where the values of its body are.
+class LoopRun {
+ public:
+  LoopRun(const Program::Loop& loop, const Program& around, const Storage& storage,
+          const Devices& devices)
+      : loop_(loop), body_(*loop.body), around_(storage), storage_(around.mesh().size()) {
+    for (std::int64_t p = 0; p < around.mesh().size(); ++p) {
+      if (devices.is_addressable(around.mesh().device_at(p))) here_.push_back(p);
+    }
+    for (const std::int64_t p : here_) {
+      for (std::size_t i = 0; i < consts(); ++i) {
+        storage_.bind(body_.inputs[i], p, around_.data(loop_.inputs[i], p));
+      }
+      for (const LoopBody::Place& place : body_.places) {
+        if (place.same_as < 0) storage_.bind(place.value, p, memory(place, p));
+      }
+    }
+  }
+
+  const Storage& storage() const { return storage_; }
+
+  /// Carries that no trip makes.
+  void copy_first() const {
+    for (const std::int64_t p : here_) {
+      for (std::size_t k = 0; k < body_.carries; ++k) {
+        copy(around_.writable(loop_.outputs[k], p), around_.data(loop_.inputs[consts() + k], p),
+             shard_bytes(body_.inputs[consts() + k], p));
+      }
+    }
+  }
+
+  /// What the trip of this number reads and writes.
+  void begin(std::int64_t trip) {
+    for (const std::int64_t p : here_) {
+      for (std::size_t k = 0; k < body_.carries; ++k) {
+        storage_.bind(body_.inputs[consts() + k], p, carried_in(k, trip, p));
+      }
+      for (std::size_t x = 0; x < body_.xs; ++x) {
+        const std::size_t input = consts() + body_.carries + x;
+        storage_.bind(body_.inputs[input], p,
+                      around_.data(loop_.inputs[input], p) + slice(body_.inputs[input], trip, p));
+      }
+      for (std::size_t o = 0; o < body_.outputs.size(); ++o) {
+        if (body_.is_made[o]) storage_.bind(body_.outputs[o], p, target(o, trip, p));
+      }
+      for (const LoopBody::Place& place : body_.places) {
+        if (place.same_as < 0) continue;
+        // What makes the value leaves the bytes as they are.
+        storage_.bind(place.value, p, const_cast<std::byte*>(storage_.data(place.same_as, p)));
+      }
+    }
+  }
+
+  /// Outputs that the body does not make.
+  void end(std::int64_t trip) const {
+    for (std::size_t o = 0; o < body_.outputs.size(); ++o) {
+      if (body_.is_made[o]) continue;
+      for (const std::int64_t p : here_) {
+        copy(target(o, trip, p), storage_.data(body_.outputs[o], p),
+             shard_bytes(body_.outputs[o], p));
+      }
+    }
+  }
+
+ private:
+  std::size_t consts() const { return body_.inputs.size() - body_.carries - body_.xs; }
+
+  std::size_t shard_bytes(ValueId value, std::int64_t position) const {
+    const Program::Value& of_body = body_.program.value(value);
+    return num_bytes(of_body.box(position).shape(), size_bytes(of_body.dtype));
+  }
+
+  static void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+
+  /// Where the slice of a trip begins, in bytes.
+  std::size_t slice(ValueId value, std::int64_t trip, std::int64_t position) const {
+    const std::int64_t place = body_.reverse ? body_.trips - 1 - trip : trip;
+    return as_size(place) * shard_bytes(value, position);
+  }
+
+  std::byte* memory(const LoopBody::Place& place, std::int64_t position) const {
+    const ValueId region =
+        place.kind == MemoryKind::collective ? loop_.collectives : loop_.activations;
+    if (region < 0) return nullptr;  // it has no bytes
+    return around_.writable(region, position) + place.offset;
+  }
+
+  /// The last trip writes the result, the one before beside it, and so on.
+  std::byte* target(std::size_t output, std::int64_t trip, std::int64_t position) const {
+    std::byte* const result = around_.writable(loop_.outputs[output], position);
+    if (output >= body_.carries) return result + slice(body_.outputs[output], trip, position);
+    if ((body_.trips - 1 - trip) % 2 == 0) return result;
+    return memory({-1, -1, MemoryKind::activation, body_.spare_offsets[output]}, position);
+  }
+
+  const std::byte* carried_in(std::size_t carry, std::int64_t trip, std::int64_t position) const {
+    if (trip > 0) return target(carry, trip - 1, position);
+    return around_.data(loop_.inputs[consts() + carry], position);
+  }
+
+  const Program::Loop& loop_;
+  const LoopBody& body_;
+  const Storage& around_;
+  Storage storage_;
+  std::vector<std::int64_t> here_;  ///< the positions of this process
+};
+
+}  // namespace
+
+void run_loop(const Program::Loop& loop, const Program& around, const Storage& storage,
+              const Devices& devices, std::uint64_t tag) {
+  const LoopBody& body = *loop.body;
+  LoopRun one(loop, around, storage, devices);
+  if (body.trips == 0) one.copy_first();
+  for (std::int64_t trip = 0; trip < body.trips; ++trip) {
+    one.begin(trip);
+    try {
+      run_steps(body.program, body.schedule, one.storage(), devices,
+                splitmix64(tag + static_cast<std::uint64_t>(trip)));
+    } catch (...) {
+      rethrow(fmt::format("{}, trip {}", loop.name, trip));
+    }
+    one.end(trip);
+  }
+}
+
+}  // namespace shardwise

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <memory>
+
+#include "shardwise/runtime/graph/graph.h"
+
+namespace shardwise {
+
+/// The same program in which scans have only the results that something uses, and the carries,
+/// operands and outputs of bodies that these need. Nodes keep their numbers; a `result` that
+/// nothing uses gets the index -1. The graph itself if it has no scan.
+std::shared_ptr<const Graph> without_unused_results(std::shared_ptr<const Graph> graph);
+
+}  // namespace shardwise

@@ -1,0 +1,67 @@
+#include "shardwise/runtime/spmd/detail/control/lower_body.h"
+
+#include <utility>
+
+namespace shardwise {
+namespace {
+
+constexpr std::size_t kAlignment = 64;  // as that of planned offsets
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+/// Where the values are that are neither inputs nor made outputs.
+std::vector<LoopBody::Place> places(const Program& program, const MemoryPlan& plan) {
+  std::vector<LoopBody::Place> all;
+  for (std::size_t v = 0; v < plan.homes.size(); ++v) {
+    if (plan.homes[v] != MemoryPlan::Home::region) continue;
+    const Program::ValueId root = plan.roots[v];
+    LoopBody::Place place{static_cast<Program::ValueId>(v)};
+    if (plan.homes[as_size(root)] == MemoryPlan::Home::input) {
+      place.same_as = root;
+    } else {
+      place.kind = program.value(root).kind;
+      place.offset = plan.offsets[as_size(root)];
+    }
+    all.push_back(place);
+  }
+  return all;
+}
+
+}  // namespace
+
+LoweredBody lower_body(const Node& scan, const PartitionedBody& body, const Mesh& mesh,
+                       NanCheck nan_check, MovePlans move_plans) {
+  const auto& a = std::get<ScanAttributes>(scan.attributes);
+  LoweredBody made;
+  made.steps = fuse(*body.graph, body.partitioned, nan_check);
+  LoweredProgram lowered =
+      lower(body.graph, mesh, body.partitioned, made.steps, nan_check, move_plans);
+  made.plan = plan_memory(*body.graph, lowered, {});
+  made.bodies = std::move(lowered.bodies);
+  made.activation_bytes = made.plan.activation_bytes;
+  made.collective_bytes = made.plan.collective_bytes;
+  std::vector<std::size_t> spare_offsets;
+  for (std::size_t k = 0; a.length > 1 && k < as_size(a.carries); ++k) {
+    made.activation_bytes = aligned(made.activation_bytes);
+    spare_offsets.push_back(made.activation_bytes);
+    made.activation_bytes += made.plan.bytes[as_size(lowered.outputs[k])];
+  }
+  Schedule schedule(lowered.program, 0, made.plan.reuse);
+  std::vector<LoopBody::Place> where = places(lowered.program, made.plan);
+  made.body = std::make_shared<const LoopBody>(LoopBody{.program = std::move(lowered.program),
+                                                        .schedule = std::move(schedule),
+                                                        .trips = a.length,
+                                                        .reverse = a.reverse,
+                                                        .carries = as_size(a.carries),
+                                                        .xs = as_size(a.xs),
+                                                        .inputs = std::move(lowered.inputs),
+                                                        .outputs = std::move(lowered.outputs),
+                                                        .is_made = made.plan.is_made,
+                                                        .places = std::move(where),
+                                                        .spare_offsets = std::move(spare_offsets)});
+  return made;
+}
+
+}  // namespace shardwise

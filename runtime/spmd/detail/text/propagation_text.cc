@@ -1,0 +1,68 @@
+#include <fmt/format.h>
+
+#include <string>
+
+#include "shardwise/runtime/spmd/detail/propagate.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+void dump(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
+          const std::string& indent, std::string& text) {
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const auto id = static_cast<NodeId>(i);
+    const auto* const scan = std::get_if<ScanAttributes>(&graph.nodes[i].attributes);
+    text += fmt::format("{}{} [{}]{}\n", indent, to_string(graph, id),
+                        to_text(propagation.cuts[i], mesh), scan != nullptr ? " {" : "");
+    if (scan == nullptr) continue;
+    dump(*scan->body, mesh, *propagation.bodies.at(id), indent + "  ", text);
+    text += indent + "}\n";
+  }
+}
+
+}  // namespace
+
+std::string dump(const Graph& graph, const Mesh& mesh, const Propagation& propagation) {
+  std::string text = fmt::format("mesh {}\n", mesh.to_string());
+  dump(graph, mesh, propagation, "", text);
+  return text;
+}
+
+std::string explain(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
+                    NodeId node) {
+  const Cut& cut = propagation.cuts[as_size(node)];
+  std::string text = fmt::format("{} is cut as {}\n", to_string(graph, node), to_text(cut, mesh));
+  for (std::size_t dim = 0; dim < cut.size(); ++dim) {
+    text += fmt::format("  dim {}: ", dim);
+    if (cut[dim].empty()) {
+      text += "whole\n";
+      continue;
+    }
+    Cut one(1);
+    one[0] = cut[dim];
+    text += to_text(one, mesh);
+    // The way back to a mark: by the dim of each neighbour that the same axis cuts.
+    NodeId at = node;
+    std::size_t at_dim = dim;
+    for (int hops = 0; hops < 1000 && !graph.node(at).mark; ++hops) {
+      if (graph.node(at).op == Op::scan) break;  // what its body says
+      const NodeId from = propagation.origins[as_size(at)][at_dim];
+      if (from < 0 || from == at) break;
+      text += fmt::format(" from %{}", from);
+      const Cut& next = propagation.cuts[as_size(from)];
+      for (std::size_t d = 0; d < next.size(); ++d) {
+        if (next[d].set() & cut[dim].set()) at_dim = d;
+      }
+      at = from;
+    }
+    if (graph.node(at).mark) text += ", marked" + in_scope(graph, graph.node(at).scope);
+    text += '\n';
+  }
+  for (const Propagation::Conflict& conflict : propagation.conflicts) {
+    if (conflict.node == node) text += "  conflict: " + conflict.text + '\n';
+  }
+  return text;
+}
+
+}  // namespace shardwise
