@@ -441,7 +441,7 @@ TEST(Gradient, OfAProductInAWiderDtype) {
       HasSubstr("found f32 for a product of i8, needed a wider dtype of the same kind"));
 }
 
-/// No op is left out of the cases but those without a gradient.
+/// No op is left out of the cases but those without a gradient, and scans (scan_test.cc).
 TEST(Gradient, EveryOpHasACase) {
   std::mt19937 random(3);
   std::set<Op> seen;
@@ -466,6 +466,8 @@ TEST(Gradient, EveryOpHasACase) {
                              Op::lt,
                              Op::le,
                              Op::ge,
+                             Op::scan,
+                             Op::result,
                              Op::enter_manual,
                              Op::leave_manual,
                              Op::manual_all_reduce};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "shardwise/runtime/spmd/detail/control/live_results.h"
 #include "shardwise/runtime/spmd/detail/fuse.h"
 #include "shardwise/runtime/spmd/detail/lower.h"
 #include "shardwise/runtime/spmd/detail/memory_plan.h"
@@ -27,7 +28,7 @@ struct Touch {
 class Order {
  public:
   explicit Order(const Trial& trial)
-      : graph_(std::make_shared<const Graph>(trial.graph)),
+      : graph_(without_unused_results(std::make_shared<const Graph>(trial.graph))),
         partitioned_(partition_of(trial)),
         lowered_(lower(graph_, trial.mesh, partitioned_,
                        fuse(*graph_, partitioned_, trial.options.nan_check),
@@ -107,6 +108,11 @@ class Order {
           touch(from_new ? part.to : part.from,
                 group.sources[static_cast<std::size_t>(copy.source)], false, found);
         }
+      }
+    } else if (const auto* const loop = std::get_if<Program::Loop>(&step)) {
+      for (std::int64_t p = 0; p < lowered_.program.mesh().size(); ++p) {
+        for (const ValueId input : loop->inputs) touch(input, p, false, found);
+        for (const ValueId value : loop->made()) touch(value, p, true, found);
       }
     } else {
       touch(std::get<Program::Fill>(step).value, task.position, true, found);
