@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -40,19 +39,17 @@ fs::path literals_path(const fs::path& path) { return path.string() + ".safetens
 class Literals final : public BoxReader {
  public:
   explicit Literals(const Graph& graph) {
-    std::unordered_set<std::uint64_t> known;
-    for (const Node& node : graph.nodes) {
-      const auto* const literal = std::get_if<LiteralAttributes>(&node.attributes);
-      if (literal == nullptr || !known.insert(literal->hash()).second) continue;
-      TensorInfo info{.name = fmt::format("{:016x}", literal->hash()),
-                      .dtype = node.type.dtype,
-                      .shape = node.type.shape};
+    for (const Node* const node : literals(graph)) {
+      const auto& literal = std::get<LiteralAttributes>(node->attributes);
+      TensorInfo info{.name = fmt::format("{:016x}", literal.hash()),
+                      .dtype = node->type.dtype,
+                      .shape = node->type.shape};
       if (!detail::safetensors_dtype(info.dtype)) {
         info.dtype = DType::u8;
-        info.shape = {static_cast<std::int64_t>(literal->bytes().size())};
+        info.shape = {static_cast<std::int64_t>(literal.bytes().size())};
       }
       infos_.push_back(std::move(info));
-      elements_.push_back(*literal);
+      elements_.push_back(literal);
     }
   }
 

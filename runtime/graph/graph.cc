@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <concepts>
+#include <memory>
+#include <set>
 #include <string_view>
+#include <utility>
 
 #include "shardwise/runtime/graph/detail/attribute_fields.h"
 #include "shardwise/runtime/graph/detail/line_reader.h"
@@ -60,6 +63,42 @@ class FieldHasher {
 
   Mixer& mixer_;
 };
+
+/// Collects the bodies.
+class BodyLister {
+ public:
+  std::vector<const Graph*> take() { return std::move(bodies_); }
+
+  void list(const auto&...) {}
+  void numbers(const auto&...) {}
+  void number(const auto&) {}
+  void number_but_zero(const auto&) {}
+  void literal(const auto&) {}
+  void text(const auto&) {}
+  void dtype(const auto&...) {}
+  void count(const auto&...) {}
+  void word(const auto&...) {}
+  void flag(const auto&...) {}
+  void body(const std::shared_ptr<const Graph>& graph) { bodies_.push_back(graph.get()); }
+
+ private:
+  std::vector<const Graph*> bodies_;
+};
+
+std::vector<const Graph*> bodies_of(const Node& node) {
+  BodyLister fields;
+  std::visit([&](const auto& a) { detail::visit(fields, a); }, node.attributes);
+  return fields.take();
+}
+
+void add_literals(const Graph& graph, std::set<std::uint64_t>& known,
+                  std::vector<const Node*>& nodes) {
+  for (const Node& node : graph.nodes) {
+    const auto* const literal = std::get_if<LiteralAttributes>(&node.attributes);
+    if (literal != nullptr && known.insert(literal->hash()).second) nodes.push_back(&node);
+    for (const Graph* const body : bodies_of(node)) add_literals(*body, known, nodes);
+  }
+}
 
 /// The input that the node is; null: it is none.
 const GraphInput* input_at(const Graph& graph, NodeId id) {
@@ -156,16 +195,18 @@ namespace {
 
 void dump(const Graph& graph, const std::string& indent, std::string& text) {
   for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
-    const auto* const scan = std::get_if<ScanAttributes>(&graph.nodes[id].attributes);
+    const std::vector<const Graph*> bodies = bodies_of(graph.nodes[id]);
     text += indent + to_string(graph, static_cast<NodeId>(id));
     text += other_facts(graph, static_cast<NodeId>(id));
-    if (scan != nullptr) text += " {";
+    if (!bodies.empty()) text += " {";
     const std::string& scope = graph.scopes[static_cast<std::size_t>(graph.nodes[id].scope)];
     if (!scope.empty()) text += "  # " + detail::escaped(scope);
     text += '\n';
-    if (scan == nullptr) continue;
-    dump(*scan->body, indent + "  ", text);
-    text += indent + "}\n";
+    for (const Graph* const body : bodies) {
+      if (body != bodies.front()) text += indent + "} else {\n";
+      dump(*body, indent + "  ", text);
+    }
+    if (!bodies.empty()) text += indent + "}\n";
   }
   text += indent + "return";
   for (const NodeId output : graph.outputs) text += fmt::format(" %{}", output);
@@ -173,6 +214,13 @@ void dump(const Graph& graph, const std::string& indent, std::string& text) {
 }
 
 }  // namespace
+
+std::vector<const Node*> literals(const Graph& graph) {
+  std::set<std::uint64_t> known;
+  std::vector<const Node*> nodes;
+  add_literals(graph, known, nodes);
+  return nodes;
+}
 
 std::string dump(const Graph& graph) {
   std::string text;

@@ -106,4 +106,7 @@ std::string with_scope(const Graph& graph, NodeId id);
 /// parse_graph() (ops/build.h) reads it.
 std::string dump(const Graph& graph);
 
+/// The nodes of its literals, and of those in bodies; one for each hash.
+std::vector<const Node*> literals(const Graph& graph);
+
 }  // namespace shardwise

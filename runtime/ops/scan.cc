@@ -58,7 +58,7 @@ TensorType scan_type(const TypeCall& call) {
   return kNothing;
 }
 
-TensorType wanted_type(const TypeCall& call) { return call.wanted; }
+TensorType known_type(const TypeCall& call) { return call.wanted; }
 
 Gradients no_own_gradient(const GradientCall& call) {
   assert(false && "derived with its results");
@@ -67,7 +67,7 @@ Gradients no_own_gradient(const GradientCall& call) {
 
 void nothing_kernel(const KernelCall&) {}
 
-void no_kernel(const KernelCall&) { assert(false && "a scan gives it"); }
+void given_kernel(const KernelCall&) { assert(false && "a scan gives it"); }
 
 /// Until it goes, nodes are appended to the body.
 class OpenBody {
@@ -298,10 +298,10 @@ std::vector<OpRow> control_rows() {
            {.only_moves = true}},
           {Op::result,
            OpRow::Takes<ResultAttributes>(),
-           wanted_type,
+           known_type,
            whole_rule,
            no_own_gradient,
-           no_kernel,
+           given_kernel,
            {.only_moves = true}}};
 }
 

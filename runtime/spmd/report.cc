@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shardwise/runtime/ops/detail/row.h"
+#include "shardwise/runtime/spmd/detail/control/lower_body.h"
 #include "shardwise/runtime/spmd/detail/cost.h"
 #include "shardwise/runtime/spmd/detail/out_of_memory.h"
 #include "shardwise/runtime/spmd/detail/partition.h"

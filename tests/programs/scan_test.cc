@@ -11,7 +11,6 @@
 
 #include "shardwise/runtime/nn/layers.h"
 #include "shardwise/runtime/ops/autodiff.h"
-#include "shardwise/runtime/spmd/report.h"
 #include "shardwise/runtime/tracer.h"
 #include "tensors.h"
 #include "testing/errors.h"

@@ -147,13 +147,12 @@ std::string different_numbers(const Outcome& found, const Outcome& expected, Zer
 }
 
 std::string lost_in_text(const Graph& graph) {
-  std::vector<LiteralAttributes> literals;
-  for (const Node& node : graph.nodes) {
-    const auto* const literal = std::get_if<LiteralAttributes>(&node.attributes);
-    if (literal != nullptr) literals.push_back(*literal);
+  std::vector<LiteralAttributes> given;
+  for (const Node* const node : literals(graph)) {
+    given.push_back(std::get<LiteralAttributes>(node->attributes));
   }
   const std::string text = dump(graph);
-  const Graph again = parse_graph(text, literals);
+  const Graph again = parse_graph(text, given);
   if (!same_program(again, graph) || hash(again) != hash(graph)) return "another program\n" + text;
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
     if (again.inputs[i].label != graph.inputs[i].label) return "another label\n" + text;

@@ -73,7 +73,7 @@ class Lowering {
         partitioned_(partitioned),
         nan_check_(nan_check),
         move_plans_(move_plans),
-        result_{Program(mesh), {}, {}, {}, {}, {}},
+        result_{Program(mesh), {}, {}, {}, {}, {}, {}},
         ids_(partitioned.values.size(), -1),
         maker_(partitioned.values.size(), nullptr),
         input_of_(input_of_nodes(*graph_)) {
@@ -197,6 +197,7 @@ class Lowering {
       const Shape shape{static_cast<std::int64_t>(bytes)};
       result_.alias_of.push_back(result_.program.add_value(
           {DType::u8, shape, layout(Cut(1), shape), "values of " + step.name, kind}));
+      result_.nodes.push_back(loop.node);
       return result_.alias_of.back();
     };
     step.activations = memory(body.activation_bytes, MemoryKind::activation);
