@@ -11,6 +11,7 @@
 
 #include "shardwise/runtime/detail/tracer_impl.h"
 #include "shardwise/runtime/ops/autodiff.h"
+#include "shardwise/runtime/ops/detail/body.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -203,6 +204,26 @@ detail::CarryAndSlices<Tensor> record_scan(const detail::FlatBody<Tensor>& body,
   };
   const detail::CarryAndSlices<NodeRef> made = detail::record_scan(inner, nodes(given), options);
   return {{wrapped(made.carry.tensors), {}}, {wrapped(made.slices.tensors), {}}};
+}
+
+std::vector<Tensor> record_cond(const Tensor& predicate, const detail::FlatBranch<Tensor>& if_true,
+                                const detail::FlatBranch<Tensor>& if_false) {
+  TracerImpl& tracer = *predicate.state()->tracer;
+  const auto inner = [&tracer](const detail::FlatBranch<Tensor>& branch) {
+    return [&tracer, &branch] {
+      const TracerImpl::InBody in_body(tracer, detail::innermost(tracer.graph()));
+      detail::Leaves<Tensor> given = branch();
+      detail::Leaves<NodeRef> nodes{{}, std::move(given.paths)};
+      for (const Tensor& one : given.tensors) nodes.tensors.push_back(tracer.node(one.state()));
+      return nodes;
+    };
+  };
+  std::vector<Tensor> made;
+  for (const NodeRef& one :
+       detail::record_cond(tracer.node(predicate.state()), inner(if_true), inner(if_false))) {
+    made.push_back(tracer.wrap(one));
+  }
+  return made;
 }
 
 void refuse(const Tensor& context, std::string_view operation, std::span<const Tensor> operands,

@@ -163,6 +163,8 @@ class Tensor {
   friend detail::CarryAndSlices<Tensor> record_scan(const detail::FlatBody<Tensor>&,
                                                     const detail::CarryAndSlices<Tensor>&,
                                                     const ScanOptions&);
+  friend std::vector<Tensor> record_cond(const Tensor&, const detail::FlatBranch<Tensor>&,
+                                         const detail::FlatBranch<Tensor>&);
   friend void mark_sharding(Tensor&, const Mesh&, const PartitionSpec&);
   friend void mark_sharding(Tensor&, const PartitionSpec&);
   friend void clear_sharding(Tensor&);
@@ -191,10 +193,13 @@ Tensor tensor_beside(const Tensor& context, const TensorType& type, std::span<co
 Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands,
               Attributes attributes = {}, const TensorType& wanted = {});
 
-/// For scan() (ops/control.h).
+/// For scan() and cond() (ops/control.h).
 detail::CarryAndSlices<Tensor> record_scan(const detail::FlatBody<Tensor>& body,
                                            const detail::CarryAndSlices<Tensor>& given,
                                            const ScanOptions& options);
+
+std::vector<Tensor> record_cond(const Tensor& predicate, const detail::FlatBranch<Tensor>& if_true,
+                                const detail::FlatBranch<Tensor>& if_false);
 
 /// Says how a tensor is to be cut: a parameter, an input, an intermediate value or a gradient. All
 /// marks of a program are on one mesh. Throws invalid_argument if the tensor already has another

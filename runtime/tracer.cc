@@ -92,7 +92,7 @@ TracerImpl::InBody::InBody(TracerImpl& tracer, Graph& body) : tracer_(tracer) {
 TracerImpl::InBody::~InBody() {
   for (const std::weak_ptr<State>& held : tracer_.pending) {
     const std::shared_ptr<State> state = held.lock();
-    if (state) state->lost = "is of the body of a scan, needed one that the scan gives";
+    if (state) state->lost = "is of the body of a scan or cond, needed one that this gives";
   }
   Outside& around = tracer_.outside.back();
   tracer_.recording = std::move(around.recording);
@@ -104,9 +104,9 @@ TracerImpl::InBody::~InBody() {
 
 void TracerImpl::check_no_body(const char* operation) const {
   if (outside.empty()) return;
-  throw Error(
-      ErrorCode::invalid_argument,
-      fmt::format("{}: found an open body of a scan, needed to be outside of it", operation));
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{}: found an open body of a scan or cond, needed to be outside of it",
+                          operation));
 }
 
 Tensor TracerImpl::wrap(const NodeRef& made) {

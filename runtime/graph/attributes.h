@@ -257,6 +257,14 @@ struct ScanAttributes {
   bool operator==(const ScanAttributes& other) const;
 };
 
+/// cond: runs the first body if the scalar is true, else the other. Both have the operands after
+/// the scalar as inputs, and give results of the same types.
+struct CondAttributes {
+  std::shared_ptr<const Graph> body = {}, otherwise = {};
+
+  bool operator==(const CondAttributes& other) const;
+};
+
 /// result: which of several.
 struct ResultAttributes {
   std::int64_t index;
@@ -268,8 +276,8 @@ using Attributes =
     std::variant<NoAttributes, NumberAttributes, LiteralAttributes, DimAttributes, DimsAttributes,
                  SliceAttributes, PadAttributes, DotAttributes, ConvolutionAttributes,
                  WindowAttributes, ScatterAttributes, ScatterIntoAttributes, ShapeAttributes,
-                 SortAttributes, CumulativeAttributes, ScanAttributes, ResultAttributes,
-                 ManualAttributes, ReduceAttributes>;
+                 SortAttributes, CumulativeAttributes, ScanAttributes, CondAttributes,
+                 ResultAttributes, ManualAttributes, ReduceAttributes>;
 
 /// As a dump shows them, with a space before each: ` dims=[0, 1]`; empty if there are none.
 std::string to_string(const Attributes& attributes);

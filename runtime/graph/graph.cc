@@ -129,6 +129,11 @@ bool ScanAttributes::operator==(const ScanAttributes& other) const {
          reverse == other.reverse && (body == other.body || same_program(*body, *other.body));
 }
 
+bool CondAttributes::operator==(const CondAttributes& other) const {
+  const auto same = [](const auto& a, const auto& b) { return a == b || same_program(*a, *b); };
+  return same(body, other.body) && same(otherwise, other.otherwise);
+}
+
 std::uint64_t hash(const Graph& graph) {
   Mixer mixer;
   for (const Node& node : graph.nodes) {

@@ -98,6 +98,7 @@ constexpr std::array<std::string_view, kOps> kOpNames = {
     "argsort",
     "random_bits",
     "scan",
+    "cond",
     "result",
     "enter_manual",
     "leave_manual",

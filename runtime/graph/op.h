@@ -122,7 +122,8 @@ enum class Op : std::uint8_t {
 
   // Control: bodies are graphs of their own, in the attributes (ops/control.h).
   scan,    ///< (what the body uses from outside.., first carries.., what is stacked..): has results
-  result,  ///< (a scan): its result of an index, carries first
+  cond,    ///< (boolean scalar, what the bodies use from outside..): has results
+  result,  ///< (a scan or cond): its result of an index; of a scan, carries first
 
   // Manual regions: between the first two, tensors are what each device has (nodes are `manual`),
   // and ops work on that.
@@ -131,6 +132,9 @@ enum class Op : std::uint8_t {
   manual_all_reduce,  ///< over axes of the mesh
 };
 inline constexpr std::size_t kOps = static_cast<std::size_t>(Op::manual_all_reduce) + 1;
+
+/// A node of it has bodies, and gives what `result` nodes say.
+constexpr bool has_bodies(Op op) { return op == Op::scan || op == Op::cond; }
 
 /// "dot_general", ...
 std::string_view name(Op op);

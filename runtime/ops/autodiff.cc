@@ -138,8 +138,7 @@ void check(const Graph& graph, NodeId loss, std::span<const NodeId> wrt) {
 /// Of each result of a scan, of the nodes up to `last`.
 std::vector<std::optional<NodeRef>> cotangents_of_results(
     Graph& graph, NodeId scan, NodeId last, const std::vector<std::optional<NodeRef>>& cotangents) {
-  const std::size_t results =
-      std::get<ScanAttributes>(graph.node(scan).attributes).body->outputs.size();
+  const std::size_t results = detail::BodyParts(graph.node(scan)).body().outputs.size();
   std::vector<std::optional<NodeRef>> by_result(results);
   for (NodeId id = scan + 1; id <= last; ++id) {
     if (graph.node(id).op != Op::result || graph.node(id).operands[0] != scan) continue;
@@ -158,11 +157,11 @@ namespace detail {
 
 std::vector<bool> depend_on(const Graph& graph, std::span<const NodeId> wrt, NodeId last) {
   std::vector<bool> depends(graph.nodes.size(), false);
-  std::map<NodeId, std::vector<bool>> results;  // by scan
+  std::map<NodeId, std::vector<bool>> results;  // by scan or cond
   for (const NodeId id : wrt) depends[as_size(id)] = true;
   for (NodeId id = 0; id <= last; ++id) {
     const Node& node = graph.node(id);
-    if (node.op == Op::scan) {
+    if (has_bodies(node.op)) {
       std::vector<bool> operands;
       for (const NodeId operand : node.operands) operands.push_back(depends[as_size(operand)]);
       depends[as_size(id)] = std::find(operands.begin(), operands.end(), true) != operands.end();
@@ -193,12 +192,12 @@ std::vector<NodeId> pull_back(Graph& graph, NodeId last,
   for (NodeId id = last; id >= 0; --id) {
     const std::optional<NodeRef>& cotangent = cotangents[as_size(id)];
     const Op op = graph.node(id).op;
-    if (!depends[as_size(id)] || op == Op::result || (!cotangent && op != Op::scan)) continue;
+    if (!depends[as_size(id)] || op == Op::result || (!cotangent && !has_bodies(op))) continue;
     const Attributes attributes = graph.node(id).attributes;  // the graph grows: nodes move
     const std::vector<NodeId> ids = graph.node(id).operands;
     graph.scope = graph.node(id).scope;
     std::vector<std::optional<NodeRef>> of_results;
-    if (op == Op::scan) {
+    if (has_bodies(op)) {
       of_results = cotangents_of_results(graph, id, last, cotangents);
       if (std::none_of(of_results.begin(), of_results.end(),
                        [](const auto& one) { return one.has_value(); })) {
@@ -212,8 +211,9 @@ std::vector<NodeId> pull_back(Graph& graph, NodeId last,
     for (const NodeId operand : ids) operands.push_back({&graph, recomputed.get(operand)});
     const NodeRef result{&graph, recomputed.get(id)};
     const Gradients gradients =
-        op == Op::scan ? scan_gradient({result, operands, of_results, wanted})
-                       : row(op).gradient({operands, result, *cotangent, attributes, wanted});
+        op == Op::scan   ? scan_gradient({result, operands, of_results, wanted})
+        : op == Op::cond ? cond_gradient({result, operands, of_results, wanted})
+                         : row(op).gradient({operands, result, *cotangent, attributes, wanted});
     for (std::size_t i = 0; i < ids.size(); ++i) {
       if (!wanted[i] || !gradients[i]) continue;
       std::optional<NodeRef>& sum = cotangents[as_size(ids[i])];

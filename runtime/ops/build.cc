@@ -53,6 +53,15 @@ Graph& innermost(Graph& graph) {
   return *inner;
 }
 
+Graph new_body(Graph& outside) {
+  Graph body;
+  body.outside = &outside;
+  body.backward = outside.backward;
+  body.scopes.push_back(outside.scopes[as_size(outside.scope)]);
+  body.scope = 1;
+  return body;
+}
+
 NodeId inside(Graph& graph, const NodeRef& node) {
   if (node.graph == &graph) return node.id;
   if (graph.outside == nullptr) {
@@ -104,7 +113,7 @@ NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
     if (reads_manual && op == Op::enter_manual) {
       detail::refuse("found a tensor of a manual region, needed one that is in none");
     }
-    if (reads_manual && op == Op::scan) {
+    if (reads_manual && has_bodies(op)) {
       detail::refuse("found a tensor of a manual region, needed one that is in none");
     }
     if (!reads_manual && (op == Op::leave_manual || op == Op::manual_all_reduce)) {

@@ -106,6 +106,12 @@ CarryAndSlices<NodeRef> record_scan(const FlatBody<NodeRef>& body,
                                     const CarryAndSlices<NodeRef>& given,
                                     const ScanOptions& options);
 
+/// cond() of lists; for tensors see tensor.h.
+template <class T>
+using FlatBranch = std::function<Leaves<T>()>;
+std::vector<NodeRef> record_cond(const NodeRef& predicate, const FlatBranch<NodeRef>& if_true,
+                                 const FlatBranch<NodeRef>& if_false);
+
 }  // namespace detail
 
 /// jax.lax.scan: calls body(carry, x) once, with tensors that stand for those of any time, and
@@ -147,6 +153,34 @@ auto scan(Body&& body, const Carry& init, const Xs& xs, const ScanOptions& optio
       flat, detail::CarryAndSlices<T>{detail::leaves<T>(init), detail::leaves<T>(xs)}, options);
   return std::pair<Carry, Ys>(detail::with_leaves(init, made.carry.tensors),
                               detail::with_leaves(*ys, made.slices.tensors));
+}
+
+/// jax.lax.cond: if_true(operands..) if the boolean scalar is true when the program runs, else
+/// if_false(operands..). Both are called once, and recorded; one of them runs. They give tensors of
+/// the same types: one, or vectors, maps, pairs and tuples as of scan(). They may use tensors from
+/// outside. The gradient computes what it needs of the branch again.
+///
+///   const Tensor y = cond(
+///       lt(step, 100), [](const Tensor& a) { return a * 0.1; }, [](const Tensor& a) { return a; },
+///       x);
+///
+/// Throws invalid_argument if the first operand is no boolean scalar or the branches differ in what
+/// they give.
+template <TensorLike T, class IfTrue, class IfFalse, class... Operands>
+auto cond(const T& predicate, IfTrue&& if_true, IfFalse&& if_false, const Operands&... operands) {
+  using Tree = std::remove_cvref_t<std::invoke_result_t<IfTrue&, const Operands&...>>;
+  static_assert(
+      std::same_as<Tree, std::remove_cvref_t<std::invoke_result_t<IfFalse&, const Operands&...>>>,
+      "cond: both branches give the same type");
+  std::optional<Tree> tree;
+  const auto flat = [&](auto& branch) {
+    return detail::FlatBranch<T>([&] {
+      tree.emplace(std::invoke(branch, operands...));
+      return detail::leaves<T>(*tree);
+    });
+  };
+  const std::vector<T> made = record_cond(predicate, flat(if_true), flat(if_false));
+  return detail::with_leaves(*tree, made);
 }
 
 }  // namespace shardwise

@@ -58,6 +58,37 @@ TensorType scan_type(const TypeCall& call) {
   return kNothing;
 }
 
+TensorType cond_type(const TypeCall& call) {
+  const auto& a = call.get<CondAttributes>();
+  if (call.operands.empty() || !(call.operands[0] == TensorType{DType::boolean, {}})) {
+    refuse(fmt::format("found {} to decide by, needed bool[]",
+                       call.operands.empty() ? "nothing" : to_string(call.operands[0])));
+  }
+  if (a.body == nullptr || a.otherwise == nullptr) refuse("found no body, needed two");
+  for (const Graph* const body : {a.body.get(), a.otherwise.get()}) {
+    if (body->inputs.size() + 1 != call.operands.size()) {
+      refuse(
+          fmt::format("found {} operands for a body of {} inputs, needed the scalar and one for "
+                      "each",
+                      call.operands.size(), body->inputs.size()));
+    }
+    for (std::size_t i = 0; i < body->inputs.size(); ++i) {
+      need_type(body->node(body->inputs[i].node).type, call.operands[i + 1],
+                fmt::format("a body's input {}", i));
+    }
+  }
+  if (a.body->outputs.size() != a.otherwise->outputs.size()) {
+    refuse(fmt::format("found bodies of {} and {} results, needed as many", a.body->outputs.size(),
+                       a.otherwise->outputs.size()));
+  }
+  for (std::size_t r = 0; r < a.body->outputs.size(); ++r) {
+    need_type(a.otherwise->node(a.otherwise->outputs[r]).type,
+              a.body->node(a.body->outputs[r]).type,
+              fmt::format("a second body that gives result {} as one", r));
+  }
+  return kNothing;
+}
+
 TensorType known_type(const TypeCall& call) { return call.wanted; }
 
 Gradients no_own_gradient(const GradientCall& call) {
@@ -67,19 +98,7 @@ Gradients no_own_gradient(const GradientCall& call) {
 
 void nothing_kernel(const KernelCall&) {}
 
-void given_kernel(const KernelCall&) { assert(false && "a scan gives it"); }
-
-/// Until it goes, nodes are appended to the body.
-class OpenBody {
- public:
-  OpenBody(Graph& outside, Graph& body) : outside_(outside) { outside.body = &body; }
-  ~OpenBody() { outside_.body = nullptr; }
-  OpenBody(const OpenBody&) = delete;
-  OpenBody& operator=(const OpenBody&) = delete;
-
- private:
-  Graph& outside_;
-};
+void no_result_kernel(const KernelCall&) { assert(false && "a scan gives it"); }
 
 std::string list(const std::vector<std::string>& paths) {
   std::string text;
@@ -145,26 +164,38 @@ Shape stacked_shape(std::int64_t length, const Shape& slice) {
   return shape;
 }
 
-ScanParts::ScanParts(const Node& scan)
-    : attributes(std::get<ScanAttributes>(scan.attributes)),
-      consts(scan.operands.size() - as_size(attributes.carries + attributes.xs)),
-      carries(as_size(attributes.carries)),
-      xs(as_size(attributes.xs)),
-      ys(attributes.body->outputs.size() - carries) {}
+BodyParts::BodyParts(const Node& node, Which which) {
+  if (const auto* const cond = std::get_if<CondAttributes>(&node.attributes)) {
+    graph = which == Which::first ? cond->body : cond->otherwise;
+    skip = 1;
+    carries = xs = 0;
+  } else {
+    const auto& scan = std::get<ScanAttributes>(node.attributes);
+    graph = scan.body;
+    length = scan.length;
+    reverse = scan.reverse;
+    is_loop = true;
+    carries = as_size(scan.carries);
+    xs = as_size(scan.xs);
+  }
+  consts = node.operands.size() - skip - carries - xs;
+  ys = graph->outputs.size() - carries;
+}
+
+bool has_otherwise(const Node& node) { return node.op == Op::cond; }
 
 TensorType result_type(const Graph& graph, const Node& node) {
-  if (node.operands.size() != 1 || graph.node(node.operands[0]).op != Op::scan) {
-    refuse("found no operand with several results, needed a scan");
+  if (node.operands.size() != 1 || !has_bodies(graph.node(node.operands[0]).op)) {
+    refuse("found no operand with several results, needed a scan or cond");
   }
-  const ScanParts scan(graph.node(node.operands[0]));
+  const BodyParts parts(graph.node(node.operands[0]));
   const std::int64_t index = std::get<ResultAttributes>(node.attributes).index;
-  if (index < 0 || as_size(index) >= scan.carries + scan.ys) {
-    refuse(fmt::format("found index {}, needed one of {} results", index, scan.carries + scan.ys));
+  const std::size_t results = parts.carries + parts.ys;
+  if (index < 0 || as_size(index) >= results) {
+    refuse(fmt::format("found index {}, needed one of {} results", index, results));
   }
-  TensorType type = scan.body().node(scan.output(as_size(index))).type;
-  if (as_size(index) >= scan.carries) {
-    type.shape = stacked_shape(scan.attributes.length, type.shape);
-  }
+  TensorType type = parts.body().node(parts.output(as_size(index))).type;
+  if (parts.is_stacked(as_size(index))) type.shape = stacked_shape(parts.length, type.shape);
   return type;
 }
 
@@ -203,11 +234,7 @@ CarryAndSlices<NodeRef> record_scan(const FlatBody<NodeRef>& body,
   for (NodeRef& operand : operands) operand = {&outside, inside(outside, operand)};
   const std::int64_t length = scan_length(context, operands, given, options);
 
-  Graph traced;
-  traced.outside = &outside;
-  traced.backward = outside.backward;
-  traced.scopes.push_back(outside.scopes[as_size(outside.scope)]);
-  traced.scope = 1;
+  Graph traced = new_body(outside);
   std::vector<NodeRef> carry, slices;
   std::vector<GraphInput> inputs;
   const std::size_t carries = given.carry.tensors.size();
@@ -263,27 +290,43 @@ CarryAndSlices<NodeRef> record_scan(const FlatBody<NodeRef>& body,
   return given_back;
 }
 
-std::vector<bool> results_that_depend(const Node& node, const std::vector<bool>& operands) {
-  const ScanParts scan(node);
-  const Graph& body = scan.body();
+namespace {
+
+std::vector<bool> results_of_body(const BodyParts& parts, std::vector<bool> given) {
+  const Graph& body = parts.body();
   const auto is_number = [&](NodeId id) { return is_floating(body.node(id).type.dtype); };
-  std::vector<bool> given = operands, results(body.outputs.size(), false);
+  std::vector<bool> results(body.outputs.size(), false);
   for (bool changed = true; changed;) {
     changed = false;
     std::vector<NodeId> wrt;
     for (std::size_t i = 0; i < given.size(); ++i) {
-      if (given[i] && is_number(scan.input(i))) wrt.push_back(scan.input(i));
+      if (given[i] && is_number(parts.input(i))) wrt.push_back(parts.input(i));
     }
     const std::vector<bool> depends =
         depend_on(body, wrt, static_cast<NodeId>(body.nodes.size()) - 1);
     for (std::size_t r = 0; r < results.size(); ++r) {
-      results[r] = depends[as_size(scan.output(r))];
-      if (r >= scan.carries) continue;
+      results[r] = depends[as_size(parts.output(r))];
+      if (r >= parts.carries) continue;
       // A carry depends on what it was, if only after no trip.
-      const std::size_t operand = scan.consts + r;
+      const std::size_t operand = parts.consts + r;
       if (results[r] && !given[operand]) given[operand] = changed = true;
-      results[r] = given[operand] && is_number(scan.input(operand));
+      results[r] = given[operand] && is_number(parts.input(operand));
     }
+  }
+  return results;
+}
+
+}  // namespace
+
+std::vector<bool> results_that_depend(const Node& node, const std::vector<bool>& operands) {
+  const BodyParts parts(node);
+  const std::vector<bool> given(operands.begin() + static_cast<std::ptrdiff_t>(parts.skip),
+                                operands.end());
+  std::vector<bool> results = results_of_body(parts, given);
+  if (has_otherwise(node)) {
+    const std::vector<bool> others =
+        results_of_body(BodyParts(node, BodyParts::Which::otherwise), given);
+    for (std::size_t r = 0; r < results.size(); ++r) results[r] = results[r] || others[r];
   }
   return results;
 }
@@ -296,12 +339,19 @@ std::vector<OpRow> control_rows() {
            no_own_gradient,
            nothing_kernel,
            {.only_moves = true}},
+          {Op::cond,
+           OpRow::Takes<CondAttributes>(),
+           cond_type,
+           whole_rule,
+           no_own_gradient,
+           nothing_kernel,
+           {.only_moves = true}},
           {Op::result,
            OpRow::Takes<ResultAttributes>(),
            known_type,
            whole_rule,
            no_own_gradient,
-           given_kernel,
+           no_result_kernel,
            {.only_moves = true}}};
 }
 

@@ -12,7 +12,7 @@ namespace shardwise::detail {
 namespace {
 
 /// A body's nodes that do not change from time to time, up to `last`.
-std::vector<bool> invariant(const ScanParts& scan, NodeId last) {
+std::vector<bool> invariant(const BodyParts& scan, NodeId last) {
   const Graph& body = scan.body();
   std::vector<bool> varies(as_size(last) + 1, false);
   for (std::size_t i = scan.consts; i < body.inputs.size(); ++i) {
@@ -37,10 +37,10 @@ bool is_spread(const Node& node) {
 /// body; then the two are taken apart.
 class ScanGradient {
  public:
-  explicit ScanGradient(const ScanGradientCall& call)
+  explicit ScanGradient(const BodiesGradientCall& call)
       : call_(call),
-        graph_(*call.scan.graph),
-        node_(graph_.node(call.scan.id)),
+        graph_(*call.node.graph),
+        node_(graph_.node(call.node.id)),
         scan_(node_),
         body_(scan_.body()),
         forward_(body_),
@@ -252,11 +252,11 @@ class ScanGradient {
   };
 
   Gradients append_scan() {
-    auto& attributes = std::get<ScanAttributes>(graph_.node(call_.scan.id).attributes);
+    auto& attributes = std::get<ScanAttributes>(graph_.node(call_.node.id).attributes);
     attributes.body = std::make_shared<const Graph>(std::move(forward_));
     for (const Kept& kept : kept_) {
       const NodeRef result =
-          append_to(call_.scan, Op::result, {call_.scan}, ResultAttributes{kept.index});
+          append_to(call_.node, Op::result, {call_.node}, ResultAttributes{kept.index});
       stacked_.push_back({at_[as_size(kept.node)], result});
     }
     std::vector<NodeRef> operands;
@@ -270,11 +270,10 @@ class ScanGradient {
       }
     }
     made_.inputs = std::move(inputs);
-    const NodeRef scan =
-        append(call_.scan, Op::scan, std::span<const NodeRef>(operands),
-               ScanAttributes{std::make_shared<const Graph>(with_inputs_first(std::move(made_))),
-                              scan_.attributes.length, std::ssize(carried_), std::ssize(stacked_),
-                              !scan_.attributes.reverse});
+    const NodeRef scan = append(
+        call_.node, Op::scan, std::span<const NodeRef>(operands),
+        ScanAttributes{std::make_shared<const Graph>(with_inputs_first(std::move(made_))),
+                       scan_.length, std::ssize(carried_), std::ssize(stacked_), !scan_.reverse});
     Gradients gradients(call_.operands.size());
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       const std::size_t operand = outputs_[i].operand;
@@ -285,10 +284,10 @@ class ScanGradient {
     return gradients;
   }
 
-  const ScanGradientCall& call_;
+  const BodiesGradientCall& call_;
   Graph& graph_;
   const Node node_;  ///< the graph grows: nodes move
-  const ScanParts scan_;
+  const BodyParts scan_;
   Graph body_, forward_;
   const NodeId last_;  ///< of the first body
   const std::vector<bool> is_invariant_;
@@ -304,6 +303,6 @@ class ScanGradient {
 
 }  // namespace
 
-Gradients scan_gradient(const ScanGradientCall& call) { return ScanGradient(call).run(); }
+Gradients scan_gradient(const BodiesGradientCall& call) { return ScanGradient(call).run(); }
 
 }  // namespace shardwise::detail

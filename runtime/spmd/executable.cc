@@ -349,8 +349,11 @@ double flops_of(const Graph& graph, const Propagation& propagation,
   double total = 0;
   for (const PartitionedGraph::Step& step : partitioned.steps) {
     if (const auto* const loop = std::get_if<PartitionedGraph::Loop>(&step)) {
-      total += static_cast<double>(trips(graph, *loop)) *
-               flops_of(*loop->body->graph, *loop->body->propagation, loop->body->partitioned);
+      const auto of = [](const PartitionedBody& body) {
+        return flops_of(*body.graph, *body.propagation, body.partitioned);
+      };
+      const double most = std::max(of(*loop->body), loop->otherwise ? of(*loop->otherwise) : 0);
+      total += static_cast<double>(trips(graph, *loop)) * most;
     }
     const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step);
     if (compute == nullptr || !row(graph.node(compute->node).op).traits().is_product) continue;
@@ -396,7 +399,8 @@ std::string Executable::explain(NodeId node) const {
       text += " gives " + value_text(compute->result) + '\n';
     } else if (const auto* const loop = std::get_if<PartitionedGraph::Loop>(&step)) {
       if (loop->node != node) continue;
-      text += fmt::format("  {} times its body, from", trips(*impl_->graph, *loop));
+      text += fmt::format("  {} times {}, from", trips(*impl_->graph, *loop),
+                          loop->otherwise ? "one of its bodies" : "its body");
       for (const auto operand : loop->operands) text += " " + value_text(operand) + ",";
       text += " gives";
       for (const auto result : loop->results) text += " " + value_text(result);
@@ -447,8 +451,8 @@ std::string Executable::dump_steps() const {
 namespace {
 
 void dump_plan(const Program& program, const MemoryPlan& plan,
-               const std::map<std::size_t, std::shared_ptr<const LoweredBody>>& bodies,
-               const std::string& indent, std::string& text) {
+               const std::map<std::size_t, LoweredBodies>& bodies, const std::string& indent,
+               std::string& text) {
   for (std::size_t s = 0; s < program.steps().size(); ++s) {
     text += fmt::format("{}{}: {}", indent, s, name(program.steps()[s]));
     visit_step(
@@ -466,11 +470,18 @@ void dump_plan(const Program& program, const MemoryPlan& plan,
           }
           text += fmt::format(" {} bytes", plan.bytes[v]);
         });
-    const auto body = bodies.find(s);
-    if (body != bodies.end()) {
-      text += fmt::format(" {} times {{\n", body->second->body->trips);
-      dump_plan(body->second->body->program, body->second->plan, body->second->bodies,
-                indent + "  ", text);
+    const auto found = bodies.find(s);
+    if (found != bodies.end()) {
+      const auto add = [&](const LoweredBody& body) {
+        dump_plan(body.body->program, body.plan, body.bodies, indent + "  ", text);
+      };
+      const auto& [body, otherwise] = found->second;
+      text += otherwise ? " {\n" : fmt::format(" {} times {{\n", body->body->trips);
+      add(*body);
+      if (otherwise) {
+        text += indent + "} else {\n";
+        add(*otherwise);
+      }
       text += indent + '}';
     }
     text += '\n';

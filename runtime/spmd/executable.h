@@ -164,7 +164,8 @@ class Executable {
   /// At the mesh position, with inputs and outputs.
   PlannedMemory memory(std::int64_t position) const;
 
-  /// Each kind that occurs, slices without bytes left out.
+  /// Each kind that occurs, slices without bytes left out. Those of a scan count each time, and of
+  /// a cond those of the branch that sends more.
   std::vector<CollectiveTotal> collectives() const;
 
   /// The same by axes and scope: what nobody has asked for first, then by bytes on the wire.
@@ -177,7 +178,8 @@ class Executable {
   /// fits with "w1" cut as fsdp,-: peak 1.50 MiB (1572864 bytes)". Plans what it tries.
   std::string suggest(std::size_t capacity_bytes) const;
 
-  /// Floating-point operations of all dot_generals, on all devices together if none were repeated.
+  /// Floating-point operations of all dot_generals, on all devices together if none were repeated;
+  /// of a cond, of the branch that has more.
   double flops() const;
 
   /// How a node is cut and from which marks that comes, what moves its operands and its result,

@@ -52,7 +52,7 @@ struct Passed {
   const PartitionedGraph& partitioned;
   const std::vector<FusedStep>& steps;
   const Program& program;
-  const std::map<std::size_t, std::shared_ptr<const LoweredBody>>& bodies;
+  const std::map<std::size_t, LoweredBodies>& bodies;
   std::int64_t times;  ///< that it runs
   std::string scope;   ///< of the scan
 };
@@ -77,20 +77,38 @@ struct CountedMove {
   bool is_first;  ///< of its bucket
 };
 
-/// Calls count(CountedMove) for each move of a run and of the loops in it, slices without bytes
-/// left out.
+Passed body_of(const Passed& in, const PartitionedGraph::Loop& loop, const PartitionedBody& body,
+               const LoweredBody& lowered) {
+  const std::string& scope = in.graph.scopes[as_size(in.graph.node(loop.node).scope)];
+  return {*body.graph,
+          *body.propagation,
+          body.partitioned,
+          lowered.steps,
+          lowered.body->program,
+          lowered.bodies,
+          in.times * lowered.body->trips,
+          scope.empty() ? in.scope : scope};
+}
+
+std::size_t wire_bytes(const Passed& passed);
+
+/// Calls count(CountedMove) for each move of a run and of the bodies in it, slices without bytes
+/// left out. Of a cond it is the branch that sends more.
 template <class Count>
 void for_each_move(const Passed& in, const Count& count) {
   const auto steps = in.program.steps();
   for (std::size_t s = 0; s < in.steps.size(); ++s) {
     const PartitionedGraph::Step& first = in.partitioned.steps[in.steps[s].steps.front()];
     if (const auto* const loop = std::get_if<PartitionedGraph::Loop>(&first)) {
-      const LoweredBody& body = *in.bodies.at(s);
-      const std::string& scope = in.graph.scopes[as_size(in.graph.node(loop->node).scope)];
-      for_each_move(Passed{*loop->body->graph, *loop->body->propagation, loop->body->partitioned,
-                           body.steps, body.body->program, body.bodies, in.times * body.body->trips,
-                           scope.empty() ? in.scope : scope},
-                    count);
+      const LoweredBodies& bodies = in.bodies.at(s);
+      const Passed body = body_of(in, *loop, *loop->body, *bodies.body);
+      if (loop->otherwise != nullptr) {
+        const Passed other = body_of(in, *loop, *loop->otherwise, *bodies.otherwise);
+        const bool sends_more = wire_bytes(other) > wire_bytes(body);
+        for_each_move(sends_more ? other : body, count);
+      } else {
+        for_each_move(body, count);
+      }
     }
     const auto* const moves = std::get_if<Program::Move>(&steps[s]);
     if (moves == nullptr) continue;
@@ -106,6 +124,17 @@ void for_each_move(const Passed& in, const Count& count) {
       count(CountedMove{in, move, is_slice ? CollectiveKind::general : move.kind, wire, part == 0});
     }
   }
+}
+
+std::size_t wire_bytes(const Passed& passed) {
+  std::size_t bytes = 0;
+  for_each_move(passed,
+                [&](const CountedMove& one) { bytes += as_size(one.in.times) * one.wire_bytes; });
+  return bytes;
+}
+
+double modelled_seconds(const StepReport& report) {
+  return report.compute_seconds + report.collective_seconds;
 }
 
 /// Adds what the steps of a program, or of the body of a scan, take.
@@ -126,8 +155,18 @@ void add_steps(const Graph& graph, const Mesh& mesh, const Propagation& propagat
       result.compute_seconds += times * std::max(flops / machine.flops_per_second,
                                                  bytes / machine.memory_bytes_per_second);
     } else if (const auto* const loop = std::get_if<PartitionedGraph::Loop>(&step)) {
-      add_steps(*loop->body->graph, mesh, *loop->body->propagation, loop->body->partitioned,
-                times * static_cast<double>(trips(graph, *loop)), result);
+      const auto with = [&](const PartitionedBody& body) {
+        StepReport more = result;
+        add_steps(*body.graph, mesh, *body.propagation, body.partitioned,
+                  times * static_cast<double>(trips(graph, *loop)), more);
+        return more;
+      };
+      StepReport most = with(*loop->body);
+      if (loop->otherwise != nullptr) {
+        const StepReport other = with(*loop->otherwise);
+        if (modelled_seconds(other) > modelled_seconds(most)) most = other;
+      }
+      result = most;
     } else {
       const auto& move = std::get<PartitionedGraph::Move>(step);
       if (move.wire_bytes == 0) continue;

@@ -155,6 +155,10 @@ SETUP = {
         Tensor h = tracer.tensor({2}, {1.0F, 2.0F}, "h");
         using Layer = std::function<Tensor(const Tensor&)>;
         const std::vector<Layer> layers{[](const Tensor& x) { return tanh(x); }};""",
+    "runtime/ops/control.h": """Devices devices(1);
+        Tracer tracer(devices);
+        const Tensor first = tracer.tensor<float>({2, 3}, {1, 2, 3, 4, 5, 6}), w = full(tracer, {DType::f32, {3, 3}}, 1, "w"),
+                     xs = full(tracer, {DType::f32, {4, 2, 3}}, 1, "xs"), x = first * 2.0, step = sum(first);""",
     "runtime/tracer.h": """const std::vector<float> pixels(784 * 64, 0.5F), weights(784 * 10, 0.5F);
         Devices one(1);
         Tracer tracer(one);""",
@@ -180,6 +184,7 @@ INCLUDES = {
     "convert/program_file.h": ["runtime/tracer.h"],
     "loader/source.h": ["loader/sources/arrays.h"],
     "runtime/ops/autodiff.h": ["runtime/tracer.h"],
+    "runtime/ops/control.h": ["runtime/tracer.h", "runtime/nn/init.h", "runtime/nn/layers.h"],
 }
 
 EXPRESSION = re.compile(r"[A-Za-z_][\w:]*(\(|\.|->)")

@@ -441,7 +441,8 @@ TEST(Gradient, OfAProductInAWiderDtype) {
       HasSubstr("found f32 for a product of i8, needed a wider dtype of the same kind"));
 }
 
-/// No op is left out of the cases but those without a gradient, and scans (scan_test.cc).
+/// No op is left out of the cases but those without a gradient, and those with bodies
+/// (scan_test.cc).
 TEST(Gradient, EveryOpHasACase) {
   std::mt19937 random(3);
   std::set<Op> seen;
@@ -467,6 +468,7 @@ TEST(Gradient, EveryOpHasACase) {
                              Op::le,
                              Op::ge,
                              Op::scan,
+                             Op::cond,
                              Op::result,
                              Op::enter_manual,
                              Op::leave_manual,

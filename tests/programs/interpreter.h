@@ -150,11 +150,12 @@ class Interpreter {
   void update(const Index& to, Number value);
   void sort();
   void scan();
+  void cond();
   Index start(std::size_t first, const Shape& part, const Shape& whole) const;
 
   const Graph& graph_;
   std::map<NodeId, ReferenceTensor> input_;
-  std::map<NodeId, std::vector<ReferenceTensor>> results_;  ///< by scan
+  std::map<NodeId, std::vector<ReferenceTensor>> results_;  ///< by scan or cond
   std::vector<ReferenceTensor> tensors_;
   const Node* node_ = nullptr;
   ReferenceTensor out_;

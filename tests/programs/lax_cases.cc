@@ -35,8 +35,7 @@ Arrays run(const Graph& graph, const Arrays& inputs, const Mesh& mesh) {
 Graph unmarked(Graph graph) {
   for (Node& node : graph.nodes) {
     node.mark.reset();
-    auto* const scan = std::get_if<ScanAttributes>(&node.attributes);
-    if (scan != nullptr) scan->body = std::make_shared<const Graph>(unmarked(*scan->body));
+    for_each_body(node, [](Graph& body) { body = unmarked(std::move(body)); });
   }
   return graph;
 }
@@ -90,6 +89,7 @@ Told told(const CumulativeAttributes& a) {
 Told told(const ScanAttributes& a) {
   return {.dims = {a.length, a.carries, a.xs}, .number = a.reverse ? 1.0 : 0.0};
 }
+Told told(const CondAttributes&) { return {}; }
 Told told(const ResultAttributes& a) { return {.dims = {a.index}}; }
 Told told(const ManualAttributes& a) { return {.text = a.spec.to_string()}; }
 Told told(const ReduceAttributes& a) {
@@ -144,8 +144,8 @@ void LaxCases::add(const std::string& origin, const Graph& graph, const Arrays& 
     }
   }
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    // What a scan gives is not said by its operands alone.
-    if (graph.nodes[i].op == Op::scan || graph.nodes[i].op == Op::result) continue;
+    // What a body gives is not said by the operands alone.
+    if (has_bodies(graph.nodes[i].op) || graph.nodes[i].op == Op::result) continue;
     std::vector<std::size_t> operands;
     for (const NodeId operand : graph.nodes[i].operands) {
       operands.push_back(found[as_size(operand)].front());
@@ -231,13 +231,14 @@ std::pair<shardwise::Graph, std::vector<std::vector<std::byte>>> a_convolution(s
   return {std::move(graph), std::move(inputs)};
 }
 
-/// Scans of small numbers, and gradients; lax_test.py has the same by name.
+/// Scans and a cond of small numbers, and gradients; lax_test.py has the same by name.
 void add_scans(shardwise::LaxCases& cases) {
   using namespace shardwise;
   std::mt19937 random(1);
   const Shape state{3, 4}, steps{5, 3, 4}, weight{4, 4};
   for (const char* const mesh : {"x=1", "x=2", "x=2,y=2"}) {
-    for (const std::string name : {"net", "net in reverse", "two carries", "nothing stacked"}) {
+    for (const std::string name :
+         {"net", "net in reverse", "two carries", "nothing stacked", "cond in scan"}) {
       Graph graph;
       const NodeRef first{&graph, append_input(graph, {DType::f32, state}, "first")},
           xs{&graph, append_input(graph, {DType::f32, steps}, "xs")},
@@ -259,6 +260,16 @@ void add_scans(shardwise::LaxCases& cases) {
           return std::pair(clamp(-9.0, h + h - 1.0, 9.0), h);
         };
         const auto [last, ys] = scan(body, first, nullptr, {.length = 4});
+        made = {last, ys};
+      } else if (name == "cond in scan") {
+        const auto body = [&](const NodeRef& h, const NodeRef& x) {
+          const NodeRef next = cond(
+              gt(sum(x), constant(x, {DType::f32, {}}, 0)),
+              [&](const NodeRef& a) { return clamp(-3.0, einsum("bi,io->bo", a, w), 3.0); },
+              [&](const NodeRef& a) { return a - x; }, h);
+          return std::pair(clamp(-9.0, next, 9.0), next);
+        };
+        const auto [last, ys] = scan(body, first, xs);
         made = {last, ys};
       } else {
         const auto [last, ys] = scan(net, first, xs, {.reverse = name != "net"});

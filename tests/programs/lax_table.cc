@@ -539,6 +539,7 @@ void add_op(LaxCases& cases, Op op) {
     case Op::iota:
     case Op::random_bits:
     case Op::scan:
+    case Op::cond:
     case Op::result:
       return;
     case Op::reduce_sum:

@@ -68,14 +68,12 @@ void RandomProgram::mark(const Mesh& mesh) {
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     Node& node = graph.nodes[i];
     if (only_late && !node.backward && 4 * i < 3 * graph.nodes.size()) continue;
-    if (auto* const scan = std::get_if<ScanAttributes>(&node.attributes)) {
-      Graph body = *scan->body;
+    for_each_body(node, [&](Graph& body) {
       for (Node& inner : body.nodes) {
         if (below(6) == 0) inner.mark = random_spec(mesh, inner.type.shape);
       }
-      scan->body = std::make_shared<const Graph>(std::move(body));
-      continue;
-    }
+    });
+    if (has_bodies(node.op)) continue;
     if (below(node.op == Op::input ? 2 : 7) == 0) node.mark = random_spec(mesh, node.type.shape);
   }
 }
@@ -269,7 +267,8 @@ void RandomProgram::add_op() {
     case 11:
       return below(4) == 0 ? add_scan_gradient() : add_gradient();
     case 12:
-      return below(in_body_ ? 4 : 2) == 0 ? add_scan() : add_leaf();
+      if (below(in_body_ ? 4 : 2) != 0) return add_leaf();
+      return below(3) == 0 ? add_cond() : add_scan();
     default:
       return add_leaf();
   }

@@ -2,7 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <random>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "shardwise/runtime/graph/graph.h"
@@ -12,6 +15,21 @@
 namespace shardwise {
 
 bool is_unsigned_type(DType dtype);
+
+/// Calls change(body) for each body of a node.
+template <class Change>
+void for_each_body(Node& node, const Change& change) {
+  const auto changed = [&](std::shared_ptr<const Graph>& body) {
+    Graph other = *body;
+    change(other);
+    body = std::make_shared<const Graph>(std::move(other));
+  };
+  if (auto* const scan = std::get_if<ScanAttributes>(&node.attributes)) changed(scan->body);
+  if (auto* const cond = std::get_if<CondAttributes>(&node.attributes)) {
+    changed(cond->body);
+    changed(cond->otherwise);
+  }
+}
 
 /// Up to this every integer is one of the dtype's numbers. Integer types wrap around: they have no
 /// limit.
@@ -95,6 +113,7 @@ class RandomProgram {
   void add_gradient();
   NodeRef carried(const Value& value);
   void add_scan();
+  void add_cond();
   void add_scan_gradient();
 
   std::mt19937 random_;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -86,6 +87,47 @@ void RandomProgram::add_scan() {
   values_ = std::move(outside);
   for (const NodeRef& carry : made.carry.tensors) keep(carry, kMostCarried);
   for (std::size_t i = 0; i < ys.size(); ++i) keep(made.slices.tensors[i], ys[i].bound);
+}
+
+void RandomProgram::add_cond() {
+  const Value some = any();
+  const Shape shape = some.ref.type().shape;
+  if (num_elements(shape) == 0) return;
+  const NodeRef first =
+      reshape(slice(some.ref, Dims::filled(shape.size(), 0), Dims::filled(shape.size(), 1)), {});
+  const NodeRef decides =
+      first.type().dtype == DType::boolean ? first : gt(first, full_like(first, 0));
+  const std::vector<Value> outside = values_;
+  std::vector<Value> given[2];
+  const auto branch = [&](std::size_t which) {
+    return [&, which] {
+      values_ = outside;
+      const bool was_in_body = std::exchange(in_body_, true);
+      for (int i = 1 + below(4); i > 0; --i) add_op();
+      in_body_ = was_in_body;
+      for (std::size_t i = 0; i < 2; ++i) {
+        Value value = values_[as_size(below(values_.size()))];
+        // The other branch gives something of the type that the first one gave, from there or from
+        // outside.
+        for (std::size_t tries = 0; which == 1 && tries <= values_.size(); ++tries) {
+          value = values_[(as_size(below(values_.size())) + tries) % values_.size()];
+          if (value.ref.type() == given[0][i].ref.type()) break;
+          value = {constant(root_, given[0][i].ref.type(), 1), 1};
+        }
+        given[which].push_back(value);
+      }
+      detail::Leaves<NodeRef> leaves;
+      for (const Value& value : given[which]) leaves.tensors.push_back(value.ref);
+      leaves.paths = {"[0]", "[1]"};
+      return leaves;
+    };
+  };
+  const std::vector<NodeRef> made = record_cond(decides, detail::FlatBranch<NodeRef>(branch(0)),
+                                                detail::FlatBranch<NodeRef>(branch(1)));
+  values_ = outside;
+  for (std::size_t i = 0; i < 2; ++i) {
+    keep(made[i], std::max(given[0][i].bound, given[1][i].bound));
+  }
 }
 
 /// A recurrent net of f64, and its gradients: the steps' derivatives are at most 3.

@@ -40,8 +40,11 @@ void count(const Graph& graph, const PartitionedGraph& partitioned) {
       continue;
     }
     if (const auto* const loop = std::get_if<PartitionedGraph::Loop>(&step)) {
-      in_bodies += std::ssize(loop->body->partitioned.steps);
-      count(*loop->body->graph, loop->body->partitioned);
+      for (const PartitionedBody* const body : {loop->body.get(), loop->otherwise.get()}) {
+        if (body == nullptr) continue;
+        in_bodies += std::ssize(body->partitioned.steps);
+        count(*body->graph, body->partitioned);
+      }
       continue;
     }
     const auto& compute = std::get<PartitionedGraph::Compute>(step);

@@ -35,6 +35,8 @@ void Interpreter::compute() {
       return;
     case Op::scan:
       return scan();
+    case Op::cond:
+      return cond();
     case Op::result:
       out_ = results_.at(node_->operands[0])[as_size(get<ResultAttributes>().index)];
       return;

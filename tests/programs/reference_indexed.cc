@@ -156,6 +156,20 @@ void Interpreter::scan() {
   results.insert(results.end(), stacked.begin(), stacked.end());
 }
 
+/// An inexact scalar makes everything inexact: it may decide otherwise.
+void Interpreter::cond() {
+  const auto& a = get<CondAttributes>();
+  const Graph& body = in(0).elements[0] != 0 ? *a.body : *a.otherwise;
+  std::vector<ReferenceTensor> given;
+  for (std::size_t i = 1; i < node_->operands.size(); ++i) given.push_back(in(i));
+  const std::vector<ReferenceTensor> made = Interpreter(body, std::move(given)).run();
+  std::vector<ReferenceTensor>& results = results_[static_cast<NodeId>(tensors_.size())];
+  for (const NodeId output : body.outputs) {
+    results.push_back(made[as_size(output)]);
+    results.back().inexact |= in(0).inexact;
+  }
+}
+
 Index Interpreter::start(std::size_t first, const Shape& part, const Shape& whole) const {
   Index at;
   for (std::size_t d = 0; d < whole.size(); ++d) {

@@ -467,6 +467,80 @@ TEST(Scan, TextShowsTheBodyInBraces) {
             "return %4 %5\n");
 }
 
+// ---- cond().
+
+/// A loss and its gradients, of one of two branches.
+std::vector<std::vector<float>> decided(const Marks& marks, float number, bool written_out) {
+  OnMesh on(written_out ? "" : marks.mesh);
+  Tracer& tracer = on.tracer();
+  const Net net = make_net(tracer, written_out ? Marks{} : marks, 2);
+  const Tensor decides = gt(tracer.tensor<float>({}, {number}), 0);
+  const auto product = [&](const Tensor& h) { return std::pair(linear(h, net.w), h * 2.0); };
+  const auto difference = [&](const Tensor& h) { return std::pair(h - net.xs[1], h * h); };
+  const auto [y, z] = written_out ? (number > 0 ? product(net.first) : difference(net.first))
+                                  : cond(decides, product, difference, net.first);
+  std::vector<Tensor> made = grad(sum(y * y) + sum(z), {net.first, net.xs, net.w});
+  made.push_back(y);
+  made.push_back(z);
+  on.step();
+  std::vector<std::vector<float>> values;
+  for (const Tensor& one : made) values.push_back(floats(one));
+  return values;
+}
+
+TEST(Cond, GivesWhatTheBranchGivesOnAnyMesh) {
+  for (const Marks& marks : all_marks()) {
+    for (const float number : {1.0F, -1.0F}) {
+      EXPECT_EQ(decided(marks, number, false), decided(marks, number, true)) << marks.mesh;
+    }
+  }
+}
+
+TEST(Cond, InAScanDecidesEachTime) {
+  for (const char* const mesh : {"", "data=2"}) {
+    OnMesh on(mesh);
+    Tensor x = counting(on.tracer(), {6, 4});
+    if (*mesh != 0) mark_sharding(x, {{}, {"data"}});
+    const auto body = [](const Tensor& h, const Tensor& row) {
+      const Tensor next = cond(
+          lt(sum(h), 20), [](const Tensor& a, const Tensor& b) { return a + b; },
+          [](const Tensor& a, const Tensor&) { return a * 0.5; }, h, row);
+      return std::pair(next, next);
+    };
+    const auto [last, ys] = scan(body, full_like(x[0], 1), x);
+    const Tensor gradient = grad(sum(last), x);
+    on.step();
+    // 1 + 0 .. 3, + 4 .. 7 is 32 in all; halved it is 16; + 12 .. 15 is 70; halved twice.
+    EXPECT_EQ(floats(last), (std::vector<float>{3.625, 4.125, 4.625, 5.125})) << mesh;
+    std::vector<float> expected(24, 0);
+    for (std::size_t i = 0; i < 8; ++i) expected[i] = 0.125;
+    for (std::size_t i = 12; i < 16; ++i) expected[i] = 0.25;
+    EXPECT_EQ(floats(gradient), expected) << mesh;
+  }
+}
+
+TEST(Cond, RefusesWhatIsNoScalarAndBranchesThatDiffer) {
+  Devices devices(1);
+  Tracer tracer(devices);
+  const Tensor x = counting(tracer, {2}, "x"), yes = gt(sum(x), 0);
+  const auto scope = tracer.scope("net");
+  const auto same = [&] { return x; };
+  const auto refusal = [](const std::function<void()>& body) {
+    return message_of(ErrorCode::invalid_argument, body);
+  };
+  EXPECT_EQ(refusal([&] { cond(gt(x, 0), same, same); }),
+            "cond(%5 bool[2], %0 f32[2]) in \"net\": found bool[2] to decide by, needed bool[]");
+  EXPECT_EQ(refusal([&] { cond(yes, same, [&] { return sum(x); }); }),
+            "cond(%3 bool[]) in \"net\": found branches that give result as f32[2] and as f32[], "
+            "needed one type");
+  const auto list = [&](std::size_t count) {
+    return [&, count] { return std::vector<Tensor>(count, x); };
+  };
+  EXPECT_EQ(refusal([&] { cond(yes, list(2), list(1)); }),
+            "cond(%3 bool[]) in \"net\": found branches that give 2 and 1 tensors, needed the same "
+            "of both");
+}
+
 std::string refused(const std::function<void()>& body) {
   return message_of(ErrorCode::invalid_argument, body);
 }
@@ -537,16 +611,17 @@ TEST_F(BadScan, TensorsOfABodyThatHasEnded) {
       },
       h_, x_);
   EXPECT_EQ(refused([&] { neg(kept); }),
-            "use a tensor: f32[2] is of the body of a scan, needed one that the scan gives");
-  EXPECT_THAT(refused([&] {
-                scan(
-                    [&](const Tensor& h, const Tensor&) {
-                      tracer_.mark_step();
-                      return std::pair(h, nullptr);
-                    },
-                    h_, x_);
-              }),
-              HasSubstr("run a step: found an open body of a scan, needed to be outside of it"));
+            "use a tensor: f32[2] is of the body of a scan or cond, needed one that this gives");
+  EXPECT_THAT(
+      refused([&] {
+        scan(
+            [&](const Tensor& h, const Tensor&) {
+              tracer_.mark_step();
+              return std::pair(h, nullptr);
+            },
+            h_, x_);
+      }),
+      HasSubstr("run a step: found an open body of a scan or cond, needed to be outside of it"));
   // An error in a body leaves the tracer as it was outside of it.
   EXPECT_THAT(refused([&] {
                 scan(

@@ -111,7 +111,7 @@ class Order {
       }
     } else if (const auto* const loop = std::get_if<Program::Loop>(&step)) {
       for (std::int64_t p = 0; p < lowered_.program.mesh().size(); ++p) {
-        for (const ValueId input : loop->inputs) touch(input, p, false, found);
+        for (const ValueId input : loop->read()) touch(input, p, false, found);
         for (const ValueId value : loop->made()) touch(value, p, true, found);
       }
     } else {

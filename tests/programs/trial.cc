@@ -71,8 +71,7 @@ Trial random_trial(std::uint32_t seed) {
 Graph unmarked(Graph graph) {
   for (Node& node : graph.nodes) {
     node.mark.reset();
-    auto* const scan = std::get_if<ScanAttributes>(&node.attributes);
-    if (scan != nullptr) scan->body = std::make_shared<const Graph>(unmarked(*scan->body));
+    for_each_body(node, [](Graph& body) { body = unmarked(std::move(body)); });
   }
   return graph;
 }

@@ -140,6 +140,12 @@ void visit(Fields& fields, Is<ScanAttributes> auto& a) {
 }
 
 template <class Fields>
+void visit(Fields& fields, Is<CondAttributes> auto& a) {
+  fields.body(a.body);
+  fields.body(a.otherwise);
+}
+
+template <class Fields>
 void visit(Fields& fields, Is<ResultAttributes> auto& a) {
   fields.numbers("index", a.index);
 }

@@ -29,22 +29,47 @@ NodeId append_body_input(Graph& body, const NodeRef& from, std::string_view labe
 /// The type of a `result` node. Throws invalid_argument if its operand has no such result.
 TensorType result_type(const Graph& graph, const Node& node);
 
+/// A graph for the body of a node in `outside`, in the scope that is open there.
+Graph new_body(Graph& outside);
+
+/// Until it goes, nodes are appended to the body.
+class OpenBody {
+ public:
+  OpenBody(Graph& outside, Graph& body) : outside_(outside) { outside.body = &body; }
+  ~OpenBody() { outside_.body = nullptr; }
+  OpenBody(const OpenBody&) = delete;
+  OpenBody& operator=(const OpenBody&) = delete;
+
+ private:
+  Graph& outside_;
+};
+
 /// The same graph with its inputs first, in their order, so that its text says the order.
 Graph with_inputs_first(Graph graph);
 
-/// How the parts of a scan's operands and results are numbered.
-struct ScanParts {
-  explicit ScanParts(const Node& scan);
+/// How the operands and results of a scan or a cond are those of a body: a cond has no carries, and
+/// nothing is stacked. Keeps a reference to the node's body.
+struct BodyParts {
+  enum class Which { first, otherwise };
+  explicit BodyParts(const Node& node, Which which = Which::first);
 
-  const ScanAttributes& attributes;
-  std::size_t consts, carries, xs;  ///< of the operands, in this order
+  std::shared_ptr<const Graph> graph;
+  std::int64_t length = 1;
+  bool reverse = false, is_loop = false;
+  std::size_t skip = 0;             ///< operands before those of the body: the scalar of a cond
+  std::size_t consts, carries, xs;  ///< of the body's inputs, in this order
   std::size_t ys;                   ///< of the results, after the carries
 
   std::size_t first_x() const { return consts + carries; }
-  const Graph& body() const { return *attributes.body; }
-  NodeId input(std::size_t operand) const { return body().inputs[operand].node; }
+  std::size_t inputs() const { return consts + carries + xs; }
+  bool is_stacked(std::size_t result) const { return is_loop && result >= carries; }
+  const Graph& body() const { return *graph; }
+  NodeId input(std::size_t i) const { return body().inputs[i].node; }
   NodeId output(std::size_t result) const { return body().outputs[result]; }
 };
+
+/// Of one that has two.
+bool has_otherwise(const Node& node);
 
 /// A shape without its first dim, and with one more.
 Shape slice_shape(const Shape& stacked);

@@ -38,9 +38,9 @@ class RecordsBackward {
   const bool was_backward_;
 };
 
-/// A scan whose gradient is wanted.
-struct ScanGradientCall {
-  NodeRef scan;
+/// A scan or cond whose gradient is wanted.
+struct BodiesGradientCall {
+  NodeRef node;
   std::span<const NodeRef> operands;
   std::span<const std::optional<NodeRef>> cotangents;  ///< by result
   const std::vector<bool>& wanted;                     ///< by operand
@@ -48,6 +48,9 @@ struct ScanGradientCall {
 
 /// Appends a scan in the other direction. The first one, which this changes, gives what the second
 /// needs of each time, stacked.
-Gradients scan_gradient(const ScanGradientCall& call);
+Gradients scan_gradient(const BodiesGradientCall& call);
+
+/// Appends a cond of the gradients of both branches, which compute what they need of these again.
+Gradients cond_gradient(const BodiesGradientCall& call);
 
 }  // namespace shardwise::detail

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <utility>
 
 #include "shardwise/runtime/program/detail/run.h"
 #include "shardwise/shard/host/random.h"
@@ -15,12 +16,14 @@ using ValueId = Program::ValueId;
 /// One run of a loop: where the values of its body are.
 class LoopRun {
  public:
-  LoopRun(const Program::Loop& loop, const Program& around, const Storage& storage,
-          const Devices& devices)
-      : loop_(loop), body_(*loop.body), around_(storage), storage_(around.mesh().size()) {
-    for (std::int64_t p = 0; p < around.mesh().size(); ++p) {
-      if (devices.is_addressable(around.mesh().device_at(p))) here_.push_back(p);
-    }
+  /// `here`: the positions of this process.
+  LoopRun(const Program::Loop& loop, const LoopBody& body, const Storage& storage,
+          std::vector<std::int64_t> here)
+      : loop_(loop),
+        body_(body),
+        around_(storage),
+        storage_(body.program.mesh().size()),
+        here_(std::move(here)) {
     for (const std::int64_t p : here_) {
       for (std::size_t i = 0; i < consts(); ++i) {
         storage_.bind(body_.inputs[i], p, around_.data(loop_.inputs[i], p));
@@ -118,15 +121,22 @@ class LoopRun {
   const LoopBody& body_;
   const Storage& around_;
   Storage storage_;
-  std::vector<std::int64_t> here_;  ///< the positions of this process
+  const std::vector<std::int64_t> here_;
 };
 
 }  // namespace
 
 void run_loop(const Program::Loop& loop, const Program& around, const Storage& storage,
               const Devices& devices, std::uint64_t tag) {
-  const LoopBody& body = *loop.body;
-  LoopRun one(loop, around, storage, devices);
+  std::vector<std::int64_t> here;
+  for (std::int64_t p = 0; p < around.mesh().size(); ++p) {
+    if (devices.is_addressable(around.mesh().device_at(p))) here.push_back(p);
+  }
+  if (loop.predicate >= 0 && here.empty()) return;  // no other process waits for this one
+  const bool is_false =
+      loop.predicate >= 0 && storage.data(loop.predicate, here.front())[0] == std::byte{0};
+  const LoopBody& body = is_false ? *loop.otherwise : *loop.body;
+  LoopRun one(loop, body, storage, std::move(here));
   if (body.trips == 0) one.copy_first();
   for (std::int64_t trip = 0; trip < body.trips; ++trip) {
     one.begin(trip);
@@ -134,10 +144,11 @@ void run_loop(const Program::Loop& loop, const Program& around, const Storage& s
       run_steps(body.program, body.schedule, one.storage(), devices,
                 splitmix64(tag + static_cast<std::uint64_t>(trip)));
     } catch (...) {
-      rethrow(fmt::format("{}, trip {}", loop.name, trip));
+      rethrow(loop.predicate < 0 ? fmt::format("{}, trip {}", loop.name, trip) : loop.name);
     }
     one.end(trip);
   }
+  count_traffic(body.program, 0, devices, as_size(body.trips));
 }
 
 }  // namespace shardwise

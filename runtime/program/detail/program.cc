@@ -45,12 +45,18 @@ void Program::add_step(Step step) {
                       label, move->parts.front().to, part.to));
     }
   } else if (const auto* loop = std::get_if<Loop>(&step)) {
-    for (const ValueId id : loop->inputs) check(id, label);
+    for (const ValueId id : loop->read()) check(id, label);
     for (const ValueId id : loop->made()) check(id, label);
   } else {
     check(std::get<Fill>(step).value, label);
   }
   steps_.push_back(std::move(step));
+}
+
+std::vector<Program::ValueId> Program::Loop::read() const {
+  std::vector<ValueId> all = inputs;
+  if (predicate >= 0) all.push_back(predicate);
+  return all;
 }
 
 std::vector<Program::ValueId> Program::Loop::made() const {
@@ -85,9 +91,10 @@ std::uint64_t hash(const Program& program) {
         mixer.add(part.plan.phases.size());
       }
     } else if (const auto* const loop = std::get_if<Program::Loop>(&step)) {
-      for (const Program::ValueId value : loop->inputs) add_value(value);
+      for (const Program::ValueId value : loop->read()) add_value(value);
       for (const Program::ValueId value : loop->made()) add_value(value);
       mixer.add(hash(loop->body->program));
+      if (loop->otherwise != nullptr) mixer.add(hash(loop->otherwise->program));
       mixer.add(static_cast<std::uint64_t>(loop->body->trips));
     } else {
       add_value(std::get<Program::Fill>(step).value);

@@ -87,14 +87,18 @@ class Program {
     std::vector<std::int64_t> positions;
   };
 
-  /// A program of its own, carried out several times, for all devices together.
+  /// A program of its own, carried out several times, for all devices together; or one of two,
+  /// once, as a boolean scalar says, which each device has.
   struct Loop {
     std::string name;
     std::vector<ValueId> inputs, outputs;        ///< by input and output of the body: see LoopBody
     ValueId activations = -1, collectives = -1;  ///< memory for its values; -1: it needs none
-    std::shared_ptr<const LoopBody> body;
+    std::shared_ptr<const LoopBody> body = {};
+    ValueId predicate = -1;                          ///< -1: there is one body
+    std::shared_ptr<const LoopBody> otherwise = {};  ///< if the scalar is false
 
-    /// Those of the outputs, and of the memory.
+    /// The inputs and the scalar; the outputs and the memory.
+    std::vector<ValueId> read() const;
     std::vector<ValueId> made() const;
   };
 

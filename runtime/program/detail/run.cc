@@ -185,19 +185,6 @@ class Run {
   Timeline* const timeline_;
 };
 
-/// Of the steps from `first` on.
-void count_traffic(const Program& program, std::size_t first, const Devices& devices,
-                   std::size_t times) {
-  for (std::size_t step = first; step < program.steps().size(); ++step) {
-    if (const auto* const loop = std::get_if<Program::Loop>(&program.steps()[step])) {
-      count_traffic(loop->body->program, 0, devices, times * as_size(loop->body->trips));
-    }
-    const auto* const move = std::get_if<Program::Move>(&program.steps()[step]);
-    if (move == nullptr) continue;
-    for (const Program::Move::Part& part : move->parts) count_traffic(part.plan, devices, times);
-  }
-}
-
 }  // namespace
 
 void rethrow(const std::string& where) {
@@ -229,6 +216,15 @@ void count_traffic(const MovePlan& plan, const Devices& devices, std::size_t tim
     if (!devices.is_addressable(bytes.device)) continue;
     devices.at(bytes.device).count_sent(times * bytes.sent);
     devices.at(bytes.device).count_received(times * bytes.received);
+  }
+}
+
+void count_traffic(const Program& program, std::size_t first, const Devices& devices,
+                   std::size_t times) {
+  for (std::size_t step = first; step < program.steps().size(); ++step) {
+    const auto* const move = std::get_if<Program::Move>(&program.steps()[step]);
+    if (move == nullptr) continue;
+    for (const Program::Move::Part& part : move->parts) count_traffic(part.plan, devices, times);
   }
 }
 

@@ -31,6 +31,11 @@ void run_steps(const Program& program, const Schedule& schedule, const Storage& 
 /// says.
 [[noreturn]] void rethrow(const std::string& where);
 
+/// Adds what moves send and receive, some times, to the counters of the devices: those of the steps
+/// from `first` on. Loops count their own.
+void count_traffic(const Program& program, std::size_t first, const Devices& devices,
+                   std::size_t times);
+
 /// Adds what a move sends and receives, some times, to the counters of the devices.
 void count_traffic(const MovePlan& plan, const Devices& devices, std::size_t times = 1);
 

@@ -71,15 +71,15 @@ class Builder {
   /// One task, for all devices: it runs tasks of its own.
   void add(const Program::Loop& loop) {
     const auto positions = static_cast<std::int64_t>(positions_);
-    const std::vector<Program::ValueId> made = loop.made();
+    const std::vector<Program::ValueId> read = loop.read(), made = loop.made();
     after_.clear();
     for (std::int64_t position = 0; position < positions; ++position) {
-      for (const auto input : loop.inputs) after_.push_back(maker(input, position));
+      for (const auto input : read) after_.push_back(maker(input, position));
       for (const auto value : made) wait_for_memory(value, position);
     }
     const TaskId task = add_task({step_, 0});
     for (std::int64_t position = 0; position < positions; ++position) {
-      for (const auto input : loop.inputs) use(input, position, task);
+      for (const auto input : read) use(input, position, task);
       for (const auto value : made) make(value, position, task);
     }
   }

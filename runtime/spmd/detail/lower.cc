@@ -185,27 +185,46 @@ class Lowering {
 
   void add(const PartitionedGraph::Loop& loop) {
     const Node& node = graph_->node(loop.node);
-    Program::Loop step{label(loop.node), {}, {}, -1, -1, nullptr};
+    const detail::BodyParts parts(node);
+    Program::Loop step;
+    step.name = label(loop.node);
     for (const PartValue operand : loop.operands) step.inputs.push_back(id(operand));
+    if (loop.otherwise != nullptr) {
+      step.predicate = step.inputs.front();
+      step.inputs.erase(step.inputs.begin());
+    }
     for (std::size_t r = 0; r < loop.results.size(); ++r) {
       step.outputs.push_back(add_value(
           loop.results[r], fmt::format("result {} of {}", r, step.name), MemoryKind::activation));
     }
-    LoweredBody body = lower_body(node, *loop.body, mesh_, nan_check_, move_plans_);
-    const auto memory = [&](std::size_t bytes, MemoryKind kind) -> ValueId {
-      if (bytes == 0) return -1;
-      const Shape shape{static_cast<std::int64_t>(bytes)};
-      result_.alias_of.push_back(result_.program.add_value(
-          {DType::u8, shape, layout(Cut(1), shape), "values of " + step.name, kind}));
-      result_.nodes.push_back(loop.node);
-      return result_.alias_of.back();
+    const auto lowered = [&](const PartitionedBody& body) {
+      return std::make_shared<const LoweredBody>(
+          lower_body(parts, body, mesh_, nan_check_, move_plans_));
     };
-    step.activations = memory(body.activation_bytes, MemoryKind::activation);
-    step.collectives = memory(body.collective_bytes, MemoryKind::collective);
-    step.body = body.body;
-    result_.bodies.emplace(result_.program.steps().size(),
-                           std::make_shared<const LoweredBody>(std::move(body)));
+    LoweredBodies bodies{lowered(*loop.body), nullptr};
+    std::size_t activations = bodies.body->activation_bytes,
+                collectives = bodies.body->collective_bytes;
+    step.body = bodies.body->body;
+    if (loop.otherwise != nullptr) {
+      bodies.otherwise = lowered(*loop.otherwise);
+      activations = std::max(activations, bodies.otherwise->activation_bytes);
+      collectives = std::max(collectives, bodies.otherwise->collective_bytes);
+      step.otherwise = bodies.otherwise->body;
+    }
+    step.activations = add_memory(activations, MemoryKind::activation, step.name, loop.node);
+    step.collectives = add_memory(collectives, MemoryKind::collective, step.name, loop.node);
+    result_.bodies.emplace(result_.program.steps().size(), std::move(bodies));
     result_.program.add_step(std::move(step));
+  }
+
+  /// A value that is memory for those of a body.
+  ValueId add_memory(std::size_t bytes, MemoryKind kind, const std::string& of, NodeId node) {
+    if (bytes == 0) return -1;
+    const Shape shape{static_cast<std::int64_t>(bytes)};
+    result_.alias_of.push_back(result_.program.add_value(
+        {DType::u8, shape, layout(Cut(1), shape), "values of " + of, kind}));
+    result_.nodes.push_back(node);
+    return result_.alias_of.back();
   }
 
   void add_moves(const std::vector<std::size_t>& steps) {

@@ -15,6 +15,11 @@ namespace shardwise {
 
 struct LoweredBody;  // control/lower_body.h
 
+/// Of a loop; a cond has two.
+struct LoweredBodies {
+  std::shared_ptr<const LoweredBody> body, otherwise;
+};
+
 /// A partitioned graph as a Program.
 struct LoweredProgram {
   Program program;
@@ -36,7 +41,7 @@ struct LoweredProgram {
   std::vector<NodeId> nodes;
 
   /// By step that is a loop.
-  std::map<std::size_t, std::shared_ptr<const LoweredBody>> bodies;
+  std::map<std::size_t, LoweredBodies> bodies;
 };
 
 /// Whether moves say which bytes go to which place. A program without that can be planned, not run.

@@ -61,7 +61,7 @@ void visit_step(const Program::Step& step, const Reads& reads, const Makes& make
     for (const Program::Move::Part& part : move->parts) reads(part.from);
     for (const Program::Move::Part& part : move->parts) makes(part.to);
   } else if (const auto* const loop = std::get_if<Program::Loop>(&step)) {
-    for (const Program::ValueId value : loop->inputs) reads(value);
+    for (const Program::ValueId value : loop->read()) reads(value);
     for (const Program::ValueId value : loop->made()) makes(value);
   } else {
     makes(std::get<Program::Fill>(step).value);

@@ -93,7 +93,7 @@ class Partitioner {
     const Node& node = graph_.node(id);
     if (node.op == Op::enter_manual || node.op == Op::leave_manual) return cross_border(id);
     if (node.op == Op::manual_all_reduce) return all_reduce(id);
-    if (node.op == Op::scan) return loop(id);
+    if (has_bodies(node.op)) return loop(id);
     if (node.op == Op::result) return result(id);
     const FactorRule& rule = propagation_.rules[as_size(id)];
     AxisSet carried = carried_by(id);
@@ -119,44 +119,33 @@ class Partitioner {
     settle(id);
   }
 
-  /// A scan: what goes in is cut as the body takes it.
+  /// A scan or cond: what goes in is cut as the body takes it.
   void loop(NodeId id) {
     const Node& node = graph_.node(id);
-    const detail::ScanParts scan(node);
+    const detail::BodyParts parts(node);
     const std::shared_ptr<const Propagation>& inner = propagation_.bodies.at(id);
+    PartitionedGraph::Loop step{id, {}, {}, {}, {}};
+    if (parts.skip > 0) step.operands.push_back(fetch(node.operands[0], {}, id));
     std::vector<Cut> inputs;
-    PartitionedGraph::Loop step{id, {}, {}, {}};
-    for (std::size_t i = 0; i < node.operands.size(); ++i) {
-      inputs.push_back(inner->cuts[as_size(scan.input(i))]);
-      const Cut needed = i < scan.first_x() ? inputs.back() : stacked_cut(inputs.back());
-      step.operands.push_back(fetch(node.operands[i], needed, id));
+    for (std::size_t i = 0; i < parts.inputs(); ++i) {
+      inputs.push_back(inner->cuts[as_size(parts.input(i))]);
+      const Cut needed = i < parts.first_x() ? inputs.back() : stacked_cut(inputs.back());
+      step.operands.push_back(fetch(node.operands[parts.skip + i], needed, id));
     }
     PartitionedBody body = partition_body(node, inner, inputs);
-    std::size_t more = scan.consts;
-    for (const InvariantMove& move : take_invariant_moves(body, scan.consts)) {
-      step.operands.insert(step.operands.begin() + static_cast<std::ptrdiff_t>(more++),
-                           fetch(node.operands[move.input], move.to, id));
+    if (detail::has_otherwise(node)) {
+      const detail::BodyParts other(node, detail::BodyParts::Which::otherwise);
+      const std::shared_ptr<const Propagation>& cuts = propagation_.otherwise.at(id);
+      step.otherwise = std::make_shared<const PartitionedBody>(PartitionedBody{
+          other.graph, cuts, partition(other.body(), mesh_, *cuts, inputs, options_)});
     }
-    const auto partial = [&](std::size_t r) {
-      return body.partitioned.values[as_size(body.partitioned.outputs[r])].partial;
-    };
-    results_of_[id].resize(inner->outputs.size(), -1);
-    for (NodeId user = id + 1; user < static_cast<NodeId>(graph_.nodes.size()); ++user) {
-      const Node& one = graph_.node(user);
-      if (one.op != Op::result || one.operands[0] != id || !parts_.is_used(user)) continue;
-      const auto r = as_size(std::get<ResultAttributes>(one.attributes).index);
-      const Cut& cut = inner->outputs[r];
-      if (results_of_[id][r] < 0) {
-        results_of_[id][r] =
-            add_value({user, r < scan.carries ? cut : stacked_cut(cut), partial(r)});
+    if (parts.is_loop) {
+      auto at = step.operands.begin() + static_cast<std::ptrdiff_t>(parts.consts);
+      for (const InvariantMove& move : take_invariant_moves(body, parts.consts)) {
+        at = step.operands.insert(at, fetch(node.operands[move.input], move.to, id)) + 1;
       }
     }
-    step.results = results_of_[id];
-    for (std::size_t r = 0; r < step.results.size(); ++r) {
-      if (step.results[r] >= 0) continue;
-      // A carry that only the body needs. It has the type of what it is at first.
-      step.results[r] = add_value({node.operands[scan.consts + r], inner->outputs[r], partial(r)});
-    }
+    add_results(step, parts, body);
     step.body = std::make_shared<const PartitionedBody>(std::move(body));
     result_.steps.push_back(std::move(step));
     // The node itself is a tensor of no elements.
@@ -166,16 +155,38 @@ class Partitioner {
     settle(id);
   }
 
+  void add_results(PartitionedGraph::Loop& step, const detail::BodyParts& parts,
+                   const PartitionedBody& body) {
+    std::vector<ValueId>& results = results_of_[step.node];
+    results.assign(parts.carries + parts.ys, -1);
+    const auto add = [&](std::size_t r, NodeId node) {
+      const Cut& cut = body.propagation->outputs[r];
+      const AxisSet partial = body.partitioned.values[as_size(body.partitioned.outputs[r])].partial;
+      results[r] = add_value({node, parts.is_stacked(r) ? stacked_cut(cut) : cut, partial});
+    };
+    for (NodeId user = step.node + 1; user < static_cast<NodeId>(graph_.nodes.size()); ++user) {
+      const Node& one = graph_.node(user);
+      if (one.op != Op::result || one.operands[0] != step.node || !parts_.is_used(user)) continue;
+      const auto r = as_size(std::get<ResultAttributes>(one.attributes).index);
+      if (results[r] < 0) add(r, user);
+    }
+    for (std::size_t r = 0; r < results.size(); ++r) {
+      // A carry that only the body needs has the type of what it is at first.
+      if (results[r] < 0) add(r, graph_.node(step.node).operands[parts.consts + r]);
+    }
+    step.results = results;
+  }
+
   /// Sums that begin with zeros are combined after the last trip if that can be.
   PartitionedBody partition_body(const Node& node, const std::shared_ptr<const Propagation>& inner,
                                  const std::vector<Cut>& inputs) const {
-    const detail::ScanParts scan(node);
+    const detail::BodyParts scan(node);
     std::vector<CarriedSum> sums;
     for (CarriedSum& sum : carried_sums(scan)) {
       if (parts_.is_zero(node.operands[scan.consts + sum.carry])) sums.push_back(std::move(sum));
     }
     while (true) {
-      PartitionedBody body{scan.attributes.body, inner,
+      PartitionedBody body{scan.graph, inner,
                            Partitioner(scan.body(), mesh_, *inner, options_, sums).run(inputs)};
       const std::size_t tried = sums.size();
       std::erase_if(sums, [&](const CarriedSum& sum) { return !stays_parts(body, sum); });
@@ -540,7 +551,7 @@ class Partitioner {
   PartitionedGraph result_;
   std::vector<std::vector<Version>> versions_;  ///< by node; the first is the one made or settled
   std::vector<bool> is_parameter_;              ///< by node
-  std::map<NodeId, std::vector<ValueId>> results_of_;  ///< by scan
+  std::map<NodeId, std::vector<ValueId>> results_of_;  ///< by scan or cond
 
   /// By node: what was moved to make it, in elements, as long as nothing has used it.
   std::vector<double> cost_of_unused_;
@@ -563,7 +574,7 @@ PartitionedGraph partition(const Graph& graph, const Mesh& mesh, const Propagati
 }
 
 std::int64_t trips(const Graph& graph, const PartitionedGraph::Loop& loop) {
-  return std::get<ScanAttributes>(graph.node(loop.node).attributes).length;
+  return detail::BodyParts(graph.node(loop.node)).length;
 }
 
 }  // namespace shardwise

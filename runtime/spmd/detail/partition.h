@@ -46,11 +46,12 @@ struct PartitionedGraph {
     NodeId consumer;         ///< what asked for it, or the node itself
   };
 
-  /// A scan, whose body is cut by itself.
+  /// A scan or cond, whose bodies are cut by themselves. A cond has its scalar first among the
+  /// operands, and another body.
   struct Loop {
     NodeId node;
     std::vector<ValueId> operands, results;
-    std::shared_ptr<const PartitionedBody> body;
+    std::shared_ptr<const PartitionedBody> body, otherwise;
   };
 
   using Step = std::variant<Compute, Move, Loop>;
@@ -65,7 +66,7 @@ struct PartitionedGraph {
   std::vector<std::pair<NodeId, std::string>> choices;
 };
 
-/// The body of a scan: inputs and outputs as the operands and results of the loop.
+/// A body of a scan or cond: inputs and outputs as the operands and results of the loop.
 struct PartitionedBody {
   std::shared_ptr<const Graph> graph;
   std::shared_ptr<const Propagation> propagation;
@@ -88,7 +89,7 @@ void visit_step(const PartitionedGraph::Step& step, const Reads& reads, const Ma
   }
 }
 
-/// How often the body of a scan is carried out.
+/// How often the body is carried out; of a cond, once.
 std::int64_t trips(const Graph& graph, const PartitionedGraph::Loop& loop);
 
 /// Cuts the ops of a graph over the mesh: each by the factors whose moves cost the fewest bytes,

@@ -118,9 +118,11 @@ class Propagator {
       result_.cuts[i].resize(rank);
       if (fixed_spec(node)) take_mark(id);
       for (const NodeId operand : node.operands) users_[as_size(operand)].push_back(id);
-      if (node.op == Op::scan) {
-        const Graph& body = *std::get<ScanAttributes>(node.attributes).body;
-        bodies_.emplace(id, Body{std::make_unique<Propagator>(body, mesh), {}});
+      if (has_bodies(node.op)) {
+        bodies_[id].add(detail::BodyParts(node), mesh);
+        if (detail::has_otherwise(node)) {
+          bodies_[id].add(detail::BodyParts(node, detail::BodyParts::Which::otherwise), mesh);
+        }
       } else if (node.op == Op::result) {
         bodies_.at(node.operands[0]).results.push_back(id);
       }
@@ -142,7 +144,7 @@ class Propagator {
   void settle(Phase phase) {
     const auto pointwise = [](const Node& node) {
       return is_elementwise(node.op) || node.op == Op::transpose ||
-             (is_alias(node.op) && node.op != Op::reshape) || node.op == Op::scan ||
+             (is_alias(node.op) && node.op != Op::reshape) || has_bodies(node.op) ||
              node.op == Op::result;
     };
     const auto once = [&](const Node& node) { return !repeats(graph_, node); };
@@ -160,23 +162,35 @@ class Propagator {
   }
 
   Propagation take() {
-    for (auto& [id, body] : bodies_) {
-      result_.bodies[id] = std::make_shared<const Propagation>(
-          body.propagator->take_as_body(detail::ScanParts(graph_.node(id))));
-      result_.visits += result_.bodies[id]->visits;
+    for (auto& [id, bodies] : bodies_) {
+      std::vector<std::shared_ptr<Propagation>> made;
+      for (std::size_t b = 0; b < bodies.parts.size(); ++b) {
+        made.push_back(
+            std::make_shared<Propagation>(bodies.propagators[b]->take_as_body(bodies.parts[b])));
+        result_.visits += made[b]->visits;
+        made[b]->outputs = made[0]->outputs;
+      }
+      result_.bodies[id] = made[0];
+      if (made.size() > 1) result_.otherwise[id] = made[1];
     }
     return std::move(result_);
   }
 
-  // ---- Bodies of scans.
+  // ---- Bodies of scans and conds.
 
-  struct Body {
-    std::unique_ptr<Propagator> propagator;
+  struct Bodies {
+    std::vector<detail::BodyParts> parts;
+    std::vector<std::unique_ptr<Propagator>> propagators;
     std::vector<NodeId> results;
+
+    void add(detail::BodyParts body, const Mesh& mesh) {
+      propagators.push_back(std::make_unique<Propagator>(body.body(), mesh));
+      parts.push_back(std::move(body));
+    }
   };
 
   /// Of a carry what comes in is cut as what goes out: as that is marked, if it is.
-  Propagation take_as_body(const detail::ScanParts& scan) {
+  Propagation take_as_body(const detail::BodyParts& scan) {
     for (std::size_t o = 0; o < graph_.outputs.size(); ++o) {
       const NodeId output = graph_.outputs[o];
       const Cut left = without_tiles(result_.cuts[as_size(output)]);
@@ -194,12 +208,17 @@ class Propagator {
   }
 
   /// Outside and inside hear of each other.
-  void visit_scan(NodeId id, Direction direction) {
+  void visit_bodies(NodeId id, Direction direction) {
     ++result_.visits;
+    Bodies& bodies = bodies_.at(id);
+    for (std::size_t b = 0; b < bodies.parts.size(); ++b) {
+      visit_body(id, bodies.parts[b], *bodies.propagators[b], bodies.results, direction);
+    }
+  }
+
+  void visit_body(NodeId id, const detail::BodyParts& parts, Propagator& inner,
+                  const std::vector<NodeId>& results, Direction direction) {
     const Node& node = graph_.node(id);
-    const detail::ScanParts scan(node);
-    Body& body = bodies_.at(id);
-    Propagator& inner = *body.propagator;
     const auto index = [&](NodeId result) {
       return std::get<ResultAttributes>(graph_.node(result).attributes).index;
     };
@@ -211,32 +230,32 @@ class Propagator {
       const Cut& cut = inner.result_.cuts[as_size(tensor)];
       return is_stacked ? stacked_cut(cut) : cut;
     };
-    for (std::size_t i = 0; i < node.operands.size(); ++i) {
-      const NodeId operand = node.operands[i];
-      inner.hear_of(scan.input(i), cut_in(operand, i >= scan.first_x()),
+    for (std::size_t i = 0; i < parts.inputs(); ++i) {
+      const NodeId operand = node.operands[parts.skip + i];
+      inner.hear_of(parts.input(i), cut_in(operand, i >= parts.first_x()),
                     data_axes_[as_size(operand)], -1);
     }
-    for (const NodeId result : body.results) {
+    for (const NodeId result : results) {
       if (index(result) < 0) continue;
       const std::size_t r = as_size(index(result));
-      inner.hear_of(scan.output(r), cut_in(result, r >= scan.carries), data_axes_[as_size(result)],
-                    -1);
+      inner.hear_of(parts.output(r), cut_in(result, parts.is_stacked(r)),
+                    data_axes_[as_size(result)], -1);
     }
-    inner.settle_body(phase_, scan);
-    for (const NodeId result : body.results) {
+    inner.settle_body(phase_, parts);
+    for (const NodeId result : results) {
       if (direction == Direction::backward || index(result) < 0) continue;
       const std::size_t r = as_size(index(result));
-      const NodeId output = scan.output(r);
-      hear_of(result, cut_out(output, r >= scan.carries), inner.data_axes_[as_size(output)], id);
+      const NodeId output = parts.output(r);
+      hear_of(result, cut_out(output, parts.is_stacked(r)), inner.data_axes_[as_size(output)], id);
     }
-    for (std::size_t i = 0; i < node.operands.size() && direction != Direction::forward; ++i) {
-      hear_of(node.operands[i], cut_out(scan.input(i), i >= scan.first_x()),
-              inner.data_axes_[as_size(scan.input(i))], id);
+    for (std::size_t i = 0; i < parts.inputs() && direction != Direction::forward; ++i) {
+      hear_of(node.operands[parts.skip + i], cut_out(parts.input(i), i >= parts.first_x()),
+              inner.data_axes_[as_size(parts.input(i))], id);
     }
   }
 
   /// As a body, until nothing changes from time to time either.
-  void settle_body(Phase phase, const detail::ScanParts& scan) {
+  void settle_body(Phase phase, const detail::BodyParts& scan) {
     if (phase == phase_ && !has_changed_) return;
     do {
       has_changed_ = false;
@@ -326,8 +345,8 @@ class Propagator {
 
   void visit(NodeId id, Direction direction) {
     const Node& node = graph_.node(id);
-    if (node.op == Op::scan) return visit_scan(id, direction);
-    if (node.op == Op::result) return visit_scan(node.operands[0], direction);
+    if (has_bodies(node.op)) return visit_bodies(id, direction);
+    if (node.op == Op::result) return visit_bodies(node.operands[0], direction);
     ++result_.visits;
     const FactorRule& rule = result_.rules[as_size(id)];
     if (rule.factors.empty() || node.operands.empty()) return;
@@ -486,8 +505,8 @@ class Propagator {
   std::vector<Agenda> agendas_;                    ///< of the passes that go on
   Heard heard_kinds_ = Heard::all;
   Phase phase_ = Phase::none;
-  bool has_changed_ = false;       ///< a tensor, since the last passes
-  std::map<NodeId, Body> bodies_;  ///< by scan
+  bool has_changed_ = false;         ///< a tensor, since the last passes
+  std::map<NodeId, Bodies> bodies_;  ///< by scan or cond
 
   // Of the node that is visited.
   std::vector<Wish> wishes_;

@@ -35,8 +35,9 @@ struct Propagation {
   /// By Graph::outputs: how each leaves. The next carries of a body leave as they come in.
   std::vector<Cut> outputs;
 
-  /// By node that is a scan: of its body.
-  std::map<NodeId, std::shared_ptr<const Propagation>> bodies;
+  /// By node that is a scan or cond: of its body, and of the other one of a cond, whose results
+  /// leave as those of the first.
+  std::map<NodeId, std::shared_ptr<const Propagation>> bodies, otherwise;
 
   /// Visits of nodes: what it took.
   std::int64_t visits = 0;
@@ -52,9 +53,9 @@ struct Propagation {
 /// cut to save memory do not outvote a batch. A node is visited again only after one of its tensors
 /// has changed.
 ///
-/// The body of a scan is propagated with it: a tensor that goes in or comes out is cut as what it
-/// is there, as far as neither has other axes, and so is a carry from time to time. Dim 0 of what
-/// is stacked says nothing and is told nothing.
+/// The bodies of a scan or cond are propagated with it: a tensor that goes in or comes out is cut
+/// as what it is there, as far as neither has other axes, and so is a carry from time to time. Dim
+/// 0 of what is stacked says nothing and is told nothing.
 ///
 /// Throws if a mark does not fit the mesh or its tensor, naming node and scope.
 Propagation propagate(const Graph& graph, const Mesh& mesh);

@@ -10,7 +10,7 @@
 namespace shardwise {
 namespace {
 
-using detail::ScanParts;
+using detail::BodyParts;
 
 /// The nodes that these outputs of a graph need.
 std::vector<bool> needed_by(const Graph& graph, const std::vector<bool>& outputs) {
@@ -27,59 +27,86 @@ std::vector<bool> needed_by(const Graph& graph, const std::vector<bool>& outputs
 
 Graph pruned(Graph graph);
 
-/// Keeps what results need of a scan. Gives, by result, the number that it has now; -1: it went.
+/// The body with these results alone; its inputs are still to be told.
+Graph with_results(const BodyParts& parts, const std::vector<bool>& results) {
+  Graph body = parts.body();
+  body.inputs.clear();
+  body.outputs.clear();
+  for (std::size_t r = 0; r < results.size(); ++r) {
+    if (results[r]) body.outputs.push_back(parts.output(r));
+  }
+  return pruned(std::move(body));
+}
+
+/// Keeps what results need of a scan or cond. Gives, by result, the number that it has now; -1: it
+/// went.
 std::vector<std::int64_t> prune(Node& node, std::vector<bool> results) {
   const Node before = node;
-  const ScanParts scan(before);
-  results.resize(scan.carries + scan.ys, false);
+  const BodyParts parts(before);
+  results.resize(parts.carries + parts.ys, false);
   for (bool changed = true; changed;) {
     changed = false;
-    const std::vector<bool> needed = needed_by(scan.body(), results);
-    for (std::size_t k = 0; k < scan.carries; ++k) {
-      if (results[k] || !needed[as_size(scan.input(scan.consts + k))]) continue;
+    const std::vector<bool> needed = needed_by(parts.body(), results);
+    for (std::size_t k = 0; k < parts.carries; ++k) {
+      if (results[k] || !needed[as_size(parts.input(parts.consts + k))]) continue;
       results[k] = changed = true;
     }
   }
-  Graph body = scan.body();
-  body.inputs.clear();
-  body.outputs.clear();
   std::vector<std::int64_t> now(results.size(), -1);
-  for (std::size_t r = 0; r < results.size(); ++r) {
-    if (!results[r]) continue;
-    now[r] = std::ssize(body.outputs);
-    body.outputs.push_back(scan.output(r));
+  for (std::size_t r = 0, next = 0; r < results.size(); ++r) {
+    if (results[r]) now[r] = static_cast<std::int64_t>(next++);
   }
-  body = pruned(std::move(body));
-  const std::vector<bool> needed = needed_by(body, std::vector<bool>(body.outputs.size(), true));
-  auto& attributes = std::get<ScanAttributes>(node.attributes);
-  attributes.carries = attributes.xs = 0;
-  node.operands.clear();
-  for (std::size_t i = 0; i < before.operands.size(); ++i) {
-    const bool is_carry = i >= scan.consts && i < scan.first_x();
-    if (is_carry ? !results[i - scan.consts] : !needed[as_size(scan.input(i))]) continue;
-    node.operands.push_back(before.operands[i]);
-    body.inputs.push_back(scan.body().inputs[i]);
-    attributes.carries += is_carry ? 1 : 0;
-    attributes.xs += i >= scan.first_x() ? 1 : 0;
+  std::vector<BodyParts> both{parts};
+  if (detail::has_otherwise(before)) both.emplace_back(before, BodyParts::Which::otherwise);
+  std::vector<Graph> bodies;
+  std::vector<bool> is_kept(parts.inputs(), false);
+  for (const BodyParts& one : both) {
+    bodies.push_back(with_results(one, results));
+    const Graph& body = bodies.back();
+    const std::vector<bool> needed = needed_by(body, std::vector<bool>(body.outputs.size(), true));
+    for (std::size_t i = 0; i < is_kept.size(); ++i) {
+      const bool is_carry = i >= one.consts && i < one.first_x();
+      if (is_carry ? results[i - one.consts] : needed[as_size(one.input(i))]) is_kept[i] = true;
+    }
   }
-  attributes.body = std::make_shared<const Graph>(std::move(body));
+  node.operands.erase(node.operands.begin() + static_cast<std::ptrdiff_t>(parts.skip),
+                      node.operands.end());
+  std::int64_t carries = 0, xs = 0;
+  for (std::size_t i = 0; i < is_kept.size(); ++i) {
+    if (!is_kept[i]) continue;
+    node.operands.push_back(before.operands[parts.skip + i]);
+    for (std::size_t b = 0; b < both.size(); ++b) {
+      bodies[b].inputs.push_back(both[b].body().inputs[i]);
+    }
+    carries += i >= parts.consts && i < parts.first_x() ? 1 : 0;
+    xs += i >= parts.first_x() ? 1 : 0;
+  }
+  auto first = std::make_shared<const Graph>(std::move(bodies[0]));
+  if (auto* const cond = std::get_if<CondAttributes>(&node.attributes)) {
+    *cond = {std::move(first), std::make_shared<const Graph>(std::move(bodies[1]))};
+  } else {
+    auto& scan = std::get<ScanAttributes>(node.attributes);
+    scan.body = std::move(first);
+    scan.carries = carries;
+    scan.xs = xs;
+  }
   return now;
 }
 
 Graph pruned(Graph graph) {
   std::vector<bool> used(graph.nodes.size(), false);
-  std::map<NodeId, std::vector<bool>> results;          // by scan
+  std::map<NodeId, std::vector<bool>> results;          // by scan or cond
   std::map<NodeId, std::vector<std::int64_t>> numbers;  // likewise
   for (const NodeId output : graph.outputs) used[as_size(output)] = true;
   for (auto id = static_cast<NodeId>(graph.nodes.size()) - 1; id >= 0; --id) {
     if (!used[as_size(id)]) continue;
     Node& node = graph.node(id);
-    if (node.op == Op::scan) numbers[id] = prune(node, std::move(results[id]));
+    if (has_bodies(node.op)) numbers[id] = prune(node, std::move(results[id]));
     if (node.op == Op::result) {
       const auto index = as_size(std::get<ResultAttributes>(node.attributes).index);
-      std::vector<bool>& of_scan = results[node.operands[0]];
-      if (of_scan.size() <= index) of_scan.resize(index + 1, false);
-      of_scan[index] = true;
+      std::vector<bool>& of_node = results[node.operands[0]];
+      if (of_node.size() <= index) of_node.resize(index + 1, false);
+      of_node[index] = true;
     }
     for (const NodeId operand : node.operands) used[as_size(operand)] = true;
   }
@@ -95,9 +122,9 @@ Graph pruned(Graph graph) {
 }  // namespace
 
 std::shared_ptr<const Graph> without_unused_results(std::shared_ptr<const Graph> graph) {
-  const bool has_scans = std::any_of(graph->nodes.begin(), graph->nodes.end(),
-                                     [](const Node& node) { return node.op == Op::scan; });
-  return has_scans ? std::make_shared<const Graph>(pruned(*graph)) : graph;
+  const bool has_any = std::any_of(graph->nodes.begin(), graph->nodes.end(),
+                                   [](const Node& node) { return has_bodies(node.op); });
+  return has_any ? std::make_shared<const Graph>(pruned(*graph)) : graph;
 }
 
 }  // namespace shardwise

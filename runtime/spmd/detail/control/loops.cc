@@ -16,7 +16,7 @@ bool combines(const Move& move) {
 
 }  // namespace
 
-std::vector<CarriedSum> carried_sums(const detail::ScanParts& scan) {
+std::vector<CarriedSum> carried_sums(const detail::BodyParts& scan) {
   const Graph& body = scan.body();
   std::vector<std::vector<NodeId>> users(body.nodes.size());
   for (NodeId id = 0; id < static_cast<NodeId>(body.nodes.size()); ++id) {

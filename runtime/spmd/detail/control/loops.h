@@ -19,7 +19,7 @@ struct CarriedSum {
 };
 
 /// All of a body that are in no other use and have no marks.
-std::vector<CarriedSum> carried_sums(const detail::ScanParts& scan);
+std::vector<CarriedSum> carried_sums(const detail::BodyParts& scan);
 
 /// Whether the partitioned body adds parts of a sum to the carry and gives parts of one: what comes
 /// in may be parts, too, and the sum is combined after the last trip.

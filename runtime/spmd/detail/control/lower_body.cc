@@ -31,9 +31,8 @@ std::vector<LoopBody::Place> places(const Program& program, const MemoryPlan& pl
 
 }  // namespace
 
-LoweredBody lower_body(const Node& scan, const PartitionedBody& body, const Mesh& mesh,
-                       NanCheck nan_check, MovePlans move_plans) {
-  const auto& a = std::get<ScanAttributes>(scan.attributes);
+LoweredBody lower_body(const detail::BodyParts& parts, const PartitionedBody& body,
+                       const Mesh& mesh, NanCheck nan_check, MovePlans move_plans) {
   LoweredBody made;
   made.steps = fuse(*body.graph, body.partitioned, nan_check);
   LoweredProgram lowered =
@@ -43,7 +42,7 @@ LoweredBody lower_body(const Node& scan, const PartitionedBody& body, const Mesh
   made.activation_bytes = made.plan.activation_bytes;
   made.collective_bytes = made.plan.collective_bytes;
   std::vector<std::size_t> spare_offsets;
-  for (std::size_t k = 0; a.length > 1 && k < as_size(a.carries); ++k) {
+  for (std::size_t k = 0; parts.length > 1 && k < parts.carries; ++k) {
     made.activation_bytes = aligned(made.activation_bytes);
     spare_offsets.push_back(made.activation_bytes);
     made.activation_bytes += made.plan.bytes[as_size(lowered.outputs[k])];
@@ -52,10 +51,10 @@ LoweredBody lower_body(const Node& scan, const PartitionedBody& body, const Mesh
   std::vector<LoopBody::Place> where = places(lowered.program, made.plan);
   made.body = std::make_shared<const LoopBody>(LoopBody{.program = std::move(lowered.program),
                                                         .schedule = std::move(schedule),
-                                                        .trips = a.length,
-                                                        .reverse = a.reverse,
-                                                        .carries = as_size(a.carries),
-                                                        .xs = as_size(a.xs),
+                                                        .trips = parts.length,
+                                                        .reverse = parts.reverse,
+                                                        .carries = parts.carries,
+                                                        .xs = parts.xs,
                                                         .inputs = std::move(lowered.inputs),
                                                         .outputs = std::move(lowered.outputs),
                                                         .is_made = made.plan.is_made,

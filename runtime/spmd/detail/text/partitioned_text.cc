@@ -31,12 +31,7 @@ class Text {
                              value(partitioned, move->from), move->bytes, move->wire_bytes,
                              move->consumer);
       } else {
-        const auto& loop = std::get<PartitionedGraph::Loop>(step);
-        text_ += fmt::format("{}{} = scan({}) {} times {{  # %{}\n", indent,
-                             list(partitioned, loop.results), list(partitioned, loop.operands),
-                             trips(graph, loop), loop.node);
-        add(*loop.body->graph, loop.body->partitioned, indent + "  ");
-        text_ += indent + "}\n";
+        add(graph, partitioned, std::get<PartitionedGraph::Loop>(step), indent);
       }
     }
     text_ += indent + "return";
@@ -47,6 +42,21 @@ class Text {
   std::string take() { return std::move(text_); }
 
  private:
+  void add(const Graph& graph, const PartitionedGraph& partitioned,
+           const PartitionedGraph::Loop& loop, const std::string& indent) {
+    const Node& node = graph.node(loop.node);
+    text_ += fmt::format("{}{} = {}({}) {}{{  # %{}\n", indent, list(partitioned, loop.results),
+                         name(node.op), list(partitioned, loop.operands),
+                         node.op == Op::scan ? fmt::format("{} times ", trips(graph, loop)) : "",
+                         loop.node);
+    add(*loop.body->graph, loop.body->partitioned, indent + "  ");
+    if (loop.otherwise != nullptr) {
+      text_ += indent + "} else {\n";
+      add(*loop.otherwise->graph, loop.otherwise->partitioned, indent + "  ");
+    }
+    text_ += indent + "}\n";
+  }
+
   std::string axes(AxisSet set) const {
     std::string text;
     for (std::size_t axis = 0; axis < mesh_.rank(); ++axis) {

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "shardwise/runtime/ops/detail/body.h"
 #include "shardwise/runtime/spmd/detail/propagate.h"
 #include "shardwise/shard/error.h"
 
@@ -12,11 +13,16 @@ void dump(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
           const std::string& indent, std::string& text) {
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const auto id = static_cast<NodeId>(i);
-    const auto* const scan = std::get_if<ScanAttributes>(&graph.nodes[i].attributes);
+    const Node& node = graph.nodes[i];
     text += fmt::format("{}{} [{}]{}\n", indent, to_string(graph, id),
-                        to_text(propagation.cuts[i], mesh), scan != nullptr ? " {" : "");
-    if (scan == nullptr) continue;
-    dump(*scan->body, mesh, *propagation.bodies.at(id), indent + "  ", text);
+                        to_text(propagation.cuts[i], mesh), has_bodies(node.op) ? " {" : "");
+    if (!has_bodies(node.op)) continue;
+    dump(detail::BodyParts(node).body(), mesh, *propagation.bodies.at(id), indent + "  ", text);
+    if (detail::has_otherwise(node)) {
+      text += indent + "} else {\n";
+      dump(detail::BodyParts(node, detail::BodyParts::Which::otherwise).body(), mesh,
+           *propagation.otherwise.at(id), indent + "  ", text);
+    }
     text += indent + "}\n";
   }
 }
@@ -46,7 +52,7 @@ std::string explain(const Graph& graph, const Mesh& mesh, const Propagation& pro
     NodeId at = node;
     std::size_t at_dim = dim;
     for (int hops = 0; hops < 1000 && !graph.node(at).mark; ++hops) {
-      if (graph.node(at).op == Op::scan) break;  // what its body says
+      if (has_bodies(graph.node(at).op)) break;  // what its body says
       const NodeId from = propagation.origins[as_size(at)][at_dim];
       if (from < 0 || from == at) break;
       text += fmt::format(" from %{}", from);
