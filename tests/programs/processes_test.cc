@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 
+#include "shardwise/runtime/ops/control.h"
+#include "shardwise/runtime/ops/functions.h"
 #include "testing/same_shards.h"
 #include "testing/socket_transport.h"
 #include "trial.h"
@@ -62,6 +65,45 @@ TEST(ProcessesRunPrograms, WithTheBitsOfOneProcess) { EXPECT_GT(run_in_processes
 // Few enough for a build with a sanitizer, which would take minutes for all.
 TEST(ProcessesRunPrograms, OfFewSeedsWithTheBitsOfOneProcess) {
   EXPECT_GT(run_in_processes(60), 30);
+}
+
+/// Sums over a dim that is cut, in one branch two, and one more afterwards.
+Graph with_a_cond() {
+  Graph graph;
+  const NodeRef x{&graph, append_input(graph, {DType::f32, {4, 4}}, "x")};
+  graph.node(x.id).mark = PartitionSpec::parse("x,-");
+  const NodeRef sums = cond(
+      gt(sum(x), constant(x, {DType::f32, {}}, 0)),
+      [&] {
+        const NodeRef some = sum(x * 2.0, 0);
+        return sum(broadcast(some, {4, 4}, {1}) * x, 0);
+      },
+      [&] { return sum(x, 0); });
+  graph.outputs = {sums.id, sum(broadcast(sums, {4, 4}, {1}) + x, 0).id};
+  return graph;
+}
+
+TEST(ProcessesRunPrograms, AProcessWithoutADeviceOfTheMeshFollowsACond) {
+  for (const float number : {1.0F, -1.0F}) {
+    Trial trial{.graph = with_a_cond(), .mesh = Mesh({{"x", 2}}, {1, 3})};
+    trial.inputs.emplace_back(16 * sizeof(float));
+    const std::vector<float> values(16, number);
+    std::memcpy(trial.inputs[0].data(), values.data(), trial.inputs[0].size());
+    Devices alone(4, {.threads = 1});
+    const std::vector<ShardedArray> needed = run_trial_on(alone, trial);
+    const auto errors = run_ranks(4, {}, [&](std::shared_ptr<SocketTransport> transport) {
+      Devices devices(4, {.threads = 1, .group = ProcessGroup(std::move(transport))});
+      for (int turn = 0; turn < 2; ++turn) {
+        const std::vector<ShardedArray> found = run_trial_on(devices, trial);
+        for (std::size_t o = 0; o < found.size(); ++o) {
+          if (!same_shards(found[o], needed[o])) {
+            throw std::runtime_error(fmt::format("output {} differs", o));
+          }
+        }
+      }
+    });
+    EXPECT_THAT(errors, Each("")) << number;
+  }
 }
 
 }  // namespace

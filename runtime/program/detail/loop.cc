@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -124,6 +125,31 @@ class LoopRun {
   const std::vector<std::int64_t> here_;
 };
 
+/// Whether the scalar is true. A process that has none of the mesh's devices is told: it counts the
+/// exchanges of the branch with the others.
+bool is_true(const Program::Loop& loop, const Mesh& mesh, const Storage& storage,
+             const Devices& devices, std::uint64_t tag) {
+  std::vector<bool> has_some(as_size(devices.group().size()), false);
+  std::int64_t own = -1;
+  for (std::int64_t p = 0; p < mesh.size(); ++p) {
+    has_some[as_size(devices.process_of(mesh.device_at(p)))] = true;
+    if (own < 0 && devices.is_addressable(mesh.device_at(p))) own = p;
+  }
+  std::byte value = own < 0 ? std::byte{0} : storage.data(loop.predicate, own)[0];
+  if (std::find(has_some.begin(), has_some.end(), false) == has_some.end()) {
+    return value != std::byte{0};
+  }
+  const int first = devices.process_of(mesh.device_at(0)), rank = devices.group().rank();
+  std::vector<ProcessGroup::Outgoing> outgoing;
+  for (int to = 0; rank == first && to < devices.group().size(); ++to) {
+    if (!has_some[as_size(to)]) outgoing.push_back({to, {value}});
+  }
+  const std::vector<int> from(own < 0 ? 1 : 0, first);
+  const auto told = devices.group().exchange(std::move(outgoing), from, {}, tag);
+  if (own < 0) value = told.front().front();
+  return value != std::byte{0};
+}
+
 }  // namespace
 
 void run_loop(const Program::Loop& loop, const Program& around, const Storage& storage,
@@ -132,9 +158,7 @@ void run_loop(const Program::Loop& loop, const Program& around, const Storage& s
   for (std::int64_t p = 0; p < around.mesh().size(); ++p) {
     if (devices.is_addressable(around.mesh().device_at(p))) here.push_back(p);
   }
-  if (loop.predicate >= 0 && here.empty()) return;  // no other process waits for this one
-  const bool is_false =
-      loop.predicate >= 0 && storage.data(loop.predicate, here.front())[0] == std::byte{0};
+  const bool is_false = loop.predicate >= 0 && !is_true(loop, around.mesh(), storage, devices, tag);
   const LoopBody& body = is_false ? *loop.otherwise : *loop.body;
   LoopRun one(loop, body, storage, std::move(here));
   if (body.trips == 0) one.copy_first();
