@@ -67,7 +67,8 @@ def quoted(text: str) -> str:
     return f'"{inside}"'
 
 
-def _list(name: str, numbers: Iterable[int]) -> str:
+def listed(name: str, numbers: Iterable[int]) -> str:
+    """A list of numbers as attributes have it."""
     text = ", ".join(str(int(number)) for number in numbers)
     return f" {name}=[{text}]" if text else ""
 
@@ -103,9 +104,9 @@ class ProgramText:
         self._lines[node.line].kind = kind
         return node
 
-    def refused(self, reason: str, operands: Sequence[Value], dtype: str, shape: Shape) -> Node:
+    def refused(self, reason: str, operands: Sequence[Value], dtype: str | None, shape: Shape) -> Node:
         """Stands for a tensor that cannot be computed: an error if something needs it."""
-        node = self.node("", operands, dtype, shape)
+        node = self.node("", operands, dtype or "f32", shape)
         self._refusals[node.line] = reason
         return node
 
@@ -158,7 +159,7 @@ class ProgramText:
             return Number(x.value, x.dtype, shape)
         if x.shape == shape:
             return x
-        return self.node("broadcast", [x], x.dtype, shape, _list("dims", dims))
+        return self.node("broadcast", [x], x.dtype, shape, listed("dims", dims))
 
     def broadcast_to(self, x: Value, shape: Shape) -> Value:
         return self.broadcast(x, shape, range(len(shape) - len(x.shape), len(shape)))
@@ -178,7 +179,7 @@ class ProgramText:
         shape = tuple(x.shape[dim] for dim in order)
         if isinstance(x, Number):
             return Number(x.value, x.dtype, shape)
-        return x if list(order) == sorted(order) else self.node("transpose", [x], x.dtype, shape, _list("dims", order))
+        return x if list(order) == sorted(order) else self.node("transpose", [x], x.dtype, shape, listed("dims", order))
 
     def slice(self, x: Value, begin: Sequence[int], end: Sequence[int], stride: Sequence[int] | None = None) -> Value:
         steps = [1] * len(begin) if stride is None else list(stride)
@@ -187,7 +188,7 @@ class ProgramText:
             return Number(x.value, x.dtype, shape)
         if shape == x.shape:
             return x
-        return self.node("slice", [x], x.dtype, shape, _list("begin", begin) + _list("end", end) + _list("stride", steps))
+        return self.node("slice", [x], x.dtype, shape, listed("begin", begin) + listed("end", end) + listed("stride", steps))
 
     def part(self, x: Value, dim: int, begin: int, end: int) -> Value:
         """Of one dim."""
@@ -203,8 +204,8 @@ class ProgramText:
         padded: Value = x
         if tuple(shape) != x.shape:
             number = "" if value == 0 and not math.copysign(1, value) < 0 else " " + _number_text(value, x.dtype)
-            padded = self.node("pad", [x], x.dtype, shape, _list("begin", added[0]) + _list("end", added[1])
-                               + _list("stride", [gap + 1 for gap in interior]) + number)
+            padded = self.node("pad", [x], x.dtype, shape, listed("begin", added[0]) + listed("end", added[1])
+                               + listed("stride", [gap + 1 for gap in interior]) + number)
         return self.slice(padded, [max(-n, 0) for n in low], [extent + min(n, 0) for extent, n in zip(shape, high)])
 
     def concatenate(self, parts: Sequence[Value], dim: int) -> Value:
@@ -212,13 +213,13 @@ class ProgramText:
             return parts[0]
         shape = list(parts[0].shape)
         shape[dim] = sum(part.shape[dim] for part in parts)
-        return self.node("concatenate", parts, parts[0].dtype, shape, _list("dims", [dim]))
+        return self.node("concatenate", parts, parts[0].dtype, shape, listed("dims", [dim]))
 
     def reverse(self, x: Value, dims: Sequence[int]) -> Value:
-        return self.node("reverse", [x], x.dtype, x.shape, _list("dims", sorted(dims))) if dims else x
+        return self.node("reverse", [x], x.dtype, x.shape, listed("dims", sorted(dims))) if dims else x
 
     def iota(self, dtype: str, shape: Sequence[int], dim: int) -> Node:
-        return self.node("iota", (), dtype, shape, _list("dims", [dim]))
+        return self.node("iota", (), dtype, shape, listed("dims", [dim]))
 
     # ---- Reductions, products, by index.
 
@@ -226,11 +227,11 @@ class ProgramText:
         shape = [extent for dim, extent in enumerate(x.shape) if dim not in dims]
         if all(x.shape[dim] == 1 for dim in dims):
             return self.reshape(x, shape)
-        return self.node(op, [x], x.dtype, shape, _list("dims", sorted(dims)))
+        return self.node(op, [x], x.dtype, shape, listed("dims", sorted(dims)))
 
     def along(self, op: str, x: Value, dim: int, words: str = "") -> Node:
         """Of the same shape as x: a cumulative op, or the order of its elements."""
-        return self.node(op, [x], "i32" if op == "argsort" else x.dtype, x.shape, _list("dims", [dim]) + words)
+        return self.node(op, [x], "i32" if op == "argsort" else x.dtype, x.shape, listed("dims", [dim]) + words)
 
     def einsum(self, equation: str, a: Value, b: Value, dtype: str) -> Node:
         operands, result = equation.split("->")
@@ -239,13 +240,13 @@ class ProgramText:
         return self.node("dot_general", [a, b], dtype, [extents[c] for c in result], f' "{equation}"{wider}')
 
     def take(self, x: Value, ids: Value, dim: int) -> Node:
-        return self.node("take", [x, ids], x.dtype, x.shape[:dim] + ids.shape + x.shape[dim + 1:], _list("dims", [dim]))
+        return self.node("take", [x, ids], x.dtype, x.shape[:dim] + ids.shape + x.shape[dim + 1:], listed("dims", [dim]))
 
     def take_along(self, x: Value, ids: Value, dim: int) -> Node:
-        return self.node("take_along", [x, ids], x.dtype, ids.shape, _list("dims", [dim]))
+        return self.node("take_along", [x, ids], x.dtype, ids.shape, listed("dims", [dim]))
 
     def dynamic_slice(self, x: Value, starts: Sequence[Value], shape: Sequence[int]) -> Node:
-        return self.node("dynamic_slice", [x, *starts], x.dtype, shape, _list("end", shape))
+        return self.node("dynamic_slice", [x, *starts], x.dtype, shape, listed("end", shape))
 
     def dynamic_update_slice(self, x: Value, update: Value, starts: Sequence[Value]) -> Node:
         return self.node("dynamic_update_slice", [x, update, *starts], x.dtype, x.shape)

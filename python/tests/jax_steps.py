@@ -101,3 +101,226 @@ def over(axis: str) -> dict[str, str]:
 
 GPT_PLANS = {"data=1": {}, "data=8": {**over("data"), "*": "-"}, "fsdp=8": {**over("fsdp"), **GPT_FSDP},
              "model=4": {**GPT_TENSOR, "*": "-"}, "data=4,model=2": {**over("data"), **GPT_TENSOR}}
+
+
+# ---- The same with flax and optax.
+
+
+def flax_step(model: Any, loss_of: Any, transform: Any) -> Step:
+    """state, loss = step(state, batch) of flax's TrainState, without what is no array."""
+    import optax
+
+    def step(state: Any, batch: Any) -> Any:
+        loss, grads = jax.value_and_grad(lambda params: loss_of(model, params, batch))(state["params"])
+        updates, opt_state = transform.update(grads, state["opt_state"], state["params"])
+        return {"params": optax.apply_updates(state["params"], updates), "opt_state": opt_state, "step": state["step"] + 1}, loss
+
+    return step
+
+
+def flax_state(model: Any, transform: Any, *example: Any) -> Any:
+    params = jax.jit(model.init)(jax.random.PRNGKey(0), *example)["params"]
+    state = {"params": params, "opt_state": transform.init(params), "step": np.int32(0)}
+    return jax.tree.map(np.asarray, state)
+
+
+def adamw_with_clip() -> Any:
+    import optax
+
+    schedule = optax.warmup_cosine_decay_schedule(0.0, 1e-2, 2, 10)
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=0.01))
+
+
+def text_loss(model: Any, params: Any, batch: Any) -> Any:
+    import optax
+
+    logits = model.apply({"params": params}, batch["tokens"])
+    return optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"]).mean()
+
+
+def flax_gpt(rng: np.random.Generator, remat: bool = False) -> tuple[Step, Any, list[Any]]:
+    from flax import linen as nn
+
+    class Block(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            mask = nn.make_causal_mask(jnp.ones(x.shape[:2]))
+            # A bias of keys changes nothing: its gradient is rounding alone, which Adam would take for a direction.
+            attention = nn.MultiHeadDotProductAttention(HEADS, use_bias=False, name="attention")
+            x = x + attention(nn.LayerNorm(name="ln1")(x), mask=mask)
+            h = nn.gelu(nn.Dense(4 * WIDTH, name="up")(nn.LayerNorm(name="ln2")(x)))
+            return x + nn.Dense(WIDTH, name="down")(h)
+
+    class Gpt(nn.Module):
+        @nn.compact
+        def __call__(self, tokens: Any) -> Any:
+            x = nn.Embed(VOCABULARY, WIDTH, name="embed")(tokens)
+            x = x + nn.Embed(CONTEXT, WIDTH, name="pos")(jnp.arange(tokens.shape[1]))
+            for n in range(2):
+                x = (nn.remat(Block) if remat else Block)(name=f"layer{n}")(x)
+            return nn.Dense(VOCABULARY, use_bias=False, name="head")(nn.LayerNorm(name="ln")(x))
+
+    model, transform, batches = Gpt(), adamw_with_clip(), tokens(rng, 3)
+    return flax_step(model, text_loss, transform), flax_state(model, transform, batches[0]["tokens"]), batches
+
+
+FLAX_TENSOR = {"*/attention/out/kernel": "model,-,-", "*/attention/*/kernel": "-,model,-",
+               "*/up/kernel": "-,model", "*/up/bias": "model", "*/down/kernel": "model,-"}
+FLAX_FSDP = {"*/attention/out/kernel": "-,-,fsdp", "*/attention/*/kernel": "fsdp,-,-",
+             "*/kernel": "fsdp,-", "*/embedding": "-,fsdp", "*/bias": "-", "*/scale": "fsdp"}
+FLAX_PLANS = {"data=1": {}, "data=8": {**over("data"), "*": "-"}, "fsdp=8": {**over("fsdp"), **FLAX_FSDP},
+              "model=4": {**FLAX_TENSOR, "*": "-"}, "data=2,model=4": {**over("data"), **FLAX_TENSOR}}
+
+
+# ---- A mixture of experts: each token goes to its two best of four, by one-hot products (GShard).
+
+
+def moe(rng: np.random.Generator) -> tuple[Step, Any, list[Any]]:
+    from flax import linen as nn
+
+    experts, best, capacity = 4, 2, 6
+
+    class Moe(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            up = self.param("up", nn.initializers.lecun_normal(), (experts, WIDTH, 2 * WIDTH))
+            down = self.param("down", nn.initializers.lecun_normal(), (experts, 2 * WIDTH, WIDTH))
+            gates = nn.softmax(nn.Dense(experts, use_bias=False, name="router")(x))
+            weights, chosen = jax.lax.top_k(gates, best)
+            choice = jax.nn.one_hot(chosen, experts)  # batch, token, which, expert
+            place = (jnp.cumsum(choice.reshape(x.shape[0], -1, experts), axis=1).reshape(choice.shape) - 1) * choice
+            kept = choice * (place < capacity)
+            slot = jax.nn.one_hot(place.sum(-1).astype(jnp.int32), capacity)
+            combine = jnp.einsum("btke,btkc,btk->btec", kept, slot, weights)
+            inside = jnp.einsum("btec,btd->ebcd", (combine > 0).astype(x.dtype), x)
+            h = nn.gelu(jnp.einsum("ebcd,edf->ebcf", inside, up))
+            return jnp.einsum("btec,ebcd->btd", combine, jnp.einsum("ebcf,efd->ebcd", h, down))
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, tokens: Any) -> Any:
+            x = nn.Embed(VOCABULARY, WIDTH, name="embed")(tokens)
+            x = x + Moe(name="moe")(nn.LayerNorm(name="ln")(x))
+            return nn.Dense(VOCABULARY, use_bias=False, name="head")(x)
+
+    import optax
+
+    model, transform, batches = Model(), optax.adamw(1e-2), tokens(rng, 3)
+    return flax_step(model, text_loss, transform), flax_state(model, transform, batches[0]["tokens"]), batches
+
+
+MOE_PLANS = {"data=1": {}, "data=8": {**over("data"), "*": "-"}, "expert=4": {"*/moe/up": "expert,-,-", "*/moe/down": "expert,-,-", "*": "-"},
+             "data=2,expert=4": {**over("data"), "*/moe/up": "expert,-,-", "*/moe/down": "expert,-,-"},
+             "fsdp=8": {**over("fsdp"), "*/moe/up": "-,fsdp,-", "*/moe/down": "-,fsdp,-", "*/embedding": "-,fsdp", "*/kernel": "fsdp,-"}}
+
+
+# ---- Pictures.
+
+
+def pictures(rng: np.random.Generator, count: int) -> list[Any]:
+    return [{"image": rng.normal(size=(8, 8, 8, 3)).astype(np.float32), "label": rng.integers(0, 5, 8).astype(np.int32)}
+            for _ in range(count)]
+
+
+def label_loss(logits: Any, batch: Any) -> Any:
+    import optax
+
+    return optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]).mean()
+
+
+def vit(rng: np.random.Generator) -> tuple[Step, Any, list[Any]]:
+    from flax import linen as nn
+
+    class Vit(nn.Module):
+        @nn.compact
+        def __call__(self, image: Any) -> Any:
+            x = nn.Conv(WIDTH, (4, 4), (4, 4), name="patches")(image).reshape(image.shape[0], -1, WIDTH)
+            first = self.param("class", nn.initializers.normal(0.02), (1, 1, WIDTH))
+            x = jnp.concatenate([jnp.tile(first, (x.shape[0], 1, 1)), x], axis=1)
+            x = x + self.param("pos", nn.initializers.normal(0.02), (1, x.shape[1], WIDTH))
+            x = x + nn.MultiHeadDotProductAttention(HEADS, use_bias=False, name="attention")(nn.LayerNorm(name="ln1")(x))
+            h = nn.gelu(nn.Dense(4 * WIDTH, name="up")(nn.LayerNorm(name="ln2")(x)))
+            return nn.Dense(5, name="head")((x + nn.Dense(WIDTH, name="down")(h))[:, 0])
+
+    import optax
+
+    model, transform, batches = Vit(), optax.adamw(1e-2), pictures(rng, 3)
+    step = flax_step(model, lambda m, params, batch: label_loss(m.apply({"params": params}, batch["image"]), batch), transform)
+    return step, flax_state(model, transform, batches[0]["image"]), batches
+
+
+IMAGES = {"batch/image": "data,-,-,-", "batch/label": "data"}
+VIT_PLANS = {"data=1": {}, "data=8": {**IMAGES, "*": "-"}, "data=2,model=4": {**IMAGES, **FLAX_TENSOR}}
+
+
+def resnet(rng: np.random.Generator) -> tuple[Step, Any, list[Any]]:
+    import optax
+    from flax import linen as nn
+
+    class ResNet(nn.Module):
+        @nn.compact
+        def __call__(self, image: Any) -> Any:
+            def norm(x: Any, name: str) -> Any:
+                return nn.BatchNorm(use_running_average=False, name=name)(x)
+
+            x = nn.relu(norm(nn.Conv(8, (3, 3), use_bias=False, name="stem")(image), "norm"))
+            x = nn.max_pool(x, (3, 3), (2, 2), "SAME")
+            for n in range(2):
+                h = nn.relu(norm(nn.Conv(8, (3, 3), (1 + n, 1 + n), use_bias=False, name=f"conv{n}a")(x), f"norm{n}a"))
+                h = norm(nn.Conv(8, (3, 3), use_bias=False, name=f"conv{n}b")(h), f"norm{n}b")
+                if n:
+                    x = nn.Conv(8, (1, 1), (2, 2), use_bias=False, name="shortcut")(x)
+                x = nn.relu(h + x)
+            return nn.Dense(5, name="head")(x.mean((1, 2)))
+
+    model, transform, batches = ResNet(), optax.sgd(0.05, momentum=0.9, nesterov=True), pictures(rng, 3)
+    variables = jax.jit(model.init)(jax.random.PRNGKey(0), batches[0]["image"])
+
+    def loss_of(params: Any, batch_stats: Any, batch: Any) -> Any:
+        logits, changed = model.apply({"params": params, "batch_stats": batch_stats}, batch["image"], mutable=["batch_stats"])
+        return label_loss(logits, batch), changed["batch_stats"]
+
+    def step(state: Any, batch: Any) -> Any:
+        (loss, batch_stats), grads = jax.value_and_grad(loss_of, has_aux=True)(state["params"], state["batch_stats"], batch)
+        updates, opt_state = transform.update(grads, state["opt_state"], state["params"])
+        return {"params": optax.apply_updates(state["params"], updates), "batch_stats": batch_stats, "opt_state": opt_state}, loss
+
+    return step, jax.tree.map(np.asarray, {**variables, "opt_state": transform.init(variables["params"])}), batches
+
+
+RESNET_PLANS = {"data=1": {}, "data=8": {**IMAGES, "*": "-"}, "data=2,height=2": {"batch/image": "data,height,-,-", "batch/label": "data"},
+                "data=2,model=4": {**IMAGES, "*/head/kernel": "-,-", "*/kernel": "-,-,-,model"}}
+
+
+# ---- A recurrent net by scan, with dropout.
+
+
+def lstm(rng: np.random.Generator) -> tuple[Step, Any, list[Any]]:
+    import optax
+    from flax import linen as nn
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, tokens: Any) -> Any:
+            x = nn.Embed(VOCABULARY, WIDTH, name="embed")(tokens)
+            x = nn.RNN(nn.OptimizedLSTMCell(WIDTH), name="rnn")(x)
+            return nn.Dense(VOCABULARY, name="head")(nn.Dropout(0.25, deterministic=False)(x))
+
+    model, transform, batches = Model(), optax.rmsprop(1e-2), tokens(rng, 3)
+    variables = jax.jit(model.init)({"params": jax.random.key(0), "dropout": jax.random.key(1)}, batches[0]["tokens"])
+
+    def loss_of(params: Any, key: Any, batch: Any) -> Any:
+        logits = model.apply({"params": params}, batch["tokens"], rngs={"dropout": key})
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"]).mean()
+
+    def step(state: Any, batch: Any) -> Any:
+        key = jax.random.fold_in(jax.random.key(7), state["step"])
+        loss, grads = jax.value_and_grad(loss_of)(state["params"], key, batch)
+        updates, opt_state = transform.update(grads, state["opt_state"], state["params"])
+        return {"params": optax.apply_updates(state["params"], updates), "opt_state": opt_state, "step": state["step"] + 1}, loss
+
+    state = {"params": variables["params"], "opt_state": transform.init(variables["params"]), "step": np.int32(0)}
+    return step, jax.tree.map(np.asarray, state), batches
+
+
+LSTM_PLANS = {"data=1": {}, "data=8": {**over("data"), "*": "-"}, "fsdp=8": {**over("fsdp"), "*/embedding": "-,fsdp", "*/kernel": "fsdp,-"}}

@@ -16,7 +16,7 @@ pytest.importorskip("jax", reason="needs jax, which this environment has not")
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import shardwise as sw
 import shardwise.jax as swj
@@ -151,6 +151,20 @@ def test_shardings_of_jit_are_marks(rng):
     assert marks["params/hidden/kernel"] is None
 
 
+def test_explicit_axes_and_device_put_are_marks():
+    mesh = Mesh(np.array(jax.devices()), ("data",), axis_types=(AxisType.Explicit,))
+    rows = NamedSharding(mesh, P("data"))
+    for step in (lambda x: jax.sharding.reshard(jnp.sin(x), P("data")), lambda x: jax.device_put(jnp.sin(x), rows)):
+        with jax.set_mesh(mesh):
+            program = swj.capture(step, S((8, 4), jnp.float32))
+            assert program.text.splitlines()[-2].endswith("marked data,-"), program.text
+            given = swj.capture(step, S((8, 4), jnp.float32, sharding=rows))
+        assert given.inputs[0].mark == "data,-" and "reshard" not in given.text
+    with pytest.raises(sw.Unsupported, match=r"sharding_constraint: found .*, needed an axis or None for each dim"):
+        auto = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data", P.UNCONSTRAINED))
+        swj.capture(lambda x: jax.lax.with_sharding_constraint(x, auto), S((8, 4), jnp.float32))
+
+
 def test_marks_by_patterns_are_specs_of_any_form(rng):
     program = swj.capture(mlp_step, mlp_params(rng), mlp_batches(rng)[0])
     found = program.mark({"params/head/*": "-", "*/kernel": sw.PartitionSpec(None, "model"), "batch/x": ("data", None)})
@@ -239,6 +253,20 @@ def test_values_are_kept_bit_for_bit(rng):
         assert found["same"][name].tobytes() == array.tobytes() and found["first"][name].tobytes() == array[::-1].tobytes()
 
 
+def test_keys_are_arguments_and_results():
+    def step(key: Any, x: Any) -> Any:
+        key, own = jax.random.split(key)
+        return key, x * jax.random.bernoulli(own, 0.5, x.shape)
+
+    for key in (jax.random.key(3), jax.random.PRNGKey(3)):
+        x = np.arange(24, dtype=np.float32).reshape(8, 3)
+        program = swj.capture(step, key, x)
+        assert [(i.label, i.dtype, i.shape) for i in program.inputs] == [("key", "u32", (2,)), ("x", "f32", (8, 3))]
+        (found_key, found), (expected_key, expected) = program.mark({"x": "d,-"}).run(key, x, devices=8), step(key, x)
+        assert found_key.dtype == expected_key.dtype and found.tobytes() == np.asarray(expected).tobytes()
+        assert (jax.random.uniform(found_key, (3,)) == jax.random.uniform(expected_key, (3,))).all()
+
+
 def test_arguments_that_do_not_fit_are_named(rng):
     params, batch = mlp_params(rng), mlp_batches(rng)[0]
     program = swj.capture(mlp_step, params, batch).mark(MLP_PLANS["data=4,model=2"])
@@ -275,12 +303,23 @@ def test_all_that_is_not_supported_is_named_at_once():
 
 
 def test_an_example_that_is_no_tree_of_arrays_is_refused():
-    for example, message in ((("x", 1.0), "capture: a: found a str, needed an array"),
-                             ((jax.random.key(0), 1.0), "capture: a: found a typed PRNG key, needed its data")):
+    for example, message in (("x", "capture: a: found a str, needed an array"),
+                             (S((3,), jnp.int4), "capture: a: found the dtype int4, needed one that programs have")):
         with pytest.raises(sw.InvalidArgument, match=message):
-            swj.capture(lambda a, b: b, *example)
+            swj.capture(lambda a: a, example)
     with pytest.raises(sw.InvalidArgument, match="kinds: found 'weights' for 'a', needed one of parameter, optimizer, loader"):
         swj.capture(lambda a: a, 1.0, kinds={"a": "weights"})
+
+
+def test_what_the_program_s_own_checks_refuse_has_its_line():
+    def step(x: Any) -> Any:
+        return x * x
+
+    with pytest.raises(sw.Unsupported) as raised:
+        swj.capture(step, S((3,), jnp.complex64))
+    line = step.__code__.co_firstlineno + 1
+    assert str(raised.value).startswith(f"capture: {__file__}:{line}:") and ": mul: mul(%0 c64[3], %0 c64[3]): " in str(raised.value)
+    assert swj.capture(lambda x: x, S((3,), jnp.complex64)).inputs[0].dtype == "c64"  # only moved
 
 
 def test_kinds_are_told_by_names_by_what_comes_back_and_by_patterns():

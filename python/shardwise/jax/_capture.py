@@ -1,4 +1,4 @@
-"""A function as a program: its jaxpr, each primitive written by its rule (_primitives.py, _indexing.py)."""
+"""A function as a program: its jaxpr, each primitive written by its rule (_primitives.py and those beside it)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from .._errors import Error, InvalidArgument
 from .._program_text import Node, ProgramText, Refused, Value
 from ..programs import Program
 from . import _tree
-from . import _indexing as _indexing  # its rules
+from . import _indexing as _indexing  # their rules
+from . import _random as _random
+from . import _windows as _windows
 from ._primitives import INLINED, RULES, Call, spec_of
 
 KINDS = ("parameter", "optimizer", "loader")
@@ -43,29 +45,39 @@ def capture(step: Callable[..., Any], *example: Any, kinds: Mapping[str, str] | 
     leaves, tree = _named_leaves(step, example)
     plain = tree.unflatten([_struct(leaf) for leaf in leaves.values()])
     closed, result = jax.make_jaxpr(step, return_shape=True)(*plain)
-    returned = {str(jax.tree.structure(part)) + str(jax.tree.leaves(part)) for part in _parts(result)}
-    given_back = {name for name, part in zip(_argument_names(step, len(example)), plain)
-                  if str(jax.tree.structure(part)) + str(jax.tree.leaves(part)) in returned}
+    returned = [_types(part) for part in _parts(result)]
+    state = {name for name, part in zip(_argument_names(step, len(example)), plain) if _types(part) in returned}
 
     text = ProgramText()
-    writer = _Writer(text)
-    inputs = [text.input(label, _dtype(leaf.dtype, label), tuple(leaf.shape), _kind(label, kinds or {}, given_back))
-              for label, leaf in leaves.items()]
-    outputs = writer.jaxpr(closed.jaxpr, closed.consts, inputs, "")
-    marks = [_mark(leaf, label) for label, leaf in leaves.items()]
-    graph = _parsed(text, outputs)
-    if any(marks):
+    inputs = [text.input(label, *_input_type(variable.aval, label), _kind(label, kinds or {}, state))
+              for label, variable in zip(leaves, closed.jaxpr.invars)]
+    graph = _parsed(text, _Writer(text).jaxpr(closed.jaxpr, closed.consts, inputs, ""))
+    given = [_mark(leaf, label) for label, leaf in leaves.items()]
+    marks = [own if own is not None else mark for own, (*_, mark) in zip(given, graph.inputs)]
+    if marks != [None] * len(marks):
         graph = graph.marked_inputs([None if mark is None else _core.PartitionSpec.parse(mark) for mark in marks])
-    result_tree = jax.tree.structure(result)
+    return Program(graph, getattr(step, "__name__", "program"), _inputs_of(tree), _result_of(result))
 
+
+def _inputs_of(tree: Any) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
     def inputs_of(args: tuple[Any, ...]) -> Sequence[Any]:
         values, found = jax.tree.flatten(args)
         if found != tree:
             raise InvalidArgument(f"run: found arguments of the tree {found}, needed {tree}, of which the program was captured")
-        return values
+        return [jax.random.key_data(value) if _tree.is_key(value) else value for value in values]
 
-    return Program(graph, getattr(step, "__name__", "program"), inputs_of,
-                   lambda arrays: jax.tree.unflatten(result_tree, arrays))
+    return inputs_of
+
+
+def _result_of(result: Any) -> Callable[[Sequence[np.ndarray]], Any]:
+    leaves, tree = jax.tree.flatten(result)
+
+    def result_of(arrays: Sequence[np.ndarray]) -> Any:
+        values: list[Any] = [jax.random.wrap_key_data(jax.numpy.asarray(array), impl=leaf.dtype._impl) if _tree.is_key(leaf)
+                             else array for array, leaf in zip(arrays, leaves)]
+        return jax.tree.unflatten(tree, values)
+
+    return result_of
 
 
 # ---- Arguments.
@@ -94,8 +106,6 @@ def _named_leaves(step: Callable[..., Any], example: tuple[Any, ...]) -> tuple[d
 
 
 def _abstract(value: Any, label: str) -> Any:
-    if _tree.is_key(value):
-        raise InvalidArgument(f"capture: {label}: found a typed PRNG key, needed its data: jax.random.key_data(key)")
     if isinstance(value, (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)):
         return value
     if isinstance(value, (bool, int, float)):
@@ -104,17 +114,22 @@ def _abstract(value: Any, label: str) -> Any:
 
 
 def _struct(leaf: Any) -> Any:
-    """Without a sharding, so that it is traced as if for one device."""
-    weak = bool(getattr(leaf, "weak_type", False))
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak)  # type: ignore[no-untyped-call]
+    """With a NamedSharding: where the axes of its mesh are explicit, JAX traces by it."""
+    sharding = getattr(leaf, "sharding", None)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=bool(getattr(leaf, "weak_type", False)),  # type: ignore[no-untyped-call]
+                                sharding=sharding if isinstance(sharding, NamedSharding) else None)
 
 
-def _dtype(dtype: Any, label: str) -> str:
-    canonical = jax.dtypes.canonicalize_dtype(dtype)
-    found = known_name(canonical)
-    if found is None:
-        raise InvalidArgument(f"capture: {label}: found the dtype {canonical}, needed one that programs have")
-    return found
+def _types(tree: Any) -> tuple[Any, list[Any]]:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+
+def _input_type(aval: Any, label: str) -> tuple[str, tuple[int, ...]]:
+    try:
+        return _type(aval)
+    except Refused as refused:
+        raise InvalidArgument(f"capture: {label}: {refused}") from None
 
 
 def _parts(result: Any) -> list[Any]:
@@ -123,7 +138,7 @@ def _parts(result: Any) -> list[Any]:
     return [result, *inside]
 
 
-def _kind(label: str, kinds: Mapping[str, str], given_back: set[str]) -> str:
+def _kind(label: str, kinds: Mapping[str, str], state: set[str]) -> str:
     for pattern, kind in kinds.items():
         if kind not in KINDS:
             raise InvalidArgument(f"capture: kinds: found {kind!r} for {pattern!r}, needed one of {', '.join(KINDS)}")
@@ -133,7 +148,7 @@ def _kind(label: str, kinds: Mapping[str, str], given_back: set[str]) -> str:
         for kind in ("optimizer", "parameter"):
             if part.startswith(_WORDS[kind]) or part in _WHOLE_WORDS[kind]:
                 return kind
-    return "parameter" if label.split("/")[0] in given_back else "loader"
+    return "parameter" if label.split("/")[0] in state else "loader"
 
 
 def _mark(leaf: Any, label: str) -> str | None:
@@ -203,8 +218,7 @@ class _Writer:
                 return self._results(equation, operands, stack)
             except Refused as refused:
                 reason = f"{name}: {refused}" if str(refused) else name
-                avals: list[Any] = [variable.aval for variable in equation.outvars]
-                return [self.text.refused(reason, operands, known_name(aval.dtype) or "f32", aval.shape) for aval in avals]
+                return [self.text.refused(reason, operands, *_data_type(v.aval)) for v in equation.outvars]
 
     def _results(self, equation: Any, operands: list[Value], stack: str) -> Sequence[Value]:
         name, params = equation.primitive.name, equation.params
@@ -212,7 +226,7 @@ class _Writer:
             return self._inlined(params, operands, stack)
         if name not in RULES:
             raise Refused
-        call = Call(self.text, params, [_type(v.aval) for v in equation.outvars],
+        call = Call(self.text, params, [atom.aval for atom in equation.invars], [_type(v.aval) for v in equation.outvars],
                     lambda closed, values: self.jaxpr(closed.jaxpr, closed.consts, values, stack))
         found = RULES[name](call, *operands)
         results = [found] if isinstance(found, Value) else list(found)
@@ -233,12 +247,19 @@ class _Writer:
         return self.text.marked(x, spec_of(sharding, len(x.shape))) if isinstance(sharding, NamedSharding) else x
 
 
+def _data_type(aval: Any) -> tuple[str | None, tuple[int, ...]]:
+    """Of a value as the program has it; of typed keys that of their data."""
+    if _tree.is_key(aval):
+        return "u32", (*aval.shape, *aval.dtype._impl.key_shape)
+    return known_name(aval.dtype), tuple(aval.shape)
+
+
 def _type(aval: Any) -> tuple[str, tuple[int, ...]]:
     """Raises Refused."""
-    dtype = known_name(aval.dtype)
+    dtype, shape = _data_type(aval)
     if dtype is None:
         raise Refused(f"found the dtype {aval.dtype}, needed one that programs have")
-    return dtype, tuple(aval.shape)
+    return dtype, shape
 
 
 def _parsed(text: ProgramText, outputs: Sequence[Value]) -> _core.Graph:

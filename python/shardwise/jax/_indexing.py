@@ -11,7 +11,7 @@ import numpy as np
 
 from .._dtypes import NUMPY
 from .._program_text import FLOATS, Number, ProgramText, Shape, Value
-from ._primitives import Call, rule
+from ._primitives import RULES, Call, Rule, rule
 
 
 def _index(text: ProgramText, ids: Value) -> Value:
@@ -54,12 +54,11 @@ class _Places:
                 self.start[dim] = Number(0, self.dtype, self.batch)
 
     def _bounded(self, start: Value, last: int, mode: str) -> Value:
-        """Where windows begin that are inside; notes in which places they were."""
+        """Where windows begin that are inside; notes in which places they were. If the step promises that all are, the nearest
+        that is inside stands for one that is not, as XLA has it."""
         text = self.text
-        if "PROMISE" in mode:
-            return start
         bounded = text.elementwise("min", text.elementwise("max", start, text.full(start, 0)), text.full(start, last))
-        if "CLIP" not in mode:
+        if "FILL" in mode:
             inside = text.elementwise("eq", bounded, start)
             self.inside = inside if self.inside is None else text.elementwise("logical_and", self.inside, inside)
         return bounded
@@ -186,10 +185,6 @@ def _looked_up(text: ProgramText, x: Value, places: _Places) -> tuple[Value, lis
 # ---- scatter.
 
 
-_COMBINATIONS = {"scatter": "set", "scatter-add": "add", "scatter_add": "add", "scatter-mul": "mul", "scatter_mul": "mul",
-                 "scatter-min": "min", "scatter_min": "min", "scatter-max": "max", "scatter_max": "max"}
-
-
 def _scatter(combination: str, call: Call, x: Value, ids: Value, updates: Value) -> Value:
     text, numbers = call.text, call.params["dimension_numbers"]
     paired = dict(zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims))
@@ -270,9 +265,9 @@ def _plus(text: ProgramText, x: Value, added: Value) -> Value:
     return added if is_zero else text.elementwise("add", x, added)
 
 
-def _scatter_rule(combination: str) -> Any:
+def _scatter_rule(combination: str) -> Rule:
     return lambda call, x, ids, updates: _scatter(combination, call, x, ids, updates)
 
 
-for _name, _combination in _COMBINATIONS.items():
-    rule(_name)(_scatter_rule(_combination))
+RULES.update({f"scatter-{combination}": _scatter_rule(combination) for combination in ("add", "mul", "min", "max")})
+RULES["scatter"] = _scatter_rule("set")

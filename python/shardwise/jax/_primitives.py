@@ -17,6 +17,7 @@ class Call:
 
     text: ProgramText
     params: Mapping[str, Any]
+    avals: list[Any]  #: of the operands
     results: list[tuple[str, Shape]]
     inlined: Callable[[Any, Sequence[Value]], list[Value]]  #: writes a closed jaxpr
 
@@ -62,9 +63,16 @@ RULES.update({name: _elementwise(name) for name in _SAME_NAME.split()})
 RULES.update({name: _elementwise(op) for name, op in _OTHER_NAME.items()})
 
 
-@rule("copy", "copy_p", "stop_gradient", "name", "pvary", "device_put")
-def _same(call: Call, *operands: Value) -> Sequence[Value]:
-    return operands
+@rule("copy", "stop_gradient", "name")
+def _same(call: Call, x: Value) -> Value:
+    return x
+
+
+@rule("device_put")
+def _device_put(call: Call, *operands: Value) -> Sequence[Value]:
+    """A sharding is a mark; of devices there is nothing to say."""
+    return [call.text.marked(x, spec_of(to, len(x.shape))) if isinstance(to, NamedSharding) else x
+            for x, to in zip(operands, call.params["devices"])]
 
 
 @rule("optimization_barrier")
@@ -98,6 +106,37 @@ def _erfc(call: Call, x: Value) -> Value:
 @rule("tan")
 def _tan(call: Call, x: Value) -> Value:
     return call.text.elementwise("div", call.text.elementwise("sin", x), call.text.elementwise("cos", x))
+
+
+@rule("asin")
+def _asin(call: Call, x: Value) -> Value:
+    return call.text.elementwise("atan2", x, _other_side(call, x))
+
+
+@rule("acos")
+def _acos(call: Call, x: Value) -> Value:
+    return call.text.elementwise("atan2", _other_side(call, x), x)
+
+
+def _other_side(call: Call, x: Value) -> Value:
+    """Of a right triangle of hypotenuse 1: the root of (1 - x) (1 + x)."""
+    text, one = call.text, call.text.full(x, 1)
+    return text.elementwise("sqrt", text.elementwise("mul", text.elementwise("sub", one, x), text.elementwise("add", one, x)))
+
+
+@rule("sinh")
+def _sinh(call: Call, x: Value) -> Value:
+    """(expm1(x) - expm1(-x)) / 2: exact near 0."""
+    text = call.text
+    up, down = text.elementwise("expm1", x), text.elementwise("expm1", text.elementwise("neg", x))
+    return text.elementwise("mul", text.elementwise("sub", up, down), text.full(x, 0.5))
+
+
+@rule("cosh")
+def _cosh(call: Call, x: Value) -> Value:
+    text = call.text
+    up, down = text.elementwise("exp", x), text.elementwise("exp", text.elementwise("neg", x))
+    return text.elementwise("mul", text.elementwise("add", up, down), text.full(x, 0.5))
 
 
 @rule("atan")
@@ -168,24 +207,32 @@ def _lt_to(call: Call, a: Value, b: Value) -> Value:
 # ---- Layout.
 
 
+def _with_data(numbers: Sequence[int], of_all: Sequence[int]) -> list[int]:
+    """Of each dim. The data of typed keys has a dim more than they have, of which all is taken."""
+    return [*numbers, *of_all[len(numbers):]]
+
+
 @rule("broadcast_in_dim")
 def _broadcast(call: Call, x: Value, *dynamic: Value) -> Value:
-    return call.text.broadcast(x, call.shape, call.params["broadcast_dimensions"])
+    dims = call.params["broadcast_dimensions"]
+    return call.text.broadcast(x, call.shape, [*dims, *range(len(call.shape) - len(x.shape) + len(dims), len(call.shape))])
 
 
-@rule("reshape", "squeeze", "expand_dims")
+@rule("reshape", "squeeze")
 def _reshape(call: Call, x: Value) -> Value:
     return call.text.reshape(x, call.shape)
 
 
 @rule("transpose")
 def _transpose(call: Call, x: Value) -> Value:
-    return call.text.transpose(x, call.params["permutation"])
+    return call.text.transpose(x, _with_data(call.params["permutation"], range(len(x.shape))))
 
 
 @rule("slice")
 def _slice(call: Call, x: Value) -> Value:
-    return call.text.slice(x, call.params["start_indices"], call.params["limit_indices"], call.params["strides"])
+    params, ones = call.params, (1,) * len(x.shape)
+    return call.text.slice(x, _with_data(params["start_indices"], (0,) * len(x.shape)), _with_data(params["limit_indices"], x.shape),
+                           _with_data(params["strides"] or (), ones))
 
 
 @rule("pad")

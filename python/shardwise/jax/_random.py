@@ -1,0 +1,95 @@
+"""JAX's random numbers: a typed key is its data, and what is made of it are integer operations that give the same bits as JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._dtypes import NUMPY
+from .._program_text import Number, Refused, Value
+from ._primitives import Call, rule
+
+
+@rule("random_wrap", "random_unwrap", "random_clone")
+def _same_data(call: Call, keys: Value) -> Value:
+    return keys
+
+
+def _written(call: Call, function: Callable[..., Any], *operands: Value) -> Sequence[Value]:
+    """What JAX's own function does with the data."""
+    example = [np.zeros(x.shape, NUMPY[x.dtype]) for x in operands]
+    return call.inlined(jax.make_jaxpr(function)(*example), operands)
+
+
+def _for_each_key(call: Call, function: Callable[..., Any], *operands: Value) -> Sequence[Value]:
+    shape = call.avals[0].shape
+    if any(aval.shape != shape for aval in call.avals):
+        raise Refused(f"found keys of {list(shape)} and numbers of {list(call.avals[-1].shape)}, needed one for each key")
+    for _ in shape:
+        function = jax.vmap(function)
+    return _written(call, function, *operands)
+
+
+@rule("random_bits")
+def _bits(call: Call, keys: Value) -> Sequence[Value]:
+    draw, params = call.avals[0].dtype._impl.random_bits, call.params
+    return _for_each_key(call, lambda key: draw(key, params["bit_width"], params["shape"]), keys)
+
+
+@rule("random_split")
+def _split(call: Call, keys: Value) -> Sequence[Value]:
+    split = call.avals[0].dtype._impl.split
+    return _for_each_key(call, lambda key: split(key, call.params["shape"]), keys)
+
+
+@rule("random_fold_in")
+def _fold_in(call: Call, keys: Value, numbers: Value) -> Sequence[Value]:
+    return _for_each_key(call, call.avals[0].dtype._impl.fold_in, keys, numbers)
+
+
+@rule("random_seed")
+def _seed(call: Call, seeds: Value) -> Sequence[Value]:
+    return _for_each_key(call, call.params["impl"].seed, seeds)
+
+
+@rule("iota_2x32_shape")
+def _iota_2x32(call: Call) -> Sequence[Value]:
+    """The number of each element, row-major, as the two halves of 64 bits."""
+    text, shape = call.text, call.shape
+    if np.prod(shape, dtype=np.float64) >= 2.0**32:
+        raise Refused(f"found {list(shape)} random numbers, needed fewer than 2^32")
+    number: Value = Number(0, "u32", shape)
+    for dim in range(len(shape)):
+        stride = int(np.prod(shape[dim + 1:], dtype=np.int64))
+        along = text.elementwise("mul", text.iota("u32", shape, dim), Number(stride, "u32", shape))
+        number = along if dim == 0 else text.elementwise("add", number, along)
+    return Number(0, "u32", shape), number
+
+
+@rule("threefry2x32")
+def _threefry2x32(call: Call, key_0: Value, key_1: Value, x_0: Value, x_1: Value) -> Sequence[Value]:
+    """Salmon et al., "Parallel random numbers: as easy as 1, 2, 3": 20 rounds."""
+    text = call.text
+
+    def add(a: Value, b: Value) -> Value:
+        return text.elementwise("add", a, b)
+
+    def xor(a: Value, b: Value) -> Value:
+        return text.elementwise("logical_xor", a, b)
+
+    def rotated(x: Value, bits: int) -> Value:
+        left = text.elementwise("shift_left", x, text.full(x, bits))
+        return text.elementwise("logical_or", left, text.elementwise("shift_right_logical", x, text.full(x, 32 - bits)))
+
+    keys = key_0, key_1, xor(xor(key_0, key_1), text.full(key_0, 0x1BD11BDA))
+    a, b = add(x_0, key_0), add(x_1, key_1)
+    for group in range(5):
+        for bits in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
+            a = add(a, b)
+            b = xor(a, rotated(b, bits))
+        a = add(a, keys[(group + 1) % 3])
+        b = add(b, add(keys[(group + 2) % 3], text.full(key_0, group + 1)))
+    return a, b
