@@ -124,7 +124,9 @@ class ProgramText:
         """x, which is to be cut like this."""
         node = self._written(x)
         line = self._lines[node.line]
-        if line.op != "input" or line.mark not in (None, spec):
+        if line.mark == spec:
+            return node
+        if line.op != "input" or line.mark is not None:
             node = self.node("identity", [node], node.dtype, node.shape)
         self._lines[node.line].mark = spec
         return node
@@ -159,6 +161,11 @@ class ProgramText:
             return Number(x.value, x.dtype, shape)
         if x.shape == shape:
             return x
+        line = self._lines[x.line]
+        if line.op == "broadcast" and line.mark is None:  # of a broadcast: of what that was made of
+            (operand,) = line.operands
+            inner = [int(dim) for dim in re.findall(r"\d+", line.words)]
+            return self.broadcast(Node(operand, x.dtype, self._lines[operand].shape), shape, [dims[dim] for dim in inner])
         return self.node("broadcast", [x], x.dtype, shape, listed("dims", dims))
 
     def broadcast_to(self, x: Value, shape: Shape) -> Value:

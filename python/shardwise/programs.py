@@ -53,6 +53,8 @@ class Traffic:
     tensors: int
     bytes: int  #: of the results on one device
     wire_bytes: int  #: that one device sends
+    largest: str  #: of the tensors
+    needed_by: str  #: what needs that one, and which cut was kept if two were wished for
 
 
 class Program:
@@ -60,9 +62,10 @@ class Program:
     (shardwise.jax.capture) or loaded from a file (load)."""
 
     def __init__(self, graph: _core.Graph, name: str = "program", inputs_of: _InputsOf | None = None,
-                 result_of: _ResultOf | None = None) -> None:
-        """For front ends: inputs_of makes the inputs of the arguments of run(), result_of its result of the outputs."""
-        self._graph, self._name = graph, name
+                 result_of: _ResultOf | None = None, sources: Sequence[object] = ()) -> None:
+        """For front ends: inputs_of makes the inputs of the arguments of run(), result_of its result of the outputs; the str of
+        a source is the line that a node comes from."""
+        self._graph, self._name, self._sources = graph, name, sources
         self._inputs_of = inputs_of or self._by_label
         self._result_of = result_of or list
 
@@ -81,6 +84,17 @@ class Program:
 
     def __repr__(self) -> str:
         return f"<Program {self._name}: {len(self)} operations, {len(self._graph.inputs)} inputs>"
+
+    def source(self, node: str | int) -> str:
+        """The line of the captured function that an operation comes from: source("%98"). "" if nobody knows, as of a file."""
+        number = self._number(node)
+        return str(self._sources[number] or "") if number < len(self._sources) else ""
+
+    def _number(self, node: str | int) -> int:
+        number = int(node.removeprefix("%")) if isinstance(node, str) and node.removeprefix("%").isdigit() else node
+        if not isinstance(number, int) or not 0 <= number < len(self):
+            raise InvalidArgument(f"explain: found {node!r}, needed an operation from %0 to %{len(self) - 1}")
+        return number
 
     def mark(self, marks: Mapping[str, str | PartitionSpec | Sequence[Entry]]) -> Program:
         """Marks inputs by patterns of their labels, as {"params/*/kernel": "-,model", "batch/*": "data,-"}, and with a weight
@@ -146,8 +160,9 @@ class Plan:
     @property
     def traffic(self) -> list[Traffic]:
         """What nobody asked for first, then by bytes."""
-        return [Traffic(kind, tuple(axes), scope, is_asked_for, tensors, result_bytes, wire_bytes)
-                for kind, axes, scope, is_asked_for, tensors, result_bytes, wire_bytes in self._executable.traffic]
+        return [Traffic(kind, tuple(axes), scope, is_asked_for, tensors, result_bytes, wire_bytes, largest, needed_by)
+                for kind, axes, scope, is_asked_for, tensors, result_bytes, wire_bytes, largest, needed_by
+                in self._executable.traffic]
 
     @property
     def wire_bytes(self) -> dict[tuple[str, str], int]:
@@ -174,9 +189,14 @@ class Plan:
             self._executable.explain(label)  # raises, with the nearest labels
         return PartitionSpec.parse(str(self._executable.input_spec(labels.index(label))))
 
-    def explain(self, label: str) -> str:
-        """Of an input: from which marks its cut comes, what was moved for it, and what else there was. Raises NameNotFound."""
-        return self._executable.explain(label)
+    def explain(self, what: str) -> str:
+        """Of an input, by its label, or of an operation, as "%98": from which marks its cut comes, what was moved for it, and what
+        else there was. Raises NameNotFound, InvalidArgument."""
+        if not what.startswith("%"):
+            return self._executable.explain(what)
+        source = self._program.source(what)
+        told = self._executable.explain_node(self._program._number(what))
+        return f"{told}  from {source}\n" if source else told
 
     def report(self, machine: str | None = None) -> str:
         """A page for people, as `shardwise plan` prints it. machine: "tpu-v4" or "h100-80gb", for modelled times."""

@@ -130,12 +130,12 @@ std::size_t peak_of(const Executable& self) {
 
 /// As Traffic of programs.py has it.
 using TrafficTuple = std::tuple<std::string, std::vector<std::string>, std::string, bool,
-                                std::int64_t, std::size_t, std::size_t>;
+                                std::int64_t, std::size_t, std::size_t, std::string, std::string>;
 std::vector<TrafficTuple> traffic_of(const Executable& self) {
   std::vector<TrafficTuple> all;
   for (const Traffic& one : self.traffic()) {
     all.emplace_back(name(one.kind), one.axes, one.scope, one.is_asked_for, one.tensors, one.bytes,
-                     one.wire_bytes);
+                     one.wire_bytes, one.largest, one.needed_by);
   }
   return all;
 }
@@ -245,6 +245,13 @@ void bind_programs(nb::module_& module) {
           "explain",
           [](const Executable& self, const std::string& label) { return self.explain(label); },
           nb::arg("label"))
+      .def(
+          "explain_node",
+          [](const Executable& self, NodeId node) {
+            if (node < 0 || as_size(node) >= self.graph().nodes.size()) throw nb::index_error();
+            return self.explain(node);
+          },
+          nb::arg("node"))
       .def("run", &run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("capacity_bytes"),
            nb::arg("threads"));
 }

@@ -6,6 +6,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import pathlib
+import re
 import subprocess
 from typing import Any, Callable
 
@@ -115,6 +116,41 @@ def test_inputs_have_paths_kinds_and_types(rng):
     assert len(program) == len(program.text.splitlines()) - 1
 
 
+def test_the_text_is_lean(rng):
+    """No gradient of a weight is transposed into another tensor, nothing is broadcast twice, and only what is needed is there."""
+    lines = swj.capture(mlp_step, mlp_params(rng), mlp_batches(rng)[0]).text.splitlines()
+    made = {line.split()[0]: line.split("(")[0].split()[-1] for line in lines[:-1]}
+    used = {operand: line for line in lines for operand in re.findall(r"%\d+", line)[line.startswith("%"):]}
+    assert "transpose" not in made.values() and set(made) == set(used)
+    for line in lines[:-1]:
+        name, *operands = re.findall(r"%\d+", line)
+        assert made[name] not in ("broadcast", "reshape") or made[operands[0]] != made[name], line
+        assert "reduce_sum(" not in line or not re.search(r": f32\[1, ", line), line
+
+
+def test_a_product_that_is_needed_as_it_is_stays():
+    def step(x: Any, w: Any) -> Any:
+        y = x @ w
+        return y, y.T
+
+    x, w = np.arange(12, dtype=np.float32).reshape(4, 3), np.ones((3, 2), np.float32)
+    for ours, theirs in zip(swj.capture(step, x, w).run(x, w, devices=1), step(x, w)):
+        np.testing.assert_allclose(ours, theirs)
+
+
+def test_names_may_hold_anything():
+    key = 'a "b"\\c\n\x01é/d'
+
+    def step(params: Any) -> Any:
+        with jax.named_scope('q "r"\\s # t'):
+            return params[key] * 2
+
+    program = swj.capture(step, {key: 3.0})
+    assert [one.label for one in program.inputs] == [f"params/{key}"]
+    assert program.text.splitlines()[2].endswith('  # q \\"r\\"\\\\s # t')
+    assert program.run({key: 4.0}, devices=1) == 8
+
+
 # ---- Marks.
 
 
@@ -149,6 +185,19 @@ def test_shardings_of_jit_are_marks(rng):
     marks = {i.label: i.mark for i in swj.capture(step, mlp_params(rng), mlp_batches(rng)[0]).inputs}
     assert (marks["batch/x"], marks["batch/y"], marks["params/head/kernel"]) == ("data,-", "data", "-,-")
     assert marks["params/hidden/kernel"] is None
+
+
+def test_a_tensor_may_have_one_mark_after_another():
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
+
+    def step(x: Any) -> Any:
+        for spec in (P("data"), P("data"), P(None, "model"), P(None, "model")):
+            x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+        return x
+
+    program = swj.capture(step, S((8, 4), jnp.float32))
+    assert [line.split("marked ")[1].split()[0] for line in program.text.splitlines()[:-1]] == ["data,-", "-,model"]
+    assert program.plan("data=4,model=2").traffic  # from the one to the other
 
 
 def test_explicit_axes_and_device_put_are_marks():
@@ -205,6 +254,12 @@ def test_a_plan_says_what_a_run_needs_and_sends(rng):
         plan.explain("params/head/kernal")
     with pytest.raises(sw.NameNotFound):
         plan.spec("params")
+    product = next(line.split()[0] for line in program.text.splitlines() if "dot_general" in line)
+    line = f"{__file__}:{mlp_loss.__code__.co_firstlineno + 2}:"
+    assert program.source(product).startswith(line) and f"  from {line}" in plan.explain(product)
+    assert program.source(0) == ""
+    with pytest.raises(sw.InvalidArgument, match="found '%999', needed an operation from %0 to %"):
+        plan.explain("%999")
 
 
 def test_the_report_is_the_page_of_the_command(rng, tmp_path):
@@ -267,11 +322,23 @@ def test_keys_are_arguments_and_results():
         assert (jax.random.uniform(found_key, (3,)) == jax.random.uniform(expected_key, (3,))).all()
 
 
+def test_numpy_s_own_types_are_those_of_jax(rng):
+    """Of 32 bits, as long as JAX is not told otherwise."""
+    x, ids = rng.normal(size=(8, 3)), rng.integers(0, 8, 4)
+    program = swj.capture(lambda x, i, scale: x[i] * scale, x, ids, 2)
+    assert [(i.label, i.dtype) for i in program.inputs] == [("x", "f32"), ("i", "i32"), ("scale", "i32")]
+    found = program.run(x, ids, 3, devices=2)
+    assert found.dtype == np.float32 and np.allclose(found, x[ids] * 3)
+    with jax.enable_x64(True):
+        program = swj.capture(lambda x: x * 2, x)
+        assert program.inputs[0].dtype == "f64" and (program.run(x, devices=2) == x * 2).all()
+
+
 def test_arguments_that_do_not_fit_are_named(rng):
     params, batch = mlp_params(rng), mlp_batches(rng)[0]
     program = swj.capture(mlp_step, params, batch).mark(MLP_PLANS["data=4,model=2"])
-    wrong = {**batch, "x": batch["x"].astype(np.float64)}
-    with pytest.raises(sw.InvalidArgument, match=r"run: batch/x: found float64\[16, 12\], needed float32\[16, 12\]"):
+    wrong = {**batch, "x": batch["x"].astype(np.float16)}
+    with pytest.raises(sw.InvalidArgument, match=r"run: batch/x: found float16\[16, 12\], needed float32\[16, 12\]"):
         program.run(params, wrong, mesh="data=4,model=2")
     with pytest.raises(sw.InvalidArgument, match="run: found arguments of the tree"):
         program.run(params, mesh="data=4,model=2")

@@ -51,12 +51,12 @@ def capture(step: Callable[..., Any], *example: Any, kinds: Mapping[str, str] | 
     text = ProgramText()
     inputs = [text.input(label, *_input_type(variable.aval, label), _kind(label, kinds or {}, state))
               for label, variable in zip(leaves, closed.jaxpr.invars)]
-    graph = _parsed(text, _Writer(text).jaxpr(closed.jaxpr, closed.consts, inputs, ""))
+    graph, places = _parsed(text, _Writer(text).jaxpr(closed.jaxpr, closed.consts, inputs, ""))
     given = [_mark(leaf, label) for label, leaf in leaves.items()]
     marks = [own if own is not None else mark for own, (*_, mark) in zip(given, graph.inputs)]
     if marks != [None] * len(marks):
         graph = graph.marked_inputs([None if mark is None else _core.PartitionSpec.parse(mark) for mark in marks])
-    return Program(graph, getattr(step, "__name__", "program"), _inputs_of(tree), _result_of(result))
+    return Program(graph, getattr(step, "__name__", "program"), _inputs_of(tree), _result_of(result), places)
 
 
 def _inputs_of(tree: Any) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
@@ -64,9 +64,16 @@ def _inputs_of(tree: Any) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
         values, found = jax.tree.flatten(args)
         if found != tree:
             raise InvalidArgument(f"run: found arguments of the tree {found}, needed {tree}, of which the program was captured")
-        return [jax.random.key_data(value) if _tree.is_key(value) else value for value in values]
+        return [jax.random.key_data(value) if _tree.is_key(value) else _canonical(value) for value in values]
 
     return inputs_of
+
+
+def _canonical(value: Any) -> Any:
+    """Without 64-bit types, unless JAX has them switched on."""
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return value
+    return value.astype(jax.dtypes.canonicalize_dtype(value.dtype), copy=False)
 
 
 def _result_of(result: Any) -> Callable[[Sequence[np.ndarray]], Any]:
@@ -262,10 +269,11 @@ def _type(aval: Any) -> tuple[str, tuple[int, ...]]:
     return dtype, shape
 
 
-def _parsed(text: ProgramText, outputs: Sequence[Value]) -> _core.Graph:
+def _parsed(text: ProgramText, outputs: Sequence[Value]) -> tuple[_core.Graph, list[Any]]:
+    """With the place of each node."""
     lines, places = text.finished(outputs)
     try:
-        return _core.Graph.parse(lines, text.literals)
+        return _core.Graph.parse(lines, text.literals), places
     except Error as error:
         found = re.search(r"line (\d+): (.*)", str(error), re.DOTALL)
         if not found or int(found[1]) > len(places) or places[int(found[1]) - 1] is None:
