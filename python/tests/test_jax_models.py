@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("jax", reason="needs jax, which this environment has not")
 
 import jax_steps
-from test_jax_programs import trains_as_jax_does
+from jax_steps import trains_as_jax_does
 
 
 def test_a_gpt_with_adamw_by_hand(rng):

@@ -8,7 +8,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 import pathlib
 import re
 import subprocess
-from typing import Any, Callable
+from typing import Any
 
 import pytest
 
@@ -21,45 +21,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import shardwise as sw
 import shardwise.jax as swj
-import shardwise.programs
+from jax_steps import abstract, trains_as_jax_does
 
 S = jax.ShapeDtypeStruct
 PACKAGE = pathlib.Path(str(sw._core.__file__)).parent
-
-
-def on_host(tree: Any) -> Any:
-    return jax.tree.map(np.asarray, tree)
-
-
-def abstract(tree: Any) -> Any:
-    return jax.tree.map(lambda x: S(np.shape(x), np.asarray(x).dtype), tree)
-
-
-def worst(ours: Any, theirs: Any) -> float:
-    """The largest difference, over the largest element of the leaf."""
-    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    found = 0.0
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs)):
-        assert (a.dtype, a.shape) == (b.dtype, b.shape)
-        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        if a.size:
-            found = max(found, float(np.max(np.abs(a - b)) / max(1e-30, float(np.max(np.abs(b))))))
-    return found
-
-
-def trains_as_jax_does(step: Callable[..., Any], state: Any, batches: list[Any], plans: dict[str, Any]) -> None:
-    """state, loss = step(state, batch), three times: on one device by JAX, and by its program on each mesh under its marks."""
-    theirs, losses = state, []
-    for batch in batches:
-        theirs, loss = jax.jit(step)(theirs, batch)
-        losses.append(float(loss))
-    for mesh, marks in plans.items():
-        plan = swj.capture(step, abstract(state), abstract(batches[0])).mark(marks).plan(mesh)
-        ours = on_host(state)
-        for batch, loss in zip(batches, losses):
-            ours, found = plan.run(ours, on_host(batch))
-            assert float(found) == pytest.approx(loss, rel=1e-5), mesh
-        assert worst(ours, on_host(theirs)) < 1e-4, mesh
 
 
 # ---- A multi-layer perceptron.
