@@ -85,6 +85,22 @@ def test_samples_run(tmp_path, monkeypatch, page, title, blocks):
             exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), names)
 
 
+def test_the_page_of_a_plan_is_what_is_printed(capsys):
+    """But for the numbers of operations, which another JAX would change."""
+    pytest.importorskip("jax", reason="needs jax, which this environment has not")
+    text = PLANNING.read_text()
+    names: dict[str, Any] = {}
+    for block in [block for title in ("Capture", "Mark", "Plan") for block in sections(PLANNING)[title]]:
+        exec(block.code, names)
+    printed = [re.sub(r"%\d+|\d+ operations", "", line) for line in capsys.readouterr().out.splitlines()]
+    shown = re.search(r"```\n(step: .*?)```", text, re.DOTALL)
+    assert shown
+    for line in shown[1].splitlines():
+        begin, is_cut, _ = line.partition("..")
+        wanted = re.sub(r"%\d+|\d+ operations", "", begin if is_cut else line)
+        assert any(one.startswith(wanted) if is_cut else one == wanted for one in printed), line
+
+
 def run_script(page: pathlib.Path, block: Block) -> None:
     """As its first line says: "# torchrun --nproc-per-node 2 train.py", "# job.py: python job.py 0 & python job.py 1"."""
     comment = block.code.split("\n")[0]

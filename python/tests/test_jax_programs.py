@@ -93,6 +93,19 @@ def test_the_text_is_lean(rng):
         assert "reduce_sum(" not in line or not re.search(r": f32\[1, ", line), line
 
 
+def test_scopes_are_those_that_the_step_opens():
+    def step(x: Any) -> Any:
+        with jax.named_scope("outer"), jax.named_scope("inner"):
+            return jax.checkpoint(lambda y: jnp.einsum("ij,kj->ik", jnp.sin(y), y))(x).sum()
+
+    def gradient(x: Any) -> Any:
+        with jax.named_scope("train"):
+            return jax.grad(step)(x)
+
+    lines = swj.capture(gradient, S((4, 3), jnp.float32)).text.splitlines()[1:-1]
+    assert {line.partition("  # ")[2] for line in lines if "dot_general" in line or "cos" in line} == {"train/outer/inner"}
+
+
 def test_a_product_that_is_needed_as_it_is_stays():
     def step(x: Any, w: Any) -> Any:
         y = x @ w
