@@ -18,6 +18,7 @@ from ._dtypes import NUMPY, name_of
 from ._errors import Unsupported
 
 Shape = tuple[int, ...]
+MOST_NODES = 1_000_000  #: that a text may have
 FLOATS = ("f64", "f32", "f16", "bf16")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "is_finite")
 

@@ -334,8 +334,9 @@ def test_all_that_is_not_supported_is_named_at_once():
     def step(x: Any) -> Any:
         y = jnp.linalg.cholesky(x @ x.T)
         z = jax.lax.while_loop(lambda v: v.sum() < 10, lambda v: v * 2, x)
+        w = jax.lax.scan(lambda c, _: (c * 2 + 1, None), x, None, length=10**6)[0]
         unused = jnp.linalg.cholesky(x)  # noqa: F841 - nothing needs it
-        return y, z, jnp.fft.fft(x[0]).real + jnp.fft.fft(x[1]).real
+        return y, z, w, jnp.fft.fft(x[0]).real + jnp.fft.fft(x[1]).real
 
     with pytest.raises(sw.Unsupported) as raised:
         swj.capture(step, S((4, 4), jnp.float32))
@@ -343,7 +344,8 @@ def test_all_that_is_not_supported_is_named_at_once():
     first = step.__code__.co_firstlineno
     assert message.startswith("capture: found what no program has: ")
     for told in (f"cholesky (at {__file__}:{first + 1}", f"while: how many steps it takes is known only when it runs, needed a loop of "
-                 f"a fixed length: jax.lax.scan (at {__file__}:{first + 2}", f"fft (2, first at {__file__}:{first + 4}"):
+                 f"a fixed length: jax.lax.scan (at {__file__}:{first + 2}", f"fft (2, first at {__file__}:{first + 5}",
+                 f"scan: found 1000000 steps of 2 operations, needed at most 1000000 of all: it is unrolled (at {__file__}:{first + 3}"):
         assert told in message, message
 
 

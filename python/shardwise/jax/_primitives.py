@@ -8,7 +8,7 @@ from typing import Any
 
 from jax.sharding import NamedSharding
 
-from .._program_text import Number, ProgramText, Refused, Shape, Value
+from .._program_text import MOST_NODES, Number, ProgramText, Refused, Shape, Value
 
 
 @dataclass
@@ -387,6 +387,9 @@ def _top_k(call: Call, x: Value) -> Sequence[Value]:
 def _scan(call: Call, *operands: Value) -> Sequence[Value]:
     """Unrolled."""
     text, params = call.text, call.params
+    inside = len(params["jaxpr"].jaxpr.eqns)
+    if params["length"] * inside > MOST_NODES:
+        raise Refused(f"found {params['length']} steps of {inside} operations, needed at most {MOST_NODES} of all: it is unrolled")
     fixed, carried = params["num_consts"], params["num_carry"]
     consts, carry, rows = operands[:fixed], list(operands[fixed:fixed + carried]), operands[fixed + carried:]
     steps = range(params["length"])
