@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "shardwise/runtime/ops/detail/row.h"
+
 namespace shardwise {
 namespace {
 
