@@ -59,7 +59,7 @@ class Traffic:
 
 class Program:
     """One step, written as if for one device, and the marks that say how tensors are cut over a mesh. Captured
-    (shardwise.jax.capture) or loaded from a file (load)."""
+    (shardwise.jax.capture, shardwise.torch.capture) or loaded from a file (load)."""
 
     def __init__(self, graph: _core.Graph, name: str = "program", inputs_of: _InputsOf | None = None,
                  result_of: _ResultOf | None = None, sources: Sequence[object] = ()) -> None:

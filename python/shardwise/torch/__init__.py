@@ -9,8 +9,12 @@
     # or without it
     swt.save("ckpt/step-100", {"model": model, "optim": optimizer, "rng": swt.PerRank(torch.get_rng_state())})
     swt.load("ckpt/step-100", {"model": model, "optim": optimizer, "rng": swt.PerRank(None)})
+
+    # a training step as a program, planned on a mesh and run on emulated devices
+    program = swt.capture(step, tokens, labels)
 """
 
+from ._capture import capture as capture
 from ._dcp import StorageReader as StorageReader
 from ._dcp import StorageWriter as StorageWriter
 from ._load import Loaded as Loaded

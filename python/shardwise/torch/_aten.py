@@ -1,0 +1,164 @@
+"""From ATen operations to those of a program: what a rule gets, and the table of rules.
+
+A rule is a function `rule(build, out, *operands)`: `build` appends nodes, `out` is the type that torch found for the result
+(a list of types if there are several), and operands are as in the call: tensors are a `Value`, all else is itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from .._dtypes import NUMPY
+from .._program_text import FLOATS, Number, ProgramText, Refused, Shape, Value
+
+DTYPES = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32",
+    torch.int16: "i16", torch.int8: "i8", torch.uint64: "u64", torch.uint32: "u32", torch.uint16: "u16", torch.uint8: "u8",
+    torch.bool: "bool",
+}  # fmt: skip
+
+Scalar = bool | int | float
+
+#: By the name of the ATen operation, whatever its overload.
+RULES: dict[str, Callable[..., Any]] = {}
+
+
+Rule = TypeVar("Rule", bound=Callable[..., Any])
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    def add(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return add
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    dtype: str
+    shape: Shape
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Type:
+        """Raises Refused."""
+        if tensor.dtype not in DTYPES:
+            raise Refused(f"found the dtype {tensor.dtype}, needed one that programs have")
+        return cls(DTYPES[tensor.dtype], tuple(tensor.shape))
+
+
+def is_float(x: Value) -> bool:
+    return x.dtype in FLOATS
+
+
+def number_of(x: Value) -> Scalar | None:
+    """Of a tensor that is one number everywhere, that number."""
+    return x.value if isinstance(x, Number) else None
+
+
+def replaced(shape: Sequence[int], dim: int, extent: int) -> Shape:
+    return (*shape[:dim], extent, *shape[dim + 1:])
+
+
+def dims_of(x: Value, dims: int | Iterable[int] | None) -> list[int]:
+    """From the front, in order; all, if none or an empty list is given."""
+    given = [dims] if isinstance(dims, int) else list(dims or range(len(x.shape)))
+    return sorted(d % len(x.shape) for d in given) if x.shape else []
+
+
+class Builder(ProgramText):
+    """Nodes as torch wants them: operands of other dtypes and shapes, sums whose dims are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.promoted = ""  #: the dtype to which torch takes the operands of the operation
+        self._indices: set[int] = set()
+
+    # Element by element.
+
+    def unary(self, op: str, x: Value) -> Value:
+        return self.elementwise(op, x)
+
+    def binary(self, op: str, a: Value, b: Value | Scalar) -> Value:
+        return self.elementwise(op, a, self.full(a, b) if isinstance(b, (bool, int, float)) else b)
+
+    def convert(self, x: Value, dtype: str) -> Value:
+        if x.dtype != dtype and isinstance(x, Number) and dtype in ("f32", "f64"):
+            return Number(float(x.value), dtype, x.shape)
+        if x.dtype != dtype and dtype == "bool":
+            return self.binary("ne", x, 0)
+        return super().convert(x, dtype)
+
+    def operand(self, x: Value | Scalar, dtype: str, shape: Sequence[int]) -> Value:
+        """A tensor or a number as an operand of an operation on such tensors."""
+        if isinstance(x, (bool, int, float)):
+            number = float(x) if dtype in FLOATS else bool(x) if dtype == "bool" else int(x)
+            return Number(number, dtype, tuple(shape))
+        return self.broadcast_to(self.convert(x, dtype), tuple(shape))
+
+    def wide(self, x: Value) -> Value:
+        """As torch computes with it within an operation."""
+        return self.convert(x, "f32") if x.dtype in ("f16", "bf16") else x
+
+    # Layout.
+
+    def cut(self, x: Value, dim: int, begin: int, end: int, stride: int = 1) -> Value:
+        """Along one dim."""
+        begins, ends, strides = [0] * len(x.shape), list(x.shape), [1] * len(x.shape)
+        begins[dim], ends[dim], strides[dim] = begin, max(begin, end), stride
+        return self.slice(x, begins, ends, strides)
+
+    def padded(self, x: Value, low: Sequence[int], high: Sequence[int], number: Scalar = 0) -> Value:
+        return self.pad(x, low, high, [0] * len(x.shape), number)
+
+    # Sums and products.
+
+    def reduced(self, op: str, x: Value, dims: Sequence[int], keep: bool = False) -> Value:
+        made = self.reduce(op, x, dims)
+        return self.reshape(made, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keep else made
+
+    def mean(self, x: Value, dims: Sequence[int], keep: bool = False) -> Value:
+        total = self.reduced("reduce_sum", x, dims, keep)
+        return self.binary("div", total, float(math.prod(x.shape[d] for d in dims)))
+
+    def product(self, equation: str, a: Value, b: Value) -> Value:
+        return self.einsum(equation, a, b, a.dtype)
+
+    # By index.
+
+    def scatter_add(self, ids: Value, updates: Value, dim: int, extent: int) -> Value:
+        shape = updates.shape[:dim] + (extent,) + updates.shape[dim + len(ids.shape):]
+        return self.node("scatter_add", (ids, updates), updates.dtype, shape, f" dims=[{dim}, {extent}]")
+
+    def scatter_add_along(self, ids: Value, updates: Value, dim: int, extent: int) -> Value:
+        shape = replaced(ids.shape, dim, extent)
+        return self.node("scatter_add_along", (ids, updates), updates.dtype, shape, f" dims=[{dim}, {extent}]")
+
+    def argsort(self, x: Value, dim: int, descending: bool) -> Value:
+        return self.along("argsort", x, dim, " descending" if descending else "")
+
+    def as_index(self, ids: Value) -> Value:
+        """An i64 index, of which it is known that it counts from the front."""
+        made = self.convert(ids, "i64")
+        if not isinstance(made, Number):
+            self._indices.add(made.line)
+        return made
+
+    def from_front(self, ids: Value, extent: int) -> Value:
+        """Indices, of which negative ones count from the end."""
+        if (not isinstance(ids, Number) and ids.line in self._indices) or (isinstance(ids, Number) and ids.value >= 0):
+            return ids
+        return self.select(self.binary("lt", ids, 0), self.binary("add", ids, extent), ids)
+
+
+def literal(build: Builder, tensor: torch.Tensor) -> Value:
+    """A tensor that the step holds, and no module or optimizer."""
+    tensor = tensor.detach().cpu().contiguous()
+    if Type.of(tensor).dtype == "bf16":
+        return build.array(tensor.view(torch.int16).numpy().view(NUMPY["bf16"]))
+    return build.array(tensor.numpy())

@@ -1,0 +1,242 @@
+"""Rules of ATen's convolutions and of pooling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .._program_text import Refused, Shape, Value
+from ._aten import Builder, Scalar, Type, rule
+
+Numbers = Sequence[int]
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """The attributes of runtime/graph/attributes.h. Dims: images and features of the operand (lhs), features of the result
+    and of the operand of the kernel (rhs), images and features of the result (out)."""
+
+    stride: Numbers
+    low: Numbers
+    high: Numbers
+    lhs_dilation: Numbers
+    rhs_dilation: Numbers
+    feature_groups: int = 1
+    batch_groups: int = 1
+    lhs: tuple[int, int] = (0, 1)
+    rhs: tuple[int, int] = (0, 1)
+    out: tuple[int, int] = (0, 1)
+
+    def apply(self, build: Builder, x: Value, kernel: Value) -> Value:
+        spatial = range(2, len(x.shape))
+        shape = [0] * len(x.shape)
+        shape[self.out[0]] = x.shape[self.lhs[0]] // self.batch_groups
+        shape[self.out[1]] = kernel.shape[self.rhs[0]]
+        for i, d in enumerate(spatial):
+            extent = _dilated(x.shape[d], self.lhs_dilation[i]) + self.low[i] + self.high[i]
+            shape[d] = (extent - _dilated(kernel.shape[d], self.rhs_dilation[i])) // self.stride[i] + 1
+        lists = dict(lhs=[*self.lhs, *spatial], rhs=[*self.rhs, *spatial], out=[*self.out, *spatial], stride=self.stride, low=self.low,
+                     high=self.high, lhs_dilation=self.lhs_dilation, rhs_dilation=self.rhs_dilation)
+        words = _words(lists)
+        for name, count in (("feature_groups", self.feature_groups), ("batch_groups", self.batch_groups)):
+            words += f" {name}={count}" if count != 1 else ""
+        return build.node("convolution", (x, kernel), x.dtype, shape, words)
+
+
+def _words(lists: dict[str, Numbers]) -> str:
+    return "".join(f" {name}={list(numbers)}" for name, numbers in lists.items() if len(numbers))
+
+
+def _dilated(extent: int, dilation: int) -> int:
+    return (extent - 1) * dilation + 1
+
+
+def _spatial(numbers: Numbers, count: int) -> list[int]:
+    """One number may stand for all."""
+    return list(numbers) if len(numbers) == count else list(numbers) * count
+
+
+def _groups_moved(build: Builder, kernel: Value, groups: int) -> Value:
+    """[groups * a, b, ..] as [groups * b, a, ..], features of either side within their group: turned round in space."""
+    a, b, *space = kernel.shape
+    turned = build.reverse(kernel, range(2, len(kernel.shape)))
+    split = build.reshape(turned, (groups, a // groups, b, *space))
+    moved = build.transpose(split, [0, 2, 1, *range(3, len(split.shape))])
+    return build.reshape(moved, (groups * b, a // groups, *space))
+
+
+def _spread(build: Builder, x: Value, kernel: Value, forward: _Convolution, shape: Numbers) -> Value:
+    """The gradient of a convolution's operand, of that shape: x spread by the strides, with the kernel turned round. This is
+    what a transposed convolution is, too."""
+    space = range(len(forward.stride))
+    reach = [_dilated(kernel.shape[i + 2], forward.rhs_dilation[i]) - 1 for i in space]
+    low = [reach[i] - forward.low[i] for i in space]
+    high = [shape[i + 2] + reach[i] - _dilated(x.shape[i + 2], forward.stride[i]) - low[i] for i in space]
+    back = replace(forward, stride=[1 for _ in space], low=low, high=high, lhs_dilation=forward.stride)
+    return back.apply(build, x, _groups_moved(build, kernel, forward.feature_groups))
+
+
+def _of_kernel(build: Builder, x: Value, gradient: Value, forward: _Convolution, shape: Numbers) -> Value:
+    """The gradient of a convolution's kernel, of that shape: the images are what is summed over."""
+    space = range(len(forward.stride))
+    high = []
+    for i in space:
+        reach = _dilated(shape[i + 2], forward.rhs_dilation[i]) + _dilated(gradient.shape[i + 2], forward.stride[i]) - 1
+        high.append(reach - x.shape[i + 2] - forward.low[i])
+    back = replace(forward, stride=forward.rhs_dilation, high=high, rhs_dilation=forward.stride, feature_groups=1,
+                   batch_groups=forward.feature_groups, lhs=(1, 0), rhs=(1, 0), out=(1, 0))
+    return back.apply(build, x, gradient)
+
+
+def _forward(x: Value, stride: Numbers, padding: Numbers, dilation: Numbers, groups: int) -> _Convolution:
+    count = len(x.shape) - 2
+    around = _spatial(padding, count)
+    return _Convolution(_spatial(stride, count), around, around, [1] * count, _spatial(dilation, count), groups)
+
+
+@rule("convolution")
+def _convolution(build: Builder, out: Type, x: Value, kernel: Value, bias: Value | None, stride: Numbers, padding: Numbers,
+                 dilation: Numbers, transposed: bool, output_padding: Numbers, groups: int) -> Value:
+    forward = _forward(x, stride, padding, dilation, groups)
+    made = _spread(build, x, kernel, forward, out.shape) if transposed else forward.apply(build, x, kernel)
+    return made if bias is None else build.binary("add", made, build.broadcast(bias, made.shape, [1]))
+
+
+@rule("convolution_backward")
+def _convolution_backward(build: Builder, out: Sequence[Type | None], gradient: Value, x: Value, kernel: Value, bias_sizes: Any,
+                          stride: Numbers, padding: Numbers, dilation: Numbers, transposed: bool, output_padding: Numbers,
+                          groups: int, wanted: Sequence[bool]) -> list[Value | None]:
+    forward = _forward(x, stride, padding, dilation, groups)
+    of_x = of_kernel = of_bias = None
+    if wanted[0]:
+        of_x = forward.apply(build, gradient, kernel) if transposed else _spread(build, gradient, kernel, forward, x.shape)
+    if wanted[1]:
+        operand, result = (gradient, x) if transposed else (x, gradient)
+        of_kernel = _of_kernel(build, operand, result, forward, kernel.shape)
+    if wanted[2]:
+        of_bias = build.reduce("reduce_sum", gradient, [d for d in range(len(gradient.shape)) if d != 1])
+    return [of_x, of_kernel, of_bias]
+
+
+# Pooling: windows of the last dims.
+
+
+@dataclass(frozen=True)
+class _Windows:
+    window: Numbers
+    stride: Numbers
+    low: Numbers
+    high: Numbers
+    dilation: Numbers
+
+    @property
+    def words(self) -> str:
+        return _words(vars(self))
+
+
+def _windows(x: Value, shape: Numbers, window: Numbers, stride: Numbers, padding: Numbers, dilation: Numbers = (1,)) -> _Windows:
+    """Those of a result of that shape; with ceil_mode, the last ones reach over the edge."""
+    count = 1 if len(window) == 1 and len(x.shape) < 4 else 2 if len(window) <= 2 else 3
+    window = _spatial(window, count)
+    steps, around, gaps = _spatial(stride or window, count), _spatial(padding, count), _spatial(dilation, count)
+    before = len(x.shape) - count
+    high = []
+    for i in range(count):
+        reach = (shape[before + i] - 1) * steps[i] + _dilated(window[i], gaps[i])
+        high.append(reach - x.shape[before + i] - around[i])
+    ones, zeros = [1] * before, [0] * before
+    return _Windows([*ones, *window], [*ones, *steps], [*zeros, *around], [*zeros, *high], [*ones, *gaps])
+
+
+@rule("max_pool2d_with_indices", "max_pool3d_with_indices")
+def _max_pool(build: Builder, out: Sequence[Type], x: Value, window: Numbers, stride: Numbers = (), padding: Numbers = (0,),
+              dilation: Numbers = (1,), ceil_mode: bool = False) -> list[Value]:
+    windows = _windows(x, out[0].shape, window, stride, padding, dilation)
+    made = build.node("reduce_window_max", (x,), x.dtype, out[0].shape, windows.words)
+    return [made, build.refused("the indices of max_pool", [x], out[1].dtype, out[1].shape)]
+
+
+@rule("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
+def _max_pool_backward(build: Builder, out: Type, gradient: Value, x: Value, window: Numbers, stride: Numbers, padding: Numbers,
+                       dilation: Numbers, ceil_mode: bool, indices: Value) -> Value:
+    windows = _windows(x, gradient.shape, window, stride, padding, dilation)
+    return build.node("select_and_scatter_add", (x, gradient), x.dtype, x.shape, windows.words)
+
+
+def _counts(build: Builder, x: Value, shape: Numbers, windows: _Windows, padding: Numbers, include_pad: bool,
+            divisor: int | None) -> Value:
+    """By how much the sum of each window is divided."""
+    if divisor is not None:
+        return build.operand(divisor, x.dtype, shape)
+    ones = build.operand(1, x.dtype, x.shape)
+    if include_pad:  # what ceil_mode adds does not count
+        around = [0] * (len(x.shape) - len(windows.low)) + list(windows.low)
+        ones = build.operand(1, x.dtype, [n + 2 * p for n, p in zip(x.shape, around, strict=True)])
+        high = [h - p for h, p in zip(windows.high, windows.low, strict=True)]
+        if not any(high):
+            return build.operand(math.prod(windows.window), x.dtype, shape)
+        windows = replace(windows, low=[0] * len(high), high=high)
+    elif not any(windows.low) and not any(windows.high):
+        return build.operand(math.prod(windows.window), x.dtype, shape)
+    return build.node("reduce_window_sum", (ones,), x.dtype, shape, windows.words)
+
+
+@rule("avg_pool2d", "avg_pool3d")
+def _avg_pool(build: Builder, out: Type, x: Value, window: Numbers, stride: Numbers = (), padding: Numbers = (0,), ceil_mode: bool = False,
+              count_include_pad: bool = True, divisor_override: int | None = None) -> Value:
+    windows = _windows(x, out.shape, window, stride, padding)
+    total = build.node("reduce_window_sum", (x,), x.dtype, out.shape, windows.words)
+    return build.binary("div", total, _counts(build, x, out.shape, windows, padding, count_include_pad, divisor_override))
+
+
+@rule("avg_pool2d_backward", "avg_pool3d_backward")
+def _avg_pool_backward(build: Builder, out: Type, gradient: Value, x: Value, window: Numbers, stride: Numbers, padding: Numbers,
+                       ceil_mode: bool, count_include_pad: bool, divisor_override: int | None) -> Value:
+    windows = _windows(x, gradient.shape, window, stride, padding)
+    counts = _counts(build, x, gradient.shape, windows, padding, count_include_pad, divisor_override)
+    share = build.binary("div", gradient, counts)
+    rank = range(len(x.shape))
+    spread = build.pad(share, [0 for _ in rank], [0 for _ in rank], [s - 1 for s in windows.stride], 0)
+    low = [windows.window[d] - 1 - windows.low[d] for d in rank]
+    high = [x.shape[d] - spread.shape[d] + windows.low[d] for d in rank]
+    back = replace(windows, stride=[1 for _ in rank], low=low, high=high)
+    return build.node("reduce_window_sum", (spread,), x.dtype, x.shape, back.words)
+
+
+@rule("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
+def _adaptive_pool(build: Builder, out: Type, x: Value, sizes: Numbers) -> Value:
+    window = _adaptive_window(x, sizes)
+    return _avg_pool(build, out, x, window, window)
+
+
+@rule("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
+def _adaptive_pool_backward(build: Builder, out: Type, gradient: Value, x: Value) -> Value:
+    window = _adaptive_window(x, gradient.shape[-(len(x.shape) - 2):])
+    return _avg_pool_backward(build, out, gradient, x, window, window, (0,), False, True, None)
+
+
+def _adaptive_window(x: Value, sizes: Numbers) -> list[int]:
+    extents = x.shape[-len(sizes):]
+    if any(extent % size for extent, size in zip(extents, sizes, strict=True)):
+        raise Refused(f"adaptive pooling of {list(extents)} to {list(sizes)}, needed sizes that divide it")
+    return [extent // size for extent, size in zip(extents, sizes, strict=True)]
+
+
+@rule("upsample_nearest2d")
+def _upsample(build: Builder, out: Type, x: Value, sizes: Numbers, *_: Scalar | None) -> Value:
+    wide = _with_repeats(x.shape, out.shape)
+    return build.reshape(build.broadcast(x, wide, [0, 1, 2, 4]), out.shape)
+
+
+@rule("upsample_nearest2d_backward")
+def _upsample_backward(build: Builder, out: Type, gradient: Value, *_: Any) -> Value:
+    return build.reduce("reduce_sum", build.reshape(gradient, _with_repeats(out.shape, gradient.shape)), [3, 5])
+
+
+def _with_repeats(small: Numbers, large: Numbers) -> Shape:
+    """[n, c, h, repeats, w, repeats]"""
+    if large[2] % small[2] or large[3] % small[3]:
+        raise Refused(f"nearest neighbours of {list(small)} for {list(large)}, needed a multiple")
+    return (*small[:3], large[2] // small[2], small[3], large[3] // small[3])

@@ -1,0 +1,328 @@
+"""Rules of ATen operations that put elements at other places, and of those by index."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .._program_text import Refused, Value
+from ._aten import Builder, Scalar, Type, number_of, replaced, rule
+
+
+@rule("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "view_copy")
+def _view(build: Builder, out: Type, x: Value, *_: Any) -> Value:
+    if x.dtype != out.dtype:
+        return build.node("bitcast", (x,), out.dtype, out.shape)
+    return build.reshape(x, out.shape)
+
+
+@rule("permute")
+def _permute(build: Builder, out: Type, x: Value, dims: Sequence[int]) -> Value:
+    return build.transpose(x, [d % len(x.shape) for d in dims])
+
+
+@rule("transpose")
+def _transpose(build: Builder, out: Type, x: Value, one: int, other: int) -> Value:
+    dims = list(range(len(x.shape)))
+    dims[one], dims[other] = dims[other], dims[one]
+    return build.transpose(x, dims)
+
+
+@rule("t")
+def _t(build: Builder, out: Type, x: Value) -> Value:
+    return build.transpose(x, [1, 0]) if len(x.shape) == 2 else x
+
+
+@rule("expand")
+def _expand(build: Builder, out: Type, x: Value, *_: Any, **__: Any) -> Value:
+    return build.broadcast_to(x, out.shape)
+
+
+@rule("as_strided")
+def _as_strided(build: Builder, out: Type, x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Value:
+    contiguous = [math.prod(size[d + 1:]) for d in range(len(size))]
+    same = all(n == 1 or a == b for n, a, b in zip(size, stride, contiguous, strict=True))
+    if not same or offset or math.prod(size) != math.prod(x.shape):
+        raise Refused(f"as_strided of size {list(size)} and stride {list(stride)}")
+    return build.reshape(x, out.shape)
+
+
+def _bounds(extent: int, begin: int | None, end: int | None) -> tuple[int, int]:
+    begin, end, _ = slice(begin, end).indices(extent)
+    return begin, max(begin, end)
+
+
+@rule("slice")
+def _slice(build: Builder, out: Type, x: Value, dim: int = 0, begin: int | None = None, end: int | None = None, step: int = 1) -> Value:
+    dim %= len(x.shape)
+    return build.cut(x, dim, *_bounds(x.shape[dim], begin, end), step)
+
+
+@rule("select")
+def _select(build: Builder, out: Type, x: Value, dim: int, index: int) -> Value:
+    dim %= len(x.shape)
+    index %= x.shape[dim]
+    return build.reshape(build.cut(x, dim, index, index + 1), out.shape)
+
+
+@rule("slice_scatter")
+def _slice_scatter(build: Builder, out: Type, x: Value, source: Value, dim: int = 0, begin: int | None = None, end: int | None = None,
+                   step: int = 1) -> Value:
+    """x, with source in a slice of it."""
+    dim %= len(x.shape)
+    extent = x.shape[dim]
+    begin, end = _bounds(extent, begin, end)
+    source = build.operand(source, x.dtype, replaced(x.shape, dim, -((begin - end) // step)))
+    if source.shape[dim] == 0:
+        return x
+    last = begin + (source.shape[dim] - 1) * step + 1
+    low, high, gaps = ([0] * len(x.shape) for _ in range(3))
+    low[dim], high[dim], gaps[dim] = begin, extent - last, step - 1
+    if number_of(x) == 0:
+        return build.pad(source, low, high, gaps, 0)
+    if step == 1:
+        parts = build.cut(x, dim, 0, begin), source, build.cut(x, dim, last, extent)
+        return build.concatenate([part for part in parts if part.shape[dim]], dim)
+    is_source = build.pad(build.operand(True, "bool", source.shape), low, high, gaps, 0)
+    return build.select(is_source, build.pad(source, low, high, gaps, 0), x)
+
+
+@rule("select_scatter")
+def _select_scatter(build: Builder, out: Type, x: Value, source: Value, dim: int, index: int) -> Value:
+    dim %= len(x.shape)
+    index %= x.shape[dim]
+    row = build.reshape(source, replaced(x.shape, dim, 1))
+    return _slice_scatter(build, out, x, row, dim, index, index + 1)
+
+
+@rule("cat", "concat")
+def _cat(build: Builder, out: Type, parts: Sequence[Value], dim: int = 0) -> Value:
+    dim %= len(out.shape)
+    with_elements = [build.convert(x, out.dtype) for x in parts if 0 not in x.shape]
+    return build.concatenate(with_elements, dim) if with_elements else build.operand(0, out.dtype, out.shape)
+
+
+@rule("stack")
+def _stack(build: Builder, out: Type, parts: Sequence[Value], dim: int = 0) -> Value:
+    dim %= len(out.shape)
+    return build.concatenate([build.reshape(build.convert(x, out.dtype), replaced(out.shape, dim, 1)) for x in parts], dim)
+
+
+@rule("split", "split_with_sizes", "chunk")
+def _split(build: Builder, out: Sequence[Type], x: Value, _: Any, dim: int = 0) -> list[Value]:
+    dim %= len(x.shape)
+    ends = np.cumsum([part.shape[dim] for part in out]).tolist()
+    return [build.cut(x, dim, end - part.shape[dim], end) for end, part in zip(ends, out, strict=True)]
+
+
+@rule("unbind")
+def _unbind(build: Builder, out: Sequence[Type], x: Value, dim: int = 0) -> list[Value]:
+    return [_select(build, part, x, dim, i) for i, part in enumerate(out)]
+
+
+@rule("repeat")
+def _repeat(build: Builder, out: Type, x: Value, repeats: Sequence[int]) -> Value:
+    shape = (1,) * (len(repeats) - len(x.shape)) + x.shape
+    wide = tuple(n for pair in zip(repeats, shape, strict=True) for n in pair)
+    spread = build.broadcast(build.reshape(x, shape), wide, range(1, 2 * len(shape), 2))
+    return build.reshape(spread, out.shape)
+
+
+@rule("flip")
+def _flip(build: Builder, out: Type, x: Value, dims: Sequence[int]) -> Value:
+    return build.reverse(x, sorted(d % len(x.shape) for d in dims))
+
+
+@rule("roll")
+def _roll(build: Builder, out: Type, x: Value, shifts: Sequence[int], dims: Sequence[int] = ()) -> Value:
+    if not dims:
+        return build.reshape(_roll(build, out, build.reshape(x, (math.prod(x.shape),)), shifts, [0]), x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        dim %= len(x.shape)
+        cut = -shift % x.shape[dim]
+        if cut:
+            x = build.concatenate([build.cut(x, dim, cut, x.shape[dim]), build.cut(x, dim, 0, cut)], dim)
+    return x
+
+
+@rule("constant_pad_nd")
+def _pad(build: Builder, out: Type, x: Value, pads: Sequence[int], number: Scalar = 0) -> Value:
+    low, high = [0] * len(x.shape), [0] * len(x.shape)
+    for i in range(len(pads) // 2):
+        low[len(x.shape) - 1 - i], high[len(x.shape) - 1 - i] = pads[2 * i], pads[2 * i + 1]
+    return build.padded(x, low, high, number)
+
+
+@rule("diagonal")
+def _diagonal(build: Builder, out: Type, x: Value, offset: int = 0, one: int = 0, other: int = 1) -> Value:
+    one, other = one % len(x.shape), other % len(x.shape)
+    rest = [d for d in range(len(x.shape)) if d not in (one, other)]
+    rows = build.transpose(x, [*rest, one, other])
+    last = len(out.shape) - 1
+    along = build.iota("i64", out.shape, last)
+    rows = build.cut(rows, last, max(0, -offset), max(0, -offset) + out.shape[-1])
+    ids = build.reshape(build.binary("add", along, max(0, offset)), (*out.shape, 1))
+    return build.reshape(build.take_along(rows, ids, last + 1), out.shape)
+
+
+@rule("diagonal_scatter")
+def _diagonal_scatter(build: Builder, out: Type, x: Value, source: Value, offset: int = 0, one: int = 0, other: int = 1) -> Value:
+    one, other = one % len(x.shape), other % len(x.shape)
+    order = [*(d for d in range(len(x.shape)) if d not in (one, other)), one, other]
+    matrices = build.transpose(x, order)
+    shape, last = matrices.shape, len(order) - 1
+    low, high = [0] * last, [0] * last
+    low[-1] = max(0, -offset)
+    high[-1] = shape[-2] - source.shape[-1] - low[-1]
+    rows = build.broadcast(build.padded(source, low, high), shape, range(last))
+    places = build.binary("sub", build.iota("i64", shape, last), build.iota("i64", shape, last - 1))
+    made = build.select(build.binary("eq", places, offset), rows, matrices)
+    return build.transpose(made, [order.index(d) for d in range(len(order))])
+
+
+# By index.
+
+
+
+@rule("embedding")
+def _embedding(build: Builder, out: Type, table: Value, ids: Value, *_: Any) -> Value:
+    return build.take(table, ids, 0)
+
+
+@rule("embedding_dense_backward")
+def _embedding_backward(build: Builder, out: Type, gradient: Value, ids: Value, extent: int, padding: int, by_frequency: bool) -> Value:
+    if by_frequency:
+        raise Refused("embedding with scale_grad_by_freq")
+    if padding >= 0:
+        is_padding = build.broadcast(build.binary("eq", ids, padding), gradient.shape, range(len(ids.shape)))
+        gradient = build.select(is_padding, build.full(gradient, 0), gradient)
+    return build.scatter_add(ids, gradient, 0, extent)
+
+
+@rule("index_select")
+def _index_select(build: Builder, out: Type, x: Value, dim: int, ids: Value) -> Value:
+    return build.take(x, ids, dim % len(x.shape))
+
+
+@rule("gather")
+def _gather(build: Builder, out: Type, x: Value, dim: int, ids: Value, **_: Any) -> Value:
+    dim %= max(len(x.shape), 1)
+    for d, extent in enumerate(ids.shape):
+        if d != dim:
+            x = build.cut(x, d, 0, extent)
+    return build.take_along(x, ids, dim)
+
+
+@rule("index", "_unsafe_index")
+def _index(build: Builder, out: Type, x: Value, indices: Sequence[Value | None]) -> Value:
+    dims, ids = _flat_ids(build, x, indices)
+    first, last = dims[0], dims[-1]
+    if dims != list(range(first, last + 1)):  # numpy puts them first, then
+        rest = [d for d in range(len(x.shape)) if d not in dims]
+        x, first = build.transpose(x, [*dims, *rest]), 0
+    flat = x.shape[:first] + (math.prod(x.shape[first:first + len(dims)]),) + x.shape[first + len(dims):]
+    return build.take(build.reshape(x, flat), ids, first)
+
+
+def _flat_ids(build: Builder, x: Value, indices: Sequence[Value | None]) -> tuple[list[int], Value]:
+    """The dims that are indexed, and the ids in them as if they were one dim."""
+    found = [(d, ids) for d, ids in enumerate(indices) if ids is not None]
+    if any(ids.dtype == "bool" for _, ids in found):
+        raise Refused("an index of booleans")
+    shape = np.broadcast_shapes(*[ids.shape for _, ids in found])
+    flat: Value | None = None
+    for d, ids in found:
+        wide = build.broadcast_to(build.convert(build.from_front(ids, x.shape[d]), "i64"), shape)
+        flat = wide if flat is None else build.binary("add", build.binary("mul", flat, x.shape[d]), wide)
+    assert flat is not None
+    return [d for d, _ in found], flat
+
+
+@rule("index_put", "_unsafe_index_put")
+def _index_put(build: Builder, out: Type, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
+    present = [ids for ids in indices if ids is not None]
+    if len(present) == 1 and present[0].dtype == "bool" and indices[0] is not None and not accumulate and not values.shape:
+        mask = build.broadcast(present[0], x.shape, range(len(present[0].shape)))
+        return build.select(mask, build.operand(values, x.dtype, x.shape), x)
+    dims, ids = _flat_ids(build, x, indices)
+    rest = [d for d in range(len(x.shape)) if d not in dims]
+    order = [*dims, *rest]
+    rows = build.transpose(x, order)
+    flat = build.reshape(rows, (math.prod(x.shape[d] for d in dims), *(x.shape[d] for d in rest)))
+    is_adjacent = dims == list(range(dims[0], dims[-1] + 1))
+    before = dims[0] if is_adjacent else 0  # dims of the values that come before those of the ids
+    shape = tuple(x.shape[d] for d in rest)
+    values = build.operand(values, x.dtype, (*shape[:before], *ids.shape, *shape[before:]))
+    after = before + len(ids.shape)
+    values = build.transpose(values, [*range(before, after), *range(before), *range(after, len(values.shape))])
+    made = _scattered(build, flat, ids, values, accumulate)
+    inverse = [order.index(d) for d in range(len(x.shape))]
+    return build.transpose(build.reshape(made, rows.shape), inverse)
+
+
+def _scattered(build: Builder, x: Value, ids: Value, updates: Value, accumulate: bool) -> Value:
+    """Along the first dim."""
+    if accumulate:
+        added = build.scatter_add(ids, updates, 0, x.shape[0])
+        return added if number_of(x) == 0 else build.binary("add", x, added)
+    return build.node("scatter", (x, ids, updates), x.dtype, x.shape, " dims=[0] set")
+
+
+@rule("scatter_add")
+def _scatter_add(build: Builder, out: Type, x: Value, dim: int, ids: Value, source: Value) -> Value:
+    dim %= max(len(x.shape), 1)
+    for d, extent in enumerate(ids.shape):
+        source = build.cut(source, d, 0, extent)
+    added = build.scatter_add_along(ids, source, dim, x.shape[dim])
+    added = build.padded(added, [0] * len(x.shape), [a - b for a, b in zip(x.shape, added.shape, strict=True)])
+    return added if number_of(x) == 0 else build.binary("add", x, added)
+
+
+@rule("scatter")
+def _scatter(build: Builder, out: Type, x: Value, dim: int, ids: Value, source: Value | Scalar, **options: Any) -> Value:
+    """One update a row is a comparison with its place: that cuts as other operations do."""
+    if options.get("reduce"):
+        raise Refused(f"scatter with reduce={options['reduce']}")
+    dim %= max(len(x.shape), 1)
+    updates = build.operand(source, x.dtype, ids.shape) if not isinstance(source, Value) else source
+    for d, extent in enumerate(ids.shape):
+        updates = build.cut(updates, d, 0, extent)
+    if replaced(ids.shape, dim, 0) != replaced(x.shape, dim, 0):
+        raise Refused(f"scatter of ids of shape {list(ids.shape)} into {list(x.shape)}")
+    if ids.shape[dim] == 1:
+        hit = build.binary("eq", build.iota(ids.dtype, x.shape, dim), build.broadcast_to(ids, x.shape))
+        return build.select(hit, build.broadcast_to(updates, x.shape), x)
+    if not isinstance(source, Value):
+        hits = build.scatter_add_along(ids, build.operand(1, "i32", ids.shape), dim, x.shape[dim])
+        return build.select(build.binary("gt", hits, 0), build.operand(source, x.dtype, x.shape), x)
+    size = math.prod(x.shape)
+    strides = [math.prod(x.shape[d + 1:]) for d in range(len(x.shape))]
+    places = build.binary("mul", ids, strides[dim])
+    for d in range(len(x.shape)):
+        if d != dim:
+            places = build.binary("add", places, build.binary("mul", build.iota(ids.dtype, ids.shape, d), strides[d]))
+    flat = math.prod(ids.shape)
+    made = _scattered(build, build.reshape(x, (size,)), build.reshape(places, (flat,)), build.reshape(updates, (flat,)), False)
+    return build.reshape(made, x.shape)
+
+
+@rule("topk")
+def _topk(build: Builder, out: Sequence[Type], x: Value, k: int, dim: int = -1, largest: bool = True, _: bool = True) -> list[Value]:
+    dim %= len(x.shape)
+    order = build.cut(build.argsort(x, dim, largest), dim, 0, k)
+    return [build.take_along(x, order, dim), build.as_index(order)]
+
+
+@rule("sort")
+def _sort(build: Builder, out: Sequence[Type], x: Value, dim: int = -1, descending: bool = False, **options: Any) -> list[Value]:
+    dim %= len(x.shape)
+    order = build.argsort(x, dim, options.get("descending", descending))
+    return [build.take_along(x, order, dim), build.as_index(order)]
+
+
+@rule("argsort")
+def _argsort(build: Builder, out: Type, x: Value, dim: int = -1, descending: bool = False) -> Value:
+    return build.as_index(build.argsort(x, dim % len(x.shape), descending))

@@ -1,0 +1,194 @@
+"""Rules of ATen's reductions and products, and of normalisations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._program_text import Refused, Value
+from ._aten import RULES, Builder, Scalar, Type, dims_of, is_float, rule
+
+
+@rule("sum")
+def _sum(build: Builder, out: Type, x: Value, dims: Any = None, keep: bool = False, *, dtype: Any = None) -> Value:
+    return build.reduced("reduce_sum", build.convert(x, out.dtype), dims_of(x, dims), keep)
+
+
+@rule("mean")
+def _mean(build: Builder, out: Type, x: Value, dims: Any = None, keep: bool = False, *, dtype: Any = None) -> Value:
+    wide = build.wide(build.convert(x, out.dtype))
+    return build.convert(build.mean(wide, dims_of(x, dims), keep), out.dtype)
+
+
+@rule("prod")
+def _prod(build: Builder, out: Type, x: Value, dims: Any = None, keep: bool = False, *, dtype: Any = None) -> Value:
+    return build.reduced("reduce_prod", build.convert(x, out.dtype), dims_of(x, dims), keep)
+
+
+def _extreme(op: str) -> Callable[..., Value]:
+    return lambda build, out, x, dims=None, keep=False: build.reduced(op, x, dims_of(x, dims), keep)
+
+
+RULES["amax"], RULES["amin"] = _extreme("reduce_max"), _extreme("reduce_min")
+
+
+def _quantifier(op: str) -> Callable[..., Value]:
+    return lambda build, out, x, dims=None, keep=False: build.reduced(op, build.convert(x, "bool"), dims_of(x, dims), keep)
+
+
+RULES["any"], RULES["all"] = _quantifier("reduce_max"), _quantifier("reduce_min")
+
+
+def _index_of(op: str) -> Callable[..., Value]:
+    def of(build: Builder, out: Type, x: Value, dim: int | None = None, keep: bool = False) -> Value:
+        if dim is None:
+            x, dim = build.reshape(x, (math.prod(x.shape),)), 0
+        dim %= len(x.shape)
+        shape = x.shape[:dim] + x.shape[dim + 1:]
+        found = build.node(op, (x,), "i32", shape, f" dims=[{dim}]")
+        return build.reshape(build.as_index(found), out.shape)
+
+    return of
+
+
+RULES["argmax"], RULES["argmin"] = _index_of("argmax"), _index_of("argmin")
+
+
+def _extreme_and_index(reduction: str, index: str) -> Callable[..., Any]:
+    def of(build: Builder, out: Any, x: Value, dim: int | None = None, keep: bool = False) -> Any:
+        if dim is None:
+            return build.reduced(reduction, x, dims_of(x, None))
+        return [build.reduced(reduction, x, dims_of(x, dim), keep), RULES[index](build, out[1], x, dim, keep)]
+
+    return of
+
+
+RULES["max"], RULES["min"] = _extreme_and_index("reduce_max", "argmax"), _extreme_and_index("reduce_min", "argmin")
+
+
+def _cumulative(op: str) -> Callable[..., Value]:
+    def of(build: Builder, out: Type, x: Value, dim: int, *, dtype: Any = None) -> Value:
+        x = build.convert(x, out.dtype)
+        return build.along(op, x, dim % len(x.shape)) if x.shape else x
+
+    return of
+
+
+RULES["cumsum"], RULES["cumprod"] = _cumulative("cumsum"), _cumulative("cumprod")
+RULES["logcumsumexp"] = _cumulative("cumlogsumexp")
+
+
+def _variance(build: Builder, x: Value, dims: Sequence[int], keep: bool, correction: Scalar) -> tuple[Value, Value]:
+    """With the mean, of which dims are kept."""
+    mean = build.mean(x, dims, keep=True)
+    centred = build.binary("sub", x, build.broadcast_to(mean, x.shape))
+    total = build.reduced("reduce_sum", build.binary("mul", centred, centred), dims, keep)
+    return build.binary("div", total, max(0.0, math.prod(x.shape[d] for d in dims) - float(correction))), mean
+
+
+@rule("var")
+def _var(build: Builder, out: Type, x: Value, dims: Any = None, unbiased: Any = None, keepdim: bool = False, *,
+         correction: Scalar | None = 1) -> Value:
+    correction = (1 if unbiased else 0) if isinstance(unbiased, bool) else 1 if correction is None else correction
+    made, _ = _variance(build, build.wide(x), dims_of(x, dims), keepdim, correction)
+    return build.convert(made, x.dtype)
+
+
+@rule("var_mean")
+def _var_mean(build: Builder, out: Sequence[Type], x: Value, dims: Any = None, *, correction: Scalar | None = 1,
+              keepdim: bool = False) -> list[Value]:
+    made, mean = _variance(build, build.wide(x), dims_of(x, dims), keepdim, 1 if correction is None else correction)
+    return [build.convert(made, x.dtype), build.convert(build.reshape(mean, out[1].shape), x.dtype)]
+
+
+@rule("logsumexp")
+def _logsumexp(build: Builder, out: Type, x: Value, dims: Any, keep: bool = False) -> Value:
+    own = dims_of(x, dims)
+    most = build.reduced("reduce_max", x, own, keep=True)
+    finite = build.select(build.unary("is_finite", most), most, build.full(most, 0))
+    total = build.reduced("reduce_sum", build.unary("exp", build.binary("sub", x, build.broadcast_to(finite, x.shape))), own, keep=True)
+    return build.reshape(build.binary("add", build.unary("log", total), finite), out.shape)
+
+
+def _centred(build: Builder, x: Value, dim: int) -> tuple[Value, list[int]]:
+    """Less its maximum, in the dtype that is computed in."""
+    dims = dims_of(x, dim)
+    wide = build.wide(x)
+    return build.binary("sub", wide, build.broadcast_to(build.reduced("reduce_max", wide, dims, keep=True), x.shape)), dims
+
+
+@rule("_softmax")
+def _softmax(build: Builder, out: Type, x: Value, dim: int, half_to_float: bool) -> Value:
+    centred, dims = _centred(build, x, dim)
+    powers = build.unary("exp", centred)
+    total = build.broadcast_to(build.reduced("reduce_sum", powers, dims, keep=True), x.shape)
+    return build.convert(build.binary("div", powers, total), out.dtype)
+
+
+@rule("_safe_softmax")
+def _safe_softmax(build: Builder, out: Type, x: Value, dim: int, dtype: Any = None) -> Value:
+    """Zero in a row of -inf alone."""
+    x = build.convert(x, out.dtype)
+    made = _softmax(build, out, x, dim, False)
+    nothing = build.reduced("reduce_min", build.binary("eq", x, -math.inf), dims_of(x, dim), keep=True)
+    return build.select(build.broadcast_to(nothing, x.shape), build.full(made, 0), made)
+
+
+@rule("_log_softmax")
+def _log_softmax(build: Builder, out: Type, x: Value, dim: int, half_to_float: bool) -> Value:
+    centred, dims = _centred(build, x, dim)
+    total = build.reduced("reduce_sum", build.unary("exp", centred), dims, keep=True)
+    made = build.binary("sub", centred, build.broadcast_to(build.unary("log", total), x.shape))
+    return build.convert(made, out.dtype)
+
+
+@rule("native_layer_norm")
+def _layer_norm(build: Builder, out: Sequence[Type], x: Value, shape: Sequence[int], weight: Value | None, bias: Value | None,
+                epsilon: float) -> list[Value]:
+    wide = build.wide(x)
+    dims = list(range(len(x.shape) - len(shape), len(x.shape)))
+    variance, mean = _variance(build, wide, dims, True, 0)
+    scale = build.unary("rsqrt", build.binary("add", variance, epsilon))
+    made = build.binary("mul", build.binary("sub", wide, build.broadcast_to(mean, x.shape)), build.broadcast_to(scale, x.shape))
+    if weight is not None:
+        made = build.binary("mul", made, build.operand(weight, wide.dtype, x.shape))
+    if bias is not None:
+        made = build.binary("add", made, build.operand(bias, wide.dtype, x.shape))
+    return [build.convert(made, x.dtype), build.convert(mean, out[1].dtype), build.convert(scale, out[2].dtype)]
+
+
+# Products.
+
+
+def _product(equation: str) -> Callable[..., Value]:
+    return lambda build, out, a, b: build.product(equation, a, b)
+
+
+RULES.update(mm=_product("ij,jk->ik"), bmm=_product("bij,bjk->bik"), mv=_product("ij,j->i"), dot=_product("i,i->"))
+
+
+@rule("addmm", "baddbmm", "addmv")
+def _addmm(build: Builder, out: Type, c: Value, a: Value, b: Value, *, beta: Scalar = 1, alpha: Scalar = 1) -> Value:
+    letters = "bijk"[3 - len(a.shape):]
+    equation = {(2, 2): "ij,jk->ik", (3, 3): "bij,bjk->bik", (2, 1): "ij,j->i"}.get((len(a.shape), len(b.shape)))
+    if equation is None:
+        raise Refused(f"a product of tensors of {len(a.shape)} and {len(b.shape)} dims ({letters})")
+    product = build.product(equation, a, b)
+    product = product if alpha == 1 else build.binary("mul", product, alpha)
+    if beta == 0:
+        return product
+    c = build.broadcast_to(c, out.shape)
+    return build.binary("add", c if beta == 1 else build.binary("mul", c, beta), product)
+
+
+@rule("histc")
+def _histc(build: Builder, out: Type, x: Value, bins: int = 100, least: Scalar = 0, most: Scalar = 0) -> Value:
+    """Of whole numbers, a bin for each: as counts of experts are taken."""
+    if most - least not in (bins - 1, bins):
+        raise Refused("histc of other bins than one for each whole number")
+    size = math.prod(x.shape)
+    spread = build.broadcast(build.reshape(x, (size,)), (size, bins), [0])
+    places = build.convert(build.iota("i32", (size, bins), 1), x.dtype)
+    hits = build.binary("eq", spread, places if least == 0 else build.binary("add", places, least))
+    return build.reduced("reduce_sum", build.convert(hits, out.dtype), [0])

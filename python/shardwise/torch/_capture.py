@@ -1,0 +1,207 @@
+"""A training step as a program: what torch traces (_trace.py), each operation written by its rule (_aten.py and the like)."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .. import _core
+from .._dtypes import NUMPY
+from .._errors import Error, InvalidArgument
+from .._program_text import Refused, Value
+from ..programs import Program
+from . import _aten_elementwise as _aten_elementwise
+from . import _aten_images as _aten_images
+from . import _aten_layout as _aten_layout
+from . import _aten_sums as _aten_sums
+from ._aten import DTYPES, RULES, Builder, Type, literal
+
+if TYPE_CHECKING:
+    from ._trace import Traced
+
+
+def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Module | torch.optim.Optimizer] = ()) -> Program:
+    """The program of step(*example): forward, loss, backward and optimizer, as the step calls them.
+
+        def step(tokens, labels):
+            loss = model(input_ids=tokens, labels=labels).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        program = swt.capture(step, tokens, labels)
+
+    `example`: trees of tensors; their values do not matter, so that they may be on the meta device, as the model may.
+    torch traces the step on tensors without memory: nothing is computed. Modules and optimizers are those that the step's
+    variables hold, or its object's attributes; `uses` names those that are held otherwise. A module instead of a step is its
+    forward pass.
+
+    Inputs are called as the module calls its parameters and buffers ("layers.3.attn.wq.weight"), then optimizer state
+    ("exp_avg.layers.3.attn.wq.weight"), then the step's arguments ("tokens"). A learning rate that is a tensor is an input,
+    one that is a number is part of the program. Program.run(*args) does what step(*args) does: it gives what the step
+    returns, and the module and the optimizer have their new values.
+
+    Raises Unsupported, naming each operation that no program has, how often it is there, and the module of the first; for
+    random numbers (dropout), and for what depends on values, with the line that asks for them. Raises InvalidArgument for a
+    parameter that is in no module."""
+    from ._trace import trace  # what it imports takes a second
+
+    traced = trace(step, example, tuple(uses))
+    writer = _Writer()
+    outputs = writer.run(traced)
+    values = _Values(traced, writer.kept, writer.replaced)
+    return Program(_parsed(writer.build, outputs), getattr(step, "__name__", type(step).__name__), values.inputs_of, values.result_of)
+
+
+class _Writer:
+    """Writes the graph that torch has traced."""
+
+    def __init__(self) -> None:
+        self.build = Builder()
+        self.kept: list[int] = []  #: the inputs that the program has
+        self.replaced: list[int] = []  #: those that its last outputs replace
+        self._values: dict[torch.fx.Node, Any] = {}
+
+    def run(self, traced: Traced) -> list[Value]:
+        """The outputs: what the step returns, then the state that is new."""
+        nodes = list(traced.graph.graph.nodes)
+        placeholders = [node for node in nodes if node.op == "placeholder"]
+        returned = next(node for node in nodes if node.op == "output").args[0]
+        results, state = returned[:traced.results], returned[traced.results:]
+        changed = [_origin(new) is not placeholder for new, placeholder in zip(state, placeholders, strict=False)]
+        wanted = [*results, *(new for new, is_new in zip(state, changed, strict=True) if is_new)]
+        live = _live(nodes, wanted)
+        self.kept = [i for i, node in enumerate(placeholders) if not traced.inputs[i].is_fresh or node in live]
+        self.replaced = [i for i, is_new in enumerate(changed) if is_new]
+        for i in self.kept:
+            slot = traced.inputs[i]
+            found = Type.of(slot.tensor)
+            self._values[placeholders[i]] = self.build.input(slot.label, found.dtype, found.shape, slot.kind)
+        for node in nodes:
+            if node in live and node.op == "get_attr":
+                self._values[node] = literal(self.build, getattr(traced.graph, str(node.target)))
+            elif node in live and node.op == "call_function":
+                self._add(node)
+        return [self._values[node] for node in wanted]
+
+    def _add(self, node: torch.fx.Node) -> None:
+        if node.target is operator.getitem:
+            several, place = node.args
+            self._values[node] = self._values[several][place]  # type: ignore[index]
+            return
+        told = node.meta.get("custom", {})
+        scope, backward = told.get("scope", ""), told.get("backward", False)
+        with self.build.inside(scope, backward, _Place(str(node.target), scope)):
+            try:
+                self._values[node] = self._result(node)
+            except Refused as refused:
+                reason = f"{node.target}: {refused}" if str(refused) else str(node.target)
+                operands = [value for n in node.all_input_nodes if isinstance(value := self._values[n], Value)]
+                self._values[node] = _each(node.meta["val"], lambda val: self.build.refused(
+                    reason, operands, DTYPES.get(val.dtype, "f32"), tuple(val.shape)))
+
+    def _result(self, node: torch.fx.Node) -> Any:
+        name = node.target._schema.name.partition("::")[2]  # type: ignore[union-attr]
+        rule = RULES.get(name) or RULES.get(name.removesuffix("_copy"))
+        if rule is None:
+            raise Refused
+        tensors = [arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in node.args[:2]]
+        if len(tensors) == 2 and all(isinstance(t, (torch.Tensor, int, float)) for t in tensors):
+            self.build.promoted = DTYPES.get(torch.result_type(*tensors), "")  # type: ignore[arg-type]
+        out = _each(node.meta["val"], Type.of)
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._values.__getitem__)
+        made = rule(self.build, out, *args, **kwargs)
+        _check(name, made, out)
+        return made
+
+
+class _Place:
+    """An operation, for messages. `str` is the module that it is of."""
+
+    def __init__(self, operation: str, scope: str) -> None:
+        self.operation, self._scope = operation, scope
+
+    def __str__(self) -> str:
+        return self._scope.replace("/", ".") or "the step"
+
+
+def _each(value: Any, of: Callable[[torch.Tensor], Any]) -> Any:
+    return [None if one is None else of(one) for one in value] if isinstance(value, (list, tuple)) else of(value)
+
+
+def _check(name: str, made: Any, out: Any) -> None:
+    pairs = zip(made, out, strict=True) if isinstance(out, list) else [(made, out)]
+    for value, wanted in pairs:
+        if value is not None and (value.dtype, value.shape) != (wanted.dtype, wanted.shape):
+            raise AssertionError(f"{name}: the rule gave {value.dtype}{list(value.shape)}, torch {wanted.dtype}{list(wanted.shape)}")
+
+
+def _origin(node: torch.fx.Node) -> torch.fx.Node:
+    """What a value is another name of."""
+    while node.op == "call_function" and node.target in (torch.ops.aten.alias.default, torch.ops.aten.detach.default):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def _live(nodes: Sequence[torch.fx.Node], wanted: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    live = set(wanted)
+    for node in reversed(nodes):
+        if node in live:
+            live.update(node.all_input_nodes)
+    return live
+
+
+def _parsed(build: Builder, outputs: Sequence[Value]) -> _core.Graph:
+    text, places = build.finished(outputs)
+    try:
+        return _core.Graph.parse(text, build.literals)
+    except Error as error:
+        found = re.search(r"line (\d+): (.*)", str(error), re.DOTALL)
+        if not found or int(found[1]) > len(places) or places[int(found[1]) - 1] is None:
+            raise
+        place = places[int(found[1]) - 1]
+        raise type(error)(f"capture: {place}: {place.operation}: {found[2]}") from None
+
+
+# ---- Values.
+
+
+class _Values:
+    """What a run is given and gives: the step's arguments and result, and the state of its modules and optimizers."""
+
+    def __init__(self, traced: Traced, kept: Sequence[int], replaced: Sequence[int]) -> None:
+        self._state = [traced.inputs[i] for i in kept if i < traced.state]
+        self._replaced = [traced.inputs[i] for i in replaced]
+        self._results, self._result_of, self._tree = traced.results, traced.result_of, traced.arguments
+
+    def inputs_of(self, args: tuple[Any, ...]) -> Sequence[Any]:
+        leaves, tree = pytree.tree_flatten(args)
+        if tree != self._tree:
+            raise InvalidArgument(f"run: found arguments of the tree {tree}, needed {self._tree}, of which the program was captured")
+        given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return [*(_array(slot.value()) for slot in self._state), *map(_array, given)]
+
+    def result_of(self, arrays: Sequence[Any]) -> Any:
+        results = [_tensor(array) for array in arrays[:self._results]]
+        for slot, array in zip(self._replaced, arrays[self._results:], strict=True):
+            slot.give(_tensor(array))
+        return self._result_of(results)
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    plain = tensor.detach().cpu().contiguous()
+    if plain.dtype == torch.bfloat16:
+        return plain.view(torch.int16).numpy().view(NUMPY["bf16"])
+    return plain.numpy()
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    if array.dtype == NUMPY["bf16"]:
+        return torch.from_numpy(array.view("i2")).view(torch.bfloat16)
+    return torch.from_numpy(array)

@@ -1,0 +1,264 @@
+"""What a training step works on: the modules and optimizers that it holds, their tensors by name, and others in their
+places while the step is traced."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from .._errors import InvalidArgument, Unsupported
+
+# How far a step is searched: its functions, the object of its method, containers, the attributes of these.
+_MOST_HOLDERS = 10_000
+
+# Of these a step from state that is all zeros is the same as one without state.
+_BEGIN_WITH_ZEROS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.Adadelta, torch.optim.RMSprop,
+                     torch.optim.RAdam, torch.optim.SGD)
+
+
+@dataclass
+class Slot:
+    """A tensor that a step takes: what it is called, its type, and of state the dict that holds it, by which key. A fresh one
+    is state that the first step would make: zero, until it is there."""
+
+    label: str
+    kind: str
+    tensor: torch.Tensor
+    home: Callable[[], dict[Any, Any]] = dict
+    key: Any = None
+    is_fresh: bool = False
+    places: list[tuple[dict[Any, Any], Any]] = field(default_factory=list)  #: of a module's, all that hold it
+
+    def value(self) -> torch.Tensor:
+        """As it is now. Raises InvalidArgument if it has none."""
+        found = self.home().get(self.key)
+        if not isinstance(found, torch.Tensor):
+            found = torch.zeros(self.tensor.shape, dtype=self.tensor.dtype)
+        if found.device.type == "meta":
+            raise InvalidArgument(f"run: {self.label}: found a tensor on the meta device, needed one with values")
+        return found
+
+    def give(self, value: torch.Tensor) -> None:
+        found = self.home().get(self.key)
+        if isinstance(found, torch.Tensor):
+            with torch.no_grad():
+                found.copy_(value)
+        else:
+            self.home()[self.key] = value.clone()
+
+
+class StepState:
+    """Of a step, or of the modules and optimizers that it is said to use. Thread-hostile: places are those of the
+    modules."""
+
+    def __init__(self, step: Callable[..., Any], uses: Iterable[Any]) -> None:
+        held = dict(_held_by(step, uses))
+        self._modules = _roots({name: m for name, m in held.items() if isinstance(m, torch.nn.Module)})
+        self._optimizers = {name: o for name, o in held.items() if isinstance(o, Optimizer)}
+        self.scopes = {id(inner): "/".join(filter(None, (name, path.replace(".", "/"))))
+                       for name, module in self._modules.items() for path, inner in module.named_modules()}
+        self._slots: dict[int, Slot] = {}
+        self._fresh: dict[int, dict[torch.Tensor, dict[str, Any]]] = {}
+        for name, module in self._modules.items():
+            self._add_module(f"{name}." if name else "", module)
+
+    @property
+    def optimizers(self) -> Iterable[Optimizer]:
+        return self._optimizers.values()
+
+    def slots(self, fake: Callable[[torch.Tensor], torch.Tensor]) -> list[Slot]:
+        """Parameters and buffers, then what optimizers hold. State that an optimizer will make at its first step is
+        found by a step with no values: `fake` gives a tensor of the same type without memory."""
+        slots = list(self._slots.values())
+        for name, optimizer in self._optimizers.items():
+            slots += self._optimizer_slots("" if len(self._optimizers) == 1 else f"{name}.", optimizer, fake)
+        return slots
+
+    def _add_module(self, prefix: str, module: torch.nn.Module) -> None:
+        for path, inner in module.named_modules():
+            for held, is_parameter in ((inner._parameters, True), (inner._buffers, False)):
+                for name, tensor in held.items():
+                    if tensor is None:
+                        continue
+                    label = prefix + ".".join(filter(None, (path, name)))
+                    slot = self._slots.setdefault(id(tensor), Slot(label, "parameter", tensor, functools.partial(_itself, held), name))
+                    slot.places.append((held, name))
+
+    def _optimizer_slots(self, prefix: str, optimizer: Optimizer, fake: Callable[[torch.Tensor], torch.Tensor]) -> list[Slot]:
+        slots = []
+        labels = {id(slot.tensor): slot.label for slot in self._slots.values()}
+        for number, group in enumerate(optimizer.param_groups):
+            for key, value in group.items():
+                if isinstance(value, torch.Tensor):
+                    label = f"{prefix}{key}" + (f".{number}" if number else "")
+                    slots.append(Slot(label, "optimizer", value, functools.partial(_group_of, optimizer, number), key))
+        fresh = _state_to_be_made(optimizer, fake)
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            if id(parameter) not in labels:
+                raise InvalidArgument(f"capture: found a parameter of shape {list(parameter.shape)} of "
+                                      f"{type(optimizer).__name__} that is in no module of the step, needed one that is")
+            state = optimizer.state.get(parameter) or fresh.get(parameter, {})
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    own = labels[id(parameter)]
+                    label = f"{key}.{own}" if value.shape == parameter.shape else f"{own}.{key}"  # so that "*.weight" is of one rank
+                    slots.append(Slot(prefix + label, "optimizer", value,
+                                      functools.partial(_state_of, optimizer, parameter), key,
+                                      is_fresh=not optimizer.state.get(parameter)))
+        self._fresh[id(optimizer)] = fresh
+        return slots
+
+    @contextlib.contextmanager
+    def replaced(self, slots: Sequence[Slot], tensors: Sequence[torch.Tensor]) -> Iterator[Callable[[], list[torch.Tensor]]]:
+        """Modules and optimizers have other tensors meanwhile, and then their own again. Gives what is in the places at
+        the end."""
+        new = {id(slot.tensor): tensor for slot, tensor in zip(slots, tensors, strict=True)}
+        now: list[Callable[[], torch.Tensor]] = []
+        with contextlib.ExitStack() as undo:
+            for slot, tensor in zip(slots, tensors, strict=True):
+                for held, name in slot.places:
+                    undo.callback(held.__setitem__, name, held[name])
+                    held[name] = tensor
+                if slot.places:
+                    now.append(functools.partial(slot.places[0][0].__getitem__, slot.places[0][1]))
+            for optimizer in self.optimizers:
+                undo.enter_context(_optimizer_with(optimizer, self._fresh[id(optimizer)], new))
+                now += _places_of(optimizer)
+            yield lambda: [get() for get in now]
+
+
+def _itself(held: dict[str, Any]) -> dict[str, Any]:
+    return held
+
+
+def _group_of(optimizer: Optimizer, number: int) -> dict[str, Any]:
+    group: dict[str, Any] = optimizer.param_groups[number]
+    return group
+
+
+def _state_of(optimizer: Optimizer, parameter: torch.Tensor) -> dict[str, Any]:
+    state: dict[str, Any] = optimizer.state[parameter]
+    return state
+
+
+def _places_of(optimizer: Optimizer) -> list[Callable[[], torch.Tensor]]:
+    """Of its tensors, in the order of its slots."""
+    holders = [*optimizer.param_groups, *(optimizer.state.get(p, {}) for group in optimizer.param_groups for p in group["params"])]
+    return [functools.partial(holder.__getitem__, key) for holder in holders for key, value in holder.items()
+            if isinstance(value, torch.Tensor)]
+
+
+@contextlib.contextmanager
+def _optimizer_with(optimizer: Optimizer, fresh: dict[torch.Tensor, dict[str, Any]], new: dict[int, torch.Tensor]) -> Iterator[None]:
+    """It works on other tensors."""
+    groups, state = optimizer.param_groups, optimizer.state
+
+    def mapped(value: Any) -> Any:
+        return new.get(id(value), value) if isinstance(value, torch.Tensor) else value
+
+    optimizer.param_groups = [{**_plain_group(optimizer, {key: mapped(value) for key, value in group.items()}),
+                               "params": [mapped(p) for p in group["params"]]} for group in groups]
+    optimizer.state = type(state)(dict)
+    for parameter in (p for group in groups for p in group["params"]):
+        own = state.get(parameter) or fresh.get(parameter)
+        if own:
+            optimizer.state[mapped(parameter)] = {key: mapped(value) for key, value in own.items()}
+    try:
+        yield
+    finally:
+        optimizer.param_groups, optimizer.state = groups, state
+
+
+def _plain_group(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
+    """With options by which the optimizer asks for no value on the host."""
+    wanted: dict[str, Any] = {"foreach": False, "fused": False, "capturable": True}
+    if isinstance(optimizer, torch.optim.SGD) and isinstance(group["lr"], torch.Tensor):
+        wanted["lr"] = group["lr"].detach().requires_grad_()
+    return {**group, **{key: value for key, value in wanted.items() if key in group}}
+
+
+def _state_to_be_made(optimizer: Optimizer, fake: Callable[[torch.Tensor], torch.Tensor]) -> dict[torch.Tensor, dict[str, Any]]:
+    """Of parameters that have no state yet, what the first step makes."""
+    missing = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and not optimizer.state.get(p)]
+    if not missing:
+        return {}
+    stand_ins = {id(p): fake(p).requires_grad_() for p in missing}
+    groups, state = optimizer.param_groups, optimizer.state
+    optimizer.param_groups = [{**_plain_group(optimizer, group),
+                               "params": [stand_ins[id(p)] for p in group["params"] if id(p) in stand_ins]} for group in groups]
+    optimizer.state = type(state)(dict)
+    try:
+        for stand_in in stand_ins.values():
+            stand_in.grad = torch.zeros_like(stand_in)
+        optimizer.step()
+        made = {p: dict(optimizer.state.get(stand_ins[id(p)], {})) for p in missing}
+    finally:
+        optimizer.param_groups, optimizer.state = groups, state
+    has_tensors = any(isinstance(value, torch.Tensor) for of_one in made.values() for value in of_one.values())
+    is_zero = type(optimizer) in _BEGIN_WITH_ZEROS and not any(group.get("dampening") for group in groups)
+    if has_tensors and not is_zero:
+        raise Unsupported(f"capture: found {type(optimizer).__name__} without state, whose first values are not known, needed one that "
+                          f"has made a step")
+    return made
+
+
+def _roots(modules: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
+    """Those that are in no other one. If only one has tensors, its names need none before them."""
+    inner = {id(m) for module in modules.values() for m in module.modules() if m is not module}
+    roots = {name: m for name, m in modules.items() if id(m) not in inner}
+    with_tensors = [name for name, m in roots.items() if any(True for _ in m.parameters()) or any(True for _ in m.buffers())]
+    if len(with_tensors) == 1:
+        roots = {"" if name in with_tensors else name: m for name, m in roots.items()}
+    return roots
+
+
+def _held_by(step: Callable[..., Any], uses: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Modules and optimizers, each once, by the names of the variables that hold them."""
+    open_: list[tuple[str, Any]] = [*((type(one).__name__.lower(), one) for one in uses), ("step", step)]
+    seen: set[int] = set()
+    names: set[str] = set()
+    while open_ and len(seen) < _MOST_HOLDERS:
+        name, holder = open_.pop(0)
+        if id(holder) in seen:
+            continue
+        seen.add(id(holder))
+        if isinstance(holder, (torch.nn.Module, Optimizer)):
+            while name in names:
+                name += "_"
+            names.add(name)
+            yield name, holder
+        else:
+            open_ += _within(holder, depth=name.count("."))
+
+
+def _within(holder: Any, depth: int) -> Iterable[tuple[str, Any]]:
+    if isinstance(holder, functools.partial):
+        return [("step", holder.func), *holder.keywords.items(), *((f"argument{i}", a) for i, a in enumerate(holder.args))]
+    if inspect.ismethod(holder):
+        return [("step", holder.__func__), *_attributes(holder.__self__)]
+    if inspect.isfunction(holder):
+        if (holder.__module__ or "").partition(".")[0] in ("torch", "shardwise"):
+            return _within(holder.__wrapped__, depth) if hasattr(holder, "__wrapped__") else []
+        found = inspect.getclosurevars(holder)
+        return [*found.nonlocals.items(), *found.globals.items()]
+    if isinstance(holder, dict):
+        return [(str(key), value) for key, value in holder.items()]
+    if isinstance(holder, (list, tuple)):
+        return [(f"{i}", value) for i, value in enumerate(holder)]
+    return _attributes(holder)
+
+
+def _attributes(holder: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(holder, (torch.nn.Module, Optimizer)):
+        return [("model", holder)]
+    if isinstance(holder, (type, types.ModuleType, torch.Tensor)):
+        return []
+    return list(getattr(holder, "__dict__", {}).items())

@@ -1,0 +1,213 @@
+"""A training step as one graph of ATen operations: make_fx over tensors without memory, all updates in place as new values."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._functorch._aot_autograd.functional_utils import from_fun, to_fun
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules import module as nn_module
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .._errors import InvalidArgument, Unsupported
+from ._step_state import Slot, StepState
+
+_aten = torch.ops.aten
+
+# What is simpler as operations of ours than as what core ATen makes of it.
+_KEPT = ("lerp", "lerp_", "addcmul", "addcmul_", "addcdiv", "addcdiv_", "embedding_dense_backward", "silu", "silu_", "select_scatter",
+         "stack", "logsumexp", "_safe_softmax")
+
+# What core ATen leaves as it is, and torch can take apart.
+_TAKEN_APART = (_aten.native_batch_norm, _aten._native_batch_norm_legit, _aten._native_batch_norm_legit_functional,
+                _aten._native_batch_norm_legit_no_training, _aten.native_group_norm, _aten._adaptive_avg_pool2d,
+                _aten.native_dropout)
+
+
+@dataclass
+class Traced:
+    """Placeholders of the graph are `inputs`. Its outputs are the leaves of what the step returns, then what has become
+    of the state: of each of the first inputs."""
+
+    graph: torch.fx.GraphModule
+    inputs: list[Slot]
+    state: int  #: how many of the inputs are state
+    arguments: pytree.TreeSpec
+    result: pytree.TreeSpec  #: of what the step returns
+    leaves: list[Any]  #: of it; a tensor's is None
+
+    @property
+    def results(self) -> int:
+        """How many tensors the step returns."""
+        return sum(leaf is None for leaf in self.leaves)
+
+    def result_of(self, tensors: Sequence[torch.Tensor]) -> Any:
+        given = iter(tensors)
+        return pytree.tree_unflatten([next(given) if leaf is None else leaf for leaf in self.leaves], self.result)
+
+
+def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any]) -> Traced:
+    """Raises Unsupported if the step asks for the value of a tensor, or draws random numbers."""
+    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        device = "cpu" if tensor.device.type == "meta" else tensor.device
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+
+    state = StepState(step, uses)
+    paths, treespec = pytree.tree_flatten_with_path(tuple(example))
+    arguments = [Slot(_argument_name(step, path), "loader", leaf) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
+    leaves = [leaf for _, leaf in paths]
+    with _compiling(), fake_mode, _in_words():
+        slots = state.slots(fake)
+        fakes = [fake(slot.tensor) for slot in [*slots, *arguments]]
+        returned: list[Any] = []
+
+        def functional(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+            with FunctionalTensorMode(), fx_traceback.preserve_node_meta():
+                own = [to_fun(tensor) for tensor in tensors]
+                for slot, tensor in zip(slots, own, strict=False):
+                    tensor.requires_grad_(slot.tensor.requires_grad)
+                given = iter(own[len(slots):])
+                values = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+                with state.replaced(slots, own[:len(slots)]) as now, _scopes(state):
+                    made, result = pytree.tree_flatten(step(*pytree.tree_unflatten(values, treespec)))
+                    returned[:] = [result, [None if isinstance(leaf, torch.Tensor) else leaf for leaf in made]]
+                    made = [leaf for leaf in made if isinstance(leaf, torch.Tensor)]
+                    return [_plain(value) for value in [*made, *now()]]
+
+        table = {**dict(core_aten_decompositions()), **get_decompositions(_TAKEN_APART)}
+        table = {op: rule for op, rule in table.items() if op.name().partition("::")[2].partition(".")[0] not in _KEPT}
+        with sdpa_kernel(SDPBackend.MATH), _without_mkldnn():
+            graph = make_fx(functional, decomposition_table=table)(fakes)
+    return Traced(graph, [*slots, *arguments], len(slots), treespec, *returned)
+
+
+def _plain(value: torch.Tensor) -> torch.Tensor:
+    plain = from_fun(value.detach())
+    assert isinstance(plain, torch.Tensor)
+    return plain
+
+
+class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes to each node of the graph the module that it is of. Of a gradient that is the module whose operation autograd
+    derives."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.path: list[str] = [""]
+        self._of_sequence: dict[int, str] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        derived = torch._C._current_autograd_node()
+        if derived is None:
+            scope = self.path[-1]
+            self._of_sequence[torch.autograd._get_sequence_nr() - 1] = scope
+        else:
+            scope = self._of_sequence.get(derived._sequence_nr(), "")
+        fx_traceback.current_meta["custom"] = {"scope": scope, "backward": derived is not None}
+        if torch.Tag.nondeterministic_seeded in func.tags and not _is_dropout_of_nothing(func, args):
+            raise Unsupported(f"capture: found {func} in {scope or 'the step'}, which draws random numbers, needed a step without: "
+                              f"model.eval(), or dropout of p=0, switches it off")
+        return func(*args, **(kwargs or {}))
+
+
+def _is_dropout_of_nothing(func: Any, args: Any) -> bool:
+    name = func._schema.name.partition("::")[2]
+    if name == "native_dropout":
+        return args[1] == 0 or not args[2]
+    return name in ("rrelu_with_noise", "empty", "empty_like")
+
+
+@contextlib.contextmanager
+def _scopes(state: StepState) -> Iterator[None]:
+    mode = _ScopeMode()
+
+    def enter(module: torch.nn.Module, _: Any) -> None:
+        mode.path.append(state.scopes.get(id(module), mode.path[-1]))
+
+    def leave(*_: Any) -> None:
+        mode.path.pop()
+
+    def enter_optimizer(*_: Any) -> None:
+        mode.path.append("optimizer")
+
+    hooks = [nn_module.register_module_forward_pre_hook(enter), nn_module.register_module_forward_hook(leave, always_call=True)]
+    for optimizer in state.optimizers:
+        hooks += [optimizer.register_step_pre_hook(enter_optimizer), optimizer.register_step_post_hook(leave)]
+    try:
+        with mode:
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        fx_traceback.current_meta.pop("custom", None)
+
+
+@contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    """torch.compiler.is_compiling() holds: libraries then leave out what looks at values."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
+@contextlib.contextmanager
+def _without_mkldnn() -> Iterator[None]:
+    """Its recurrent networks are one operation each."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+@contextlib.contextmanager
+def _in_words() -> Iterator[None]:
+    """What torch raises of a value that is not there, with the line of the step that asks for it."""
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        what = "the value of a tensor" if isinstance(error, DataDependentOutputException) else "a shape that depends on values"
+        raise Unsupported(f"capture: {error.func} at {_line_of(error)}: found {what}, needed a step whose operations do not depend "
+                          f"on values") from None
+
+
+def _line_of(error: BaseException) -> str:
+    own = os.path.dirname(torch.__file__), os.path.dirname(__file__)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    last = frames[-1] if frames else traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename}:{last.lineno} ({last.line})"
+
+
+def _argument_name(step: Callable[..., Any], path: Any) -> str:
+    """"tokens", "batch.labels": as the step calls its argument."""
+    first, *rest = path
+    target = step.forward if isinstance(step, torch.nn.Module) else step
+    names = [p.name for p in inspect.signature(target).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    name = names[first.idx] if first.idx < len(names) else str(first.idx)
+    return ".".join([name, *map(_key, rest)])
+
+
+def _key(entry: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(entry, attribute):
+            return str(getattr(entry, attribute))
+    return str(entry)

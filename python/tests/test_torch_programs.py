@@ -1,0 +1,313 @@
+"""shardwise.torch.capture: training steps of torch as programs, planned and run on emulated devices."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
+
+from torch import nn
+
+import shardwise as sw
+import shardwise.torch as swt
+
+MESHES = {"one": "data=1", "data": "data=8", "fsdp": "data=8", "tensor": "data=4,model=2"}
+
+
+def mlp():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 4))
+
+
+def batch(rows=8):
+    generator = torch.Generator().manual_seed(2)
+    return torch.randn(rows, 6, generator=generator), torch.randn(rows, 4, generator=generator)
+
+
+def step_of(model, optimizer):
+    def step(x, y):
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+def adamw(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-4)  # so that Adam does not divide rounding errors by nearly 0
+
+
+def marked(program, kind):
+    """Batches over data; weights and their state, too (fsdp), or over another axis (tensor)."""
+    marks = {}
+    for one in program.inputs:
+        rank = len(one.shape)
+        if one.kind == "loader":
+            marks[one.label] = ",".join(["data", *["-"] * (rank - 1)])
+        elif kind == "fsdp" and rank:
+            marks[one.label] = ",".join("data" if d == one.shape.index(max(one.shape)) else "-" for d in range(rank))
+        elif kind == "tensor" and rank > 1:
+            marks[one.label] = ",".join(["model", *["-"] * (rank - 1)])
+    return program.mark(marks)
+
+
+def agree(make, optimizer_of, loss_of, arguments, kind, steps=3):
+    """The losses and the weights are those of torch."""
+    models = [make() for _ in range(2)]
+    found, expected = (step_with(model, optimizer_of(model), loss_of) for model in models)
+    plan = marked(swt.capture(found, *arguments), kind).plan(MESHES[kind])
+    for _ in range(steps):
+        torch.testing.assert_close(plan.run(*arguments), expected(*arguments), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(models[0].state_dict(), models[1].state_dict(), rtol=1e-4, atol=2e-6)
+
+
+def step_with(model, optimizer, loss_of):
+    def step(*arguments):
+        loss = loss_of(model, *arguments)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize("kind", MESHES)
+def test_a_step_on_a_mesh_is_that_of_torch(kind):
+    agree(mlp, adamw, lambda model, x, y: (model(x) - y).square().mean(), batch(), kind)
+
+
+def test_inputs_are_called_as_the_module_calls_them():
+    model = mlp()
+    program = swt.capture(step_of(model, adamw(model)), *batch())
+    kinds = {one.label: one.kind for one in program.inputs}
+    assert kinds["0.weight"] == kinds["3.bias"] == "parameter"
+    assert kinds["exp_avg.0.weight"] == kinds["3.bias.step"] == "optimizer"
+    assert kinds["x"] == kinds["y"] == "loader"
+    assert len(kinds) == 6 * 4 + 2
+    assert ' backward  # 3' in program.text and "# optimizer" in program.text and "# 2" in program.text
+
+
+def test_a_captured_step_leaves_everything_as_it_was():
+    model = mlp()
+    optimizer = adamw(model)
+    before, parameters = copy.deepcopy(model.state_dict()), list(model.parameters())
+    swt.capture(step_of(model, optimizer), *batch())
+    assert all(now is then and now.grad is None for now, then in zip(model.parameters(), parameters))
+    assert optimizer.param_groups[0]["params"][0] is parameters[0] and not optimizer.state
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+def test_a_step_may_go_on_in_torch():
+    models = mlp(), mlp()
+    steps = [step_of(model, adamw(model)) for model in models]
+    program = swt.capture(steps[0], *batch())
+    program.run(*batch(), devices=1)
+    steps[0](*batch())
+    program.run(*batch(), devices=1)
+    for _ in range(3):
+        steps[1](*batch())
+    torch.testing.assert_close(models[0].state_dict(), models[1].state_dict(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [
+    lambda p: torch.optim.SGD(p, lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True),
+    lambda p: torch.optim.Adam(p, lr=torch.tensor(0.01), eps=1e-4, amsgrad=True), lambda p: torch.optim.RMSprop(p, centered=True),
+], ids=["sgd", "momentum", "adam", "rmsprop"])
+def test_optimizers_are_those_of_torch(optimizer):
+    agree(mlp, lambda model: optimizer(model.parameters()), lambda model, x, y: (model(x) - y).abs().mean(), batch(), "fsdp")
+
+
+def test_a_rate_that_is_a_tensor_is_an_input():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.0))
+    program = swt.capture(step_of(model, optimizer), *batch())
+    before = model[0].weight.detach().clone()
+    program.run(*batch(), devices=1)
+    assert torch.equal(model[0].weight, before)
+    optimizer.param_groups[0]["lr"].fill_(0.1)
+    program.run(*batch(), devices=1)
+    assert not torch.equal(model[0].weight, before)
+
+
+class Trainer:
+    def __init__(self):
+        self.model, self.loss = mlp(), nn.MSELoss()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def step(self, pair):
+        total = 0
+        for x, y in zip(pair["x"].chunk(2), pair["y"].chunk(2)):
+            loss = self.loss(self.model(x), y) / 2
+            loss.backward()
+            total = total + loss.detach()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return {"loss": total, "norm": norm, "parts": 2}
+
+
+def test_a_step_may_be_a_method_and_arguments_and_results_trees():
+    found, expected = Trainer(), Trainer()
+    pair = dict(zip("xy", batch()))
+    program = swt.capture(found.step, pair)
+    assert [one.label for one in program.inputs][-2:] == ["pair.x", "pair.y"]
+    torch.testing.assert_close(program.run(pair, devices=1), expected.step(pair), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.model.state_dict(), expected.model.state_dict())
+    with pytest.raises(sw.InvalidArgument, match="run: found arguments of the tree"):
+        program.run(*batch(), devices=1)
+
+
+def test_several_modules_are_told_apart_by_their_variables():
+    generator, critic = nn.Linear(6, 4), nn.Linear(4, 1)
+    program = swt.capture(lambda x: critic(generator(x)), batch()[0])
+    assert {one.label for one in program.inputs} == {"generator.weight", "generator.bias", "critic.weight", "critic.bias", "x"}
+
+
+def test_modules_that_the_step_does_not_hold_are_said_to_be_used():
+    model = mlp()
+    registry = type("Registry", (), {"__slots__": ("model",)})()
+    registry.model = model
+    program = swt.capture(lambda x: registry.model(x), batch()[0], uses=[model])
+    assert "0.weight" in {one.label for one in program.inputs}
+
+
+def test_a_module_is_its_forward_pass_and_buffers_are_updated():
+    found, expected = (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)) for _ in range(2))
+    expected.load_state_dict(found.state_dict())
+    images = torch.randn(2, 3, 8, 8)
+    torch.testing.assert_close(swt.capture(found, images).run(images, devices=1), expected(images), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.state_dict(), expected.state_dict(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_on_the_meta_device_is_planned():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Embedding(50_000, 8192), nn.Linear(8192, 50_000, bias=False))
+    model[1].weight = model[0].weight  # tied
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step(tokens):
+        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    tokens = torch.zeros(8, 16, dtype=torch.int64, device="meta")
+    program = swt.capture(step, tokens)
+    program.mark({"*0.weight": "data,-", "tokens": "data,-"})
+    assert program.plan("data=8").bytes_by_kind["parameter"] == 50_000 * 8192 * 4 // 8
+    with pytest.raises(sw.InvalidArgument, match=r"0\.weight: found a tensor on the meta device, needed one with values"):
+        program.run(tokens, mesh="data=8")
+
+
+def test_what_no_program_has_is_named_at_once_with_its_modules():
+    class Strange(nn.Module):
+        def forward(self, x):
+            return torch.lgamma(x) + torch.special.i0(x)
+
+    model = nn.Sequential(nn.Linear(6, 6), Strange(), nn.Sequential(Strange()))
+    with pytest.raises(sw.Unsupported) as caught:
+        swt.capture(model, batch()[0])
+    assert "aten.lgamma.default (2, first at 1)" in str(caught.value)
+    assert "aten.i0.default (2, first at 1)" in str(caught.value)
+
+
+def test_what_depends_on_values_is_refused_with_its_line():
+    def step(x):
+        return x[x > 0]
+
+    def other(x):
+        return x * 2 if x.sum() > 0 else x
+
+    for refused, what in ((step, "a shape that depends on values"), (other, "the value of a tensor")):
+        with pytest.raises(sw.Unsupported, match=rf"test_torch_programs\.py:\d+ \(return x.*found {what}"):
+            swt.capture(refused, batch()[0])
+
+
+def test_random_numbers_are_refused():
+    model = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.1))
+    with pytest.raises(sw.Unsupported, match=r"in 1, which draws random numbers.*model\.eval\(\), or dropout of p=0"):
+        swt.capture(model, batch()[0])
+    model.eval()
+    swt.capture(model, batch()[0])
+    model.train()
+    model[1].p = 0.0
+    swt.capture(model, batch()[0])
+
+
+def test_state_whose_first_values_are_not_known_is_refused():
+    model = mlp()
+    optimizer = torch.optim.NAdam(model.parameters())
+    with pytest.raises(sw.Unsupported, match="found NAdam without state, .* needed one that has made a step"):
+        swt.capture(step_of(model, optimizer), *batch())
+    step_of(model, optimizer)(*batch())
+    swt.capture(step_of(model, optimizer), *batch())
+
+
+def test_parameters_must_be_of_a_module():
+    weight = nn.Parameter(torch.zeros(6, 4))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with pytest.raises(sw.InvalidArgument, match=r"found a parameter of shape \[6, 4\] of SGD that is in no module of the step"):
+        swt.capture(lambda x: (x @ weight, optimizer.step()), batch()[0])
+
+
+def test_a_recurrent_network_and_an_encoder_are_those_of_torch():
+    for make, width in ((lambda: nn.LSTM(6, 4, batch_first=True), 4), (lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True), 6)):
+        def loss_of(model, x, y):
+            made = model(x[None])
+            return (made[0] if isinstance(made, tuple) else made).square().sum() * y.sum()
+
+        agree(lambda: (torch.manual_seed(3), make())[1], lambda model: torch.optim.SGD(model.parameters(), lr=1e-3), loss_of, batch(3), "one")
+
+
+# Models of Hugging Face, as they are.
+
+SMALL = dict(vocab_size=48, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+             max_position_embeddings=16, pad_token_id=0, bos_token_id=1, eos_token_id=2, use_cache=False, attn_implementation="eager")
+
+
+def gpt2(transformers):
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=48, n_positions=16, n_embd=16, n_layer=2, n_head=4, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, bos_token_id=1, eos_token_id=2,
+        use_cache=False, attn_implementation="eager"))
+
+
+def llama(transformers):
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL))
+
+
+def mixtral(transformers):
+    config = transformers.MixtralConfig(**SMALL, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True)
+    config._experts_implementation = "batched_mm"
+    return transformers.MixtralForCausalLM(config)
+
+
+def t5(transformers):
+    return transformers.T5ForConditionalGeneration(transformers.T5Config(
+        vocab_size=48, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_heads=4, dropout_rate=0, decoder_start_token_id=0, pad_token_id=0,
+        use_cache=False))
+
+
+def resnet(transformers):
+    return transformers.ResNetForImageClassification(transformers.ResNetConfig(
+        embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic", num_labels=3))
+
+
+@pytest.mark.parametrize("kind, make", [("fsdp", gpt2), ("tensor", llama), ("data", mixtral), ("one", t5), ("data", resnet)],
+                         ids=["gpt2", "llama", "mixtral", "t5", "resnet"])
+def test_a_model_of_hugging_face_learns_as_in_torch(kind, make):
+    transformers = pytest.importorskip("transformers", reason="needs transformers, which this environment has not")
+
+    def build():
+        torch.manual_seed(4)
+        return make(transformers).train()
+
+    generator = torch.Generator().manual_seed(5)
+    tokens = torch.randint(1, 48, (8, 8), generator=generator)
+    if make is resnet:
+        images, labels = torch.randn(8, 3, 16, 16, generator=generator), torch.randint(0, 3, (8,), generator=generator)
+        agree(build, adamw, lambda model, x, y: model(pixel_values=x, labels=y).loss, (images, labels), kind, steps=2)
+    else:
+        agree(build, adamw, lambda model, x: model(input_ids=x, labels=x).loss, (tokens,), kind, steps=2)
