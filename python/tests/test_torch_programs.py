@@ -90,6 +90,13 @@ def test_inputs_are_called_as_the_module_calls_them():
     assert ' backward  # 3' in program.text and "# optimizer" in program.text and "# 2" in program.text
 
 
+def test_a_linear_layer_multiplies_by_the_weight_itself():
+    """A transposed copy would be gathered, and kept, in place of the weight."""
+    model = mlp()
+    text = swt.capture(step_of(model, adamw(model)), *batch()).text
+    assert text.count("dot_general(") == 5 and "transpose(" not in text
+
+
 def test_a_captured_step_leaves_everything_as_it_was():
     model = mlp()
     optimizer = adamw(model)
@@ -115,7 +122,8 @@ def test_a_step_may_go_on_in_torch():
 @pytest.mark.parametrize("optimizer", [
     lambda p: torch.optim.SGD(p, lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True),
     lambda p: torch.optim.Adam(p, lr=torch.tensor(0.01), eps=1e-4, amsgrad=True), lambda p: torch.optim.RMSprop(p, centered=True),
-], ids=["sgd", "momentum", "adam", "rmsprop"])
+    lambda p: torch.optim.Adagrad(p, lr_decay=0.1),
+], ids=["sgd", "momentum", "adam", "rmsprop", "adagrad"])
 def test_optimizers_are_those_of_torch(optimizer):
     agree(mlp, lambda model: optimizer(model.parameters()), lambda model, x, y: (model(x) - y).abs().mean(), batch(), "fsdp")
 
@@ -130,6 +138,51 @@ def test_a_rate_that_is_a_tensor_is_an_input():
     optimizer.param_groups[0]["lr"].fill_(0.1)
     program.run(*batch(), devices=1)
     assert not torch.equal(model[0].weight, before)
+
+
+def test_a_number_that_the_step_takes_from_a_tensor_is_computed():
+    model = mlp()
+
+    def step(x, y):
+        loss = (model(x) - y).square().mean()
+        return x * loss.item(), {"loss": loss.item(), "half": 1 - loss.item() / 2}
+
+    found, expected = swt.capture(step, *batch()).run(*batch(), devices=1), step(*batch())
+    assert isinstance(found[1]["loss"], float)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("clear", [lambda o: o.zero_grad(), lambda o: o.zero_grad(set_to_none=False)], ids=["none", "zero"])
+def test_gradients_may_be_cleared_before_the_step(clear):
+    models = mlp(), mlp()
+
+    def of(model):
+        optimizer = adamw(model)
+
+        def step(x, y):
+            clear(optimizer)
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step
+
+    program, expected = swt.capture(of(models[0]), *batch()), of(models[1])
+    for _ in range(2):
+        torch.testing.assert_close(program.run(*batch(), devices=1), expected(*batch()), rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_that_the_next_step_would_add_to_are_refused():
+    model = mlp()
+
+    def step(x, y):
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        return loss
+
+    with pytest.raises(sw.InvalidArgument, match=r"found gradients that the step leaves to the next one \(.* has one\), .*zero_grad\(\)"):
+        swt.capture(step, *batch())
 
 
 class Trainer:
@@ -192,6 +245,7 @@ def test_a_model_on_the_meta_device_is_planned():
         loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
         loss.backward()
         optimizer.step()
+        optimizer.zero_grad()
         return loss
 
     tokens = torch.zeros(8, 16, dtype=torch.int64, device="meta")

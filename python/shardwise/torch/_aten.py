@@ -28,6 +28,9 @@ Scalar = bool | int | float
 RULES: dict[str, Callable[..., Any]] = {}
 
 
+#: By functions of Python's, those of numbers that the step takes from tensors, by .item(): they are f64 tensors of no dims.
+NUMBERS: dict[Any, Callable[..., Any]] = {}
+
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
@@ -78,6 +81,7 @@ class Builder(ProgramText):
         super().__init__()
         self.promoted = ""  #: the dtype to which torch takes the operands of the operation
         self._indices: set[int] = set()
+        self._transposed: dict[int, tuple[Value, list[int]]] = {}
 
     # Element by element.
 
@@ -116,6 +120,20 @@ class Builder(ProgramText):
     def padded(self, x: Value, low: Sequence[int], high: Sequence[int], number: Scalar = 0) -> Value:
         return self.pad(x, low, high, [0] * len(x.shape), number)
 
+    def transpose(self, x: Value, order: Sequence[int]) -> Value:
+        """One of a transposed tensor is of that tensor: a linear layer transposes its weight, and its gradient back."""
+        source, before = self._source_of(x)
+        order = [before[d] for d in order]
+        made = super().transpose(source, order)
+        if made is not source and not isinstance(made, Number):
+            self._transposed[made.line] = source, order
+        return made
+
+    def _source_of(self, x: Value) -> tuple[Value, list[int]]:
+        """What it is transposed from, and by which order."""
+        own = x, list(range(len(x.shape)))
+        return own if isinstance(x, Number) else self._transposed.get(x.line, own)
+
     # Sums and products.
 
     def reduced(self, op: str, x: Value, dims: Sequence[int], keep: bool = False) -> Value:
@@ -127,7 +145,13 @@ class Builder(ProgramText):
         return self.binary("div", total, float(math.prod(x.shape[d] for d in dims)))
 
     def product(self, equation: str, a: Value, b: Value) -> Value:
-        return self.einsum(equation, a, b, a.dtype)
+        """Of transposed operands, a product of what they are transposed from: of the weight itself."""
+        operands, result = equation.split("->")
+        of_a, of_b = operands.split(",")
+        (a, from_a), (b, from_b) = self._source_of(a), self._source_of(b)
+        of_a = "".join(of_a[from_a.index(d)] for d in range(len(of_a)))
+        of_b = "".join(of_b[from_b.index(d)] for d in range(len(of_b)))
+        return self.einsum(f"{of_a},{of_b}->{result}", a, b, a.dtype)
 
     # By index.
 

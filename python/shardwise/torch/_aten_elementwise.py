@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from .._program_text import Refused, Value
-from ._aten import RULES, Builder, Scalar, Type, is_float, rule
+from ._aten import NUMBERS, RULES, Builder, Scalar, Type, is_float, rule
 
 _UNARY = {
     "neg": "neg", "abs": "abs", "sign": "sign", "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log1p": "log1p",
@@ -56,12 +59,14 @@ def _sum(op: str) -> Callable[..., Value]:
     def of(build: Builder, out: Type, a: Value | Scalar, b: Value | Scalar, alpha: Scalar = 1) -> Value:
         if out.dtype == "bool":
             return _on(build, "logical_or", out, a, b)
-        if not isinstance(b, Value):
+        if not isinstance(b, Value) and not isinstance(alpha, Value):
             b, alpha = b * alpha, 1
             if b == 0 and isinstance(a, Value):
                 return build.operand(a, out.dtype, out.shape)
         right = build.operand(b, out.dtype, out.shape)
-        return build.binary(op, build.operand(a, out.dtype, out.shape), right if alpha == 1 else build.binary("mul", right, alpha))
+        if alpha != 1:
+            right = build.binary("mul", right, build.operand(alpha, out.dtype, out.shape))
+        return build.binary(op, build.operand(a, out.dtype, out.shape), right)
 
     return of
 
@@ -213,7 +218,8 @@ def _addcdiv(build: Builder, out: Type, x: Value, a: Value, b: Value, value: Sca
 
 
 def _sum_with(build: Builder, out: Type, x: Value, y: Value, value: Scalar) -> Value:
-    return build.binary("add", build.operand(x, out.dtype, out.shape), y if value == 1 else build.binary("mul", y, value))
+    scaled = y if value == 1 else build.binary("mul", y, build.operand(value, out.dtype, out.shape))
+    return build.binary("add", build.operand(x, out.dtype, out.shape), scaled)
 
 
 @rule("where")
@@ -262,6 +268,20 @@ def _ones(build: Builder, out: Type, *_: Any, **__: Any) -> Value:
 @rule("fill")
 def _fill(build: Builder, out: Type, x: Value, number: Value | Scalar) -> Value:
     return build.operand(number, out.dtype, out.shape)
+
+
+# Numbers of Python's that the step takes from tensors.
+
+
+def _of_numbers(op: str) -> Callable[..., Value]:
+    return lambda build, *numbers: build.elementwise(op, *(build.operand(number, "f64", ()) for number in numbers))
+
+
+NUMBERS.update({
+    torch.ops.aten._local_scalar_dense.default: lambda build, x: build.convert(build.reshape(x, ()), "f64"),
+    operator.add: _of_numbers("add"), operator.sub: _of_numbers("sub"), operator.mul: _of_numbers("mul"), operator.neg: _of_numbers("neg"),
+    operator.truediv: _of_numbers("div"), operator.pow: _of_numbers("pow"), torch.sym_float: lambda build, x: x,
+})
 
 
 @rule("arange")

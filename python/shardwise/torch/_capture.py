@@ -19,7 +19,7 @@ from . import _aten_elementwise as _aten_elementwise
 from . import _aten_images as _aten_images
 from . import _aten_layout as _aten_layout
 from . import _aten_sums as _aten_sums
-from ._aten import DTYPES, RULES, Builder, Type, literal
+from ._aten import DTYPES, NUMBERS, RULES, Builder, Type, literal
 
 if TYPE_CHECKING:
     from ._trace import Traced
@@ -107,7 +107,12 @@ class _Writer:
                     reason, operands, DTYPES.get(val.dtype, "f32"), tuple(val.shape)))
 
     def _result(self, node: torch.fx.Node) -> Any:
-        name = node.target._schema.name.partition("::")[2]  # type: ignore[union-attr]
+        if node.target in NUMBERS:
+            operands: Any = torch.fx.node.map_arg(node.args, self._values.__getitem__)
+            return NUMBERS[node.target](self.build, *operands)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise Refused
+        name = node.target._schema.name.partition("::")[2]
         rule = RULES.get(name) or RULES.get(name.removesuffix("_copy"))
         if rule is None:
             raise Refused

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import module as nn_module
 from torch.utils import _pytree as pytree
@@ -37,6 +38,9 @@ _TAKEN_APART = (_aten.native_batch_norm, _aten._native_batch_norm_legit, _aten._
                 _aten.native_dropout)
 
 
+_COMPUTED = (torch.Tensor, torch.SymFloat)
+
+
 @dataclass
 class Traced:
     """Placeholders of the graph are `inputs`. Its outputs are the leaves of what the step returns, then what has become
@@ -47,21 +51,23 @@ class Traced:
     state: int  #: how many of the inputs are state
     arguments: pytree.TreeSpec
     result: pytree.TreeSpec  #: of what the step returns
-    leaves: list[Any]  #: of it; a tensor's is None
+    leaves: list[Any]  #: of it; of what is computed the type, torch.Tensor or torch.SymFloat (of .item())
 
     @property
     def results(self) -> int:
         """How many tensors the step returns."""
-        return sum(leaf is None for leaf in self.leaves)
+        return sum(leaf in _COMPUTED for leaf in self.leaves)
 
     def result_of(self, tensors: Sequence[torch.Tensor]) -> Any:
         given = iter(tensors)
-        return pytree.tree_unflatten([next(given) if leaf is None else leaf for leaf in self.leaves], self.result)
+        made = [next(given) if leaf is torch.Tensor else next(given).item() if leaf is torch.SymFloat else leaf for leaf in self.leaves]
+        return pytree.tree_unflatten(made, self.result)
 
 
 def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any]) -> Traced:
     """Raises Unsupported if the step asks for the value of a tensor, or draws random numbers."""
-    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+    numbers = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=False)  # of what .item() gives
+    fake_mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=numbers)
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
         device = "cpu" if tensor.device.type == "meta" else tensor.device
@@ -76,17 +82,19 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
         fakes = [fake(slot.tensor) for slot in [*slots, *arguments]]
         returned: list[Any] = []
 
-        def functional(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        def functional(tensors: list[torch.Tensor]) -> list[torch.Tensor | torch.SymFloat]:
             with FunctionalTensorMode(), fx_traceback.preserve_node_meta():
                 own = [to_fun(tensor) for tensor in tensors]
                 for slot, tensor in zip(slots, own, strict=False):
                     tensor.requires_grad_(slot.tensor.requires_grad)
                 given = iter(own[len(slots):])
                 values = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-                with state.replaced(slots, own[:len(slots)]) as now, _scopes(state):
+                gradients = _Gradients({slot.label: tensor for slot, tensor in zip(slots, own, strict=False) if tensor.requires_grad})
+                with state.replaced(slots, own[:len(slots)]) as now, _scopes(state, gradients):
                     made, result = pytree.tree_flatten(step(*pytree.tree_unflatten(values, treespec)))
-                    returned[:] = [result, [None if isinstance(leaf, torch.Tensor) else leaf for leaf in made]]
-                    made = [leaf for leaf in made if isinstance(leaf, torch.Tensor)]
+                    returned[:] = [result, [_kind_of(leaf) for leaf in made]]
+                    made = [leaf for leaf in made if _kind_of(leaf) in _COMPUTED]
+                    gradients.need_cleared()
                     return [_plain(value) for value in [*made, *now()]]
 
         table = {**dict(core_aten_decompositions()), **get_decompositions(_TAKEN_APART)}
@@ -96,18 +104,56 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
     return Traced(graph, [*slots, *arguments], len(slots), treespec, *returned)
 
 
-def _plain(value: torch.Tensor) -> torch.Tensor:
+def _kind_of(leaf: Any) -> Any:
+    return next((kind for kind in _COMPUTED if isinstance(leaf, kind)), leaf)
+
+
+def _plain(value: torch.Tensor | torch.SymFloat) -> torch.Tensor | torch.SymFloat:
+    if isinstance(value, torch.SymFloat):
+        return value
     plain = from_fun(value.detach())
     assert isinstance(plain, torch.Tensor)
     return plain
+
+
+class _Gradients:
+    """Finds parameters whose gradients the next step would add to. Each has one, which the step is to clear before it derives
+    or after."""
+
+    def __init__(self, parameters: dict[str, torch.Tensor]) -> None:
+        self._parameters = parameters
+        self._before = {label: torch.zeros_like(parameter) for label, parameter in parameters.items()}
+        for label, parameter in parameters.items():
+            parameter.grad = self._before[label]
+        self._added_to: set[str] | None = None  #: None: nothing has been derived yet
+
+    def set_to_zero(self, tensors: Sequence[Any]) -> None:
+        zero = {id(tensor) for tensor in tensors}
+        self._before = {label: gradient for label, gradient in self._before.items() if id(gradient) not in zero}
+
+    def begin(self) -> None:
+        """The step derives. What it has not cleared is taken for empty."""
+        if self._added_to is not None:
+            return
+        self._added_to = {label for label, gradient in self._before.items() if self._parameters[label].grad is gradient}
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
+    def need_cleared(self) -> None:
+        """Raises InvalidArgument."""
+        left = [label for label, parameter in self._parameters.items() if label in (self._added_to or ()) and parameter.grad is not None]
+        if left:
+            raise InvalidArgument(f"capture: found gradients that the step leaves to the next one ({left[0]} has one), needed a step "
+                                  f"that clears them: optimizer.zero_grad()")
 
 
 class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes to each node of the graph the module that it is of. Of a gradient that is the module whose operation autograd
     derives."""
 
-    def __init__(self) -> None:
+    def __init__(self, gradients: _Gradients) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._gradients = gradients
         self.path: list[str] = [""]
         self._of_sequence: dict[int, str] = {}
 
@@ -118,7 +164,12 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._of_sequence[torch.autograd._get_sequence_nr() - 1] = scope
         else:
             scope = self._of_sequence.get(derived._sequence_nr(), "")
+            self._gradients.begin()
+        if func in (_aten.zero_.default, _aten._foreach_zero_.default):
+            self._gradients.set_to_zero(args[0] if isinstance(args[0], (list, tuple)) else args)
         fx_traceback.current_meta["custom"] = {"scope": scope, "backward": derived is not None}
+        if func is _aten._local_scalar_dense.default and not args[0].is_floating_point():
+            raise DataDependentOutputException(func)
         if torch.Tag.nondeterministic_seeded in func.tags and not _is_dropout_of_nothing(func, args):
             raise Unsupported(f"capture: found {func} in {scope or 'the step'}, which draws random numbers, needed a step without: "
                               f"model.eval(), or dropout of p=0, switches it off")
@@ -133,8 +184,8 @@ def _is_dropout_of_nothing(func: Any, args: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _scopes(state: StepState) -> Iterator[None]:
-    mode = _ScopeMode()
+def _scopes(state: StepState, gradients: _Gradients) -> Iterator[None]:
+    mode = _ScopeMode(gradients)
 
     def enter(module: torch.nn.Module, _: Any) -> None:
         mode.path.append(state.scopes.get(id(module), mode.path[-1]))
@@ -184,10 +235,9 @@ def _in_words() -> Iterator[None]:
     """What torch raises of a value that is not there, with the line of the step that asks for it."""
     try:
         yield
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        what = "the value of a tensor" if isinstance(error, DataDependentOutputException) else "a shape that depends on values"
-        raise Unsupported(f"capture: {error.func} at {_line_of(error)}: found {what}, needed a step whose operations do not depend "
-                          f"on values") from None
+    except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
+        what = "a shape that depends on values" if isinstance(error, DynamicOutputShapeException) else "the value of a tensor"
+        raise Unsupported(f"capture: {_line_of(error)}: found {what}, needed a step whose operations do not depend on values") from None
 
 
 def _line_of(error: BaseException) -> str:
