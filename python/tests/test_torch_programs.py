@@ -213,6 +213,17 @@ def test_a_step_may_be_a_method_and_arguments_and_results_trees():
         program.run(*batch(), devices=1)
 
 
+def test_numbers_and_tensors_that_the_step_holds_are_part_of_the_program():
+    table = torch.arange(24.0).reshape(4, 6) ** 2
+    program = swt.capture(lambda x, scale: (x[:4] * table * scale, x[0] + table.bfloat16()), batch()[0], 3)
+    for found, expected in zip(program.run(batch()[0], 3, devices=1), (batch()[0][:4] * table * 3, batch()[0][0] + table.bfloat16())):
+        torch.testing.assert_close(found, expected)
+    with pytest.raises(sw.InvalidArgument, match="run: found the argument 4, needed 3, which is part of the program"):
+        program.run(batch()[0], 4, devices=1)
+    with pytest.raises(sw.InvalidArgument, match="run: found the argument 1.5, needed a tensor"):
+        program.run(1.5, 3, devices=1)
+
+
 def test_several_modules_are_told_apart_by_their_variables():
     generator, critic = nn.Linear(6, 4), nn.Linear(4, 1)
     program = swt.capture(lambda x: critic(generator(x)), batch()[0])
@@ -264,6 +275,8 @@ def test_what_no_program_has_is_named_at_once_with_its_modules():
     model = nn.Sequential(nn.Linear(6, 6), Strange(), nn.Sequential(Strange()))
     with pytest.raises(sw.Unsupported) as caught:
         swt.capture(model, batch()[0])
+    with pytest.raises(sw.Unsupported, match=r"aten\.round\.decimals: found other arguments than its rule knows"):
+        swt.capture(lambda x: x.round(decimals=2), batch()[0])
     assert "aten.lgamma.default (2, first at 1)" in str(caught.value)
     assert "aten.i0.default (2, first at 1)" in str(caught.value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -121,7 +122,7 @@ class _Writer:
             self.build.promoted = DTYPES.get(torch.result_type(*tensors), "")  # type: ignore[arg-type]
         out = _each(node.meta["val"], Type.of)
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._values.__getitem__)
-        made = rule(self.build, out, *args, **kwargs)
+        made = _applied(rule, self.build, out, *args, **kwargs)
         _check(name, made, out)
         return made
 
@@ -138,6 +139,18 @@ class _Place:
 
 def _each(value: Any, of: Callable[[torch.Tensor], Any]) -> Any:
     return [None if one is None else of(one) for one in value] if isinstance(value, (list, tuple)) else of(value)
+
+
+def _applied(rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Raises Refused for arguments that the rule does not know."""
+    try:
+        return rule(*args, **kwargs)
+    except TypeError as error:
+        try:
+            inspect.signature(rule).bind(*args, **kwargs)
+        except TypeError:
+            raise Refused(f"found other arguments than its rule knows ({error})") from None
+        raise
 
 
 def _check(name: str, made: Any, out: Any) -> None:
@@ -183,12 +196,18 @@ class _Values:
     def __init__(self, traced: Traced, kept: Sequence[int], replaced: Sequence[int]) -> None:
         self._state = [traced.inputs[i] for i in kept if i < traced.state]
         self._replaced = [traced.inputs[i] for i in replaced]
-        self._results, self._result_of, self._tree = traced.results, traced.result_of, traced.arguments
+        self._results, self._result_of = traced.results, traced.result_of
+        self._tree, self._numbers = traced.arguments, traced.numbers
 
     def inputs_of(self, args: tuple[Any, ...]) -> Sequence[Any]:
         leaves, tree = pytree.tree_flatten(args)
         if tree != self._tree:
             raise InvalidArgument(f"run: found arguments of the tree {tree}, needed {self._tree}, of which the program was captured")
+        for leaf, known in zip(leaves, self._numbers, strict=True):
+            is_tensor = isinstance(leaf, torch.Tensor)
+            if is_tensor != (known is torch.Tensor) or (not is_tensor and leaf != known):
+                needed = "a tensor" if known is torch.Tensor else f"{known!r}, which is part of the program"
+                raise InvalidArgument(f"run: found the argument {leaf!r}, needed {needed}")
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         return [*(_array(slot.value()) for slot in self._state), *map(_array, given)]
 

@@ -84,7 +84,7 @@ class StepState:
 
     def _add_module(self, prefix: str, module: torch.nn.Module) -> None:
         for path, inner in module.named_modules():
-            for held, is_parameter in ((inner._parameters, True), (inner._buffers, False)):
+            for held in (inner._parameters, inner._buffers):
                 for name, tensor in held.items():
                     if tensor is None:
                         continue

@@ -50,6 +50,7 @@ class Traced:
     inputs: list[Slot]
     state: int  #: how many of the inputs are state
     arguments: pytree.TreeSpec
+    numbers: list[Any]  #: the leaves of the arguments, which are part of the program; of a tensor torch.Tensor
     result: pytree.TreeSpec  #: of what the step returns
     leaves: list[Any]  #: of it; of what is computed the type, torch.Tensor or torch.SymFloat (of .item())
 
@@ -101,7 +102,8 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
         table = {op: rule for op, rule in table.items() if op.name().partition("::")[2].partition(".")[0] not in _KEPT}
         with sdpa_kernel(SDPBackend.MATH), _without_mkldnn():
             graph = make_fx(functional, decomposition_table=table)(fakes)
-    return Traced(graph, [*slots, *arguments], len(slots), treespec, *returned)
+    return Traced(graph, [*slots, *arguments], len(slots), treespec,
+                  [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], *returned)
 
 
 def _kind_of(leaf: Any) -> Any:
