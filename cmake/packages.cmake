@@ -47,7 +47,7 @@ if(SHARDWISE_BUILD_PYTHON)
   set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
   set(CPACK_DEBIAN_PYTHON_PACKAGE_SHLIBDEPS ON)
   set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS
-    "python3 (>= 3.${Python_VERSION_MINOR}), python3 (<< 3.${next_minor}), python3-numpy")
+    "python3 (>= 3.${Python_VERSION_MINOR}), python3 (<< 3.${next_minor}), python3-numpy, libopenblas0")
   set(CPACK_DEBIAN_PYTHON_PACKAGE_RECOMMENDS shardwise)
   set(CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_EXTRA
     ${PROJECT_SOURCE_DIR}/cmake/python3-shardwise/postinst ${PROJECT_SOURCE_DIR}/cmake/python3-shardwise/prerm)

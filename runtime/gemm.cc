@@ -1,6 +1,7 @@
 #include "shardwise/runtime/gemm.h"
 
 #include <cblas.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,15 +16,57 @@
 
 #include "shardwise/shard/error.h"
 
-// How OpenBLAS chooses its kernels when it is loaded. It is in no header, and not in every build of
-// OpenBLAS.
-extern "C" {
-__attribute__((weak)) void gotoblas_dynamic_init();
-__attribute__((weak)) void gotoblas_dynamic_quit();
-}
-
 namespace shardwise {
 namespace {
+
+/// OpenBLAS, which is loaded for the first product: what plans a program, or only has arrays, needs
+/// none of it, nor its threads.
+struct Blas {
+  decltype(&cblas_sgemm) sgemm;
+  decltype(&cblas_dgemm) dgemm;
+  decltype(&openblas_get_num_threads) num_threads;
+  decltype(&openblas_set_num_threads) set_num_threads;
+  decltype(&openblas_get_corename) core_name;
+
+  // How OpenBLAS chooses its kernels when it is loaded. They are in no header, and not in every
+  // build of OpenBLAS: then null.
+  void (*choose_kernels)();
+  void (*forget_kernels)();
+};
+
+Blas load_blas() {
+  constexpr const char* kLibrary = "libopenblas.so.0";
+  void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("load {}: found {}, needed OpenBLAS (Debian's libopenblas0) for "
+                            "products of matrices",
+                            kLibrary, dlerror()));
+  }
+  const auto find = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+    return function != nullptr;
+  };
+  Blas blas{};
+  const bool has_all = find(blas.sgemm, "cblas_sgemm") && find(blas.dgemm, "cblas_dgemm") &&
+                       find(blas.num_threads, "openblas_get_num_threads") &&
+                       find(blas.set_num_threads, "openblas_set_num_threads") &&
+                       find(blas.core_name, "openblas_get_corename");
+  if (!has_all) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("load {}: found a library without cblas_sgemm and others, needed "
+                            "OpenBLAS",
+                            kLibrary));
+  }
+  find(blas.choose_kernels, "gotoblas_dynamic_init");
+  find(blas.forget_kernels, "gotoblas_dynamic_quit");
+  return blas;
+}
+
+const Blas& blas() {
+  static const Blas loaded = load_blas();
+  return loaded;
+}
 
 std::string describe(const ConstMatrix& m) {
   return fmt::format("[{}, {}]{}", m.rows, m.cols, m.transpose == Transpose::yes ? "^T" : "");
@@ -68,8 +111,8 @@ class OnCallingThread {
     }
     const std::lock_guard lock(mutex_);
     if (calls_ == 0) {
-      threads_before_ = openblas_get_num_threads();
-      if (threads_before_ != 1) openblas_set_num_threads(1);
+      threads_before_ = blas().num_threads();
+      if (threads_before_ != 1) blas().set_num_threads(1);
     }
     ++calls_;
   }
@@ -79,7 +122,7 @@ class OnCallingThread {
       if (calls_.compare_exchange_weak(all, all - 1)) return;
     }
     const std::lock_guard lock(mutex_);
-    if (--calls_ == 0 && threads_before_ != 1) openblas_set_num_threads(threads_before_);
+    if (--calls_ == 0 && threads_before_ != 1) blas().set_num_threads(threads_before_);
   }
   OnCallingThread(const OnCallingThread&) = delete;
   OnCallingThread& operator=(const OnCallingThread&) = delete;
@@ -116,7 +159,7 @@ StridedMatrix<const float> strided(const ConstMatrix& m) {
 
 bool choose_blas_kernels() {
 #if defined(__x86_64__)
-  if (gotoblas_dynamic_init == nullptr || gotoblas_dynamic_quit == nullptr) return false;
+  if (blas().choose_kernels == nullptr || blas().forget_kernels == nullptr) return false;
   constexpr const char* kVariable = "OPENBLAS_CORETYPE";
   if (std::getenv(kVariable) != nullptr) return false;
   __builtin_cpu_init();
@@ -124,11 +167,11 @@ bool choose_blas_kernels() {
       !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
     return false;
   }
-  const std::string_view kernels = openblas_get_corename();
+  const std::string_view kernels = blas().core_name();
   if (kernels != "Haswell" && kernels != "Zen") return false;
   setenv(kVariable, "SKYLAKEX", 1);
-  gotoblas_dynamic_quit();
-  gotoblas_dynamic_init();
+  blas().forget_kernels();
+  blas().choose_kernels();
   unsetenv(kVariable);
   return true;
 #else
@@ -146,12 +189,12 @@ void gemm(const StridedMatrix<const T>& a, const StridedMatrix<const T>& b,
   const auto [a_transpose, a_leading] = stored(a);
   const auto [b_transpose, b_leading] = stored(b);
   const auto n = [](std::int64_t extent) { return static_cast<blasint>(extent); };
-  constexpr auto kGemm = [] {
-    if constexpr (std::is_same_v<T, float>) return &cblas_sgemm;
-    if constexpr (std::is_same_v<T, double>) return &cblas_dgemm;
+  const auto multiply = [] {
+    if constexpr (std::is_same_v<T, float>) return blas().sgemm;
+    if constexpr (std::is_same_v<T, double>) return blas().dgemm;
   }();
-  kGemm(CblasRowMajor, a_transpose, b_transpose, n(out.rows), n(out.cols), n(a.cols), 1, a.data,
-        a_leading, b.data, b_leading, beta, out.data, out_leading);
+  multiply(CblasRowMajor, a_transpose, b_transpose, n(out.rows), n(out.cols), n(a.cols), 1, a.data,
+           a_leading, b.data, b_leading, beta, out.data, out_leading);
 }
 
 template void gemm(const StridedMatrix<const float>&, const StridedMatrix<const float>&,
