@@ -461,6 +461,13 @@ TEST_F(SavePolicies, WhatASaveDidIsKeptBesideItsStep) {
               ElementsAre("step-00000001.json", "step-00000004.json", "step-00000005.json"));
   EXPECT_EQ(file_text(dir_ / "step-00000001.json"), "mine");
   EXPECT_EQ(file_text(dir_ / "step-00000005.json"), "mine");
+
+  // What saves that were killed have left.
+  write_file(dir_ / "step-00000002.json", "{\"dire");
+  write_file(dir_ / "step-00000006.json", "");
+  EXPECT_EQ(save(manager, 6).cleanup_error, "");
+  EXPECT_THAT(stats_files(),
+              ElementsAre("step-00000001.json", "step-00000005.json", "step-00000006.json"));
 }
 
 // Nothing is written of a save that there is no room for.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,14 +24,14 @@ double per_second(std::size_t bytes, double seconds) {
   return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
 }
 
-// Anybody may have a file of such a name: no save removes what is not of a save.
+// Anybody may have a file of such a name: no save removes what is not of a save. Of a save that was
+// killed there is only the beginning, or nothing yet.
 bool is_stats_file(FileSystem& file_system, const std::filesystem::path& path) {
   try {
     const std::unique_ptr<File> file = file_system.open(path);
-    std::string begin(kBegin.size(), ' ');
-    if (file->size() < begin.size()) return false;
+    std::string begin(std::min<std::uint64_t>(file->size(), kBegin.size()), ' ');
     file->read_at(0, reinterpret_cast<std::byte*>(begin.data()), begin.size());
-    return begin == kBegin;
+    return kBegin.starts_with(begin);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::not_found) throw;
     return false;
