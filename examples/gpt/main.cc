@@ -186,8 +186,9 @@ int main(int argc, char** argv) {
       "A text, whose bytes are the tokens; or a .safetensors with batches x0, y0, x1, y1, ..");
   app.add_option("--checkpoints", options.checkpoints,
                  "Saves there, and goes on from the newest checkpoint that is there");
-  app.add_option("--save-program", options.program,
-                 "Writes the step to this file: shardwise plan FILE --mesh .. plans it on any mesh");
+  app.add_option(
+      "--save-program", options.program,
+      "Writes the step to this file: shardwise plan FILE --mesh .. plans it on any mesh");
   app.add_option("--save-every", options.save_every, "Steps between checkpoints")
       ->check(CLI::PositiveNumber);
   app.add_option("--kill-in-save", options.kill_in_save,

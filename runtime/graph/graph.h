@@ -90,8 +90,8 @@ struct Graph {
 std::uint64_t hash(const Graph& graph);
 bool same_program(const Graph& a, const Graph& b);
 
-/// "%17 = dot_general(%3, %9) \"btd,df->btf\" : f32[16, 128, 512] marked data,-,model", without line
-/// end.
+/// "%17 = dot_general(%3, %9) \"btd,df->btf\" : f32[16, 128, 512] marked data,-,model", without
+/// line end.
 std::string to_string(const Graph& graph, NodeId id);
 
 /// Where in the program something was recorded, for messages: ` in "layer0/attention"`; "" if no

@@ -33,9 +33,9 @@ struct BadChunk {
 };
 
 /// Compares the size of a shard file, and the hashes of its tables, of HDF5's own bytes and of the
-/// stored bytes of every chunk, and gives the chunks that are bad. So it does with the files that it
-/// links, but for their chunks that are not this file's. What is between chunks means nothing and is
-/// not read. Throws as above if anything else is bad.
+/// stored bytes of every chunk, and gives the chunks that are bad. So it does with the files that
+/// it links, but for their chunks that are not this file's. What is between chunks means nothing
+/// and is not read. Throws as above if anything else is bad.
 std::vector<BadChunk> find_bad_chunks(StoredCheckpoint& checkpoint, std::size_t file);
 
 /// The same, but throws corrupt for a bad chunk, too.

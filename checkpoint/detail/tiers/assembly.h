@@ -18,8 +18,8 @@
 
 // A step of the fast tier, put together from what the hosts have of it. Each process
 // compares the hashes of all bytes that mean something in the files that it needs and in those that
-// they link, its own ones, too. Instead of a bad chunk it takes the same bytes from elsewhere (mending.h); instead of a copy
-// whose tables or HDF5's own bytes are bad, another copy.
+// they link, its own ones, too. Instead of a bad chunk it takes the same bytes from elsewhere
+// (mending.h); instead of a copy whose tables or HDF5's own bytes are bad, another copy.
 namespace shardwise::detail {
 
 /// A copy of a file that a process found to be bad.

@@ -76,9 +76,9 @@ class AssembleTest : public testing::Test {
           const AllInventories all = gather_inventories(group, inventory);
           ASSERT_EQ(all.steps.size(), 1u);
           const auto r = static_cast<std::size_t>(rank);
-          outcome.steps[r] =
-              assemble(group, *posix_file_system(), {own(rank), {{fast(rank)}, durable_}},
-                       inventory, *all.steps.begin(), [&](const CheckpointReader&) { return needed[r]; });
+          outcome.steps[r] = assemble(
+              group, *posix_file_system(), {own(rank), {{fast(rank)}, durable_}}, inventory,
+              *all.steps.begin(), [&](const CheckpointReader&) { return needed[r]; });
         });
     return outcome;
   }
