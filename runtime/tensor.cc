@@ -194,6 +194,7 @@ detail::CarryAndSlices<Tensor> record_scan(const detail::FlatBody<Tensor>& body,
   };
   const auto wrapped = [&](const std::vector<NodeRef>& made) {
     std::vector<Tensor> tensors;
+    tensors.reserve(made.size());
     for (const NodeRef& one : made) tensors.push_back(tracer->wrap(one));
     return tensors;
   };

@@ -206,6 +206,8 @@ std::vector<NodeId> pull_back(Graph& graph, NodeId last,
     }
     std::vector<NodeRef> operands;
     std::vector<bool> wanted;
+    operands.reserve(ids.size());
+    wanted.reserve(ids.size());
     for (const NodeId operand : ids) wanted.push_back(depends[as_size(operand)]);
     if (std::find(wanted.begin(), wanted.end(), true) == wanted.end()) continue;  // one of `wrt`
     for (const NodeId operand : ids) operands.push_back({&graph, recomputed.get(operand)});

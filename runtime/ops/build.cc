@@ -79,7 +79,7 @@ NodeId inside(Graph& graph, const NodeRef& node) {
 }
 
 NodeId append_body_input(Graph& body, const NodeRef& from, std::string_view label,
-                         std::optional<TensorType> type) {
+                         const std::optional<TensorType>& type) {
   for (const GraphInput& input : from.graph->inputs) {
     if (input.node != from.id) continue;
     return append_input(body, type.value_or(from.type()), label.empty() ? input.label : label,

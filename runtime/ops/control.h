@@ -53,7 +53,9 @@ void for_each_leaf(Tree& tree, const std::string& path, const Visit& visit) {
     visit(tree, path);
   } else if constexpr (std::same_as<Plain, std::nullptr_t>) {
   } else if constexpr (requires { typename Plain::mapped_type; }) {
-    for (auto& [name, part] : tree) for_each_leaf(part, path + "[\"" + name + "\"]", visit);
+    for (auto& [name, part] : tree) {
+      for_each_leaf(part, std::string(path).append("[\"").append(name).append("\"]"), visit);
+    }
   } else if constexpr (requires { std::tuple_size<Plain>::value; }) {
     std::size_t number = 0;
     const auto each = [&](auto& part) {

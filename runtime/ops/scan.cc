@@ -220,6 +220,29 @@ Graph with_inputs_first(Graph graph) {
   return graph;
 }
 
+namespace {
+
+/// The operands of a scan: what the body uses from outside comes before those that are given. The
+/// body's inputs, of which `inputs` are those of the given ones, get the same order.
+std::vector<NodeRef> with_used_first(Graph& outside, Graph& body,
+                                     const std::vector<NodeRef>& operands,
+                                     const std::vector<GraphInput>& inputs) {
+  std::vector<NodeRef> all;
+  std::vector<GraphInput> ordered;
+  for (const Graph::Used& used : body.used) {
+    all.push_back({&outside, used.outside});
+    const auto input = std::find_if(body.inputs.begin(), body.inputs.end(),
+                                    [&](const GraphInput& one) { return one.node == used.inside; });
+    ordered.push_back(*input);
+  }
+  all.insert(all.end(), operands.begin(), operands.end());
+  ordered.insert(ordered.end(), inputs.begin(), inputs.end());
+  body.inputs = std::move(ordered);
+  return all;
+}
+
+}  // namespace
+
 CarryAndSlices<NodeRef> record_scan(const FlatBody<NodeRef>& body,
                                     const CarryAndSlices<NodeRef>& given,
                                     const ScanOptions& options) {
@@ -259,18 +282,7 @@ CarryAndSlices<NodeRef> record_scan(const FlatBody<NodeRef>& body,
   const std::string changed = changed_carry(given, made);
   if (!changed.empty()) refuse(context, name(Op::scan), operands, changed);
 
-  // What the body uses from outside comes first.
-  std::vector<NodeRef> all;
-  std::vector<GraphInput> ordered;
-  for (const Graph::Used& used : traced.used) {
-    all.push_back({&outside, used.outside});
-    const auto input = std::find_if(traced.inputs.begin(), traced.inputs.end(),
-                                    [&](const GraphInput& one) { return one.node == used.inside; });
-    ordered.push_back(*input);
-  }
-  all.insert(all.end(), operands.begin(), operands.end());
-  ordered.insert(ordered.end(), inputs.begin(), inputs.end());
-  traced.inputs = std::move(ordered);
+  const std::vector<NodeRef> all = with_used_first(outside, traced, operands, inputs);
   for (const Leaves<NodeRef>* const leaves : {&made.carry, &made.slices}) {
     for (const NodeRef& leaf : leaves->tensors) traced.outputs.push_back(leaf.id);
   }

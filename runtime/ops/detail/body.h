@@ -24,7 +24,7 @@ NodeId inside(Graph& graph, const NodeRef& node);
 /// An input of a body for a node outside: of its type, or for a slice of it of another type, and of
 /// the kind that it has if it is an input.
 NodeId append_body_input(Graph& body, const NodeRef& from, std::string_view label,
-                         std::optional<TensorType> type = {});
+                         const std::optional<TensorType>& type = {});
 
 /// The type of a `result` node. Throws invalid_argument if its operand has no such result.
 TensorType result_type(const Graph& graph, const Node& node);
@@ -75,8 +75,8 @@ bool has_otherwise(const Node& node);
 Shape slice_shape(const Shape& stacked);
 Shape stacked_shape(std::int64_t length, const Shape& slice);
 
-/// Whether each result of a scan depends on one of these operands, with floating values all the
-/// way.
-std::vector<bool> results_that_depend(const Node& scan, const std::vector<bool>& operands);
+/// Whether each result of a scan or cond depends on one of these operands, with floating values all
+/// the way.
+std::vector<bool> results_that_depend(const Node& node, const std::vector<bool>& operands);
 
 }  // namespace shardwise::detail

@@ -121,7 +121,7 @@ Graph pruned(Graph graph) {
 
 }  // namespace
 
-std::shared_ptr<const Graph> without_unused_results(std::shared_ptr<const Graph> graph) {
+std::shared_ptr<const Graph> without_unused_results(const std::shared_ptr<const Graph>& graph) {
   const bool has_any = std::any_of(graph->nodes.begin(), graph->nodes.end(),
                                    [](const Node& node) { return has_bodies(node.op); });
   return has_any ? std::make_shared<const Graph>(pruned(*graph)) : graph;

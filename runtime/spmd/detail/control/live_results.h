@@ -9,6 +9,6 @@ namespace shardwise {
 /// The same program in which scans and conds have only the results that something uses, and the
 /// carries, operands and outputs of bodies that these need. Nodes keep their numbers; a `result`
 /// that nothing uses gets the index -1. The graph itself if it has neither.
-std::shared_ptr<const Graph> without_unused_results(std::shared_ptr<const Graph> graph);
+std::shared_ptr<const Graph> without_unused_results(const std::shared_ptr<const Graph>& graph);
 
 }  // namespace shardwise

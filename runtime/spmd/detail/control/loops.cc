@@ -88,6 +88,7 @@ std::vector<InvariantMove> take_invariant_moves(PartitionedBody& body, std::size
   if (taken.empty()) return taken;
   auto graph = std::make_shared<Graph>(*body.graph);
   std::vector<GraphInput> inputs;
+  inputs.reserve(taken.size());
   for (const InvariantMove& one : taken) inputs.push_back(graph->inputs[one.input]);
   const auto at = static_cast<std::ptrdiff_t>(consts);
   graph->inputs.insert(graph->inputs.begin() + at, inputs.begin(), inputs.end());
