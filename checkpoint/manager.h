@@ -113,7 +113,7 @@ struct ManagerOptions {
   /// written, SaveStats::cleanup_error says why. 0: none.
   int parity_blocks = 0;
 
-  /// Rank 0 keeps what each save did (SaveStats) beside its step, as step-00000100.json.
+  /// Rank 0 keeps what each save did (SaveStats) beside its step, as stats-step-00000100.json.
   bool write_stats = true;
 
   /// Workers that gather, compress and hash; 0: as many as the machine has cores.

@@ -73,8 +73,7 @@ fi
 echo "batches $resumed_from and later, by digest: $same_batches equal"
 
 say "7. The weight w1 as h5py sees it"
-latest=$(ls -d "$out"/converted/step-*/ | tail -n 1)
-latest=${latest%/}
+latest=$(ls -d "$out"/converted/step-* | tail -n 1)
 HDF5_PLUGIN_PATH=$PWD/$bin/hdf5/plugins run /usr/bin/python3 examples/fashion_mnist/read_weight.py \
   "$latest" | tee "$out/h5py.log"
 

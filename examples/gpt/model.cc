@@ -4,6 +4,7 @@
 
 #include "shardwise/runtime/nn/attention.h"
 #include "shardwise/runtime/nn/layers.h"
+#include "shardwise/runtime/ops/control.h"
 
 namespace gpt {
 

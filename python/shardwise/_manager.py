@@ -127,7 +127,7 @@ class CheckpointManager(ManagerContext):
 
     increments: chunks of about 1 MiB that have not changed since the newest step are linked and not written again
     (SaveStats.unchanged_bytes); each step is whole all the same, whatever becomes of the others. write_stats: what each
-    save did is kept beside its step, as step-00000100.json. parity_blocks: each step gets parity, as by write_parity(), before
+    save did is kept beside its step, as stats-step-00000100.json. parity_blocks: each step gets parity, as by write_parity(), before
     its save ends; if it cannot be written, SaveStats.cleanup_error says why. 0: none.
     """
 

@@ -147,4 +147,4 @@ def test_what_is_wrong_is_said(two, tmp_path):
         sw.stats(tmp_path / "x.pt")
     with pytest.raises(sw.InvalidArgument, match="bars"):
         sw.stats(a, histogram=-1)
-    assert sorted(os.listdir(tmp_path / "run")) == ["step-00000003", "step-00000003.json"]
+    assert sorted(os.listdir(tmp_path / "run")) == ["stats-step-00000003.json", "step-00000003"]

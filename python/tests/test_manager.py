@@ -542,6 +542,6 @@ def test_what_a_save_did_is_kept_beside_its_step(tmp_path):
         m.save(6, {"w": np.zeros(1000)})
     with sw.CheckpointManager(tmp_path) as m:
         stats = m.save(7, {"w": np.zeros(1000)})
-    assert sorted(os.listdir(tmp_path)) == ["step-00000006", "step-00000007", "step-00000007.json"]
-    told = json.loads((tmp_path / "step-00000007.json").read_text())
+    assert sorted(os.listdir(tmp_path)) == ["stats-step-00000007.json", "step-00000006", "step-00000007"]
+    told = json.loads((tmp_path / "stats-step-00000007.json").read_text())
     assert told["logical_bytes"] == stats.logical_bytes == 8000 and told["directory"] == "step-00000007"

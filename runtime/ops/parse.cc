@@ -75,7 +75,7 @@ TensorType read_type(LineReader& line) {
   return type;
 }
 
-/// Where the type begins: behind the first " : " that is not in quotes.
+/// Where the type begins: after the first " : " that is not in quotes.
 std::size_t type_at(std::string_view line) {
   bool in_quotes = false;
   for (std::size_t i = 0; i + 2 < line.size(); ++i) {

@@ -63,8 +63,8 @@ class GroupFaults : public testing::Test {
     for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
       names.insert(entry.path().filename().string());
     }
-    EXPECT_EQ(names,
-              (std::set<std::string>{"step-00000001", "step-00000001.json", "step-00000003.json"}));
+    EXPECT_EQ(names, (std::set<std::string>{"stats-step-00000001.json", "stats-step-00000003.json",
+                                            "step-00000001"}));
     return outcome.errors;
   }
 

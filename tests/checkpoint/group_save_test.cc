@@ -134,7 +134,7 @@ TEST(GroupSave, IsByteForByteWhatOneProcessSaves) {
     EXPECT_THAT(verify_checkpoint(dir / "group/step-00000003").damage, IsEmpty());
     EXPECT_TRUE(holds(CheckpointReader(dir / "group/step-00000003"), tensors));
     EXPECT_THAT(names_in(dir / "group"),
-                testing::ElementsAre("step-00000003", "step-00000003.json"));
+                testing::ElementsAre("stats-step-00000003.json", "step-00000003"));
     files.insert(names_in(dir / "group/step-00000003").size());
   }
   EXPECT_GT(files.size(), 5u);
@@ -396,8 +396,9 @@ TEST(GroupSave, GoesOnForManySaves) {
     EXPECT_THAT(verify_checkpoint(path).damage, IsEmpty());
     EXPECT_TRUE(holds(CheckpointReader(path), std::vector{tensor(step)}));
   }
-  EXPECT_THAT(names_in(dir.path()), testing::ElementsAre("step-00000005", "step-00000005.json",
-                                                         "step-00000006", "step-00000006.json"));
+  EXPECT_THAT(names_in(dir.path()),
+              testing::ElementsAre("stats-step-00000005.json", "stats-step-00000006.json",
+                                   "step-00000005", "step-00000006"));
 }
 
 TEST(GroupSave, TellsLittleWhateverTheNumberOfTensors) {

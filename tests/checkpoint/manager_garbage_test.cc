@@ -68,9 +68,9 @@ TEST(ManagerGarbage, CollectsGenerationsThatAValidOneReplaces) {
   std::filesystem::copy(dir / "step-00000002", dir / "step-00000002.g2");
   std::ofstream(dir / "step-00000002.g2/manifest.json", std::ios::app) << "x";
   const CheckpointManager again(dir.path());
-  EXPECT_THAT(
-      posix_file_system()->list(dir.path()),
-      ElementsAre("step-00000001.g2", "step-00000002", "step-00000002.g2", "step-00000002.json"));
+  EXPECT_THAT(posix_file_system()->list(dir.path()),
+              ElementsAre("stats-step-00000002.json", "step-00000001.g2", "step-00000002",
+                          "step-00000002.g2"));
 }
 
 TEST(ManagerGarbage, CollectsWhatNamedDeadHostsLeft) {

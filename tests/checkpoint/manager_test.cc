@@ -72,7 +72,7 @@ TEST(CheckpointManager, SavesWhatReadersFind) {
   EXPECT_GT(stats.file_bytes, stats.stored_bytes);
   EXPECT_GT(stats.total_seconds, 0);
   EXPECT_EQ(stats.cleanup_error, "");
-  EXPECT_THAT(names_in(dir / "new/root"), ElementsAre("step-00000100", "step-00000100.json"));
+  EXPECT_THAT(names_in(dir / "new/root"), ElementsAre("stats-step-00000100.json", "step-00000100"));
   EXPECT_THAT(names_in(stats.directory),
               ElementsAre("index.h5", "manifest.json", "shards-00000-of-00001.h5"));
   expect_holds(stats.directory, tensors);
@@ -97,7 +97,8 @@ TEST(CheckpointManager, ARelativeRootStaysWhereItWas) {
   std::filesystem::current_path(before);
   EXPECT_EQ(stats.directory, dir / "root/step-00000002");
   EXPECT_THAT(names_in(dir / "root"), testing::Contains("step-00000002"));
-  EXPECT_THAT(names_in(dir / "elsewhere/root"), ElementsAre("step-00000001", "step-00000001.json"));
+  EXPECT_THAT(names_in(dir / "elsewhere/root"),
+              ElementsAre("stats-step-00000001.json", "step-00000001"));
   EXPECT_EQ(manager.steps().front().directory, stats.directory);
 }
 
@@ -246,7 +247,7 @@ TEST(CheckpointManager, RemovesAStepWithAllItsGenerations) {
   std::filesystem::copy(dir / "step-00000001", dir / "step-00000001.g4");
   std::filesystem::create_directories(dir / "step-00000001.g4/notes/deeper");
   manager.remove(1);
-  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000002", "step-00000002.json"));
+  EXPECT_THAT(names_in(dir.path()), ElementsAre("stats-step-00000002.json", "step-00000002"));
   manager.save(1, sources_of(model(3)));
   expect_holds(manager.step(1).directory, model(3));
 }
@@ -446,7 +447,7 @@ TEST(CheckpointManager, DestructionWaitsForTheSaveUnderWay) {
     CheckpointManager manager(dir.path());
     manager.save_async(1, sources_of(model(1)));
   }
-  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000001", "step-00000001.json"));
+  EXPECT_THAT(names_in(dir.path()), ElementsAre("stats-step-00000001.json", "step-00000001"));
   expect_holds(dir / "step-00000001", model(1));
 }
 
@@ -491,8 +492,9 @@ TEST(CheckpointManager, TwoManagersOnOneRootLeaveEachOtherAlone) {
   go_on.count_down();
   EXPECT_THAT(message_of(ErrorCode::already_exists, [&] { pending.wait(); }),
               HasSubstr("save step 1"));
-  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000001", "step-00000001.json",
-                                                "step-00000002", "step-00000002.json"));
+  EXPECT_THAT(names_in(dir.path()),
+              ElementsAre("stats-step-00000001.json", "stats-step-00000002.json", "step-00000001",
+                          "step-00000002"));
   expect_holds(first.step(1).directory, model(3));
 }
 

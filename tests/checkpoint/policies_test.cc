@@ -435,8 +435,8 @@ TEST_F(SavePolicies, WhatASaveDidIsKeptBesideItsStep) {
   save(manager, 1);
   save(manager, 2);
   const SaveStats stats = save(manager, 3);
-  EXPECT_THAT(stats_files(), ElementsAre("step-00000002.json", "step-00000003.json"));
-  const auto json = nlohmann::json::parse(file_text(dir_ / "step-00000003.json"));
+  EXPECT_THAT(stats_files(), ElementsAre("stats-step-00000002.json", "stats-step-00000003.json"));
+  const auto json = nlohmann::json::parse(file_text(dir_ / "stats-step-00000003.json"));
   EXPECT_EQ(json["directory"], "step-00000003");
   EXPECT_EQ(json["logical_bytes"], stats.logical_bytes);
   EXPECT_EQ(json["file_bytes"], stats.file_bytes);
@@ -447,27 +447,27 @@ TEST_F(SavePolicies, WhatASaveDidIsKeptBesideItsStep) {
   EXPECT_NEAR(parts, json["total_seconds"].get<double>(), 1e-6);
   EXPECT_EQ(json["cleanup_error"], "");
   manager.remove(2);
-  EXPECT_THAT(stats_files(), ElementsAre("step-00000003.json"));
+  EXPECT_THAT(stats_files(), ElementsAre("stats-step-00000003.json"));
   save(manager, 4);
-  EXPECT_THAT(stats_files(), ElementsAre("step-00000003.json", "step-00000004.json"));
+  EXPECT_THAT(stats_files(), ElementsAre("stats-step-00000003.json", "stats-step-00000004.json"));
 
   // A step that is removed by hand and saved again; and files that are no save's.
   fs::remove_all(dir_ / "step-00000004");
-  write_file(dir_ / "step-00000001.json", "mine");
-  write_file(dir_ / "step-00000005.json", "mine");
+  write_file(dir_ / "stats-step-00000001.json", "mine");
+  write_file(dir_ / "stats-step-00000005.json", "mine");
   EXPECT_EQ(save(manager, 4).cleanup_error, "");
-  EXPECT_THAT(save(manager, 5).cleanup_error, HasSubstr("step-00000005.json"));
-  EXPECT_THAT(stats_files(),
-              ElementsAre("step-00000001.json", "step-00000004.json", "step-00000005.json"));
-  EXPECT_EQ(file_text(dir_ / "step-00000001.json"), "mine");
-  EXPECT_EQ(file_text(dir_ / "step-00000005.json"), "mine");
+  EXPECT_THAT(save(manager, 5).cleanup_error, HasSubstr("stats-step-00000005.json"));
+  EXPECT_THAT(stats_files(), ElementsAre("stats-step-00000001.json", "stats-step-00000004.json",
+                                         "stats-step-00000005.json"));
+  EXPECT_EQ(file_text(dir_ / "stats-step-00000001.json"), "mine");
+  EXPECT_EQ(file_text(dir_ / "stats-step-00000005.json"), "mine");
 
   // What saves that were killed have left.
-  write_file(dir_ / "step-00000002.json", "{\"dire");
-  write_file(dir_ / "step-00000006.json", "");
+  write_file(dir_ / "stats-step-00000002.json", "{\"dire");
+  write_file(dir_ / "stats-step-00000006.json", "");
   EXPECT_EQ(save(manager, 6).cleanup_error, "");
-  EXPECT_THAT(stats_files(),
-              ElementsAre("step-00000001.json", "step-00000005.json", "step-00000006.json"));
+  EXPECT_THAT(stats_files(), ElementsAre("stats-step-00000001.json", "stats-step-00000005.json",
+                                         "stats-step-00000006.json"));
 }
 
 // Nothing is written of a save that there is no room for.

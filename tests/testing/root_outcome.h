@@ -58,8 +58,8 @@ inline void expect_clean(const CheckpointManager& manager, const std::filesystem
   std::vector<std::string> steps, names;
   for (const Step& step : manager.steps()) {
     steps.push_back(step.directory.string());
-    const std::string stats = step.directory.string() + ".json";
-    if (std::filesystem::exists(stats)) steps.push_back(stats);
+    const auto stats = root / ("stats-" + step.directory.filename().string() + ".json");
+    if (std::filesystem::exists(stats)) steps.push_back(stats.string());
   }
   for (const NamedStep& named : manager.pinned()) {
     steps.push_back((root / (".named-" + named.name)).string());

@@ -17,7 +17,7 @@
 namespace shardwise::detail {
 namespace {
 
-constexpr std::string_view kSuffix = ".json";
+constexpr std::string_view kPrefix = "stats-", kSuffix = ".json";
 constexpr std::string_view kBegin = "{\"directory\":";
 
 double per_second(std::size_t bytes, double seconds) {
@@ -70,7 +70,8 @@ std::string print_stats(const SaveStats& stats) {
 
 void write_stats(FileSystem& file_system, const SaveStats& stats) {
   const std::filesystem::path path =
-      stats.directory.parent_path() / (stats.directory.filename().string() + std::string(kSuffix));
+      stats.directory.parent_path() /
+      fmt::format("{}{}{}", kPrefix, stats.directory.filename().string(), kSuffix);
   const std::string text = print_stats(stats);
   const auto bytes = std::as_bytes(std::span(text));
   if (is_stats_file(file_system, path)) file_system.remove(path);  // the step was saved before
@@ -82,8 +83,9 @@ void write_stats(FileSystem& file_system, const SaveStats& stats) {
 void remove_stale_stats(FileSystem& file_system, const std::filesystem::path& root) {
   const std::vector<std::string> names = file_system.list(root);
   for (const std::string& name : names) {
-    if (!name.ends_with(kSuffix)) continue;
-    const std::string step = name.substr(0, name.size() - kSuffix.size());
+    if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) continue;
+    const std::string step =
+        name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size());
     if (!parse_step_name(step) || std::ranges::binary_search(names, step)) continue;
     if (is_stats_file(file_system, root / name)) file_system.remove(root / name);
   }

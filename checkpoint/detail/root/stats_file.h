@@ -6,8 +6,9 @@
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/storage/file.h"
 
-// What a save did, as a file beside its step: step-00000100.json. Nobody reads it but people and
-// their tools, so it is not synced, and may be removed.
+// What a save did, as a file beside its step: stats-step-00000100.json. (Not step-*, which people
+// and their scripts take for steps.) Nobody reads it but people and their tools, so it is not
+// synced, and may be removed.
 namespace shardwise::detail {
 
 /// One JSON object with a member for each of SaveStats, of this save of a step, and its speed.

@@ -189,7 +189,7 @@ def _scope(stack: str) -> tuple[str, bool]:
     """A name stack of JAX's, "transpose(jvp(layer0))/mlp", as a scope, "layer0/mlp", and whether it is of a gradient."""
     parts = stack.split("/")
     begins = [number for number, part in enumerate(parts) if "jvp(" in part]
-    if begins:  # what is computed again for a gradient is named from the beginning, behind the name of the gradient
+    if begins:  # what is computed again for a gradient has its whole name after that of the gradient
         parts = parts[: begins[0]] + parts[begins[-1]:]
     names = [re.sub(r"\w+\(|\)", "", part) for part in parts if "->" not in part]  # einsum opens a scope of its equation
     return "/".join(name for name in names if name not in ("", "rematted_computation", "checkpoint")), "transpose(" in stack

@@ -21,7 +21,7 @@ struct Fullest {
     MemoryKind kind;
     std::size_t bytes;  ///< of the largest shard
   };
-  std::size_t step = 0;  ///< of the program; one behind the last if no step has a value there
+  std::size_t step = 0;  ///< of the program; one after the last if no step has a value there
   std::vector<Held> held;
 };
 Fullest fullest(const Graph& graph, const LoweredProgram& lowered, const MemoryPlan& plan);
