@@ -206,14 +206,14 @@ TEST(CheckpointManager, KeepsOrReplacesWhatIsThere) {
   EXPECT_EQ(manager.save(5, sources_of(second), {.existing = Existing::replace}).directory,
             dir / "step-00000005.g2");
   manager.collect_garbage();
-  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000005.g2", "step-00000005.g2.json"));
+  EXPECT_THAT(names_in(dir.path()), ElementsAre("stats-step-00000005.g2.json", "step-00000005.g2"));
   expect_holds(manager.step(5).directory, second);
   EXPECT_EQ(manager.step(5).generation, 2);
   EXPECT_THROW(manager.save(5, sources_of(third)), Error);
 
   manager.save(5, sources_of(third), {.existing = Existing::replace});
   manager.collect_garbage();
-  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000005.g3", "step-00000005.g3.json"));
+  EXPECT_THAT(names_in(dir.path()), ElementsAre("stats-step-00000005.g3.json", "step-00000005.g3"));
   manager.save(6, sources_of(third), {.existing = Existing::replace});
   EXPECT_THAT(numbers(manager.steps()), ElementsAre(5, 6));
   expect_holds(manager.step(6).directory, third);
@@ -235,7 +235,7 @@ TEST(CheckpointManager, SkipsAStepThatIsThere) {
     EXPECT_EQ(stats.logical_bytes + stats.stored_bytes + stats.file_bytes, 0u);
   }
   manager.collect_garbage();
-  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000005.g2", "step-00000005.g2.json"));
+  EXPECT_THAT(names_in(dir.path()), ElementsAre("stats-step-00000005.g2.json", "step-00000005.g2"));
   expect_holds(manager.step(5).directory, first);
 }
 
