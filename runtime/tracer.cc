@@ -218,13 +218,8 @@ std::shared_ptr<const Executable> TracerImpl::plan() {
 
 void TracerImpl::keep_marks(const Recorded& recorded) {
   Graph& graph = *recorded.graph;
-  std::vector<bool> may_be = may_be_replaced(recorded.bound);
-  const std::vector<std::int64_t> numbers = input_numbers(graph);
-  for (const NodeId output : graph.outputs) {
-    const std::int64_t old = replaced_input(graph, numbers, output, may_be);
-    if (old < 0) continue;
-    may_be[as_size(old)] = false;
-    const State& before = *recorded.bound[as_size(old)];
+  for (const auto& [output, input] : replacements(graph, may_be_replaced(recorded.bound))) {
+    const State& before = *recorded.bound[input];
     std::optional<PartitionSpec>& mark = graph.node(output).mark;
     if (!mark && before.is_marked) mark = before.mark;
   }

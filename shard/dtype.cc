@@ -228,6 +228,8 @@ bool is_computed(DType dtype) { return dtype <= DType::boolean; }
 
 bool is_floating(DType dtype) { return dtype <= DType::bf16; }
 
+bool is_signed_integer(DType dtype) { return dtype >= DType::i64 && dtype <= DType::i8; }
+
 std::size_t size_bytes(DType dtype) { return described(dtype).bytes; }
 
 std::string_view name(DType dtype) { return described(dtype).short_name; }

@@ -128,6 +128,9 @@ bool is_computed(DType dtype);
 /// Whether it is f64, f32, f16 or bf16, the floating types that are computed with.
 bool is_floating(DType dtype);
 
+/// Whether it is an integer that may be negative.
+bool is_signed_integer(DType dtype);
+
 /// Bytes per element: 1, 2, 4, 8 or 16.
 std::size_t size_bytes(DType dtype);
 

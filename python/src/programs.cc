@@ -227,11 +227,12 @@ void bind_programs(nb::module_& module) {
           "page",
           [](const Executable& self, const std::string& program, std::size_t capacity_bytes,
              const std::optional<std::string>& machine) {
-            const PageOptions options{.program = program,
-                                      .machine = machine_of(machine),
-                                      .capacity_bytes = capacity_bytes};
+            const std::optional<Machine> named = machine_of(machine);
             const GilRelease released;
-            return page(self, options);
+            return page(self, report(self, named.value_or(machines().front())),
+                        {.program = program,
+                         .has_times = named.has_value(),
+                         .capacity_bytes = capacity_bytes});
           },
           nb::arg("program"), nb::arg("capacity_bytes"), nb::arg("machine"))
       .def(

@@ -126,7 +126,7 @@ std::optional<Scalar> Scalar::of(DType dtype) const {
     return widened(0.0);
   }
   write(dtype, bytes);
-  const bool is_signed = dtype >= DType::i64 && dtype <= DType::i8;
+  const bool is_signed = is_signed_integer(dtype);
   const Scalar held = is_signed ? widened(std::int64_t{0}) : widened(std::uint64_t{0});
   // Between i64 and u64 equal bits are equal numbers if none is negative.
   if (dtype_ != DType::f64) {
@@ -162,8 +162,7 @@ std::optional<Scalar> Scalar::parse(std::string_view text, DType dtype) {
     return Scalar(value);
   };
   if (!is_floating(dtype)) {
-    const bool is_signed = dtype >= DType::i64 && dtype <= DType::i8;
-    return is_signed ? read(std::int64_t{0}) : read(std::uint64_t{0});
+    return is_signed_integer(dtype) ? read(std::int64_t{0}) : read(std::uint64_t{0});
   }
   constexpr std::string_view kBits = "nan(0x";
   if (text.starts_with(kBits) && text.ends_with(')')) {

@@ -64,31 +64,14 @@ class FieldHasher {
   Mixer& mixer_;
 };
 
-/// Collects the bodies.
-class BodyLister {
- public:
-  std::vector<const Graph*> take() { return std::move(bodies_); }
-
-  void list(const auto&...) {}
-  void numbers(const auto&...) {}
-  void number(const auto&) {}
-  void number_but_zero(const auto&) {}
-  void literal(const auto&) {}
-  void text(const auto&) {}
-  void dtype(const auto&...) {}
-  void count(const auto&...) {}
-  void word(const auto&...) {}
-  void flag(const auto&...) {}
-  void body(const std::shared_ptr<const Graph>& graph) { bodies_.push_back(graph.get()); }
-
- private:
-  std::vector<const Graph*> bodies_;
-};
-
 std::vector<const Graph*> bodies_of(const Node& node) {
-  BodyLister fields;
-  std::visit([&](const auto& a) { detail::visit(fields, a); }, node.attributes);
-  return fields.take();
+  if (const auto* const scan = std::get_if<ScanAttributes>(&node.attributes)) {
+    return {scan->body.get()};
+  }
+  if (const auto* const cond = std::get_if<CondAttributes>(&node.attributes)) {
+    return {cond->body.get(), cond->otherwise.get()};
+  }
+  return {};
 }
 
 void add_literals(const Graph& graph, std::set<std::uint64_t>& known,
@@ -108,10 +91,23 @@ const GraphInput* input_at(const Graph& graph, NodeId id) {
   return at == graph.inputs.end() ? nullptr : &*at;
 }
 
-/// What a node's text does not say yet, as far as it is not as usual.
-std::string other_facts(const Graph& graph, NodeId id) {
+/// `input`: that the node is, or null.
+std::string node_text(const Graph& graph, NodeId id, const GraphInput* input) {
   const Node& node = graph.node(id);
-  const GraphInput* const input = input_at(graph, id);
+  std::string operands;
+  for (const NodeId operand : node.operands) {
+    operands += fmt::format("{}%{}", operands.empty() ? "" : ", ", operand);
+  }
+  const std::string label = input == nullptr ? "" : ' ' + detail::quoted(input->label);
+  std::string mark;
+  if (node.mark) mark = node.mark->rank() == 0 ? "\"\"" : node.mark->to_string();
+  return fmt::format("%{} = {}({}){}{} : {}{}{}", id, name(node.op), operands, label,
+                     to_string(node.attributes), to_string(node.type), node.mark ? " marked " : "",
+                     mark);
+}
+
+/// What that does not say, as far as it is not as usual.
+std::string other_facts(const Node& node, const GraphInput* input) {
   std::string text;
   if (input != nullptr && input->kind != MemoryKind::array) {
     text += fmt::format(" kind={}", name(input->kind));
@@ -172,19 +168,7 @@ bool same_program(const Graph& a, const Graph& b) {
 }
 
 std::string to_string(const Graph& graph, NodeId id) {
-  const Node& node = graph.node(id);
-  std::string operands;
-  for (const NodeId operand : node.operands) {
-    operands += fmt::format("{}%{}", operands.empty() ? "" : ", ", operand);
-  }
-  std::string label, mark;
-  if (const GraphInput* const input = input_at(graph, id)) {
-    label = ' ' + detail::quoted(input->label);
-  }
-  if (node.mark) mark = node.mark->rank() == 0 ? "\"\"" : node.mark->to_string();
-  return fmt::format("%{} = {}({}){}{} : {}{}{}", id, name(node.op), operands, label,
-                     to_string(node.attributes), to_string(node.type), node.mark ? " marked " : "",
-                     mark);
+  return node_text(graph, id, input_at(graph, id));
 }
 
 std::string in_scope(const Graph& graph, std::int32_t scope) {
@@ -199,10 +183,13 @@ std::string with_scope(const Graph& graph, NodeId id) {
 namespace {
 
 void dump(const Graph& graph, const std::string& indent, std::string& text) {
+  std::vector<const GraphInput*> inputs(graph.nodes.size(), nullptr);
+  for (const GraphInput& input : graph.inputs)
+    inputs[static_cast<std::size_t>(input.node)] = &input;
   for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
     const std::vector<const Graph*> bodies = bodies_of(graph.nodes[id]);
-    text += indent + to_string(graph, static_cast<NodeId>(id));
-    text += other_facts(graph, static_cast<NodeId>(id));
+    text += indent + node_text(graph, static_cast<NodeId>(id), inputs[id]);
+    text += other_facts(graph.nodes[id], inputs[id]);
     if (!bodies.empty()) text += " {";
     const std::string& scope = graph.scopes[static_cast<std::size_t>(graph.nodes[id].scope)];
     if (!scope.empty()) text += "  # " + detail::escaped(scope);

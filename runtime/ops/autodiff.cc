@@ -137,11 +137,11 @@ void check(const Graph& graph, NodeId loss, std::span<const NodeId> wrt) {
 
 /// Of each result of a scan, of the nodes up to `last`.
 std::vector<std::optional<NodeRef>> cotangents_of_results(
-    Graph& graph, NodeId scan, NodeId last, const std::vector<std::optional<NodeRef>>& cotangents) {
-  const std::size_t results = detail::BodyParts(graph.node(scan)).body().outputs.size();
-  std::vector<std::optional<NodeRef>> by_result(results);
-  for (NodeId id = scan + 1; id <= last; ++id) {
-    if (graph.node(id).op != Op::result || graph.node(id).operands[0] != scan) continue;
+    Graph& graph, NodeId scan, const std::vector<NodeId>& results,
+    const std::vector<std::optional<NodeRef>>& cotangents) {
+  std::vector<std::optional<NodeRef>> by_result(
+      detail::BodyParts(graph.node(scan)).body().outputs.size());
+  for (const NodeId id : results) {
     const std::optional<NodeRef>& cotangent = cotangents[as_size(id)];
     if (!cotangent) continue;
     const auto index = std::get<ResultAttributes>(graph.node(id).attributes).index;
@@ -187,6 +187,10 @@ std::vector<NodeId> pull_back(Graph& graph, NodeId last,
                               std::span<const NodeId> wrt) {
   const std::vector<bool> depends = depend_on(graph, wrt, last);
   const auto first = static_cast<NodeId>(graph.nodes.size());
+  std::map<NodeId, std::vector<NodeId>> results_of;  // a scan or cond
+  for (NodeId id = 0; id <= last; ++id) {
+    if (graph.node(id).op == Op::result) results_of[graph.node(id).operands[0]].push_back(id);
+  }
   Recomputed recomputed(graph, last);
   const RecordsBackward backward(graph);
   for (NodeId id = last; id >= 0; --id) {
@@ -198,7 +202,7 @@ std::vector<NodeId> pull_back(Graph& graph, NodeId last,
     graph.scope = graph.node(id).scope;
     std::vector<std::optional<NodeRef>> of_results;
     if (has_bodies(op)) {
-      of_results = cotangents_of_results(graph, id, last, cotangents);
+      of_results = cotangents_of_results(graph, id, results_of[id], cotangents);
       if (std::none_of(of_results.begin(), of_results.end(),
                        [](const auto& one) { return one.has_value(); })) {
         continue;

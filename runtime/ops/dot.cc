@@ -32,10 +32,9 @@ std::map<char, std::int64_t> extents_of(const Equation& equation,
 
 /// Of the same kind, and wider if it is another one.
 void need_result(DType operands, DType result) {
-  const auto is_signed = [](DType dtype) { return dtype >= DType::i64 && dtype <= DType::i8; };
-  if (result == operands ||
-      (is_floating(result) == is_floating(operands) && is_signed(result) == is_signed(operands) &&
-       is_computed(result) && size_bytes(result) > size_bytes(operands))) {
+  if (result == operands || (is_floating(result) == is_floating(operands) &&
+                             is_signed_integer(result) == is_signed_integer(operands) &&
+                             is_computed(result) && size_bytes(result) > size_bytes(operands))) {
     return;
   }
   refuse(fmt::format("found {} for a product of {}, needed a wider dtype of the same kind",

@@ -28,7 +28,7 @@ using detail::LineReader;
 // A node takes a hundred times the memory of its text. Nodes are counted with those of bodies,
 // which are read by calls in calls.
 constexpr std::size_t kMostNodesRead = 1'000'000, kMostOperandsRead = 65'536,
-                      kMostBodiesInBodies = 32;
+                      kMostBodiesInBodies = 8;
 
 /// Between two bodies of a node, and after the last.
 constexpr std::string_view kOtherBody = "} else {", kBodyEnd = "}";

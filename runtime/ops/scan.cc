@@ -29,7 +29,7 @@ TensorType scan_type(const TypeCall& call) {
   const auto count = static_cast<std::int64_t>(call.operands.size());
   if (a.body == nullptr) refuse("found no body, needed one");
   const Graph& body = *a.body;
-  if (a.carries < 0 || a.xs < 0 || a.length < 0 || a.carries + a.xs > count ||
+  if (a.carries < 0 || a.xs < 0 || a.length < 0 || a.carries > count || a.xs > count - a.carries ||
       body.inputs.size() != call.operands.size() || body.outputs.size() < as_size(a.carries)) {
     refuse(
         fmt::format("found {} operands for a body of {} inputs and {} outputs, with {} carries, "

@@ -248,13 +248,14 @@ std::vector<std::pair<std::string_view, std::size_t>> bytes_by_kind(const Fulles
                                                                     std::size_t peak_bytes);
 
 struct PageOptions {
-  std::string program = "program";      ///< what the page calls it: "step.swp"
-  std::optional<Machine> machine = {};  ///< for modelled times
-  std::size_t capacity_bytes = 0;       ///< of a device, for whether it fits; 0: not asked for
+  std::string program = "program";  ///< what the page calls it: "step.swp"
+  bool has_times = false;           ///< the modelled ones, of the report's machine
+  std::size_t capacity_bytes = 0;   ///< of a device, for whether it fits; 0: not asked for
 };
 
 /// What a program needs on its mesh, as `shardwise plan` prints it: memory, traffic, products,
-/// modelled times.
-std::string page(const Executable& executable, const PageOptions& options);
+/// modelled times. `report` is the executable's.
+std::string page(const Executable& executable, const StepReport& report,
+                 const PageOptions& options);
 
 }  // namespace shardwise

@@ -129,8 +129,9 @@ std::string_view FullestStep::Held::kind_name() const {
 std::vector<std::pair<std::string_view, std::size_t>> bytes_by_kind(const FullestStep& fullest,
                                                                     std::size_t peak_bytes) {
   std::vector<std::pair<std::string_view, std::size_t>> kinds;
-  for (const MemoryKind kind : {MemoryKind::parameter, MemoryKind::optimizer, MemoryKind::loader,
-                                MemoryKind::array, MemoryKind::activation}) {
+  for (const MemoryKind kind :
+       {MemoryKind::parameter, MemoryKind::optimizer, MemoryKind::loader, MemoryKind::array,
+        MemoryKind::checkpoint, MemoryKind::activation}) {
     kinds.emplace_back(name(kind), 0);
   }
   for (const std::string_view other : {kGradient, name(MemoryKind::collective), kGaps}) {
@@ -149,19 +150,19 @@ std::vector<std::pair<std::string_view, std::size_t>> bytes_by_kind(const Fulles
   return kinds;
 }
 
-std::string page(const Executable& executable, const PageOptions& options) {
+std::string page(const Executable& executable, const StepReport& report,
+                 const PageOptions& options) {
   const Mesh& mesh = executable.mesh();
-  const StepReport step = report(executable, options.machine.value_or(machines().front()));
   std::string text = fmt::format("{}: {} operations on {} ({} devices)\n", shown(options.program),
                                  executable.graph().nodes.size(), mesh.to_string(), mesh.size());
-  text += memory_text(executable, step.memory.peak_bytes, options);
+  text += memory_text(executable, report.memory.peak_bytes, options);
   text += traffic_text(executable.traffic());
-  text += fmt::format("\n{:.3f} GFLOP in products, {:.3f} on one device\n", step.model_flops * 1e-9,
-                      step.device_flops * 1e-9);
-  if (!options.machine) return text;
+  text += fmt::format("\n{:.3f} GFLOP in products, {:.3f} on one device\n",
+                      report.model_flops * 1e-9, report.device_flops * 1e-9);
+  if (!options.has_times) return text;
   return text + fmt::format("modelled on {}: {:.3f} ms computing, {:.3f} ms collectives ({})\n",
-                            options.machine->name, step.compute_seconds * 1e3,
-                            step.collective_seconds * 1e3, options.machine->source);
+                            report.machine.name, report.compute_seconds * 1e3,
+                            report.collective_seconds * 1e3, report.machine.source);
 }
 
 }  // namespace shardwise

@@ -13,6 +13,7 @@
 #include "shardwise/runtime/spmd/detail/planned.h"
 #include "shardwise/runtime/spmd/detail/propagate.h"
 #include "shardwise/runtime/spmd/executable.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 namespace {
@@ -77,25 +78,32 @@ struct CountedMove {
   bool is_first;  ///< of its bucket
 };
 
+// So that no sum over a program's moves is beyond 64 bits.
+constexpr std::int64_t kMostRuns = std::int64_t{1} << 40;
+
 Passed body_of(const Passed& in, const PartitionedGraph::Loop& loop, const PartitionedBody& body,
                const LoweredBody& lowered) {
   const std::string& scope = in.graph.scopes[as_size(in.graph.node(loop.node).scope)];
-  return {*body.graph,
-          *body.propagation,
-          body.partitioned,
-          lowered.steps,
-          lowered.body->program,
-          lowered.bodies,
-          in.times * lowered.body->trips,
-          scope.empty() ? in.scope : scope};
+  const std::int64_t trips = lowered.body->trips;
+  if (trips > 0 && in.times > kMostRuns / trips) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("count what loops do: found {} trips of a loop that runs {} times, "
+                            "needed at most {} together",
+                            trips, in.times, kMostRuns));
+  }
+  return {
+      *body.graph,           *body.propagation, body.partitioned, lowered.steps,
+      lowered.body->program, lowered.bodies,    in.times * trips, scope.empty() ? in.scope : scope};
 }
 
-std::size_t wire_bytes(const Passed& passed);
+/// What one run of a body sends; each is looked at once.
+using WireBytes = std::map<const PartitionedGraph*, std::size_t>;
+std::size_t wire_bytes(Passed passed, WireBytes& known);
 
 /// Calls count(CountedMove) for each move of a run and of the bodies in it, slices without bytes
 /// left out. Of a cond it is the branch that sends more.
 template <class Count>
-void for_each_move(const Passed& in, const Count& count) {
+void for_each_move(const Passed& in, WireBytes& known, const Count& count) {
   const auto steps = in.program.steps();
   for (std::size_t s = 0; s < in.steps.size(); ++s) {
     const PartitionedGraph::Step& first = in.partitioned.steps[in.steps[s].steps.front()];
@@ -104,10 +112,10 @@ void for_each_move(const Passed& in, const Count& count) {
       const Passed body = body_of(in, *loop, *loop->body, *bodies.body);
       if (loop->otherwise != nullptr) {
         const Passed other = body_of(in, *loop, *loop->otherwise, *bodies.otherwise);
-        const bool sends_more = wire_bytes(other) > wire_bytes(body);
-        for_each_move(sends_more ? other : body, count);
+        const bool sends_more = wire_bytes(other, known) > wire_bytes(body, known);
+        for_each_move(sends_more ? other : body, known, count);
       } else {
-        for_each_move(body, count);
+        for_each_move(body, known, count);
       }
     }
     const auto* const moves = std::get_if<Program::Move>(&steps[s]);
@@ -126,11 +134,20 @@ void for_each_move(const Passed& in, const Count& count) {
   }
 }
 
-std::size_t wire_bytes(const Passed& passed) {
+template <class Count>
+void for_each_move(const Passed& in, const Count& count) {
+  WireBytes known;
+  for_each_move(in, known, count);
+}
+
+std::size_t wire_bytes(Passed passed, WireBytes& known) {
+  const auto found = known.find(&passed.partitioned);
+  if (found != known.end()) return found->second;
+  passed.times = 1;
   std::size_t bytes = 0;
-  for_each_move(passed,
+  for_each_move(passed, known,
                 [&](const CountedMove& one) { bytes += as_size(one.in.times) * one.wire_bytes; });
-  return bytes;
+  return known[&passed.partitioned] = bytes;
 }
 
 double modelled_seconds(const StepReport& report) {

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "random_program.h"
+#include "reference_numbers.h"
 
 // Ops by index.
 

@@ -82,6 +82,12 @@ class Plan(Cli):
         largest = {one["tensor"]: one["cut"] for one in found["memory"]["largest"]}
         self.assertEqual((largest["w1"], largest["w2"]), ("data,-", "-,data"))
 
+    def test_tensors_that_a_checkpoint_brings_are_a_kind(self):
+        self.program.write_text('%0 = input() "x" : f32[64, 64] kind=checkpoint\n%1 = neg(%0) : f32[64, 64]\nreturn %1\n')
+        found = self.ok_json("plan", self.program, "--mesh", "data=8")["memory"]["by_kind"]
+        self.assertEqual(found["checkpoint"], 64 * 64 * 4)
+        self.assertRegex(self.ok("plan", self.program, "--mesh", "data=8"), r"(?m)^ *16\.00 KiB  checkpoint$")
+
     def test_whether_it_fits_is_the_exit_status(self):
         peak = self.ok_json("plan", self.program, "--mesh", "data=8")["memory"]["peak_bytes"]
         self.assertIn("fits: needs", self.ok("plan", self.program, "--mesh", "data=8", "--memory", peak))

@@ -104,11 +104,11 @@ void print_as_json(const Planned& planned) {
                        {"needed_by", one.needed_by}});
   }
   Json modelled;
-  if (const auto& machine = planned.options.machine) {
-    modelled = {{"machine", machine->name},
+  if (planned.options.has_times) {
+    modelled = {{"machine", report.machine.name},
                 {"compute_seconds", report.compute_seconds},
                 {"collective_seconds", report.collective_seconds},
-                {"source", machine->source}};
+                {"source", report.machine.source}};
   }
   print_json({{"program", planned.options.program},
               {"operations", executable.graph().nodes.size()},
@@ -127,8 +127,8 @@ int run_plan(const PlanOptions& options) {
   const Mesh mesh = words_of("plan", "--mesh", [&] { return parse_mesh(options.mesh); });
   check_listed(mesh, "plan");
   Planned planned;
-  planned.options = {.program = options.program, .machine = machine_of(options.device)};
-  const auto& machine = planned.options.machine;
+  const std::optional<Machine> machine = machine_of(options.device);
+  planned.options = {.program = options.program, .has_times = machine.has_value()};
   planned.options.capacity_bytes = machine ? machine->memory_bytes : 0;
   if (options.memory_bytes != 0) planned.options.capacity_bytes = options.memory_bytes;
 
@@ -142,7 +142,7 @@ int run_plan(const PlanOptions& options) {
   if (options.json) {
     print_as_json(planned);
   } else {
-    print_shown(page(executable, planned.options));
+    print_shown(page(executable, planned.report, planned.options));
   }
   return planned.fits() ? 0 : 1;
 }

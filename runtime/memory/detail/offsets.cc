@@ -4,13 +4,13 @@
 #include <numeric>
 
 namespace shardwise {
-namespace {
 
-constexpr std::size_t kOffsetAlignment = 64;
-
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kOffsetAlignment - 1) / kOffsetAlignment * kOffsetAlignment;
+std::size_t aligned_offset(std::size_t bytes) {
+  constexpr std::size_t kAlignment = 64;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
+
+namespace {
 
 /// Lifetimes that have a place already, by offset: a treap whose nodes sum up what is below them,
 /// so a search skips all that is needed at other times, and all that leaves no gap.
@@ -182,7 +182,7 @@ Offsets plan_offsets(std::span<const Lifetime> lifetimes) {
   result.offsets.assign(lifetimes.size(), 0);
   Placed placed(lifetimes.size());
   for (const std::size_t one : order) {
-    const std::size_t bytes = aligned(lifetimes[one].bytes);
+    const std::size_t bytes = aligned_offset(lifetimes[one].bytes);
     if (bytes == 0) continue;
     const std::size_t offset = placed.find(bytes, lifetimes[one]);
     result.offsets[one] = offset;

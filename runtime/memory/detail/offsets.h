@@ -13,9 +13,12 @@ struct Lifetime {
   std::int64_t first = 0, last = 0;  ///< steps, both included
 };
 
+/// Bytes rounded up to where the next may begin: a multiple of 64.
+std::size_t aligned_offset(std::size_t bytes);
+
 /// Places in one region of memory: none that are needed at the same time overlap.
 struct Offsets {
-  std::vector<std::size_t> offsets;  ///< by lifetime; multiples of 64
+  std::vector<std::size_t> offsets;  ///< by lifetime; aligned_offset()
   std::size_t total_bytes = 0;
   std::size_t visits = 0;  ///< to lifetimes that had a place already: the cost of the search
 };

@@ -24,8 +24,16 @@ class LoopRun {
         body_(body),
         around_(storage),
         storage_(body.program.mesh().size()),
-        here_(std::move(here)) {
+        here_(std::move(here)),
+        input_bytes_(body_.inputs.size()),
+        output_bytes_(body_.outputs.size()) {
     for (const std::int64_t p : here_) {
+      for (std::size_t i = 0; i < body_.inputs.size(); ++i) {
+        input_bytes_[i].push_back(shard_bytes(body_.inputs[i], p));
+      }
+      for (std::size_t o = 0; o < body_.outputs.size(); ++o) {
+        output_bytes_[o].push_back(shard_bytes(body_.outputs[o], p));
+      }
       for (std::size_t i = 0; i < consts(); ++i) {
         storage_.bind(body_.inputs[i], p, around_.data(loop_.inputs[i], p));
       }
@@ -39,27 +47,29 @@ class LoopRun {
 
   /// Carries that no trip makes.
   void copy_first() const {
-    for (const std::int64_t p : here_) {
+    for (std::size_t h = 0; h < here_.size(); ++h) {
+      const std::int64_t p = here_[h];
       for (std::size_t k = 0; k < body_.carries; ++k) {
         copy(around_.writable(loop_.outputs[k], p), around_.data(loop_.inputs[consts() + k], p),
-             shard_bytes(body_.inputs[consts() + k], p));
+             input_bytes_[consts() + k][h]);
       }
     }
   }
 
   /// What the trip of this number reads and writes.
   void begin(std::int64_t trip) {
-    for (const std::int64_t p : here_) {
+    for (std::size_t h = 0; h < here_.size(); ++h) {
+      const std::int64_t p = here_[h];
       for (std::size_t k = 0; k < body_.carries; ++k) {
-        storage_.bind(body_.inputs[consts() + k], p, carried_in(k, trip, p));
+        storage_.bind(body_.inputs[consts() + k], p, carried_in(k, trip, h));
       }
       for (std::size_t x = 0; x < body_.xs; ++x) {
         const std::size_t input = consts() + body_.carries + x;
         storage_.bind(body_.inputs[input], p,
-                      around_.data(loop_.inputs[input], p) + slice(body_.inputs[input], trip, p));
+                      around_.data(loop_.inputs[input], p) + place(trip) * input_bytes_[input][h]);
       }
       for (std::size_t o = 0; o < body_.outputs.size(); ++o) {
-        if (body_.is_made[o]) storage_.bind(body_.outputs[o], p, target(o, trip, p));
+        if (body_.is_made[o]) storage_.bind(body_.outputs[o], p, target(o, trip, h));
       }
       for (const LoopBody::Place& place : body_.places) {
         if (place.same_as < 0) continue;
@@ -73,9 +83,8 @@ class LoopRun {
   void end(std::int64_t trip) const {
     for (std::size_t o = 0; o < body_.outputs.size(); ++o) {
       if (body_.is_made[o]) continue;
-      for (const std::int64_t p : here_) {
-        copy(target(o, trip, p), storage_.data(body_.outputs[o], p),
-             shard_bytes(body_.outputs[o], p));
+      for (std::size_t h = 0; h < here_.size(); ++h) {
+        copy(target(o, trip, h), storage_.data(body_.outputs[o], here_[h]), output_bytes_[o][h]);
       }
     }
   }
@@ -92,10 +101,9 @@ class LoopRun {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }
 
-  /// Where the slice of a trip begins, in bytes.
-  std::size_t slice(ValueId value, std::int64_t trip, std::int64_t position) const {
-    const std::int64_t place = body_.reverse ? body_.trips - 1 - trip : trip;
-    return as_size(place) * shard_bytes(value, position);
+  /// The number of the slice of a trip.
+  std::size_t place(std::int64_t trip) const {
+    return as_size(body_.reverse ? body_.trips - 1 - trip : trip);
   }
 
   std::byte* memory(const LoopBody::Place& place, std::int64_t position) const {
@@ -106,16 +114,16 @@ class LoopRun {
   }
 
   /// The last trip writes the result, the one before beside it, and so on.
-  std::byte* target(std::size_t output, std::int64_t trip, std::int64_t position) const {
-    std::byte* const result = around_.writable(loop_.outputs[output], position);
-    if (output >= body_.carries) return result + slice(body_.outputs[output], trip, position);
+  std::byte* target(std::size_t output, std::int64_t trip, std::size_t h) const {
+    std::byte* const result = around_.writable(loop_.outputs[output], here_[h]);
+    if (output >= body_.carries) return result + place(trip) * output_bytes_[output][h];
     if ((body_.trips - 1 - trip) % 2 == 0) return result;
-    return memory({-1, -1, MemoryKind::activation, body_.spare_offsets[output]}, position);
+    return memory({-1, -1, MemoryKind::activation, body_.spare_offsets[output]}, here_[h]);
   }
 
-  const std::byte* carried_in(std::size_t carry, std::int64_t trip, std::int64_t position) const {
-    if (trip > 0) return target(carry, trip - 1, position);
-    return around_.data(loop_.inputs[consts() + carry], position);
+  const std::byte* carried_in(std::size_t carry, std::int64_t trip, std::size_t h) const {
+    if (trip > 0) return target(carry, trip - 1, h);
+    return around_.data(loop_.inputs[consts() + carry], here_[h]);
   }
 
   const Program::Loop& loop_;
@@ -123,6 +131,9 @@ class LoopRun {
   const Storage& around_;
   Storage storage_;
   const std::vector<std::int64_t> here_;
+
+  // By input or output of the body, and by position of this process: the bytes of the shard.
+  std::vector<std::vector<std::size_t>> input_bytes_, output_bytes_;
 };
 
 /// Whether the scalar is true. A process that has none of the mesh's devices is told: it counts the

@@ -164,9 +164,9 @@ class Partitioner {
       const AxisSet partial = body.partitioned.values[as_size(body.partitioned.outputs[r])].partial;
       results[r] = add_value({node, parts.is_stacked(r) ? stacked_cut(cut) : cut, partial});
     };
-    for (NodeId user = step.node + 1; user < static_cast<NodeId>(graph_.nodes.size()); ++user) {
+    for (const NodeId user : parts_.users(step.node)) {
       const Node& one = graph_.node(user);
-      if (one.op != Op::result || one.operands[0] != step.node || !parts_.is_used(user)) continue;
+      if (one.op != Op::result || !parts_.is_used(user)) continue;
       const auto r = as_size(std::get<ResultAttributes>(one.attributes).index);
       if (results[r] < 0) add(r, user);
     }
@@ -182,7 +182,8 @@ class Partitioner {
                                  const std::vector<Cut>& inputs) const {
     const detail::BodyParts scan(node);
     std::vector<CarriedSum> sums;
-    for (CarriedSum& sum : carried_sums(scan)) {
+    // On one device nothing is parts of a sum.
+    for (CarriedSum& sum : mesh_.size() == 1 ? std::vector<CarriedSum>() : carried_sums(scan)) {
       if (parts_.is_zero(node.operands[scan.consts + sum.carry])) sums.push_back(std::move(sum));
     }
     while (true) {

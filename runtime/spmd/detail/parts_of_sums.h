@@ -23,6 +23,7 @@ class PartsOfSums {
               const std::vector<CarriedSum>& sums);
 
   bool is_used(NodeId node) const { return uses_[as_size(node)] > 0; }
+  const std::vector<NodeId>& users(NodeId node) const { return users_[as_size(node)]; }
   bool is_output(NodeId node) const { return is_output_[as_size(node)]; }
 
   bool is_zero(NodeId node) const { return is_zero_[as_size(node)]; }

@@ -67,21 +67,27 @@ std::int64_t replaced_input(const Graph& graph, const std::vector<std::int64_t>&
   return -1;
 }
 
-void mark_inputs(Graph& graph, std::span<const std::optional<PartitionSpec>> marks) {
+std::vector<Replacement> replacements(const Graph& graph, std::vector<bool> may_be) {
   const std::vector<std::int64_t> numbers = input_numbers(graph);
-  std::vector<bool> may_be;
-  for (const GraphInput& input : graph.inputs) {
-    may_be.push_back(input.kind == MemoryKind::parameter || input.kind == MemoryKind::optimizer);
-  }
+  std::vector<Replacement> all;
   for (const NodeId output : graph.outputs) {
     const std::int64_t old = replaced_input(graph, numbers, output, may_be);
     if (old < 0) continue;
     may_be[as_size(old)] = false;
+    all.push_back({output, as_size(old)});
+  }
+  return all;
+}
+
+void mark_inputs(Graph& graph, std::span<const std::optional<PartitionSpec>> marks) {
+  std::vector<bool> may_be;
+  for (const GraphInput& input : graph.inputs) {
+    may_be.push_back(input.kind == MemoryKind::parameter || input.kind == MemoryKind::optimizer);
+  }
+  for (const auto& [output, input] : replacements(graph, std::move(may_be))) {
     std::optional<PartitionSpec>& mark = graph.node(output).mark;
-    const bool is_its_own = mark && mark != graph.node(graph.inputs[as_size(old)].node).mark;
-    if (as_size(old) < marks.size() && marks[as_size(old)] && !is_its_own) {
-      mark = marks[as_size(old)];
-    }
+    const bool is_its_own = mark && mark != graph.node(graph.inputs[input].node).mark;
+    if (input < marks.size() && marks[input] && !is_its_own) mark = marks[input];
   }
   for (std::size_t i = 0; i < std::min(marks.size(), graph.inputs.size()); ++i) {
     if (marks[i]) graph.node(graph.inputs[i].node).mark = marks[i];

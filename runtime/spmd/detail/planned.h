@@ -48,4 +48,13 @@ std::vector<std::int64_t> input_numbers(const Graph& graph);
 std::int64_t replaced_input(const Graph& graph, const std::vector<std::int64_t>& inputs,
                             NodeId node, const std::vector<bool>& may_be);
 
+/// An output, and the number of the input that it replaces.
+struct Replacement {
+  NodeId output;
+  std::size_t input;
+};
+
+/// By replaced_input(), each input once: the first output that may.
+std::vector<Replacement> replacements(const Graph& graph, std::vector<bool> may_be);
+
 }  // namespace shardwise

@@ -2,14 +2,10 @@
 
 #include <utility>
 
+#include "shardwise/runtime/memory/detail/offsets.h"
+
 namespace shardwise {
 namespace {
-
-constexpr std::size_t kAlignment = 64;  // as that of planned offsets
-
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 /// Where the values are that are neither inputs nor made outputs.
 std::vector<LoopBody::Place> places(const Program& program, const MemoryPlan& plan) {
@@ -43,7 +39,7 @@ LoweredBody lower_body(const detail::BodyParts& parts, const PartitionedBody& bo
   made.collective_bytes = made.plan.collective_bytes;
   std::vector<std::size_t> spare_offsets;
   for (std::size_t k = 0; parts.length > 1 && k < parts.carries; ++k) {
-    made.activation_bytes = aligned(made.activation_bytes);
+    made.activation_bytes = aligned_offset(made.activation_bytes);
     spare_offsets.push_back(made.activation_bytes);
     made.activation_bytes += made.plan.bytes[as_size(lowered.outputs[k])];
   }
