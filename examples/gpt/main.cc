@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -48,12 +49,14 @@ class Run {
       : options_(options),
         mesh_(Mesh::parse(options.mesh == "1" ? "" : options.mesh)),
         devices_(mesh_.size()),
-        tokens_(options.tokens, options.sizes.batch, options.sizes.context),
         training_(devices_, mesh_, gpt::Plan(options.plan, mesh_), options.sizes, options.recipe) {
     if (!options.checkpoints.empty()) manager_.emplace(options.checkpoints);
     const auto latest = manager_ ? manager_->latest() : std::nullopt;
+    LoaderState state{.seed = options.seed};
     if (latest) {
-      training_.restore(CheckpointReader(latest->step.directory));
+      const CheckpointReader reader(latest->step.directory);
+      training_.restore(reader);
+      state = loader_state_from_json(Json::parse(reader.user_json()).at("loader").dump());
       start_ = latest->step.step;
       fmt::print(stderr, "resumed from {}\n", latest->step.directory.string());
     } else if (options.weights.empty()) {
@@ -61,13 +64,14 @@ class Run {
     } else {
       training_.begin(options.seed, gpt::read_all(options.weights));
     }
+    tokens_ = gpt::read_tokens(options.tokens, options.sizes.batch, options.sizes.context, state);
   }
 
   void train() {
     for (std::int64_t step = start_; step < options_.steps; ++step) {
       for (const DeviceId id : devices_.addressable()) devices_.at(id).reset_peak();
       const Stopwatch watch;
-      losses_.push_back(training_.step(tokens_.at(step), options_.learning_rate));
+      losses_.push_back(training_.step(*tokens_->next(), options_.learning_rate));
       seconds_.push_back(watch.seconds());
       if (step == start_) {
         const StepSeconds first = training_.tracer().last_seconds();
@@ -111,7 +115,9 @@ class Run {
 
  private:
   void save(std::int64_t step) {
-    SaveOptions save{.user_json = training_.user_json(), .existing = Existing::replace};
+    Json user = Json::parse(training_.user_json());
+    user["loader"] = Json::parse(to_json(tokens_->state()));
+    SaveOptions save{.user_json = user.dump(), .existing = Existing::replace};
     const bool last = step == options_.kill_in_save;
     if (last) {
       fmt::print(stderr, "step {:5}: SIGKILL in the middle of this save\n", step);
@@ -126,8 +132,8 @@ class Run {
   Options options_;
   Mesh mesh_;
   Devices devices_;
-  gpt::Tokens tokens_;
   gpt::Training training_;
+  std::unique_ptr<HostLoader> tokens_;
   std::optional<CheckpointManager> manager_;
   std::int64_t start_ = 0;
   std::vector<double> losses_, seconds_;
@@ -179,7 +185,7 @@ int main(int argc, char** argv) {
   app.add_option("--plan", options.plan, "How the weights are cut: none, data, fsdp, tensor, 2d");
   app.add_option("--steps", options.steps, "Train up to this step");
   app.add_option("--learning-rate", options.learning_rate);
-  app.add_option("--seed", options.seed, "Of the first weights");
+  app.add_option("--seed", options.seed, "Of the first weights, and of the order of the text");
   app.add_option("--weights", options.weights, "First weights: a .safetensors");
   app.add_option(
       "--tokens", options.tokens,

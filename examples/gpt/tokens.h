@@ -2,33 +2,19 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <string>
-#include <utility>
-#include <vector>
+#include <memory>
 
-#include "given.h"
+#include "shardwise/loader/host_loader.h"
 
 namespace gpt {
 
-/// What a step learns from: [batch, context] each, i32.
-struct TokenBatch {
-  std::vector<std::int32_t> tokens, targets;
-};
-
-/// Batches of a file: of a .safetensors the tensors x0, y0, x1, y1, .. in turn; of any other its
-/// bytes, in windows that depend on the step alone, so that a resumed run goes on as if it had not
-/// stopped.
-class Tokens {
- public:
-  /// Throws as read_all(), and invalid_argument if the file does not fit the sizes.
-  Tokens(const std::filesystem::path& path, std::int64_t batch, std::int64_t context);
-
-  TokenBatch at(std::int64_t step) const;
-
- private:
-  std::int64_t batch_, context_;
-  std::string text_;
-  std::vector<std::pair<Given, Given>> batches_;
-};
+/// Batches without an end of the fields "tokens" and "targets", i32 [batch, context] each. Of a
+/// .safetensors: its tensors x0 and y0, x1 and y1, ... in turn. Of any other file: its bytes, in
+/// shuffled windows at any place; targets are one byte further on. They are in host memory, so that
+/// the peak of a device's memory is the step's alone. Throws as read_all(), open_tokens() and
+/// HostLoader, and invalid_argument if the file does not fit the sizes.
+std::unique_ptr<shardwise::HostLoader> read_tokens(const std::filesystem::path& path,
+                                                   std::int64_t batch, std::int64_t context,
+                                                   const shardwise::LoaderState& state = {});
 
 }  // namespace gpt

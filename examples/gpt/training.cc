@@ -162,17 +162,19 @@ void Training::restore(const CheckpointReader& reader) {
   state_ = AdamWState<Tensor>{{moments, second}, {second, tensors.end() - 1}, tensors.back()};
 }
 
-Tensor Training::input(const std::vector<std::int32_t>& values, const char* label) {
+Tensor Training::input(const HostBatch& batch, const char* field) {
   const TensorType type{DType::i32, {sizes_.batch, sizes_.context}};
-  Tensor tensor = tracer_.tensor(type, std::as_bytes(std::span(values)), label, MemoryKind::loader);
+  const HostPart& whole = batch.field(field).parts.front();
+  Tensor tensor =
+      tracer_.tensor(type, std::span(whole.data.get(), whole.bytes), field, MemoryKind::loader);
   mark_sharding(tensor, mesh_, plan_.batch());
   return tensor;
 }
 
-double Training::step(const TokenBatch& batch, double learning_rate) {
+double Training::step(const HostBatch& batch, double learning_rate) {
   // The tensors named in here are not held when the step runs, so it can reuse their memory.
   const Tensor loss = [&] {
-    const Tensor tokens = input(batch.tokens, "tokens"), targets = input(batch.targets, "targets");
+    const Tensor tokens = input(batch, "tokens"), targets = input(batch, "targets");
     std::map<std::string, Tensor> by_name;
     for (std::size_t i = 0; i < weights_.size(); ++i) by_name.emplace(weights_[i].name, values_[i]);
     const Tensor mean =

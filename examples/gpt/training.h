@@ -11,9 +11,9 @@
 #include "plan.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/save.h"
+#include "shardwise/loader/host_loader.h"
 #include "shardwise/runtime/nn/optimizers.h"
 #include "shardwise/runtime/tracer.h"
-#include "tokens.h"
 
 namespace gpt {
 
@@ -38,8 +38,8 @@ class Training {
   /// The model's sizes and recipe, for SaveOptions::user_json.
   std::string user_json() const;
 
-  /// One step; gives the loss before it.
-  double step(const TokenBatch& batch, double learning_rate);
+  /// One step on the fields "tokens" and "targets", i32 [batch, context]; gives the loss before it.
+  double step(const shardwise::HostBatch& batch, double learning_rate);
 
   /// Weights ("l0.wq") and state ("m.l0.wq", "v.l0.wq", "steps"), as they are now.
   std::vector<shardwise::TensorSource> sources() const;
@@ -47,7 +47,7 @@ class Training {
   const shardwise::Tracer& tracer() const { return tracer_; }
 
  private:
-  shardwise::Tensor input(const std::vector<std::int32_t>& values, const char* label);
+  shardwise::Tensor input(const shardwise::HostBatch& batch, const char* field);
 
   shardwise::Devices& devices_;
   shardwise::Mesh mesh_;

@@ -3,9 +3,11 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <numeric>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,6 +19,7 @@
 #include "shardwise/shard/box_copy.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
+#include "tokens.h"
 #include "training.h"
 
 namespace gpt {
@@ -76,24 +79,36 @@ TEST(Plan, NamesTheAxisThatIsMissing) {
   }
 }
 
-TEST(Tokens, AreTheBytesOfATextInWindowsThatDependOnTheStepAlone) {
+std::vector<std::int32_t> values(const HostBatch& batch, const char* field) {
+  const HostPart& part = batch.field(field).parts.front();
+  std::vector<std::int32_t> values(part.bytes / sizeof(std::int32_t));
+  std::memcpy(values.data(), part.data.get(), part.bytes);
+  return values;
+}
+
+TEST(Tokens, AreTheBytesOfATextInShuffledWindows) {
   const TempDir dir;
   std::string text;
   for (int i = 0; i < 200; ++i) text += static_cast<char>(i);
   write_file(dir / "text", text);
-  const Tokens tokens(dir / "text", 3, 10);
-  const TokenBatch batch = tokens.at(5);
-  ASSERT_EQ(batch.tokens.size(), 30u);
-  for (std::size_t i = 0; i < 30; ++i) {
-    EXPECT_EQ(batch.targets[i], batch.tokens[i] + 1);
-    if (i % 10 != 0) {
-      EXPECT_EQ(batch.tokens[i], batch.tokens[i - 1] + 1);
+  const auto tokens = read_tokens(dir / "text", 3, 10);
+  EXPECT_EQ(tokens->batches_per_epoch(), 190 / 3);
+  std::set<std::int32_t> begins;
+  for (int step = 0; step < 190 / 3; ++step) {
+    const HostBatch batch = *tokens->next();
+    const auto found = values(batch, "tokens"), targets = values(batch, "targets");
+    ASSERT_EQ(found.size(), 30u);
+    for (std::size_t i = 0; i < 30; ++i) {
+      EXPECT_EQ(targets[i], found[i] + 1);
+      if (i % 10 == 0) begins.insert(found[i]);
+      if (i % 10 != 0) {
+        EXPECT_EQ(found[i], found[i - 1] + 1);
+      }
     }
   }
-  EXPECT_EQ(Tokens(dir / "text", 3, 10).at(5).tokens, batch.tokens);
-  EXPECT_NE(tokens.at(6).tokens, batch.tokens);
-  message_of(ErrorCode::invalid_argument, [&] { Tokens(dir / "text", 3, 200); });
-  message_of(ErrorCode::not_found, [&] { Tokens(dir / "none", 3, 10); });
+  EXPECT_EQ(begins.size(), 189u) << "each window once, but for the last batch";
+  message_of(ErrorCode::invalid_argument, [&] { read_tokens(dir / "text", 3, 200); });
+  message_of(ErrorCode::not_found, [&] { read_tokens(dir / "none", 3, 10); });
 }
 
 std::vector<std::int32_t> six_from(std::int32_t first) {
@@ -130,7 +145,7 @@ TEST(Tokens, RefuseBatchesOfAnotherShape) {
   write_batches(none, {"x1", "y1"});
   write_batches(some, {"x0", "y0", "x1", "y1"});
   const auto refusal = [](const std::filesystem::path& path, std::int64_t context) {
-    return message_of(ErrorCode::invalid_argument, [&] { Tokens(path, 2, context); });
+    return message_of(ErrorCode::invalid_argument, [&] { read_tokens(path, 2, context); });
   };
   EXPECT_EQ(refusal(none, 3), "read " + none.string() + ": found no tensors x0 and y0");
   EXPECT_EQ(refusal(some, 4),
@@ -140,12 +155,12 @@ TEST(Tokens, RefuseBatchesOfAnotherShape) {
 TEST(Tokens, AreTheBatchesOfASafetensorsFileInTurn) {
   const TempDir dir;
   write_batches(dir / "x.safetensors", {"x0", "y0", "x1", "y1"});
-  const Tokens tokens(dir / "x.safetensors", 2, 3);
+  const auto tokens = read_tokens(dir / "x.safetensors", 2, 3);
   for (const std::int64_t step : {0, 1, 2, 3}) {
-    const TokenBatch batch = tokens.at(step);
+    const HostBatch batch = *tokens->next();
     const std::int32_t first = step % 2 == 0 ? 0 : 200;
-    EXPECT_EQ(batch.tokens, six_from(first)) << step;
-    EXPECT_EQ(batch.targets, six_from(first + 100)) << step;
+    EXPECT_EQ(values(batch, "tokens"), six_from(first)) << step;
+    EXPECT_EQ(values(batch, "targets"), six_from(first + 100)) << step;
   }
 }
 
@@ -170,10 +185,11 @@ class GptTraining : public testing::Test {
     Devices devices(mesh.size());
     Training training(devices, mesh, Plan(plan, mesh), kSizes, recipe);
     begin(training);
-    const Tokens tokens(dir_ / "text", kSizes.batch, kSizes.context);
+    const auto tokens =
+        read_tokens(dir_ / "text", kSizes.batch, kSizes.context, {.seed = 1, .next_batch = first});
     std::vector<double> losses;
     for (std::int64_t step = first; step < kSteps; ++step) {
-      losses.push_back(training.step(tokens.at(step), kRate));
+      losses.push_back(training.step(*tokens->next(), kRate));
       if (step + 1 == kSteps / 2) end(training);
     }
     return losses;
@@ -234,7 +250,7 @@ TEST_F(GptTraining, DropsOtherElementsInEachStep) {
   const Mesh mesh = Mesh::line(1);
   Training training(devices, mesh, Plan("none", mesh), kSizes, {.dropout = 0.3});
   training.begin(3);
-  const TokenBatch batch = Tokens(dir_ / "text", kSizes.batch, kSizes.context).at(0);
+  const HostBatch batch = *read_tokens(dir_ / "text", kSizes.batch, kSizes.context)->next();
   // The rate 0 leaves the weights as they are, so only what is dropped can change the loss.
   const double first = training.step(batch, 0);
   EXPECT_NE(training.step(batch, 0), first);
