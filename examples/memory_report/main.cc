@@ -1,12 +1,14 @@
 // What would training need? One study plans a step of GPTs of 124 million to 4 billion parameters,
-// under four ways to cut them, with and without recomputation, and prints the memory of the fullest
-// device. The other looks for the largest batch and the largest images with which a step of
-// ResNet-50 fits, if images or their rows are cut. Nothing of a model is allocated.
+// under four ways to cut them, with and without recomputation: it prints the memory of the fullest
+// device, and how much of a machine's products such a step would use, by a model. The other looks
+// for the largest batch and the largest images with which a step of ResNet-50 fits, if images or
+// their rows are cut. Nothing of a model is allocated.
 
 #include <fmt/core.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdint>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -27,7 +29,7 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 struct Options {
   std::int64_t devices = 16, batch = 16;
   double limit_gib = 32;
-  std::string svg;
+  std::string svg, mfu_svg, machine = "tpu-v4";
   bool json = false, check = false;
 };
 
@@ -37,6 +39,16 @@ struct Row {
   bool recomputes;
   Planned planned;
 };
+
+const Machine& machine_of(const Options& options) {
+  return *std::ranges::find(machines(), options.machine, &Machine::id);
+}
+
+std::vector<std::string> machine_ids() {
+  std::vector<std::string> ids;
+  for (const Machine& machine : machines()) ids.push_back(machine.id);
+  return ids;
+}
 
 std::vector<Row> plan_all(const Options& options) {
   const bool shows_progress = ::isatty(STDERR_FILENO) == 1;
@@ -50,7 +62,8 @@ std::vector<Row> plan_all(const Options& options) {
                      recomputes ? ", recomputed" : "");
         }
         const auto recompute = recomputes ? gpt::Recompute::all : gpt::Recompute::none;
-        rows.push_back({model, layout, recomputes, plan(model.sizes, layout, recompute)});
+        rows.push_back(
+            {model, layout, recomputes, plan(model.sizes, layout, recompute, machine_of(options))});
       }
     }
   }
@@ -63,19 +76,24 @@ void print_table(const Options& options, const std::vector<Row>& rows) {
       "One training step in f32 with AdamW, batch {} of 1,024 tokens, on {} devices. Planned, not "
       "run.\n",
       options.batch, options.devices);
-  fmt::print("{:<6} {:<11} {:<17} {:>12} {:>15} {:>13} {:>9}\n", "model", "cut", "mesh", "peak GiB",
-             "recomputed GiB", "sent GiB", "plan ms");
+  fmt::print("{:<6} {:<11} {:<17} {:>12} {:>15} {:>13} {:>9} {:>11}\n", "model", "cut", "mesh",
+             "peak GiB", "recomputed GiB", "sent GiB", "MFU %", "plan ms");
   for (std::size_t i = 0; i + 1 < rows.size(); i += 2) {
     const Row &kept = rows[i], &again = rows[i + 1];
     const auto shown = [&](const Planned& planned) {
       const double gib = static_cast<double>(planned.peak_bytes) / kGiB;
       return fmt::format("{:.2f}{}", gib, gib <= options.limit_gib ? " " : "!");
     };
-    fmt::print("{:<6} {:<11} {:<17} {:>12} {:>15} {:>13.2f} {:>9.0f}\n", kept.model.name,
+    fmt::print("{:<6} {:<11} {:<17} {:>12} {:>15} {:>13.2f} {:>9.1f} {:>11.0f}\n", kept.model.name,
                kept.layout.name, kept.layout.mesh, shown(kept.planned), shown(again.planned),
-               kept.planned.wire_bytes / kGiB, 1e3 * kept.planned.seconds);
+               kept.planned.wire_bytes / kGiB, 1e2 * kept.planned.modelled_mfu,
+               1e3 * kept.planned.seconds);
   }
-  fmt::print("! is more than {:g} GiB\n", options.limit_gib);
+  const Machine& machine = machine_of(options);
+  fmt::print(
+      "! is more than {:g} GiB. MFU is modelled, not measured, on {} ({}): 6 x parameters x tokens "
+      "over what the devices could do meanwhile; collectives and computing take turns.\n",
+      options.limit_gib, machine.name, machine.source);
 }
 
 struct Studied {
@@ -108,7 +126,7 @@ void print_largest(const Options& options, const std::vector<Largest>& all) {
   }
 }
 
-Json to_json(const Studied& studied) {
+Json to_json(const Studied& studied, const Machine& machine) {
   Json gpts = Json::array(), resnets = Json::array();
   for (const Row& row : studied.gpts) {
     gpts.push_back({{"model", row.model.name},
@@ -118,6 +136,9 @@ Json to_json(const Studied& studied) {
                     {"recomputes", row.recomputes},
                     {"planned_peak_bytes", row.planned.peak_bytes},
                     {"planned_wire_bytes", row.planned.wire_bytes},
+                    {"modelled_on", machine.id},
+                    {"modelled_seconds", row.planned.modelled_seconds},
+                    {"modelled_mfu", row.planned.modelled_mfu},
                     {"plan_seconds", row.planned.seconds}});
   }
   for (const Largest& one : studied.resnets) {
@@ -130,17 +151,31 @@ Json to_json(const Studied& studied) {
   return {{"gpt", gpts}, {"resnet50", resnets}};
 }
 
-void write_chart(const Options& options, const std::vector<Row>& rows) {
-  std::vector<Bar> bars;
-  bars.reserve(rows.size());
+void write(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  if (!file.flush()) throw Error(ErrorCode::io, "write \"" + path + "\": failed");
+}
+
+void write_charts(const Options& options, const std::vector<Row>& rows) {
+  std::vector<Bar> peaks, mfu;
+  peaks.reserve(rows.size());
+  mfu.reserve(rows.size());
   for (const Row& row : rows) {
-    bars.push_back({row.model.name, row.layout.name + (row.recomputes ? ", recomputed" : ""),
-                    static_cast<double>(row.planned.peak_bytes) / kGiB});
+    const std::string series = row.layout.name + (row.recomputes ? ", recomputed" : "");
+    peaks.push_back({row.model.name, series, static_cast<double>(row.planned.peak_bytes) / kGiB});
+    mfu.push_back({row.model.name, series, 1e2 * row.planned.modelled_mfu});
   }
-  std::ofstream file(options.svg);
-  file << bar_chart("Peak memory of the fullest device, one GPT training step in f32 (planned)",
-                    "GiB", bars, options.limit_gib);
-  if (!file.flush()) throw Error(ErrorCode::io, "write \"" + options.svg + "\": failed");
+  if (!options.svg.empty()) {
+    write(options.svg,
+          bar_chart("Peak memory of the fullest device, one GPT training step in f32 (planned)",
+                    "GiB", peaks, options.limit_gib));
+  }
+  if (!options.mfu_svg.empty()) {
+    write(options.mfu_svg, bar_chart("Model FLOPS utilization of a GPT training step on " +
+                                         machine_of(options).name + " (modelled, not measured)",
+                                     "%", mfu, 0));
+  }
 }
 
 /// Runs a small model under each layout. Whether all peaks are those that were planned.
@@ -149,7 +184,7 @@ bool check(const Options& options) {
   bool all_equal = true;
   for (const Layout& layout : layouts(std::min<std::int64_t>(options.devices, 8))) {
     for (const auto recompute : {gpt::Recompute::none, gpt::Recompute::all}) {
-      const std::size_t planned = plan(small, layout, recompute).peak_bytes;
+      const std::size_t planned = plan(small, layout, recompute, machine_of(options)).peak_bytes;
       const std::size_t measured = measured_peak(small, layout, recompute);
       fmt::print("{:<11} {:<17} planned {} bytes, measured {}\n", layout.name, layout.mesh, planned,
                  measured);
@@ -175,6 +210,10 @@ int main(int argc, char** argv) {
   app.add_option("--limit", options.limit_gib, "GiB of one device: what needs more is marked")
       ->check(CLI::Range(0.0, 1e6));
   app.add_option("--svg", options.svg, "Draw the peaks into this file");
+  app.add_option("--mfu-svg", options.mfu_svg,
+                 "Draw the modelled utilization of the devices into this file");
+  app.add_option("--machine", options.machine, "Machine for which times are modelled")
+      ->check(CLI::IsMember(machine_ids()));
   app.add_flag("--json", options.json, "Print one JSON object: an array of rows for each study");
   app.add_flag("--check", options.check,
                "Run a small model instead, and compare what was planned with what was measured");
@@ -183,12 +222,12 @@ int main(int argc, char** argv) {
     if (options.check) return check(options) ? 0 : 1;
     const Studied studied{plan_all(options), search_all(options)};
     if (options.json) {
-      fmt::print("{}\n", to_json(studied).dump());
+      fmt::print("{}\n", to_json(studied, machine_of(options)).dump());
     } else {
       print_table(options, studied.gpts);
       print_largest(options, studied.resnets);
     }
-    if (!options.svg.empty()) write_chart(options, studied.gpts);
+    write_charts(options, studied.gpts);
     return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "memory_report: {}\n", error.what());

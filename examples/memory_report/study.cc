@@ -91,7 +91,8 @@ std::vector<Layout> layouts(std::int64_t devices) {
           {"2-d", both, "2d"}};
 }
 
-Planned plan(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute) {
+Planned plan(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute,
+             const Machine& machine) {
   const Mesh mesh = Mesh::parse(layout.mesh);
   Devices devices(mesh.size());
   Tracer tracer(devices, {.mesh = mesh});
@@ -111,6 +112,11 @@ Planned plan(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recom
     planned.wire_bytes += static_cast<double>(total.wire_bytes);
   }
   planned.seconds = tracer.last_seconds().trace + tracer.last_seconds().compile;
+  const StepReport modelled = report(*step, machine);
+  planned.modelled_seconds = modelled.compute_seconds + modelled.collective_seconds;
+  const auto tokens = static_cast<double>(sizes.batch * sizes.context);
+  planned.modelled_mfu = 6 * parameters(sizes) * tokens / planned.modelled_seconds /
+                         (static_cast<double>(mesh.size()) * machine.flops_per_second);
   return planned;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model.h"
+#include "shardwise/runtime/spmd/executable.h"
 
 // The studies of "PyTorch/XLA SPMD: Scale Up Model Training and Serving with Automatic
 // Parallelization" (the scalability part), planned instead of run: nothing of a model is allocated.
@@ -29,6 +30,14 @@ struct Planned {
   std::size_t peak_bytes = 0;  ///< of the device that needs most
   double wire_bytes = 0;       ///< that one device sends
   double seconds = 0;          ///< to trace and plan
+
+  /// Of the step on a machine: nothing of it is measured. Collectives wait for no computing, and
+  /// computing for each of them.
+  double modelled_seconds = 0;
+
+  /// Model FLOPS utilization in that time, as the study defines it: 6 operations for each parameter
+  /// and token, over what all devices could do.
+  double modelled_mfu = 0;
 };
 
 /// How the weights are cut, on which mesh: see gpt::Plan.
@@ -39,7 +48,8 @@ struct Layout {
 /// Replicated, FSDP, tensor and 2-d, on as many devices.
 std::vector<Layout> layouts(std::int64_t devices);
 
-Planned plan(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute);
+Planned plan(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute,
+             const shardwise::Machine& machine);
 
 /// The same step run, with zeros for weights: the peak that each device counted.
 std::size_t measured_peak(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute);
@@ -69,7 +79,7 @@ struct Bar {
 };
 
 /// A bar chart, as SVG: one XML document that refers to nothing outside. Bars of one group stand
-/// side by side; `limit` is a line across.
+/// side by side; `limit` is a line across, if it is more than 0.
 std::string bar_chart(std::string_view title, std::string_view unit, const std::vector<Bar>& bars,
                       double limit);
 

@@ -20,10 +20,12 @@ class MemoryReport(unittest.TestCase):
 
     def test_table_json_and_chart(self):
         with tempfile.TemporaryDirectory() as scratch:
-            chart = pathlib.Path(scratch) / "peaks.svg"
-            command = [REPORT, "--devices", "4", "--batch", "8"]
-            found = json.loads(subprocess.run([*command, "--json", "--svg", chart], check=True, stdout=subprocess.PIPE).stdout)
-            bars = [title.text for title in xml.etree.ElementTree.parse(chart).iter("{http://www.w3.org/2000/svg}title")]
+            charts = [pathlib.Path(scratch) / name for name in ("peaks.svg", "mfu.svg")]
+            command = [REPORT, "--devices", "4", "--batch", "8", "--machine", "h100-80gb"]
+            written = [*command, "--json", "--svg", charts[0], "--mfu-svg", charts[1]]
+            found = json.loads(subprocess.run(written, check=True, stdout=subprocess.PIPE).stdout)
+            bars, mfu = ([title.text for title in xml.etree.ElementTree.parse(chart).iter("{http://www.w3.org/2000/svg}title")]
+                         for chart in charts)
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
         rows, table = found["gpt"], printed[2:18]
         self.check_largest(found["resnet50"], printed[-2:])
@@ -38,6 +40,7 @@ class MemoryReport(unittest.TestCase):
             self.assertIn(f"{row['planned_peak_bytes'] / GIB:.2f}", line)
             marked = row["planned_peak_bytes"] > 32 * GIB
             self.assertEqual(f"{row['planned_peak_bytes'] / GIB:.2f}!" in line, marked)
+        self.check_mfu(rows, table, mfu)
         largest = [row["parameters"] for row in rows]
         self.assertGreater(max(largest), 3.6e9)
         for (model, cut, recomputes), peak in peaks.items():
@@ -45,6 +48,20 @@ class MemoryReport(unittest.TestCase):
                 self.assertLess(peak, peaks[model, cut, False])
             if cut != "replicated":
                 self.assertLess(peaks[model, "FSDP", recomputes], peaks[model, "replicated", recomputes])
+
+    def check_mfu(self, rows, table, bars):
+        """Modelled: 6 operations for each parameter and token, over what the devices could do meanwhile."""
+        for row, bar in zip(rows, bars, strict=True):
+            self.assertEqual(row["modelled_on"], "h100-80gb")
+            could = row["modelled_seconds"] * 4 * 989e12  # of an H100, bf16, as its data sheet says
+            self.assertAlmostEqual(row["modelled_mfu"], 6 * row["parameters"] * 8 * 1024 / could, delta=0.001 * row["modelled_mfu"])
+            self.assertTrue(0 < row["modelled_mfu"] < 1, row)
+            self.assertTrue(bar.endswith(f": {100 * row['modelled_mfu']:.2f} %"), bar)
+        for line, row in zip(table, rows[::2], strict=True):
+            self.assertEqual(line.split()[-2], f"{100 * row['modelled_mfu']:.1f}")
+        # What is computed again is no work of the model.
+        for kept, again in zip(rows[::2], rows[1::2], strict=True):
+            self.assertLess(again["modelled_mfu"], kept["modelled_mfu"])
 
     def check_largest(self, largest, table):
         self.assertEqual(len(largest), 6)
