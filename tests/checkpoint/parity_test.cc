@@ -255,6 +255,35 @@ TEST_F(Parity, ThatIsDamagedIsWrittenAnew) {
   EXPECT_TRUE(bytes_of_files(step_) == good_);
 }
 
+TEST_F(Parity, IsWrittenWhileOthersWriteAndRemoveIt) {
+  remove_parity(step_);
+  int call = 0;
+  const auto others =
+      std::make_shared<HookedFileSystem>([&](std::string_view operation, const fs::path& path) {
+        if (operation != "rename" && operation != "exchange") return;
+        if (!path.filename().string().starts_with(".repair-")) return;
+        switch (++call) {
+          case 1:  // they write all of it
+            EXPECT_EQ(operation, "rename");
+            EXPECT_EQ(write_parity(step_, {.blocks = 2}).written, 2);
+            break;
+          case 2:  // they take this file for a leftover
+            EXPECT_EQ(operation, "exchange");
+            fs::remove(path);
+            break;
+          case 3:
+            EXPECT_EQ(operation, "exchange");
+            remove_parity(step_);
+            break;
+          default:
+            break;
+        }
+      });
+  EXPECT_EQ(write_parity(step_, {.blocks = 2, .file_system = others}).written, 2);
+  EXPECT_EQ(call, 5);
+  EXPECT_TRUE(bytes_of_files(step_) == good_);
+}
+
 TEST_F(Parity, AndItsFileCanBothBeDamaged) {
   const std::string name = shard_files()[1], parity = name + ".parity";
   flip(step_ / parity, 0, std::byte{1});                            // the first header

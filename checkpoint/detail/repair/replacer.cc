@@ -13,6 +13,12 @@ namespace shardwise::detail {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+constexpr int kMostTries = 5;
+
+}  // namespace
+
 Replacer::Replacer(FileSystem& file_system, fs::path directory)
     : file_system_(file_system),
       directory_(std::move(directory)),
@@ -35,30 +41,49 @@ void Replacer::remove_or_leave(const fs::path& hidden) {
   }
 }
 
-void Replacer::put(const std::string& name, const Fill& fill) {
-  const fs::path place = directory_ / name, hidden = directory_ / repair_name(name, new_id());
-  const std::unique_ptr<File> file = file_system_.create(hidden, Caching::cached);
+// Another repair of this checkpoint may put or remove a file of this name at the same time, or take
+// the hidden one for a leftover. Then all is done again.
+bool Replacer::take_place(const fs::path& hidden, const fs::path& place, bool is_last) {
+  const std::vector<std::string> names = file_system_.list(directory_);
+  if (!opened_->is_in_place()) {
+    throw Error(
+        ErrorCode::not_found,
+        fmt::format("repair {}: the checkpoint was removed or replaced meanwhile", place.string()));
+  }
   try {
-    fill(*file);
-    file->sync();
-    file->close();
-    const std::vector<std::string> names = file_system_.list(directory_);
-    if (!opened_->is_in_place()) {
-      throw Error(ErrorCode::not_found,
-                  fmt::format("repair {}: the checkpoint was removed or replaced meanwhile",
-                              place.string()));
-    }
-    if (std::ranges::find(names, name) == names.end()) {
+    if (std::ranges::find(names, place.filename().string()) == names.end()) {
       file_system_.rename(hidden, place);
     } else {
       file_system_.exchange(hidden, place);
     }
-  } catch (...) {
-    remove_or_leave(hidden);
-    throw;
+    return true;
+  } catch (const Error& e) {
+    const bool is_of_another =
+        e.code() == ErrorCode::already_exists || e.code() == ErrorCode::not_found;
+    if (is_last || !is_of_another) throw;
+    return false;
   }
-  file_system_.sync_directory(directory_);
-  remove_or_leave(hidden);
+}
+
+void Replacer::put(const std::string& name, const Fill& fill) {
+  const fs::path place = directory_ / name;
+  for (int tries = 1;; ++tries) {
+    const fs::path hidden = directory_ / repair_name(name, new_id());
+    const std::unique_ptr<File> file = file_system_.create(hidden, Caching::cached);
+    bool is_placed = false;
+    try {
+      fill(*file);
+      file->sync();
+      file->close();
+      is_placed = take_place(hidden, place, tries == kMostTries);
+    } catch (...) {
+      remove_or_leave(hidden);
+      throw;
+    }
+    if (is_placed) file_system_.sync_directory(directory_);
+    remove_or_leave(hidden);
+    if (is_placed) return;
+  }
 }
 
 void Replacer::put(const std::string& name, std::span<const std::byte> bytes) {

@@ -21,7 +21,8 @@ class Replacer {
   Replacer(FileSystem& file_system, std::filesystem::path directory);
 
   /// Throws what `fill` and the file system throw; then nothing has changed. not_found if the
-  /// checkpoint was removed or replaced meanwhile.
+  /// checkpoint was removed or replaced meanwhile. Others may put and remove files of this name at
+  /// the same time: `fill` may be called again then.
   void put(const std::string& name, const Fill& fill);
   void put(const std::string& name, std::span<const std::byte> bytes);
 
@@ -31,6 +32,8 @@ class Replacer {
   const std::filesystem::path& directory() const { return directory_; }
 
  private:
+  bool take_place(const std::filesystem::path& hidden, const std::filesystem::path& place,
+                  bool is_last);
   void remove_or_leave(const std::filesystem::path& hidden);
 
   FileSystem& file_system_;
