@@ -116,7 +116,7 @@ class ProgramText:
         dtype = name_of(array.dtype)
         array = np.asarray(array, order="C")
         first = array.reshape(-1)[:1]
-        if first.size and array.tobytes() == first.tobytes() * array.size:
+        if first.size and (dtype in FLOATS or array.dtype.kind in "biu") and array.tobytes() == first.tobytes() * array.size:
             return Number(first.astype(np.float64).item() if dtype in FLOATS else int(first.item()), dtype, array.shape)
         self.literals.append(_core.Literal.of(array.ctypes.data, array.nbytes))
         return self.node("literal", (), dtype, array.shape, " " + self.literals[-1].hash)

@@ -122,6 +122,8 @@ WITHOUT_GRADIENT = {
     "comparisons": lambda x, y: [x > y, x <= 0, x == x, x != y, (x > 0) & (y > 0), (x > 0) ^ (y > 0), ~(x > 0), torch.isfinite(x / 0 * y)],
     "special": lambda x, y: [torch.isnan(x / 0 * 0), torch.isinf(x / 0), (x / 0).isinf().any(), (x > -9).all(1), (x > 1).any(0)],
     "integers": lambda x, y: [INTEGERS // 2, INTEGERS % 3, INTEGERS - 2 * INTEGERS, INTEGERS.clamp(-2, 4), INTEGERS.sum(), INTEGERS * 0.5, INTEGERS / 2],
+    "strided": lambda x, y: [torch.as_strided(x, (2, 12), (12, 1)), torch.as_strided(x[1:], (6, 3), (3, 1))],
+    "rounded": lambda x, y: [torch.full((2,), 0.1, dtype=torch.bfloat16).float(), torch.full((2,), 0.1).double(), torch.full((2,), 7).float()],
     "conversions": lambda x, y: [x.to(torch.float64), x.int(), x.bool(), (x > 0).sum(), (x > 0).float().mean(), (x > 0) + (y > 0), INTEGERS > 0.5],
     "indices": lambda x, y: [x.argmax(1), y.argmin(0, keepdim=True), x.argmax(), x.topk(2)[1], y.argsort(1), x.max(1).indices],
     "half": lambda x, y: [F.softmax(x.bfloat16(), 1), F.layer_norm(x.bfloat16(), (6,)), x.half() * 2, x.bfloat16().mean(1), F.gelu(x.bfloat16())],

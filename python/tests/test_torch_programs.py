@@ -140,6 +140,16 @@ def test_a_rate_that_is_a_tensor_is_an_input():
     assert not torch.equal(model[0].weight, before)
 
 
+def test_a_comparison_is_in_the_dtype_of_its_own_operands():
+    def step(x, y):
+        n = x.mean().item()
+        m = y > 3
+        return x > n, m, n <= x
+
+    given = torch.tensor([3.5, 3.0, 3.4]), torch.tensor([1, 5, 2])
+    assert [x.tolist() for x in swt.capture(step, *given).run(*given, devices=1)] == [x.tolist() for x in step(*given)]
+
+
 def test_a_number_that_the_step_takes_from_a_tensor_is_computed():
     model = mlp()
 
@@ -291,6 +301,41 @@ def test_what_depends_on_values_is_refused_with_its_line():
     for refused, what in ((step, "a shape that depends on values"), (other, "the value of a tensor")):
         with pytest.raises(sw.Unsupported, match=rf"test_torch_programs\.py:\d+ \(return x.*found {what}"):
             swt.capture(refused, batch()[0])
+
+
+def test_elements_that_are_in_another_order_in_memory_are_not_taken_for_those_of_a_row():
+    for function in (lambda x: torch.as_strided(x.t(), (8, 6), (6, 1)), lambda x: torch.as_strided(x[1:], (7, 6), (6, 1), 0)):
+        with pytest.raises(sw.Unsupported, match=r"aten\.as_strided\.default: as_strided of size \[\d, 6\] and stride \[6, 1\]"):
+            swt.capture(function, batch()[0])
+
+
+@pytest.mark.parametrize("function, named", [(lambda n: n // 2, "floor"), (lambda n: n % 2, "mod"), (abs, "abs"), (round, "round"),
+                                             (lambda n: n > 1, "gt")])
+def test_what_no_program_has_of_a_number_is_named(function, named):
+    for step in (lambda x: function(x.sum().item()), lambda x: x * function(x.sum().item())):
+        with pytest.raises(sw.Unsupported, match=f"capture: found what no program has: {named} of a number"):
+            swt.capture(step, batch()[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float8_e4m3fn])
+def test_dtypes_that_are_not_computed_with_may_be_there(dtype):
+    held = torch.arange(4.0).to(dtype)
+    model = nn.Linear(6, 4)
+    model.register_buffer("held", held.clone())
+    program = swt.capture(lambda x, y: (model(x), y, held, torch.ones(2).to(torch.float32)), batch()[0], held)
+    for found, expected in zip(program.run(batch()[0], held, devices=1), (model(batch()[0]), held, held, torch.ones(2)), strict=True):
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found.to(torch.complex64), expected.to(torch.complex64))
+    with pytest.raises(sw.Unsupported, match="capture: the step: aten.*needed a type that is computed with"):
+        swt.capture(lambda y: y.to(torch.float32) + 1, held)
+
+
+def test_dtypes_that_no_program_has_are_refused_with_their_tensor():
+    bits = torch.zeros(3, dtype=torch.uint8).view(torch.bits8)
+    with pytest.raises(sw.InvalidArgument, match=r"capture: y: found the dtype torch\.bits8, needed one that programs have"):
+        swt.capture(lambda x, y: x, batch()[0], bits)
+    with pytest.raises(sw.Unsupported, match=r"a tensor that the step holds: found the dtype torch\.bits8"):
+        swt.capture(lambda x: (x, bits), batch()[0])
 
 
 def test_random_numbers_are_refused():

@@ -13,14 +13,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from .._dtypes import NUMPY
 from .._program_text import FLOATS, Number, ProgramText, Refused, Shape, Value
-
-DTYPES = {
-    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32",
-    torch.int16: "i16", torch.int8: "i8", torch.uint64: "u64", torch.uint32: "u32", torch.uint16: "u16", torch.uint8: "u8",
-    torch.bool: "bool",
-}  # fmt: skip
+from ._tensors import OURS, array_of
 
 Scalar = bool | int | float
 
@@ -48,11 +42,13 @@ class Type:
     shape: Shape
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Type:
-        """Raises Refused."""
-        if tensor.dtype not in DTYPES:
-            raise Refused(f"found the dtype {tensor.dtype}, needed one that programs have")
-        return cls(DTYPES[tensor.dtype], tuple(tensor.shape))
+    def of(cls, value: torch.Tensor | torch.SymFloat) -> Type:
+        """Of a tensor, or of a number that is computed. Raises Refused."""
+        if not isinstance(value, torch.Tensor):
+            return cls("f64", ())
+        if value.dtype not in OURS:
+            raise Refused(f"found the dtype {value.dtype}, needed one that programs have")
+        return cls(OURS[value.dtype], tuple(value.shape))
 
 
 def is_float(x: Value) -> bool:
@@ -79,7 +75,7 @@ class Builder(ProgramText):
 
     def __init__(self) -> None:
         super().__init__()
-        self.promoted = ""  #: the dtype to which torch takes the operands of the operation
+        self.examples: list[Any] = []  #: the operands of the operation as torch knows them: tensors without memory, and numbers
         self._indices: set[int] = set()
         self._transposed: dict[int, tuple[Value, list[int]]] = {}
 
@@ -92,7 +88,7 @@ class Builder(ProgramText):
         return self.elementwise(op, a, self.full(a, b) if isinstance(b, (bool, int, float)) else b)
 
     def convert(self, x: Value, dtype: str) -> Value:
-        if x.dtype != dtype and isinstance(x, Number) and dtype in ("f32", "f64"):
+        if isinstance(x, Number) and x.dtype not in FLOATS and dtype in ("f32", "f64"):
             return Number(float(x.value), dtype, x.shape)
         if x.dtype != dtype and dtype == "bool":
             return self.binary("ne", x, 0)
@@ -181,8 +177,6 @@ class Builder(ProgramText):
 
 
 def literal(build: Builder, tensor: torch.Tensor) -> Value:
-    """A tensor that the step holds, and no module or optimizer."""
-    tensor = tensor.detach().cpu().contiguous()
-    if Type.of(tensor).dtype == "bf16":
-        return build.array(tensor.view(torch.int16).numpy().view(NUMPY["bf16"]))
-    return build.array(tensor.numpy())
+    """A tensor that the step holds, and no module or optimizer. Raises Refused."""
+    Type.of(tensor)
+    return build.array(array_of(tensor))

@@ -11,6 +11,7 @@ import torch
 
 from .._program_text import Refused, Value
 from ._aten import NUMBERS, RULES, Builder, Scalar, Type, is_float, rule
+from ._tensors import OURS
 
 _UNARY = {
     "neg": "neg", "abs": "abs", "sign": "sign", "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log1p": "log1p",
@@ -40,7 +41,7 @@ def _binary(op: str) -> Callable[..., Value]:
 
 def _comparison(op: str) -> Callable[..., Value]:
     def of(build: Builder, out: Type, a: Value | Scalar, b: Value | Scalar) -> Value:
-        dtype = build.promoted
+        dtype = OURS[torch.result_type(*build.examples)]
         return build.binary(op, build.operand(a, dtype, out.shape), build.operand(b, dtype, out.shape))
 
     return of

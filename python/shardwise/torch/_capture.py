@@ -12,7 +12,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .. import _core
-from .._dtypes import NUMPY
 from .._errors import Error, InvalidArgument
 from .._program_text import Refused, Value
 from ..programs import Program
@@ -20,9 +19,11 @@ from . import _aten_elementwise as _aten_elementwise
 from . import _aten_images as _aten_images
 from . import _aten_layout as _aten_layout
 from . import _aten_sums as _aten_sums
-from ._aten import DTYPES, NUMBERS, RULES, Builder, Type, literal
+from ._aten import NUMBERS, RULES, Builder, Type, literal
+from ._tensors import array_of, shared_tensor
 
 if TYPE_CHECKING:
+    from ._step_state import Slot
     from ._trace import Traced
 
 
@@ -82,14 +83,21 @@ class _Writer:
         self.replaced = [i for i, is_new in enumerate(changed) if is_new]
         for i in self.kept:
             slot = traced.inputs[i]
-            found = Type.of(slot.tensor)
+            found = _input_type(slot)
             self._values[placeholders[i]] = self.build.input(slot.label, found.dtype, found.shape, slot.kind)
         for node in nodes:
             if node in live and node.op == "get_attr":
-                self._values[node] = literal(self.build, getattr(traced.graph, str(node.target)))
+                self._values[node] = self._literal(getattr(traced.graph, str(node.target)))
             elif node in live and node.op == "call_function":
                 self._add(node)
         return [self._values[node] for node in wanted]
+
+    def _literal(self, tensor: torch.Tensor) -> Value:
+        with self.build.inside("", False, _Place("a tensor that the step holds", "")):
+            try:
+                return literal(self.build, tensor)
+            except Refused as refused:
+                return self.build.refused(f"a tensor that the step holds: {refused}", (), None, tuple(tensor.shape))
 
     def _add(self, node: torch.fx.Node) -> None:
         if node.target is operator.getitem:
@@ -98,14 +106,15 @@ class _Writer:
             return
         told = node.meta.get("custom", {})
         scope, backward = told.get("scope", ""), told.get("backward", False)
-        with self.build.inside(scope, backward, _Place(str(node.target), scope)):
+        operation = str(node.target) if isinstance(node.target, torch._ops.OpOverload) else f"{getattr(node.target, '__name__', node.target)} of a number"
+        with self.build.inside(scope, backward, _Place(operation, scope)):
             try:
                 self._values[node] = self._result(node)
             except Refused as refused:
-                reason = f"{node.target}: {refused}" if str(refused) else str(node.target)
+                reason = f"{operation}: {refused}" if str(refused) else operation
                 operands = [value for n in node.all_input_nodes if isinstance(value := self._values[n], Value)]
                 self._values[node] = _each(node.meta["val"], lambda val: self.build.refused(
-                    reason, operands, DTYPES.get(val.dtype, "f32"), tuple(val.shape)))
+                    reason, operands, None, tuple(getattr(val, "shape", ()))))
 
     def _result(self, node: torch.fx.Node) -> Any:
         if node.target in NUMBERS:
@@ -117,14 +126,25 @@ class _Writer:
         rule = RULES.get(name) or RULES.get(name.removesuffix("_copy"))
         if rule is None:
             raise Refused
-        tensors = [arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in node.args[:2]]
-        if len(tensors) == 2 and all(isinstance(t, (torch.Tensor, int, float)) for t in tensors):
-            self.build.promoted = DTYPES.get(torch.result_type(*tensors), "")  # type: ignore[arg-type]
+        self.build.examples = [_example(arg) for arg in node.args]
         out = _each(node.meta["val"], Type.of)
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._values.__getitem__)
         made = _applied(rule, self.build, out, *args, **kwargs)
         _check(name, made, out)
         return made
+
+
+def _example(arg: Any) -> Any:
+    """An operand as torch knows it. A number that is computed is one of Python's, which torch takes to the dtype of tensors."""
+    value = arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg
+    return 1.0 if isinstance(value, torch.SymFloat) else 1 if isinstance(value, torch.SymInt) else value
+
+
+def _input_type(slot: Slot) -> Type:
+    try:
+        return Type.of(slot.tensor)
+    except Refused as refused:
+        raise InvalidArgument(f"capture: {slot.label}: {refused}") from None
 
 
 class _Place:
@@ -209,23 +229,10 @@ class _Values:
                 needed = "a tensor" if known is torch.Tensor else f"{known!r}, which is part of the program"
                 raise InvalidArgument(f"run: found the argument {leaf!r}, needed {needed}")
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        return [*(_array(slot.value()) for slot in self._state), *map(_array, given)]
+        return [*(array_of(slot.value()) for slot in self._state), *map(array_of, given)]
 
     def result_of(self, arrays: Sequence[Any]) -> Any:
-        results = [_tensor(array) for array in arrays[:self._results]]
+        results = [shared_tensor(array) for array in arrays[:self._results]]
         for slot, array in zip(self._replaced, arrays[self._results:], strict=True):
-            slot.give(_tensor(array))
+            slot.give(shared_tensor(array))
         return self._result_of(results)
-
-
-def _array(tensor: torch.Tensor) -> Any:
-    plain = tensor.detach().cpu().contiguous()
-    if plain.dtype == torch.bfloat16:
-        return plain.view(torch.int16).numpy().view(NUMPY["bf16"])
-    return plain.numpy()
-
-
-def _tensor(array: Any) -> torch.Tensor:
-    if array.dtype == NUMPY["bf16"]:
-        return torch.from_numpy(array.view("i2")).view(torch.bfloat16)
-    return torch.from_numpy(array)

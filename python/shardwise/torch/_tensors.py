@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from .. import _core, _objects
-from .._dtypes import name_of
+from .._dtypes import NUMPY, name_of
 from .._errors import Unsupported
 from .._sources import MEMORY
 from .._tensor import read_boxes
@@ -61,6 +61,16 @@ def shared_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
     if array.dtype.kind in "biufc" and array.dtype.type.__module__ == "numpy":
         return torch.from_numpy(array)
     return torch.from_numpy(array.view(_SAME_SIZE[array.dtype.itemsize])).view(dtype)
+
+
+def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Its elements on the host, row-major, of numpy's dtype; on its memory, if they are there so."""
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    wanted = NUMPY[OURS[plain.dtype]]
+    if wanted.type.__module__ == "numpy":
+        found: np.ndarray[Any, Any] = plain.numpy()
+        return found
+    return plain.view(torch.uint8 if wanted.itemsize == 1 else torch.int16).numpy().view(wanted)
 
 
 class Memory:

@@ -38,7 +38,7 @@ _TAKEN_APART = (_aten.native_batch_norm, _aten._native_batch_norm_legit, _aten._
                 _aten.native_dropout)
 
 
-_COMPUTED = (torch.Tensor, torch.SymFloat)
+_COMPUTED = (torch.Tensor, torch.SymFloat, torch.SymInt, torch.SymBool)
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Traced:
     arguments: pytree.TreeSpec
     numbers: list[Any]  #: the leaves of the arguments, which are part of the program; of a tensor torch.Tensor
     result: pytree.TreeSpec  #: of what the step returns
-    leaves: list[Any]  #: of it; of what is computed the type, torch.Tensor or torch.SymFloat (of .item())
+    leaves: list[Any]  #: of it; of what is computed the type: torch.Tensor, or torch.SymFloat and the like (of .item())
 
     @property
     def results(self) -> int:
@@ -83,7 +83,7 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
         fakes = [fake(slot.tensor) for slot in [*slots, *arguments]]
         returned: list[Any] = []
 
-        def functional(tensors: list[torch.Tensor]) -> list[torch.Tensor | torch.SymFloat]:
+        def functional(tensors: list[torch.Tensor]) -> list[Any]:
             with FunctionalTensorMode(), fx_traceback.preserve_node_meta():
                 own = [to_fun(tensor) for tensor in tensors]
                 for slot, tensor in zip(slots, own, strict=False):
@@ -110,8 +110,8 @@ def _kind_of(leaf: Any) -> Any:
     return next((kind for kind in _COMPUTED if isinstance(leaf, kind)), leaf)
 
 
-def _plain(value: torch.Tensor | torch.SymFloat) -> torch.Tensor | torch.SymFloat:
-    if isinstance(value, torch.SymFloat):
+def _plain(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
         return value
     plain = from_fun(value.detach())
     assert isinstance(plain, torch.Tensor)
