@@ -16,6 +16,8 @@ def floats(*shape):
 X, Y, POSITIVE = floats(4, 6), floats(4, 6), floats(4, 6).abs() + 0.5
 IMAGE, LINE = floats(2, 4, 9, 8), floats(2, 4, 11)
 IDS = torch.tensor([[2, 0, 3], [3, 3, 1]])
+HALVES = torch.tensor([0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, -0.5, 5, -1])
+SHARP = torch.tensor([1, -1, 0.1, -0.1, 0.3, 7, -7, 0, -0.0, 3e38, 1e-3, torch.inf, -torch.inf, torch.nan])
 INTEGERS = torch.tensor([[-7, 5, 0], [3, -2, 9]])
 
 ELEMENTWISE = {
@@ -121,6 +123,8 @@ WITHOUT_GRADIENT = {
     "division": lambda x, y: (x // 0.3) + torch.fmod(x, y) + torch.remainder(x, y) + torch.div(x, y, rounding_mode="trunc"),
     "comparisons": lambda x, y: [x > y, x <= 0, x == x, x != y, (x > 0) & (y > 0), (x > 0) ^ (y > 0), ~(x > 0), torch.isfinite(x / 0 * y)],
     "special": lambda x, y: [torch.isnan(x / 0 * 0), torch.isinf(x / 0), (x / 0).isinf().any(), (x > -9).all(1), (x > 1).any(0)],
+    "whole quotients": lambda x, y: [SHARP[:, None] // SHARP, 1 / (SHARP[:, None] // SHARP), SHARP.bfloat16()[:, None] // SHARP.bfloat16(), SHARP // 0.1],
+    "histograms": lambda x, y: [torch.histc(HALVES, 4, 0, 4), torch.histc(HALVES, 4, 0, 3), torch.histc(HALVES, 5, -1, 2), torch.histc(x, 7, -1.5, 0.8)],
     "integers": lambda x, y: [INTEGERS // 2, INTEGERS % 3, INTEGERS - 2 * INTEGERS, INTEGERS.clamp(-2, 4), INTEGERS.sum(), INTEGERS * 0.5, INTEGERS / 2],
     "strided": lambda x, y: [torch.as_strided(x, (2, 12), (12, 1)), torch.as_strided(x[1:], (6, 3), (3, 1))],
     "rounded": lambda x, y: [torch.full((2,), 0.1, dtype=torch.bfloat16).float(), torch.full((2,), 0.1).double(), torch.full((2,), 7).float()],

@@ -143,7 +143,7 @@ def _gather(call: Call, x: Value, ids: Value) -> Value:
         # A window of one element has no dim yet.
         order = [names.index(wanted[at]) for at in range(len(call.shape)) if wanted[at] in names]
         found = text.reshape(text.transpose(made, order), call.shape)
-    if places.inside is None or "FILL" not in str(call.params["mode"]):
+    if places.inside is None:
         return found
     inside = text.broadcast(places.inside, call.shape, at_batch)
     return text.select(inside, found, text.full(found, _fill_value(call.dtype, call.params["fill_value"])))
@@ -271,3 +271,4 @@ def _scatter_rule(combination: str) -> Rule:
 
 RULES.update({f"scatter-{combination}": _scatter_rule(combination) for combination in ("add", "mul", "min", "max")})
 RULES["scatter"] = _scatter_rule("set")
+RULES["scatter-sub"] = lambda call, x, ids, updates: _scatter("add", call, x, ids, call.text.elementwise("neg", updates))

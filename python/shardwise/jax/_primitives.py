@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -126,17 +127,37 @@ def _other_side(call: Call, x: Value) -> Value:
 
 @rule("sinh")
 def _sinh(call: Call, x: Value) -> Value:
-    """(expm1(x) - expm1(-x)) / 2: exact near 0."""
+    """(expm1(x) - expm1(-x)) / 2 near 0, where it is exact."""
     text = call.text
     up, down = text.elementwise("expm1", x), text.elementwise("expm1", text.elementwise("neg", x))
-    return text.elementwise("mul", text.elementwise("sub", up, down), text.full(x, 0.5))
+    near = text.elementwise("mul", text.elementwise("sub", up, down), text.full(x, 0.5))
+    is_near = text.elementwise("lt", text.elementwise("abs", x), text.full(x, 1))
+    return text.select(is_near, near, text.elementwise("sub", *_half_powers(text, x)))
 
 
 @rule("cosh")
 def _cosh(call: Call, x: Value) -> Value:
-    text = call.text
-    up, down = text.elementwise("exp", x), text.elementwise("exp", text.elementwise("neg", x))
-    return text.elementwise("mul", text.elementwise("add", up, down), text.full(x, 0.5))
+    return call.text.elementwise("add", *_half_powers(call.text, x))
+
+
+def _half_powers(text: ProgramText, x: Value) -> tuple[Value, Value]:
+    """exp(x) / 2 and exp(-x) / 2, which are finite where exp(x) is not."""
+    ln2 = text.full(x, math.log(2))
+    return (text.elementwise("exp", text.elementwise("sub", x, ln2)),
+            text.elementwise("exp", text.elementwise("sub", text.elementwise("neg", x), ln2)))
+
+
+@rule("asinh")
+def _asinh(call: Call, x: Value) -> Value:
+    """Of a = |x|, with the sign of x: log1p(a + a^2 / (1 + root(a^2 + 1))), and log(a) + log(2) if a^2 would be infinite."""
+    text, one = call.text, call.text.full(x, 1)
+    a = text.elementwise("abs", x)
+    square = text.elementwise("mul", a, a)
+    root = text.elementwise("sqrt", text.elementwise("add", square, one))
+    near = text.elementwise("log1p", text.elementwise("add", a, text.elementwise("div", square, text.elementwise("add", one, root))))
+    far = text.elementwise("add", text.elementwise("log", a), text.full(x, math.log(2)))
+    made = text.select(text.elementwise("is_finite", square), near, far)
+    return text.elementwise("mul", text.elementwise("sign", x), made)
 
 
 @rule("atan")
@@ -149,8 +170,10 @@ def _round(call: Call, x: Value) -> Value:
     text = call.text
     if int(call.params["rounding_method"]) == 1:
         return text.elementwise("round", x)
-    away = text.elementwise("floor", text.elementwise("add", text.elementwise("abs", x), text.full(x, 0.5)))
-    return text.elementwise("mul", text.elementwise("sign", x), away)
+    is_negative = text.elementwise("lt", x, text.full(x, 0))
+    whole = text.select(is_negative, text.elementwise("ceil", x), text.elementwise("floor", x))
+    is_half = text.elementwise("ge", text.elementwise("abs", text.elementwise("sub", x, whole)), text.full(x, 0.5))
+    return text.select(is_half, text.elementwise("add", whole, text.elementwise("sign", x)), whole)
 
 
 @rule("clamp")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .._program_text import Refused, Value
+from .._program_text import FLOATS, Refused, Value
 from ._aten import NUMBERS, RULES, Builder, Scalar, Type, is_float, rule
 from ._tensors import OURS
 
@@ -83,15 +83,27 @@ def _rsub(build: Builder, out: Type, a: Value, b: Value | Scalar, alpha: Scalar 
 
 @rule("div")
 def _div(build: Builder, out: Type, a: Value | Scalar, b: Value | Scalar, rounding_mode: str | None = None) -> Value:
+    if rounding_mode == "floor" and out.dtype in FLOATS:
+        return _floor_division(build, out, a, b)
     quotient = _on(build, "div", out, a, b)
     if rounding_mode is None or (rounding_mode == "trunc" and not is_float(quotient)):
         return quotient
     if rounding_mode == "trunc":
         return _trunc(build, out, quotient)
-    if is_float(quotient):
-        return build.unary("floor", quotient)
     below = _has_other_sign(build, _on(build, "rem", out, a, b), build.operand(b, out.dtype, out.shape))
     return build.select(below, build.binary("sub", quotient, 1), quotient)
+
+
+def _floor_division(build: Builder, out: Type, a: Value | Scalar, b: Value | Scalar) -> Value:
+    """By the remainder, which is exact: 1 / 0.1 is nearly 10 and rounded to it, and the whole number below is 9."""
+    x, y = (build.wide(build.operand(one, out.dtype, out.shape)) for one in (a, b))
+    rest, quotient = build.binary("rem", x, y), build.binary("div", x, y)
+    near = build.binary("div", build.binary("sub", x, rest), y)  # a whole number, but for its rounding
+    near = build.select(_has_other_sign(build, rest, y), build.binary("sub", near, 1), near)
+    below = build.unary("floor", near)
+    below = build.select(build.binary("gt", build.binary("sub", near, below), 0.5), build.binary("add", below, 1), below)
+    below = build.select(build.binary("eq", near, 0), build.binary("mul", quotient, 0), below)  # the zero with the sign
+    return build.convert(build.select(build.binary("eq", y, 0), quotient, below), out.dtype)
 
 
 @rule("remainder")

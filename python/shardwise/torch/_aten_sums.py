@@ -184,11 +184,13 @@ def _addmm(build: Builder, out: Type, c: Value, a: Value, b: Value, *, beta: Sca
 
 @rule("histc")
 def _histc(build: Builder, out: Type, x: Value, bins: int = 100, least: Scalar = 0, most: Scalar = 0) -> Value:
-    """Of whole numbers, a bin for each: as counts of experts are taken."""
-    if most - least not in (bins - 1, bins):
-        raise Refused("histc of other bins than one for each whole number")
+    """As counts of experts are taken. What equals `most` is in the last bin."""
+    if least >= most:
+        raise Refused("histc of bins that the values say, needed min and max")
     size = math.prod(x.shape)
-    spread = build.broadcast(build.reshape(x, (size,)), (size, bins), [0])
-    places = build.convert(build.iota("i32", (size, bins), 1), x.dtype)
-    hits = build.binary("eq", spread, places if least == 0 else build.binary("add", places, least))
+    wide = build.reshape(build.wide(x) if is_float(x) else build.convert(x, "f32"), (size,))
+    place = build.unary("floor", build.binary("div", build.binary("mul", build.binary("sub", wide, least), bins), most - least))
+    place = build.select(build.binary("le", wide, most), build.binary("min", place, bins - 1), build.full(place, -1))
+    numbers = build.convert(build.iota("i32", (size, bins), 1), wide.dtype)
+    hits = build.binary("eq", build.broadcast(place, (size, bins), [0]), numbers)
     return build.reduced("reduce_sum", build.convert(hits, out.dtype), [0])
