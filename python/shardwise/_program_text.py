@@ -18,7 +18,7 @@ from ._dtypes import NUMPY, name_of
 from ._errors import Unsupported
 
 Shape = tuple[int, ...]
-MOST_NODES = 1_000_000  #: that a text may have
+MOST_NODES = 1_000_000  #: that are written of a step
 FLOATS = ("f64", "f32", "f16", "bf16")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "is_finite")
 
@@ -92,6 +92,9 @@ class ProgramText:
     def node(self, op: str, operands: Sequence[Value], dtype: str, shape: Sequence[int], words: str = "") -> Node:
         numbers = tuple(self._written(operand).line for operand in operands)
         extents = tuple(int(extent) for extent in shape)
+        if len(self._lines) >= MOST_NODES:
+            raise Unsupported(f"capture: {self.source}: found more than {MOST_NODES} operations, needed at most that many: loops are "
+                              f"unrolled")
         self._lines.append(_Line(op, numbers, words, dtype, extents, self.scope, self.backward, self.source))
         return Node(len(self._lines) - 1, dtype, extents)
 
@@ -114,10 +117,12 @@ class ProgramText:
     def array(self, array: np.ndarray) -> Value:
         """Elements that the program holds."""
         dtype = name_of(array.dtype)
-        array = np.asarray(array, order="C")
-        first = array.reshape(-1)[:1]
-        if first.size and (dtype in FLOATS or array.dtype.kind in "biu") and array.tobytes() == first.tobytes() * array.size:
-            return Number(first.astype(np.float64).item() if dtype in FLOATS else int(first.item()), dtype, array.shape)
+        array = np.asarray(array, NUMPY[dtype], order="C")
+        if dtype in FLOATS or array.dtype.kind in "biu":
+            bits = array.reshape(-1).view(f"u{array.itemsize}")
+            if bits.size and (bits[:2] == bits[0]).all() and (bits == bits[0]).all():
+                first = array.reshape(-1)[:1]
+                return Number(first.astype(np.float64).item() if dtype in FLOATS else int(first.item()), dtype, array.shape)
         self.literals.append(_core.Literal.of(array.ctypes.data, array.nbytes))
         return self.node("literal", (), dtype, array.shape, " " + self.literals[-1].hash)
 

@@ -21,6 +21,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import shardwise as sw
 import shardwise.jax as swj
+from shardwise import _program_text
 from jax_steps import abstract, trains_as_jax_does
 
 S = jax.ShapeDtypeStruct
@@ -349,6 +350,33 @@ def test_all_that_is_not_supported_is_named_at_once():
         assert told in message, message
 
 
+def test_loops_in_loops_are_counted_as_they_are_written(monkeypatch):
+    def step(x: Any) -> Any:
+        for length in (10, 100, 100):
+            x = jax.lax.scan(lambda c, _: (c * 2 + 1, None), x, None, length=length)[0]
+        return jax.lax.scan(lambda c, _: jax.lax.scan(lambda d, _: (d * 2 + 1, None), c, None, length=100), x, None, length=100)[0]
+
+    monkeypatch.setattr(_program_text, "MOST_NODES", 2000)
+    with pytest.raises(sw.Unsupported, match=rf"capture: {__file__}:\d+.*: found more than 2000 operations, needed at most that many: "
+                                             "loops are unrolled"):
+        swj.capture(step, S((4,), jnp.float32))
+
+
+def test_an_array_that_the_step_holds_is_written_once(rng):
+    table = jnp.asarray(rng.normal(size=(6, 6)).astype("f4"))
+    inner = jax.jit(lambda x: x @ table)
+
+    def step(x: Any) -> Any:
+        for _ in range(30):
+            x = inner(x)
+        return x + table
+
+    program = swj.capture(step, S((6, 6), jnp.float32))
+    assert program.text.count(" = literal(") == 1
+    x = rng.normal(size=(6, 6)).astype("f4")
+    np.testing.assert_allclose(program.run(x, devices=1), step(x), rtol=1e-4)
+
+
 def test_an_example_that_is_no_tree_of_arrays_is_refused():
     for example, message in (("x", "capture: a: found a str, needed an array"),
                              (S((3,), jnp.int4), "capture: a: found the dtype int4, needed one that programs have")):
@@ -379,3 +407,15 @@ def test_kinds_are_told_by_names_by_what_comes_back_and_by_patterns():
                      "x": "loader"}
     kinds = {i.label: i.kind for i in swj.capture(step, *example, kinds={"x": "parameter", "state/*": "loader"}).inputs}
     assert kinds["x"] == "parameter" and kinds["state/params"] == "loader" and kinds["w"] == "parameter"
+
+
+def test_what_has_the_type_of_a_result_by_chance_is_data():
+    def step(layers: Any, lr: Any, x: Any, y: Any) -> Any:
+        return [w - lr * (x - y).sum() for w in layers], lr * 2, {"y": x}
+
+    array = S((4,), jnp.float32)
+    kinds = {i.label: i.kind for i in swj.capture(step, [array, array], 0.1, array, array).inputs}
+    assert kinds == {"layers/0": "parameter", "layers/1": "parameter", "lr": "loader", "x": "loader", "y": "loader"}
+    kinds = {i.label: i.kind for i in swj.capture(lambda x, w: {"y": x[0], "w": w + x}, array, array).inputs}
+    assert kinds == {"x": "loader", "w": "parameter"}
+    assert swj.capture(lambda x, w: w + x[0], S((2, 4), jnp.float32), array).inputs[1].kind == "parameter"

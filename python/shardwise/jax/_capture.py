@@ -37,7 +37,8 @@ def capture(step: Callable[..., Any], *example: Any, kinds: Mapping[str, str] | 
     (NamedSharding), of jit, and jax.lax.with_sharding_constraint become marks.
 
     kinds: by patterns of labels what inputs are: "parameter", "optimizer" or "loader" (data). Else names say it (params,
-    opt_state, mu, ..), and an argument that the step gives back is a parameter. What replaces a parameter or optimizer
+    opt_state, mu, ..), and an argument that the step gives back is a parameter: a tree of the same type is in the result, or an
+    array of its type at its place. What replaces a parameter or optimizer
     state takes its memory, as donate_argnums has it.
 
     Raises Unsupported, naming each primitive that no program has, how often it is there, and the source line of the first;
@@ -45,8 +46,7 @@ def capture(step: Callable[..., Any], *example: Any, kinds: Mapping[str, str] | 
     leaves, tree = _named_leaves(step, example)
     plain = tree.unflatten([_struct(leaf) for leaf in leaves.values()])
     closed, result = jax.make_jaxpr(step, return_shape=True)(*plain)
-    returned = [_types(part) for part in _parts(result)]
-    state = {name for name, part in zip(_argument_names(step, len(example)), plain) if _types(part) in returned}
+    state = _given_back(_argument_names(step, len(example)), plain, result)
 
     text = ProgramText()
     inputs = [text.input(label, *_input_type(variable.aval, label), _kind(label, kinds or {}, state))
@@ -139,10 +139,18 @@ def _input_type(aval: Any, label: str) -> tuple[str, tuple[int, ...]]:
         raise InvalidArgument(f"capture: {label}: {refused}") from None
 
 
-def _parts(result: Any) -> list[Any]:
-    """The result, and what it is a tuple, list or dict of."""
-    inside = list(result.values()) if isinstance(result, dict) else list(result) if isinstance(result, (tuple, list)) else []
-    return [result, *inside]
+def _given_back(names: Sequence[str], arguments: Sequence[Any], result: Any) -> set[str]:
+    """The arguments that the result, or a part of it, has the type of. Of one array the place must be the same, too, or the
+    name; the type of one number says nothing: a rate is no loss."""
+    inside = result if isinstance(result, dict) else dict(enumerate(result)) if isinstance(result, (tuple, list)) else {}
+    anywhere, by_place = [_types(part) for part in (result, *inside.values())], {place: _types(part) for place, part in inside.items()}
+    found = set()
+    for place, (name, argument) in enumerate(zip(names, arguments)):
+        own = _, leaves = _types(argument)
+        if leaves and (len(leaves) > 1 or leaves[0][0]):
+            candidates = anywhere if len(leaves) > 1 else [anywhere[0], by_place.get(place), by_place.get(name)]
+            found |= {name} if own in candidates else set()
+    return found
 
 
 def _kind(label: str, kinds: Mapping[str, str], state: set[str]) -> str:
@@ -201,22 +209,29 @@ class _Writer:
     def __init__(self, text: ProgramText) -> None:
         self.text = text
         self._places: dict[tuple[int, int], _Place] = {}
+        self._held: dict[int, tuple[Any, Value]] = {}  #: arrays that jaxprs hold, by id; each is written once
 
     def jaxpr(self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Value], stack: str) -> list[Value]:
         values: dict[Any, Value] = dict(zip(jaxpr.invars, operands))
         for variable, const in zip(jaxpr.constvars, consts):
-            values[variable] = const if isinstance(const, Value) else self.text.array(np.asarray(const))
+            values[variable] = const if isinstance(const, Value) else self._array(const)
 
         def value_of(atom: Any) -> Value:
             if isinstance(atom, jax.extend.core.Literal):
-                aval: Any = atom.aval
-                return self.text.array(np.asarray(atom.val, aval.dtype))
+                return self._array(atom.val, atom.aval.dtype)
             return values[atom]
 
         for equation in jaxpr.eqns:
             operands = [value_of(atom) for atom in equation.invars]
             values.update(zip(equation.outvars, self.equation(equation, operands, stack)))
         return [value_of(atom) for atom in jaxpr.outvars]
+
+    def _array(self, held: Any, dtype: Any = None) -> Value:
+        if not isinstance(held, (jax.Array, np.ndarray)):  # a number
+            return self.text.array(np.asarray(held, dtype))
+        if id(held) not in self._held:
+            self._held[id(held)] = held, self.text.array(np.asarray(held, dtype))
+        return self._held[id(held)][1]
 
     def equation(self, equation: Any, operands: list[Value], stack: str) -> Sequence[Value]:
         outer = self.text.source
