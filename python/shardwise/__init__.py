@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 import atexit as _atexit
 from dataclasses import dataclass, field
-from typing import Any
+import importlib as _importlib
+from typing import TYPE_CHECKING, Any
 
 from . import group as group
-from . import programs as programs
 from . import sources as sources
 from ._compare import DiffReport as DiffReport
 from ._compare import Histogram as Histogram
@@ -85,6 +85,9 @@ from ._verify import write_parity as write_parity
 
 from . import _core as _core
 
+if TYPE_CHECKING:
+    from . import programs as programs
+
 # Before what the modules above have registered: daemon threads then no longer come back from C++, nor go there.
 _atexit.register(_core.end)
 
@@ -100,6 +103,13 @@ __all__ = [
     "export_model", "group", "import_dcp", "import_model", "import_orbax", "info", "load", "open", "programs",
     "remove_parity", "repair", "reshard", "save", "sources", "stats", "verify", "write_parity",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`programs` is imported when it is first asked for."""
+    if name == "programs":
+        return _importlib.import_module(".programs", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

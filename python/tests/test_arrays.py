@@ -282,7 +282,16 @@ def test_h5py_reads_it(tmp_path):
 
 
 def test_importing_imports_no_framework():
-    code = "import sys, shardwise; assert not {'torch', 'jax', 'h5py', 'tqdm'} & set(sys.modules), sys.modules.keys()"
+    code = ("import sys, shardwise; assert not {'torch', 'jax', 'h5py', 'tqdm', 'shardwise.programs'} & set(sys.modules), sys.modules.keys();"
+            "shardwise.programs.load; from shardwise import *; assert programs.Program")
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_importing_a_framework_s_part_imports_no_capture(framework):
+    pytest.importorskip(framework)
+    code = (f"import sys, shardwise.{framework} as part; assert not [name for name in sys.modules if name in ('shardwise.programs', "
+            f"'shardwise._program_text', 'jax.extend.core')]; part.capture")
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
 
 

@@ -1,0 +1,292 @@
+"""A function as a program: its jaxpr, each primitive written by its rule (_primitives.py and those beside it)."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.extend.core
+import numpy as np
+from jax.sharding import NamedSharding
+
+from .. import _core
+from .._dtypes import known_name
+from .._errors import Error, InvalidArgument
+from .._program_text import Node, ProgramText, Refused, Value
+from ..programs import Program
+from . import _tree
+from . import _indexing as _indexing  # their rules
+from . import _random as _random
+from . import _windows as _windows
+from ._primitives import INLINED, RULES, Call, spec_of
+
+KINDS = ("parameter", "optimizer", "loader")
+
+# Parts of a path that say what is below them: "state/params/w", "opt_state/0/mu/w".
+_WORDS = {"parameter": ("param", "weight", "batch_stats"), "optimizer": ("opt", "momentum", "moments", "ema")}
+_WHOLE_WORDS = {"parameter": ("model", "variables"), "optimizer": ("mu", "nu", "m", "v", "trace", "count", "step")}
+
+
+def captured(step: Callable[..., Any], example: tuple[Any, ...], kinds: Mapping[str, str]) -> Program:
+    """See capture()."""
+    leaves, tree = _named_leaves(step, example)
+    plain = tree.unflatten([_struct(leaf) for leaf in leaves.values()])
+    closed, result = jax.make_jaxpr(step, return_shape=True)(*plain)
+    state = _given_back(_argument_names(step, len(example)), plain, result)
+
+    text = ProgramText()
+    inputs = [text.input(label, *_input_type(variable.aval, label), _kind(label, kinds, state))
+              for label, variable in zip(leaves, closed.jaxpr.invars)]
+    graph, places = _parsed(text, _Writer(text).jaxpr(closed.jaxpr, closed.consts, inputs, ""))
+    given = [_mark(leaf, label) for label, leaf in leaves.items()]
+    marks = [own if own is not None else mark for own, (*_, mark) in zip(given, graph.inputs)]
+    if marks != [None] * len(marks):
+        graph = graph.marked_inputs([None if mark is None else _core.PartitionSpec.parse(mark) for mark in marks])
+    return Program(graph, getattr(step, "__name__", "program"), _inputs_of(tree), _result_of(result), places)
+
+
+def _inputs_of(tree: Any) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
+    def inputs_of(args: tuple[Any, ...]) -> Sequence[Any]:
+        values, found = jax.tree.flatten(args)
+        if found != tree:
+            raise InvalidArgument(f"run: found arguments of the tree {found}, needed {tree}, of which the program was captured")
+        return [jax.random.key_data(value) if _tree.is_key(value) else _canonical(value) for value in values]
+
+    return inputs_of
+
+
+def _canonical(value: Any) -> Any:
+    """Without 64-bit types, unless JAX has them switched on."""
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return value
+    return value.astype(jax.dtypes.canonicalize_dtype(value.dtype), copy=False)
+
+
+def _result_of(result: Any) -> Callable[[Sequence[np.ndarray]], Any]:
+    leaves, tree = jax.tree.flatten(result)
+
+    def result_of(arrays: Sequence[np.ndarray]) -> Any:
+        values: list[Any] = [jax.random.wrap_key_data(jax.numpy.asarray(array), impl=leaf.dtype._impl) if _tree.is_key(leaf)
+                             else array for array, leaf in zip(arrays, leaves)]
+        return jax.tree.unflatten(tree, values)
+
+    return result_of
+
+
+# ---- Arguments.
+
+
+def _argument_names(step: Callable[..., Any], count: int) -> list[str]:
+    try:
+        parameters = list(inspect.signature(step).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:count]
+    return names + [str(number) for number in range(len(names), count)]
+
+
+def _named_leaves(step: Callable[..., Any], example: tuple[Any, ...]) -> tuple[dict[str, Any], Any]:
+    """The leaves of the arguments by label, as they have shapes and dtypes, and the tree of all."""
+    leaves: dict[str, Any] = {}
+    names = _argument_names(step, len(example))
+    found, tree = jax.tree_util.tree_flatten_with_path(example)
+    for (argument, *path), value in found:
+        label = "/".join((names[argument.idx], *_tree.parts_of(tuple(path))))
+        if label in leaves:
+            raise InvalidArgument(f"capture: found two arguments called {label!r}, needed one: a key of a dict holds a \"/\"")
+        leaves[label] = _abstract(value, label)
+    return leaves, tree
+
+
+def _abstract(value: Any, label: str) -> Any:
+    if isinstance(value, (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)):
+        return value
+    if isinstance(value, (bool, int, float)):
+        return jax.eval_shape(lambda: jax.numpy.asarray(value))
+    raise InvalidArgument(f"capture: {label}: found a {type(value).__name__}, needed an array or a jax.ShapeDtypeStruct")
+
+
+def _struct(leaf: Any) -> Any:
+    """With a NamedSharding: where the axes of its mesh are explicit, JAX traces by it."""
+    sharding = getattr(leaf, "sharding", None)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=bool(getattr(leaf, "weak_type", False)),  # type: ignore[no-untyped-call]
+                                sharding=sharding if isinstance(sharding, NamedSharding) else None)
+
+
+def _types(tree: Any) -> tuple[Any, list[Any]]:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+
+def _input_type(aval: Any, label: str) -> tuple[str, tuple[int, ...]]:
+    try:
+        return _type(aval)
+    except Refused as refused:
+        raise InvalidArgument(f"capture: {label}: {refused}") from None
+
+
+def _given_back(names: Sequence[str], arguments: Sequence[Any], result: Any) -> set[str]:
+    """The arguments that the result, or a part of it, has the type of. Of one array the place must be the same, too, or the
+    name; the type of one number says nothing: a rate is no loss."""
+    inside = result if isinstance(result, dict) else dict(enumerate(result)) if isinstance(result, (tuple, list)) else {}
+    anywhere, by_place = [_types(part) for part in (result, *inside.values())], {place: _types(part) for place, part in inside.items()}
+    found = set()
+    for place, (name, argument) in enumerate(zip(names, arguments)):
+        own = _, leaves = _types(argument)
+        if leaves and (len(leaves) > 1 or leaves[0][0]):
+            candidates = anywhere if len(leaves) > 1 else [anywhere[0], by_place.get(place), by_place.get(name)]
+            found |= {name} if own in candidates else set()
+    return found
+
+
+def _kind(label: str, kinds: Mapping[str, str], state: set[str]) -> str:
+    for pattern, kind in kinds.items():
+        if kind not in KINDS:
+            raise InvalidArgument(f"capture: kinds: found {kind!r} for {pattern!r}, needed one of {', '.join(KINDS)}")
+        if not _core.SpecRules.parse(f"{pattern}=-").unmatched([label]):
+            return kind
+    for part in label.lower().split("/"):
+        for kind in ("optimizer", "parameter"):
+            if part.startswith(_WORDS[kind]) or part in _WHOLE_WORDS[kind]:
+                return kind
+    return "parameter" if label.split("/")[0] in state else "loader"
+
+
+def _mark(leaf: Any, label: str) -> str | None:
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, NamedSharding):
+        return None
+    try:
+        return spec_of(sharding, len(leaf.shape))
+    except Refused as refused:
+        raise InvalidArgument(f"capture: {label}: {refused}") from None
+
+
+# ---- The jaxpr.
+
+
+class _Place:
+    """An equation, for messages. `str` is its source line, or that of the call that it is in."""
+
+    def __init__(self, equation: Any, outer: _Place | None) -> None:
+        self.equation, self.outer = equation, outer
+
+    def __str__(self) -> str:
+        from jax._src import source_info_util  # nothing public has it
+
+        own = str(source_info_util.summarize(self.equation.source_info))
+        return own or (str(self.outer) if self.outer else "an unknown line")
+
+
+@lru_cache(maxsize=4096)
+def _scope(stack: str) -> tuple[str, bool]:
+    """A name stack of JAX's, "transpose(jvp(layer0))/mlp", as a scope, "layer0/mlp", and whether it is of a gradient."""
+    parts = stack.split("/")
+    begins = [number for number, part in enumerate(parts) if "jvp(" in part]
+    if begins:  # what is computed again for a gradient has its whole name after that of the gradient
+        parts = parts[: begins[0]] + parts[begins[-1]:]
+    names = [re.sub(r"\w+\(|\)", "", part) for part in parts if "->" not in part]  # einsum opens a scope of its equation
+    return "/".join(name for name in names if name not in ("", "rematted_computation", "checkpoint")), "transpose(" in stack
+
+
+class _Writer:
+    """Writes jaxprs."""
+
+    def __init__(self, text: ProgramText) -> None:
+        self.text = text
+        self._places: dict[tuple[int, int], _Place] = {}
+        self._held: dict[int, tuple[Any, Value]] = {}  #: arrays that jaxprs hold, by id; each is written once
+
+    def jaxpr(self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Value], stack: str) -> list[Value]:
+        values: dict[Any, Value] = dict(zip(jaxpr.invars, operands))
+        for variable, const in zip(jaxpr.constvars, consts):
+            values[variable] = const if isinstance(const, Value) else self._array(const)
+
+        def value_of(atom: Any) -> Value:
+            if isinstance(atom, jax.extend.core.Literal):
+                aval: Any = atom.aval
+                return self._array(atom.val, aval.dtype)
+            return values[atom]
+
+        for equation in jaxpr.eqns:
+            operands = [value_of(atom) for atom in equation.invars]
+            values.update(zip(equation.outvars, self.equation(equation, operands, stack)))
+        return [value_of(atom) for atom in jaxpr.outvars]
+
+    def _array(self, held: Any, dtype: Any = None) -> Value:
+        if not isinstance(held, (jax.Array, np.ndarray)):  # a number
+            return self.text.array(np.asarray(held, dtype))
+        if id(held) not in self._held:
+            self._held[id(held)] = held, self.text.array(np.asarray(held, dtype))
+        return self._held[id(held)][1]
+
+    def equation(self, equation: Any, operands: list[Value], stack: str) -> Sequence[Value]:
+        outer = self.text.source
+        place = self._places.setdefault((id(equation), id(outer)), _Place(equation, outer))
+        own = str(equation.source_info.name_stack)
+        stack = f"{stack}/{own}" if stack and own else stack or own
+        name = equation.primitive.name
+        with self.text.inside(*_scope(stack), place):
+            try:
+                return self._results(equation, operands, stack)
+            except Refused as refused:
+                reason = f"{name}: {refused}" if str(refused) else name
+                return [self.text.refused(reason, operands, *_data_type(v.aval)) for v in equation.outvars]
+
+    def _results(self, equation: Any, operands: list[Value], stack: str) -> Sequence[Value]:
+        name, params = equation.primitive.name, equation.params
+        if name in INLINED:
+            return self._inlined(params, operands, stack)
+        if name not in RULES:
+            raise Refused
+        call = Call(self.text, params, [atom.aval for atom in equation.invars], [_type(v.aval) for v in equation.outvars],
+                    lambda closed, values: self.jaxpr(closed.jaxpr, closed.consts, values, stack))
+        found = RULES[name](call, *operands)
+        results = [found] if isinstance(found, Value) else list(found)
+        types = [(result.dtype, result.shape) for result in results]
+        assert types == call.results, f"{name}: the rule gave {types}, the jaxpr has {call.results}"
+        return results
+
+    def _inlined(self, params: Mapping[str, Any], operands: list[Value], stack: str) -> Sequence[Value]:
+        inner = next(params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params)
+        given = [self._constrained(x, s) for x, s in zip(operands, params.get("in_shardings", [None] * len(operands)))]
+        if hasattr(inner, "jaxpr"):
+            results = self.jaxpr(inner.jaxpr, inner.consts, given, stack)
+        else:
+            results = self.jaxpr(inner, (), given, stack)
+        return [self._constrained(x, s) for x, s in zip(results, params.get("out_shardings", [None] * len(results)))]
+
+    def _constrained(self, x: Value, sharding: Any) -> Value:
+        return self.text.marked(x, spec_of(sharding, len(x.shape))) if isinstance(sharding, NamedSharding) else x
+
+
+def _data_type(aval: Any) -> tuple[str | None, tuple[int, ...]]:
+    """Of a value as the program has it; of typed keys that of their data."""
+    if _tree.is_key(aval):
+        return "u32", (*aval.shape, *aval.dtype._impl.key_shape)
+    return known_name(aval.dtype), tuple(aval.shape)
+
+
+def _type(aval: Any) -> tuple[str, tuple[int, ...]]:
+    """Raises Refused."""
+    dtype, shape = _data_type(aval)
+    if dtype is None:
+        raise Refused(f"found the dtype {aval.dtype}, needed one that programs have")
+    return dtype, shape
+
+
+def _parsed(text: ProgramText, outputs: Sequence[Value]) -> tuple[_core.Graph, list[Any]]:
+    """With the place of each node."""
+    lines, places = text.finished(outputs)
+    try:
+        return _core.Graph.parse(lines, text.literals), places
+    except Error as error:
+        found = re.search(r"line (\d+): (.*)", str(error), re.DOTALL)
+        if not found or int(found[1]) > len(places) or places[int(found[1]) - 1] is None:
+            raise
+        place = places[int(found[1]) - 1]
+        raise type(error)(f"capture: {place}: {place.equation.primitive.name}: {found[2]}") from None

@@ -1,0 +1,211 @@
+"""A training step as a program: what torch traces (_trace.py), each operation written by its rule (_aten.py and the like)."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .. import _core
+from .._errors import Error, InvalidArgument
+from .._program_text import Refused, Value
+from ..programs import Program
+from . import _aten_elementwise as _aten_elementwise
+from . import _aten_images as _aten_images
+from . import _aten_layout as _aten_layout
+from . import _aten_sums as _aten_sums
+from ._aten import NUMBERS, RULES, Builder, Type, literal
+from ._step_state import Slot
+from ._tensors import array_of, shared_tensor
+from ._trace import Traced, trace
+
+
+def captured(step: Callable[..., Any], example: tuple[Any, ...], uses: tuple[Any, ...]) -> Program:
+    """See capture()."""
+    traced = trace(step, example, uses)
+    writer = _Writer()
+    outputs = writer.run(traced)
+    values = _Values(traced, writer.kept, writer.replaced)
+    return Program(_parsed(writer.build, outputs), getattr(step, "__name__", type(step).__name__), values.inputs_of, values.result_of)
+
+
+class _Writer:
+    """Writes the graph that torch has traced."""
+
+    def __init__(self) -> None:
+        self.build = Builder()
+        self.kept: list[int] = []  #: the inputs that the program has
+        self.replaced: list[int] = []  #: those that its last outputs replace
+        self._values: dict[torch.fx.Node, Any] = {}
+
+    def run(self, traced: Traced) -> list[Value]:
+        """The outputs: what the step returns, then the state that is new."""
+        nodes = list(traced.graph.graph.nodes)
+        placeholders = [node for node in nodes if node.op == "placeholder"]
+        returned = next(node for node in nodes if node.op == "output").args[0]
+        results, state = returned[:traced.results], returned[traced.results:]
+        changed = [_origin(new) is not placeholder for new, placeholder in zip(state, placeholders, strict=False)]
+        wanted = [*results, *(new for new, is_new in zip(state, changed, strict=True) if is_new)]
+        live = _live(nodes, wanted)
+        self.kept = [i for i, node in enumerate(placeholders) if not traced.inputs[i].is_fresh or node in live]
+        self.replaced = [i for i, is_new in enumerate(changed) if is_new]
+        for i in self.kept:
+            slot = traced.inputs[i]
+            found = _input_type(slot)
+            self._values[placeholders[i]] = self.build.input(slot.label, found.dtype, found.shape, slot.kind)
+        for node in nodes:
+            if node in live and node.op == "get_attr":
+                self._values[node] = self._literal(getattr(traced.graph, str(node.target)))
+            elif node in live and node.op == "call_function":
+                self._add(node)
+        return [self._values[node] for node in wanted]
+
+    def _literal(self, tensor: torch.Tensor) -> Value:
+        with self.build.inside("", False, _Place("a tensor that the step holds", "")):
+            try:
+                return literal(self.build, tensor)
+            except Refused as refused:
+                return self.build.refused(f"a tensor that the step holds: {refused}", (), None, tuple(tensor.shape))
+
+    def _add(self, node: torch.fx.Node) -> None:
+        if node.target is operator.getitem:
+            several, place = node.args
+            self._values[node] = self._values[several][place]  # type: ignore[index]
+            return
+        told = node.meta.get("custom", {})
+        scope, backward = told.get("scope", ""), told.get("backward", False)
+        operation = str(node.target) if isinstance(node.target, torch._ops.OpOverload) else f"{getattr(node.target, '__name__', node.target)} of a number"
+        with self.build.inside(scope, backward, _Place(operation, scope)):
+            try:
+                self._values[node] = self._result(node)
+            except Refused as refused:
+                reason = f"{operation}: {refused}" if str(refused) else operation
+                operands = [value for n in node.all_input_nodes if isinstance(value := self._values[n], Value)]
+                self._values[node] = _each(node.meta["val"], lambda val: self.build.refused(
+                    reason, operands, None, tuple(getattr(val, "shape", ()))))
+
+    def _result(self, node: torch.fx.Node) -> Any:
+        if node.target in NUMBERS:
+            operands: Any = torch.fx.node.map_arg(node.args, self._values.__getitem__)
+            return NUMBERS[node.target](self.build, *operands)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise Refused
+        name = node.target._schema.name.partition("::")[2]
+        rule = RULES.get(name) or RULES.get(name.removesuffix("_copy"))
+        if rule is None:
+            raise Refused
+        self.build.examples = [_example(arg) for arg in node.args]
+        out = _each(node.meta["val"], Type.of)
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._values.__getitem__)
+        made = _applied(rule, self.build, out, *args, **kwargs)
+        _check(name, made, out)
+        return made
+
+
+def _example(arg: Any) -> Any:
+    """An operand as torch knows it. A number that is computed is one of Python's, which torch takes to the dtype of tensors."""
+    value = arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg
+    return 1.0 if isinstance(value, torch.SymFloat) else 1 if isinstance(value, torch.SymInt) else value
+
+
+def _input_type(slot: Slot) -> Type:
+    try:
+        return Type.of(slot.tensor)
+    except Refused as refused:
+        raise InvalidArgument(f"capture: {slot.label}: {refused}") from None
+
+
+class _Place:
+    """An operation, for messages. `str` is the module that it is of."""
+
+    def __init__(self, operation: str, scope: str) -> None:
+        self.operation, self._scope = operation, scope
+
+    def __str__(self) -> str:
+        return self._scope.replace("/", ".") or "the step"
+
+
+def _each(value: Any, of: Callable[[torch.Tensor], Any]) -> Any:
+    return [None if one is None else of(one) for one in value] if isinstance(value, (list, tuple)) else of(value)
+
+
+def _applied(rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Raises Refused for arguments that the rule does not know."""
+    try:
+        return rule(*args, **kwargs)
+    except TypeError as error:
+        try:
+            inspect.signature(rule).bind(*args, **kwargs)
+        except TypeError:
+            raise Refused(f"found other arguments than its rule knows ({error})") from None
+        raise
+
+
+def _check(name: str, made: Any, out: Any) -> None:
+    pairs = zip(made, out, strict=True) if isinstance(out, list) else [(made, out)]
+    for value, wanted in pairs:
+        if value is not None and (value.dtype, value.shape) != (wanted.dtype, wanted.shape):
+            raise AssertionError(f"{name}: the rule gave {value.dtype}{list(value.shape)}, torch {wanted.dtype}{list(wanted.shape)}")
+
+
+def _origin(node: torch.fx.Node) -> torch.fx.Node:
+    """What a value is another name of."""
+    while node.op == "call_function" and node.target in (torch.ops.aten.alias.default, torch.ops.aten.detach.default):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def _live(nodes: Sequence[torch.fx.Node], wanted: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    live = set(wanted)
+    for node in reversed(nodes):
+        if node in live:
+            live.update(node.all_input_nodes)
+    return live
+
+
+def _parsed(build: Builder, outputs: Sequence[Value]) -> _core.Graph:
+    text, places = build.finished(outputs)
+    try:
+        return _core.Graph.parse(text, build.literals)
+    except Error as error:
+        found = re.search(r"line (\d+): (.*)", str(error), re.DOTALL)
+        if not found or int(found[1]) > len(places) or places[int(found[1]) - 1] is None:
+            raise
+        place = places[int(found[1]) - 1]
+        raise type(error)(f"capture: {place}: {place.operation}: {found[2]}") from None
+
+
+# ---- Values.
+
+
+class _Values:
+    """What a run is given and gives: the step's arguments and result, and the state of its modules and optimizers."""
+
+    def __init__(self, traced: Traced, kept: Sequence[int], replaced: Sequence[int]) -> None:
+        self._state = [traced.inputs[i] for i in kept if i < traced.state]
+        self._replaced = [traced.inputs[i] for i in replaced]
+        self._results, self._result_of = traced.results, traced.result_of
+        self._tree, self._numbers = traced.arguments, traced.numbers
+
+    def inputs_of(self, args: tuple[Any, ...]) -> Sequence[Any]:
+        leaves, tree = pytree.tree_flatten(args)
+        if tree != self._tree:
+            raise InvalidArgument(f"run: found arguments of the tree {tree}, needed {self._tree}, of which the program was captured")
+        for leaf, known in zip(leaves, self._numbers, strict=True):
+            is_tensor = isinstance(leaf, torch.Tensor)
+            if is_tensor != (known is torch.Tensor) or (not is_tensor and leaf != known):
+                needed = "a tensor" if known is torch.Tensor else f"{known!r}, which is part of the program"
+                raise InvalidArgument(f"run: found the argument {leaf!r}, needed {needed}")
+        given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return [*(array_of(slot.value()) for slot in self._state), *map(array_of, given)]
+
+    def result_of(self, arrays: Sequence[Any]) -> Any:
+        results = [shared_tensor(array) for array in arrays[:self._results]]
+        for slot, array in zip(self._replaced, arrays[self._results:], strict=True):
+            slot.give(shared_tensor(array))
+        return self._result_of(results)
