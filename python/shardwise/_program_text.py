@@ -6,16 +6,16 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from . import _core
 from ._dtypes import NUMPY, name_of
-from ._errors import Unsupported
+from ._errors import Error, Unsupported
 
 Shape = tuple[int, ...]
 MOST_NODES = 1_000_000  #: that are written of a step
@@ -48,6 +48,27 @@ class Refused(Exception):
     """Why no program has what is asked for, without its name."""
 
 
+class Place(Protocol):
+    """Where a front end has a node from, for messages. Its `str` is a line or a module."""
+
+    @property
+    def operation(self) -> str: ...
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Rules(dict[str, Callable[..., Any]]):
+    """What writes the operations of a front end, by their names there."""
+
+    def rule(self, *names: str) -> Callable[[Function], Function]:
+        def add(function: Function) -> Function:
+            self.update(dict.fromkeys(names, function))
+            return function
+
+        return add
+
+
 @dataclass(slots=True)
 class _Line:
     op: str
@@ -57,9 +78,22 @@ class _Line:
     shape: Shape
     scope: str
     backward: bool
-    source: Any  #: of the front end
+    source: Place | None
+    body: int  #: that it is in
+    bodies: tuple[int, ...] = ()  #: that it has
+    results: tuple[int, ...] = ()  #: the lines of what its bodies give
     kind: str = ""
     mark: str | None = None
+
+
+@dataclass(slots=True)
+class _Body:
+    """The program itself, the first of all, or what a scan or cond does: the lines of its inputs and outputs, of which the
+    first may be carried."""
+
+    carries: int = 0
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
 
 
 def quoted(text: str) -> str:
@@ -74,28 +108,37 @@ def listed(name: str, numbers: Iterable[int]) -> str:
     return f" {name}=[{text}]" if text else ""
 
 
+def _nodes(*values: Value) -> list[Value]:
+    return [x for x in values if isinstance(x, Node)]
+
+
 def _number_text(value: float | int, dtype: str) -> str:
     return repr(float(value)) if dtype in FLOATS else str(int(value))
 
 
 class ProgramText:
-    """A program that grows. scope, backward and source are given to the nodes that are added now."""
+    """A program that grows. scope, backward and source are given to the nodes that are added now, which are in `body`: a number,
+    0 outside scans and conds. Nodes of one body are operands in that alone."""
 
     def __init__(self) -> None:
-        self.scope, self.backward, self.source = "", False, None
-        self.literals: list[_core.Literal] = []
+        self.scope, self.backward = "", False
+        self.source: Place | None = None
+        self.body = 0
+        self._literals: list[_core.Literal] = []
         self._lines: list[_Line] = []
+        self._bodies = [_Body()]
         self._refusals: dict[int, str] = {}
 
     # ---- What others are made of.
 
-    def node(self, op: str, operands: Sequence[Value], dtype: str, shape: Sequence[int], words: str = "") -> Node:
+    def node(self, op: str, operands: Sequence[Value], dtype: str, shape: Sequence[int], words: str = "",
+             bodies: tuple[int, ...] = ()) -> Node:
         numbers = tuple(self._written(operand).line for operand in operands)
+        assert all(self._lines[number].body == self.body for number in numbers), f"{op}: an operand is in another body"
         extents = tuple(int(extent) for extent in shape)
         if len(self._lines) >= MOST_NODES:
-            raise Unsupported(f"capture: {self.source}: found more than {MOST_NODES} operations, needed at most that many: loops are "
-                              f"unrolled")
-        self._lines.append(_Line(op, numbers, words, dtype, extents, self.scope, self.backward, self.source))
+            raise Unsupported(f"capture: {self.source}: found more than {MOST_NODES} operations, needed at most that many")
+        self._lines.append(_Line(op, numbers, words, dtype, extents, self.scope, self.backward, self.source, self.body, bodies))
         return Node(len(self._lines) - 1, dtype, extents)
 
     def _written(self, value: Value) -> Node:
@@ -106,6 +149,7 @@ class ProgramText:
     def input(self, label: str, dtype: str, shape: Shape, kind: str) -> Node:
         node = self.node("input", (), dtype, shape, " " + quoted(label))
         self._lines[node.line].kind = kind
+        self._bodies[self.body].inputs.append(node.line)
         return node
 
     def refused(self, reason: str, operands: Sequence[Value], dtype: str | None, shape: Shape) -> Node:
@@ -123,8 +167,8 @@ class ProgramText:
             if bits.size and (bits[:2] == bits[0]).all() and (bits == bits[0]).all():
                 first = array.reshape(-1)[:1]
                 return Number(first.astype(np.float64).item() if dtype in FLOATS else int(first.item()), dtype, array.shape)
-        self.literals.append(_core.Literal.of(array.ctypes.data, array.nbytes))
-        return self.node("literal", (), dtype, array.shape, " " + self.literals[-1].hash)
+        self._literals.append(_core.Literal.of(array.ctypes.data, array.nbytes))
+        return self.node("literal", (), dtype, array.shape, " " + self._literals[-1].hash)
 
     def marked(self, x: Value, spec: str) -> Node:
         """x, which is to be cut like this."""
@@ -258,11 +302,78 @@ class ProgramText:
     def take_along(self, x: Value, ids: Value, dim: int) -> Node:
         return self.node("take_along", [x, ids], x.dtype, ids.shape, listed("dims", [dim]))
 
+    def index_of(self, op: str, x: Value, dim: int) -> Node:
+        """argmax or argmin."""
+        return self.node(op, [x], "i32", x.shape[:dim] + x.shape[dim + 1:], listed("dims", [dim]))
+
+    def scatter_add(self, ids: Value, updates: Value, dim: int, extent: int) -> Node:
+        shape = updates.shape[:dim] + (extent,) + updates.shape[dim + len(ids.shape):]
+        return self.node("scatter_add", [ids, updates], updates.dtype, shape, listed("dims", [dim, extent]))
+
+    def scatter_add_along(self, ids: Value, updates: Value, dim: int, extent: int) -> Node:
+        shape = ids.shape[:dim] + (extent,) + ids.shape[dim + 1:]
+        return self.node("scatter_add_along", [ids, updates], updates.dtype, shape, listed("dims", [dim, extent]))
+
+    def plus(self, x: Value, added: Value) -> Value:
+        """x + added, without a sum if x is 0."""
+        return added if isinstance(x, Number) and x.value == 0 else self.elementwise("add", x, added)
+
+    def convolution(self, x: Value, kernel: Value, shape: Sequence[int], lists: Mapping[str, Sequence[int]], feature_groups: int,
+                    batch_groups: int) -> Node:
+        """lists: the attributes lhs, rhs, out, stride, low, high, lhs_dilation and rhs_dilation."""
+        words = "".join(listed(name, numbers) for name, numbers in lists.items())
+        for name, count in (("feature_groups", feature_groups), ("batch_groups", batch_groups)):
+            words += f" {name}={count}" if count != 1 else ""
+        return self.node("convolution", [x, kernel], x.dtype, shape, words)
+
     def dynamic_slice(self, x: Value, starts: Sequence[Value], shape: Sequence[int]) -> Node:
         return self.node("dynamic_slice", [x, *starts], x.dtype, shape, listed("end", shape))
 
     def dynamic_update_slice(self, x: Value, update: Value, starts: Sequence[Value]) -> Node:
         return self.node("dynamic_update_slice", [x, update, *starts], x.dtype, x.shape)
+
+    # ---- Loops and branches. Numbers that are given to a body are numbers in it, and no operands.
+
+    def scan(self, consts: Sequence[Value], carry: Sequence[Value], xs: Sequence[Value], length: int, reverse: bool,
+             write: Callable[[list[Value]], Sequence[Value]]) -> list[Value]:
+        """As jax.lax.scan: of what stands for the consts, the carry and a slice of each of the xs in the body, write() gives
+        the next carry and a slice of each of what is stacked."""
+        carry = [self._written(x) for x in carry]
+        shapes = [*(x.shape for x in (*consts, *carry)), *(x.shape[1:] for x in xs)]
+        body = self._body((*consts, *carry, *xs), shapes, write, len(carry))
+        stacked = sum(isinstance(x, Node) for x in xs)
+        words = f" length=[{length}] carries=[{len(carry)}] xs=[{stacked}]" + (" reverse" if reverse else "")
+        types = [(x.dtype, x.shape if place < len(carry) else (length, *x.shape)) for place, x in enumerate(self._given(body))]
+        return self._results(self.node("scan", _nodes(*consts, *carry, *xs), "bool", (0,), words, (body,)), types)
+
+    def cond(self, predicate: Value, operands: Sequence[Value], if_true: Callable[[list[Value]], Sequence[Value]],
+             if_false: Callable[[list[Value]], Sequence[Value]]) -> list[Value]:
+        """As jax.lax.cond."""
+        shapes = [x.shape for x in operands]
+        bodies = self._body(operands, shapes, if_true), self._body(operands, shapes, if_false)
+        types = [(x.dtype, x.shape) for x in self._given(bodies[0])]
+        return self._results(self.node("cond", [predicate, *_nodes(*operands)], "bool", (0,), "", bodies), types)
+
+    def _body(self, operands: Sequence[Value], shapes: Sequence[Shape], write: Callable[[list[Value]], Sequence[Value]],
+              carries: int = 0) -> int:
+        """With an input of the shape for each operand."""
+        outside, self.body = self.body, len(self._bodies)
+        self._bodies.append(_Body(carries))
+        try:
+            inputs = [Number(x.value, x.dtype, shape) if isinstance(x, Number) else self.input(str(place), x.dtype, shape, "")
+                      for place, (x, shape) in enumerate(zip(operands, shapes))]
+            self._bodies[self.body].outputs = [self._written(x).line for x in write(inputs)]
+            return self.body
+        finally:
+            self.body = outside
+
+    def _given(self, body: int) -> list[_Line]:
+        return [self._lines[number] for number in self._bodies[body].outputs]
+
+    def _results(self, node: Node, types: Sequence[tuple[str, Shape]]) -> list[Value]:
+        results = [self.node("result", [node], *one) for one in types]
+        self._lines[node.line].results = tuple(x.line for x in results)
+        return [*results]
 
     # ---- The end.
 
@@ -273,34 +384,76 @@ class ProgramText:
         yield
         self.scope, self.backward, self.source = before
 
-    def finished(self, outputs: Sequence[Value]) -> tuple[str, list[Any]]:
-        """The text, of what the outputs need and all inputs, and the source of each of its lines. Raises Unsupported,
-        naming all that is refused."""
+    def graph(self, outputs: Sequence[Value]) -> tuple[_core.Graph, list[Place | None]]:
+        """Of what the outputs need, and all inputs; and the source of each of its nodes. Raises Unsupported, naming all that is
+        refused, and what the program's own checks raise, with the place."""
         results = [self._written(output).line for output in outputs]
-        needed = [line.op == "input" for line in self._lines]
-        for result in results:
-            needed[result] = True
+        self._bodies[0].outputs = results
+        needed = [False] * len(self._lines)
+        self._need(self._bodies[0], needed)
         for number in reversed(range(len(self._lines))):
             if needed[number]:
                 for operand in self._lines[number].operands:
                     needed[operand] = True
-        self._transpose_products(needed, results)
+                if self._lines[number].bodies:
+                    self._need_bodies(self._lines[number], needed)
+        self._transpose_products(needed)
         self._raise_refusals([number for number in self._refusals if needed[number]])
-        numbers = [0] * len(self._lines)
-        texts: list[str] = []
-        sources: list[Any] = []
+        lines = self._texts(needed)
+        try:
+            made = _core.Graph.parse("".join(f"{text}\n" for text, _ in lines), self._literals)
+        except Error as error:
+            found = re.search(r"line (\d+): (.*)", str(error), re.DOTALL)
+            place = lines[int(found[1]) - 1][1] if found and int(found[1]) <= len(lines) else None
+            if found is None or place is None:
+                raise
+            raise type(error)(f"capture: {place}: {place.operation}: {found[2]}") from None
+        return made, [line.source for number, line in enumerate(self._lines) if needed[number] and line.body == 0]
+
+    def _need_bodies(self, line: _Line, needed: list[bool]) -> None:
+        """What they give and nothing needs goes; what is carried may be needed by the next trip, and stays."""
+        carries = self._bodies[line.bodies[0]].carries
+        kept = [place for place, result in enumerate(line.results) if place < carries or needed[result]]
+        for body in (self._bodies[number] for number in line.bodies):
+            body.outputs = [body.outputs[place] for place in kept]
+            self._need(body, needed)
+        for number, place in enumerate(kept):
+            self._lines[line.results[place]].words = f" index=[{number}]"
+
+    def _need(self, body: _Body, needed: list[bool]) -> None:
+        for number in (*body.inputs, *body.outputs):
+            needed[number] = True
+
+    def _texts(self, needed: Sequence[bool]) -> list[tuple[str, Place | None]]:
+        """The lines, each with its source."""
+        inside: list[list[int]] = [[] for _ in self._bodies]
         for number, line in enumerate(self._lines):
             if needed[number]:
-                numbers[number] = len(texts)
-                texts.append(_text_of(line, len(texts), numbers))
-                sources.append(line.source)
-        return "\n".join([*texts, "return" + "".join(f" %{numbers[result]}" for result in results), ""]), sources
+                inside[line.body].append(number)
+        numbers = [0] * len(self._lines)
+        texts: list[tuple[str, Place | None]] = []
 
-    def _transpose_products(self, needed: list[bool], results: list[int]) -> None:
+        def write(body: int, indent: str) -> None:
+            for place, number in enumerate(inside[body]):
+                line, numbers[number] = self._lines[number], place
+                texts.append((indent + _text_of(line, place, numbers), line.source))
+                for inner in line.bodies:
+                    if inner != line.bodies[0]:
+                        texts.append((indent + "} else {", line.source))
+                    write(inner, indent + "  ")
+                if line.bodies:
+                    texts.append((indent + "}", line.source))
+            texts.append((indent + "return" + "".join(f" %{numbers[output]}" for output in self._bodies[body].outputs), None))
+
+        write(0, "")
+        return texts
+
+    def _transpose_products(self, needed: list[bool]) -> None:
         """A product that is only transposed is written as the product whose result has those dims: JAX makes the gradient of
         each weight in this way, and the transposed one would be another tensor of the weight's size."""
         uses = Counter(operand for number, line in enumerate(self._lines) if needed[number] for operand in line.operands)
-        uses.update(results)
+        for body in self._bodies:
+            uses.update(body.outputs)
         for number, line in enumerate(self._lines):
             product = self._lines[line.operands[0]] if needed[number] and line.op == "transpose" else None
             if product and product.op == "dot_general" and product.mark is None and uses[line.operands[0]] == 1:
@@ -332,4 +485,6 @@ def _text_of(line: _Line, number: int, numbers: list[int]) -> str:
         text += f" kind={line.kind}"
     if line.backward:
         text += " backward"
+    if line.bodies:
+        text += " {"
     return text + (f"  # {quoted(line.scope)[1:-1]}" if line.scope else "")

@@ -142,6 +142,49 @@ GPT_PLANS = {"data=1": {}, "data=8": {**over("data"), "*": "-"}, "fsdp=8": {**ov
              "model=4": {**GPT_TENSOR, "*": "-"}, "data=4,model=2": {**over("data"), **GPT_TENSOR}}
 
 
+# ---- The same with all blocks in one scan, or written out one by one.
+
+
+def stacked_gpt_loss(params: Any, batch: Any, is_scanned: bool, remat: bool) -> Any:
+    def block(x: Any, p: Any) -> Any:
+        with jax.named_scope("attention"):
+            x = x + attention(layernorm(x, p["ln1"]), p)
+        with jax.named_scope("mlp"):
+            return x + jax.nn.gelu(layernorm(x, p["ln2"]) @ p["up"] + p["up_bias"]) @ p["down"] + p["down_bias"], None
+
+    block = jax.checkpoint(block) if remat else block
+    x = params["embed"][batch["tokens"]] + params["pos"]
+    if is_scanned:
+        x, _ = jax.lax.scan(block, x, params["blocks"])
+    else:
+        for n in range(params["blocks"]["q"].shape[0]):
+            x, _ = block(x, jax.tree.map(lambda w: w[n], params["blocks"]))
+    logits = x @ params["head"]
+    scores = jax.nn.logsumexp(logits, axis=-1) - jnp.take_along_axis(logits, batch["targets"][..., None], axis=-1)[..., 0]
+    return scores.mean()
+
+
+def stacked_gpt(rng: np.random.Generator, is_scanned: bool = True, layers: int = 3, remat: bool = False) -> tuple[Step, Any, list[Any]]:
+    params = gpt_params(rng, layers)
+    blocks = [params.pop(f"layer{n}") for n in range(layers)]
+    params["blocks"] = jax.tree.map(lambda *each: np.stack(each), *blocks)
+    zeros = jax.tree.map(np.zeros_like, params)
+
+    def step(state: Any, batch: Any) -> Any:
+        loss, grads = jax.value_and_grad(stacked_gpt_loss)(state["params"], batch, is_scanned, remat)
+        params, opt = adamw(state["params"], grads, state["opt"])
+        return {"params": params, "opt": opt}, loss
+
+    return step, {"params": params, "opt": {"mu": zeros, "nu": zeros, "count": np.float32(0)}}, tokens(rng, 3)
+
+
+STACKED_TENSOR = {pattern: f"-,{spec}" for pattern, spec in GPT_TENSOR.items()}
+STACKED_FSDP = {"*/head": "fsdp,-", "*/embed": "fsdp,-", "*/pos": "fsdp,-", "*/ln*": "-,fsdp", "*/up": "-,-,fsdp", "*/down": "-,fsdp,-",
+                "*/up_bias": "-,fsdp", "*/down_bias": "-,fsdp", **_both({name: "-,fsdp,-" for name in ("q", "k", "v", "o")})}
+STACKED_PLANS = {"data=1": {}, "data=8": {**over("data"), "*": "-"}, "fsdp=8": {**over("fsdp"), **STACKED_FSDP},
+                 "model=4": {**STACKED_TENSOR, "*": "-"}, "data=4,model=2": {**over("data"), **STACKED_TENSOR}}
+
+
 # ---- The same with flax and optax.
 
 

@@ -144,6 +144,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "scan of nothing": (lambda x: lax.scan(lambda c, r: (c + r, c), x[0] * 0, x[:0]), (T,)),
     "fori": (lambda x: lax.fori_loop(0, 3, lambda i, c: c * 2 + i, x), (F,)),
     "cond": (lambda x, i: (lax.cond(x[0, 0] > 0, lambda y: y * 2, lambda y: -y, x), lax.switch(i, [jnp.sin, jnp.cos, jnp.tanh], x)), (F, np.int32(7))),
+    "gradient of cond": (grad_of(lambda x: lax.cond(x[0, 0] > 0, lambda y: jnp.sin(y) * y, lambda y: y * y, x)), (F,)),
     "switch below": (lambda x, i: lax.switch(i, [jnp.sin, jnp.cos, jnp.tanh], x), (F, np.int32(-3))),
     "calls": (lambda x: (jax.jit(jnp.sin)(x), jax.checkpoint(jnp.sin)(x), jax.nn.relu(x), jax.nn.silu(x), lax.stop_gradient(x)), (F,)),
     "gradient of calls": (grad_of(lambda x: jax.checkpoint(lambda y: jnp.sin(jnp.sin(y)))(x) + jax.nn.relu(x) + jax.nn.silu(x)), (F,)),

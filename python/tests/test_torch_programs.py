@@ -349,10 +349,11 @@ def test_random_numbers_are_refused():
     swt.capture(model, batch()[0])
 
 
-def test_state_whose_first_values_are_not_known_is_refused():
+@pytest.mark.parametrize("name, options", [("NAdam", {}), ("SGD", {"momentum": 0.9, "dampening": 0.1})])
+def test_state_whose_first_values_are_not_known_is_refused(name, options):
     model = mlp()
-    optimizer = torch.optim.NAdam(model.parameters())
-    with pytest.raises(sw.Unsupported, match="found NAdam without state, .* needed one that has made a step"):
+    optimizer = getattr(torch.optim, name)(model.parameters(), **options)
+    with pytest.raises(sw.Unsupported, match=f"found {name} without state, .* needed one that has made a step"):
         swt.capture(step_of(model, optimizer), *batch())
     step_of(model, optimizer)(*batch())
     swt.capture(step_of(model, optimizer), *batch())
@@ -390,9 +391,9 @@ def llama(transformers):
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL))
 
 
-def mixtral(transformers):
+def mixtral(transformers, experts="batched_mm"):
     config = transformers.MixtralConfig(**SMALL, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True)
-    config._experts_implementation = "batched_mm"
+    config._experts_implementation = experts
     return transformers.MixtralForCausalLM(config)
 
 
@@ -423,3 +424,11 @@ def test_a_model_of_hugging_face_learns_as_in_torch(kind, make):
         agree(build, adamw, lambda model, x, y: model(pixel_values=x, labels=y).loss, (images, labels), kind, steps=2)
     else:
         agree(build, adamw, lambda model, x: model(input_ids=x, labels=x).loss, (tokens,), kind, steps=2)
+
+
+@pytest.mark.parametrize("experts", ["eager", "grouped_mm"])
+def test_other_implementations_of_experts_are_refused(experts):
+    transformers = pytest.importorskip("transformers", reason="needs transformers, which this environment has not")
+    model = mixtral(transformers, experts)
+    with pytest.raises(sw.Unsupported, match="found a shape that depends on values|found what no program has"):
+        swt.capture(lambda x: model(input_ids=x, labels=x).loss, torch.ones(2, 8, dtype=torch.int64))

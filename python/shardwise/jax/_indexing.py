@@ -234,7 +234,7 @@ def _changed(text: ProgramText, combination: str, x: Value, updates: Value, name
         for d in range(len(x.shape)):
             order += along if d == dim else [("batch", places.paired[d]) if d in places.paired else ("x", d)]
         rows = text.reshape(ordered(order), ids.shape)
-        return _plus(text, x, text.node("scatter_add_along", [ids, rows], x.dtype, x.shape, f" dims=[{dim}, {x.shape[dim]}]"))
+        return text.plus(x, text.scatter_add_along(ids, rows, dim, x.shape[dim]))
     dims = sorted([*dims, *places.paired])
     windows = places.windows(dims)
     rest = [dim for dim in range(len(x.shape)) if dim not in dims]
@@ -253,16 +253,11 @@ def _changed(text: ProgramText, combination: str, x: Value, updates: Value, name
 
 def _scattered(text: ProgramText, combination: str, x: Value, ids: Value, rows: Value, dim: int, places: _Places) -> Value:
     if combination == "sum":
-        return _plus(text, x, text.node("scatter_add", [ids, rows], x.dtype, x.shape, f" dims=[{dim}, {x.shape[dim]}]"))
+        return text.plus(x, text.scatter_add(ids, rows, dim, x.shape[dim]))
     if places.inside is not None:
         inside = text.broadcast(places.inside, ids.shape, range(len(places.batch)))
         ids = text.select(inside, ids, text.full(ids, -1))
     return text.node("scatter", [x, ids, rows], x.dtype, x.shape, f" dims=[{dim}] {combination} drop")
-
-
-def _plus(text: ProgramText, x: Value, added: Value) -> Value:
-    is_zero = isinstance(x, Number) and x.value == 0
-    return added if is_zero else text.elementwise("add", x, added)
 
 
 def _scatter_rule(combination: str) -> Rule:

@@ -15,8 +15,8 @@ from jax.sharding import NamedSharding
 
 from .. import _core
 from .._dtypes import known_name
-from .._errors import Error, InvalidArgument
-from .._program_text import Node, ProgramText, Refused, Value
+from .._errors import InvalidArgument
+from .._program_text import Place, ProgramText, Refused, Value
 from ..programs import Program
 from . import _tree
 from . import _indexing as _indexing  # their rules
@@ -41,7 +41,7 @@ def captured(step: Callable[..., Any], example: tuple[Any, ...], kinds: Mapping[
     text = ProgramText()
     inputs = [text.input(label, *_input_type(variable.aval, label), _kind(label, kinds, state))
               for label, variable in zip(leaves, closed.jaxpr.invars)]
-    graph, places = _parsed(text, _Writer(text).jaxpr(closed.jaxpr, closed.consts, inputs, ""))
+    graph, places = text.graph(_Writer(text).jaxpr(closed.jaxpr, closed.consts, inputs, ""))
     given = [_mark(leaf, label) for label, leaf in leaves.items()]
     marks = [own if own is not None else mark for own, (*_, mark) in zip(given, graph.inputs)]
     if marks != [None] * len(marks):
@@ -172,8 +172,12 @@ def _mark(leaf: Any, label: str) -> str | None:
 class _Place:
     """An equation, for messages. `str` is its source line, or that of the call that it is in."""
 
-    def __init__(self, equation: Any, outer: _Place | None) -> None:
+    def __init__(self, equation: Any, outer: Place | None) -> None:
         self.equation, self.outer = equation, outer
+
+    @property
+    def operation(self) -> str:
+        return str(self.equation.primitive.name)
 
     def __str__(self) -> str:
         from jax._src import source_info_util  # nothing public has it
@@ -199,7 +203,7 @@ class _Writer:
     def __init__(self, text: ProgramText) -> None:
         self.text = text
         self._places: dict[tuple[int, int], _Place] = {}
-        self._held: dict[int, tuple[Any, Value]] = {}  #: arrays that jaxprs hold, by id; each is written once
+        self._held: dict[tuple[int, int], tuple[Any, Value]] = {}  #: arrays that jaxprs hold, by body and id; each is written once
 
     def jaxpr(self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Value], stack: str) -> list[Value]:
         values: dict[Any, Value] = dict(zip(jaxpr.invars, operands))
@@ -220,9 +224,10 @@ class _Writer:
     def _array(self, held: Any, dtype: Any = None) -> Value:
         if not isinstance(held, (jax.Array, np.ndarray)):  # a number
             return self.text.array(np.asarray(held, dtype))
-        if id(held) not in self._held:
-            self._held[id(held)] = held, self.text.array(np.asarray(held, dtype))
-        return self._held[id(held)][1]
+        key = self.text.body, id(held)
+        if key not in self._held:
+            self._held[key] = held, self.text.array(np.asarray(held, dtype))
+        return self._held[key][1]
 
     def equation(self, equation: Any, operands: list[Value], stack: str) -> Sequence[Value]:
         outer = self.text.source
@@ -278,15 +283,3 @@ def _type(aval: Any) -> tuple[str, tuple[int, ...]]:
         raise Refused(f"found the dtype {aval.dtype}, needed one that programs have")
     return dtype, shape
 
-
-def _parsed(text: ProgramText, outputs: Sequence[Value]) -> tuple[_core.Graph, list[Any]]:
-    """With the place of each node."""
-    lines, places = text.finished(outputs)
-    try:
-        return _core.Graph.parse(lines, text.literals), places
-    except Error as error:
-        found = re.search(r"line (\d+): (.*)", str(error), re.DOTALL)
-        if not found or int(found[1]) > len(places) or places[int(found[1]) - 1] is None:
-            raise
-        place = places[int(found[1]) - 1]
-        raise type(error)(f"capture: {place}: {place.equation.primitive.name}: {found[2]}") from None

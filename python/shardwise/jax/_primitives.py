@@ -9,7 +9,7 @@ from typing import Any
 
 from jax.sharding import NamedSharding
 
-from .._program_text import MOST_NODES, Number, ProgramText, Refused, Shape, Value
+from .._program_text import Number, ProgramText, Refused, Rules, Shape, Value
 
 
 @dataclass
@@ -37,15 +37,8 @@ Rule = Callable[..., Value | Sequence[Value]]
 INLINED = {"jit", "pjit", "closed_call", "core_call", "core_closed_call", "custom_jvp_call", "custom_vjp_call",
            "custom_vjp_call_jaxpr", "remat", "remat2", "checkpoint", "custom_lin", "named_call", "run_state"}
 
-RULES: dict[str, Rule] = {}
-
-
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    def add(function: Rule) -> Rule:
-        RULES.update({name: function for name in names})
-        return function
-
-    return add
+RULES = Rules()
+rule = RULES.rule
 
 
 # ---- Element by element.
@@ -127,7 +120,7 @@ def _other_side(call: Call, x: Value) -> Value:
 
 @rule("sinh")
 def _sinh(call: Call, x: Value) -> Value:
-    """(expm1(x) - expm1(-x)) / 2 near 0, where it is exact."""
+    """(expm1(x) - expm1(-x)) / 2 near 0: a difference of exp(x) and exp(-x) has few of its bits there."""
     text = call.text
     up, down = text.elementwise("expm1", x), text.elementwise("expm1", text.elementwise("neg", x))
     near = text.elementwise("mul", text.elementwise("sub", up, down), text.full(x, 0.5))
@@ -141,7 +134,7 @@ def _cosh(call: Call, x: Value) -> Value:
 
 
 def _half_powers(text: ProgramText, x: Value) -> tuple[Value, Value]:
-    """exp(x) / 2 and exp(-x) / 2, which are finite where exp(x) is not."""
+    """exp(x) / 2 and exp(-x) / 2. If x is 89, exp(x) is infinite in f32 and its half is not."""
     ln2 = text.full(x, math.log(2))
     return (text.elementwise("exp", text.elementwise("sub", x, ln2)),
             text.elementwise("exp", text.elementwise("sub", text.elementwise("neg", x), ln2)))
@@ -258,6 +251,12 @@ def _slice(call: Call, x: Value) -> Value:
                            _with_data(params["strides"] or (), ones))
 
 
+@rule("empty2")
+def _empty(call: Call) -> Value:
+    """What the gradient of a branch has in place of what the other branch keeps."""
+    return Number(0, call.dtype, call.shape)
+
+
 @rule("pad")
 def _pad(call: Call, x: Value, padding: Value) -> Value:
     text = call.text
@@ -343,17 +342,12 @@ RULES.update({"reduce_and": _reduce("reduce_min", "bool"), "reduce_or": _reduce(
 
 @rule("argmax")
 def _argmax(call: Call, x: Value) -> Value:
-    return call.text.convert(_index_of(call, "argmax", x), call.dtype)
+    return call.text.convert(call.text.index_of("argmax", x, *call.params["axes"]), call.dtype)
 
 
 @rule("argmin")
 def _argmin(call: Call, x: Value) -> Value:
-    return call.text.convert(_index_of(call, "argmin", x), call.dtype)
-
-
-def _index_of(call: Call, op: str, x: Value) -> Value:
-    (axis,) = call.params["axes"]
-    return call.text.node(op, [x], "i32", call.shape, f" dims=[{axis}]")
+    return call.text.convert(call.text.index_of("argmin", x, *call.params["axes"]), call.dtype)
 
 
 def _cumulative(op: str) -> Rule:
@@ -408,37 +402,26 @@ def _top_k(call: Call, x: Value) -> Sequence[Value]:
 
 @rule("scan")
 def _scan(call: Call, *operands: Value) -> Sequence[Value]:
-    """Unrolled."""
-    text, params = call.text, call.params
-    inside = len(params["jaxpr"].jaxpr.eqns)
-    if params["length"] * inside > MOST_NODES:
-        raise Refused(f"found {params['length']} steps of {inside} operations, needed at most {MOST_NODES} of all: it is unrolled")
-    fixed, carried = params["num_consts"], params["num_carry"]
-    consts, carry, rows = operands[:fixed], list(operands[fixed:fixed + carried]), operands[fixed + carried:]
-    steps = range(params["length"])
-    made: list[list[Value]] = [[] for _ in call.results[carried:]]
-    for step in reversed(steps) if params["reverse"] else steps:
-        row = [text.reshape(text.part(x, 0, step, step + 1), x.shape[1:]) for x in rows]
-        results = call.inlined(params["jaxpr"], [*consts, *carry, *row])
-        carry = results[:carried]
-        for parts, part in zip(made, results[carried:]):
-            parts.append(text.reshape(part, (1, *part.shape)))
-    stacked = []
-    for parts, (dtype, shape) in zip(made, call.results[carried:]):
-        in_order = parts[::-1] if params["reverse"] else parts
-        stacked.append(text.concatenate(in_order, 0) if parts else Number(0, dtype, shape))
-    return [*carry, *stacked]
+    params = call.params
+    carried = params["num_consts"] + params["num_carry"]
+    return call.text.scan(operands[:params["num_consts"]], operands[params["num_consts"]:carried], operands[carried:],
+                          params["length"], params["reverse"], lambda values: call.inlined(params["jaxpr"], values))
 
 
 @rule("cond")
-def _cond(call: Call, which: Value, *operands: Value) -> Sequence[Value]:
-    """All branches are computed, and one is selected."""
-    text = call.text
-    found, *others = [call.inlined(branch, operands) for branch in reversed(call.params["branches"])]
-    for number, branch in zip(range(len(others) - 1, -1, -1), others):
-        is_it = text.elementwise("le" if number == 0 else "eq", which, text.full(which, number))
-        found = [text.select(is_it, x, y) for x, y in zip(branch, found)]
-    return found
+def _cond(call: Call, *operands: Value) -> Sequence[Value]:
+    """Of several branches the middle is asked for, then that of a half, .."""
+    branches = call.params["branches"]
+
+    def one_of(first: int, end: int, values: Sequence[Value]) -> list[Value]:
+        which, *given = values
+        if end - first == 1:
+            return call.inlined(branches[first], given)
+        middle = (first + end) // 2
+        is_before = call.text.elementwise("lt", which, call.text.full(which, middle))
+        return call.text.cond(is_before, values, lambda inside: one_of(first, middle, inside), lambda inside: one_of(middle, end, inside))
+
+    return one_of(0, len(branches), operands)
 
 
 @rule("while")

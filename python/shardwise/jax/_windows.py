@@ -18,13 +18,9 @@ def _convolution(call: Call, x: Value, kernel: Value) -> Value:
     if x.dtype != call.dtype or kernel.dtype != call.dtype:
         x, kernel = text.convert(x, call.dtype), text.convert(kernel, call.dtype)
     low, high = _sides(params["padding"])
-    words = (listed("lhs", dims.lhs_spec) + listed("rhs", dims.rhs_spec) + listed("out", dims.out_spec)
-             + listed("stride", params["window_strides"]) + listed("low", low) + listed("high", high)
-             + listed("lhs_dilation", params["lhs_dilation"]) + listed("rhs_dilation", params["rhs_dilation"]))
-    for name in ("feature_group", "batch_group"):
-        groups = params[f"{name}_count"]
-        words += f" {name}s={groups}" if groups != 1 else ""
-    return text.node("convolution", [x, kernel], call.dtype, call.shape, words)
+    lists = {"lhs": dims.lhs_spec, "rhs": dims.rhs_spec, "out": dims.out_spec, "stride": params["window_strides"], "low": low, "high": high,
+             "lhs_dilation": params["lhs_dilation"], "rhs_dilation": params["rhs_dilation"]}
+    return text.convolution(x, kernel, call.shape, lists, params["feature_group_count"], params["batch_group_count"])
 
 
 def _sides(padding: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:

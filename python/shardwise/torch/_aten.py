@@ -9,31 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-from .._program_text import FLOATS, Number, ProgramText, Refused, Shape, Value
+from .._program_text import FLOATS, Number, ProgramText, Refused, Rules, Shape, Value
 from ._tensors import OURS, array_of
 
 Scalar = bool | int | float
 
 #: By the name of the ATen operation, whatever its overload.
-RULES: dict[str, Callable[..., Any]] = {}
-
+RULES = Rules()
+rule = RULES.rule
 
 #: By functions of Python's, those of numbers that the step takes from tensors, by .item(): they are f64 tensors of no dims.
 NUMBERS: dict[Any, Callable[..., Any]] = {}
-
-Rule = TypeVar("Rule", bound=Callable[..., Any])
-
-
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    def add(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, function))
-        return function
-
-    return add
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +140,6 @@ class Builder(ProgramText):
         return self.einsum(f"{of_a},{of_b}->{result}", a, b, a.dtype)
 
     # By index.
-
-    def scatter_add(self, ids: Value, updates: Value, dim: int, extent: int) -> Value:
-        shape = updates.shape[:dim] + (extent,) + updates.shape[dim + len(ids.shape):]
-        return self.node("scatter_add", (ids, updates), updates.dtype, shape, f" dims=[{dim}, {extent}]")
-
-    def scatter_add_along(self, ids: Value, updates: Value, dim: int, extent: int) -> Value:
-        shape = replaced(ids.shape, dim, extent)
-        return self.node("scatter_add_along", (ids, updates), updates.dtype, shape, f" dims=[{dim}, {extent}]")
 
     def argsort(self, x: Value, dim: int, descending: bool) -> Value:
         return self.along("argsort", x, dim, " descending" if descending else "")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .._program_text import Refused, Shape, Value
+from .._program_text import Refused, Shape, Value, listed
 from ._aten import Builder, Scalar, Type, rule
 
 Numbers = Sequence[int]
@@ -39,14 +39,7 @@ class _Convolution:
             shape[d] = (extent - _dilated(kernel.shape[d], self.rhs_dilation[i])) // self.stride[i] + 1
         lists = dict(lhs=[*self.lhs, *spatial], rhs=[*self.rhs, *spatial], out=[*self.out, *spatial], stride=self.stride, low=self.low,
                      high=self.high, lhs_dilation=self.lhs_dilation, rhs_dilation=self.rhs_dilation)
-        words = _words(lists)
-        for name, count in (("feature_groups", self.feature_groups), ("batch_groups", self.batch_groups)):
-            words += f" {name}={count}" if count != 1 else ""
-        return build.node("convolution", (x, kernel), x.dtype, shape, words)
-
-
-def _words(lists: dict[str, Numbers]) -> str:
-    return "".join(f" {name}={list(numbers)}" for name, numbers in lists.items() if len(numbers))
+        return build.convolution(x, kernel, shape, lists, self.feature_groups, self.batch_groups)
 
 
 def _dilated(extent: int, dilation: int) -> int:
@@ -133,7 +126,7 @@ class _Windows:
 
     @property
     def words(self) -> str:
-        return _words(vars(self))
+        return "".join(listed(name, numbers) for name, numbers in vars(self).items())
 
 
 def _windows(x: Value, shape: Numbers, window: Numbers, stride: Numbers, padding: Numbers, dilation: Numbers = (1,)) -> _Windows:

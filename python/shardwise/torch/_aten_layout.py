@@ -268,8 +268,7 @@ def _index_put(build: Builder, out: Type, x: Value, indices: Sequence[Value | No
 def _scattered(build: Builder, x: Value, ids: Value, updates: Value, accumulate: bool) -> Value:
     """Along the first dim."""
     if accumulate:
-        added = build.scatter_add(ids, updates, 0, x.shape[0])
-        return added if number_of(x) == 0 else build.binary("add", x, added)
+        return build.plus(x, build.scatter_add(ids, updates, 0, x.shape[0]))
     return build.node("scatter", (x, ids, updates), x.dtype, x.shape, " dims=[0] set")
 
 
@@ -279,8 +278,7 @@ def _scatter_add(build: Builder, out: Type, x: Value, dim: int, ids: Value, sour
     for d, extent in enumerate(ids.shape):
         source = build.cut(source, d, 0, extent)
     added = build.scatter_add_along(ids, source, dim, x.shape[dim])
-    added = build.padded(added, [0] * len(x.shape), [a - b for a, b in zip(x.shape, added.shape, strict=True)])
-    return added if number_of(x) == 0 else build.binary("add", x, added)
+    return build.plus(x, build.padded(added, [0] * len(x.shape), [a - b for a, b in zip(x.shape, added.shape, strict=True)]))
 
 
 @rule("scatter")

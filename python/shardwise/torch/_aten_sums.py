@@ -45,9 +45,7 @@ def _index_of(op: str) -> Callable[..., Value]:
         if dim is None:
             x, dim = build.reshape(x, (math.prod(x.shape),)), 0
         dim %= len(x.shape)
-        shape = x.shape[:dim] + x.shape[dim + 1:]
-        found = build.node(op, (x,), "i32", shape, f" dims=[{dim}]")
-        return build.reshape(build.as_index(found), out.shape)
+        return build.reshape(build.as_index(build.index_of(op, x, dim)), out.shape)
 
     return of
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import inspect
 import operator
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from .. import _core
-from .._errors import Error, InvalidArgument
+from .._errors import InvalidArgument
 from .._program_text import Refused, Value
 from ..programs import Program
 from . import _aten_elementwise as _aten_elementwise
@@ -31,7 +29,8 @@ def captured(step: Callable[..., Any], example: tuple[Any, ...], uses: tuple[Any
     writer = _Writer()
     outputs = writer.run(traced)
     values = _Values(traced, writer.kept, writer.replaced)
-    return Program(_parsed(writer.build, outputs), getattr(step, "__name__", type(step).__name__), values.inputs_of, values.result_of)
+    graph, _ = writer.build.graph(outputs)
+    return Program(graph, getattr(step, "__name__", type(step).__name__), values.inputs_of, values.result_of)
 
 
 class _Writer:
@@ -166,18 +165,6 @@ def _live(nodes: Sequence[torch.fx.Node], wanted: Iterable[torch.fx.Node]) -> se
         if node in live:
             live.update(node.all_input_nodes)
     return live
-
-
-def _parsed(build: Builder, outputs: Sequence[Value]) -> _core.Graph:
-    text, places = build.finished(outputs)
-    try:
-        return _core.Graph.parse(text, build.literals)
-    except Error as error:
-        found = re.search(r"line (\d+): (.*)", str(error), re.DOTALL)
-        if not found or int(found[1]) > len(places) or places[int(found[1]) - 1] is None:
-            raise
-        place = places[int(found[1]) - 1]
-        raise type(error)(f"capture: {place}: {place.operation}: {found[2]}") from None
 
 
 # ---- Values.
