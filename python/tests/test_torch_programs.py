@@ -338,17 +338,6 @@ def test_dtypes_that_no_program_has_are_refused_with_their_tensor():
         swt.capture(lambda x: (x, bits), batch()[0])
 
 
-def test_random_numbers_are_refused():
-    model = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.1))
-    with pytest.raises(sw.Unsupported, match=r"in 1, which draws random numbers.*model\.eval\(\), or dropout of p=0"):
-        swt.capture(model, batch()[0])
-    model.eval()
-    swt.capture(model, batch()[0])
-    model.train()
-    model[1].p = 0.0
-    swt.capture(model, batch()[0])
-
-
 @pytest.mark.parametrize("name, options", [("NAdam", {}), ("SGD", {"momentum": 0.9, "dampening": 0.1})])
 def test_state_whose_first_values_are_not_known_is_refused(name, options):
     model = mlp()

@@ -66,6 +66,8 @@ class Builder(ProgramText):
     def __init__(self) -> None:
         super().__init__()
         self.examples: list[Any] = []  #: the operands of the operation as torch knows them: tensors without memory, and numbers
+        self.random_key: Value | None = None  #: an input, if the step draws random numbers
+        self.draw = 0  #: the number of the draw that the operation makes
         self._indices: set[int] = set()
         self._transposed: dict[int, tuple[Value, list[int]]] = {}
 

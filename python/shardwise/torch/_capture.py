@@ -33,9 +33,11 @@ def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Mod
     one that is a number is part of the program. Program.run(*args) does what step(*args) does: it gives what the step
     returns, and the module and the optimizer have their new values.
 
-    Raises Unsupported, naming each operation that no program has, how often it is there, and the module of the first; for
-    random numbers (dropout), and for what depends on values, with the line that asks for them. Raises InvalidArgument for a
-    parameter that is in no module."""
+    Random numbers (dropout) are the program's own, and not those that torch would draw: they follow from an input, "random_key",
+    which each run draws from torch's generator.
+
+    Raises Unsupported, naming each operation that no program has, how often it is there, and the module of the first; and for
+    what depends on values, with the line that asks for them. Raises InvalidArgument for a parameter that is in no module."""
     from ._fx_graph import captured  # what it imports takes a second
 
     return captured(step, example, tuple(uses))

@@ -16,10 +16,11 @@ from ..programs import Program
 from . import _aten_elementwise as _aten_elementwise
 from . import _aten_images as _aten_images
 from . import _aten_layout as _aten_layout
+from . import _aten_random
 from . import _aten_sums as _aten_sums
 from ._aten import NUMBERS, RULES, Builder, Type, literal
 from ._step_state import Slot
-from ._tensors import array_of, shared_tensor
+from ._tensors import OURS, array_of, shared_tensor
 from ._trace import Traced, trace
 
 
@@ -28,7 +29,7 @@ def captured(step: Callable[..., Any], example: tuple[Any, ...], uses: tuple[Any
     traced = trace(step, example, uses)
     writer = _Writer()
     outputs = writer.run(traced)
-    values = _Values(traced, writer.kept, writer.replaced)
+    values = _Values(traced, writer.kept, writer.replaced, writer.build.random_key is not None)
     graph, _ = writer.build.graph(outputs)
     return Program(graph, getattr(step, "__name__", type(step).__name__), values.inputs_of, values.result_of)
 
@@ -57,9 +58,12 @@ class _Writer:
             slot = traced.inputs[i]
             found = _input_type(slot)
             self._values[placeholders[i]] = self.build.input(slot.label, found.dtype, found.shape, slot.kind)
+        if any(_aten_random.draws(node.target) for node in live):
+            self.build.random_key = self.build.input(_aten_random.KEY, "u64", (), "")
         for node in nodes:
             if node in live and node.op == "get_attr":
-                self._values[node] = self._literal(getattr(traced.graph, str(node.target)))
+                held = getattr(traced.graph, str(node.target))
+                self._values[node] = self._literal(held) if isinstance(held, torch.Tensor) else held
             elif node in live and node.op == "call_function":
                 self._add(node)
         return [self._values[node] for node in wanted]
@@ -86,7 +90,7 @@ class _Writer:
                 reason = f"{operation}: {refused}" if str(refused) else operation
                 operands = [value for n in node.all_input_nodes if isinstance(value := self._values[n], Value)]
                 self._values[node] = _each(node.meta["val"], lambda val: self.build.refused(
-                    reason, operands, None, tuple(getattr(val, "shape", ()))))
+                    reason, operands, OURS.get(val.dtype) if isinstance(val, torch.Tensor) else "f64", tuple(getattr(val, "shape", ()))))
 
     def _result(self, node: torch.fx.Node) -> Any:
         if node.target in NUMBERS:
@@ -99,6 +103,7 @@ class _Writer:
         if rule is None:
             raise Refused
         self.build.examples = [_example(arg) for arg in node.args]
+        self.build.draw = node.meta.get("custom", {}).get("draw", 0)
         out = _each(node.meta["val"], Type.of)
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._values.__getitem__)
         made = _applied(rule, self.build, out, *args, **kwargs)
@@ -171,9 +176,11 @@ def _live(nodes: Sequence[torch.fx.Node], wanted: Iterable[torch.fx.Node]) -> se
 
 
 class _Values:
-    """What a run is given and gives: the step's arguments and result, and the state of its modules and optimizers."""
+    """What a run is given and gives: the step's arguments and result, and the state of its modules and optimizers. If it draws
+    random numbers, what they follow from is drawn from torch's generator."""
 
-    def __init__(self, traced: Traced, kept: Sequence[int], replaced: Sequence[int]) -> None:
+    def __init__(self, traced: Traced, kept: Sequence[int], replaced: Sequence[int], draws: bool) -> None:
+        self._draws = draws
         self._state = [traced.inputs[i] for i in kept if i < traced.state]
         self._replaced = [traced.inputs[i] for i in replaced]
         self._results, self._result_of = traced.results, traced.result_of
@@ -189,7 +196,8 @@ class _Values:
                 needed = "a tensor" if known is torch.Tensor else f"{known!r}, which is part of the program"
                 raise InvalidArgument(f"run: found the argument {leaf!r}, needed {needed}")
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        return [*(array_of(slot.value()) for slot in self._state), *map(array_of, given)]
+        key = [array_of(torch.empty((), dtype=torch.int64).random_().view(torch.uint64))] if self._draws else []
+        return [*(array_of(slot.value()) for slot in self._state), *map(array_of, given), *key]
 
     def result_of(self, arrays: Sequence[Any]) -> Any:
         results = [shared_tensor(array) for array in arrays[:self._results]]

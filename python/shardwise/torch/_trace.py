@@ -66,7 +66,7 @@ class Traced:
 
 
 def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any]) -> Traced:
-    """Raises Unsupported if the step asks for the value of a tensor, or draws random numbers."""
+    """Raises Unsupported if the step asks for the value of a tensor."""
     numbers = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=False)  # of what .item() gives
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=numbers)
 
@@ -78,7 +78,7 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
     paths, treespec = pytree.tree_flatten_with_path(tuple(example))
     arguments = [Slot(_argument_name(step, path), "loader", leaf) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
     leaves = [leaf for _, leaf in paths]
-    with _compiling(), fake_mode, _in_words():
+    with _counted_draws(), _compiling(), fake_mode, _in_words():
         slots = state.slots(fake)
         fakes = [fake(slot.tensor) for slot in [*slots, *arguments]]
         returned: list[Any] = []
@@ -172,17 +172,27 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         fx_traceback.current_meta["custom"] = {"scope": scope, "backward": derived is not None}
         if func is _aten._local_scalar_dense.default and not args[0].is_floating_point():
             raise DataDependentOutputException(func)
-        if torch.Tag.nondeterministic_seeded in func.tags and not _is_dropout_of_nothing(func, args):
-            raise Unsupported(f"capture: found {func} in {scope or 'the step'}, which draws random numbers, needed a step without: "
-                              f"model.eval(), or dropout of p=0, switches it off")
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            fx_traceback.current_meta["custom"]["draw"] = _next_draw()
         return func(*args, **(kwargs or {}))
 
 
-def _is_dropout_of_nothing(func: Any, args: Any) -> bool:
-    name = func._schema.name.partition("::")[2]
-    if name == "native_dropout":
-        return args[1] == 0 or not args[2]
-    return name in ("rrelu_with_noise", "empty", "empty_like")
+def _next_draw() -> int:
+    """The number of a draw. torch's generator counts them: what computes a part of the step again (torch.utils.checkpoint) sets
+    that back, and draws the same again."""
+    number = torch.default_generator.initial_seed()
+    torch.default_generator.manual_seed(number + 1)
+    return number
+
+
+@contextlib.contextmanager
+def _counted_draws() -> Iterator[None]:
+    before = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(0)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before)
 
 
 @contextlib.contextmanager
@@ -252,8 +262,11 @@ def _line_of(error: BaseException) -> str:
 def _argument_name(step: Callable[..., Any], path: Any) -> str:
     """"tokens", "batch.labels": as the step calls its argument."""
     first, *rest = path
-    target = step.forward if isinstance(step, torch.nn.Module) else step
-    names = [p.name for p in inspect.signature(target).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    try:
+        known = inspect.signature(step.forward if isinstance(step, torch.nn.Module) else step).parameters.values()
+    except (TypeError, ValueError):  # of a function that is not Python's
+        known = {}.values()
+    names = [p.name for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     name = names[first.idx] if first.idx < len(names) else str(first.idx)
     return ".".join([name, *map(_key, rest)])
 
