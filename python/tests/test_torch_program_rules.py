@@ -76,6 +76,7 @@ IMAGES = {
     "max pool": lambda x, k: F.max_pool2d(x, 3, 2, 1) + F.max_pool2d(x, 2, 2, ceil_mode=True).sum(),
     "average pool": lambda x, k: F.avg_pool2d(x, 3, 2, 1) + F.avg_pool2d(x, 3, 2, 1, count_include_pad=False, ceil_mode=True)[:, :, :5, :4],
     "ceiling": lambda x, k: F.avg_pool2d(x, 2, 3, 1, ceil_mode=True),
+    "adaptive pool of a turned picture": lambda x, k: F.adaptive_avg_pool1d(x.flatten(2).transpose(1, 2), 1) + F.adaptive_avg_pool2d(x.transpose(1, 2), 1).sum(),
     "adaptive pool": lambda x, k: F.adaptive_avg_pool2d(x, 1) + F.adaptive_avg_pool2d(x[:, :, :8], 4),
     "batch norm": lambda x, k: F.batch_norm(x, torch.zeros(4), torch.ones(4), k[:4, 0, 0, 0], k[:4, 1, 0, 0], training=True),
     "upsampled": lambda x, k: F.interpolate(x, scale_factor=2),

@@ -43,13 +43,25 @@ def _expand(build: Builder, out: Type, x: Value, *_: Any, **__: Any) -> Value:
 
 @rule("as_strided")
 def _as_strided(build: Builder, out: Type, x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Value:
+    _need_all_in_order(build, x, size, stride, offset)
+    return build.reshape(x, out.shape)
+
+
+@rule("as_strided_scatter")
+def _as_strided_scatter(build: Builder, out: Type, x: Value, source: Value, size: Sequence[int], stride: Sequence[int],
+                        offset: int | None = None) -> Value:
+    _need_all_in_order(build, x, size, stride, offset)
+    return build.reshape(source, out.shape)
+
+
+def _need_all_in_order(build: Builder, x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None) -> None:
+    """Raises Refused if this is not each element of x once, row-major."""
     contiguous = [math.prod(size[d + 1:]) for d in range(len(size))]
     same = all(n == 1 or a == b for n, a, b in zip(size, stride, contiguous, strict=True))
     own = build.examples[0]
     whole = own.is_contiguous() and offset in (None, own.storage_offset()) and math.prod(size) == math.prod(x.shape)
     if not same or not whole:
         raise Refused(f"as_strided of size {list(size)} and stride {list(stride)}")
-    return build.reshape(x, out.shape)
 
 
 def _bounds(extent: int, begin: int | None, end: int | None) -> tuple[int, int]:
