@@ -25,6 +25,9 @@ constexpr std::uint64_t kAskedBytes = std::uint64_t{64} << 20;
 
 constexpr std::uint64_t kStagedBytes = std::uint64_t{1} << 20;
 
+// Of a disk or a cache, the least that can be unreadable.
+constexpr std::uint64_t kPageBytes = 4096;
+
 // A file number, an address, a size, and a hash of 8 bytes.
 constexpr std::size_t kLeastAskBytes = 11;
 
@@ -64,6 +67,25 @@ ChunkBytes bytes_of(const StoredCheckpoint& checkpoint, const ChunkId& id) {
           record.hash};
 }
 
+/// Copies bytes [begin, end) but for the pages that cannot be read. A file that other steps link
+/// has chunks that are none of this step's, which nobody has read; check_file() finds what is
+/// missed.
+void copy_readable(File& from, File& to, std::uint64_t begin, std::uint64_t end,
+                   std::uint64_t block = kStagedBytes) {
+  std::vector<std::byte> room;
+  for (; begin < end; begin += room.size()) {
+    room.resize(static_cast<std::size_t>(std::min(block - begin % block, end - begin)));
+    try {
+      from.read_at(begin, room.data(), room.size());
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::io) throw;
+      if (block > kPageBytes) copy_readable(from, to, begin, begin + room.size(), kPageBytes);
+      continue;
+    }
+    to.write_at(begin, room.data(), room.size());
+  }
+}
+
 /// One call of mend().
 class Mending {
  public:
@@ -74,10 +96,13 @@ class Mending {
         sources_(sources),
         manifest_(manifest),
         staged_(staged),
+        drafts_(drafts),
         host_(file_system, sources.fast) {
-    if (drafts.empty()) return;
+    if (drafts_.empty()) return;
     draft_ = opened();
-    for (const Draft& draft : drafts) begin(draft);
+    std::map<std::size_t, DraftFile> files;
+    for (const Draft& draft : drafts_) load(draft, files);
+    for (const auto& [number, file] : files) bring(number, file);
   }
 
   Mended run();
@@ -89,9 +114,13 @@ class Mending {
   const std::string& name_of(std::int64_t file) const {
     return manifest_.files[static_cast<std::size_t>(file)].name;
   }
-  void begin(const Draft& draft);
-  using Ranges = std::vector<std::pair<std::uint64_t, std::uint64_t>>;  // begin and end of each
-  void copy(std::size_t number, const fs::path& directory, Ranges left_out);
+  /// A draft's shard file, or one that it links.
+  struct DraftFile {
+    fs::path directory;
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> bad;  // begin and end of each chunk
+  };
+  void load(const Draft& draft, std::map<std::size_t, DraftFile>& files);
+  void bring(std::size_t number, const DraftFile& file);
   fs::path unfinished(std::size_t number) const {
     return staged_ / (draft_.file_name(number) + ".mended");
   }
@@ -112,54 +141,57 @@ class Mending {
   const MendingSources& sources_;
   const Manifest& manifest_;
   const fs::path& staged_;
+  const std::span<const Draft> drafts_;
   HostChunks host_;
   StoredCheckpoint draft_;
   std::vector<ChunkId> wanted_;                                    // not asked for yet
   std::vector<ChunkId> nowhere_;                                   // on no host
-  std::map<std::size_t, std::unique_ptr<File>> mended_;            // drafts, and what they link
+  std::map<std::size_t, std::unique_ptr<File>> mended_;            // files with bad chunks
   std::map<std::pair<std::size_t, std::string>, int> sources_of_;  // file and source: chunks
   std::string problem_;
 };
 
-void Mending::begin(const Draft& draft) {
+void Mending::load(const Draft& draft, std::map<std::size_t, DraftFile>& files) {
   const auto number = static_cast<std::size_t>(draft.file);
   const std::shared_ptr<File> file = files_.open(draft.directory / name_of(draft.file));
   add_file_tables(draft_, number,
                   read_file_tables(*file, draft.directory, tables_of(draft_.manifest, number)));
-  const std::vector<ChunkId> bad = bad_chunks_of(draft_, draft);
-  wanted_.insert(wanted_.end(), bad.begin(), bad.end());
-  std::map<std::size_t, Ranges> left_out;
-  for (const ChunkId& id : bad) {
-    const ChunkRecord& record = draft_.record(id);
-    left_out[draft_.file_of(id)].emplace_back(record.address, record.address + record.stored_bytes);
-  }
-  copy(number, draft.directory, left_out[number]);
+  files.try_emplace(number, DraftFile{draft.directory, {}});
   for (const std::size_t linked : draft_.linked_of[number]) {
-    copy(linked, draft.directory, left_out[linked]);
+    files.try_emplace(linked, DraftFile{draft.directory, {}});
+  }
+  for (const ChunkId& id : bad_chunks_of(draft_, draft)) {
+    const ChunkRecord& record = draft_.record(id);
+    files.at(draft_.file_of(id))
+        .bad.emplace_back(record.address, record.address + record.stored_bytes);
+    wanted_.push_back(id);
   }
 }
 
-/// Copies all of a draft's file, or of one that it links, that is not bad: some of that cannot be
-/// read.
-void Mending::copy(std::size_t number, const fs::path& directory, Ranges left_out) {
-  if (mended_.contains(number)) return;  // another draft links it, too
-  const std::shared_ptr<File> from = files_.open(directory / draft_.file_name(number));
-  const std::uint64_t size = draft_.file_bytes(number);
-  left_out.emplace_back(size, size);
-  std::ranges::sort(left_out);
+/// Brings the file to the directory `staged`: a file with bad chunks as a copy without them, to be
+/// completed; any other by a second name, so that steps still share it.
+void Mending::bring(std::size_t number, const DraftFile& file) {
+  const fs::path path = file.directory / draft_.file_name(number);
+  if (file.bad.empty()) {
+    if (file.directory == staged_) return;
+    try {
+      return files_.link(path, staged_ / path.filename());
+    } catch (const Error&) {
+      // It is copied.
+    }
+  }
+  const std::shared_ptr<File> from = files_.open(path);
   std::unique_ptr<File>& to = mended_[number];
   to = files_.create(unfinished(number), Caching::cached);
-  to->resize(size);
-  std::vector<std::byte> room;
+  to->resize(draft_.file_bytes(number));
+  auto bad = file.bad;
+  std::ranges::sort(bad);
   std::uint64_t at = 0;
-  for (const auto& [begin, end] : left_out) {
-    for (; at < begin; at += room.size()) {
-      room.resize(static_cast<std::size_t>(std::min(kStagedBytes, begin - at)));
-      from->read_at(at, room.data(), room.size());
-      to->write_at(at, room.data(), room.size());
-    }
+  for (const auto& [begin, end] : bad) {
+    copy_readable(*from, *to, at, begin);
     at = std::max(at, end);
   }
+  copy_readable(*from, *to, at, draft_.file_bytes(number));
 }
 
 bool Mending::put(const ChunkId& id, std::span<const std::byte> bytes, const std::string& from) {
@@ -306,14 +338,13 @@ void Mending::finish() {
     files_.remove(place);  // the draft, if it was here
     files_.rename(unfinished(number), place);
   }
-  if (mended_.empty() || !problem_.empty()) return;
+  if (drafts_.empty() || !problem_.empty()) return;
   StoredCheckpoint checkpoint = opened();
-  for (const auto& [number, file] : mended_) {
-    if (number >= manifest_.files.size()) return;  // they are looked at with what links them
+  for (const Draft& draft : drafts_) {
     try {
-      check_file(checkpoint, number);
+      check_file(checkpoint, static_cast<std::size_t>(draft.file));
     } catch (const Error& e) {
-      problem_ = fmt::format("no good copy of {} is left: {}", draft_.file_name(number), e.what());
+      problem_ = fmt::format("no good copy of {} is left: {}", name_of(draft.file), e.what());
       return;
     }
   }

@@ -16,6 +16,7 @@
 #include "shardwise/checkpoint/verify.h"
 #include "testing/flip.h"
 #include "testing/hand_made_checkpoint.h"
+#include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"
 #include "testing/socket_transport.h"
 #include "testing/temp_dir.h"
@@ -120,15 +121,37 @@ class TierIncrements : public testing::Test {
     });
   }
 
-  /// Restarts with step 2; what each rank is told.
-  std::vector<TierStep> expect_step_2() const {
-    std::vector<TierStep> told(kTwoHosts);
+  static std::vector<HostTensor> of_five(int step) {
+    return mostly_frozen(step, static_cast<std::uint8_t>(step / 3));
+  }
+  /// Steps 1 to 5, of which the first chunks change at step 3. Step 5 has them of step 3's files,
+  /// and the others of step 1's: the names of those two of rank 0's that it links.
+  std::pair<fs::path, fs::path> save_five() const {
+    fs::path of_1, of_3;
     on_ranks([&](Devices& devices, TieredManager& tiers) {
-      told[static_cast<std::size_t>(devices.group().rank())] =
-          expect_latest(devices, tiers, Tier::fast, 2, mostly_frozen(2));
+      for (const int step : {1, 2, 3, 4, 5}) {
+        tiers.save(step, sources_of(of_five(step)));
+        if (devices.group().rank() != 0 || step % 2 == 1) continue;
+        (step == 2 ? of_1 : of_3) = linked_of(at(0, step), at(0, step - 1) / file_of(0)).filename();
+      }
+      tiers.close();
     });
+    return {of_1, of_3};
+  }
+
+  /// Restarts with this step; what each rank is told.
+  std::vector<TierStep> expect_fast(int step, std::span<const HostTensor> tensors,
+                                    const TierOptions& options = {}) const {
+    std::vector<TierStep> told(kTwoHosts);
+    on_ranks(
+        [&](Devices& devices, TieredManager& tiers) {
+          told[static_cast<std::size_t>(devices.group().rank())] =
+              expect_latest(devices, tiers, Tier::fast, step, tensors);
+        },
+        options);
     return told;
   }
+  std::vector<TierStep> expect_step_2() const { return expect_fast(2, mostly_frozen(2)); }
 
   const TempDir dir_;
 };
@@ -250,6 +273,35 @@ TEST_F(TierIncrements, WithAChunkThatIsBadOnAllHostsAreMendedFromTheDurableRoot)
   for (const TierStep& step : expect_step_2()) {
     EXPECT_THAT(step.mended, Each(HasSubstr((durable() / "step-00000001").string())));
     EXPECT_THAT(step.mended, SizeIs(1));
+  }
+}
+
+TEST_F(TierIncrements, KeepSharingWhatIsWholeIfAnotherFileIsMended) {
+  const auto [of_1, of_3] = save_five();
+  shardwise::flip(at(0, 5) / of_3, kFirstChunk + 100, std::byte{1});
+  EXPECT_THAT(expect_fast(5, of_five(5))[0].mended, SizeIs(1));
+  EXPECT_TRUE(file_bytes(at(0, 5) / of_3) == file_bytes(at(1, 5) / of_3));
+  EXPECT_FALSE(fs::equivalent(at(0, 5) / of_3, at(0, 4) / of_3)) << "a copy was mended";
+  EXPECT_TRUE(fs::equivalent(at(0, 5) / of_1, at(0, 4) / of_1));
+  EXPECT_EQ(fs::hard_link_count(at(0, 5) / file_of(0)), 1u);
+}
+
+// The first chunk of step 1's file is not step 5's: its host cannot read a sector there, in the
+// middle of the chunk and beside what step 5 has.
+TEST_F(TierIncrements, AreMendedIfWhatOnlyOtherStepsHaveCannotBeRead) {
+  const auto [of_1, of_3] = save_five();
+  shardwise::flip(at(0, 5) / of_1, kFirstChunk + kMiB + 100, std::byte{1});
+  for (const std::size_t sector : {kFirstChunk, kFirstChunk + kMiB / 2, kMiB}) {
+    SCOPED_TRACE(sector);
+    const auto files = std::make_shared<HookedFileSystem>(
+        [](std::string_view, const fs::path&) {},
+        [&, name = of_1](const fs::path& path, std::uint64_t offset, std::size_t size) {
+          if (path != at(0, 5) / name || offset >= sector + 512 || offset + size <= sector) return;
+          throw Error(ErrorCode::io, "read " + path.string() + ": Input/output error");
+        });
+    EXPECT_THAT(expect_fast(5, of_five(5), {.file_system = files})[0].mended, SizeIs(1));
+    EXPECT_THAT(expect_fast(5, of_five(5))[0].mended, IsEmpty());
+    shardwise::flip(at(0, 5) / of_1, kFirstChunk + kMiB + 100, std::byte{1});
   }
 }
 
