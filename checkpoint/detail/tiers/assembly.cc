@@ -255,9 +255,10 @@ Attempt& Assembly::staging() {
 
 void Assembly::take(std::span<const FileTransfer> transfers) {
   const fs::path target = missing_.empty() ? fs::path() : staging().directory();
-  const std::vector<FailedTransfer> failed = transfer_shard_files(
+  const auto [failed, linked] = transfer_shard_files(
       group_, files_, manifest_, transfers,
-      [&](const std::string& name) { return held_.paths.at(number_of(name)).front(); }, target);
+      [&](const std::string& name) { return held_.paths.at(number_of(name)).front(); }, target,
+      directory_.value_or(fs::path()));
   if (missing_.empty()) return;
   StoredCheckpoint checkpoint =
       unread_checkpoint({target, manifest_.step, files_.open_directory(target)}, manifest_);
@@ -274,9 +275,8 @@ void Assembly::take(std::span<const FileTransfer> transfers) {
     if (!check(checkpoint, file, transfer.from)) continue;
     ++result_.files_taken;
     result_.bytes_taken += transfer.bytes;
-    for (const LinkedFile& linked :
-         checkpoint.manifest.files[static_cast<std::size_t>(file)].linked) {
-      result_.bytes_taken += linked.bytes;
+    for (const LinkedWant& sent : linked) {
+      if (sent.transfer == i) result_.bytes_taken += sent.linked.bytes;
     }
   }
 }

@@ -215,15 +215,15 @@ std::vector<LinkedWant> decode_linked_wants(std::span<const std::byte> message,
   return wants;
 }
 
-std::vector<FailedTransfer> transfer_shard_files(
+TakenShardFiles transfer_shard_files(
     const ProcessGroup& group, FileSystem& file_system, const Manifest& manifest,
     std::span<const FileTransfer> transfers,
     const std::function<std::filesystem::path(const std::string& name)>& source,
     const std::filesystem::path& target, const std::filesystem::path& earlier) {
   if (transfers.empty()) return {};
-  std::vector<FailedTransfer> failed =
-      transfer_files(group, file_system, transfers, source, target);
-  std::vector<LinkedWant> own;
+  TakenShardFiles taken;
+  std::vector<FailedTransfer>& failed = taken.failed;
+  failed = transfer_files(group, file_system, transfers, source, target);
   for (std::size_t i = 0; i < transfers.size(); ++i) {
     if (transfers[i].to != group.rank()) continue;
     if (std::ranges::find(failed, i, &FailedTransfer::number) != failed.end()) continue;
@@ -231,7 +231,7 @@ std::vector<FailedTransfer> transfer_shard_files(
       for (const LinkedFile& linked : linked_by(file_system, target, manifest, transfers[i].name)) {
         const bool is_there =
             !earlier.empty() && link_from(file_system, earlier, transfers[i].name, linked, target);
-        if (!is_there) own.push_back({i, linked});
+        if (!is_there) taken.sent.push_back({i, linked});
       }
     } catch (const Error& e) {
       failed.push_back({i, e.what()});
@@ -240,7 +240,7 @@ std::vector<FailedTransfer> transfer_shard_files(
   std::vector<std::size_t> shard_files;  // whose linked file each is
   std::vector<FileTransfer> linked;
   std::map<std::string, std::string> beside;  // a shard file, by the name of what it links
-  const std::vector<Bytes> messages = group.all_gather(encode(own));
+  const std::vector<Bytes> messages = group.all_gather(encode(taken.sent));
   for (int rank = 0; rank < group.size(); ++rank) {
     for (const LinkedWant& want :
          decode_linked_wants(messages[static_cast<std::size_t>(rank)], transfers, rank)) {
@@ -256,7 +256,7 @@ std::vector<FailedTransfer> transfer_shard_files(
   for (FailedTransfer& one : transfer_files(group, file_system, linked, linked_source, target)) {
     failed.push_back({shard_files[one.number], std::move(one.problem)});
   }
-  return failed;
+  return taken;
 }
 
 }  // namespace shardwise::detail

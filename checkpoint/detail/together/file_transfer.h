@@ -56,12 +56,18 @@ Bytes encode(std::span<const LinkedWant> wants);
 std::vector<LinkedWant> decode_linked_wants(std::span<const std::byte> message,
                                             std::span<const FileTransfer> transfers, int rank);
 
+/// What came of the transfers of shard files to this process.
+struct TakenShardFiles {
+  std::vector<FailedTransfer> failed;
+  std::vector<LinkedWant> sent;  ///< what they link that it had not, and was sent
+};
+
 /// Copies shard files of a step with this manifest, each with the files that it links. `source`
 /// says where the shard file is that is sent; beside it is what it links. What a process has of
-/// that in `earlier`, a step before, gets its second name in `target` and is not sent; empty: there
-/// is none. Else as transfer_files(); a transfer of which what is linked cannot be read, or did not
-/// arrive, is one that did not, and its shard file may be there.
-[[nodiscard]] std::vector<FailedTransfer> transfer_shard_files(
+/// that in `earlier`, a step before or this one, gets its second name in `target` and is not sent;
+/// empty: there is none. Else as transfer_files(); a transfer of which what is linked cannot be
+/// read, or did not arrive, is one that did not, and its shard file may be there.
+[[nodiscard]] TakenShardFiles transfer_shard_files(
     const ProcessGroup& group, FileSystem& file_system, const Manifest& manifest,
     std::span<const FileTransfer> transfers,
     const std::function<std::filesystem::path(const std::string& name)>& source,

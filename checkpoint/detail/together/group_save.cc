@@ -362,10 +362,13 @@ class GroupSave {
       }
     }
     if (transfers.empty()) return;
-    const std::vector<FailedTransfer> failed = transfer_shard_files(
-        group_, context_.file_system, manifest, transfers,
-        [&](const std::string& name) { return attempt.directory() / name; }, attempt.directory(),
-        context_.earlier == nullptr ? std::filesystem::path() : earlier().directory);
+    const std::vector<FailedTransfer> failed =
+        transfer_shard_files(
+            group_, context_.file_system, manifest, transfers,
+            [&](const std::string& name) { return attempt.directory() / name; },
+            attempt.directory(),
+            context_.earlier == nullptr ? std::filesystem::path() : earlier().directory)
+            .failed;
     if (failed.empty()) return;
     const FileTransfer& transfer = transfers[failed.front().number];
     throw Error(ErrorCode::io, fmt::format("copy {} from rank {} to rank {}: {}", transfer.name,

@@ -323,6 +323,36 @@ TEST_F(TierIncrements, WithABadLinkedFileAreTakenFromAnotherCopy) {
   }
 }
 
+TEST_F(TierIncrements, TakeOnlyTheLinkedFileThatTheirHostHasNot) {
+  const auto [of_1, of_3] = save_five();
+  for (const char* kind : {"missing", "HDF5's own bytes"}) {
+    SCOPED_TRACE(kind);
+    if (kind == std::string_view("missing")) fs::remove(at(0, 5) / of_3);
+    if (kind == std::string_view("HDF5's own bytes")) {
+      shardwise::flip(at(0, 5) / of_3, 100, std::byte{1});
+    }
+    const TierStep told = expect_fast(5, of_five(5))[0];
+    EXPECT_EQ(told.files_taken, 1);
+    EXPECT_EQ(told.bytes_taken,
+              fs::file_size(at(0, 5) / file_of(0)) + fs::file_size(at(0, 5) / of_3));
+    EXPECT_TRUE(file_bytes(at(0, 5) / of_3) == file_bytes(at(1, 5) / of_3));
+    EXPECT_TRUE(fs::equivalent(at(0, 5) / of_1, at(0, 4) / of_1));
+  }
+}
+
+// So is a bad one that looks like this: its chunk is replaced where it came to.
+TEST_F(TierIncrements, TakeOfALinkedFileWithABadChunkThatChunk) {
+  const auto [of_1, of_3] = save_five();
+  fs::remove(at(0, 5) / of_3);
+  shardwise::flip(at(0, 5) / of_1, kFirstChunk + kMiB + 100, std::byte{1});
+  const TierStep told = expect_fast(5, of_five(5))[0];
+  EXPECT_LT(told.bytes_taken, 2 * kMiB);
+  EXPECT_THAT(told.mended, SizeIs(1));
+  for (const fs::path& name : {of_1, of_3}) {
+    EXPECT_TRUE(file_bytes(at(0, 5) / name) == file_bytes(at(1, 5) / name));
+  }
+}
+
 // The first chunk of step 2 is bad on all hosts, and nowhere else: what is saved next has the same
 // bytes there.
 TEST_F(TierIncrements, AreNotBuiltOnAStepThatWasPassedOver) {
