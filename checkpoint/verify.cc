@@ -204,11 +204,10 @@ void Verifier::check_linked_files() {
     readable_.push_back(attempt(linked.name(), [&] { file = stored_.files->at(own + i); }));
     if (!readable_.back()) continue;
     attempt(linked.name(), [&] {
-      const detail::FileEntry entry =
-          detail::describe_linked_file(*file, path_of(linked.name()), linked);
-      total_bytes_ += entry.data_begin + entry.bytes - entry.data_end;
-      detail::check_structure(*file, path_of(linked.name()), entry,
-                              [this](std::size_t bytes) { count(bytes); });
+      detail::check_structure(*file, path_of(linked.name()), linked, [this](std::size_t bytes) {
+        total_bytes_ += bytes;
+        count(bytes);
+      });
     });
   }
 }

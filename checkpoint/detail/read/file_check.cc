@@ -48,14 +48,18 @@ void check_structure(const StoredCheckpoint& checkpoint, std::size_t file,
                   read);
 }
 
+void check_structure(File& file, const std::string& path, const LinkedFile& linked,
+                     const ReadFunction& read) {
+  check_structure(file, path, describe_linked_file(file, path, linked), read);
+}
+
 std::vector<BadChunk> find_bad_chunks(StoredCheckpoint& checkpoint, std::size_t file) {
   load_file(checkpoint, file);
   check_structure(checkpoint, file);
   for (const std::size_t number : checkpoint.linked_of[file]) {
     const LinkedFile& linked = checkpoint.linked[number - checkpoint.manifest.files.size()];
-    const std::string path = (checkpoint.directory / linked.name()).string();
-    const std::shared_ptr<File> its = checkpoint.files->at(number);
-    check_structure(*its, path, describe_linked_file(*its, path, linked));
+    check_structure(*checkpoint.files->at(number), (checkpoint.directory / linked.name()).string(),
+                    linked);
   }
   std::vector<BadChunk> bad;
   std::vector<std::byte> stored;

@@ -26,6 +26,10 @@ void check_structure(File& file, const std::string& path, const FileEntry& entry
 void check_structure(const StoredCheckpoint& checkpoint, std::size_t file,
                      const ReadFunction& read = nullptr);
 
+/// The same of a linked file, whose description is read and compared first.
+void check_structure(File& file, const std::string& path, const LinkedFile& linked,
+                     const ReadFunction& read = nullptr);
+
 /// A chunk whose stored bytes cannot be read or are not those that were written.
 struct BadChunk {
   std::int64_t number;  ///< of its record in the file's table

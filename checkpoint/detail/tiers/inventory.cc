@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <memory>
 
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/root.h"
@@ -19,27 +20,31 @@ constexpr std::string_view kPrefix = "process-";
 // Of a file in the directories of one host: more are not told of.
 constexpr std::size_t kMostCopies = 64;
 
-bool has_bytes(FileSystem& file_system, const std::filesystem::path& path, std::uint64_t bytes) {
+/// Null if there is none of this size.
+std::unique_ptr<File> open_if_there(FileSystem& file_system, const std::filesystem::path& path,
+                                    std::uint64_t bytes) {
   try {
-    return file_system.open(path)->size() == bytes;
+    std::unique_ptr<File> file = file_system.open(path);
+    if (file->size() == bytes) return file;
   } catch (const Error& e) {
     if (e.code() == ErrorCode::io) throw;
-    return false;
   }
+  return nullptr;
 }
 
 /// With the files that it links. If its tables are bad, these are not known: it counts, and is
 /// found bad when it is read.
 bool has_copy(FileSystem& file_system, const std::filesystem::path& directory, FileEntry file) {
   const std::filesystem::path path = directory / file.name;
-  if (!has_bytes(file_system, path, file.bytes)) return false;
+  const std::unique_ptr<File> opened = open_if_there(file_system, path, file.bytes);
+  if (!opened) return false;
   try {
-    read_linked_files(*file_system.open(path), path.string(), file);
+    read_linked_files(*opened, path.string(), file);
   } catch (const Error&) {
     return true;
   }
   return std::ranges::all_of(file.linked, [&](const LinkedFile& linked) {
-    return has_bytes(file_system, directory / linked.name(), linked.bytes);
+    return open_if_there(file_system, directory / linked.name(), linked.bytes) != nullptr;
   });
 }
 

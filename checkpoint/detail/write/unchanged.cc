@@ -54,7 +54,7 @@ bool link_file(FileSystem& file_system, File& opened, const std::filesystem::pat
   }
   try {
     const std::unique_ptr<File> file = file_system.open(to);
-    check_structure(*file, to.string(), describe_linked_file(*file, to.string(), linked));
+    check_structure(*file, to.string(), linked);
     return true;
   } catch (const Error&) {
     file_system.remove(to);
