@@ -109,6 +109,33 @@ TEST(Lanes, TheFirstErrorByNumberIsThrownWhicheverCameFirst) {
   EXPECT_LT(begun, 100'000u);
 }
 
+TEST(Lanes, RunBothAtTheSameTime) {
+  std::latch both(2);
+  std::atomic<int> ended{0};
+  const auto meet = [&] {
+    both.arrive_and_wait();
+    ++ended;
+  };
+  run_both(meet, meet);
+  EXPECT_EQ(ended, 2);
+  std::latch second_failed(1);
+  const auto fail = [](const char* text) { throw std::runtime_error(text); };
+  try {
+    run_both(
+        [&] {
+          second_failed.wait();
+          fail("first");
+        },
+        [&] {
+          second_failed.count_down();
+          fail("second");
+        });
+    FAIL();
+  } catch (const std::runtime_error& e) {
+    EXPECT_STREQ(e.what(), "first");
+  }
+}
+
 TEST(Lanes, ComputeNoMoreAtOnceThanThereAreSlots) {
   LaneSlots slots(3);
   std::atomic<int> now{0}, most{0}, uses{0};

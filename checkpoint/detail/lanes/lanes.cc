@@ -151,4 +151,10 @@ void LaneSlots::give_back() {
 
 void run_lanes(const LaneWork& work) { Lanes(work).run(); }
 
+void run_both(const std::function<void()>& first, const std::function<void()>& second) {
+  run_lanes({.jobs = 2, .lanes = 2, .run = [&](std::size_t job, std::size_t /*lane*/) {
+               (job == 0 ? first : second)();
+             }});
+}
+
 }  // namespace shardwise::detail

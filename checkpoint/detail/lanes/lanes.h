@@ -28,6 +28,10 @@ struct LaneWork {
 /// under way any more.
 void run_lanes(const LaneWork& work);
 
+/// Runs both at the same time, if the system has threads left, and returns when both have ended.
+/// Throws what `first` threw, after which `second` may not be begun, or else what `second` threw.
+void run_both(const std::function<void()>& first, const std::function<void()>& second);
+
 /// How many lanes do one thing at once, as computing or writing, while the others do another. (Not
 /// std::counting_semaphore: with g++ 12 a lane was found asleep in it when nobody was left to
 /// release it.) Thread-safe.

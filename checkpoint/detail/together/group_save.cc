@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
-#include <iterator>
 #include <optional>
 #include <span>
 #include <string>
@@ -132,11 +130,8 @@ class GroupSave {
     std::vector<WrittenShardFile> written;
     std::vector<std::byte> index;
     // The index needs the shard files' names only, so it is made while the files are written.
-    const std::function<void()> jobs[] = {[&] { written = write(directory_of(attempt), plan); },
-                                          [&] { index = make_index(plan); }};
-    run_lanes({.jobs = std::size(jobs),
-               .lanes = std::size(jobs),
-               .run = [&](std::size_t job, std::size_t) { jobs[job](); }});
+    run_both([&] { written = write(directory_of(attempt), plan); },
+             [&] { index = make_index(plan); });
 
     auto [manifest, stats] = combine(plan, written, index);
     count_kept(written, stats);
@@ -304,7 +299,7 @@ class GroupSave {
     return written;
   }
 
-  EarlierStep earlier() const {
+  const EarlierStep& earlier() const {
     if (context_.earlier->directory.empty()) *context_.earlier = context_.find_earlier();
     return *context_.earlier;
   }
@@ -327,7 +322,7 @@ class GroupSave {
     copy_to_others(attempt, manifest);
     check_own_directory(attempt, manifest);
     clear_unlisted(attempt, manifest);
-    complete(context_.file_system, attempt.directory(), text);
+    write_manifest(context_.file_system, attempt.directory(), text);
     group_.barrier();
     stats.directory = attempt.publish(options_.existing);
     try {

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
-#include <iterator>
 #include <string>
 
 #include "shardwise/checkpoint/detail/format/metrics.h"
@@ -54,26 +52,22 @@ std::string checked_manifest(const Manifest& manifest) {
   return text;
 }
 
-std::size_t complete(FileSystem& file_system, const std::filesystem::path& attempt,
-                     std::string_view manifest) {
-  write_whole_file(file_system, attempt / kManifestName, std::as_bytes(std::span(manifest)));
+std::size_t write_manifest(FileSystem& file_system, const std::filesystem::path& attempt,
+                           std::string_view text) {
+  write_whole_file(file_system, attempt / kManifestName, std::as_bytes(std::span(text)));
   file_system.sync_directory(attempt);
-  return manifest.size();
+  return text.size();
 }
 
 std::size_t complete(FileSystem& file_system, const std::filesystem::path& attempt,
                      Manifest& manifest, std::span<const std::byte> index) {
-  if (index.empty()) return complete(file_system, attempt, checked_manifest(manifest));
+  if (index.empty()) return write_manifest(file_system, attempt, checked_manifest(manifest));
   manifest.index_bytes = index.size();
   manifest.index_hash = hash128(index.data(), index.size());
   std::string text;
-  const std::function<void()> jobs[] = {
-      [&] { write_whole_file(file_system, attempt / kIndexName, index); },
-      [&] { text = checked_manifest(manifest); }};
-  run_lanes({.jobs = std::size(jobs),
-             .lanes = std::size(jobs),
-             .run = [&](std::size_t job, std::size_t) { jobs[job](); }});
-  return index.size() + complete(file_system, attempt, text);
+  run_both([&] { write_whole_file(file_system, attempt / kIndexName, index); },
+           [&] { text = checked_manifest(manifest); });
+  return index.size() + write_manifest(file_system, attempt, text);
 }
 
 }  // namespace shardwise::detail

@@ -19,13 +19,13 @@ void check_json(const PublishOptions& options);
 /// Throws corrupt, unsupported.
 std::string checked_manifest(const Manifest& manifest);
 
-/// Completes the directory of an attempt when its shard files are there: writes the manifest's
-/// text. On the disk when it returns how many bytes it has. Throws io.
-std::size_t complete(FileSystem& file_system, const std::filesystem::path& attempt,
-                     std::string_view manifest);
+/// Completes the directory of an attempt when its shard files are there. The manifest is on the
+/// disk when it returns how many bytes it has. Throws io.
+std::size_t write_manifest(FileSystem& file_system, const std::filesystem::path& attempt,
+                           std::string_view text);
 
-/// The same with the index, which the manifest is told of, if it is not empty: it is written while
-/// the manifest is checked. Throws corrupt, unsupported, io.
+/// The same, and writes the index, if it is not empty, while the manifest, which is told of it, is
+/// checked. Returns the bytes of both. Throws corrupt, unsupported, io.
 std::size_t complete(FileSystem& file_system, const std::filesystem::path& attempt,
                      Manifest& manifest, std::span<const std::byte> index);
 
