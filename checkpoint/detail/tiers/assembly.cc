@@ -59,10 +59,11 @@ StoredCheckpoint step_without_files(const Manifest& manifest) {
   return checkpoint;
 }
 
-std::vector<std::size_t> files_with(const Manifest& manifest, std::span<const TensorBox> needed) {
+std::vector<std::size_t> files_with(const Manifest& manifest, const NeededBoxes& needed) {
   const StoredCheckpoint checkpoint = step_without_files(manifest);
+  const std::vector<TensorBox> boxes = needed(Internals::reader_of(checkpoint));
   std::vector<ReadTarget> targets;
-  for (const TensorBox& want : needed) {
+  for (const TensorBox& want : boxes) {
     const auto tensor =
         std::ranges::lower_bound(manifest.tensors, want.name, {}, &TensorEntry::name);
     if (tensor == manifest.tensors.end() || tensor->name != want.name) {
@@ -136,13 +137,12 @@ Assembly::Assembly(const ProcessGroup& group, FileSystem& file_system, const Ass
       text_(manifest_text(group, step_, holders_, held_.manifest)),
       manifest_(parse_manifest(text_, fmt::format("manifest of step {}", step_.step))) {
   if (manifest_.step == kNoStep) manifest_.step = step_.step;
-  for (std::int64_t file = 0; !needed && file < std::ssize(manifest_.files); ++file) {
-    missing_.insert(file);
-  }
-  for (const std::size_t file :
-       needed ? files_with(manifest_, needed(Internals::reader_of(step_without_files(manifest_))))
-              : std::vector<std::size_t>()) {
-    missing_.insert(static_cast<std::int64_t>(file));
+  if (needed) {
+    for (const std::size_t file : files_with(manifest_, needed)) {
+      missing_.insert(static_cast<std::int64_t>(file));
+    }
+  } else {
+    for (std::int64_t file = 0; file < std::ssize(manifest_.files); ++file) missing_.insert(file);
   }
   // The newest of them is the last one.
   for (const fs::path& directory : held_.directories) {
