@@ -14,6 +14,7 @@
 #include "testing/hooked_file_system.h"
 #include "testing/socket_transport.h"
 #include "testing/temp_dir.h"
+#include "testing/tier_job.h"
 
 namespace shardwise::detail {
 namespace {
@@ -28,7 +29,7 @@ constexpr std::size_t kPartBytes = std::size_t{8} << 20;
 
 class FileTransfers : public testing::Test {
  protected:
-  fs::path host(int rank) const { return dir_ / ("host" + std::to_string(rank)); }
+  fs::path host(int rank) const { return host_of(dir_.path(), rank); }
 
   /// A file of the rank, of this many bytes.
   FileTransfer file_of(int rank, int to, const std::string& name, std::size_t bytes) const {

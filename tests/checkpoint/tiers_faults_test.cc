@@ -16,8 +16,8 @@
 #include "testing/faulty_file_system.h"
 #include "testing/flip.h"
 #include "testing/journal_file_system.h"
-#include "testing/socket_transport.h"
 #include "testing/temp_dir.h"
+#include "testing/tier_job.h"
 
 namespace shardwise {
 namespace {
@@ -30,8 +30,6 @@ using testing::HasSubstr;
 constexpr int kHosts = 2;
 constexpr std::int64_t kFaultDevices = 4;
 
-fs::path host(const fs::path& job, int rank) { return job / ("host" + std::to_string(rank)); }
-
 /// Seeds 1, 2, 3. Of the bytes most are those of a tensor that does not depend on the seed.
 std::vector<HostTensor> tiers_model(std::int64_t seed) {
   std::vector<HostTensor> tensors = fault_model(static_cast<std::uint64_t>(seed));
@@ -43,18 +41,7 @@ std::vector<HostTensor> tiers_model(std::int64_t seed) {
 std::vector<std::string> on_ranks(const fs::path& job,
                                   const std::function<std::shared_ptr<FileSystem>(int)>& files,
                                   const std::function<void(Devices&, TieredManager&)>& run) {
-  return run_ranks(kHosts, {}, [&](std::shared_ptr<SocketTransport> transport) {
-    const int rank = transport->rank();
-    const ProcessGroup group(std::move(transport), std::chrono::minutes(1));
-    Devices devices(kFaultDevices, {.threads = 1, .group = group.duplicate()});
-    TieredManager manager(host(job, rank), job / "durable",
-                          {.local = {.copies = 1},
-                           .threads = 1,
-                           .group = group,
-                           .devices = kFaultDevices,
-                           .file_system = files ? files(rank) : nullptr});
-    run(devices, manager);
-  });
+  return run_tiers(job, kHosts, {.local = {.copies = 1}, .devices = kFaultDevices}, run, files);
 }
 
 std::vector<std::string> save(const fs::path& job, std::int64_t step,
@@ -86,11 +73,10 @@ std::int64_t restored(Devices& devices, TieredManager& tiers) {
 /// file.
 void damage(const fs::path& job) {
   for (int rank = 0; rank < kHosts; ++rank) {
-    const fs::path process = host(job, rank) / ("process-0000" + std::to_string(rank));
-    const fs::path file = process / "step-00000002/shards-00000-of-00002.h5";
+    const fs::path file = fast_step(job, rank, 2) / "shards-00000-of-00002.h5";
     shardwise::flip(file, rank == 0 ? 5'000 : fs::file_size(file) / 2, std::byte{1});
-    shardwise::flip(process / "step-00000001/shards-00000-of-00002.h5", rank == 0 ? 5'000 : 200'000,
-                    std::byte{1});
+    shardwise::flip(fast_step(job, rank, 1) / "shards-00000-of-00002.h5",
+                    rank == 0 ? 5'000 : 200'000, std::byte{1});
   }
 }
 

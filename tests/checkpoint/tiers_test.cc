@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <fstream>
 #include <latch>
 #include <set>
 
@@ -19,8 +18,7 @@
 #include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"
 #include "testing/random_shardings.h"
-#include "testing/socket_transport.h"
-#include "testing/temp_dir.h"
+#include "testing/tier_job.h"
 
 namespace shardwise {
 namespace {
@@ -29,18 +27,6 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
-
-constexpr std::int64_t kJobDevices = 12;
-
-/// Some of a model; the seed makes it that of a step.
-std::vector<HostTensor> model(const Mesh& mesh, const std::string& spec, std::uint64_t seed) {
-  std::vector<HostTensor> tensors;
-  for (const char* name : {"a", "b", "c"}) {
-    tensors.push_back(
-        host_tensor(name, DType::f32, {60, 500}, mesh.to_string(), spec, Values::noise, seed++));
-  }
-  return tensors;
-}
 
 /// The same with a tensor that no step changes, of as many bytes as the others.
 std::vector<HostTensor> with_frozen(std::vector<HostTensor> tensors) {
@@ -53,59 +39,13 @@ std::vector<HostTensor> with_frozen(std::vector<HostTensor> tensors) {
   return tensors;
 }
 
-std::vector<TensorRequest> requests_for(std::span<const HostTensor> tensors, const Mesh& mesh,
-                                        const std::string& spec) {
-  std::vector<TensorRequest> requests;
-  for (const HostTensor& tensor : tensors) {
-    requests.push_back(
-        {tensor.name,
-         {tensor.spec.dtype, tensor.spec.shape, Sharding(mesh, PartitionSpec::parse(spec))}});
-  }
-  return requests;
-}
-
-class Tiers : public testing::Test {
+class Tiers : public TierJob {
  protected:
-  fs::path host(int number) const { return dir_ / ("host" + std::to_string(number)); }
-  fs::path durable() const { return dir_ / "durable"; }
-
-  /// Runs on every rank, of which `per_host` share a fast root; their errors.
-  std::vector<std::string> on_ranks(int ranks, int per_host, TierOptions options,
-                                    const std::function<void(Devices&, TieredManager&)>& run) {
-    return run_ranks(ranks, {}, [&](std::shared_ptr<SocketTransport> transport) {
-      const int rank = transport->rank();
-      TierOptions own = options;
-      own.group = ProcessGroup(std::move(transport), std::chrono::minutes(1));
-      own.local.processes_per_host = per_host;
-      own.devices = kJobDevices;
-      own.threads = 1;
-      Devices devices(kJobDevices, {.threads = 1, .group = own.group.duplicate()});
-      TieredManager manager(host(rank / per_host), durable(), own);
-      run(devices, manager);
-    });
-  }
-
-  /// The newest step, which must hold the model of that seed.
-  static void expect_latest(Devices& devices, TieredManager& manager, Tier tier, std::int64_t step,
-                            std::span<const HostTensor> tensors,
-                            std::span<const TensorRequest> requests) {
-    const auto found = manager.latest(addressable_boxes(devices, requests));
-    ASSERT_TRUE(found.has_value());
-    EXPECT_EQ(found->tier, tier) << found->to_string();
-    EXPECT_EQ(found->step.step, step) << found->to_string();
-    const CheckpointReader reader = found->open({.threads = 1});
-    EXPECT_EQ(reader.step(), step);
-    const std::vector<ShardedArray> arrays = reader.restore(devices, requests);
-    for (std::size_t t = 0; t < arrays.size(); ++t) {
-      EXPECT_TRUE(holds_addressable(arrays[t], tensors[t])) << tensors[t].name;
-    }
-  }
-
   /// That both of two hosts have the files of both processes, with what they link, and the same
   /// bytes in them. How many there are, with the manifest.
   std::size_t expect_copies(const std::string& step) const {
-    const fs::path first = host(0) / "process-00000" / step,
-                   second = host(1) / "process-00001" / step;
+    const fs::path first = process_of(dir_.path(), 0) / step,
+                   second = process_of(dir_.path(), 1) / step;
     const auto names = [](const fs::path& directory) {
       std::set<std::string> found;
       for (const auto& entry : fs::directory_iterator(directory)) {
@@ -121,8 +61,6 @@ class Tiers : public testing::Test {
     }
     return names(first).size();
   }
-
-  const TempDir dir_;
 };
 
 TEST_F(Tiers, TheDurableCheckpointIsWhatOneProcessWouldSave) {
@@ -275,19 +213,16 @@ TEST_F(Tiers, EveryFileOperationThatFailsIsToldToAll) {
     SCOPED_TRACE(testing::Message() << "operation " << at);
     for (const auto& entry : fs::directory_iterator(dir_.path())) fs::remove_all(entry);
     const auto files = std::make_shared<FaultyFileSystem>(0, Fault::no_space);
-    const auto errors = run_ranks(2, {}, [&](std::shared_ptr<SocketTransport> transport) {
-      const int rank = transport->rank();
-      const ProcessGroup group(std::move(transport), std::chrono::minutes(1));
-      TierOptions options{
-          .local = {.copies = 1}, .threads = 1, .group = group, .devices = kJobDevices};
-      if (rank == 1) options.file_system = files;
-      TieredManager manager(host(rank), durable(), options);
-      manager.save(1, sources_of(at_step(1)));
-      manager.close();
-      group.barrier();
-      if (rank == 1) files->restart(at);
-      manager.save(2, sources_of(at_step(2)));
-    });
+    const auto errors = run_tiers(
+        dir_.path(), 2, {.local = {.copies = 1}, .devices = kDevices},
+        [&](Devices& devices, TieredManager& tiers) {
+          tiers.save(1, sources_of(at_step(1)));
+          tiers.close();
+          devices.group().barrier();
+          if (devices.group().rank() == 1) files->restart(at);
+          tiers.save(2, sources_of(at_step(2)));
+        },
+        [&](int rank) { return rank == 1 ? files : nullptr; });
     met = files->operations() >= at;
     if (errors[1].empty()) {
       EXPECT_THAT(errors, Each(""));
@@ -326,7 +261,7 @@ TEST_F(Tiers, ASaveWithoutItsCopiesFailsOnAllRanks) {
                                            "read "),
                                  HasSubstr("Input/output error"))));
   for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_TRUE(fs::is_empty(host(rank) / ("process-0000" + std::to_string(rank))));
+    EXPECT_TRUE(fs::is_empty(process_of(dir_.path(), rank)));
   }
 }
 
@@ -370,158 +305,8 @@ TEST_F(Tiers, ASaveLooksAtEachFileBeforeItCommits) {
                  [&](Devices&, TieredManager& tiers) { tiers.save(1, sources_of(tensors)); });
     EXPECT_THAT(errors, Each(AllOf(HasSubstr("description of "), HasSubstr(name))));
     for (int rank = 0; rank < 2; ++rank) {
-      EXPECT_TRUE(fs::is_empty(host(rank) / ("process-0000" + std::to_string(rank))));
+      EXPECT_TRUE(fs::is_empty(process_of(dir_.path(), rank)));
     }
-  }
-}
-
-/// Changes a byte in the middle of a file, which keeps its size, or so far before it.
-void flip(const fs::path& path, std::size_t before = 0) {
-  std::vector<std::byte> bytes = file_bytes(path);
-  bytes[bytes.size() / 2 - before] ^= std::byte{1};
-  fs::permissions(path, fs::perms::owner_all);
-  std::ofstream(path, std::ios::binary)
-      .write(reinterpret_cast<const char*>(bytes.data()),
-             static_cast<std::streamsize>(bytes.size()));
-}
-
-/// Three hosts with steps 1 to 4, each file on two of them, steps 1 and 3 also in the durable root.
-class DamagedTiers : public Tiers {
- protected:
-  static std::vector<HostTensor> at_step(std::int64_t step) {
-    // No value of a step is one of another step.
-    return model(Mesh::parse("data=4,model=3"), "data,model", static_cast<std::uint64_t>(step * 3));
-  }
-
-  void SetUp() override {
-    const auto errors =
-        on_ranks(3, 1, {.local = {.copies = 1}, .drain_every = 2, .fast_codec = Codec::none},
-                 [&](Devices&, TieredManager& tiers) {
-                   for (std::int64_t step = 1; step <= 4; ++step)
-                     tiers.save(step, sources_of(at_step(step)));
-                   tiers.close();
-                 });
-    ASSERT_THAT(errors, Each(""));
-  }
-
-  fs::path step_4(int rank) const {
-    return host(rank) / ("process-0000" + std::to_string(rank)) / "step-00000004";
-  }
-  static std::string file_of(int rank) {
-    return "shards-0000" + std::to_string(rank) + "-of-00003.h5";
-  }
-  /// The host that has the copy of the rank's file.
-  int copy_of(int rank) const {
-    for (int other = 0; other < 3; ++other) {
-      if (other != rank && fs::exists(step_4(other) / file_of(rank))) return other;
-    }
-    return -1;
-  }
-
-  /// Restarts, and expects that all ranks get the step, with right values, and are told this.
-  void expect_step(Tier tier, std::int64_t step, const std::string& told) {
-    const auto errors = on_ranks(3, 1, {}, [&](Devices& devices, TieredManager& tiers) {
-      const auto tensors = at_step(step);
-      const auto requests = requests_for(tensors, Mesh::line(12), "0,-");
-      const auto found = tiers.latest(addressable_boxes(devices, requests));
-      ASSERT_TRUE(found.has_value());
-      EXPECT_THAT(found->to_string(), HasSubstr(told));
-      expect_latest(devices, tiers, tier, step, tensors, requests);
-    });
-    EXPECT_THAT(errors, Each(""));
-  }
-};
-
-TEST_F(DamagedTiers, OneManifestOfSeveralIsPassedOver) {
-  flip(step_4(1) / "manifest.json");
-  expect_step(Tier::fast, 4, "damaged: read manifest");
-  const fs::path whole = host(1) / "process-00001/step-00000004.g2";
-  EXPECT_NO_THROW((TierStep{.step = {4, 2, whole}}.open())) << "a later generation";
-}
-
-TEST_F(DamagedTiers, AnOversizedManifestIsPassedOver) {
-  fs::permissions(step_4(2) / "manifest.json", fs::perms::owner_all);
-  fs::resize_file(step_4(2) / "manifest.json", std::uintmax_t{1} << 36);
-  expect_step(Tier::fast, 4, "it has 68719476736 bytes");
-}
-
-TEST_F(DamagedTiers, AFlippedBitInOnesOwnFileIsHealedByTheCopy) {
-  flip(step_4(1) / file_of(1));
-  expect_step(Tier::fast, 4, "damaged: read " + (step_4(1) / file_of(1)).string());
-  EXPECT_EQ(file_bytes(step_4(1) / file_of(1)), file_bytes(step_4(copy_of(1)) / file_of(1)));
-  // Nothing else has come into the directory.
-  for (int rank = 0; rank < 3; ++rank) {
-    for (const auto& entry : fs::directory_iterator(step_4(rank))) {
-      EXPECT_THAT(entry.path().filename().string(),
-                  testing::AnyOf("manifest.json", file_of(0), file_of(1), file_of(2)));
-    }
-  }
-}
-
-TEST_F(DamagedTiers, TwoBadCopiesAreOneGoodOneTogether) {
-  const fs::path own = step_4(1) / file_of(1), other = step_4(copy_of(1)) / file_of(1);
-  const std::vector<std::byte> good = file_bytes(own);
-  flip(own);
-  flip(other, 40'000);  // another tensor's chunk
-  expect_step(Tier::fast, 4, "of the fast tier");
-  EXPECT_EQ(file_bytes(own), good);
-  EXPECT_EQ(file_bytes(other), good);
-}
-
-TEST_F(DamagedTiers, TheDurableStepHasTheChunksThatNoHostHas) {
-  for (int rank = 0; rank < 3; ++rank) {
-    fs::remove_all(step_4(rank));
-    const fs::path step_3 = step_4(rank).parent_path() / "step-00000003";
-    for (const std::size_t before : {std::size_t{0}, std::size_t{40'000}}) {
-      if (fs::exists(step_3 / file_of(1))) flip(step_3 / file_of(1), before);
-    }
-  }
-  expect_step(Tier::fast, 3, "step 3 of the fast tier");
-  fs::remove_all(durable() / "step-00000003");
-  expect_step(Tier::fast, 3, "step 3 of the fast tier");
-}
-
-// The rank's host is lost, and the copy that another one has is bad; so is the durable root newer
-// than what is left.
-TEST_F(DamagedTiers, AStepWithNoGoodCopyIsPassedOverForTheDurableOne) {
-  flip(step_4(copy_of(1)) / file_of(1));
-  flip(step_4(1) / file_of(1));
-  expect_step(Tier::fast, 3, "not step 4 of the fast tier: no good copy of " + file_of(1));
-  fs::remove_all(host(0) / "process-00000/step-00000003");
-  fs::remove_all(host(1) / "process-00001/step-00000003");
-  expect_step(Tier::durable, 3, "step 3 of the durable tier; not step 4 of the fast tier");
-}
-
-TEST_F(DamagedTiers, AStepThatWasPassedOverIsReplacedWhenItIsSavedAgain) {
-  flip(step_4(copy_of(1)) / file_of(1));
-  flip(step_4(1) / file_of(1));
-  const auto errors =
-      on_ranks(3, 1, {.local = {.copies = 1}}, [&](Devices& devices, TieredManager& tiers) {
-        const auto requests = requests_for(at_step(3), Mesh::line(12), "0,-");
-        expect_latest(devices, tiers, Tier::fast, 3, at_step(3), requests);
-        tiers.save(4, sources_of(at_step(5)));
-        tiers.close();
-        expect_latest(devices, tiers, Tier::fast, 4, at_step(5), requests);
-        try {
-          tiers.save(4, sources_of(at_step(5)));
-          ADD_FAILURE() << "it is whole";
-        } catch (const Error& e) {
-          EXPECT_THAT(std::string(e.what()), HasSubstr("step 4"));
-        }
-      });
-  EXPECT_THAT(errors, Each(""));
-}
-
-TEST_F(DamagedTiers, FilesOfAnyKindInPlaceOfAShardFileAreNoCopies) {
-  for (const char* kind : {"missing", "cut", "folder", "link"}) {
-    SCOPED_TRACE(kind);
-    const fs::path path = step_4(2) / file_of(2);
-    fs::remove_all(path);
-    if (kind == std::string_view("cut")) std::ofstream(path) << "short";
-    if (kind == std::string_view("folder")) fs::create_directory(path);
-    if (kind == std::string_view("link")) fs::create_symlink("/dev/zero", path);
-    expect_step(Tier::fast, 4, "step 4 of the fast tier");
-    EXPECT_EQ(file_bytes(path), file_bytes(step_4(copy_of(2)) / file_of(2)));
   }
 }
 
@@ -581,7 +366,7 @@ TEST_F(Tiers, TheDrainWritesNoFasterThanItsLimit) {
   TieredManager tiers(host(0), durable(),
                       {.drain_bytes_per_second = kRate,
                        .threads = 2,
-                       .devices = kJobDevices,
+                       .devices = kDevices,
                        .file_system = files,
                        .clock = clock});
   tiers.save(1, {w.source()}, {.codec = Codec::none});
@@ -610,7 +395,7 @@ TEST_F(Tiers, NothingIsDoneInTheDurableRootUntilTheFastSaveHasEnded) {
         ++(fs::exists(host(0) / "process-00000/step-00000001") ? late : early);
       });
   TieredManager tiers(host(0), durable(),
-                      {.threads = 2, .devices = kJobDevices, .file_system = files});
+                      {.threads = 2, .devices = kDevices, .file_system = files});
   saves = true;
   std::latch asked(1), answer(1);
   std::atomic<bool> is_first = true;

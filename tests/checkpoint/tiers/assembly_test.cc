@@ -10,6 +10,7 @@
 #include "testing/hand_made_checkpoint.h"
 #include "testing/socket_transport.h"
 #include "testing/temp_dir.h"
+#include "testing/tier_job.h"
 
 namespace shardwise::detail {
 namespace {
@@ -39,8 +40,8 @@ HandMadeCheckpoint made_of_three() {
 
 class AssembleTest : public testing::Test {
  protected:
-  fs::path fast(int rank) const { return dir_ / ("host" + std::to_string(rank)); }
-  fs::path own(int rank) const { return fast(rank) / process_directory(rank); }
+  fs::path fast(int rank) const { return host_of(dir_.path(), rank); }
+  fs::path own(int rank) const { return process_of(dir_.path(), rank); }
   fs::path file(int rank, std::size_t number) const {
     return own(rank) / "step-00000005" / checkpoint_.manifest.files[number].name;
   }

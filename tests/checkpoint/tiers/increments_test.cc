@@ -18,8 +18,8 @@
 #include "testing/hand_made_checkpoint.h"
 #include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"
-#include "testing/socket_transport.h"
 #include "testing/temp_dir.h"
+#include "testing/tier_job.h"
 
 namespace shardwise {
 namespace {
@@ -47,15 +47,9 @@ std::vector<HostTensor> mostly_frozen(std::int64_t step, std::uint8_t seed = 0) 
 
 class TierIncrements : public testing::Test {
  protected:
-  fs::path host(int rank) const { return dir_ / ("host" + std::to_string(rank)); }
   fs::path durable() const { return dir_ / "durable"; }
-  fs::path at(int rank, int step) const {
-    return host(rank) / ("process-0000" + std::to_string(rank)) /
-           ("step-0000000" + std::to_string(step));
-  }
-  static std::string file_of(int rank) {
-    return "shards-0000" + std::to_string(rank) + "-of-00002.h5";
-  }
+  fs::path at(int rank, int step) const { return fast_step(dir_.path(), rank, step); }
+  static std::string file_of(int rank) { return detail::shard_file_name(rank, 2); }
   static std::vector<fs::path> linked_in(const fs::path& step) {
     std::vector<fs::path> found;
     for (const auto& entry : fs::directory_iterator(step)) {
@@ -75,18 +69,10 @@ class TierIncrements : public testing::Test {
 
   void on_ranks(const std::function<void(Devices&, TieredManager&)>& run,
                 TierOptions options = {}) const {
-    const auto errors = run_ranks(kTwoHosts, {}, [&](std::shared_ptr<SocketTransport> transport) {
-      const int rank = transport->rank();
-      TierOptions own = options;
-      own.group = ProcessGroup(std::move(transport), std::chrono::minutes(1));
-      own.local.copies = 1;
-      own.fast_codec = Codec::none;
-      own.devices = kTwoHosts;
-      own.threads = 1;
-      Devices devices(kTwoHosts, {.threads = 1, .group = own.group.duplicate()});
-      TieredManager manager(host(rank), durable(), own);
-      run(devices, manager);
-    });
+    options.local.copies = 1;
+    options.fast_codec = Codec::none;
+    options.devices = kTwoHosts;
+    const auto errors = run_tiers(dir_.path(), kTwoHosts, options, run);
     ASSERT_THAT(errors, Each(""));
   }
 
@@ -234,7 +220,7 @@ TEST_F(TierIncrements, AreSentToOneWhoHasNotTheOlderFileOrABadOne) {
 
 TEST_F(TierIncrements, FillInForALostHost) {
   save_two();
-  fs::remove_all(host(0));
+  fs::remove_all(host_of(dir_.path(), 0));
   on_ranks([&](Devices& devices, TieredManager& tiers) {
     const TierStep found = expect_latest(devices, tiers, Tier::fast, 2, mostly_frozen(2));
     const bool is_new = devices.group().rank() == 0;
@@ -373,7 +359,7 @@ TEST_F(TierIncrements, AreNotBuiltOnAStepThatWasPassedOver) {
 
 TEST_F(TierIncrements, AreSeenAndGatheredWithoutTheJob) {
   save_two();
-  const std::vector<fs::path> roots{host(0), host(1)};
+  const std::vector<fs::path> roots{host_of(dir_.path(), 0), host_of(dir_.path(), 1)};
   EXPECT_THAT(verify_fast_steps(roots).steps[0].nowhere, IsEmpty());
   const fs::path linked = linked_of(at(0, 2), at(0, 1) / file_of(0));
   fs::remove(linked);

@@ -15,6 +15,7 @@
 #include "testing/random_shardings.h"
 #include "testing/socket_transport.h"
 #include "testing/temp_dir.h"
+#include "testing/tier_job.h"
 
 namespace shardwise::detail {
 namespace {
@@ -97,10 +98,8 @@ std::size_t chunks_of(std::size_t file) { return file == 2 ? 1 : kChunksOfFile; 
 
 class MendTest : public testing::Test {
  protected:
-  fs::path fast(std::int64_t rank) const { return dir_ / ("host" + std::to_string(rank)); }
-  fs::path own(std::int64_t rank) const {
-    return fast(rank) / process_directory(static_cast<int>(rank));
-  }
+  fs::path fast(std::int64_t rank) const { return host_of(dir_.path(), rank); }
+  fs::path own(std::int64_t rank) const { return process_of(dir_.path(), static_cast<int>(rank)); }
   fs::path durable() const { return dir_ / "durable"; }
 
   /// What each process gets of step 5.
