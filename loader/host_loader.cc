@@ -57,8 +57,8 @@ HostArray to_host_array(const detail::BatchArray& array, std::vector<detail::Sla
   host.parts.reserve(slabs.size());
   for (std::size_t p = 0; p < slabs.size(); ++p) {
     if (!array.is_here(p)) continue;
-    detail::BatchArray::Part part = array.part(static_cast<std::int64_t>(p));
-    host.parts.push_back({static_cast<std::int64_t>(p), part.box, part.batch, part.at,
+    const auto position = static_cast<std::int64_t>(p);
+    host.parts.push_back({position, array.sharding().box_at(position, array.shape()),
                           std::shared_ptr<std::byte>(std::move(slabs[p].owner), slabs[p].data),
                           array.bytes_at()[p]});
   }

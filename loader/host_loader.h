@@ -27,14 +27,9 @@ class Engine;
 struct HostPart {
   std::int64_t position;
 
-  /// The box of the delivered array; `data` holds exactly it, row-major, native endian.
+  /// The box of the delivered array; `data` holds exactly it, row-major, native endian. What a
+  /// bucket has beyond a record are zeros.
   Box box;
-
-  /// The same in indices of the batch before halos were added, [batch, record dims...], clipped to
-  /// the record. In `data` it is the box of shape batch.shape() at `batch_at`; all around it are
-  /// zeros. Without halo and buckets it equals `box`.
-  Box batch;
-  Index batch_at;
 
   /// Owned by the caller until the last copy is dropped: the loader no longer writes to it.
   std::shared_ptr<std::byte> data;
@@ -43,7 +38,7 @@ struct HostPart {
 
 struct HostArray {
   DType dtype;
-  Shape shape;                  ///< of the whole array, [batch_size, ...], halos included
+  Shape shape;                  ///< of the whole array, [batch_size, ...]
   std::vector<HostPart> parts;  ///< for this process's positions, ascending; replicas are copies
 };
 

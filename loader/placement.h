@@ -12,14 +12,6 @@
 
 namespace shardwise {
 
-/// How much wider than its tile each device's part of a record's dim is: what a convolution needs
-/// from neighbours.
-struct Halo {
-  std::int64_t low = 0, high = 0;
-
-  bool operator==(const Halo&) const = default;
-};
-
 /// A field of the source that goes to the devices, and how its batches [batch, record dims...] are
 /// cut. Value type.
 ///
@@ -28,12 +20,6 @@ struct Halo {
 struct FieldPlacement {
   std::string field;
   Sharding sharding;
-
-  /// One per record dim, or none: a tile [b, e) of that dim is delivered as [b - low, e + high),
-  /// with zeros beyond the record. The delivered array has the widened tiles side by side, so its
-  /// extent is tiles * (piece + low + high). The block of a program in manual mode is the tile with
-  /// its halo. The tiles of a dim with a halo must be of equal size.
-  std::vector<Halo> halo = {};
 
   /// For a ragged field, ascending: the extent of dim 1 of a batch is the least of these that holds
   /// the longest record of the batch, so shapes differ by batch, but not by mesh. Empty: always the

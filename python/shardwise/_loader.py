@@ -147,8 +147,7 @@ class Loader:
     order: "shuffled" or "sequential". last_batch: "drop", "pad" (zeros, and mask tells) or "wrap" (the next epoch's
     first records). bad_records, if one cannot be read: "fail", "substitute" (another takes its place) or "mask".
     prefetch: batches held ready, within prefetch_bytes if it is given. transform: as `Source.map` takes it.
-    buckets: lengths to which a ragged field's batches are padded, by field; halo: (low, high) of each record dim, by
-    field. batch_size counts the rows of the global batch.
+    buckets: lengths to which a ragged field's batches are padded, by field. batch_size counts the rows of the global batch.
 
     A loop over it gives `epochs` epochs, or the rest of them if it stands within. The next loop goes on with as many
     further epochs: `for epoch in range(3): for batch in loader:` trains three, each in another order. next() alone
@@ -163,8 +162,7 @@ class Loader:
                  devices: Sequence[int] | None = None, epochs: int = 1, seed: int = 0, order: Order = "shuffled",
                  last_batch: LastBatch = "drop", bad_records: BadRecords = "fail", prefetch: int = 2, prefetch_bytes: int = 0,
                  threads: int = 1, transform: Callable[..., Any] | None = None, policy: str = "ceil",
-                 buckets: Mapping[str, Sequence[int]] | None = None,
-                 halo: Mapping[str, Sequence[tuple[int, int]]] | None = None, **unknown: NoReturn) -> None:
+                 buckets: Mapping[str, Sequence[int]] | None = None, **unknown: NoReturn) -> None:
         refuse_unknown(unknown, OPTIONS)
         self.source = _sources.of(source)
         if transform is not None:
@@ -176,7 +174,7 @@ class Loader:
             mesh = next((f.mesh for f in given if isinstance(f, Sharding)), Mesh({"batch": 1}))
         self.mesh = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
         self._positions = self._local(rank, devices)
-        self._placements = self._placed(fields, policy, buckets or {}, halo or {})
+        self._placements = self._placed(fields, policy, buckets or {})
         self._last_batch = last_batch
         self._arguments = (order, last_batch, bad_records, _whole("prefetch", prefetch),
                            _whole("prefetch_bytes", prefetch_bytes), _whole("threads", threads))
@@ -203,14 +201,14 @@ class Loader:
         return [known.index(device) for device in wanted]
 
     def _placed(self, fields: Mapping[str, Spec] | Sequence[str] | None, policy: str,
-                buckets: Mapping[str, Sequence[int]], halo: Mapping[str, Sequence[tuple[int, int]]]) -> list[Any]:
+                buckets: Mapping[str, Sequence[int]]) -> list[Any]:
         if fields is None:
             fields = list(self.source.fields)
         if not isinstance(fields, Mapping):
             fields = dict.fromkeys(fields)
-        for name in [*buckets, *halo]:
+        for name in buckets:
             if name not in fields:
-                raise NameNotFound(f"loader: field {name!r} of buckets or halo is not placed: {', '.join(fields)} are")
+                raise NameNotFound(f"loader: field {name!r} of buckets is not placed: {', '.join(fields)} are")
         placements = []
         for name, given in fields.items():
             rank = 1 + self._rank_of(name)
@@ -221,8 +219,7 @@ class Loader:
             else:
                 spec = PartitionSpec(self.mesh.axis_names[0], *[None] * (rank - 1)) if given is None else given
                 sharding = Sharding(self.mesh, spec, policy)
-            placements.append((name, sharding._sharding, [tuple(h) for h in halo.get(name, ())],
-                               list(buckets.get(name, ())), False))
+            placements.append((name, sharding._sharding, list(buckets.get(name, ())), False))
         return placements
 
     def _rank_of(self, name: str) -> int:

@@ -20,10 +20,8 @@
 namespace shardwise::python {
 namespace {
 
-/// field, sharding, (low, high) of each record dim or none, buckets, whether to truncate.
-using PlacementArgument =
-    std::tuple<std::string, Sharding, std::vector<std::pair<std::int64_t, std::int64_t>>, Ints,
-               bool>;
+/// field, sharding, buckets, whether to truncate.
+using PlacementArgument = std::tuple<std::string, Sharding, Ints, bool>;
 
 /// Memory that Python keeps as long as it has an array on it.
 nb::object array_of(const HostPart& part) {
@@ -49,9 +47,8 @@ nb::tuple parts_of(const HostArray& array) {
 std::vector<FieldPlacement> placements_of(const std::vector<PlacementArgument>& arguments) {
   std::vector<FieldPlacement> placements;
   placements.reserve(arguments.size());
-  for (const auto& [field, sharding, halo, buckets, truncate] : arguments) {
+  for (const auto& [field, sharding, buckets, truncate] : arguments) {
     FieldPlacement placement{field, sharding};
-    for (const auto& [low, high] : halo) placement.halo.push_back({low, high});
     placement.buckets = buckets;
     placement.truncate = truncate;
     placements.push_back(std::move(placement));

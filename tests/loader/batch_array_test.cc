@@ -1,6 +1,5 @@
 #include "shardwise/loader/detail/engine/batch_array.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,18 +8,15 @@
 #include <vector>
 
 #include "shardwise/runtime/sharded_array.h"
-#include "testing/errors.h"
 #include "testing/random_shardings.h"
 
 namespace shardwise::detail {
 namespace {
 
-using ::testing::HasSubstr;
-
-BatchArray without_halo(const ArraySpec& array) {
+BatchArray batch_array(const ArraySpec& array) {
   Shape available;
   for (std::size_t dim = 1; dim < array.shape.size(); ++dim) available.push_back(array.shape[dim]);
-  return BatchArray({array.dtype, array.shape, available, {}}, array.sharding,
+  return BatchArray({array.dtype, array.shape, available}, array.sharding,
                     [](std::int64_t) { return true; });
 }
 
@@ -49,14 +45,13 @@ TEST(BatchArray, CoversEveryBoxWhateverTheSharding) {
     const Box batch = Box::whole(shape);
     const std::size_t row_bytes = whole.size() / static_cast<std::size_t>(shape[0]);
 
-    const BatchArray placement = without_halo(array);
+    const BatchArray placement = batch_array(array);
     std::vector<std::vector<std::byte>> memory;
     const std::vector<Slab> slabs = allocate_slabs(placement, memory);
     for (std::int64_t begin = 0; begin < shape[0];) {
       const std::int64_t end = random.draw(begin + 1, shape[0]);
       for (const BatchArray::Piece& piece : placement.pieces()) {
         EXPECT_TRUE(piece.is_direct);
-        EXPECT_EQ(piece.direct_begin, 0u);
         EXPECT_EQ(piece.valid, piece.block);
         std::byte* const data = slabs[static_cast<std::size_t>(piece.positions[0])].data;
         const std::int64_t last = std::min(end, piece.end_row);
@@ -85,79 +80,6 @@ TEST(BatchArray, CoversEveryBoxWhateverTheSharding) {
                 0)
           << p;
     }
-  }
-}
-
-// Every element of every block, as the array of widened tiles has it.
-TEST(BatchArray, WidensTheTilesByTheirHalos) {
-  RandomShardings random(12);
-  int with_halo = 0;
-  for (int i = 0; i < 300; ++i) {
-    const std::size_t rank = static_cast<std::size_t>(random.draw(2, 4));
-    const Sharding sharding = random.sharding(rank);
-    Shape shape{random.draw(1, 5)};
-    std::vector<Halo> halo;
-    Shape available;
-    for (std::size_t dim = 1; dim < rank; ++dim) {
-      shape.push_back(sharding.tiles(dim) * random.draw(1, 3));
-      available.push_back(shape[dim] - (random.draw(0, 3) == 0 ? 1 : 0));
-      halo.push_back({random.draw(0, 2), random.draw(0, 4)});
-    }
-    SCOPED_TRACE(sharding.to_string() + " " + to_string(shape));
-    const BatchArray array({DType::u8, shape, available, halo}, sharding,
-                           [](std::int64_t) { return true; });
-    for (std::size_t dim = 1; dim < rank; ++dim) {
-      const auto [low, high] = halo[dim - 1];
-      EXPECT_EQ(array.shape()[dim], shape[dim] + sharding.tiles(dim) * (low + high));
-      with_halo += low + high > 0 ? 1 : 0;
-    }
-    for (std::int64_t p = 0; p < sharding.mesh().size(); ++p) {
-      const Box narrow = sharding.box_at(p, shape);
-      const BatchArray::Part part = array.part(p);
-      EXPECT_EQ(part.box, sharding.box_at(p, array.shape()));
-      for (std::size_t dim = 1; dim < rank; ++dim) {
-        const std::int64_t wanted = narrow.begin(dim) - halo[dim - 1].low;
-        const std::int64_t begin = std::max<std::int64_t>(wanted, 0);
-        const std::int64_t end = std::min(narrow.end(dim) + halo[dim - 1].high, available[dim - 1]);
-        EXPECT_EQ(part.box.extent(dim),
-                  narrow.extent(dim) + halo[dim - 1].low + halo[dim - 1].high);
-        if (begin >= end) {
-          EXPECT_EQ(part.batch.extent(dim), 0);
-          continue;
-        }
-        EXPECT_EQ(part.batch.begin(dim), begin);
-        EXPECT_EQ(part.batch.end(dim), end);
-        EXPECT_EQ(part.at[dim], begin - wanted);
-      }
-    }
-  }
-  EXPECT_GT(with_halo, 100);
-}
-
-TEST(BatchArray, RejectsHalosThatDoNotFit) {
-  const struct {
-    const char* name;
-    const char* spec;
-    std::vector<Halo> halo;
-    const char* message;
-  } cases[] = {{"too few", "-,x,-", {{1, 1}}, "got 1 halos, needed is one for each of the 2 dims"},
-               {"negative", "-,x,-", {{1, -1}, {}}, "the halo of record dim 0 is 1 and -1"},
-               {"wide", "-,x,-", {{INT64_MAX, 1}, {}}, "too wide"},
-               {"wide in all", "-,x,-", {{INT64_MAX / 3, 1}, {}}, "too wide"},
-               {"uneven",
-                "-,-,x",
-                {{}, {0, 1}},
-                "record dim 1 of extent 6 has a halo and is cut "
-                "into 4 tiles, needed are even tiles"}};
-  for (const auto& c : cases) {
-    SCOPED_TRACE(c.name);
-    EXPECT_THAT(message_of(ErrorCode::invalid_argument,
-                           [&] {
-                             BatchArray({DType::u8, {3, 8, 6}, {8, 6}, c.halo},
-                                        Sharding(Mesh::parse("x=4"), PartitionSpec::parse(c.spec)),
-                                        [](std::int64_t) { return true; });
-                           }),
-                HasSubstr(c.message));
   }
 }
 

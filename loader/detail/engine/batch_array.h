@@ -28,24 +28,21 @@ using IsHere = std::function<bool(std::int64_t position)>;
 /// One array of a batch (a field of the source, or the mask), and where its rows go in memory.
 ///
 /// A box that several devices hold is written once, to the first device, and copied to the others.
-/// Rows are the outermost dim, so consecutive rows of a box are one stretch of memory. With a halo
-/// the boxes are those of the array of widened tiles.
+/// Rows are the outermost dim, so consecutive rows of a box are one stretch of memory.
 ///
 /// Immutable, thread-safe.
 class BatchArray {
  public:
   struct Options {
     DType dtype;
-    Shape shape;      ///< of a batch: [batch size, record dims...], without halos
+    Shape shape;      ///< of a batch: [batch size, record dims...]
     Shape available;  ///< extents that a record has: less than shape if a bucket is longer
-    std::vector<Halo> halo;
   };
 
-  /// Throws invalid_argument if the halo does not fit the record's dims, or if the tiles of a dim
-  /// with a halo are not equally wide; and as Sharding does.
+  /// Throws as Sharding does.
   BatchArray(const Options& options, const Sharding& sharding, const IsHere& is_here);
 
-  /// Of the delivered array, halos included.
+  /// Of the delivered array.
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
   const Sharding& sharding() const { return sharding_; }
@@ -68,8 +65,7 @@ class BatchArray {
     Box block;              ///< of a record, as one row of memory holds it: may exceed the record
     Box valid;              ///< the part inside the record; the rest are zeros
     std::size_t row_bytes;  ///< of the block
-    bool is_direct;         ///< whether `valid` is one stretch of the block
-    std::size_t direct_begin;  ///< if so, where it begins in the block, in bytes
+    bool is_direct;         ///< whether `valid` is one stretch, at the begin of the block
     std::vector<std::int64_t> positions;
   };
   std::span<const Piece> pieces() const { return pieces_; }
@@ -81,23 +77,11 @@ class BatchArray {
   /// Copies rows [begin, end) of every distinct box to its other holders.
   void copy_to_replicas(std::span<const Slab> slabs, std::int64_t begin, std::int64_t end) const;
 
-  /// The part of the batch that a position's memory holds. Indices are those of the batch without
-  /// halos. If there is no halo, `batch` is the whole box and `at` is zeros.
-  struct Part {
-    Box box;    ///< of the delivered array: the memory is exactly this
-    Box batch;  ///< [batch, record dims...], clipped to the record
-    Index at;   ///< of batch's first element within the memory
-  };
-  Part part(std::int64_t position) const;
-
  private:
-  void widen(const Options& options);
-  Box block_of(const Box& box) const;
   Piece make_piece(const DistinctPiece& distinct) const;
 
   DType dtype_;
-  Shape shape_, tile_;  // tile_: widened extent of record dims with a halo; else 0
-  std::vector<Halo> halo_;
+  Shape shape_;
   Sharding sharding_;
   Box record_;
   std::vector<std::size_t> bytes_at_;

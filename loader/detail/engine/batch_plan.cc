@@ -73,7 +73,7 @@ void BatchPlan::add_rows(Column::Holds holds, const char* name, DType dtype,
                          const Sharding& sharding, const IsHereOnMesh& is_here) {
   Column column{.holds = holds, .name = name};
   column.arrays.emplace_back(
-      BatchArray::Options{dtype, Shape{batch_size_}, {}, {}}, sharding,
+      BatchArray::Options{dtype, Shape{batch_size_}, {}}, sharding,
       [&](std::int64_t position) { return is_here(sharding.mesh(), position); });
   columns_.push_back(std::move(column));
 }
@@ -92,11 +92,11 @@ bool BatchPlan::add_length(const FieldPlacement& placement, const IsHereOnMesh& 
                 fmt::format("field \"{}\" is asked for, but the records of \"{}\" are scalars",
                             placement.field, field.name));
   }
-  if (placement.sharding.rank() != 1 || !placement.halo.empty() || !placement.buckets.empty()) {
+  if (placement.sharding.rank() != 1 || !placement.buckets.empty()) {
     fail_loader(
         ErrorCode::invalid_argument,
         fmt::format("field \"{}\" is placed by \"{}\" of rank {}, needed is rank 1, the batch, "
-                    "and neither halo nor buckets",
+                    "and no buckets",
                     placement.field, placement.sharding.spec().to_string(),
                     placement.sharding.rank()));
   }
@@ -132,7 +132,7 @@ void BatchPlan::add_field(const FieldPlacement& placement, const IsHereOnMesh& i
   for (std::size_t i = 0; i < variants; ++i) {
     if (!placement.buckets.empty()) shape[1] = placement.buckets[i];
     column.arrays.emplace_back(
-        BatchArray::Options{field.dtype, shape, field.shape, placement.halo}, sharding,
+        BatchArray::Options{field.dtype, shape, field.shape}, sharding,
         [&](std::int64_t position) { return is_here(sharding.mesh(), position); });
   }
   record_bytes_ += num_bytes(column.arrays.back().record().shape(), size_bytes(field.dtype));

@@ -159,8 +159,7 @@ void RowWriter::prepare_box(std::size_t target) {
   const Target& active = targets_[target];
   const BatchArray::Piece& piece = *active.piece;
   if (active.column->holds != Column::Holds::field || piece.valid.empty()) return;
-  boxes_.push_back({active.column->field,
-                    {piece.is_direct ? active.next + piece.direct_begin : nullptr, piece.valid}});
+  boxes_.push_back({active.column->field, {piece.is_direct ? active.next : nullptr, piece.valid}});
   steps_.push_back(piece.is_direct ? piece.row_bytes : 0);
   if (!piece.is_direct) copies_.push_back({boxes_.size() - 1, target});
 }

@@ -43,7 +43,6 @@ class Options(TypedDict, total=False):
     transform: Callable[..., Any] | None
     policy: str
     buckets: Mapping[str, Sequence[int]] | None
-    halo: Mapping[str, Sequence[tuple[int, int]]] | None
 
 
 def _of_group(mesh: Any, fields: Any) -> tuple[Any, int | None]:

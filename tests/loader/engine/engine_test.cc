@@ -209,7 +209,6 @@ TEST(Engine, CutsARecordAtTheLastBucketOnlyIfAskedTo) {
 TEST(Engine, RejectsPlacementsThatDoNotFit) {
   const auto source = std::make_shared<const TrialSource>(13);
   const Sharding two = make_sharding("d,-", "d=2"), one = make_sharding("d", "d=2");
-  const Sharding tall = make_sharding("-,d,-", "d=4");
   const struct {
     const char* name;
     FieldPlacement placement;
@@ -228,14 +227,6 @@ TEST(Engine, RejectsPlacementsThatDoNotFit) {
        {.field = "text", .sharding = two, .buckets = {0, 3}},
        ErrorCode::invalid_argument,
        "has the buckets 0, 3"},
-      {"halos",
-       {.field = "text", .sharding = two, .halo = {{1, 1}, {1, 1}}},
-       ErrorCode::invalid_argument,
-       "loader: field \"text\": got 2 halos, needed is one for each of the 1 dims"},
-      {"uneven",
-       {.field = "image", .sharding = tall, .halo = {{1, 1}, {}}},
-       ErrorCode::invalid_argument,
-       "loader: field \"image\": record dim 0 of extent 6 has a halo and is cut into 4 tiles"},
       {"no length",
        {"label.length", one},
        ErrorCode::invalid_argument,

@@ -38,7 +38,7 @@ class JoinedHosts {
     }
     if (batches.empty()) return std::nullopt;
     if (batches.size() != loaders_.size()) throw std::logic_error("hosts end apart");
-    return join(batches, placements_);
+    return join(batches);
   }
 
   const HostLoader& first() const { return *loaders_[0]; }

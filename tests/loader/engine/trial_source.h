@@ -70,7 +70,7 @@ class TrialSource final : public Source {
 };
 
 /// A batch put together from its parts, which must cover every element and agree where they
-/// overlap: fields, mask and weights, each the whole array. Halos are cut off.
+/// overlap: fields, mask and weights, each the whole array.
 struct WholeBatch {
   std::int64_t index, epoch, valid_rows;
   std::vector<Shape> shapes;
@@ -80,31 +80,19 @@ struct WholeBatch {
 };
 
 /// An array that several hosts have parts of.
-inline void join_array(const std::vector<const HostArray*>& hosts, const Shape& narrow,
-                       WholeBatch& whole) {
+inline void join_array(const std::vector<const HostArray*>& hosts, WholeBatch& whole) {
   const std::size_t bytes = size_bytes(hosts[0]->dtype);
-  const Box all = Box::whole(narrow);
-  std::vector<std::byte> joined(num_bytes(narrow, bytes));
+  const Box all = Box::whole(hosts[0]->shape);
+  std::vector<std::byte> joined(num_bytes(hosts[0]->shape, bytes));
   std::vector<bool> known(joined.size() / bytes);
   for (const HostArray* host : hosts) {
     for (const HostPart& part : host->parts) {
       if (part.bytes != num_bytes(part.box.shape(), bytes)) throw std::logic_error("bytes");
-      const Box memory = Box::whole(part.box.shape());
-      for (const Index& at : indices_of(memory)) {
-        const std::byte* const value = part.data.get() + offset_in(memory, at) * bytes;
-        Index in_batch = at;
-        for (std::size_t dim = 0; dim < at.size(); ++dim) {
-          in_batch[dim] += part.batch.begin(dim) - part.batch_at[dim];
-        }
-        if (!holds(part.batch, in_batch)) {
-          for (std::size_t i = 0; i < bytes; ++i) {
-            if (value[i] != std::byte{}) throw std::logic_error("no zero around a record");
-          }
-          if (!holds(all, in_batch)) continue;
-        }
-        const std::size_t offset = offset_in(all, in_batch);
+      for (const Index& at : indices_of(part.box)) {
+        const std::byte* const value = part.data.get() + offset_in(part.box, at) * bytes;
+        const std::size_t offset = offset_in(all, at);
         if (known[offset] && std::memcmp(joined.data() + offset * bytes, value, bytes) != 0) {
-          throw std::logic_error("parts differ at " + to_string(in_batch));
+          throw std::logic_error("parts differ at " + to_string(at));
         }
         known[offset] = true;
         std::memcpy(joined.data() + offset * bytes, value, bytes);
@@ -112,38 +100,24 @@ inline void join_array(const std::vector<const HostArray*>& hosts, const Shape& 
     }
   }
   if (std::ranges::find(known, false) != known.end()) throw std::logic_error("not covered");
-  whole.shapes.push_back(narrow);
+  whole.shapes.push_back(hosts[0]->shape);
   whole.arrays.push_back(std::move(joined));
 }
 
-/// The shape of an array without its halos.
-inline Shape narrow_shape(const HostArray& array, const FieldPlacement& placement) {
-  Shape shape = array.shape;
-  for (std::size_t i = 0; i < placement.halo.size(); ++i) {
-    shape[i + 1] -=
-        placement.sharding.tiles(i + 1) * (placement.halo[i].low + placement.halo[i].high);
-  }
-  return shape;
-}
-
 /// The same batch of several hosts.
-inline WholeBatch join(const std::vector<HostBatch>& hosts,
-                       const std::vector<FieldPlacement>& placements) {
+inline WholeBatch join(const std::vector<HostBatch>& hosts) {
+  const std::size_t fields = hosts[0].fields.size();
   WholeBatch whole{hosts[0].index, hosts[0].epoch, hosts[0].valid_rows, {}, {}};
-  for (std::size_t i = 0; i < placements.size() + 2; ++i) {
+  for (std::size_t i = 0; i < fields + 2; ++i) {
     std::vector<const HostArray*> arrays;
     for (const HostBatch& host : hosts) {
       if (host.index != whole.index || host.epoch != whole.epoch ||
           host.valid_rows != whole.valid_rows) {
         throw std::logic_error("hosts have different batches");
       }
-      arrays.push_back(i < placements.size()    ? &host.fields[i]
-                       : i == placements.size() ? &host.mask
-                                                : &host.weights);
+      arrays.push_back(i < fields ? &host.fields[i] : i == fields ? &host.mask : &host.weights);
     }
-    const Shape shape =
-        i < placements.size() ? narrow_shape(*arrays[0], placements[i]) : arrays[0]->shape;
-    join_array(arrays, shape, whole);
+    join_array(arrays, whole);
   }
   return whole;
 }
