@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -128,8 +128,7 @@ struct ManagerOptions {
   /// devices hold a part of, and writes those parts. Rank 0 makes and commits checkpoints, removes
   /// old ones and collects garbage. Codec, existing, writers, processes_per_file, user_json,
   /// objects_json and devices are the same on all; a rank that differs is told which one before
-  /// anything is written. What fails on one rank fails on all, with that
-  /// rank's message.
+  /// anything is written. What fails on one rank fails on all, with that rank's message.
   ProcessGroup group = {};
 
   /// Devices of the job: process p of P holds those d with d * P / devices == p. 0: one more than
@@ -151,8 +150,6 @@ struct ManagerOptions {
 /// manifest, fsync, fsync of the directory, rename that replaces nothing, fsync of the root. Any
 /// failure before the rename removes the attempt and leaves older checkpoints as they were.
 /// Removal renames to trash first. (docs/checkpoint_format.md)
-///
-/// The processes of a job can save together: ManagerOptions::group.
 ///
 /// A step that latest() or restore_latest() of this manager has passed over as it was damaged is
 /// replaced when the job saves it again, once, whatever SaveOptions::existing says.
@@ -176,8 +173,7 @@ struct ManagerOptions {
 class CheckpointManager {
  public:
   /// Makes the root if it is not there. One that is may be read-only: then it serves to read. A
-  /// relative path is taken from the directory that the program is in now, and stays what it is
-  /// if the program goes to another one. Throws io, invalid_argument.
+  /// relative path is one of the directory that the program is in now. Throws io, invalid_argument.
   explicit CheckpointManager(const std::filesystem::path& root, ManagerOptions options = {});
 
   /// As close(). Cannot throw an error: call close() to see it.
@@ -190,6 +186,9 @@ class CheckpointManager {
   SaveStats save(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions options = {});
   template <class = void>
   void save(std::int64_t, std::vector<std::pair<std::string, std::any>>,  // host_source() of each
+            SaveOptions = {}) = delete;
+  template <ProgramTensor T>
+  void save(std::int64_t, const std::map<std::string, T>&,  // tensor_sources(tensors)
             SaveOptions = {}) = delete;
 
   /// Checks its arguments, throws as above for them, copies what host sources refer to, and returns

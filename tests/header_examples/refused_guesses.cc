@@ -2,6 +2,8 @@
 // refused_guesses_test.py compiles this.
 #include <cstdint>
 #include <iostream>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "shardwise/shardwise.h"
@@ -23,7 +25,9 @@ void guesses(CheckpointManager& manager, const CheckpointReader& r, std::vector<
 }
 
 void guesses(Tracer& tracer, Tensor x, Tensor w, Tensor b, std::vector<Tensor> ws,
-             const Batch& batch) {
+             const Batch& batch, CheckpointManager& manager,
+             const std::map<std::string, Tensor>& params) {
+  manager.save(1, params);                             // shows: tensor_sources(tensors)
   tracer.tensor(std::vector<float>(32), {8, 4}, "x");  // shows: tensor(shape, values, label)
   Tensor n = tracer.randn({4, 3});  // shows: normal(tracer, {DType::f32, {4, 3}}, 1, seed
   Tensor z = tracer.zeros({4, 3});  // shows: full(tracer, {DType::f32, {4, 3}}, 0, "b")
