@@ -31,7 +31,7 @@ VISION = dict(PICTURES, hidden_size=16, intermediate_size=24, num_hidden_layers=
 class Case:
     model: str  #: its class
     config: dict[str, Any]
-    of: str = "tokens"  #: what it is given: tokens, pairs, images, audio, both
+    of: str = "tokens"  #: what it is given: see arguments()
     attention: str = "eager"
     experts: str = ""
     parts: dict[str, Any] = field(default_factory=dict)  #: configurations within the configuration
@@ -65,6 +65,11 @@ CASES = {
     "stablelm": Case("StableLmForCausalLM", CAUSAL),
     "olmo2": Case("Olmo2ForCausalLM", CAUSAL),
     "starcoder2": Case("Starcoder2ForCausalLM", CAUSAL),
+    "llama4": Case("Llama4ForCausalLM", dict(CAUSAL, head_dim=4, num_local_experts=2, intermediate_size_mlp=24)),
+    "deepseek-v3": Case("DeepseekV3ForCausalLM", dict(CAUSAL, num_key_value_heads=4, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1,
+                                                      moe_intermediate_size=8, kv_lora_rank=8, q_lora_rank=8, qk_rope_head_dim=4, qk_nope_head_dim=4,
+                                                      v_head_dim=4, first_k_dense_replace=1), experts="batched_mm"),
+    "gpt-oss": Case("GptOssForCausalLM", dict(CAUSAL, head_dim=4, num_local_experts=4, num_experts_per_tok=2, sliding_window=4), experts="batched_mm"),
     "bert": Case("BertForMaskedLM", ENCODER, attention="sdpa"),
     "roberta": Case("RobertaForMaskedLM", dict(ENCODER, max_position_embeddings=20)),
     "distilbert": Case("DistilBertForMaskedLM", dict(vocab_size=48, dim=16, hidden_dim=24, n_layers=2, n_heads=4, max_position_embeddings=16, dropout=0,
@@ -87,6 +92,13 @@ CASES = {
                                                             drop_path_rate=0.0), of="images"),
     "swin": Case("SwinForImageClassification", dict(PICTURES, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=2, drop_path_rate=0.0),
                  of="images"),
+    "mobilevit": Case("MobileViTForImageClassification", dict(image_size=32, num_labels=3, hidden_sizes=[8, 8, 8], neck_hidden_sizes=[4, 4, 4, 4, 8, 8, 8],
+                                                              hidden_dropout_prob=0, classifier_dropout_prob=0), of="large images"),
+    "wav2vec2": Case("Wav2Vec2ForSequenceClassification",
+                     dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24, conv_dim=[4, 4], conv_stride=[2, 2],
+                          conv_kernel=[3, 3], num_feat_extract_layers=2, num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, hidden_dropout=0,
+                          attention_dropout=0, activation_dropout=0, feat_proj_dropout=0, layerdrop=0, final_dropout=0, apply_spec_augment=False,
+                          num_labels=3, classifier_proj_size=8), of="waves"),
     "mamba": Case("MambaForCausalLM", dict(vocab_size=48, hidden_size=16, state_size=4, num_hidden_layers=2, use_cache=False, pad_token_id=0, bos_token_id=1,
                                            eos_token_id=2, use_mambapy=False)),
 }
@@ -108,7 +120,9 @@ def arguments(of: str) -> dict[str, torch.Tensor]:
     images = torch.randn(8, 3, 16, 16, generator=generator)
     labels = torch.randint(0, 3, (8,), generator=generator)
     audio = torch.randn(8, 6, 16, generator=generator)
+    large, waves = torch.randn(8, 3, 32, 32, generator=generator), torch.randn(8, 64, generator=generator)
     return {"tokens": {"input_ids": tokens, "labels": tokens}, "images": {"pixel_values": images, "labels": labels},
+            "large images": {"pixel_values": large, "labels": labels}, "waves": {"input_values": waves, "labels": labels},
             "audio": {"input_features": audio, "labels": tokens}, "both": {"input_ids": tokens, "pixel_values": images}}[of]
 
 

@@ -225,6 +225,7 @@ def test_an_array_that_bodies_hold_is_written_once_in_each():
 
 
 def test_operations_of_bodies_are_counted(monkeypatch):
+    assert _program_text.MOST_NODES == 10**6  # as docs/planning.md says
     monkeypatch.setattr(_program_text, "MOST_NODES", 40)
 
     def step(x: Any) -> Any:

@@ -79,6 +79,10 @@ IMAGES = {
     "adaptive pool of a turned picture": lambda x, k: F.adaptive_avg_pool1d(x.flatten(2).transpose(1, 2), 1) + F.adaptive_avg_pool2d(x.transpose(1, 2), 1).sum(),
     "adaptive pool": lambda x, k: F.adaptive_avg_pool2d(x, 1) + F.adaptive_avg_pool2d(x[:, :, :8], 4),
     "batch norm": lambda x, k: F.batch_norm(x, torch.zeros(4), torch.ones(4), k[:4, 0, 0, 0], k[:4, 1, 0, 0], training=True),
+    **{f"interpolated {mode} {align}": lambda x, k, mode=mode, align=align: F.interpolate(x, size=(5, 13), mode=mode, align_corners=align)
+       + F.interpolate(x, scale_factor=(1.7, 0.6), mode=mode, align_corners=align).mean() for mode in ("bilinear", "bicubic") for align in (False, True)},
+    "interpolated lines": lambda x, k: F.interpolate(x.flatten(2), size=7, mode="linear") + F.interpolate(x.flatten(2), scale_factor=0.1, mode="linear").sum(),
+    "weight norm": lambda x, k: F.conv2d(x, torch._weight_norm(k, k[:, :1, :1, :1], 0)) + torch._weight_norm(k, k[:1, :1, :1, :1].expand(1, 1, 1, 2), 3).mean(),
     "upsampled": lambda x, k: F.interpolate(x, scale_factor=2),
 }
 

@@ -326,8 +326,9 @@ def test_dtypes_that_are_not_computed_with_may_be_there(dtype):
     for found, expected in zip(program.run(batch()[0], held, devices=1), (model(batch()[0]), held, held, torch.ones(2)), strict=True):
         assert found.dtype == expected.dtype
         torch.testing.assert_close(found.to(torch.complex64), expected.to(torch.complex64))
-    with pytest.raises(sw.Unsupported, match="capture: the step: aten.*needed a type that is computed with"):
-        swt.capture(lambda y: y.to(torch.float32) + 1, held)
+    if not dtype.is_complex:
+        with pytest.raises(sw.Unsupported, match="capture: the step: aten.*needed a type that is computed with"):
+            swt.capture(lambda y: y.to(torch.float32) + 1, held)
 
 
 def test_dtypes_that_no_program_has_are_refused_with_their_tensor():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from .._program_text import Refused, Shape, Value, listed
-from ._aten import Builder, Scalar, Type, rule
+from ._aten import RULES, Builder, Scalar, Type, rule
 
 Numbers = Sequence[int]
 
@@ -226,6 +229,64 @@ def _upsample(build: Builder, out: Type, x: Value, sizes: Numbers, *_: Scalar | 
 @rule("upsample_nearest2d_backward")
 def _upsample_backward(build: Builder, out: Type, gradient: Value, *_: Any) -> Value:
     return build.reduce("reduce_sum", build.reshape(gradient, _with_repeats(out.shape, gradient.shape)), [3, 5])
+
+
+# Interpolation is a product with a matrix along each dim of space.
+
+
+def _weights(before: int, after: int, align_corners: bool, scale: float | None, cubic: bool) -> np.ndarray[Any, Any]:
+    """[after, before]: how much of each element is in each of the result."""
+    places = np.arange(after, dtype=np.float64)
+    if align_corners:
+        places *= (before - 1) / (after - 1) if after > 1 else 0.0
+    else:
+        places = (places + 0.5) * (1 / scale if scale else before / after) - 0.5
+        places = places if cubic else np.maximum(places, 0)
+    first = np.floor(places)
+    rest = places - first
+    near = [1 - rest, rest]
+    if cubic:  # Keys' kernel, of -0.75
+
+        def of_next(x: Any) -> Any:
+            return (1.25 * x - 2.25) * x * x + 1
+
+        def of_others(x: Any) -> Any:
+            return ((-0.75 * x + 3.75) * x - 6) * x + 3
+
+        near = [of_others(rest + 1), of_next(rest), of_next(1 - rest), of_others(2 - rest)]
+    matrix = np.zeros((after, before))
+    for offset, weight in enumerate(near):
+        column = np.clip(first + offset - (1 if cubic else 0), 0, before - 1).astype(int)
+        np.add.at(matrix, (np.arange(after), column), weight)
+    return matrix
+
+
+def _along(build: Builder, x: Value, matrices: Sequence[np.ndarray[Any, Any]]) -> Value:
+    """x with each of its last dims multiplied by a matrix."""
+    made, letters = build.wide(x), "abcdefgh"[:len(x.shape)]
+    for letter, matrix in zip(letters[-len(matrices):], matrices, strict=True):
+        held = build.array(matrix.astype("f8" if made.dtype == "f64" else "f4"))
+        made = build.einsum(f"{letters},z{letter}->{letters.replace(letter, 'z')}", made, held, made.dtype)
+    return build.convert(made, x.dtype)
+
+
+def _matrices(before: Shape, after: Shape, align_corners: bool, scales: Sequence[float | None], cubic: bool) -> list[np.ndarray[Any, Any]]:
+    given = scales or [None] * (len(before) - 2)
+    return [_weights(a, b, align_corners, scale, cubic) for a, b, scale in zip(before[2:], after[2:], given, strict=True)]
+
+
+def _interpolate(cubic: bool, build: Builder, out: Type, x: Value, sizes: Numbers, align_corners: bool, *scales: float | None) -> Value:
+    return _along(build, x, _matrices(x.shape, out.shape, align_corners, scales, cubic))
+
+
+def _interpolate_backward(cubic: bool, build: Builder, out: Type, gradient: Value, sizes: Numbers, before: Numbers, align_corners: bool,
+                          *scales: float | None) -> Value:
+    return _along(build, gradient, [m.T for m in _matrices(out.shape, gradient.shape, align_corners, scales, cubic)])
+
+
+for _name, _cubic in (("upsample_linear1d", False), ("upsample_bilinear2d", False), ("upsample_bicubic2d", True)):
+    RULES[_name] = functools.partial(_interpolate, _cubic)
+    RULES[f"{_name}_backward"] = functools.partial(_interpolate_backward, _cubic)
 
 
 def _with_repeats(small: Numbers, large: Numbers) -> Shape:

@@ -156,6 +156,26 @@ def _layer_norm(build: Builder, out: Sequence[Type], x: Value, shape: Sequence[i
     return [build.convert(made, x.dtype), build.convert(mean, out[1].dtype), build.convert(scale, out[2].dtype)]
 
 
+@rule("_weight_norm_interface")
+def _weight_norm(build: Builder, out: Sequence[Type], v: Value, g: Value, dim: int = 0) -> list[Value]:
+    """g v / |v|, of each element along the dim; and |v|."""
+    norm = build.unary("sqrt", build.reduced("reduce_sum", build.binary("mul", v, v), _all_but(v, dim), keep=True))
+    scale = build.binary("div", build.reshape(g, norm.shape), norm)
+    return [build.binary("mul", v, build.broadcast_to(scale, v.shape)), build.convert(build.reshape(norm, out[1].shape), out[1].dtype)]
+
+
+@rule("_weight_norm_interface_backward")
+def _weight_norm_backward(build: Builder, out: Sequence[Type], gradient: Value, v: Value, g: Value, norms: Value, dim: int) -> list[Value]:
+    norm = build.convert(norms, v.dtype)
+    of_g = build.binary("div", build.reduced("reduce_sum", build.binary("mul", gradient, v), _all_but(v, dim), keep=True), norm)
+    across = build.binary("sub", gradient, build.binary("mul", v, build.broadcast_to(build.binary("div", of_g, norm), v.shape)))
+    return [build.binary("mul", across, build.broadcast_to(build.binary("div", g, norm), v.shape)), build.reshape(of_g, out[1].shape)]
+
+
+def _all_but(x: Value, dim: int) -> list[int]:
+    return [d for d in range(len(x.shape)) if d != dim % len(x.shape)]
+
+
 # Products.
 
 

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from .._errors import InvalidArgument
 from .._program_text import Refused, Value
 from ..programs import Program
+from . import _aten_complex
 from . import _aten_elementwise as _aten_elementwise
 from . import _aten_images as _aten_images
 from . import _aten_layout as _aten_layout
@@ -29,8 +30,8 @@ def captured(step: Callable[..., Any], example: tuple[Any, ...], uses: tuple[Any
     traced = trace(step, example, uses)
     writer = _Writer()
     outputs = writer.run(traced)
-    values = _Values(traced, writer.kept, writer.replaced, writer.build.random_key is not None)
     graph, _ = writer.build.graph(outputs)
+    values = _Values(traced, writer)
     return Program(graph, getattr(step, "__name__", type(step).__name__), values.inputs_of, values.result_of)
 
 
@@ -41,6 +42,8 @@ class _Writer:
         self.build = Builder()
         self.kept: list[int] = []  #: the inputs that the program has
         self.replaced: list[int] = []  #: those that its last outputs replace
+        self.pairs_in: list[bool] = []  #: which of the inputs are complex and computed with, so that they are real in the program
+        self.pairs_out: list[bool] = []  #: the same of outputs
         self._values: dict[torch.fx.Node, Any] = {}
 
     def run(self, traced: Traced) -> list[Value]:
@@ -57,20 +60,29 @@ class _Writer:
         for i in self.kept:
             slot = traced.inputs[i]
             found = _input_type(slot)
-            self._values[placeholders[i]] = self.build.input(slot.label, found.dtype, found.shape, slot.kind)
+            self.pairs_in.append(found.dtype in _aten_complex.PARTS and _is_computed_with(placeholders[i]))
+            if self.pairs_in[-1]:
+                pairs = self.build.input(slot.label, _aten_complex.PARTS[found.dtype], (*found.shape, 2), slot.kind)
+                self._values[placeholders[i]] = _aten_complex.split(self.build, pairs)
+            else:
+                self._values[placeholders[i]] = self.build.input(slot.label, found.dtype, found.shape, slot.kind)
         if any(_aten_random.draws(node.target) for node in live):
             self.build.random_key = self.build.input(_aten_random.KEY, "u64", (), "")
         for node in nodes:
             if node in live and node.op == "get_attr":
                 held = getattr(traced.graph, str(node.target))
-                self._values[node] = self._literal(held) if isinstance(held, torch.Tensor) else held
+                self._values[node] = self._literal(held, node) if isinstance(held, torch.Tensor) else held
             elif node in live and node.op == "call_function":
                 self._add(node)
-        return [self._values[node] for node in wanted]
+        outputs = [self._values[node] for node in wanted]
+        self.pairs_out = [isinstance(one, _aten_complex.Complex) for one in outputs]
+        return [_aten_complex.joined(self.build, one) if isinstance(one, _aten_complex.Complex) else one for one in outputs]
 
-    def _literal(self, tensor: torch.Tensor) -> Value:
+    def _literal(self, tensor: torch.Tensor, node: torch.fx.Node) -> Value | _aten_complex.Complex:
         with self.build.inside("", False, _Place("a tensor that the step holds", "")):
             try:
+                if tensor.is_complex() and _is_computed_with(node):
+                    return _aten_complex.Complex(literal(self.build, tensor.real), literal(self.build, tensor.imag))
                 return literal(self.build, tensor)
             except Refused as refused:
                 return self.build.refused(f"a tensor that the step holds: {refused}", (), None, tuple(tensor.shape))
@@ -88,7 +100,8 @@ class _Writer:
                 self._values[node] = self._result(node)
             except Refused as refused:
                 reason = f"{operation}: {refused}" if str(refused) else operation
-                operands = [value for n in node.all_input_nodes if isinstance(value := self._values[n], Value)]
+                values = (self._values[n] for n in node.all_input_nodes)
+                operands = [part for value in values for part in _aten_complex.parts_of(value) if isinstance(part, Value)]
                 self._values[node] = _each(node.meta["val"], lambda val: self.build.refused(
                     reason, operands, OURS.get(val.dtype) if isinstance(val, torch.Tensor) else "f64", tuple(getattr(val, "shape", ()))))
 
@@ -99,13 +112,15 @@ class _Writer:
         if not isinstance(node.target, torch._ops.OpOverload):
             raise Refused
         name = node.target._schema.name.partition("::")[2]
-        rule = RULES.get(name) or RULES.get(name.removesuffix("_copy"))
-        if rule is None:
-            raise Refused
         self.build.examples = [_example(arg) for arg in node.args]
         self.build.draw = node.meta.get("custom", {}).get("draw", 0)
         out = _each(node.meta["val"], Type.of)
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._values.__getitem__)
+        rule = RULES.get(name) or RULES.get(name.removesuffix("_copy"))
+        if _aten_complex.is_complex(args) or (_aten_complex.is_complex(out) and name not in ("alias", "detach")):
+            rule = _aten_complex.rule_of(name)
+        if rule is None:
+            raise Refused
         made = _applied(rule, self.build, out, *args, **kwargs)
         _check(name, made, out)
         return made
@@ -164,6 +179,12 @@ def _origin(node: torch.fx.Node) -> torch.fx.Node:
     return node
 
 
+def _is_computed_with(node: torch.fx.Node) -> bool:
+    """Not only returned."""
+    same = torch.ops.aten.alias.default, torch.ops.aten.detach.default
+    return any(user.op != "output" and (user.target not in same or _is_computed_with(user)) for user in node.users)
+
+
 def _live(nodes: Sequence[torch.fx.Node], wanted: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
     live = set(wanted)
     for node in reversed(nodes):
@@ -179,10 +200,11 @@ class _Values:
     """What a run is given and gives: the step's arguments and result, and the state of its modules and optimizers. If it draws
     random numbers, what they follow from is drawn from torch's generator."""
 
-    def __init__(self, traced: Traced, kept: Sequence[int], replaced: Sequence[int], draws: bool) -> None:
-        self._draws = draws
-        self._state = [traced.inputs[i] for i in kept if i < traced.state]
-        self._replaced = [traced.inputs[i] for i in replaced]
+    def __init__(self, traced: Traced, writer: _Writer) -> None:
+        self._draws = writer.build.random_key is not None
+        self._pairs_in, self._pairs_out = writer.pairs_in, writer.pairs_out
+        self._state = [traced.inputs[i] for i in writer.kept if i < traced.state]
+        self._replaced = [traced.inputs[i] for i in writer.replaced]
         self._results, self._result_of = traced.results, traced.result_of
         self._tree, self._numbers = traced.arguments, traced.numbers
 
@@ -197,10 +219,13 @@ class _Values:
                 raise InvalidArgument(f"run: found the argument {leaf!r}, needed {needed}")
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         key = [array_of(torch.empty((), dtype=torch.int64).random_().view(torch.uint64))] if self._draws else []
-        return [*(array_of(slot.value()) for slot in self._state), *map(array_of, given), *key]
+        tensors = [*(slot.value() for slot in self._state), *given]
+        real = [torch.view_as_real(one.resolve_conj()) if is_pair else one for one, is_pair in zip(tensors, self._pairs_in, strict=True)]
+        return [*map(array_of, real), *key]
 
     def result_of(self, arrays: Sequence[Any]) -> Any:
-        results = [shared_tensor(array) for array in arrays[:self._results]]
-        for slot, array in zip(self._replaced, arrays[self._results:], strict=True):
-            slot.give(shared_tensor(array))
-        return self._result_of(results)
+        tensors = [torch.view_as_complex(shared_tensor(array)) if is_pair else shared_tensor(array)
+                   for array, is_pair in zip(arrays, self._pairs_out, strict=True)]
+        for slot, tensor in zip(self._replaced, tensors[self._results:], strict=True):
+            slot.give(tensor)
+        return self._result_of(tensors[:self._results])

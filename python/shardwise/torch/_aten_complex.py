@@ -1,0 +1,182 @@
+"""Complex numbers that are computed with, as rotary embeddings do: a pair of real tensors each. In and out of a program they
+are real, with a last dim of 2, as torch.view_as_real shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .._program_text import Refused, Rules, Shape, Value
+from ._aten import RULES, Builder, Scalar, Type
+
+_OF_PARTS = {"f32": "c64", "f64": "c128"}
+PARTS = {ours: part for part, ours in _OF_PARTS.items()}  #: the dtypes of the parts
+
+
+@dataclass(frozen=True, slots=True)
+class Complex:
+    real: Value
+    imag: Value
+
+    @property
+    def dtype(self) -> str:
+        return _OF_PARTS[self.real.dtype]
+
+    @property
+    def shape(self) -> Shape:
+        return self.real.shape
+
+
+#: Those that look at both parts at once, by the name of the ATen operation.
+OF_BOTH = Rules()
+
+#: Those that do to each part what they do to a real tensor. Numbers and real tensors beside it are the same for both.
+_OF_EACH = frozenset("""alias detach clone view _unsafe_view reshape unsqueeze squeeze permute transpose t expand slice select cat
+    stack index index_select flip roll split_with_sizes repeat slice_scatter select_scatter neg sum mean copy where""".split())
+
+
+def is_complex(one: Any) -> bool:
+    """Of an operand, a type, or a list of either."""
+    return any(map(is_complex, one)) if isinstance(one, (list, tuple)) else isinstance(one, Complex) or (
+        isinstance(one, Type) and one.dtype in PARTS)
+
+
+def rule_of(name: str) -> Callable[..., Any]:
+    """Of an operation that is given complex tensors, or gives one. Raises Refused."""
+    if name in OF_BOTH:
+        return OF_BOTH[name]
+    if name not in _OF_EACH:
+        raise Refused("found complex numbers")
+    return lambda build, out, *args, **kwargs: _each(name, build, out, args, kwargs)
+
+
+def _each(name: str, build: Builder, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def part(values: Any, which: str) -> Any:
+        if isinstance(values, (list, tuple)):
+            return [part(value, which) for value in values]
+        return getattr(values, which) if isinstance(values, Complex) else values
+
+    def made(which: str) -> Any:
+        types = [_part_type(one) for one in out] if isinstance(out, list) else _part_type(out)
+        return RULES[name](build, types, *part(args, which), **kwargs)
+
+    real, imag = made("real"), made("imag")
+    return [Complex(*pair) for pair in zip(real, imag, strict=True)] if isinstance(out, list) else Complex(real, imag)
+
+
+def _part_type(out: Type) -> Type:
+    return Type(PARTS[out.dtype], out.shape)
+
+
+def split(build: Builder, pairs: Value) -> Complex:
+    """A real tensor with a last dim of 2 as a complex one."""
+    last = len(pairs.shape) - 1
+    real, imag = (build.reshape(build.cut(pairs, last, n, n + 1), pairs.shape[:-1]) for n in (0, 1))
+    return Complex(real, imag)
+
+
+def joined(build: Builder, x: Complex) -> Value:
+    return build.concatenate([build.reshape(part, (*x.shape, 1)) for part in (x.real, x.imag)], len(x.shape))
+
+
+def parts_of(value: Any) -> list[Any]:
+    return [value.real, value.imag] if isinstance(value, Complex) else [value]
+
+
+def _complex(build: Builder, x: Complex | Value | Scalar | complex, out: Type) -> Complex:
+    """Broadcast to the result."""
+    real, imag = (x.real, x.imag) if isinstance(x, (Complex, complex)) else (x, 0)
+    part = PARTS[out.dtype]
+    return Complex(build.operand(real, part, out.shape), build.operand(imag, part, out.shape))
+
+
+@OF_BOTH.rule("view_as_complex")
+def _view_as_complex(build: Builder, out: Type, x: Value) -> Complex:
+    return split(build, x)
+
+
+@OF_BOTH.rule("view_as_real")
+def _view_as_real(build: Builder, out: Type, x: Complex) -> Value:
+    return joined(build, x)
+
+
+@OF_BOTH.rule("_to_copy", "to")
+def _to_copy(build: Builder, out: Type, x: Complex | Value, *_: Any, **__: Any) -> Complex | Value:
+    if out.dtype in PARTS:
+        return _complex(build, x, out)
+    assert isinstance(x, Complex)
+    return build.convert(x.real, out.dtype)
+
+
+@OF_BOTH.rule("real")
+def _real(build: Builder, out: Type, x: Complex) -> Value:
+    return x.real
+
+
+@OF_BOTH.rule("imag")
+def _imag(build: Builder, out: Type, x: Complex) -> Value:
+    return x.imag
+
+
+@OF_BOTH.rule("complex")
+def _of_parts(build: Builder, out: Type, real: Value, imag: Value) -> Complex:
+    return Complex(build.broadcast_to(real, out.shape), build.broadcast_to(imag, out.shape))
+
+
+@OF_BOTH.rule("polar")
+def _polar(build: Builder, out: Type, size: Value, angle: Value) -> Complex:
+    size, angle = build.broadcast_to(size, out.shape), build.broadcast_to(angle, out.shape)
+    return Complex(build.binary("mul", size, build.unary("cos", angle)), build.binary("mul", size, build.unary("sin", angle)))
+
+
+@OF_BOTH.rule("_conj", "conj_physical", "_conj_physical")
+def _conj(build: Builder, out: Type, x: Complex) -> Complex:
+    return Complex(x.real, build.unary("neg", x.imag))
+
+
+@OF_BOTH.rule("resolve_conj", "resolve_neg")
+def _same(build: Builder, out: Type, x: Complex) -> Complex:
+    return x
+
+
+def _sum(op: str) -> Callable[..., Complex]:
+    def of(build: Builder, out: Type, a: Any, b: Any, alpha: Scalar = 1) -> Complex:
+        x, y = _complex(build, a, out), _complex(build, b, out)
+        scaled = [part if alpha == 1 else build.binary("mul", part, alpha) for part in (y.real, y.imag)]
+        return Complex(build.binary(op, x.real, scaled[0]), build.binary(op, x.imag, scaled[1]))
+
+    return of
+
+
+OF_BOTH["add"], OF_BOTH["sub"] = _sum("add"), _sum("sub")
+
+
+@OF_BOTH.rule("mul")
+def _product(build: Builder, out: Type, a: Any, b: Any) -> Complex:
+    """Of a complex and a real one, each part times that."""
+    if not isinstance(a, Complex):
+        a, b = b, a
+    x = _complex(build, a, out)
+    if not isinstance(b, (Complex, complex)):
+        return Complex(*(build.binary("mul", part, build.operand(b, PARTS[out.dtype], out.shape)) for part in (x.real, x.imag)))
+    y = _complex(build, b, out)
+    real = build.binary("sub", build.binary("mul", x.real, y.real), build.binary("mul", x.imag, y.imag))
+    return Complex(real, build.binary("add", build.binary("mul", x.real, y.imag), build.binary("mul", x.imag, y.real)))
+
+
+@OF_BOTH.rule("div")
+def _quotient(build: Builder, out: Type, a: Complex, b: Any) -> Complex:
+    if isinstance(b, (Complex, complex)):
+        raise Refused("found a complex divisor, needed a real one")
+    x, divisor = _complex(build, a, out), build.operand(b, PARTS[out.dtype], out.shape)
+    return Complex(build.binary("div", x.real, divisor), build.binary("div", x.imag, divisor))
+
+
+@OF_BOTH.rule("full", "full_like", "new_full")
+def _full(build: Builder, out: Type, *arguments: Any, **_: Any) -> Complex:
+    return _complex(build, arguments[-1], out)
+
+
+OF_BOTH.update(dict.fromkeys(("zeros", "zeros_like", "new_zeros"), lambda build, out, *_, **__: _full(build, out, 0)))
+OF_BOTH.update(dict.fromkeys(("ones", "ones_like", "new_ones"), lambda build, out, *_, **__: _full(build, out, 1)))
