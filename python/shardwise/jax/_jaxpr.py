@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -183,7 +184,8 @@ class _Place:
         from jax._src import source_info_util  # nothing public has it
 
         own = str(source_info_util.summarize(self.equation.source_info))
-        return own or (str(self.outer) if self.outer else "an unknown line")
+        is_ours = own.startswith(os.path.dirname(__file__))  # a rule that traces a function of JAX's
+        return str(self.outer) if self.outer and (is_ours or not own) else own or "an unknown line"
 
 
 @lru_cache(maxsize=4096)
