@@ -59,32 +59,46 @@ std::shared_ptr<FileSystem> real_if_null(std::shared_ptr<FileSystem> file_system
   return file_system ? std::move(file_system) : posix_file_system();
 }
 
-// The heads in the order of their writers, and each different list once.
-std::vector<detail::RecordHead> read_records(std::span<const ShardRecord> records,
-                                             std::uint64_t run,
-                                             std::vector<detail::NumberedList>& lists) {
+detail::PartCosts costliest(const detail::PartCosts& a, const detail::PartCosts& b) {
+  detail::PartCosts most =
+      a.plan_seconds + a.write_seconds < b.plan_seconds + b.write_seconds ? b : a;
+  most.memory_bytes = std::max(a.memory_bytes, b.memory_bytes);
+  return most;
+}
+
+// Of records: the heads in the order of their writers, and each different list once.
+struct ReadRecords {
+  std::vector<detail::RecordHead> heads;
+  std::vector<detail::NumberedList> lists;
+  detail::PartCosts costs;  // the time of the writer that took longest; most memory
+};
+
+ReadRecords read_records(std::span<const ShardRecord> records, std::uint64_t run) {
   if (records.empty()) {
     throw Error(ErrorCode::invalid_argument, "found no records, needed one of each writer");
   }
-  using Part = std::pair<detail::RecordHead, std::span<const std::byte>>;
+  using Part = detail::SplitRecord;
   std::vector<Part> parts;
   parts.reserve(records.size());
   for (const ShardRecord& record : records) {
     parts.push_back(detail::split(record));
-    if (parts.back().first.run == run) continue;
+    if (parts.back().head.run == run) continue;
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("found a record of writer {} for another attempt, needed is one of "
                             "what was written in this one",
-                            parts.back().first.first_writer));
+                            parts.back().head.first_writer));
   }
-  std::ranges::stable_sort(parts, {}, [](const Part& part) { return part.first.first_writer; });
-  std::vector<detail::RecordHead> heads;
-  heads.reserve(parts.size());
-  for (Part& part : parts) heads.push_back(std::move(part.first));
-  for (const std::size_t head : detail::first_with_each_list(heads)) {
-    lists.push_back({head, detail::decode_list(parts[head].second)});
+  std::ranges::stable_sort(parts, {}, [](const Part& part) { return part.head.first_writer; });
+  ReadRecords read;
+  read.heads.reserve(parts.size());
+  for (Part& part : parts) {
+    read.heads.push_back(std::move(part.head));
+    read.costs = costliest(read.costs, part.costs);
   }
-  return heads;
+  for (const std::size_t head : detail::first_with_each_list(read.heads)) {
+    read.lists.push_back({head, detail::decode_list(parts[head].list)});
+  }
+  return read;
 }
 
 // Without a slash at its end, from the directory that the program is in now.
@@ -116,20 +130,25 @@ ShardRecord write_shards(const std::filesystem::path& directory, const ShardWrit
   const auto file_system = real_if_null(options.file_system);
   static_cast<void>(file_system->open_directory(directory));
   const Executor executor(options.threads);
+  const Stopwatch watch;
+  detail::PartCosts costs;
   static_cast<void>(detail::staging_sizes(options.memory_budget_bytes, executor.threads(), 0));
   std::unique_ptr<detail::StagingPool> pool;
   try {
     const detail::WriterRange mine{writer.writer, writer.writer + 1};
     const detail::SavePlan plan =
         detail::plan_save(std::move(sources), options.codec, executor, writers, mine);
+    costs.plan_seconds = watch.seconds();
     const std::vector<detail::WrittenShardFile> written =
         detail::write_part({*file_system, executor, pool}, {directory, false, true}, plan, options,
                            earlier_of(*file_system, options.unchanged_since));
     file_system->sync_directory(directory);
+    costs.write_seconds = watch.seconds() - costs.plan_seconds;
+    if (pool) costs.memory_bytes = pool->held_bytes();
     const Bytes list = encode(detail::list_of(plan));
     detail::RecordHead head = detail::head_of(run_in(directory), plan, mine, written);
     head.list = detail::hash_of(list);
-    return join(head, list);
+    return join(head, costs, list);
   } catch (const detail::CallerError& e) {
     std::rethrow_exception(e.cause);
   }
@@ -181,10 +200,8 @@ const std::filesystem::path& CheckpointAttempt::directory() const {
 SaveStats CheckpointAttempt::publish(std::span<const ShardRecord> records,
                                      const PublishOptions& options) {
   detail::check_json(options);
-  std::vector<detail::RecordHead> heads;
-  std::vector<detail::NumberedList> lists;
   try {
-    heads = read_records(records, run_in(directory()), lists);
+    auto [heads, lists, costs] = read_records(records, run_in(directory()));
     auto [manifest, stats] = detail::merge(heads, std::move(lists), "writer");
     manifest.id = impl_->attempt.id();
     manifest.user_json = options.user_json;
@@ -195,6 +212,11 @@ SaveStats CheckpointAttempt::publish(std::span<const ShardRecord> records,
     stats.file_bytes += detail::complete(*impl_->files, directory(), manifest, index);
     stats.directory = impl_->attempt.publish(impl_->existing);
     stats.total_seconds = stats.blocked_seconds = impl_->watch.seconds();
+    stats.plan_seconds = costs.plan_seconds;
+    stats.write_seconds = costs.write_seconds;
+    stats.publish_seconds =
+        std::max(0.0, stats.total_seconds - stats.plan_seconds - stats.write_seconds);
+    stats.memory_bytes = costs.memory_bytes;
     return stats;
   } catch (const Error& e) {
     throw Error(e, fmt::format("publish: {}", e.what()));

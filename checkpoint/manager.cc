@@ -147,13 +147,16 @@ struct CheckpointManager::Impl {
     refuse_existing();
     schedule.begin(step, bytes_of(tensors));
     // Under the lock: no body of this executor wants it, and no save reads the snapshot now.
-    const std::size_t snapshot_bytes =
-        host_memory == HostMemory::copied ? queue.copy(tensors, executor) : 0;
+    Caller caller{.watch = watch};
+    if (host_memory == HostMemory::copied) {
+      caller.copied_bytes = queue.copy(tensors, executor);
+      caller.waited = watch.seconds();
+    }
     PendingSave pending = queue.start(
         turn, step, group,
         [this, step, group, tensors = std::move(tensors), save_options = std::move(save_options),
-         snapshot_bytes](PendingSave::State& state) mutable {
-          run(step, group, std::move(tensors), std::move(save_options), state, snapshot_bytes);
+         caller](PendingSave::State& state) mutable {
+          run(step, group, std::move(tensors), std::move(save_options), caller, state);
         });
     const MutexLock state_lock(pending.state_->mutex);
     pending.state_->stats.blocked_seconds = watch.seconds();
@@ -163,9 +166,15 @@ struct CheckpointManager::Impl {
   /// Whether this process is the one that makes and removes what is in the root.
   bool owns_root() const { return local_roots || options.group.rank() == 0; }
 
+  /// Of a save: what its caller waits for.
+  struct Caller {
+    Stopwatch watch;                    // since it called
+    std::optional<double> waited = {};  // for copies of the tensors; nothing: for all of the save
+    std::size_t copied_bytes = 0;
+  };
+
   void run(std::int64_t step, const ProcessGroup& group, std::vector<TensorSource> tensors,
-           SaveOptions save_options, PendingSave::State& state,
-           std::size_t snapshot_bytes) noexcept {
+           SaveOptions save_options, const Caller& caller, PendingSave::State& state) noexcept {
     const Stopwatch watch;
     SaveStats stats;
     std::exception_ptr error;
@@ -182,8 +191,8 @@ struct CheckpointManager::Impl {
       stats = detail::run_save(context, group, step, std::move(tensors), save_options);
       stats.total_seconds = watch.seconds();
       stats.publish_seconds = stats.total_seconds - stats.plan_seconds - stats.write_seconds;
-      stats.memory_bytes = snapshot_bytes;
-      if (pool) stats.memory_bytes += pool->sizes().buffers * pool->sizes().buffer_bytes;
+      stats.memory_bytes = caller.copied_bytes;
+      if (pool) stats.memory_bytes += pool->held_bytes();
       if (!stats.skipped) schedule.end(stats.logical_bytes, stats.total_seconds);
     } catch (const Error& e) {
       error = std::current_exception();
@@ -197,7 +206,7 @@ struct CheckpointManager::Impl {
     if (!error && !stats.skipped && options.parity_blocks > 0) protect(stats, save_options);
     if (!error && !stats.skipped && owns_root()) {
       clean_up(stats);
-      if (options.write_stats) tell_stats(stats, state);
+      if (options.write_stats) tell_stats(stats, caller);
     }
     state.finish(std::move(stats), error);
   }
@@ -232,18 +241,19 @@ struct CheckpointManager::Impl {
   }
 
   // What goes wrong here is not the save's.
-  void tell_stats(SaveStats& stats, PendingSave::State& state) noexcept {
+  void tell_stats(SaveStats& stats, const Caller& caller) const noexcept {
     detail::Failures failures;
-    failures.attempt([&] { detail::remove_stale_stats(*files, root); });
     failures.attempt([&] {
       SaveStats told = stats;
-      {
-        const MutexLock lock(state.mutex);
-        told.blocked_seconds = state.stats.blocked_seconds;
-      }
-      detail::write_stats(*files, told);
+      told.blocked_seconds = caller.waited.value_or(caller.watch.seconds());
+      write_stats(told, failures);
     });
-    if (stats.cleanup_error.empty()) stats.cleanup_error = failures.text();
+    tell_failures(failures, stats);
+  }
+
+  void write_stats(const SaveStats& stats, detail::Failures& failures) const {
+    failures.attempt([&] { detail::remove_stale_stats(*files, root); });
+    failures.attempt([&] { detail::write_stats(*files, stats); });
   }
 
   // Removes what a commit makes superfluous, and what could not be removed before. An error here is
@@ -517,7 +527,7 @@ void CheckpointManager::remove(std::int64_t step) {
   for (const detail::StepName& name : detail::committed_names(*impl_->files, impl_->root)) {
     if (name.step == step) detail::remove_checkpoint(*impl_->files, impl_->root, name);
   }
-  if (impl_->options.write_stats) detail::remove_stale_stats(*impl_->files, impl_->root);
+  detail::remove_stale_stats(*impl_->files, impl_->root);
 }
 
 bool CheckpointManager::retire(std::int64_t step) {
@@ -546,6 +556,20 @@ std::vector<std::int64_t> CheckpointManager::retire_superseded() {
   return gone;
 }
 
+void CheckpointManager::write_stats(const SaveStats& stats) {
+  const std::filesystem::path name = stats.directory.filename();
+  if (stats.directory.lexically_normal() != (impl_->root / name).lexically_normal() ||
+      !detail::parse_step_name(name.string())) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("keep the statistics of a save: found the directory {}, needed one of "
+                            "a step in {}",
+                            stats.directory.string(), impl_->root.string()));
+  }
+  detail::Failures failures;
+  impl_->write_stats(stats, failures);
+  failures.rethrow_first();
+}
+
 GarbageReport CheckpointManager::collect_garbage(const GarbageOptions& options) {
   GarbageReport report;
   detail::Failures failures;
@@ -554,9 +578,7 @@ GarbageReport CheckpointManager::collect_garbage(const GarbageOptions& options) 
     report = detail::collect_root_garbage(*impl_->files, impl_->root, options, impl_->resume_key);
   });
   failures.attempt([&] { impl_->remove_replaced_by_valid(report, failures); });
-  if (impl_->options.write_stats) {
-    failures.attempt([&] { detail::remove_stale_stats(*impl_->files, impl_->root); });
-  }
+  failures.attempt([&] { detail::remove_stale_stats(*impl_->files, impl_->root); });
   failures.rethrow_first();
   return report;
 }

@@ -215,18 +215,18 @@ class CheckpointManager {
   std::optional<std::chrono::nanoseconds> time_left() const;
 
   /// For those that save by other means, such as CheckpointAttempt: a save of this number of bytes
-  /// begins. save_interval counts from here. Throws `cancelled` if it cannot end before the process
-  /// does (preemption_grace). Gives a function that calls `progress`, if there is one, and throws
-  /// `cancelled` as soon as the save is too slow; the manager must outlive it. end_save() says that
-  /// it was committed, after so long.
+  /// begins. save_interval counts from here. Gives a function that calls `progress`, if there is
+  /// one; the manager must outlive it. Both throw `cancelled` if the save cannot end before the
+  /// process does (preemption_grace). end_save() says that it was committed, after so long.
   ProgressFunction begin_save(std::int64_t step, std::size_t bytes,
                               ProgressFunction progress = nullptr);
   void end_save(std::size_t bytes, double seconds);
 
-  /// For them as well: removes what retention does not keep, as a commit does, and gives the steps
-  /// that are gone. Goes on if one cannot be removed, and throws the first error at the end. With a
-  /// group only rank 0 calls it.
+  /// For them as well, on rank 0: the first removes what retention does not keep, as a commit does,
+  /// and gives the steps that are gone; the second keeps what a save of a step here did beside it,
+  /// as ManagerOptions::write_stats does. Both try all, and then throw the first error.
   std::vector<std::int64_t> retire_superseded();
+  void write_stats(const SaveStats& stats);
 
   /// Calls `restore` with a reader of the newest valid step, and gives that step; nothing if the
   /// root holds no step. If what it reads turns out to be damaged (it throws corrupt), it is called

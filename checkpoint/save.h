@@ -254,12 +254,13 @@ struct SaveStats {
   double blocked_seconds = 0;  ///< how long the caller of save or save_async waited
   double total_seconds = 0;    ///< until it was committed; before older checkpoints are removed
 
-  /// Of these, of a manager's save on this process: until it was decided what is written where;
-  /// until its shard files were on the disk; and for the rest: until the others had come so far,
-  /// and the manifest was written, too.
+  /// Of these: until it was decided what is written where; until the shard files were on the disk;
+  /// and for the rest: until the others had come so far, and the manifest was written, too. Of a
+  /// manager's save on this process, of an attempt by the writer that took longest.
   double plan_seconds = 0, write_seconds = 0, publish_seconds = 0;
 
-  /// Of a manager's save: the buffers and copies of host sources that this process held.
+  /// Of a manager's save: the buffers and copies of host sources that this process held. Of an
+  /// attempt: the buffers of the writer that held most.
   std::size_t memory_bytes = 0;
 
   /// Of a manager's save: of the parity files of this process (ManagerOptions::parity_blocks).

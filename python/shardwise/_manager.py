@@ -6,12 +6,13 @@ import logging
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from . import _core, _objects
-from ._errors import Corrupt, InvalidArgument
+from ._errors import Corrupt, Error, InvalidArgument
 from ._paths import Path, local
 from ._pending import WHEN_BUSY, PendingSave, SaveQueue, Turn, WhenBusy, skipped
 from ._progress import Progress, function_of
@@ -52,7 +53,7 @@ class Restored:
 
 def core_manager(root: str, *, keep_last: int, keep_every: int, keep_interval: float, best: tuple[str, str, int] | None,
                  save_every: int, save_interval: float, preemption_signals: Iterable[int], preemption_grace: float,
-                 threads: int, increments: bool, write_stats: bool = True, parity_blocks: int = 0,
+                 threads: int, increments: bool, parity_blocks: int = 0,
                  collect_garbage: bool = True) -> _core.Manager:
     """The manager of C++, with the policies of a Python one. Raises InvalidArgument."""
     if best is not None:
@@ -62,7 +63,20 @@ def core_manager(root: str, *, keep_last: int, keep_every: int, keep_interval: f
         best=None if best is None else (best[0], best[1] == "max", best[2]), save_every=save_every,
         save_interval=math.ceil(save_interval), preemption_signals=[int(number) for number in preemption_signals],
         preemption_grace=preemption_grace, threads=threads, collect_garbage=collect_garbage,
-        increments=increments, write_stats=write_stats, parity_blocks=parity_blocks)
+        increments=increments, parity_blocks=parity_blocks)
+
+
+def keep_stats(manager: _core.Manager, step: int, stats: SaveStats) -> None:
+    """Writes what a save did beside its step. What goes wrong is not the save's, which is committed."""
+    try:
+        manager.write_stats(asdict(stats))
+    except Error as error:
+        note_cleanup_error(step, stats, str(error))
+
+
+def note_cleanup_error(step: int, stats: SaveStats, problem: str) -> None:
+    stats.cleanup_error = "; ".join(filter(None, (stats.cleanup_error, problem)))
+    log.warning("after the save of step %d: %s", step, problem)
 
 
 def check_metrics(step: int, metrics: Mapping[str, float] | None, best: tuple[str, str, int] | None) -> None:
@@ -145,7 +159,8 @@ class CheckpointManager(ManagerContext):
             self.root, keep_last=keep_last, keep_every=keep_every, keep_interval=keep_interval, best=best,
             save_every=save_every, save_interval=save_interval, preemption_signals=preemption_signals,
             preemption_grace=preemption_grace, threads=threads, increments=increments,
-            write_stats=write_stats, parity_blocks=parity_blocks)
+            parity_blocks=parity_blocks)
+        self._write_stats = write_stats
         self._damaged: set[int] = set()  # the job comes to them again
         self._pools: list[dict[str, Any]] = []  # memory of copies that no save reads
         self._queue = SaveQueue(when_busy)
@@ -171,16 +186,18 @@ class CheckpointManager(ManagerContext):
              existing: Existing = "fail", progress: Progress = None) -> SaveStats:
         """Returns when the step is committed. Arguments and errors as those of shardwise.save(). Raises InvalidArgument if
         there are metrics, but not the one that best= names."""
+        begun = time.monotonic()
         check_metrics(step, metrics, self._best)
         existing = self._existing(step, existing)
         plan = _with_metrics(plan_of(tensors), metrics)
         with self._lock:
             self._queue.finish()
-            return self._write(step, plan, user, existing, progress)
+            return self._write(step, plan, user, existing, progress, lambda: time.monotonic() - begun)
 
     def save_async(self, step: int, tensors: Mapping[str, Any], *, user: Any = None,
                    metrics: Mapping[str, float] | None = None, existing: Existing = "fail") -> PendingSave:
         """Copies the arrays, in memory that it keeps for the next one, and returns while the save goes on."""
+        begun = time.monotonic()
         check_metrics(step, metrics, self._best)
         existing = self._existing(step, existing)
         with self._lock:
@@ -202,18 +219,20 @@ class CheckpointManager(ManagerContext):
             except BaseException:
                 self._pools.append(pool)
                 raise
+            waited = time.monotonic() - begun
             pending = PendingSave(step, lambda progress: self._save_copies(
-                step, plan, pool, user, existing, progress, turn, said == "skipped"))
+                step, plan, pool, user, existing, progress, waited, turn, said == "skipped"))
             if said != "skipped":
                 self._queue.add(pending, turn)
             return pending
 
     def _save_copies(self, step: int, plan: Plan, pool: dict[str, Any], user: Any, existing: str, progress: Progress,
-                     turn: Turn | None, skips: bool) -> SaveStats:
+                     waited: float, turn: Turn | None, skips: bool) -> SaveStats:
         try:
             if skips or turn is not None and not turn.begins(Call()):
                 return skipped()
-            return self._write(step, plan, user, existing, progress)
+            return self._write(step, plan, user, existing, progress, lambda: waited,
+                               sum(copy.nbytes for copy in pool.values()))
         finally:
             self._pools.append(pool)
 
@@ -234,7 +253,8 @@ class CheckpointManager(ManagerContext):
                 raise AlreadyExists(f'save step {step}: {path} is already there; existing="replace" writes a new generation '
                                     f'of it, existing="skip" writes nothing')
 
-    def _write(self, step: int, plan: Plan, user: Any, existing: str, progress: Progress) -> SaveStats:
+    def _write(self, step: int, plan: Plan, user: Any, existing: str, progress: Progress, blocked: Callable[[], float],
+               copied_bytes: int = 0) -> SaveStats:
         user_json = _objects.plain_json({} if user is None else user, "user")
         stats = SaveStats(**self._manager.save(step, plan.sources.list, self._codec, existing, user_json, plan.document(),
                                                self._memory, function_of(progress, f"save step {step}")))
@@ -242,9 +262,13 @@ class CheckpointManager(ManagerContext):
             log.info("step %d is already there: nothing was written", step)
             return stats
         self._damaged.discard(step)
+        stats.blocked_seconds = blocked()
+        stats.memory_bytes += copied_bytes
         log.info("saved step %d: %.1f MiB in %.2f s", step, stats.file_bytes / 2**20, stats.seconds)
         if stats.cleanup_error:
             log.warning("after the save of step %d: %s", step, stats.cleanup_error)
+        if self._write_stats:
+            keep_stats(self._manager, step, stats)
         return stats
 
     def restore_latest(self, restore: Callable[[Checkpoint], Any]) -> Restored | None:

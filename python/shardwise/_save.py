@@ -51,6 +51,11 @@ class SaveStats:
     cleanup_error: str = ""  #: what could not be done after the commit: parity, or the removal of older steps, which is tried again
     parity_bytes: int = 0  #: of its parity files: CheckpointManager(parity_blocks=...)
     unchanged_bytes: int = 0  #: of the logical bytes, those of chunks that had not changed and were not written again
+    blocked_seconds: float = 0.0  #: how long the caller of save() or save_async() waited
+    plan_seconds: float = 0.0  #: of `seconds`, on the process that took longest: until it was decided what is written where;
+    write_seconds: float = 0.0  #: until its shard file was on the disk;
+    publish_seconds: float = 0.0  #: and all the rest
+    memory_bytes: int = 0  #: of copies of the arrays on this process, and of the buffers of the one that has most
 
 
 @dataclass

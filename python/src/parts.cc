@@ -208,19 +208,43 @@ std::vector<TensorSource> sources_of(const std::vector<Source*>& sources) {
   return result;
 }
 
+namespace {
+
+// By the names of Python's SaveStats, which has a path beside them.
+template <class Stats, class Visit>
+void for_each_member(Stats& stats, Visit&& visit) {
+  visit("skipped", stats.skipped);
+  visit("logical_bytes", stats.logical_bytes);
+  visit("stored_bytes", stats.stored_bytes);
+  visit("unchanged_bytes", stats.unchanged_bytes);
+  visit("file_bytes", stats.file_bytes);
+  visit("chunks", stats.chunks);
+  visit("memory_bytes", stats.memory_bytes);
+  visit("parity_bytes", stats.parity_bytes);
+  visit("blocked_seconds", stats.blocked_seconds);
+  visit("plan_seconds", stats.plan_seconds);
+  visit("write_seconds", stats.write_seconds);
+  visit("publish_seconds", stats.publish_seconds);
+  visit("seconds", stats.total_seconds);
+  visit("cleanup_error", stats.cleanup_error);
+}
+
+}  // namespace
+
 Dict dict_of(const SaveStats& stats) {
   nb::dict dict;
   dict["path"] = stats.directory.string();
-  dict["skipped"] = stats.skipped;
-  dict["logical_bytes"] = stats.logical_bytes;
-  dict["stored_bytes"] = stats.stored_bytes;
-  dict["unchanged_bytes"] = stats.unchanged_bytes;
-  dict["file_bytes"] = stats.file_bytes;
-  dict["chunks"] = stats.chunks;
-  dict["seconds"] = stats.total_seconds;
-  dict["cleanup_error"] = stats.cleanup_error;
-  dict["parity_bytes"] = stats.parity_bytes;
+  for_each_member(stats, [&](const char* name, const auto& value) { dict[name] = value; });
   return dict;
+}
+
+SaveStats stats_of(const Dict& dict) {
+  SaveStats stats;
+  stats.directory = nb::cast<std::string>(dict["path"]);
+  for_each_member(stats, [&](const char* name, auto& value) {
+    value = nb::cast<std::remove_reference_t<decltype(value)>>(dict[name]);
+  });
+  return stats;
 }
 
 Ints ints(const Dims& dims) { return {dims.begin(), dims.end()}; }

@@ -25,6 +25,7 @@ struct Source {
 
 std::vector<TensorSource> sources_of(const std::vector<Source*>& sources);
 Dict dict_of(const SaveStats& stats);
+SaveStats stats_of(const Dict& dict);
 
 Box box_of(const Ints& begin, const Ints& shape);
 Ints ints(const Dims& dims);

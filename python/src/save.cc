@@ -92,7 +92,7 @@ class Manager {
           std::int64_t keep_interval,
           std::optional<std::tuple<std::string, bool, std::int64_t>> best, std::int64_t save_every,
           std::int64_t save_interval, std::vector<int> preemption_signals, double preemption_grace,
-          int threads, bool collect_garbage, bool increments, bool write_stats, int parity_blocks) {
+          int threads, bool collect_garbage, bool increments, int parity_blocks) {
     const GilRelease released;
     ManagerOptions options{.keep_last = keep_last,
                            .keep_every = keep_every,
@@ -104,7 +104,7 @@ class Manager {
                                static_cast<std::int64_t>(preemption_grace * 1000)),
                            .increments = increments,
                            .parity_blocks = parity_blocks,
-                           .write_stats = write_stats,
+                           .write_stats = false,  // Python knows how long its caller waits
                            .threads = threads,
                            .collect_garbage = collect_garbage};
     if (best) {
@@ -211,6 +211,12 @@ class Manager {
     return get().retire_superseded();
   }
 
+  void write_stats(const Dict& dict) {
+    const SaveStats stats = stats_of(dict);
+    const GilRelease released;
+    get().write_stats(stats);
+  }
+
   bool retire(std::int64_t step) {
     const GilRelease released;
     return get().retire(step);
@@ -267,13 +273,13 @@ void bind_save(nb::module_& module) {
   nb::class_<Manager>(module, "Manager")
       .def(nb::init<const std::string&, std::int64_t, std::int64_t, std::int64_t,
                     std::optional<std::tuple<std::string, bool, std::int64_t>>, std::int64_t,
-                    std::int64_t, std::vector<int>, double, int, bool, bool, bool, int>(),
+                    std::int64_t, std::vector<int>, double, int, bool, bool, int>(),
            nb::arg("root"), nb::arg("keep_last") = 0, nb::arg("keep_every") = 0,
            nb::arg("keep_interval") = 0, nb::arg("best") = nb::none(), nb::arg("save_every") = 1,
            nb::arg("save_interval") = 0, nb::arg("preemption_signals") = std::vector<int>(),
            nb::arg("preemption_grace") = 0.0, nb::arg("threads") = 0,
            nb::arg("collect_garbage") = true, nb::arg("increments") = true,
-           nb::arg("write_stats") = true, nb::arg("parity_blocks") = 0)
+           nb::arg("parity_blocks") = 0)
       .def("save", &Manager::save, nb::arg("step"), nb::arg("sources"), nb::arg("codec"),
            nb::arg("existing"), nb::arg("user"), nb::arg("objects"), nb::arg("memory"),
            nb::arg("progress") = nb::none())
@@ -297,6 +303,7 @@ void bind_save(nb::module_& module) {
                    "int], None]"))
       .def("end_save", &Manager::end_save, nb::arg("bytes"), nb::arg("seconds"))
       .def("retire_superseded", &Manager::retire_superseded)
+      .def("write_stats", &Manager::write_stats, nb::arg("stats"))
       .def("retire", &Manager::retire, nb::arg("step"))
       .def("collect_garbage", &Manager::collect_garbage, nb::arg("dead_hosts"));
 }

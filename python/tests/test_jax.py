@@ -34,6 +34,7 @@ import shardwise.jax as swj
 from shardwise import _core
 from shardwise._dtypes import name_of
 from shardwise.jax import _devices, _tree
+from told import names, told
 
 KNOWN = {name for name, _ in _core.dtypes()}
 DTYPES = [np.dtype(d) for d in ("f4", "f2", ml_dtypes.bfloat16, "i1", "u4", "?", "c8", ml_dtypes.float8_e4m3fn,
@@ -513,6 +514,37 @@ def test_damage_is_no_fresh_start(tmp_path):
             ask()
 
 
+def flip(step: pathlib.Path) -> None:
+    """A bit of its first element."""
+    file = step / "shards-00000-of-00001.h5"
+    data = bytearray(file.read_bytes())
+    data[4096] ^= 1
+    file.write_bytes(data)
+
+
+def test_a_restart_goes_back_past_damaged_bytes(tmp_path, caplog):
+    with manager(tmp_path) as m:
+        save_all(m, [0, 1, 2, 3])
+        m.wait_until_finished()
+    flip(tmp_path / "step-00000002")
+    (tmp_path / "step-00000003" / "manifest.json").write_text("{}")
+    with manager(tmp_path) as m:
+        assert m.restore(None)["w"].tolist() == [1] * 3
+        assert "step 2 of" in caplog.text and "passed over" in caplog.text and "step-00000003" in caplog.text
+        assert m.should_save(2) and save_all(m, [2, 3]) == [2, 3]  # they are replaced
+        assert not m.should_save(3) and save_all(m, [3]) == []
+        m.wait_until_finished()
+        assert m.restore(None)["w"].tolist() == [3] * 3 and sw.verify(tmp_path / "step-00000002")
+        for step in range(4):
+            flip(tmp_path / f"step-{step:08d}")
+        with pytest.raises(sw.Corrupt, match="none of 4 is whole; step-00000003: .*; step-00000002: "):
+            m.restore(None)
+        with pytest.raises(sw.Corrupt, match="step-00000001"):
+            m.restore(1)
+    with pytest.raises(sw.NotFound, match="holds no step"):
+        manager(tmp_path / "new").restore(None)
+
+
 KILLED = """
 import sys, numpy as np, shardwise.jax as swj
 m = swj.CheckpointManager(sys.argv[1], options=swj.CheckpointManagerOptions(max_to_keep=2))
@@ -581,3 +613,28 @@ def test_what_a_restore_finds_damaged_is_saved_whole_again(tmp_path):
         manager.wait_until_finished()
         path = manager.metadata(3).path
         assert list(pathlib.Path(path).glob("linked-*")) and sw.verify(path)
+
+
+def test_what_a_save_did_is_kept_beside_its_step(tmp_path):
+    tree = {"w": jnp.asarray(np.random.default_rng(1).random(1 << 18, dtype="f4")), "n": np.zeros(1000)}
+    with manager(tmp_path, write_stats=False) as m:
+        m.save(1, tree)
+    assert names(tmp_path) == ["step-00000001"]
+    with manager(tmp_path, max_to_keep=2, parity_blocks=1, enable_async_checkpointing=False) as m:
+        m.save(2, tree)
+    whole = told(tmp_path, 2)
+    assert whole["logical_bytes"] == (1 << 20) + 8000 and whole["directory"] == "step-00000002"
+    assert whole["blocked_seconds"] >= whole["total_seconds"] and whole["parity_bytes"] > 0
+    with manager(tmp_path, max_to_keep=2) as m:
+        begun = time.monotonic()
+        m.save(3, tree)
+        waited = time.monotonic() - begun
+        m.wait_until_finished()
+        later = told(tmp_path, 3)
+        assert 0 < later["blocked_seconds"] <= waited and later["unchanged_bytes"] == 1 << 20
+        assert later["memory_bytes"] == whole["memory_bytes"] + 8000  # the copy of what numpy can change
+        assert names(tmp_path) == ["stats-step-00000002.json", "stats-step-00000003.json", "step-00000002", "step-00000003"]
+        m.save(4, tree)
+        m.wait_until_finished()
+        m.delete(3)
+    assert names(tmp_path) == ["stats-step-00000004.json", "step-00000004"]

@@ -1,6 +1,7 @@
 """shardwise.jax in jobs of several processes of 4 CPU devices each."""
 
 import os
+import pathlib
 import signal
 import threading
 from typing import Any
@@ -20,6 +21,7 @@ from processes import free_port, run_ranks
 
 import shardwise as sw
 import shardwise.jax as swj
+from told import names, told
 
 
 def start(rank: int, size: int, port: int) -> None:
@@ -143,6 +145,46 @@ def replacing(rank: int, size: int, port: int, root: str) -> list[Any]:
 def test_which_save_is_replaced_is_process_0s_to_say(tmp_path):
     first, second = run_ranks(replacing, 2, free_port(), str(tmp_path))
     assert first == second and first[-1] == 14 and len(first) <= 3
+
+
+def telling(rank: int, size: int, port: int, root: str) -> None:
+    start(rank, size, port)
+    sharding = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
+    with swj.CheckpointManager(root, options=swj.CheckpointManagerOptions(max_to_keep=1, deadline=60)) as m:
+        for step in (1, 2):
+            assert m.save(step, {"w": placed(np.full((64, 1000), step, "f4"), sharding)})
+
+
+def test_process_0_keeps_what_both_saved(tmp_path):
+    run_ranks(telling, 2, free_port(), str(tmp_path))
+    assert names(tmp_path) == ["stats-step-00000002.json", "step-00000002"]
+    found = told(tmp_path, 2)
+    assert found["logical_bytes"] == 64 * 1000 * 4 and found["blocked_seconds"] > 0 and found["memory_bytes"] > 0
+    with sw.open(tmp_path / "step-00000002") as checkpoint:
+        assert found["chunks"] == sum(checkpoint[name].chunks for name in checkpoint)
+
+
+def going_back(rank: int, size: int, port: int, root: str) -> list[Any]:
+    start(rank, size, port)
+    sharding = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
+    target = {"w": jax.ShapeDtypeStruct((64, 1000), np.float32, sharding=sharding)}
+    with swj.CheckpointManager(root, options=swj.CheckpointManagerOptions(deadline=60)) as m:
+        for step in (1, 2):
+            assert m.save(step, {"w": placed(np.full((64, 1000), step, "f4"), sharding)})
+        m.wait_until_finished()
+        if rank == 0:  # what only process 1 reads, before both are told which step is the latest
+            file = pathlib.Path(root, "step-00000002", "shards-00001-of-00002.h5")
+            data = bytearray(file.read_bytes())
+            data[4096] ^= 1
+            file.write_bytes(data)
+        values = [float(np.asarray(shard.data).max()) for shard in m.restore(None, target)["w"].addressable_shards]
+        said = m.should_save(2), m.save(2, {"w": placed(np.full((64, 1000), 3, "f4"), sharding)})
+        again = m.restore(None, target)["w"].addressable_shards
+        return [values, said, float(np.asarray(again[0].data).max()), m.all_steps()]
+
+
+def test_both_go_back_past_what_is_damaged_for_one(tmp_path):
+    assert run_ranks(going_back, 2, free_port(), str(tmp_path)) == [[[1.0] * 4, (True, True), 3.0, [1, 2]]] * 2
 
 
 def with_parity(rank: int, size: int, port: int, root: str) -> list[Any]:

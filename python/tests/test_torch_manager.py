@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="needs torch, which this environment
 import shardwise as sw
 import shardwise.torch as swt
 from processes import free_port, run_ranks
+from told import check_told, names
 
 
 def begin(rank, size, port):
@@ -221,7 +222,7 @@ def frozen_ranks(rank, size, port, folder):
 
 def test_frozen_weights_are_not_written_again(tmp_path):
     run_ranks(frozen_ranks, 2, free_port(), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
+    assert names(tmp_path) == ["stats-step-00000003.json", "step-00000003"]
 
 
 def with_parity(rank, size, port, folder):
@@ -275,3 +276,41 @@ def test_parity_of_one_process(tmp_path):
     assert sw.verify(tmp_path / "step-00000001").parity_blocks == 1
     with pytest.raises(sw.InvalidArgument, match="found 128 parity blocks, needed are 1 to 127"):
         swt.CheckpointManager(tmp_path, parity_blocks=128)
+
+
+def test_what_a_save_did_is_kept_beside_its_step(tmp_path):
+    state = {"w": torch.rand(1 << 20), "n": np.zeros(1000), "model": torch.nn.Linear(3, 2)}
+    with swt.CheckpointManager(tmp_path, write_stats=False) as manager:
+        manager.save(1, state)
+    assert names(tmp_path) == ["step-00000001"]
+    with swt.CheckpointManager(tmp_path, keep_last=2, parity_blocks=1) as manager:
+        whole = manager.save(2, state)
+        check_told(tmp_path, 2, whole)
+        assert whole.parity_bytes > 0 and whole.blocked_seconds >= whole.seconds
+        begun = time.monotonic()
+        pending = manager.save_async(3, state)
+        waited = time.monotonic() - begun
+        later = pending.result()
+        check_told(tmp_path, 3, later)
+        assert later.blocked_seconds <= waited and later.unchanged_bytes == 4 << 20
+        assert later.memory_bytes == whole.memory_bytes + later.logical_bytes
+        (tmp_path / "stats-step-00000004.json").write_text("mine")
+        assert "stats-step-00000004.json" in manager.save(4, state).cleanup_error
+        assert names(tmp_path) == ["stats-step-00000003.json", "stats-step-00000004.json", "step-00000003", "step-00000004"]
+        check_told(tmp_path, 3, later)
+        manager.remove(3)
+        assert names(tmp_path) == ["stats-step-00000004.json", "step-00000004"]
+        assert (tmp_path / "stats-step-00000004.json").read_text() == "mine"
+
+
+def telling(rank, size, port, folder):
+    mesh = begin(rank, size, port)
+    with swt.CheckpointManager(folder, keep_last=1) as manager:
+        return [manager.save(1, {"w": cut(mesh, 1)}), manager.save_async(2, {"w": cut(mesh, 2)}).result()]
+
+
+def test_rank_0_keeps_what_all_ranks_saved(tmp_path):
+    (_, first), (_, second) = run_ranks(telling, 2, free_port(), str(tmp_path))
+    assert names(tmp_path) == ["stats-step-00000002.json", "step-00000002"]
+    check_told(tmp_path, 2, first)
+    assert first.logical_bytes == second.logical_bytes == 2 * 100 * 10 * 4 and second.blocked_seconds > 0

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <latch>
 #include <limits>
 #include <map>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "shardwise/checkpoint/detail/policy/save_schedule.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/forwarding_file_system.h"
 #include "testing/errors.h"
@@ -445,6 +447,7 @@ TEST_F(SavePolicies, WhatASaveDidIsKeptBesideItsStep) {
   const double parts = json["plan_seconds"].get<double>() + json["write_seconds"].get<double>() +
                        json["publish_seconds"].get<double>();
   EXPECT_NEAR(parts, json["total_seconds"].get<double>(), 1e-6);
+  EXPECT_GE(json["blocked_seconds"], json["total_seconds"]) << "save() waits for all of it";
   EXPECT_EQ(json["cleanup_error"], "");
   manager.remove(2);
   EXPECT_THAT(stats_files(), ElementsAre("stats-step-00000003.json"));
@@ -468,6 +471,45 @@ TEST_F(SavePolicies, WhatASaveDidIsKeptBesideItsStep) {
   EXPECT_EQ(save(manager, 6).cleanup_error, "");
   EXPECT_THAT(stats_files(), ElementsAre("stats-step-00000001.json", "stats-step-00000005.json",
                                          "stats-step-00000006.json"));
+}
+
+// By those that save by other means.
+TEST_F(SavePolicies, WhatAnotherSaveDidIsKept) {
+  CheckpointManager manager(dir_.path() / "", {.write_stats = false});
+  for (const int step : {1, 2}) save(manager, step);
+  SaveStats stats;
+  stats.directory = manager.step(2).directory;
+  stats.blocked_seconds = 0.125;
+  stats.logical_bytes = 77;
+  write_file(dir_ / "stats-step-00000003.json", "{\"directory\":");
+  manager.write_stats(stats);
+  const auto json = nlohmann::json::parse(file_text(dir_ / "stats-step-00000002.json"));
+  EXPECT_EQ(json["blocked_seconds"], 0.125);
+  EXPECT_EQ(json["logical_bytes"], 77);
+  EXPECT_FALSE(fs::exists(dir_ / "stats-step-00000003.json")) << "there is no such step";
+  for (const fs::path& other : {dir_ / "of-mine", dir_ / "other/step-00000001"}) {
+    stats.directory = other;
+    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { manager.write_stats(stats); }),
+                HasSubstr("found the directory " + other.string() + ", needed one of a step in"));
+  }
+  manager.remove(2);
+  EXPECT_FALSE(fs::exists(dir_ / "stats-step-00000002.json"));
+}
+
+// The caller of save_async() waits for the copies alone.
+TEST_F(SavePolicies, WhatIsToldOfTheCallerIsHowLongItWaited) {
+  CheckpointManager manager(dir_.path());
+  const HostTensor tensor = host_tensor("w", DType::f32, {12}, "1", "-");
+  std::latch may_write(1);
+  const Stopwatch watch;
+  const PendingSave pending = manager.save_async(
+      1, {tensor.source()}, {.progress = [&](const Progress&) { may_write.wait(); }});
+  const double returned = watch.seconds();
+  may_write.count_down();
+  pending.wait();
+  const auto json = nlohmann::json::parse(file_text(dir_ / "stats-step-00000001.json"));
+  EXPECT_GT(json["blocked_seconds"], 0);
+  EXPECT_LE(json["blocked_seconds"], returned);
 }
 
 // Nothing is written of a save that there is no room for.

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <random>
 
@@ -55,10 +57,12 @@ TEST(Record, ComesBackAsItWas) {
   EXPECT_EQ(decode_list(list), some_list());
   RecordHead head = some_head();
   head.list = hash_of(list);
-  const Bytes record = join(head, list);
-  const auto [again, rest] = split(record);
-  EXPECT_EQ(again, head);
-  EXPECT_TRUE(std::ranges::equal(rest, list));
+  const PartCosts costs{.plan_seconds = 0.25, .write_seconds = 1.5, .memory_bytes = 1u << 20};
+  const Bytes record = join(head, costs, list);
+  const SplitRecord again = split(record);
+  EXPECT_EQ(again.head, head);
+  EXPECT_EQ(again.costs, costs);
+  EXPECT_TRUE(std::ranges::equal(again.list, list));
 }
 
 TEST(Record, HeadIsSmall) {
@@ -73,15 +77,17 @@ TEST(Record, HeadIsSmall) {
 }
 
 TEST(Record, AnyDamageOfOneByteIsFound) {
-  for (const Bytes& message : {encode(some_head()), encode(some_list())}) {
+  for (const Bytes& message : {encode(some_head()), encode(some_list()), encode(PartCosts())}) {
     for (std::size_t at = 0; at < message.size(); ++at) {
       Bytes damaged = message;
       damaged[at] ^= std::byte{0x10};
       EXPECT_THROW(decode_head(damaged), Error) << at;
       EXPECT_THROW(decode_list(damaged), Error) << at;
+      EXPECT_THROW(decode_costs(damaged), Error) << at;
       damaged.resize(at);
       EXPECT_THROW(decode_head(damaged), Error) << at;
       EXPECT_THROW(decode_list(damaged), Error) << at;
+      EXPECT_THROW(decode_costs(damaged), Error) << at;
     }
   }
 }
@@ -113,6 +119,11 @@ TEST(Record, BoundsWhatItHolds) {
               HasSubstr("found the number 2, needed 0 to 1"));
   EXPECT_THAT(list_with([](TensorList& list) { std::swap(list.tensors[0], list.tensors[1]); }),
               HasSubstr("needed are sorted, distinct names"));
+  for (const double seconds : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    const Bytes costs = encode(PartCosts{.write_seconds = seconds});
+    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { decode_costs(costs); }),
+                HasSubstr("found a time that is none"));
+  }
   RecordHead head = some_head();
   head.files[0].data_end = 6000;
   const Bytes bytes = encode(head);
@@ -218,7 +229,7 @@ TEST_F(Publishing, NeverPublishesWhatADamagedRecordSays) {
     }
     std::vector<ShardRecord> records = written;
     ShardRecord& record = records[below(2)];
-    auto [head, list] = split(record);
+    auto [head, costs, list] = split(record);
     const bool is_head = random() % 2 == 0, is_resealed = seed % 2 == 0;
     Bytes part = is_head ? encode(head) : Bytes(list.begin(), list.end());
     if (is_resealed) part.resize(part.size() - sizeof(std::uint64_t));
@@ -240,10 +251,10 @@ TEST_F(Publishing, NeverPublishesWhatADamagedRecordSays) {
     if (is_resealed) part = sealed(std::move(part));
     try {
       if (is_head) {
-        record = join(decode_head(part), list);
+        record = join(decode_head(part), costs, list);
       } else {
         head.list = hash_of(part);
-        record = join(head, part);
+        record = join(head, costs, part);
       }
     } catch (const Error&) {
       ++refused;
@@ -256,6 +267,34 @@ TEST_F(Publishing, NeverPublishesWhatADamagedRecordSays) {
     }
   }
   EXPECT_GT(refused, 1000);
+}
+
+TEST_F(Publishing, TellsTheTimeOfTheSlowestWriterAndTheMemoryOfTheLargest) {
+  CheckpointAttempt one(dir_ / "one.sw");
+  const ShardRecord alone = write_shards(one.directory(), {}, sources_of(tensors_), {.threads = 1});
+  const PartCosts costs = split(alone).costs;
+  const SaveStats stats = one.publish({&alone, 1});
+  EXPECT_GT(stats.write_seconds, 0);
+  EXPECT_GT(stats.memory_bytes, 0u);
+  EXPECT_EQ(stats.plan_seconds, costs.plan_seconds);
+  EXPECT_EQ(stats.write_seconds, costs.write_seconds);
+  EXPECT_EQ(stats.memory_bytes, costs.memory_bytes);
+  EXPECT_NEAR(stats.plan_seconds + stats.write_seconds + stats.publish_seconds, stats.total_seconds,
+              1e-6);
+
+  CheckpointAttempt attempt(dir_ / "w.sw");
+  std::vector<ShardRecord> records = write(attempt);
+  const PartCosts said[] = {{.plan_seconds = 8, .write_seconds = 1, .memory_bytes = 1u << 20},
+                            {.plan_seconds = 2, .write_seconds = 9, .memory_bytes = 1u << 10}};
+  for (std::size_t w = 0; w < 2; ++w) {
+    const SplitRecord parts = split(records[w]);
+    records[w] = join(parts.head, said[w], Bytes(parts.list.begin(), parts.list.end()));
+  }
+  const SaveStats of_two = attempt.publish(records);
+  EXPECT_EQ(of_two.plan_seconds, 2);
+  EXPECT_EQ(of_two.write_seconds, 9);
+  EXPECT_EQ(of_two.publish_seconds, 0) << "these took longer than all of it";
+  EXPECT_EQ(of_two.memory_bytes, 1u << 20);
 }
 
 TEST_F(Publishing, RefusesRecordsOfAnotherAttempt) {

@@ -91,6 +91,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto bytes = std::as_bytes(std::span(data, size));
   const Bytes message = detail::sealed(Bytes(bytes.begin(), bytes.end()));
   check("head", message, [](const Bytes& m) { return detail::decode_head(m); });
+  check("costs", message, [](const Bytes& m) { return detail::decode_costs(m); });
   check("list", message, [](const Bytes& m) { return detail::decode_list(m); });
   check("notice", message, [](const Bytes& m) { return detail::decode_notice(m); });
   check("outcome", message, [](const Bytes& m) { return detail::decode_outcome(m, 16); });

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <string>
@@ -15,8 +17,9 @@
 namespace shardwise::detail {
 namespace {
 
-constexpr std::string_view kRecordName = "shardwise record 2";
-constexpr const char *kHead = "the record of a process", *kList = "the list of a process's tensors";
+constexpr std::string_view kRecordName = "shardwise record 3";
+constexpr const char *kHead = "the record of a process", *kList = "the list of a process's tensors",
+                     *kCosts = "what a process's part took";
 constexpr std::int64_t kMostBytes = std::numeric_limits<std::int64_t>::max();
 
 /// The differently spelled shardings of a list, each told once, and which one each tensor has.
@@ -393,30 +396,57 @@ TensorList decode_list(std::span<const std::byte> bytes) {
   return list;
 }
 
-Bytes join(const RecordHead& head, std::span<const std::byte> list) {
-  const Bytes encoded = encode(head);
+Bytes encode(const PartCosts& costs) {
+  Packer packer;
+  packer.word(std::bit_cast<std::uint64_t>(costs.plan_seconds));
+  packer.word(std::bit_cast<std::uint64_t>(costs.write_seconds));
+  packer.number(costs.memory_bytes);
+  return sealed(packer.take());
+}
+
+PartCosts decode_costs(std::span<const std::byte> bytes) {
+  Unpacker unpacker = Unpacker::of_sealed(bytes, kCosts);
+  const auto seconds = [&] {
+    const auto value = std::bit_cast<double>(unpacker.word());
+    unpacker.require(std::isfinite(value) && value >= 0, "found a time that is none");
+    return value;
+  };
+  PartCosts costs;
+  costs.plan_seconds = seconds();
+  costs.write_seconds = seconds();
+  costs.memory_bytes = static_cast<std::uint64_t>(unpacker.integer(0));
+  unpacker.end();
+  return costs;
+}
+
+Bytes join(const RecordHead& head, const PartCosts& costs, std::span<const std::byte> list) {
   Packer packer;
   packer.text(kRecordName);
-  packer.number(std::uint64_t{encoded.size()});
   Bytes record = packer.take();
-  record.insert(record.end(), encoded.begin(), encoded.end());
+  for (const Bytes& part : {encode(head), encode(costs)}) {
+    packer.number(std::uint64_t{part.size()});
+    const Bytes size = packer.take();
+    record.insert(record.end(), size.begin(), size.end());
+    record.insert(record.end(), part.begin(), part.end());
+  }
   record.insert(record.end(), list.begin(), list.end());
   return record;
 }
 
-std::pair<RecordHead, std::span<const std::byte>> split(std::span<const std::byte> record) {
+SplitRecord split(std::span<const std::byte> record) {
   Unpacker unpacker(record, "the record of a shard writer");
   if (unpacker.text() != kRecordName) {
     unpacker.fail(fmt::format("found no record, needed what begins with {:?}", kRecordName));
   }
   RecordHead head = decode_head(unpacker.part(unpacker.number()));
+  const PartCosts costs = decode_costs(unpacker.part(unpacker.number()));
   const std::span<const std::byte> list = unpacker.rest();
   if (hash_of(list) != head.list) {
     throw Error(ErrorCode::corrupt,
                 fmt::format("read {}: found the hash {}, needed {}, which its record says", kList,
                             to_hex(hash_of(list)), to_hex(head.list)));
   }
-  return {std::move(head), list};
+  return {std::move(head), costs, list};
 }
 
 std::vector<std::size_t> first_with_each_list(std::span<const RecordHead> heads) {

@@ -30,6 +30,14 @@ struct RecordHead {
   bool operator==(const RecordHead&) const = default;
 };
 
+/// What it took to write a process's part.
+struct PartCosts {
+  double plan_seconds = 0, write_seconds = 0;
+  std::uint64_t memory_bytes = 0;  ///< of buffers
+
+  bool operator==(const PartCosts&) const = default;
+};
+
 /// The tensors that a process saves, without pieces, and who writes them.
 struct TensorList {
   WriterMap writers;
@@ -50,6 +58,7 @@ TensorList list_of(const SavePlan& plan);
 std::uint64_t run_of(std::string_view attempt);
 
 Bytes encode(const RecordHead& head);
+Bytes encode(const PartCosts& costs);
 Bytes encode(const TensorList& list);
 Hash128 hash_of(std::span<const std::byte> encoded_list);
 
@@ -57,12 +66,18 @@ Hash128 hash_of(std::span<const std::byte> encoded_list);
 /// they hold what no process can have written: numbers out of bounds, bad names, shardings that do
 /// not fit, boxes outside their tensor.
 RecordHead decode_head(std::span<const std::byte> bytes);
+PartCosts decode_costs(std::span<const std::byte> bytes);
 TensorList decode_list(std::span<const std::byte> bytes);
 
-/// A head and the encoded list that it has the hash of, in one text of bytes; and apart again,
-/// valid as long as the record. Throws as above.
-Bytes join(const RecordHead& head, std::span<const std::byte> list);
-std::pair<RecordHead, std::span<const std::byte>> split(std::span<const std::byte> record);
+/// A head, the costs and the encoded list that the head has the hash of, in one text of bytes; and
+/// apart again, valid as long as the record. Throws as above.
+struct SplitRecord {
+  RecordHead head;
+  PartCosts costs;
+  std::span<const std::byte> list;
+};
+Bytes join(const RecordHead& head, const PartCosts& costs, std::span<const std::byte> list);
+SplitRecord split(std::span<const std::byte> record);
 
 /// A list that differs from all before it, and the number of the first head that has it.
 struct NumberedList {

@@ -29,6 +29,7 @@ class StagingPool {
   explicit StagingPool(const StagingSizes& sizes);
 
   const StagingSizes& sizes() const { return sizes_; }
+  std::size_t held_bytes() const { return sizes_.buffers * sizes_.buffer_bytes; }
   std::byte* buffer(std::size_t number) { return memory_.get() + number * sizes_.buffer_bytes; }
 
  private:

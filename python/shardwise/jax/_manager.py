@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import _objects
 from .._errors import Corrupt, Error, InvalidArgument, NameNotFound, NotFound
-from .._manager import ManagerContext
+from .._manager import NO_LIMIT, ManagerContext, all_damaged, note_cleanup_error, step_of
 from .._paths import Path, local
 from .._pending import PendingSave, SaveQueue
 from .._progress import Progress
@@ -81,7 +81,8 @@ class CheckpointManager(ManagerContext):
     def latest_step(self) -> int | None:
         """The newest valid step; None if there is no step at all. Raises Corrupt if there are and none is valid:
         that is never taken for a fresh start."""
-        return self._steps.latest()
+        found = self._steps.latest()
+        return None if found is None else found[0]
 
     def best_step(self) -> int | None:
         """By best_fn; without one the latest."""
@@ -126,6 +127,7 @@ class CheckpointManager(ManagerContext):
 
         Raises what shardwise.jax.save() raises, and the error of an earlier save that nobody has been told.
         """
+        begun = time.monotonic()
         tree, kinds = self._given(items, args)
         if self._saves.size == 1:
             self.check_for_errors()
@@ -142,11 +144,11 @@ class CheckpointManager(ManagerContext):
         plain = _plain(metrics)
         prepared = prepare(
             self._steps.path(step), tree, self._saves, copy=self._options.enable_async_checkpointing,
-            user=custom_metadata, name=f"{self._root}, step {step}", existing="replace" if step in known else "fail", turn=wait,
-            codec=self._options.codec,
+            user=custom_metadata, name=f"{self._root}, step {step}", turn=wait, codec=self._options.codec,
+            existing="replace" if step in known or step in self._steps.damaged else "fail",
             threads=self._options.threads, memory=self._options.memory, deadline=self._options.deadline,
             find_earlier=(lambda: self._steps.newest_but(step)) if self._options.increments else no_step,
-            parity_blocks=self._options.parity_blocks,
+            parity_blocks=self._options.parity_blocks, begun=begun,
             extra={"metrics": _numbers(plain), "jax": {"time": now, "items": kinds, "metrics": _objects.encode(plain)}})
         pending = prepared.start(step, lambda progress: self._write(step, prepared.write, progress))
         self._queue.add(pending, wait)
@@ -190,17 +192,21 @@ class CheckpointManager(ManagerContext):
         except Error as error:  # the step is saved all the same
             problem = str(error)
         if problem:
-            log.warning("after the save of step %d: %s", step, problem)
-            stats.cleanup_error = "; ".join(filter(None, (stats.cleanup_error, problem)))
+            note_cleanup_error(step, stats, problem)
+        if self._options.write_stats and self._saves.rank == 0:
+            self._steps.keep_stats(step, stats)
         return stats
 
     def restore(self, step: int | None, items: Any = None, *, args: args_.RestoreArgs | None = None,
                 directory: Path | None = None) -> Any:
-        """Waits for the save under way, and reads a step; None: the latest valid one, which process 0 chooses for all.
-        `items`: a target, short for args=StandardRestore(items). Without both: as saved, arrays by numpy. A step of
-        several items gives a Composite: of all, or of those that args, a Composite, names. directory: another root.
+        """Waits for the save under way, and reads a step; None: the latest valid one, which process 0 chooses for all. If the
+        bytes of that one turn out to be damaged for one of them, all go back to the step before, and the log says so; what
+        is damaged is replaced when it is saved again. `items`: a target, short for args=StandardRestore(items). Without
+        both: as saved, arrays by numpy. A step of several items gives a Composite: of all, or of those that args, a
+        Composite, names. directory: another root.
 
-        Raises NotFound if there is no step, and what shardwise.jax.load() raises.
+        Raises NotFound if there is no step, Corrupt if there are and none can be restored, and what shardwise.jax.load()
+        raises; what it raises on one process is raised on all.
         """
         if items is not None:
             if args is not None:
@@ -209,16 +215,59 @@ class CheckpointManager(ManagerContext):
         self.wait_until_finished()
         steps = self._steps if directory is None else Steps(
             os.path.abspath(local(directory, "restore")), create=False, collect_garbage=False)
-        if step is None:
-            step = self._agreed(steps.latest, "which step is the latest")
-            if step is None:
-                raise NotFound(f"restore: {steps.root} holds no step")
-        try:
-            with Checkpoint(steps.find(step), threads=self._options.threads, memory=self._options.memory) as checkpoint:
-                return _restore(checkpoint, args)
-        except Corrupt:
+        if step is not None:
+            value, damage = self._restore_on_all(steps, step, args)
+            if damage:
+                raise Corrupt(damage)
+            return value
+        rejected: list[tuple[str, str]] = []
+        below = NO_LIMIT
+        while (found := self._newest(steps, below, rejected)) is not None:
+            below, path, passed_over = found
+            rejected += [(one, reason) for one, reason in passed_over]
+            steps.damaged.update(step_of(one) for one, _ in passed_over)
+            value, damage = self._restore_on_all(steps, below, args)
+            if not damage:
+                return value
+            rejected.append((path, damage))
+        if rejected:
+            raise all_damaged(steps.root, rejected)
+        raise NotFound(f"restore: {steps.root} holds no step")
+
+    def _newest(self, steps: Steps, below: int, rejected: list[tuple[str, str]]) -> Any:
+        def find() -> Any:
+            try:
+                return steps.latest(below)
+            except Corrupt as error:
+                if not rejected:
+                    raise
+                raise Corrupt(f"{error}; newer: {all_damaged(steps.root, rejected)}") from None
+
+        return self._agreed(find, "which step is the latest")
+
+    def _restore_on_all(self, steps: Steps, step: int, args: args_.RestoreArgs | None) -> tuple[Any, str]:
+        """The value on this process, and what is damaged for one of them."""
+        value: Any = None
+
+        def work() -> bytes:
+            nonlocal value
+            try:
+                with Checkpoint(steps.find(step), threads=self._options.threads, memory=self._options.memory) as checkpoint:
+                    value = _restore(checkpoint, args)
+            except Corrupt as error:
+                return str(error).encode(errors="backslashreplace")
+            return b""
+
+        def first(said: list[bytes]) -> bytes:
+            return next((text if len(said) == 1 else f"process {number}: ".encode() + text
+                         for number, text in enumerate(said) if text), b"")
+
+        damage = self._calls.agree(work, first, self._options.deadline, f"{steps.root}: restore step {step}").decode()
+        if damage:
+            log.warning("step %d of %s is damaged: %s", step, steps.root, damage)
             steps.damaged.add(step)
-            raise
+            self._known = None
+        return value, damage
 
     def metadata(self, step: int) -> StepMetadata:
         """Raises NotFound."""
@@ -290,7 +339,9 @@ class CheckpointManager(ManagerContext):
 
     def _known_steps(self) -> dict[int, policies.StepInfo]:
         if self._known is None:
-            steps = self._agreed(self.all_steps, "which steps there are")
+            # Those that a restore has found damaged are saved again.
+            steps = self._agreed(lambda: [step for step in self.all_steps() if step not in self._steps.damaged],
+                                 "which steps there are")
             infos = {info.step: info for info in self._steps.infos()}
             self._known = {step: infos.get(step) or Info(step, self._steps.path(step)) for step in steps}
         return self._known

@@ -16,7 +16,7 @@ from . import policies
 
 @dataclass
 class CheckpointManagerOptions:
-    """By the names that Orbax has; the last seven are ours.
+    """By the names that Orbax has; the last eight are ours.
 
     Saved are multiples of save_interval_steps, save_on_steps, the first step that is offered, and one when the job is
     about to be ended; or what should_save_fn(step, last step or None) says; or save_decision_policy, which goes before
@@ -46,6 +46,8 @@ class CheckpointManagerOptions:
     """Seconds that a process waits for the others."""
     increments: bool = True
     """Chunks that have not changed since the newest step are linked and not written again."""
+    write_stats: bool = True
+    """Process 0 keeps what each save did (shardwise.SaveStats) beside its step, as stats-step-00000100.json."""
     parity_blocks: int = 0
     """Each step gets parity, as by write_parity(), before its save ends: each process writes that of its shard files. 0:
     none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import time
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -69,9 +70,11 @@ class Prepared:
 
 def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None, deadline: float = DEADLINE,
             extra: dict[str, Any] | None = None, existing: Existing = "fail", name: str = "", turn: Turn | None = None,
-            write_plan: Callable[..., SaveStats] | None = None, **options: Any) -> Prepared:
+            write_plan: Callable[..., SaveStats] | None = None, begun: float | None = None, **options: Any) -> Prepared:
     """What writes a tree. The values are held by nothing else, so they are free when it is done. name: what the processes
-    compare, if not the path. turn: when it begins, if at all. write_plan: in place of write_together(), with Numbering.even()."""
+    compare, if not the path. turn: when it begins, if at all. write_plan: in place of write_together(), with Numbering.even().
+    begun: when its caller called, if not now. copy: he waits for this alone, and else for `write`, too."""
+    begun = time.monotonic() if begun is None else begun
     held: list[Snapshot] = []
     failed: BaseException | None = None
     path = local(path, "save")
@@ -113,7 +116,13 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
             plan = held.pop().plan(same, mesh_of)
             if group.rank == 0:
                 plan.extra.update(extra or {})
-            return (write_plan or write_together)(call, path, plan, group, starts, user=user, existing=existing,
-                                                  progress=progress, **options)
+            stats = (write_plan or write_together)(call, path, plan, group, starts, user=user, existing=existing,
+                                                   progress=progress, **options)
+            if not stats.skipped:
+                stats.blocked_seconds = waited if copy else time.monotonic() - begun
+                stats.memory_bytes += copied_bytes
+            return stats
 
+    copied_bytes = held[0].copied_bytes if held else 0
+    waited = time.monotonic() - begun
     return Prepared(call, write, failed)

@@ -53,6 +53,7 @@ class Snapshot:
     objects: dict[str, Any] = field(default_factory=dict)  #: encoded
     aliases: dict[str, str] = field(default_factory=dict)
     tree: Any = None
+    copied_bytes: int = 0  #: of the parts that are no views on the tree's arrays
 
     def plan(self, same_everywhere: Iterable[str] = (), mesh_of: Callable[[str], str] = str) -> Plan:
         """`same_everywhere`: the names of local leaves that every process has, each for itself. mesh_of: what a mesh is called
@@ -129,6 +130,7 @@ def snapshot(tree: Any, *, copy: bool) -> Snapshot:
                 seen[id(leaf)] = name
             else:
                 result.leaves.append(_of_numpy(name, leaf, copy))
+                result.copied_bytes += result.leaves[-1].parts[0].nbytes if copy else 0
                 seen[id(leaf)] = name
         except (TypeError, Error) as error:
             only_dtypes = only_dtypes and isinstance(error, Unsupported)
@@ -138,6 +140,7 @@ def snapshot(tree: Any, *, copy: bool) -> Snapshot:
         raise Unsupported(text) if only_dtypes else TypeError(text)
     for of_array, array, cut in arrays:
         of_array.parts = cut.parts(array)
+        result.copied_bytes += 0 if cut.on_host else sum(part.nbytes for part in of_array.parts)
     return result
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from .. import _core, _objects
 from .._errors import Error, NotFound
+from .._manager import NO_LIMIT, keep_stats
+from .._save import SaveStats
 from .._tensor import Checkpoint
 from . import policies
 
@@ -87,15 +89,16 @@ class Steps:
         path: str = self._manager.step(step)
         return path
 
-    def latest(self) -> int | None:
-        """The newest valid one; None if there is no step. Raises Corrupt if there are and none is valid."""
-        found = self._manager.latest()
-        if found is None:
-            return None
-        for path, reason in found[2]:
+    def latest(self, below: int = NO_LIMIT) -> tuple[int, str, list[tuple[str, str]]] | None:
+        """The newest valid one of those before `below`, its path, and the newer ones that were passed over, with the reason;
+        None if there is no step. Raises Corrupt if there are and none is valid."""
+        found = self._manager.latest(below)
+        for path, reason in found[2] if found is not None else ():
             log.warning("passed over %s: %s", path, reason)
-        step: int = found[0]
-        return step
+        return found
+
+    def keep_stats(self, step: int, stats: SaveStats) -> None:
+        keep_stats(self._manager, step, stats)
 
     def newest_but(self, step: int) -> str:
         """The directory of the newest step of which no restore has found damage, and that is not this one, which is to be

@@ -15,7 +15,8 @@ import torch
 
 from .. import _core, _objects
 from .._errors import Corrupt, Error, InvalidArgument
-from .._manager import NO_LIMIT, ManagerContext, Restored, all_damaged, check_metrics, core_manager, next_generation, step_of
+from .._manager import (NO_LIMIT, ManagerContext, Restored, all_damaged, check_metrics, core_manager, keep_stats,
+                        next_generation, note_cleanup_error, step_of)
 from .._paths import Path, local
 from .._pending import WHEN_BUSY, PendingSave, SaveQueue, WhenBusy, skipped
 from .._progress import Progress
@@ -93,8 +94,8 @@ class CheckpointManager(ManagerContext):
     def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, keep_interval: float = 0,
                  best: tuple[str, str, int] | None = None, save_every: int = 1, save_interval: float = 0,
                  preemption_signals: Iterable[int] = (), preemption_grace: float = 0, when_busy: WhenBusy = "wait",
-                 codec: Codec = "zstd", increments: bool = True, parity_blocks: int = 0, replicas: str = "check",
-                 group: Group | None = None, threads: int = 0, memory: int = MEMORY, deadline: float = DEADLINE) -> None:
+                 codec: Codec = "zstd", increments: bool = True, write_stats: bool = True, parity_blocks: int = 0,
+                 replicas: str = "check", group: Group | None = None, threads: int = 0, memory: int = MEMORY, deadline: float = DEADLINE) -> None:
         """group: of the processes; None: torch.distributed's, if it is initialised. replicas, deadline: save()'s."""
         self.root = os.path.abspath(local(root, "open a folder of steps"))
         check_codec(codec)
@@ -105,7 +106,7 @@ class CheckpointManager(ManagerContext):
         self._saves, self._calls = group.duplicate(), group.duplicate()
         self._best, self._replicas, self._deadline = best, replicas, deadline
         self._codec, self._threads, self._memory, self._increments = codec, threads, memory, increments
-        self._parity_blocks = parity_blocks
+        self._write_stats, self._parity_blocks = write_stats, parity_blocks
         self._manager = core_manager(
             self.root, keep_last=keep_last, keep_every=keep_every, keep_interval=keep_interval, best=best,
             save_every=save_every, save_interval=save_interval, preemption_signals=preemption_signals,
@@ -133,8 +134,9 @@ class CheckpointManager(ManagerContext):
     def save(self, step: int, state: Mapping[str, Any], *, user: Any = None, metrics: Mapping[str, float] | None = None,
              existing: Existing = "fail", progress: Progress = None) -> SaveStats:
         """Returns when the step is committed. Errors are those of shardwise.torch.save(). metrics: rank 0's count."""
+        begun = time.monotonic()
         self.wait()
-        path, managed = self._prepare(step, metrics)
+        path, managed = self._prepare(step, metrics, begun)
         return save_managed(path, state, user, self._options(step, existing), self._replicas, self._saves, self._deadline,
                             progress, managed)
 
@@ -142,10 +144,11 @@ class CheckpointManager(ManagerContext):
                    metrics: Mapping[str, float] | None = None, existing: Existing = "fail") -> PendingSave:
         """Returns when the values are copied to host memory. What becomes of it if a save is under way, when_busy says:
         SaveStats.skipped."""
+        begun = time.monotonic()
         said = self._queue.next_turn(lambda word: self._on_first(word, f"when to save step {step}"))
         if said == "skipped":
             return PendingSave(step, lambda progress: skipped())
-        path, managed = self._prepare(step, metrics)
+        path, managed = self._prepare(step, metrics, begun)
         turn = self._queue.turn(said)
         if turn is not None:
             self._manager.begin_save(step, 0)
@@ -258,7 +261,7 @@ class CheckpointManager(ManagerContext):
         return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory,
                 "find_earlier": newest if self._increments else no_step, "parity_blocks": self._parity_blocks}
 
-    def _prepare(self, step: int, metrics: Mapping[str, float] | None) -> tuple[str, Managed]:
+    def _prepare(self, step: int, metrics: Mapping[str, float] | None, begun: float) -> tuple[str, Managed]:
         """The path of a step that is to be saved, as rank 0 sees it: another rank may see it later."""
         encoded: dict[str, Any] = {}
 
@@ -284,10 +287,11 @@ class CheckpointManager(ManagerContext):
             try:
                 self._manager.retire_superseded()
             except Error as error:  # the step is saved all the same
-                stats.cleanup_error = "; ".join(filter(None, (stats.cleanup_error, str(error))))
-                log.warning("after the save of step %d: %s", step, error)
+                note_cleanup_error(step, stats, str(error))
+            if self._write_stats:
+                keep_stats(self._manager, step, stats)
 
-        return path, Managed(encoded, watch.begin, watch.progress, after)
+        return path, Managed(encoded, watch.begin, watch.progress, after, begun=begun)
 
     def _latest(self, below: int, rejected: list[tuple[str, str]]) -> Any:
         def find() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +52,7 @@ class _Collected:
         self.numpy: dict[str, str] = {}
         self.per_rank: dict[str, int] = {}
         self.bytes = 0  #: of the tensors that this rank has
+        self.copied_bytes = 0  #: of copies of them
         self._seen: dict[MemoryKey, str] = {}
         self._layouts = Layouts()
         objects: dict[str, Any] = {}
@@ -119,9 +121,12 @@ class _Collected:
     def _host(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         dtype_name(tensor, name)
         host = on_host(tensor, name)
-        self.bytes += host.numel() * host.element_size()
+        size = host.numel() * host.element_size()
+        is_copy = host.data_ptr() != tensor.data_ptr()
+        self.bytes += size
+        self.copied_bytes += size if self.staging or is_copy else 0
         # On the CPU a tensor changes in place while an asynchronous save goes on.
-        return self.staging.copy(host) if self.staging and host.data_ptr() == tensor.data_ptr() else host
+        return self.staging.copy(host) if self.staging and not is_copy else host
 
     def describe(self, compare: bool) -> bytes:
         """For the other ranks. Of plain tensors: dtype, shape and, if replicas are compared, a hash."""
@@ -202,10 +207,12 @@ class Managed:
     progress: ProgressFunction = lambda done, total: None
     after: Callable[[SaveStats], None] = lambda stats: None  #: when it is committed
     write: Callable[..., SaveStats] = write_together  #: what the ranks have agreed on
+    begun: float = field(default_factory=time.monotonic)  #: when its caller called
 
 
 def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any], replicas: str,
-            progress: Progress, managed: Managed) -> SaveStats:
+            progress: Progress, managed: Managed, waited: float | None = None) -> SaveStats:
+    """waited: how long the caller was kept; None: he waits for this, too."""
     group: Group = collected.group
     managed.before(collected.bytes)
     tell = function_of(None if progress is True and group.rank else progress, f"save {path}")
@@ -224,6 +231,9 @@ def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any
     plan = Plan(collected.sources, collected.objects, agreed["aliases"], extra=extra)
     stats = managed.write(call, path, plan, group, list(range(group.size + 1)), user=collected.user, progress=told,
                           **options)
+    if not stats.skipped:
+        stats.blocked_seconds = time.monotonic() - managed.begun if waited is None else waited
+        stats.memory_bytes += collected.copied_bytes
     managed.after(stats)
     return stats
 
@@ -301,7 +311,7 @@ def save_async_managed(path: str, state: Mapping[str, Any], user: Any, options: 
                     assert failed is not None
                     raise failed
                 staging.drop_unused()
-                return _finish(call, path, collected, options, replicas, progress, managed)
+                return _finish(call, path, collected, options, replicas, progress, managed, waited)
         finally:
             staging.release(keep_copy)
 
@@ -313,6 +323,7 @@ def save_async_managed(path: str, state: Mapping[str, Any], user: Any, options: 
             if group.size == 1:
                 raise
             failed = error
+        waited = time.monotonic() - managed.begun
         pending = PendingSave(None, run, f"save {path}")
     except BaseException as error:
         call.end(error)

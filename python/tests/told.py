@@ -1,0 +1,30 @@
+"""What a manager keeps of a save, beside its step."""
+
+import json
+import math
+import pathlib
+from typing import Any
+
+import shardwise as sw
+
+
+def told(root: pathlib.Path, step: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((root / f"stats-step-{step:08d}.json").read_text())
+    return found
+
+
+def check_told(root: pathlib.Path, step: int, stats: sw.SaveStats) -> None:
+    """That it is all that the save has given back, on the process that writes it."""
+    found = told(root, step)
+    assert found.pop("directory") == pathlib.Path(stats.path).name
+    assert found.pop("total_seconds") == stats.seconds
+    speeds = found.pop("write_gb_per_second"), found.pop("total_gb_per_second")
+    assert speeds == ((stats.logical_bytes - stats.unchanged_bytes) / stats.write_seconds / 1e9,
+                      stats.logical_bytes / stats.seconds / 1e9)
+    assert found == {name: getattr(stats, name) for name in found} and len(found) == 12
+    assert math.isclose(stats.plan_seconds + stats.write_seconds + stats.publish_seconds, stats.seconds, abs_tol=1e-6)
+    assert stats.blocked_seconds > 0 and stats.memory_bytes > 0
+
+
+def names(root: pathlib.Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir())
