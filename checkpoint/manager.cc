@@ -540,6 +540,7 @@ bool CheckpointManager::retire(std::int64_t step) {
     if (name.step != step) continue;
     is_gone = detail::remove_unless_pinned(*impl_->files, impl_->root, name) && is_gone;
   }
+  detail::remove_stale_stats(*impl_->files, impl_->root);
   return is_gone;
 }
 

@@ -492,8 +492,13 @@ TEST_F(SavePolicies, WhatAnotherSaveDidIsKept) {
     EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { manager.write_stats(stats); }),
                 HasSubstr("found the directory " + other.string() + ", needed one of a step in"));
   }
+  stats.directory = manager.step(1).directory;
+  manager.write_stats(stats);
   manager.remove(2);
   EXPECT_FALSE(fs::exists(dir_ / "stats-step-00000002.json"));
+  EXPECT_TRUE(fs::exists(dir_ / "stats-step-00000001.json"));
+  EXPECT_TRUE(manager.retire(1));
+  EXPECT_FALSE(fs::exists(dir_ / "stats-step-00000001.json"));
 }
 
 // The caller of save_async() waits for the copies alone.

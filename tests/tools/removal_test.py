@@ -43,6 +43,14 @@ class Rm(Removal):
         self.assertEqual(self.ok_json("rm", root, 2), {"root": str(root), "removed": [2], "left": []})
         self.assertEqual(sorted(path.name for path in root.iterdir()), ["step-00000004"])
 
+    def test_what_saves_did_goes_with_their_steps(self):
+        root = self.roots(1, 2, 3)
+        for step in (1, 2, 3):
+            (root / f"stats-step-0000000{step}.json").write_text(f'{{"directory":"step-0000000{step}"}}\n')
+        self.ok("rm", root, 1)
+        self.ok("rm", root, 2, "--force")
+        self.assertEqual(sorted(path.name for path in root.iterdir()), ["stats-step-00000003.json", "step-00000003"])
+
     def test_the_last_valid_step_is_left(self):
         root = self.roots(1, 2, 3)
         (root / "step-00000003" / "manifest.json").write_text("{}")
