@@ -356,7 +356,10 @@ double flops_of(const Graph& graph, const Propagation& propagation,
       total += static_cast<double>(trips(graph, *loop)) * most;
     }
     const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step);
-    if (compute == nullptr || !row(graph.node(compute->node).op).traits().is_product) continue;
+    if (compute == nullptr || compute->only_converts ||
+        !row(graph.node(compute->node).op).traits().is_product) {
+      continue;
+    }
     double operations = 2;
     for (const Factor& factor : propagation.rules[as_size(compute->node)].factors) {
       operations *= static_cast<double>(factor.size);
@@ -388,13 +391,14 @@ std::string Executable::explain(NodeId node) const {
   std::string text = shardwise::explain(*impl_->graph, impl_->mesh, impl_->propagation, node);
   const auto value_text = [&](PartitionedGraph::ValueId id) {
     const PartitionedGraph::Value& value = impl_->partitioned.values[as_size(id)];
-    return fmt::format("%{} as {}{}", value.node, to_text(value.cut, impl_->mesh),
-                       value.partial != 0 ? " (parts of a sum)" : "");
+    return fmt::format("%{} as {}{}{}", value.node, to_text(value.cut, impl_->mesh),
+                       value.partial != 0 ? " (parts of a sum)" : "",
+                       value.is_wide ? " in f32" : "");
   };
   for (const PartitionedGraph::Step& step : impl_->partitioned.steps) {
     if (const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step)) {
       if (compute->node != node) continue;
-      text += "  computed from";
+      text += compute->only_converts ? "  converted from" : "  computed from";
       for (const auto operand : compute->operands) text += " " + value_text(operand) + ",";
       text += " gives " + value_text(compute->result) + '\n';
     } else if (const auto* const loop = std::get_if<PartitionedGraph::Loop>(&step)) {

@@ -19,14 +19,14 @@ namespace shardwise {
 namespace {
 
 double part_bytes(const Graph& graph, const Mesh& mesh, const PartitionedGraph::Value& value) {
-  const TensorType& type = graph.node(value.node).type;
+  const TensorType type = type_of(graph, value);
   return part_elements(type.shape, value.cut, mesh) * static_cast<double>(size_bytes(type.dtype));
 }
 
 /// Multiplications and additions of one device.
 double part_flops(const Graph& graph, const Mesh& mesh, const PartitionedGraph& partitioned,
                   const PartitionedGraph::Compute& compute, const FactorRule& rule) {
-  if (!row(graph.node(compute.node).op).traits().is_product) return 0;
+  if (compute.only_converts || !row(graph.node(compute.node).op).traits().is_product) return 0;
   FactorCut cut(rule.factors.size());
   for (std::size_t i = 0; i < compute.operands.size(); ++i) {
     project(partitioned.values[as_size(compute.operands[i])].cut, rule.operands[i], rule.factors,
@@ -167,7 +167,7 @@ void add_steps(const Graph& graph, const Mesh& mesh, const Propagation& propagat
         bytes += part_bytes(graph, mesh, partitioned.values[as_size(operand)]);
       }
       // Elementwise chains are fused: what they pass on stays in the cache.
-      if (is_elementwise(graph.node(compute->node).op)) bytes = 0;
+      if (compute->only_converts || is_elementwise(graph.node(compute->node).op)) bytes = 0;
       result.device_flops += times * flops;
       result.compute_seconds += times * std::max(flops / machine.flops_per_second,
                                                  bytes / machine.memory_bytes_per_second);

@@ -21,7 +21,7 @@ inline Tensor counting(Tracer& tracer, const Shape& shape, std::string_view labe
 /// The whole value on the host.
 inline std::vector<float> floats(const Tensor& tensor) {
   const std::vector<std::byte> bytes = tensor.array().to_host();
-  std::vector<float> values(bytes.size() / sizeof(float));
+  std::vector<float> values(as_size(num_elements(tensor.shape())));
   convert(tensor.dtype(), bytes.data(), DType::f32, reinterpret_cast<std::byte*>(values.data()),
           as_size(num_elements(tensor.shape())));
   return values;

@@ -195,7 +195,8 @@ class Chooser {
         double cost = element * missing_elements(operand.type->shape, have, needed, mesh_);
         if (c == 0 && (operand.partial & ~problem_.carried) != 0) {
           const Cut combined = combined_cut(have, operand.partial, needed);
-          cost = combine_bytes(*operand.type, combined, operand.partial, mesh_) +
+          cost = combine_bytes(operand.is_wide ? sum_type(*operand.type) : *operand.type, combined,
+                               operand.partial, mesh_) +
                  element * missing_elements(operand.type->shape, combined, needed, mesh_);
         }
         if (least < 0 || cost < least) least = cost;
@@ -213,7 +214,10 @@ class Chooser {
       refines &= problem_.wanted[dim].is_prefix_of(combined[dim]);
     }
     const double combination =
-        problem_.share * combine_bytes(problem_.type, combined, choice.partial, mesh_);
+        problem_.share * combine_bytes(problem_.rule.reduction == Reduction::sum
+                                           ? sum_type(problem_.type)
+                                           : problem_.type,
+                                       combined, choice.partial, mesh_);
     if (refines) return combination;
     return combination +
            static_cast<double>(size_bytes(problem_.type.dtype)) *

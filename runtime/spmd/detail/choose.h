@@ -18,7 +18,8 @@ struct OperandState {
 
   /// How it can be had; the first is the one that the op made.
   std::vector<const Cut*> cuts;
-  AxisSet partial = 0;  ///< of the first: it is still parts of a sum
+  AxisSet partial = 0;   ///< of the first: it is still parts of a sum
+  bool is_wide = false;  ///< these are
 };
 
 struct ChoiceProblem {

@@ -110,6 +110,11 @@ bool holds(const Shape& shape, const Cut& have, const Cut& needed, const Mesh& m
   return true;
 }
 
+TensorType sum_type(const TensorType& type) {
+  const bool is_narrow = type.dtype == DType::bf16 || type.dtype == DType::f16;
+  return {is_narrow ? DType::f32 : type.dtype, type.shape};
+}
+
 double combine_bytes(const TensorType& type, const Cut& to, AxisSet partial, const Mesh& mesh) {
   const double part =
       part_elements(type.shape, to, mesh) * static_cast<double>(size_bytes(type.dtype));

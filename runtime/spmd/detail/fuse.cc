@@ -48,7 +48,8 @@ class Fuser {
 
   Op op(std::size_t step) const {
     const auto* const compute = std::get_if<Compute>(&steps_[step]);
-    return compute ? graph_.node(compute->node).op : Op::input;
+    if (compute == nullptr) return Op::input;
+    return compute->only_converts ? Op::convert : graph_.node(compute->node).op;
   }
 
   template <class Body>

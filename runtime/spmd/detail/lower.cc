@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <map>
 #include <tuple>
 #include <utility>
 
 #include "shardwise/runtime/kernels/detail/elementwise.h"
+#include "shardwise/runtime/kernels/detail/scratch.h"
 #include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/program/detail/move.h"
 #include "shardwise/runtime/spmd/detail/control/lower_body.h"
@@ -110,8 +112,8 @@ class Lowering {
   }
 
  private:
-  const Node& node_of(PartValue value) const {
-    return graph_->node(partitioned_.values[as_size(value)].node);
+  TensorType type_of(PartValue value) const {
+    return shardwise::type_of(*graph_, partitioned_.values[as_size(value)]);
   }
 
   const Layout& layout(const Cut& cut, const Shape& shape) {
@@ -124,7 +126,7 @@ class Lowering {
   }
 
   ValueId add_value(PartValue value, std::string label, MemoryKind kind) {
-    const TensorType& type = node_of(value).type;
+    const TensorType type = type_of(value);
     const Cut& cut = partitioned_.values[as_size(value)].cut;
     const ValueId id = result_.program.add_value(
         {type.dtype, type.shape, layout(cut, type.shape), std::move(label), kind});
@@ -169,18 +171,33 @@ class Lowering {
       call.inputs[0] = result_.alias_of[as_size(call.inputs[0])];
       result_.alias_of.back() = call.inputs[0];
     }
-    std::vector<TensorType> types = operand_types(*graph_, node);
-    types.resize(compute.operands.size());  // a scan itself reads none
-    call.function = [graph = graph_, &node, types = std::move(types)](const LocalContext& context) {
-      std::vector<ConstShardView> operands;
-      operands.reserve(types.size());
-      for (std::size_t i = 0; i < types.size(); ++i) {
-        operands.push_back({context.inputs[i].data, types[i].dtype, context.inputs[i].box});
-      }
-      const ShardView out{context.outputs[0].data, node.type.dtype, context.outputs[0].box};
-      row(node.op).run({node.op, node.type, node.attributes, types, operands, out});
-    };
+    call.function = function_of(node, compute);
     add_call(std::move(call));
+  }
+
+  LocalFunction function_of(const Node& node, const Compute& compute) const {
+    const TensorType made = type_of(compute.result);
+    std::vector<TensorType> have, needed;
+    for (const PartValue operand : compute.operands) {
+      have.push_back(type_of(operand));
+      needed.push_back(have.back());
+      if (!(made == node.type) && have.back().dtype == node.type.dtype) {
+        needed.back().dtype = made.dtype;
+      }
+    }
+    return [graph = graph_, &node, made, have = std::move(have),
+            needed = std::move(needed)](const LocalContext& context) {
+      std::vector<ConstShardView> operands;
+      std::deque<detail::Widened> wide;
+      operands.reserve(have.size());
+      for (std::size_t i = 0; i < have.size(); ++i) {
+        operands.push_back({context.inputs[i].data, have[i].dtype, context.inputs[i].box});
+        if (have[i] == needed[i]) continue;
+        operands.back() = wide.emplace_back(operands.back()).view();
+      }
+      const ShardView out{context.outputs[0].data, made.dtype, context.outputs[0].box};
+      row(node.op).run({node.op, made, node.attributes, needed, operands, out});
+    };
   }
 
   void add(const PartitionedGraph::Loop& loop) {
@@ -232,7 +249,7 @@ class Lowering {
     for (const std::size_t step : steps) {
       const auto& move = std::get<PartitionedGraph::Move>(partitioned_.steps[step]);
       const PartitionedGraph::Value& from = partitioned_.values[as_size(move.from)];
-      const TensorType& type = node_of(move.from).type;
+      const TensorType type = type_of(move.from);
       std::string one = fmt::format("{} of {}", name(move.kind), label(from.node));
       const ValueId to = add_value(move.to, one, MemoryKind::collective);
       moves.parts.push_back({id(move.from), to, {}});
@@ -361,14 +378,20 @@ class Lowering {
           continue;
         }
         parts.inputs.push_back(input);
-        parts.types.push_back({node_of(input.value).type.dtype});
+        parts.types.push_back({type_of(input.value).dtype});
       }
     }
     for (const Compute* const member : parts.members) {
       const Node& node = graph_->node(member->node);
-      ElementwiseInstruction instruction{node.op, node.type.dtype, {}, 0};
+      const DType made = type_of(member->result).dtype;
+      ElementwiseInstruction instruction{
+          member->only_converts ? Op::convert : node.op, made, {}, 0};
       for (const PartValue operand : member->operands) {
-        instruction.operands.push_back(operand_number(operand, parts));
+        std::int32_t number = operand_number(operand, parts);
+        const bool widens = made != node.type.dtype && !member->only_converts &&
+                            type_of(operand).dtype == node.type.dtype;
+        if (widens) number = parts.add({Op::convert, made, {number}, 0});
+        instruction.operands.push_back(number);
       }
       parts.numbers[member->result] = parts.add(std::move(instruction));
     }
@@ -380,7 +403,7 @@ class Lowering {
       outputs.push_back(parts.numbers[member->result]);
       call.outputs.push_back(
           add_value(member->result, label(member->node), MemoryKind::activation));
-      note_in_place(parts, call, size_bytes(graph_->node(member->node).type.dtype));
+      note_in_place(parts, call, size_bytes(type_of(member->result).dtype));
     }
     call.function = kernel_function(std::move(parts), std::move(outputs));
     add_call(std::move(call));
@@ -390,7 +413,7 @@ class Lowering {
   std::int32_t operand_number(PartValue operand, KernelParts& parts) const {
     const KernelInput input = input_of(operand);
     if (input.value < 0) {
-      const DType dtype = node_of(operand).type.dtype;
+      const DType dtype = type_of(operand).dtype;
       const Scalar value = constant_of(operand);
       const auto [at, is_new] =
           parts.constants.emplace(std::tuple(dtype, value.dtype(), value.bits()), -1);
@@ -419,7 +442,7 @@ class Lowering {
     wholes.reserve(parts.inputs.size());
     for (const KernelInput& input : parts.inputs) {
       broadcasts.push_back(input.broadcast);
-      wholes.push_back(node_of(input.value).type.shape);
+      wholes.push_back(type_of(input.value).shape);
     }
     return [graph = graph_,
             kernel = ElementwiseKernel(std::move(parts.types), std::move(parts.instructions),

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
 
 #include "shardwise/runtime/ops/detail/body.h"
 #include "shardwise/runtime/spmd/detail/choose.h"
+#include "shardwise/runtime/spmd/detail/control/live_results.h"
 #include "shardwise/runtime/spmd/detail/control/loops.h"
 #include "shardwise/runtime/spmd/detail/cost.h"
 #include "shardwise/runtime/spmd/detail/parts_of_sums.h"
@@ -67,7 +67,7 @@ class Partitioner {
       result_.outputs.push_back(as_parts ? versions_[as_size(id)].front().value
                                          : fetch(id, propagation_.outputs[o], id));
     }
-    drop_unused_steps();
+    drop_unused_steps(result_);
     return std::move(result_);
   }
 
@@ -111,12 +111,33 @@ class Partitioner {
       step.operands.push_back(as_parts ? versions_[as_size(operand)].front().value
                                        : fetch(operand, part_of(rule, i, choice.factors), id));
     }
-    step.result = add_value({id, choice.result, carried | choice.partial, rule.reduction});
+    PartitionedGraph::Value made{id, choice.result, carried | choice.partial, rule.reduction};
+    made.is_wide = is_wide(made, step.operands);
+    step.result = add_value(std::move(made));
     versions_[as_size(id)] = {{step.result, node.backward}};
     cost_of_unused_[as_size(id)] = choice.bytes / static_cast<double>(size_bytes(node.type.dtype));
     result_.steps.push_back(std::move(step));
     if (!notes.empty()) result_.choices.emplace_back(id, std::move(notes));
     settle(id);
+  }
+
+  /// Parts of a sum are; what has the bytes of its operand is what that is.
+  bool is_wide(const PartitionedGraph::Value& made, const std::vector<ValueId>& operands) const {
+    const Node& node = graph_.node(made.node);
+    if (made.partial == 0 || made.reduction != Reduction::sum) return false;
+    if (is_alias(node.op)) return value(operands.front()).is_wide;
+    return !(sum_type(node.type) == node.type);
+  }
+
+  /// The same numbers, wide or not.
+  ValueId converted(ValueId from, bool is_wide) {
+    if (value(from).is_wide == is_wide) return from;
+    PartitionedGraph::Value to = value(from);
+    to.is_wide = is_wide;
+    const NodeId node = to.node;
+    const ValueId result = add_value(std::move(to));
+    result_.steps.push_back(PartitionedGraph::Compute{node, {from}, result, true});
+    return result;
   }
 
   /// A scan or cond: what goes in is cut as the body takes it.
@@ -138,6 +159,11 @@ class Partitioner {
       const std::shared_ptr<const Propagation>& cuts = propagation_.otherwise.at(id);
       step.otherwise = std::make_shared<const PartitionedBody>(PartitionedBody{
           other.graph, cuts, partition(other.body(), mesh_, *cuts, inputs, options_)});
+    }
+    for (std::size_t i = 0; i < inputs.size(); ++i) {  // zeros, for parts of a sum
+      ValueId& operand = step.operands[parts.skip + i];
+      const ValueId taken = body.partitioned.inputs[i];
+      if (body.partitioned.values[as_size(taken)].is_wide) operand = converted(operand, true);
     }
     if (parts.is_loop) {
       auto at = step.operands.begin() + static_cast<std::ptrdiff_t>(parts.consts);
@@ -161,8 +187,10 @@ class Partitioner {
     results.assign(parts.carries + parts.ys, -1);
     const auto add = [&](std::size_t r, NodeId node) {
       const Cut& cut = body.propagation->outputs[r];
-      const AxisSet partial = body.partitioned.values[as_size(body.partitioned.outputs[r])].partial;
-      results[r] = add_value({node, parts.is_stacked(r) ? stacked_cut(cut) : cut, partial});
+      const PartitionedGraph::Value& out =
+          body.partitioned.values[as_size(body.partitioned.outputs[r])];
+      results[r] = add_value({node, parts.is_stacked(r) ? stacked_cut(cut) : cut, out.partial,
+                              Reduction::sum, out.is_wide});
     };
     for (const NodeId user : parts_.users(step.node)) {
       const Node& one = graph_.node(user);
@@ -196,8 +224,9 @@ class Partitioner {
         const auto of = [&](PartitionedGraph::ValueId id) -> PartitionedGraph::Value& {
           return body.partitioned.values[as_size(id)];
         };
-        of(body.partitioned.inputs[scan.consts + sum.carry]).partial =
-            of(body.partitioned.outputs[sum.carry]).partial;
+        PartitionedGraph::Value& in = of(body.partitioned.inputs[scan.consts + sum.carry]);
+        in.partial = of(body.partitioned.outputs[sum.carry]).partial;
+        in.is_wide = of(body.partitioned.outputs[sum.carry]).is_wide;
       }
       return body;
     }
@@ -315,6 +344,7 @@ class Partitioner {
       state.type = &graph_.node(operand).type;
       state.dims = &rule.operands[i];
       state.partial = primary(operand).partial;
+      state.is_wide = primary(operand).is_wide;
       for (const Version& version : versions_[as_size(operand)]) {
         if (usable(operand, version, id)) state.cuts.push_back(&value(version.value).cut);
       }
@@ -464,46 +494,28 @@ class Partitioner {
     return step.result;
   }
 
-  /// Steps that nothing needs: what was made and then made again elsewhere.
-  void drop_unused_steps() {
-    std::vector<bool> is_read(result_.values.size(), false);
-    for (const ValueId output : result_.outputs) is_read[as_size(output)] = true;
-    std::vector<PartitionedGraph::Step> kept;
-    for (std::size_t s = result_.steps.size(); s-- > 0;) {
-      PartitionedGraph::Step& step = result_.steps[s];
-      bool is_needed = false;
-      visit_step(
-          step, [](ValueId) {}, [&](ValueId made) { is_needed |= is_read[as_size(made)]; });
-      if (!is_needed) continue;
-      visit_step(
-          step, [&](ValueId read) { is_read[as_size(read)] = true; }, [](ValueId) {});
-      kept.push_back(std::move(step));
-    }
-    result_.steps.assign(std::make_move_iterator(kept.rbegin()),
-                         std::make_move_iterator(kept.rend()));
-  }
-
   /// Parts of a sum become the sum: first over the axes that cut the result, then over the others.
+  /// A wide one is rounded then.
   ValueId combine(ValueId from, const Cut& to, NodeId consumer) {
     const PartitionedGraph::Value parts = value(from);
     const AxisSet scattered = parts.partial & axes_of(to);
     const AxisSet rest = parts.partial & ~scattered;
     ValueId at = from;
     if (scattered != 0) {
-      const ValueId next = add_value({parts.node, to, rest, parts.reduction});
+      const ValueId next = add_value({parts.node, to, rest, parts.reduction, parts.is_wide});
       add_combine(at, next, CollectiveKind::reduce_scatter, scattered, consumer);
       at = next;
     }
     if (rest != 0) {
-      const ValueId next = add_value({parts.node, to, 0, parts.reduction});
+      const ValueId next = add_value({parts.node, to, 0, parts.reduction, parts.is_wide});
       add_combine(at, next, CollectiveKind::all_reduce, rest, consumer);
       at = next;
     }
-    return at;
+    return converted(at, false);
   }
 
   std::size_t part_bytes(ValueId id) const {
-    const TensorType& type = graph_.node(value(id).node).type;
+    const TensorType type = type_of(graph_, value(id));
     return static_cast<std::size_t>(part_elements(type.shape, value(id).cut, mesh_)) *
            size_bytes(type.dtype);
   }
@@ -560,6 +572,11 @@ class Partitioner {
 };
 
 }  // namespace
+
+TensorType type_of(const Graph& graph, const PartitionedGraph::Value& value) {
+  const TensorType& type = graph.node(value.node).type;
+  return value.is_wide ? sum_type(type) : type;
+}
 
 AxisSet changed_axes(const Cut& from, const Cut& to) {
   AxisSet changed = 0;

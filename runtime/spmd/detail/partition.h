@@ -27,13 +27,16 @@ struct PartitionedGraph {
     Cut cut;
     AxisSet partial = 0;  ///< along these axes devices hold parts of a sum, still to be combined
     Reduction reduction = Reduction::sum;  ///< of the parts, or of those that it was made of
+    bool is_wide = false;  ///< in f32, although the tensor is bf16 or f16: see sum_type()
   };
 
-  /// One op on each device's part.
+  /// One op on each device's part. If the result is wide, the operands of the node's dtype are
+  /// converted first.
   struct Compute {
     NodeId node;
     std::vector<ValueId> operands;
     ValueId result;
+    bool only_converts = false;  ///< the result is the operand, which is wide if this is not
   };
 
   /// Data passes between devices.
@@ -88,6 +91,9 @@ void visit_step(const PartitionedGraph::Step& step, const Reads& reads, const Ma
     for (const PartitionedGraph::ValueId result : loop.results) makes(result);
   }
 }
+
+/// Of what the value's elements are.
+TensorType type_of(const Graph& graph, const PartitionedGraph::Value& value);
 
 /// How often the body is carried out; of a cond, once.
 std::int64_t trips(const Graph& graph, const PartitionedGraph::Loop& loop);

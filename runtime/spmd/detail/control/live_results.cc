@@ -1,6 +1,7 @@
 #include "shardwise/runtime/spmd/detail/control/live_results.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 #include <vector>
@@ -125,6 +126,27 @@ std::shared_ptr<const Graph> without_unused_results(const std::shared_ptr<const 
   const bool has_any = std::any_of(graph->nodes.begin(), graph->nodes.end(),
                                    [](const Node& node) { return has_bodies(node.op); });
   return has_any ? std::make_shared<const Graph>(pruned(*graph)) : graph;
+}
+
+void drop_unused_steps(PartitionedGraph& partitioned) {
+  std::vector<bool> is_read(partitioned.values.size(), false);
+  for (const PartitionedGraph::ValueId output : partitioned.outputs) {
+    is_read[as_size(output)] = true;
+  }
+  std::vector<PartitionedGraph::Step> kept;
+  kept.reserve(partitioned.steps.size());
+  for (std::size_t s = partitioned.steps.size(); s-- > 0;) {
+    PartitionedGraph::Step& step = partitioned.steps[s];
+    bool is_needed = false;
+    visit_step(
+        step, [](auto) {}, [&](auto made) { is_needed |= is_read[as_size(made)]; });
+    if (!is_needed) continue;
+    visit_step(
+        step, [&](auto read) { is_read[as_size(read)] = true; }, [](auto) {});
+    kept.push_back(std::move(step));
+  }
+  partitioned.steps.assign(std::make_move_iterator(kept.rbegin()),
+                           std::make_move_iterator(kept.rend()));
 }
 
 }  // namespace shardwise

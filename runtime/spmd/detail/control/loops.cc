@@ -60,7 +60,7 @@ bool stays_parts(const PartitionedBody& body, const CarriedSum& sum) {
     if (const auto* const move = std::get_if<Move>(&step)) {
       if (is_in(value(move->from).node) && combines(*move)) return false;
     } else if (const auto* const compute = std::get_if<Compute>(&step)) {
-      if (!is_in(compute->node)) continue;
+      if (!is_in(compute->node) || compute->only_converts) continue;
       if (value(compute->result).partial != out.partial) return false;
       ++additions;
     }

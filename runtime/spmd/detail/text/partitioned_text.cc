@@ -21,10 +21,11 @@ class Text {
     for (const PartitionedGraph::Step& step : partitioned.steps) {
       if (const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step)) {
         const Node& node = graph.node(compute->node);
-        text_ +=
-            fmt::format("{}{} = {}({}) : {}  # %{}\n", indent, value(partitioned, compute->result),
-                        name(node.op), list(partitioned, compute->operands), to_string(node.type),
-                        compute->node);
+        text_ += fmt::format(
+            "{}{} = {}({}) : {}  # %{}\n", indent, value(partitioned, compute->result),
+            name(compute->only_converts ? Op::convert : node.op),
+            list(partitioned, compute->operands),
+            to_string(type_of(graph, partitioned.values[as_size(compute->result)])), compute->node);
       } else if (const auto* const move = std::get_if<PartitionedGraph::Move>(&step)) {
         text_ += fmt::format("{}{} = {}{{{}}}({}) {} bytes, wire {}  # for %{}\n", indent,
                              value(partitioned, move->to), name(move->kind), axes(move->axes),
