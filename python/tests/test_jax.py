@@ -514,6 +514,24 @@ def test_damage_is_no_fresh_start(tmp_path):
             ask()
 
 
+def test_a_step_that_has_a_name_stays(tmp_path):
+    with manager(tmp_path, max_to_keep=1) as m:
+        save_all(m, [0, 1])
+        m.pin(1, "good")
+        save_all(m, [2, 3])
+        assert m.all_steps() == [1, 3] and m.pinned() == {"good": 1}
+        with pytest.raises(sw.InvalidArgument, match="remove step 1 of .*: it is pinned as \"good\""):
+            m.delete(1)
+        with pytest.raises(KeyError):
+            m.pin(7, "no")
+        m.unpin("good")
+        save_all(m, [4])
+        assert m.all_steps() == [4] and m.pinned() == {}
+    with sw.CheckpointManager(tmp_path) as ours:
+        ours.pin(4, "best")
+        assert manager(tmp_path).pinned() == {"best": 4}
+
+
 def flip(step: pathlib.Path) -> None:
     """A bit of its first element."""
     file = step / "shards-00000-of-00001.h5"

@@ -298,6 +298,20 @@ class CheckpointManager(ManagerContext):
         if self._known is not None:
             self._known.pop(step, None)
 
+    def pin(self, step: int, name: str) -> None:
+        """Gives a step a name, by which it stays; a name that another step has moves. Waits for the save under way. Raises
+        NotFound, InvalidArgument."""
+        self.wait_until_finished()
+        self._agreed(lambda: self._steps.pin(step, name), f"pin step {step}")
+
+    def unpin(self, name: str) -> None:
+        """Takes a name away. Raises NotFound."""
+        self._agreed(lambda: self._steps.unpin(name), f"unpin {name!r}")
+
+    def pinned(self) -> dict[str, int]:
+        """Steps by name."""
+        return self._steps.pinned()
+
     def reload(self) -> None:
         """Looks anew which steps there are, as others may have changed the directory."""
         self.wait_until_finished()

@@ -109,6 +109,15 @@ class Steps:
     def remove(self, step: int) -> None:
         self._manager.remove(step)
 
+    def pin(self, step: int, name: str) -> None:
+        self._manager.pin(step, name)
+
+    def unpin(self, name: str) -> None:
+        self._manager.unpin(name)
+
+    def pinned(self) -> dict[str, int]:
+        return dict(self._manager.pinned())
+
     def retire(self, policy: policies.PreservationPolicy, saved: int) -> tuple[list[int], str]:
         """Removes what a policy does not keep, but for the newest step, the one just saved, and what readers have pinned.
         The steps that are gone, and what went wrong."""
