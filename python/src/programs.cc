@@ -224,6 +224,13 @@ void bind_programs(nb::module_& module) {
           },
           nb::arg("input"))
       .def(
+          "output_spec",
+          [](const Executable& self, std::size_t output) {
+            if (output >= self.graph().outputs.size()) throw nb::index_error();
+            return self.output_spec(output).sharding.spec();
+          },
+          nb::arg("output"))
+      .def(
           "page",
           [](const Executable& self, const std::string& program, std::size_t capacity_bytes,
              const std::optional<std::string>& machine) {

@@ -306,7 +306,7 @@ class Tiering(Case):
 class Planning(Case):
     covers = """Literal.of Literal.hash Graph.parse Graph.load Graph.save Graph.text Graph.size Graph.inputs Graph.outputs Graph.axes
         Graph.marked Graph.marked_inputs Executable.peak_bytes Executable.bytes_by_kind Executable.traffic
-        Executable.input_spec Executable.page Executable.suggest Executable.explain Executable.explain_node Executable.run"""
+        Executable.input_spec Executable.output_spec Executable.page Executable.suggest Executable.explain Executable.explain_node Executable.run"""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -323,7 +323,7 @@ class Planning(Case):
             (y,) = plan.run({"x": x})
             assert np.allclose(y, x @ W) and plan.peak_bytes > W.nbytes and plan.bytes_by_kind and plan.traffic == []
             assert str(plan.spec("x")) == "data,-" and "x" in plan.explain("x") and "%2" in plan.explain("%2")
-            assert plan.suggest(1)
+            assert plan.suggest(1) and str(plan._executable.output_spec(0)) == "data,-"
             assert plan.report("tpu-v4").startswith("program: 3 operations on data=4 (4 devices)")
         self.graph.save(path)
         loaded = programs.load(path)

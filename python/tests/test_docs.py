@@ -1,4 +1,4 @@
-"""docs/python.md, docs/planning.md, docs/python_reference.md and README's part on Python: every sample runs, every public name is told of, and
+"""docs/python.md, docs/planning.md, docs/spmd.md, docs/python_reference.md and README's part on Python: every sample runs, every public name is told of, and
 links lead somewhere."""
 
 import ast
@@ -22,6 +22,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 ROOT = pathlib.Path(__file__).parents[2]
 TUTORIAL = ROOT / "docs" / "python.md"
 PLANNING = ROOT / "docs" / "planning.md"
+SPMD = ROOT / "docs" / "spmd.md"
 REFERENCE = ROOT / "docs" / "python_reference.md"
 README = ROOT / "README.md"
 PACKAGE = ROOT / "python" / "shardwise"
@@ -66,7 +67,7 @@ def sections(page: pathlib.Path) -> dict[str, list[Block]]:
 PARTS = [(page, title, blocks) for page in (REFERENCE, README) for title, blocks in sections(page).items()
          if page == REFERENCE or title == "Python"]
 # The tutorials are one program each: a part goes on from those before it.
-PARTS += [(page, "all", [block for blocks in sections(page).values() for block in blocks]) for page in (TUTORIAL, PLANNING)]
+PARTS += [(page, "all", [block for blocks in sections(page).values() for block in blocks]) for page in (TUTORIAL, PLANNING, SPMD)]
 
 
 @pytest.mark.parametrize("page, title, blocks", PARTS, ids=[f"{p.name}: {t}" for p, t, _ in PARTS])
@@ -143,7 +144,7 @@ def public_names(module: str) -> list[str]:
     return [name for name in names if name and not name.startswith("_")]
 
 
-MODULES = ["shardwise", "shardwise.group", "shardwise.sources", "shardwise.torch", "shardwise.torch.transformers", "shardwise.torch.accelerate",
+MODULES = ["shardwise", "shardwise.group", "shardwise.sources", "shardwise.torch", "shardwise.torch.spmd", "shardwise.torch.transformers", "shardwise.torch.accelerate",
            "shardwise.torch.lightning", "shardwise.jax", "shardwise.jax.args", "shardwise.jax.policies", "shardwise.orbax",
            "shardwise.programs"]
 
@@ -182,7 +183,7 @@ def anchors(page: pathlib.Path) -> set[str]:
             if line.startswith("#")}
 
 
-@pytest.mark.parametrize("page", [TUTORIAL, PLANNING, REFERENCE], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [TUTORIAL, PLANNING, SPMD, REFERENCE], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         file, _, anchor = target.partition("#")

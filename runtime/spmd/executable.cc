@@ -88,6 +88,10 @@ ArraySpec Executable::input_spec(std::size_t i) const {
   return program().value(impl_->lowered.inputs[i]).spec();
 }
 
+ArraySpec Executable::output_spec(std::size_t i) const {
+  return program().value(impl_->lowered.outputs[i]).spec();
+}
+
 /// One run: where the values are, and what holds them.
 class Executable::OneRun {
  public:

@@ -137,6 +137,9 @@ class Executable {
   /// How the i-th input is to be bound.
   ArraySpec input_spec(std::size_t i) const;
 
+  /// How the i-th output leaves.
+  ArraySpec output_spec(std::size_t i) const;
+
   /// The weight or optimizer state that the i-th output takes the place of, by Graph::outputs: of
   /// the same shape and cut, and needed no more; -1: none. Its memory is taken if
   /// CompileOptions::may_donate says so.

@@ -12,6 +12,8 @@
 
     # a training step as a program, planned on a mesh and run on emulated devices
     program = swt.capture(step, tokens, labels)
+
+shardwise.torch.spmd has the names of PyTorch/XLA SPMD.
 """
 
 from ._capture import capture as capture

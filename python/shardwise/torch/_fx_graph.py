@@ -20,7 +20,6 @@ from . import _aten_layout as _aten_layout
 from . import _aten_random
 from . import _aten_sums as _aten_sums
 from ._aten import NUMBERS, RULES, Builder, Type, literal
-from ._step_state import Slot
 from ._tensors import OURS, array_of, shared_tensor
 from ._trace import Traced, trace
 
@@ -28,15 +27,15 @@ from ._trace import Traced, trace
 def captured(step: Callable[..., Any], example: tuple[Any, ...], uses: tuple[Any, ...]) -> Program:
     """See capture()."""
     traced = trace(step, example, uses)
-    writer = _Writer()
+    writer = Writer()
     outputs = writer.run(traced)
     graph, _ = writer.build.graph(outputs)
     values = _Values(traced, writer)
     return Program(graph, getattr(step, "__name__", type(step).__name__), values.inputs_of, values.result_of)
 
 
-class _Writer:
-    """Writes the graph that torch has traced."""
+class Writer:
+    """Writes a graph that torch has traced."""
 
     def __init__(self) -> None:
         self.build = Builder()
@@ -44,7 +43,7 @@ class _Writer:
         self.replaced: list[int] = []  #: those that its last outputs replace
         self.pairs_in: list[bool] = []  #: which of the inputs are complex and computed with, so that they are real in the program
         self.pairs_out: list[bool] = []  #: the same of outputs
-        self._values: dict[torch.fx.Node, Any] = {}
+        self.values: dict[torch.fx.Node, Any] = {}
 
     def run(self, traced: Traced) -> list[Value]:
         """The outputs: what the step returns, then the state that is new."""
@@ -54,27 +53,44 @@ class _Writer:
         results, state = returned[:traced.results], returned[traced.results:]
         changed = [_origin(new) is not placeholder for new, placeholder in zip(state, placeholders, strict=False)]
         wanted = [*results, *(new for new, is_new in zip(state, changed, strict=True) if is_new)]
-        live = _live(nodes, wanted)
+        live = live_of(nodes, wanted)
         self.kept = [i for i, node in enumerate(placeholders) if not traced.inputs[i].is_fresh or node in live]
         self.replaced = [i for i, is_new in enumerate(changed) if is_new]
         for i in self.kept:
             slot = traced.inputs[i]
-            found = _input_type(slot)
-            self.pairs_in.append(found.dtype in _aten_complex.PARTS and _is_computed_with(placeholders[i]))
-            if self.pairs_in[-1]:
-                pairs = self.build.input(slot.label, _aten_complex.PARTS[found.dtype], (*found.shape, 2), slot.kind)
-                self._values[placeholders[i]] = _aten_complex.split(self.build, pairs)
-            else:
-                self._values[placeholders[i]] = self.build.input(slot.label, found.dtype, found.shape, slot.kind)
+            self.give(placeholders[i], slot.label, slot.tensor, slot.kind)
         if any(_aten_random.draws(node.target) for node in live):
             self.build.random_key = self.build.input(_aten_random.KEY, "u64", (), "")
-        for node in nodes:
+        self.write(traced.graph, live)
+        return self.outputs_of(wanted)
+
+    def give(self, placeholder: torch.fx.Node, label: str, tensor: torch.Tensor, kind: str, mark: Sequence[str] | None = None) -> None:
+        """The placeholder is an input of the program, cut by the axes of each dim, if a mark is given. Raises InvalidArgument for a
+        dtype that no program has."""
+        try:
+            found = Type.of(tensor)
+        except Refused as refused:
+            raise InvalidArgument(f"capture: {label}: {refused}") from None
+        self.pairs_in.append(found.dtype in _aten_complex.PARTS and _is_computed_with(placeholder))
+        if self.pairs_in[-1]:
+            found = Type(_aten_complex.PARTS[found.dtype], (*found.shape, 2))
+            mark = None if mark is None else [*mark, "-"]
+        made: Value = self.build.input(label, found.dtype, found.shape, kind)
+        made = made if mark is None else self.build.marked(made, ",".join(mark))
+        self.values[placeholder] = _aten_complex.split(self.build, made) if self.pairs_in[-1] else made
+
+    def write(self, graph: torch.fx.GraphModule, live: set[torch.fx.Node]) -> None:
+        """The operations that are live, if the inputs have been given."""
+        for node in graph.graph.nodes:
             if node in live and node.op == "get_attr":
-                held = getattr(traced.graph, str(node.target))
-                self._values[node] = self._literal(held, node) if isinstance(held, torch.Tensor) else held
+                held = getattr(graph, str(node.target))
+                self.values[node] = self._literal(held, node) if isinstance(held, torch.Tensor) else held
             elif node in live and node.op == "call_function":
                 self._add(node)
-        outputs = [self._values[node] for node in wanted]
+
+    def outputs_of(self, wanted: Sequence[torch.fx.Node]) -> list[Value]:
+        """Complex ones as pairs of real numbers."""
+        outputs = [self.values[node] for node in wanted]
         self.pairs_out = [isinstance(one, _aten_complex.Complex) for one in outputs]
         return [_aten_complex.joined(self.build, one) if isinstance(one, _aten_complex.Complex) else one for one in outputs]
 
@@ -90,24 +106,24 @@ class _Writer:
     def _add(self, node: torch.fx.Node) -> None:
         if node.target is operator.getitem:
             several, place = node.args
-            self._values[node] = self._values[several][place]  # type: ignore[index]
+            self.values[node] = self.values[several][place]  # type: ignore[index]
             return
         told = node.meta.get("custom", {})
         scope, backward = told.get("scope", ""), told.get("backward", False)
         operation = str(node.target) if isinstance(node.target, torch._ops.OpOverload) else f"{getattr(node.target, '__name__', node.target)} of a number"
         with self.build.inside(scope, backward, _Place(operation, scope)):
             try:
-                self._values[node] = self._result(node)
+                self.values[node] = self._result(node)
             except Refused as refused:
                 reason = f"{operation}: {refused}" if str(refused) else operation
-                values = (self._values[n] for n in node.all_input_nodes)
+                values = (self.values[n] for n in node.all_input_nodes)
                 operands = [part for value in values for part in _aten_complex.parts_of(value) if isinstance(part, Value)]
-                self._values[node] = _each(node.meta["val"], lambda val: self.build.refused(
+                self.values[node] = _each(node.meta["val"], lambda val: self.build.refused(
                     reason, operands, OURS.get(val.dtype) if isinstance(val, torch.Tensor) else "f64", tuple(getattr(val, "shape", ()))))
 
     def _result(self, node: torch.fx.Node) -> Any:
         if node.target in NUMBERS:
-            operands: Any = torch.fx.node.map_arg(node.args, self._values.__getitem__)
+            operands: Any = torch.fx.node.map_arg(node.args, self.values.__getitem__)
             return NUMBERS[node.target](self.build, *operands)
         if not isinstance(node.target, torch._ops.OpOverload):
             raise Refused
@@ -115,7 +131,7 @@ class _Writer:
         self.build.examples = [_example(arg) for arg in node.args]
         self.build.draw = node.meta.get("custom", {}).get("draw", 0)
         out = _each(node.meta["val"], Type.of)
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._values.__getitem__)
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self.values.__getitem__)
         rule = RULES.get(name) or RULES.get(name.removesuffix("_copy"))
         if _aten_complex.is_complex(args) or (_aten_complex.is_complex(out) and name not in ("alias", "detach")):
             rule = _aten_complex.rule_of(name)
@@ -130,13 +146,6 @@ def _example(arg: Any) -> Any:
     """An operand as torch knows it. A number that is computed is one of Python's, which torch takes to the dtype of tensors."""
     value = arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg
     return 1.0 if isinstance(value, torch.SymFloat) else 1 if isinstance(value, torch.SymInt) else value
-
-
-def _input_type(slot: Slot) -> Type:
-    try:
-        return Type.of(slot.tensor)
-    except Refused as refused:
-        raise InvalidArgument(f"capture: {slot.label}: {refused}") from None
 
 
 class _Place:
@@ -185,7 +194,8 @@ def _is_computed_with(node: torch.fx.Node) -> bool:
     return any(user.op != "output" and (user.target not in same or _is_computed_with(user)) for user in node.users)
 
 
-def _live(nodes: Sequence[torch.fx.Node], wanted: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+def live_of(nodes: Sequence[torch.fx.Node], wanted: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    """What is wanted, and what that is made of."""
     live = set(wanted)
     for node in reversed(nodes):
         if node in live:
@@ -200,7 +210,7 @@ class _Values:
     """What a run is given and gives: the step's arguments and result, and the state of its modules and optimizers. If it draws
     random numbers, what they follow from is drawn from torch's generator."""
 
-    def __init__(self, traced: Traced, writer: _Writer) -> None:
+    def __init__(self, traced: Traced, writer: Writer) -> None:
         self._draws = writer.build.random_key is not None
         self._pairs_in, self._pairs_out = writer.pairs_in, writer.pairs_out
         self._state = [traced.inputs[i] for i in writer.kept if i < traced.state]

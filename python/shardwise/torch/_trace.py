@@ -35,7 +35,7 @@ _KEPT = ("lerp", "lerp_", "addcmul", "addcmul_", "addcdiv", "addcdiv_", "embeddi
 # What core ATen leaves as it is, and torch can take apart.
 _TAKEN_APART = (_aten.native_batch_norm, _aten._native_batch_norm_legit, _aten._native_batch_norm_legit_functional,
                 _aten._native_batch_norm_legit_no_training, _aten.native_group_norm, _aten._adaptive_avg_pool2d,
-                _aten.native_dropout)
+                _aten.native_dropout, _aten.linalg_vector_norm)
 
 
 _COMPUTED = (torch.Tensor, torch.SymFloat, torch.SymInt, torch.SymBool)
@@ -67,8 +67,7 @@ class Traced:
 
 def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any]) -> Traced:
     """Raises Unsupported if the step asks for the value of a tensor."""
-    numbers = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=False)  # of what .item() gives
-    fake_mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=numbers)
+    fake_mode = without_memory()
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
         device = "cpu" if tensor.device.type == "meta" else tensor.device
@@ -78,7 +77,7 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
     paths, treespec = pytree.tree_flatten_with_path(tuple(example))
     arguments = [Slot(_argument_name(step, path), "loader", leaf) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
     leaves = [leaf for _, leaf in paths]
-    with _counted_draws(), _compiling(), fake_mode, _in_words():
+    with _counted_draws(), _compiling(), fake_mode, in_words():
         slots = state.slots(fake)
         fakes = [fake(slot.tensor) for slot in [*slots, *arguments]]
         returned: list[Any] = []
@@ -96,12 +95,10 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
                     returned[:] = [result, [_kind_of(leaf) for leaf in made]]
                     made = [leaf for leaf in made if _kind_of(leaf) in _COMPUTED]
                     gradients.need_cleared()
-                    return [_plain(value) for value in [*made, *now()]]
+                    return [plain(value) for value in [*made, *now()]]
 
-        table = {**dict(core_aten_decompositions()), **get_decompositions(_TAKEN_APART)}
-        table = {op: rule for op, rule in table.items() if op.name().partition("::")[2].partition(".")[0] not in _KEPT}
         with sdpa_kernel(SDPBackend.MATH), _without_mkldnn():
-            graph = make_fx(functional, decomposition_table=table)(fakes)
+            graph = graph_of(functional, fakes)
     return Traced(graph, [*slots, *arguments], len(slots), treespec,
                   [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], *returned)
 
@@ -110,12 +107,25 @@ def _kind_of(leaf: Any) -> Any:
     return next((kind for kind in _COMPUTED if isinstance(leaf, kind)), leaf)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Of a tensor that is computed without changes in place, what it is now."""
     if not isinstance(value, torch.Tensor):
         return value
-    plain = from_fun(value.detach())
-    assert isinstance(plain, torch.Tensor)
-    return plain
+    made = from_fun(value.detach())
+    assert isinstance(made, torch.Tensor)
+    return made
+
+
+def without_memory() -> FakeTensorMode:
+    """In it tensors have no memory; numbers of .item() are symbols."""
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=False))
+
+
+def graph_of(functional: Callable[..., Any], fakes: list[torch.Tensor]) -> torch.fx.GraphModule:
+    """What the function does to tensors without memory, in operations for which there are rules."""
+    table = {**dict(core_aten_decompositions()), **get_decompositions(_TAKEN_APART)}
+    table = {op: rule for op, rule in table.items() if op.name().partition("::")[2].partition(".")[0] not in _KEPT}
+    return make_fx(functional, decomposition_table=table)(fakes)
 
 
 class _Gradients:
@@ -243,7 +253,7 @@ def _without_mkldnn() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _in_words() -> Iterator[None]:
+def in_words() -> Iterator[None]:
     """What torch raises of a value that is not there, with the line of the step that asks for it."""
     try:
         yield

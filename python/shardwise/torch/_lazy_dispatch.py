@@ -1,0 +1,128 @@
+"""What torch does to tensors of the emulated device: most is recorded, random numbers are drawn and what depends on values is computed on
+the host."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .._errors import Unsupported
+from ._lazy import DEVICE, Hooks, LazyTensor, meta_of, recorded, uploaded, value_of
+from ._recording import now
+
+_aten = torch.ops.aten
+
+
+def _dispatched(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    if func is _aten._linalg_check_errors.default:
+        return None
+    if func in (_aten.detach.default, _aten.alias.default):
+        source = args[0]
+        return LazyTensor(source._root, source._meta, source._path, source._at)
+    device = kwargs.get("device")
+    if func is _aten._to_copy.default and device is not None and device.type not in ("lazy", "meta"):
+        return func(value_of(args[0]), **kwargs)
+    if func is _aten.copy_.default and not isinstance(args[0], LazyTensor):
+        return args[0].copy_(value_of(args[1]))
+    if func is _aten.copy_.default and _is_fresh(args[0]) and not isinstance(args[1], LazyTensor):
+        return _given(args[0], args[1])
+    if torch.Tag.inplace_view in func.tags:
+        raise Unsupported(f"{func} of a tensor on {DEVICE}: found a change of its shape in place, needed an operation that gives another "
+                          f"tensor")
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        return _drawn(func, args, kwargs)
+    if device is not None and device.type != "lazy":
+        return func(*pytree.tree_map(meta_of, args), **kwargs)
+    if torch.Tag.data_dependent_output in func.tags or (torch.Tag.dynamic_output_shape in func.tags and _has_mask(func, args)):
+        return _on_host(func, args, kwargs)
+    return recorded(func, args, {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")})
+
+
+def _is_fresh(tensor: Any) -> bool:
+    """Nothing but its tensor sees the root: it may be given a value at once."""
+    return isinstance(tensor, LazyTensor) and not tensor._path
+
+
+def _given(tensor: LazyTensor, value: torch.Tensor) -> LazyTensor:
+    """It has this value from now on, as if it had been made with it."""
+    root = tensor._root
+    plain = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(value)
+    if root.version == now.recording.version and root.number in now.recording.read:
+        return recorded(_aten.copy_.default, (tensor, uploaded(plain)), {})  # type: ignore[no-any-return]
+    now.recording.changed.pop(root.number if root.version == now.recording.version else -1, None)
+    root.value, root.version, root.placement = plain, -1, root.mark
+    return tensor
+
+
+def _drawn(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Random numbers are drawn on the host, by torch's own generator: they are those of a run without this device."""
+    if func is _aten.native_dropout.default:
+        x, p = args[0], args[1] if args[2] else 0.0
+        kept = torch.empty_like(x._meta, device="cpu").bernoulli_(1 - p)
+        return recorded(_aten.mul.Tensor, (x, uploaded(kept / (1 - p) if p < 1 else kept)), {}), uploaded(kept.bool())
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, LazyTensor)]
+    if func._schema.name.endswith("_") and len(tensors) == 1:
+        drawn = func(torch.empty_like(args[0]._meta, device="cpu"), *args[1:], **kwargs)
+        return _given(args[0], drawn) if _is_fresh(args[0]) else args[0].copy_(uploaded(drawn))
+    if func._schema.name.endswith("_like"):
+        return uploaded(func(torch.empty_like(args[0]._meta, device="cpu"), *args[1:], **{**kwargs, "device": torch.device("cpu")}))
+    return _on_host(func, args, kwargs)
+
+
+def _has_mask(func: Any, args: Any) -> bool:
+    """Its shape depends on values."""
+    if func._schema.name not in ("aten::index", "aten::index_put", "aten::index_put_"):
+        return True
+    return any(isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.bool, torch.uint8) for leaf in pytree.tree_leaves(args[1]))
+
+
+def _on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What depends on values that are not there before a run."""
+    host = pytree.tree_map(lambda leaf: value_of(leaf) if isinstance(leaf, LazyTensor) else leaf, (args, kwargs))
+    if host[1].get("device") is not None:
+        host[1]["device"] = torch.device("cpu")
+    return pytree.tree_map(lambda leaf: uploaded(leaf) if isinstance(leaf, torch.Tensor) else leaf, func(*host[0], **host[1]))
+
+
+# ---- What makes tensors on the device.
+
+
+def _empty(size: Iterable[int], dtype: Any = None, *_: Any, **__: Any) -> torch.Tensor:
+    with now.lock:
+        return recorded(_aten.zeros.default, (list(size),), {"dtype": dtype or torch.get_default_dtype()})  # type: ignore[no-any-return]
+
+
+def _empty_strided(size: Iterable[int], stride: Any, dtype: Any = None, *_: Any, **__: Any) -> torch.Tensor:
+    return _empty(size, dtype)
+
+
+def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """Of torch.tensor(.., device=DEVICE), which calls below what LazyTensor sees."""
+    with now.lock:
+        return _given(target, value_of(source)) if _is_fresh(target) else target  # type: ignore[arg-type]
+
+
+def _by_host(func: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: _on_host(func, args, kwargs)
+
+
+_library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+
+
+def install() -> None:
+    """From now on torch makes these tensors if it is asked for one on DEVICE."""
+    device_module = types.ModuleType("torch.lazy")  # of which torch.utils.checkpoint asks for random states: there are none
+    torch._register_device_module("lazy", device_module)
+    _library.impl("empty.memory_format", _empty, "Lazy")
+    _library.impl("empty_strided", _empty_strided, "Lazy")
+    _library.impl("_copy_from", _copy_from, "Lazy")
+    for name in ("arange", "arange.start", "arange.start_step", "linspace", "eye", "eye.m", "randperm", "tril_indices", "triu_indices"):
+        packet, _, overload = name.partition(".")
+        _library.impl(name, _by_host(getattr(getattr(_aten, packet), overload or "default")), "Lazy")
+
+
+Hooks.dispatched = _dispatched

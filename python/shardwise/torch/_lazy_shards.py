@@ -1,0 +1,68 @@
+"""How tensors of the emulated device are cut, and what each device has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import EllipsisType
+
+import torch
+
+from ._lazy import LazyTensor, value_of
+from ._spmd_mesh import Placement, global_runtime_device_count
+
+
+def placement_of(tensor: torch.Tensor) -> Placement | None:
+    """None if nothing is known, or it is whole on each device. A view is cut as its root if it only has the dims in another order."""
+    if not isinstance(tensor, LazyTensor):
+        return None
+    root = tensor._root
+    found = root.mark or root.placement
+    if found is None or not tensor._path:
+        return found
+    by_stride = {one: axes for one, axes in zip(zip(root.meta.shape, root.meta.stride()), found.spec) if one[0] > 1}
+    own = [one if one[0] > 1 else None for one in zip(tensor._meta.shape, tensor._meta.stride())]
+    if {one for one in own if one} != by_stride.keys() or tensor._meta.numel() != root.meta.numel():
+        return None
+    return Placement(found.mesh, tuple(by_stride[one] if one else () for one in own))
+
+
+def sharding_text(tensor: torch.Tensor) -> str:
+    """"" if nothing is known."""
+    placement = placement_of(tensor)
+    if placement is not None:
+        return placement.text
+    is_there = isinstance(tensor, LazyTensor) and tensor._root.value is not None
+    return "{replicated}" if is_there and (not tensor._path or tensor._root.placement is None) else ""  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class XLAShard:
+    """A device's part of a tensor, filled up with zeros to the size of the largest one. indices: where it is in the whole tensor, by
+    dim; ... if that is whole. replica_id: which of the devices with this part it is, by their ids."""
+
+    data: torch.Tensor
+    indices: list[slice] | EllipsisType
+    shard_device: str
+    replica_id: int
+
+    @property
+    def unpadded_data(self) -> torch.Tensor:
+        """Without what it was filled up with."""
+        if isinstance(self.indices, EllipsisType):
+            return self.data
+        return self.data[tuple(slice(0, part.stop - part.start) for part in self.indices)]
+
+
+def shards_of(tensor: LazyTensor) -> list[XLAShard]:
+    """By device, as they are now; runs what is pending."""
+    value, placement = value_of(tensor), placement_of(tensor)
+    if placement is None or max(placement.tiles, default=1) == 1:
+        return [XLAShard(value.clone(), ..., f"EMULATED:{number}", number) for number in range(global_runtime_device_count())]
+    replicas = {int(device): place for group in placement.groups for place, device in enumerate(group)}
+    shards = []
+    for number in sorted(replicas):
+        box = placement.sharding.box(number, value.shape)
+        data = torch.zeros(placement.sharding.shard_shape(value.shape), dtype=value.dtype)
+        data[tuple(slice(0, part.stop - part.start) for part in box)] = value[box]
+        shards.append(XLAShard(data, [slice(part.start, part.stop, 1) for part in box], f"EMULATED:{number}", replicas[number]))
+    return shards

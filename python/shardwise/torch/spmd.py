@@ -1,0 +1,334 @@
+"""PyTorch/XLA SPMD's names: a program that was written for it runs on emulated devices, with other imports.
+
+    import shardwise.torch.spmd as xm       # was torch_xla.core.xla_model
+    import shardwise.torch.spmd as xr       # was torch_xla.runtime
+    import shardwise.torch.spmd as xs       # was torch_xla.distributed.spmd
+    from shardwise.torch.spmd import Mesh
+
+    xr.use_spmd()
+    mesh = Mesh(np.arange(8), (4, 2), ("data", "model"))
+    t = torch.randn(8, 4).to(xm.xla_device())
+    xs.mark_sharding(t, mesh, ("data", "model"))
+    xm.mark_step()
+
+docs/spmd.md says what happens, and what there is not.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from .._errors import InvalidArgument, Unsupported
+from ..programs import Plan
+from . import _lazy, _lazy_dispatch, _lazy_program
+from ._lazy import LazyTensor
+from ._lazy import XLAShardedTensor as XLAShardedTensor
+from ._lazy_shards import XLAShard as XLAShard
+from ._lazy_shards import placement_of, sharding_text
+from ._spmd_mesh import Entry, Placement
+from ._spmd_mesh import HybridMesh as HybridMesh
+from ._spmd_mesh import Mesh as Mesh
+from ._spmd_mesh import ShardingType as ShardingType
+from ._spmd_mesh import global_runtime_device_count as global_runtime_device_count
+from ._spmd_mesh import set_device_count as set_device_count
+from ._spmd_mesh import tiles_of_text
+
+runtime = sys.modules[__name__]  # torch_xla.runtime.use_spmd(), if this module is torch_xla
+
+_is_spmd = False
+_global_mesh: Mesh | None = None
+
+_lazy_dispatch.install()
+
+
+# ---- Device and steps.
+
+
+def use_spmd(auto: bool = False) -> None:
+    """Says that tensors of xla_device() are on all devices: mark_sharding() needs it said. Raises Unsupported for auto=True:
+    nobody here chooses marks; Plan.suggest() of last_plan() names some that save memory."""
+    global _is_spmd
+    if auto:
+        raise Unsupported("use_spmd: found auto=True, needed marks: mark_sharding() says how tensors are cut")
+    _is_spmd = True
+
+
+def is_spmd() -> bool:
+    """Whether use_spmd() was called."""
+    return _is_spmd
+
+
+def xla_device() -> torch.device:
+    """The emulated device, which stands for all. Tensors are there after .to(xla_device()), or device=xla_device()."""
+    return _lazy.DEVICE
+
+
+def device() -> torch.device:
+    """xla_device(), as torch_xla.device()."""
+    return _lazy.DEVICE
+
+
+def get_xla_supported_devices() -> list[str]:
+    """A name for each device that is emulated: "EMULATED:0"."""
+    return [f"EMULATED:{number}" for number in range(global_runtime_device_count())]
+
+
+def mark_step() -> None:
+    """Runs what has been done to tensors of the device: those that are alive then have their values. A step that was run
+    before is not planned again. Raises Unsupported for operations that no program has, each with its line."""
+    _lazy.run()
+
+
+def sync() -> None:
+    """mark_step(), as torch_xla.sync()."""
+    _lazy.run()
+
+
+def last_plan() -> Plan | None:
+    """The plan that ran last, for report(), explain() and traffic; None before the first."""
+    return next(iter(_lazy_program.last), None)
+
+
+# ---- Meshes.
+
+
+def get_1d_mesh(axis_name: str | None = None) -> Mesh:
+    """All devices along one axis."""
+    devices = global_runtime_device_count()
+    return Mesh(np.arange(devices), (devices,), None if axis_name is None else (axis_name,))
+
+
+def set_global_mesh(mesh: Mesh) -> None:
+    """The mesh that enable_manual_sharding() and disable_manual_sharding() take if they are given none."""
+    global _global_mesh
+    _global_mesh = mesh
+
+
+def get_global_mesh() -> Mesh | None:
+    """What set_global_mesh() was given; None before."""
+    return _global_mesh
+
+
+# ---- Marks.
+
+
+def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Entry]) -> Any:
+    """Says, in place, how a tensor of the device is cut: by dim an axis of the mesh (name or number), several in a tuple, or None.
+    It is t that is given back, an XLAShardedTensor now. Weights stay cut so, whatever replaces them. Raises InvalidArgument for
+    a spec that does not fit the tensor or the mesh, and over another mark."""
+    placement = _placement("mark_sharding", t, mesh, partition_spec)
+    before = t._root.mark if not t._path else None  # type: ignore[attr-defined]
+    if before is not None and before.text not in (placement.text, "{replicated}"):
+        raise InvalidArgument(f"mark_sharding: found the mark {before.text}, needed none, or {placement.text}: clear_sharding() takes it "
+                              f"away")
+    _lazy.mark(t, placement)  # type: ignore[arg-type]
+    return t
+
+
+def _placement(operation: str, t: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Entry]) -> Placement:
+    """Raises InvalidArgument."""
+    if not isinstance(t, LazyTensor):
+        raise InvalidArgument(f"{operation}: found a tensor on {t.device}, needed one of the device: t.to(xla_device())")
+    if not _is_spmd:
+        raise InvalidArgument(f"{operation}: found one device, needed all of them: use_spmd()")
+    if mesh.size() != global_runtime_device_count():
+        raise InvalidArgument(f"{operation}: found a mesh of {mesh.size()} devices, needed all {global_runtime_device_count()}")
+    if len(partition_spec) != t.dim():
+        raise InvalidArgument(f"{operation}: found {len(partition_spec)} entries of {tuple(partition_spec)}, needed one for each dim of "
+                              f"{list(t.shape)}")
+    return Placement(mesh, mesh.spec_of(partition_spec))
+
+
+def clear_sharding(t: torch.Tensor) -> torch.Tensor:
+    """Takes the mark away, in place, and gives t."""
+    if isinstance(t, LazyTensor):
+        t._root.mark = t._root.placement = None
+    return t
+
+
+def wrap_if_sharded(x: Any) -> Any:
+    """x: a tensor that is marked is an XLAShardedTensor as it is."""
+    return x
+
+
+def wrap_as_sharded_tensor(t: torch.Tensor) -> Any:
+    """t, as wrap_if_sharded()."""
+    return t
+
+
+def unwrap_sharded_tensor(t: torch.Tensor) -> Any:
+    """t: marks need no wrapper."""
+    return t
+
+
+@dataclass
+class ShardingSpec:
+    """A mesh and a spec, for what has tensors later: MpDeviceLoader(.., input_sharding=ShardingSpec(mesh, ("data", None))).
+    minibatch: a process brings a part of the batch; one process, as here, brings all of it."""
+
+    mesh: Mesh
+    partition_spec: Sequence[Entry]
+    minibatch: bool = False
+
+    def __post_init__(self) -> None:
+        self.mesh.spec_of(self.partition_spec)
+
+    def can_apply(self, t: torch.Tensor) -> bool:
+        """Whether t has as many dims."""
+        return t.dim() == len(self.partition_spec)
+
+    def apply(self, t: torch.Tensor) -> None:
+        """Marks t, in place."""
+        mark_sharding(t, self.mesh, self.partition_spec)
+
+
+def get_xla_sharding_spec(t: torch.Tensor) -> str:
+    """How a tensor is cut, in XLA's words (torch_xla._XLAC._get_xla_sharding_spec): "{devices=[4,2]0,1,2,3,4,5,6,7}",
+    "{replicated}"; "" of one that is pending and not marked."""
+    return sharding_text(t)
+
+
+def get_xla_sharding_type(t: torch.Tensor) -> ShardingType | None:
+    """What that comes to; None for ""."""
+    placement = placement_of(t)
+    return placement.type if placement is not None else ShardingType.REPLICATED if get_xla_sharding_spec(t) else None
+
+
+# ---- Manual sharding.
+
+
+def enable_manual_sharding(t: torch.Tensor, partition_spec: Sequence[Entry], *, mesh: Mesh | None = None) -> Any:
+    """t as each device has it: a tensor of the shape of one part. Operations on it are done by each device to its own part, until
+    disable_manual_sharding(). Dims must divide evenly. Raises InvalidArgument."""
+    whole = _manual_mesh("enable_manual_sharding", mesh)
+    placement = _placement("enable_manual_sharding", t, whole, partition_spec)
+    if any(extent % tiles for extent, tiles in zip(t.shape, placement.tiles)):
+        raise InvalidArgument(f"enable_manual_sharding: found {list(t.shape)} cut {placement.tiles} ways, needed dims that divide")
+    if t._root.mark is None and not t._path:  # type: ignore[attr-defined]
+        mark_sharding(t, whole, partition_spec)
+    shape = [extent // tiles for extent, tiles in zip(t.shape, placement.tiles)]
+    return _lazy.call(torch.ops.shardwise.enter_manual.default, t, placement, shape)  # type: ignore[arg-type]
+
+
+def disable_manual_sharding(t: torch.Tensor, partition_spec: Sequence[Entry], full_shape: Sequence[int], *,
+                            mesh: Mesh | None = None) -> Any:
+    """The tensor of these parts. Raises InvalidArgument."""
+    whole = _manual_mesh("disable_manual_sharding", mesh)
+    placement = _placement("disable_manual_sharding", t, whole, partition_spec)
+    shape = [extent * tiles for extent, tiles in zip(t.shape, placement.tiles)]
+    if shape != list(full_shape):
+        raise InvalidArgument(f"disable_manual_sharding: found the shape {list(full_shape)}, needed {shape}: parts of {list(t.shape)} "
+                              f"{placement.tiles} ways")
+    return _lazy.call(torch.ops.shardwise.leave_manual.default, t, placement, shape)  # type: ignore[arg-type]
+
+
+def _manual_mesh(operation: str, mesh: Mesh | None) -> Mesh:
+    found = mesh or _global_mesh
+    if found is None:
+        raise InvalidArgument(f"{operation}: found no mesh, needed mesh= or set_global_mesh()")
+    return found
+
+
+# ---- Modules and loaders.
+
+
+class XLAPatchedLinear(torch.autograd.Function):
+    """torch.nn.functional.linear as an einsum, which keeps the dims of its input apart. A program of ours cuts torch's own as well."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        ctx.save_for_backward(input, weight, bias)
+        with torch.no_grad():
+            product = torch.einsum("...n,mn->...m", input, weight)
+            return product if bias is None else product + bias
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
+        input, weight, bias = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        grad_input = torch.einsum("...m,mn->...n", grad_output, weight) if needs[0] else None
+        grad_weight = torch.einsum("...m,...n->mn", grad_output, input) if needs[1] else None
+        grad_bias = torch.einsum("...m->m", grad_output) if bias is not None and needs[2] else None
+        return grad_input, grad_weight, grad_bias
+
+
+def xla_patched_nn_linear_forward(m: torch.nn.Linear, input: torch.Tensor) -> Any:
+    """XLAPatchedLinear of a layer's weight and bias: layer.forward = MethodType(xla_patched_nn_linear_forward, layer)."""
+    return XLAPatchedLinear.apply(input, m.weight, m.bias)
+
+
+def apply_backward_optimization_barrier(m: torch.nn.Module) -> None:
+    """Does nothing: it keeps XLA from fusing a module's gradient with others', and programs of ours fuse no products."""
+
+
+class MpDeviceLoader:
+    """Batches of a loader, on the device: every tensor in them, marked by input_sharding, a ShardingSpec or one for each key of
+    a batch that is a dict. Each next batch is a mark_step() of what was done with the one before. Raises InvalidArgument for a dict of
+    specs and a batch that is none, or lacks a key."""
+
+    def __init__(self, loader: Any, device: torch.device, input_sharding: ShardingSpec | Mapping[str, ShardingSpec | None] | None = None,
+                 **options: Any) -> None:
+        self._loader, self._device, self._input_sharding = loader, device, input_sharding
+        self._steps = int(options.get("batches_per_execution", 1))
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, batch in enumerate(self._loader):
+            if number and number % self._steps == 0:
+                mark_step()
+            yield self._placed(batch)
+        mark_step()
+
+    def _placed(self, batch: Any) -> Any:
+        sharding = self._input_sharding
+        if not isinstance(sharding, Mapping):
+            return torch.utils._pytree.tree_map(lambda leaf: self._on_device(leaf, sharding), batch)
+        if not isinstance(batch, Mapping) or not set(batch) <= set(sharding):
+            found = sorted(map(str, set(batch) - set(sharding))) if isinstance(batch, Mapping) else type(batch).__name__
+            raise InvalidArgument(f"MpDeviceLoader: found a batch with {found} and a dict of specs, needed a spec for each key")
+        return {key: torch.utils._pytree.tree_map(lambda leaf, key=key: self._on_device(leaf, sharding[key]), value)
+                for key, value in batch.items()}
+
+    def _on_device(self, leaf: Any, spec: ShardingSpec | None) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        placed = leaf.to(self._device)
+        if spec is not None and spec.can_apply(placed):
+            spec.apply(placed)
+        return placed
+
+
+# ---- Pictures.
+
+
+def visualize_sharding(sharding: str, **_: Any) -> str:
+    """Prints which devices have which part, and gives it: a table of the first dim down and the second across, of a sharding in
+    XLA's words. Raises InvalidArgument for more than two dims that are cut."""
+    dims, groups = tiles_of_text(sharding, global_runtime_device_count())
+    cut = [dim for dim, tiles in enumerate(dims) if tiles > 1]
+    if len(cut) > 2 or any(dim > 1 for dim in cut):
+        raise InvalidArgument(f"visualize_sharding: found {sharding}, needed one that cuts the first two dims at most")
+    rows = dims[0] if dims else 1
+    cells = [" ".join(map(str, group)) for group in groups]
+    width = max(map(len, cells))
+    across = len(cells) // rows
+    lines = [" | ".join(cell.center(width) for cell in cells[begin:begin + across]) for begin in range(0, len(cells), across)]
+    text = f"\n{'-' * len(lines[0])}\n".join(lines)
+    print(text)
+    return text
+
+
+def visualize_tensor_sharding(t: torch.Tensor, **_: Any) -> str:
+    """visualize_sharding() of how a tensor is cut. Raises InvalidArgument for one that is pending and not marked."""
+    text = get_xla_sharding_spec(t)
+    if not text:
+        raise InvalidArgument("visualize_tensor_sharding: found a tensor that is pending and not marked, needed one after mark_step()")
+    return visualize_sharding(text)
