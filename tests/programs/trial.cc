@@ -122,6 +122,10 @@ Outcome run(const Trial& trial) {
     const std::size_t before = sent_bytes();
     outcome.outputs = executable.run(devices, std::move(inputs));
     outcome.sent_bytes = sent_bytes() - before;
+    for (std::size_t o = 0; o < outcome.outputs.size(); ++o) {
+      EXPECT_TRUE(executable.output_spec(o).sharding == outcome.outputs[o].spec().sharding)
+          << "output " << o << outcome.dump;
+    }
     for (std::int64_t p = 0; p < trial.mesh.size(); ++p) {
       const std::size_t measured = devices.at(trial.mesh.device_at(p)).memory().peak_bytes;
       const std::size_t planned = executable.memory(p).peak_bytes;

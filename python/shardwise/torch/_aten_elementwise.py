@@ -220,6 +220,12 @@ def _lerp(build: Builder, out: Type, a: Value, b: Value, weight: Value | Scalar)
     return build.binary("add", build.operand(a, out.dtype, out.shape), step)
 
 
+@rule("fma")
+def _fma(build: Builder, out: Type, a: Value, b: Value, c: Value) -> Value:
+    """As Dynamo has addcmul and addcdiv: rounded twice."""
+    return _on(build, "add", out, _on(build, "mul", out, a, b), c)
+
+
 @rule("addcmul", "addcmul_")
 def _addcmul(build: Builder, out: Type, x: Value, a: Value, b: Value, value: Scalar = 1) -> Value:
     return _sum_with(build, out, x, _on(build, "mul", out, a, b), value)

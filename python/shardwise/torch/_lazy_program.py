@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch._functorch._aot_autograd.functional_utils import to_fun
 from torch._subclasses.functional_tensor import FunctionalTensorMode
@@ -140,7 +139,8 @@ class _Planned:
         for place in self._given:
             self._give(writer, placeholders[place], step, place)
         writer.write(graph, live)
-        outputs = [self._output(writer, returned[place], step.wanted[place][1]) for place in self._wanted]
+        outputs = self._marked(writer, writer.outputs_of([returned[place] for place in self._wanted]), step)
+        self._pairs_in, self._pairs_out = writer.pairs_in, writer.pairs_out
         program = Program(writer.build.graph(outputs)[0], "step", lambda args: args[0])
         self.plan = Plan(_core.Executable(program._graph, self.mesh.core._mesh), program, self.mesh.core, None)
         self._results = [self._placement(place) for place in range(len(outputs))]
@@ -163,7 +163,7 @@ class _Planned:
 
     def _again(self, call: Call, made: dict[int, Any], number: Callable[[float], Any]) -> None:
         leaves = [made[leaf.number] if isinstance(leaf, Ref) else number(leaf) if type(leaf) is float
-                  else self.mesh.spec_text(leaf) if isinstance(leaf, Placement) else leaf for leaf in call.leaves]
+                  else ",".join(self.mesh.entries_of(leaf)) if isinstance(leaf, Placement) else leaf for leaf in call.leaves]
         fx_traceback.current_meta["custom"] = {"scope": call.scope, "backward": call.backward}
         args, kwargs = pytree.tree_unflatten(leaves, call.tree)
         for own, value in zip(call.made, pytree.tree_leaves(call.func(*args, **kwargs))):
@@ -176,29 +176,34 @@ class _Planned:
             writer.give(placeholder, f"number{place - len(step.inputs)}", torch.empty((), dtype=torch.float64), "loader")
             return
         one = step.inputs[place]
-        writer.give(placeholder, f"{one.kind}{place}", one.root.meta, one.kind)
-        text = self.mesh.spec_text(one.mark) if one.mark else ",".join("-" * one.root.meta.dim())
-        writer.values[placeholder] = writer.build.marked(writer.values[placeholder], text)
+        spec = self.mesh.entries_of(one.mark) if one.mark else ["-"] * one.root.meta.dim()
+        writer.give(placeholder, f"{one.kind}{place}", one.root.meta, one.kind, spec)
 
-    def _output(self, writer: Writer, node: torch.fx.Node, root: Root) -> Value:
-        value: Value = writer.values[node]
-        return writer.build.marked(value, self.mesh.spec_text(root.mark)) if root.mark else value
+    def _marked(self, writer: Writer, outputs: Sequence[Value], step: Step) -> list[Value]:
+        """The outputs, those that replace what is marked with its mark."""
+        made = []
+        for value, place, is_pair in zip(outputs, self._wanted, writer.pairs_out, strict=True):
+            mark = step.wanted[place][1].mark
+            text = ",".join([*self.mesh.entries_of(mark), *["-"] * is_pair]) if mark else ""
+            made.append(writer.build.marked(value, text) if mark else value)
+        return made
 
     def _placement(self, place: int) -> Placement | None:
         spec = PartitionSpec.parse(str(self.plan._executable.output_spec(place)))
-        found = self.mesh.placement(spec)
+        found = self.mesh.placement(spec, len(spec) - self._pairs_out[place])
         return found if max(found.tiles, default=1) > 1 else None
 
     def run(self, step: Step) -> None:
         """Gives the step's tensors their values. Raises InvalidArgument."""
         if len(self._wanted) < len(step.wanted):
             self._refuse_manual([root for place, (_, root) in enumerate(step.wanted) if place not in self._wanted])
-        numbers = [np.asarray(step.floats[place], np.float64) for place in self._changing]
-        arrays = [array_of(step.inputs[place].value) if place < len(step.inputs) else numbers[place - len(step.inputs)]
-                  for place in self._given]
-        for place, array, placement in zip(self._wanted, self.plan.run(arrays), self._results, strict=True):
-            root = step.wanted[place][1]
-            root.value, root.placement = _as(root.meta, shared_tensor(array)), placement
+        numbers = [torch.tensor(step.floats[place], dtype=torch.float64) for place in self._changing]
+        values = [*(one.value for one in step.inputs), *numbers]
+        arrays = [array_of(torch.view_as_real(values[place].resolve_conj()) if is_pair else values[place])
+                  for place, is_pair in zip(self._given, self._pairs_in, strict=True)]
+        for place, array, is_pair, placement in zip(self._wanted, self.plan.run(arrays), self._pairs_out, self._results, strict=True):
+            root, value = step.wanted[place][1], shared_tensor(array)
+            root.value, root.placement = _as(root.meta, torch.view_as_complex(value) if is_pair else value), placement
 
     def _refuse_manual(self, roots: Sequence[Root]) -> None:
         told = "found one of a manual region, of which each device has another, needed disable_manual_sharding() of it"

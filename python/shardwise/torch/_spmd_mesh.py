@@ -160,7 +160,7 @@ class Placement:
     def sharding(self) -> Sharding:
         """As shardwise has it."""
         mesh = ProgramMesh((self.mesh,))
-        return Sharding(mesh.core, mesh.spec_text(self))
+        return Sharding(mesh.core, ",".join(mesh.entries_of(self)))
 
 
 def tiles_of_text(text: str, devices: int) -> tuple[list[int], list[list[int]]]:
@@ -216,8 +216,8 @@ class ProgramMesh:
         if own and all(_AXIS.fullmatch(name) for name in own):
             self.names = own
 
-    def spec_text(self, placement: Placement) -> str:
-        """"data,-", over the axes of this mesh."""
+    def entries_of(self, placement: Placement) -> list[str]:
+        """By dim, over the axes of this mesh: ["data", "-"]."""
         ends = _ends(placement.mesh)
         entries = []
         for axes in placement.spec:
@@ -226,11 +226,11 @@ class ProgramMesh:
                 begin = ends[axis - 1] if axis else 1
                 names += [name for name, end in zip(self.names, self._ends) if begin < end <= ends[axis]]
             entries.append("+".join(names) or "-")
-        return ",".join(entries)
+        return entries
 
-    def placement(self, spec: PartitionSpec) -> Placement:
-        """Of a spec over the axes of this mesh."""
-        names = [() if entry is None else (entry,) if isinstance(entry, str) else entry for entry in spec.entries]
+    def placement(self, spec: PartitionSpec, rank: int) -> Placement:
+        """Of the first dims of a spec over the axes of this mesh."""
+        names = [() if entry is None else (entry,) if isinstance(entry, str) else entry for entry in spec.entries[:rank]]
         return Placement(self.mesh, self.mesh.spec_of([tuple(entry) for entry in names]))
 
 

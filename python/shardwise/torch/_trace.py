@@ -123,9 +123,13 @@ def without_memory() -> FakeTensorMode:
 
 def graph_of(functional: Callable[..., Any], fakes: list[torch.Tensor]) -> torch.fx.GraphModule:
     """What the function does to tensors without memory, in operations for which there are rules."""
+    return make_fx(functional, decomposition_table=decompositions())(fakes)
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Of operations for which there are no rules, into those for which there are."""
     table = {**dict(core_aten_decompositions()), **get_decompositions(_TAKEN_APART)}
-    table = {op: rule for op, rule in table.items() if op.name().partition("::")[2].partition(".")[0] not in _KEPT}
-    return make_fx(functional, decomposition_table=table)(fakes)
+    return {op: rule for op, rule in table.items() if op.name().partition("::")[2].partition(".")[0] not in _KEPT}
 
 
 class _Gradients:
