@@ -12,7 +12,6 @@
 
 #include "given.h"
 #include "shardwise/runtime/gemm.h"
-#include "shardwise/runtime/nn/init.h"
 #include "shardwise/runtime/nn/layers.h"
 #include "shardwise/runtime/nn/optimizers.h"
 #include "shardwise/runtime/stopwatch.h"

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/runtime/nn/init.h"
 #include "shardwise/runtime/nn/layers.h"
 #include "shardwise/runtime/nn/optimizers.h"
 #include "shardwise/runtime/ops/functions.h"

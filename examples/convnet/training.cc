@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "shardwise/runtime/nn/init.h"
 #include "shardwise/runtime/nn/layers.h"
 #include "shardwise/runtime/nn/optimizers.h"
 

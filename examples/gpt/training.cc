@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "shardwise/runtime/nn/init.h"
+#include "shardwise/runtime/nn/optimizers.h"
 #include "shardwise/shard/error.h"
 
 namespace gpt {

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "plan.h"
-#include "shardwise/runtime/nn/init.h"
 #include "shardwise/runtime/nn/optimizers.h"
 #include "shardwise/runtime/tracer.h"
 

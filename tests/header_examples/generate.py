@@ -184,7 +184,7 @@ INCLUDES = {
     "convert/program_file.h": ["runtime/tracer.h"],
     "loader/source.h": ["loader/sources/arrays.h"],
     "runtime/ops/autodiff.h": ["runtime/tracer.h"],
-    "runtime/ops/control.h": ["runtime/tracer.h", "runtime/nn/init.h", "runtime/nn/layers.h"],
+    "runtime/ops/control.h": ["runtime/tracer.h", "runtime/nn/optimizers.h", "runtime/nn/layers.h"],
 }
 
 EXPRESSION = re.compile(r"[A-Za-z_][\w:]*(\(|\.|->)")

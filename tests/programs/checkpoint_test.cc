@@ -10,7 +10,6 @@
 #include "model.h"
 #include "plan.h"
 #include "random_program.h"
-#include "shardwise/runtime/nn/init.h"
 #include "shardwise/runtime/nn/layers.h"
 #include "shardwise/runtime/nn/optimizers.h"
 #include "shardwise/runtime/ops/autodiff.h"

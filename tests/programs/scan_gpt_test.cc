@@ -8,7 +8,7 @@
 
 #include "model.h"
 #include "plan.h"
-#include "shardwise/runtime/nn/init.h"
+#include "shardwise/runtime/nn/optimizers.h"
 #include "shardwise/runtime/tracer.h"
 #include "tensors.h"
 

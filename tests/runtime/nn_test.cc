@@ -9,7 +9,6 @@
 
 #include "shardwise/runtime/nn/attention.h"
 #include "shardwise/runtime/nn/images.h"
-#include "shardwise/runtime/nn/init.h"
 #include "shardwise/runtime/nn/layers.h"
 #include "shardwise/runtime/nn/optimizers.h"
 #include "testing/errors.h"

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/nn/init.h"
+#include "shardwise/runtime/nn/optimizers.h"
 
 #include <cmath>
 #include <cstddef>
