@@ -251,13 +251,14 @@ std::vector<std::pair<std::string_view, std::size_t>> bytes_by_kind(const Fulles
                                                                     std::size_t peak_bytes);
 
 struct PageOptions {
-  std::string program = "program";  ///< what the page calls it: "step.swp"
-  bool has_times = false;           ///< the modelled ones, of the report's machine
-  std::size_t capacity_bytes = 0;   ///< of a device, for whether it fits; 0: not asked for
+  std::string program = "program";   ///< what the page calls it: "step.swp"
+  bool has_times = false;            ///< the modelled ones, of the report's machine
+  std::size_t capacity_bytes = 0;    ///< of a device, for whether it fits; 0: not asked for
+  double save_bytes_per_second = 0;  ///< of a checkpoint, for the time that it takes; 0: not told
 };
 
 /// What a program needs on its mesh, as `shardwise plan` prints it: memory, traffic, products,
-/// modelled times. `report` is the executable's.
+/// modelled times, checkpoint and input. `report` is the executable's.
 std::string page(const Executable& executable, const StepReport& report,
                  const PageOptions& options);
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shardwise/runtime/spmd/executable.h"
+#include "shardwise/runtime/spmd/plans.h"
 #include "shardwise/shard/text.h"
 
 namespace shardwise {
@@ -120,6 +121,39 @@ std::string traffic_text(const std::vector<Traffic>& traffic) {
   return text;
 }
 
+/// Of a rate: "2.29 MB/s".
+std::string megabytes(double bytes) { return fmt::format("{:.2f} MB", bytes * 1e-6); }
+
+std::string storage_text(const StorageNeeds& needs, const StepReport& report,
+                         const PageOptions& options) {
+  const std::size_t state = needs.parameter_bytes + needs.optimizer_bytes;
+  std::string text;
+  if (state > 0) {
+    text += fmt::format("checkpoint: {}", human_bytes(state));
+    if (needs.optimizer_bytes > 0) {
+      text += fmt::format(" ({} of parameters, {} of optimizer state)",
+                          human_bytes(needs.parameter_bytes), human_bytes(needs.optimizer_bytes));
+    }
+    if (options.save_bytes_per_second > 0) {
+      text += fmt::format(", saved in {:.1f} s at {}/s (modelled)",
+                          static_cast<double>(state) / options.save_bytes_per_second,
+                          megabytes(options.save_bytes_per_second));
+    }
+    text += fmt::format("; an asynchronous save holds {} on the host for each device\n",
+                        human_bytes(needs.device_bytes));
+  }
+  if (needs.input_bytes > 0) {
+    text += fmt::format("input: {} a step", human_bytes(needs.input_bytes));
+    const double seconds = report.compute_seconds + report.collective_seconds;
+    if (options.has_times && seconds > 0) {
+      text += fmt::format(", {}/s at the modelled time",
+                          megabytes(static_cast<double>(needs.input_bytes) / seconds));
+    }
+    text += '\n';
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string_view FullestStep::Held::kind_name() const {
@@ -159,10 +193,12 @@ std::string page(const Executable& executable, const StepReport& report,
   text += traffic_text(executable.traffic());
   text += fmt::format("\n{:.3f} GFLOP in products, {:.3f} on one device\n",
                       report.model_flops * 1e-9, report.device_flops * 1e-9);
-  if (!options.has_times) return text;
-  return text + fmt::format("modelled on {}: {:.3f} ms computing, {:.3f} ms collectives ({})\n",
-                            report.machine.name, report.compute_seconds * 1e3,
-                            report.collective_seconds * 1e3, report.machine.source);
+  if (options.has_times) {
+    text += fmt::format("modelled on {}: {:.3f} ms computing, {:.3f} ms collectives ({})\n",
+                        report.machine.name, report.compute_seconds * 1e3,
+                        report.collective_seconds * 1e3, report.machine.source);
+  }
+  return text + storage_text(storage_needs(executable), report, options);
 }
 
 }  // namespace shardwise

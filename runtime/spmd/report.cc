@@ -5,40 +5,17 @@
 #include <tuple>
 #include <utility>
 
-#include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/spmd/detail/control/lower_body.h"
-#include "shardwise/runtime/spmd/detail/cost.h"
 #include "shardwise/runtime/spmd/detail/out_of_memory.h"
 #include "shardwise/runtime/spmd/detail/partition.h"
 #include "shardwise/runtime/spmd/detail/planned.h"
+#include "shardwise/runtime/spmd/detail/plans/modelled.h"
 #include "shardwise/runtime/spmd/detail/propagate.h"
 #include "shardwise/runtime/spmd/executable.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
 namespace {
-
-double part_bytes(const Graph& graph, const Mesh& mesh, const PartitionedGraph::Value& value) {
-  const TensorType type = type_of(graph, value);
-  return part_elements(type.shape, value.cut, mesh) * static_cast<double>(size_bytes(type.dtype));
-}
-
-/// Multiplications and additions of one device.
-double part_flops(const Graph& graph, const Mesh& mesh, const PartitionedGraph& partitioned,
-                  const PartitionedGraph::Compute& compute, const FactorRule& rule) {
-  if (compute.only_converts || !row(graph.node(compute.node).op).traits().is_product) return 0;
-  FactorCut cut(rule.factors.size());
-  for (std::size_t i = 0; i < compute.operands.size(); ++i) {
-    project(partitioned.values[as_size(compute.operands[i])].cut, rule.operands[i], rule.factors,
-            mesh, cut);
-  }
-  project(partitioned.values[as_size(compute.result)].cut, rule.result, rule.factors, mesh, cut);
-  double flops = 2;
-  for (std::size_t f = 0; f < rule.factors.size(); ++f) {
-    flops *= static_cast<double>(tile_extent(rule.factors[f].size, cut[f], mesh));
-  }
-  return flops;
-}
 
 std::size_t most_received(const MovePlan& plan) {
   std::size_t most = 0;
@@ -148,51 +125,6 @@ std::size_t wire_bytes(Passed passed, WireBytes& known) {
   for_each_move(passed, known,
                 [&](const CountedMove& one) { bytes += as_size(one.in.times) * one.wire_bytes; });
   return known[&passed.partitioned] = bytes;
-}
-
-double modelled_seconds(const StepReport& report) {
-  return report.compute_seconds + report.collective_seconds;
-}
-
-/// Adds what the steps of a program, or of the body of a scan, take.
-void add_steps(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
-               const PartitionedGraph& partitioned, double times, StepReport& result) {
-  const Machine& machine = result.machine;
-  for (const PartitionedGraph::Step& step : partitioned.steps) {
-    if (const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step)) {
-      const double flops =
-          part_flops(graph, mesh, partitioned, *compute, propagation.rules[as_size(compute->node)]);
-      double bytes = part_bytes(graph, mesh, partitioned.values[as_size(compute->result)]);
-      for (const auto operand : compute->operands) {
-        bytes += part_bytes(graph, mesh, partitioned.values[as_size(operand)]);
-      }
-      // Elementwise chains are fused: what they pass on stays in the cache.
-      if (compute->only_converts || is_elementwise(graph.node(compute->node).op)) bytes = 0;
-      result.device_flops += times * flops;
-      result.compute_seconds += times * std::max(flops / machine.flops_per_second,
-                                                 bytes / machine.memory_bytes_per_second);
-    } else if (const auto* const loop = std::get_if<PartitionedGraph::Loop>(&step)) {
-      const auto with = [&](const PartitionedBody& body) {
-        StepReport more = result;
-        add_steps(*body.graph, mesh, *body.propagation, body.partitioned,
-                  times * static_cast<double>(trips(graph, *loop)), more);
-        return more;
-      };
-      StepReport most = with(*loop->body);
-      if (loop->otherwise != nullptr) {
-        const StepReport other = with(*loop->otherwise);
-        if (modelled_seconds(other) > modelled_seconds(most)) most = other;
-      }
-      result = most;
-    } else {
-      const auto& move = std::get<PartitionedGraph::Move>(step);
-      if (move.wire_bytes == 0) continue;
-      const double hops = static_cast<double>(ways(move.axes, mesh) - 1);
-      result.collective_seconds +=
-          times * (hops * machine.link_seconds +
-                   static_cast<double>(move.wire_bytes) / machine.link_bytes_per_second);
-    }
-  }
 }
 
 }  // namespace
@@ -309,7 +241,11 @@ StepReport report(const Executable& executable, const Machine& machine) {
     const PlannedMemory memory = executable.memory(p);
     if (memory.peak_bytes > result.memory.peak_bytes) result.memory = memory;
   }
-  add_steps(graph, mesh, executable.propagation(), executable.partitioned(), 1, result);
+  const detail::Modelled times =
+      detail::modelled(graph, mesh, executable.propagation(), executable.partitioned(), machine);
+  result.device_flops = times.device_flops;
+  result.compute_seconds = times.compute_seconds + times.memory_seconds;
+  result.collective_seconds = times.wire_seconds;
   return result;
 }
 

@@ -67,6 +67,12 @@ Cut stacked_cut(const Cut& slice);
 /// All nodes with their cuts, one a line.
 std::string dump(const Graph& graph, const Mesh& mesh, const Propagation& propagation);
 
+/// The way back from a dim that is cut to the mark that its axes come from: by the dim of each
+/// neighbour that one of them cuts. Ends at the marked node, which may be the node itself (the way
+/// is empty then), or at a loop, whose body says more.
+std::vector<NodeId> way_to_mark(const Graph& graph, const Propagation& propagation, NodeId node,
+                                std::size_t dim);
+
 /// "%17 dim 0 is cut by data: from %3, marked in \"attention\"", a line for each dim.
 std::string explain(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                     NodeId node);

@@ -35,6 +35,26 @@ std::string dump(const Graph& graph, const Mesh& mesh, const Propagation& propag
   return text;
 }
 
+std::vector<NodeId> way_to_mark(const Graph& graph, const Propagation& propagation, NodeId node,
+                                std::size_t dim) {
+  constexpr std::size_t kMostHops = 1000;
+  const AxisSet axes = propagation.cuts[as_size(node)][dim].set();
+  std::vector<NodeId> way;
+  NodeId at = node;
+  while (way.size() < kMostHops && !graph.node(at).mark) {
+    if (has_bodies(graph.node(at).op)) break;  // what its body says
+    const NodeId from = propagation.origins[as_size(at)][dim];
+    if (from < 0 || from == at) break;
+    way.push_back(from);
+    const Cut& next = propagation.cuts[as_size(from)];
+    for (std::size_t d = 0; d < next.size(); ++d) {
+      if (next[d].set() & axes) dim = d;
+    }
+    at = from;
+  }
+  return way;
+}
+
 std::string explain(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                     NodeId node) {
   const Cut& cut = propagation.cuts[as_size(node)];
@@ -48,20 +68,9 @@ std::string explain(const Graph& graph, const Mesh& mesh, const Propagation& pro
     Cut one(1);
     one[0] = cut[dim];
     text += to_text(one, mesh);
-    // The way back to a mark: by the dim of each neighbour that the same axis cuts.
-    NodeId at = node;
-    std::size_t at_dim = dim;
-    for (int hops = 0; hops < 1000 && !graph.node(at).mark; ++hops) {
-      if (has_bodies(graph.node(at).op)) break;  // what its body says
-      const NodeId from = propagation.origins[as_size(at)][at_dim];
-      if (from < 0 || from == at) break;
-      text += fmt::format(" from %{}", from);
-      const Cut& next = propagation.cuts[as_size(from)];
-      for (std::size_t d = 0; d < next.size(); ++d) {
-        if (next[d].set() & cut[dim].set()) at_dim = d;
-      }
-      at = from;
-    }
+    const std::vector<NodeId> way = way_to_mark(graph, propagation, node, dim);
+    for (const NodeId from : way) text += fmt::format(" from %{}", from);
+    const NodeId at = way.empty() ? node : way.back();
     if (graph.node(at).mark) text += ", marked" + in_scope(graph, graph.node(at).scope);
     text += '\n';
   }

@@ -1,0 +1,227 @@
+#include "shardwise/runtime/spmd/detail/plans/hand_made.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <variant>
+
+#include "shardwise/runtime/ops/detail/row.h"
+#include "shardwise/runtime/spmd/detail/cut.h"
+#include "shardwise/runtime/spmd/detail/propagate.h"
+
+namespace shardwise::detail {
+namespace {
+
+using Axes = std::vector<std::size_t>;  // of the mesh, by number
+
+/// Makes plans of a mesh's axes that cut.
+class HandMadePlans {
+ public:
+  explicit HandMadePlans(Trials& trials) : trials_(trials), users_(trials.graph().nodes.size()) {
+    const Graph& graph = trials.graph();
+    for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
+      for (const NodeId operand : graph.nodes[id].operands) {
+        users_[as_size(operand)].push_back(static_cast<NodeId>(id));
+      }
+    }
+    for (std::size_t axis = 0; axis < trials.mesh().rank(); ++axis) {
+      if (trials.mesh().axes()[axis].size > 1) axes_.push_back(axis);
+    }
+  }
+
+  std::vector<HandMade> run() {
+    std::vector<HandMade> plans;
+    plans.push_back({"whole", choice(whole())});
+    plans.push_back({"data", choice(with_batch(whole(), axes_))});
+    plans.push_back({"fsdp", choice(with_weights(with_batch(whole(), axes_), axes_))});
+    for (const std::size_t axis : axes_) {
+      const std::string& name = trials_.mesh().axes()[axis].name;
+      Axes others = axes_;
+      std::erase(others, axis);
+      const Cuts tensor = with_tensor(with_batch(whole(), others), axis);
+      plans.push_back({"tensor over " + name, choice(tensor)});
+      if (others.empty()) continue;
+      plans.push_back({"tensor over " + name + ", weights over the rest",
+                       choice(with_weights(tensor, others))});
+      // A part of the axes for weights, all for the batch.
+      plans.push_back(
+          {"fsdp over " + name, choice(with_weights(with_batch(whole(), axes_), {axis}))});
+    }
+    if (auto marked = as_marked()) plans.push_back({"as marked", *std::move(marked)});
+    return plans;
+  }
+
+ private:
+  using Cuts = std::vector<Cut>;  // by group
+
+  const TensorType& type(std::size_t group) const { return trials_.groups()[group].type; }
+
+  Cuts whole() const {
+    Cuts cuts;
+    for (const InputGroup& group : trials_.groups()) cuts.emplace_back(group.type.shape.size());
+    return cuts;
+  }
+
+  /// Whether the dim divides evenly with one more axis.
+  bool divides(std::size_t group, const Cut& cut, std::size_t dim, std::size_t axis) const {
+    const Mesh& mesh = trials_.mesh();
+    const std::int64_t extent = type(group).shape[dim];
+    return extent > 0 && extent % (ways(cut[dim], mesh) * mesh.axes()[axis].size) == 0;
+  }
+
+  /// Dim 0 of data, as far as it divides.
+  Cuts with_batch(Cuts cuts, const Axes& axes) const {
+    for (std::size_t g = 0; g < cuts.size(); ++g) {
+      if (!trials_.groups()[g].is_data) continue;
+      for (const std::size_t axis : axes) {
+        if (divides(g, cuts[g], 0, axis)) cuts[g][0].push_back(axis);
+      }
+    }
+    return cuts;
+  }
+
+  /// Weights and their state, by the longest dim that divides; those that are cut already come
+  /// last.
+  Cuts with_weights(Cuts cuts, const Axes& axes) const {
+    for (std::size_t g = 0; g < cuts.size(); ++g) {
+      if (trials_.groups()[g].is_data) continue;
+      const Shape& shape = type(g).shape;
+      std::vector<std::size_t> dims(shape.size());
+      std::iota(dims.begin(), dims.end(), std::size_t{0});
+      std::ranges::stable_sort(dims, [&, before = cuts[g]](std::size_t a, std::size_t b) {
+        return std::tuple(!before[a].empty(), -shape[a]) <
+               std::tuple(!before[b].empty(), -shape[b]);
+      });
+      for (const std::size_t axis : axes) {
+        const auto dim = std::ranges::find_if(
+            dims, [&](std::size_t one) { return divides(g, cuts[g], one, axis); });
+        if (dim != dims.end()) cuts[g][*dim].push_back(axis);
+      }
+    }
+    return cuts;
+  }
+
+  /// In the order of the program: a matrix whose data comes cut over the axis is cut by its rows,
+  /// so that the sums are over the axis; any other by its columns.
+  Cuts with_tensor(Cuts cuts, std::size_t axis) const {
+    for (const auto& [user, group] : matrices()) {
+      const std::vector<std::optional<PartitionSpec>> marks = marks_of(cuts, group);
+      Graph graph = trials_.graph();
+      for (Node& node : graph.nodes) node.mark.reset();
+      mark_inputs(graph, marks);
+      const Propagation told = propagate(graph, trials_.mesh());
+      const NodeId node = graph.inputs[trials_.groups()[group].inputs[0]].node;
+      const Cut& asked = told.cuts[as_size(node)];
+      std::optional<std::size_t> dim;
+      for (std::size_t d = 0; d < asked.size(); ++d) {
+        if (asked[d].set() >> axis & 1) dim = d;
+      }
+      if (!dim) dim = column_of(node, user);
+      if (dim && divides(group, cuts[group], *dim, axis)) cuts[group][*dim].push_back(axis);
+    }
+    return cuts;
+  }
+
+  /// Of the groups of weights that a product or a look-up takes: its first such user, in order.
+  std::vector<std::pair<NodeId, std::size_t>> matrices() const {
+    std::vector<std::pair<NodeId, std::size_t>> all;
+    for (std::size_t g = 0; g < trials_.groups().size(); ++g) {
+      const InputGroup& group = trials_.groups()[g];
+      if (group.is_data || group.type.shape.size() < 2) continue;
+      const auto user = product_of(trials_.graph().inputs[group.inputs[0]].node);
+      if (user) all.emplace_back(*user, g);
+    }
+    std::ranges::sort(all);
+    return all;
+  }
+
+  bool is_product(NodeId id) const {
+    const Op op = trials_.graph().node(id).op;
+    return row(op).traits().is_product || op == Op::take;
+  }
+
+  /// The first product that takes the tensor or a copy of it in other types or shapes.
+  std::optional<NodeId> product_of(NodeId tensor) const {
+    for (int hops = 0; hops < 8; ++hops) {
+      for (const NodeId user : users_[as_size(tensor)]) {
+        if (is_product(user)) return user;
+      }
+      const std::vector<NodeId>& users = users_[as_size(tensor)];
+      const auto next = std::ranges::find_if(users, [&](NodeId user) {
+        const Node& node = trials_.graph().node(user);
+        return node.operands.size() == 1 && !node.backward;
+      });
+      if (next == users.end()) return std::nullopt;
+      tensor = *next;
+    }
+    return std::nullopt;
+  }
+
+  /// The dim of a weight that its product keeps; of a table that of its rows. The longest if the
+  /// product takes a copy of other shape.
+  std::optional<std::size_t> column_of(NodeId tensor, NodeId user) const {
+    const Node& node = trials_.graph().node(user);
+    const auto at = std::ranges::find(node.operands, tensor);
+    const Shape& shape = trials_.graph().node(tensor).type.shape;
+    const auto longest = static_cast<std::size_t>(std::ranges::max_element(shape) - shape.begin());
+    if (at == node.operands.end()) return longest;
+    const auto number = static_cast<std::size_t>(at - node.operands.begin());
+    if (node.op == Op::take) return as_size(std::get<DimAttributes>(node.attributes).dim);
+    const auto* const dot = std::get_if<DotAttributes>(&node.attributes);
+    if (dot == nullptr) return longest;
+    const Equation& equation = dot->equation;
+    const std::string& letters = number == 0 ? equation.lhs : equation.rhs;
+    const std::string& other = number == 0 ? equation.rhs : equation.lhs;
+    for (std::size_t dim = 0; dim < letters.size(); ++dim) {
+      const bool is_kept = equation.result.find(letters[dim]) != std::string::npos;
+      if (is_kept && other.find(letters[dim]) == std::string::npos) return dim;
+    }
+    return longest;
+  }
+
+  /// By Graph::inputs: of the groups that are cut, but this one.
+  std::vector<std::optional<PartitionSpec>> marks_of(const Cuts& cuts, std::size_t but) const {
+    std::vector<std::optional<PartitionSpec>> marks(trials_.graph().inputs.size());
+    for (std::size_t g = 0; g < cuts.size(); ++g) {
+      if (g == but || axes_of(cuts[g]) == 0) continue;
+      for (const std::size_t input : trials_.groups()[g].inputs) {
+        marks[input] = to_spec(cuts[g], trials_.mesh());
+      }
+    }
+    return marks;
+  }
+
+  Choice choice(const Cuts& cuts) const {
+    Choice made;
+    for (std::size_t g = 0; g < cuts.size(); ++g) {
+      made.push_back(trials_.number(g, to_spec(cuts[g], trials_.mesh())));
+    }
+    return made;
+  }
+
+  std::optional<Choice> as_marked() const {
+    Choice made;
+    bool is_any = false;
+    for (std::size_t g = 0; g < trials_.groups().size(); ++g) {
+      const InputGroup& group = trials_.groups()[g];
+      const auto& mark = trials_.graph().node(trials_.graph().inputs[group.inputs[0]].node).mark;
+      is_any = is_any || mark.has_value();
+      made.push_back(
+          trials_.number(g, mark ? *mark : PartitionSpec::replicated(group.type.shape.size())));
+    }
+    return is_any ? std::optional(made) : std::nullopt;
+  }
+
+  Trials& trials_;
+  std::vector<std::vector<NodeId>> users_;  ///< by node
+  Axes axes_;
+};
+
+}  // namespace
+
+std::vector<HandMade> hand_made(Trials& trials) { return HandMadePlans(trials).run(); }
+
+}  // namespace shardwise::detail

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shardwise/runtime/spmd/detail/plans/trials.h"
+
+namespace shardwise::detail {
+
+/// A plan as people write them.
+struct HandMade {
+  std::string name;  ///< "fsdp"
+  Choice choice;
+};
+
+/// Data: the batch cut over all axes. FSDP: weights and state too, by their longest dim. Tensor,
+/// for each axis: weights cut over it, by columns and then by rows (Megatron), and the batch over
+/// the others. 2-d: the same with weights and state cut over the others, too. The plan that the
+/// program is marked with, if all groups are cut as their first input is.
+std::vector<HandMade> hand_made(Trials& trials);
+
+}  // namespace shardwise::detail

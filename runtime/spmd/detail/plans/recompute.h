@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shardwise/runtime/graph/graph.h"
+
+namespace shardwise::detail {
+
+/// Scopes that are alike but for a number: "model/layers/3" and "model/layers/4".
+struct RepeatedBlocks {
+  std::string name;                    ///< "model/layers/*"
+  std::int32_t count = 0;              ///< at least 2
+  std::vector<std::int32_t> of_scope;  ///< by Graph::scopes: the number of its block; -1: none
+};
+
+/// Those of whose nodes a gradient uses values, the ones with the most such nodes first.
+std::vector<RepeatedBlocks> repeated_blocks(const Graph& graph);
+
+/// The graph with what the blocks keep for the gradient computed again, just before the gradient
+/// first uses it: as checkpoint() of each block would have it. What other blocks use is kept.
+std::shared_ptr<const Graph> recomputed(const Graph& graph, const RepeatedBlocks& blocks);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "shardwise/runtime/spmd/executable.h"
+
+namespace shardwise {
+
+/// What plans are modelled on.
+inline const Machine& h100() { return machines()[1]; }
+
+}  // namespace shardwise
