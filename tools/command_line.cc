@@ -15,6 +15,7 @@
 #include "declaration.h"
 #include "manual.h"
 #include "parse.h"
+#include "shardwise/runtime/spmd/plans.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::tools {
@@ -87,12 +88,17 @@ void add_plan(CLI::App& app, Commands& c) {
       "1: "
       "it does not fit",
       "shardwise plan step.swp --mesh data=8,model=8 --device h100-80gb\n"
-      "  shardwise plan step.swp --mesh data=8 --memory 80GB --mark '*.w1=-,data' --mark '*=-'",
+      "  shardwise plan step.swp --mesh data=8 --memory 80GB --mark '*.w1=-,data' --mark '*=-'\n"
+      "  shardwise plan step.swp --devices 64 --device h100-80gb",
       c, c.plan, run_plan);
   plan.add_option("program", c.plan.program, "A program file, as save_program() writes it")
       ->check(local_path())
       ->required();
-  plan.add_option("--mesh", c.plan.mesh, "Mesh: data=8,model=8")->required();
+  plan.add_option("--mesh", c.plan.mesh, "Mesh: data=8,model=8");
+  plan.add_option("--devices", c.plan.devices,
+                  "In place of a mesh: compare all meshes of this number of devices, up to 4096, "
+                  "with the axes that marks name")
+      ->check(whole(1, kMostMeshDevices));
   plan.add_option("--mark", c.plan.marks,
                   "Mark inputs, and what replaces them, otherwise than the file (may be repeated); "
                   "the first pattern that matches counts")
@@ -102,6 +108,19 @@ void add_plan(CLI::App& app, Commands& c) {
                   "Machine whose memory and modelled times are asked for: h100-80gb, tpu-v4");
   add_size(plan, "--memory", c.plan.memory_bytes, {1, std::size_t{1} << 60},
            "Memory of each device, 80GiB, instead of the machine's");
+  add_rate(plan, "--save-rate", c.plan.save_bytes_per_second,
+           "Bytes a second that checkpoints are written with, 2GB/s: how long a save takes");
+  plan.add_option("--why", c.plan.why,
+                  "Say why a tensor is cut as it is: an input's name, or an operation as %98")
+      ->type_name("NAME");
+  plan.add_option("--why-not", c.plan.why_not,
+                  "Say what stands against another cut of a tensor, what it would cost, and which "
+                  "other marks would bring it")
+      ->type_name("NAME=SPEC");
+  plan.add_flag(
+      "--search", c.plan.search,
+      "Choose the marks of parameters, optimizer state and data: the fastest, by modelled "
+      "times, that fits; needs --device. Takes up to a minute for a large program");
 }
 
 /// What reshard and import have in common beside source, target and mesh.

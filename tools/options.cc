@@ -51,20 +51,40 @@ void add_threads(CLI::App& command, int& threads) {
       ->capture_default_str();
 }
 
-void add_size(CLI::App& command, const std::string& name, std::size_t& bytes, ByteRange allowed,
-              const std::string& description) {
+namespace {
+
+/// What of a text is a size; throws as parse_bytes().
+void add_bytes(CLI::App& command, const std::string& name, std::size_t& bytes, ByteRange allowed,
+               const std::string& description, const char* type,
+               std::string_view (*size_of)(std::string_view)) {
   command
       .add_option_function<std::string>(
           name,
-          [name, allowed, &bytes](const std::string& text) {
+          [name, allowed, size_of, &bytes](const std::string& text) {
             try {
-              bytes = parse_bytes(text, allowed);
+              bytes = parse_bytes(size_of(text), allowed);
             } catch (const Error& error) {
               throw CLI::ValidationError(name, error.what());
             }
           },
           description)
-      ->type_name("SIZE");
+      ->type_name(type);
+}
+
+}  // namespace
+
+void add_size(CLI::App& command, const std::string& name, std::size_t& bytes, ByteRange allowed,
+              const std::string& description) {
+  add_bytes(command, name, bytes, allowed, description, "SIZE",
+            [](std::string_view text) { return text; });
+}
+
+void add_rate(CLI::App& command, const std::string& name, std::size_t& bytes_per_second,
+              const std::string& description) {
+  add_bytes(command, name, bytes_per_second, {1, std::size_t{1} << 60}, description, "SIZE/s",
+            [](std::string_view text) {
+              return text.ends_with("/s") ? text.substr(0, text.size() - 2) : text;
+            });
 }
 
 void add_memory_budget(CLI::App& command, std::size_t& bytes) {

@@ -31,6 +31,10 @@ void add_threads(CLI::App& command, int& threads);
 void add_size(CLI::App& command, const std::string& name, std::size_t& bytes, ByteRange allowed,
               const std::string& description);
 
+/// A size a second: "2GB/s", or without the "/s".
+void add_rate(CLI::App& command, const std::string& name, std::size_t& bytes_per_second,
+              const std::string& description);
+
 void add_memory_budget(CLI::App& command, std::size_t& bytes);
 
 /// Each may be repeated and takes one word, so that others may follow.

@@ -146,16 +146,25 @@ ProgressLine::~ProgressLine() {
 
 ProgressFunction ProgressLine::function() {
   if (isatty(STDERR_FILENO) == 0) return {};
-  return [this](const Progress& progress) { show(progress); };
+  return [this](const Progress& progress) {
+    show([&](double seconds) { return progress_text(what_, progress, seconds); });
+  };
 }
 
-void ProgressLine::show(const Progress& progress) {
+std::function<void(std::int64_t, std::int64_t)> ProgressLine::counter(std::string unit) {
+  if (isatty(STDERR_FILENO) == 0) return {};
+  return [this, unit = std::move(unit)](std::int64_t done, std::int64_t of) {
+    show([&](double) { return fmt::format("{}: {} of {} {}", what_, done, of, unit); });
+  };
+}
+
+void ProgressLine::show(const std::function<std::string(double)>& text) {
   const auto now = std::chrono::steady_clock::now();
   const double seconds = std::chrono::duration<double>(now - start_).count();
   if (seconds < 1 || now - shown_ < std::chrono::milliseconds(100)) return;
   shown_ = now;
   visible_ = true;
-  std::fputs(("\r\033[K" + progress_text(what_, progress, seconds)).c_str(), stderr);
+  std::fputs(("\r\033[K" + text(seconds)).c_str(), stderr);
   std::fflush(stderr);
 }
 

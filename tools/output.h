@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -61,8 +63,12 @@ class ProgressLine {
   /// Empty if stderr is not a terminal. Valid as long as this object.
   ProgressFunction function();
 
+  /// The same for work that is counted: "plan: 12 of 91 meshes".
+  std::function<void(std::int64_t done, std::int64_t of)> counter(std::string unit);
+
  private:
-  void show(const Progress& progress);
+  /// Calls text(seconds) if it is time to show something.
+  void show(const std::function<std::string(double)>& text);
 
   std::string what_;
   std::chrono::steady_clock::time_point start_, shown_;

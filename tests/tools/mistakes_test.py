@@ -56,7 +56,7 @@ $ explain --shape 8
 $ explain --from data=4 --to 'data=2;data' --shape 8
 2 explain: --from, --to and --shape: --from "data=4" has no ";"; needed is MESH;SPEC, as in "data=4,model=2;data,-"
 $ plan step.swp
-2 plan: --mesh is required; shardwise help plan shows more
+2 plan: found neither, needed --mesh or --devices
 $ plan step.swp --mesh data=two
 2 plan: --mesh: mesh "data=two": "two" is not an axis size; needed is a form as in "data=4,model=2", "4,2" or "data=2,model=2@3,1,0,2"
 $ plan step.swp --mesh data=2 --device h200

@@ -121,6 +121,168 @@ class Plan(Cli):
         self.assertRegex(text, r"(?m)^ *1\.75 MiB  yes +all-reduce +data +1  ")
         self.assertLess(len(text.splitlines()), 50)
 
+    def test_devices_compares_all_meshes_of_that_number(self):
+        self.program.write_text(PROGRAM.replace('"w1" : f32[256, 1024] marked -,-', '"w1" : f32[256, 1024] marked -,model'))
+        found = self.ok_json("plan", self.program, "--devices", 8, "--device", "h100-80gb")
+        self.assertEqual((found["axes"], found["devices"], found["modelled_on"]), (["data", "model"], 8, "H100 SXM"))
+        rows = {row["mesh"]: row for row in found["meshes"]}
+        self.assertEqual(sorted(rows), ["data=1,model=8", "data=2,model=4", "data=4,model=2", "data=8,model=1"])
+        for mesh, row in rows.items():  # each says what a plan of it says
+            plan = self.ok_json("plan", self.program, "--mesh", mesh, "--device", "h100-80gb")
+            self.assertEqual(row["peak_bytes"], plan["memory"]["peak_bytes"])
+            self.assertEqual(row["wire_bytes"], sum(one["wire_bytes"] for one in plan["traffic"]))
+            self.assertAlmostEqual(row["compute_seconds"] + row["memory_seconds"], plan["modelled"]["compute_seconds"])
+            self.assertAlmostEqual(row["wire_seconds"], plan["modelled"]["collective_seconds"])
+            self.assertIn(row["bound_by"], ("compute", "memory", "wire"))
+        times = [row["modelled_seconds"] for row in found["meshes"]]
+        self.assertEqual(times, sorted(times))
+        self.assertEqual(found["best"], found["meshes"][0]["mesh"])
+        text = self.ok("plan", self.program, "--devices", 8, "--device", "h100-80gb")
+        self.assertRegex(text, rf"(?m)^best  {found['best']} +yes +[0-9.]+ MiB +[0-9.]+ MiB +[0-9.]+ ms  (compute|memory|wire)$")
+        self.assertIn("times are modelled on H100 SXM (NVIDIA", text)
+        self.assertEqual(len(text.splitlines()), 1 + 1 + 4 + 1)
+
+    def test_of_meshes_those_that_fit_come_first(self):
+        marks = ("--mark", "w*=model,-")
+        rows = self.ok_json("plan", self.program, "--devices", 16, *marks)["meshes"]
+        self.assertEqual({row["modelled_seconds"] for row in rows} | {row["fits"] for row in rows}, {None})
+        peaks = [row["peak_bytes"] for row in rows]
+        self.assertEqual((peaks, len(rows)), (sorted(peaks), 5))
+        found = self.ok_json("plan", self.program, "--devices", 16, *marks, "--memory", peaks[1])
+        self.assertEqual([row["fits"] for row in found["meshes"]], [peak <= peaks[1] for peak in peaks])
+        none = run("plan", self.program, "--devices", "16", *marks, "--memory", str(peaks[0] - 1))
+        self.assertEqual((none.returncode, none.stderr), (1, ""))
+        self.assertNotIn("best", none.stdout)
+        none = run("plan", self.program, "--devices", "16", *marks, "--memory", str(peaks[0] - 1), "--json")
+        self.assertIsNone(json.loads(none.stdout)["best"])
+
+    def test_a_mesh_or_a_number_of_devices_is_needed(self):
+        self.fails(2, ["plan: found neither, needed --mesh or --devices"], "plan", self.program)
+        self.fails(2, ["plan: found both --mesh and --devices, needed"], "plan", self.program, "--mesh", "data=8", "--devices", 8)
+        self.fails(2, ["--devices: "], "plan", self.program, "--devices", 4097)
+        self.program.write_text(PROGRAM.replace(" marked data,-", "").replace(" marked -,-", ""))
+        self.fails(2, ["--devices: compare meshes: found no marks, needed some"], "plan", self.program, "--devices", 8)
+
+    def test_what_a_checkpoint_and_the_input_need(self):
+        program = PROGRAM.replace('%2 = input() "w2" : f32[1024, 256] marked -,- kind=parameter',
+                                  '%2 = input() "w2" : f32[1024, 256] marked data,- kind=optimizer').replace("marked -,-  #", "marked data,-  #")
+        self.program.write_text(program)
+        options = ("plan", self.program, "--mesh", "data=8", "--device", "h100-80gb")
+        found = self.ok_json(*options, "--save-rate", "1MB/s")
+        self.assertEqual(found["checkpoint"], {"parameter_bytes": W1, "optimizer_bytes": W2, "bytes": W1 + W2,
+                                               "modelled_save_seconds": (W1 + W2) / 1e6, "host_bytes_per_device": W1 + W2 // 8})
+        modelled = found["modelled"]["compute_seconds"] + found["modelled"]["collective_seconds"]
+        self.assertEqual(found["input"]["bytes"], X)
+        self.assertAlmostEqual(found["input"]["modelled_bytes_per_second"], X / modelled, delta=1)
+        text = self.ok(*options, "--save-rate", "1MB/s")
+        self.assertIn("checkpoint: 2.00 MiB (1.00 MiB of parameters, 1.00 MiB of optimizer state), saved in 2.1 s at 1.00 MB/s (modelled); "
+                      "an asynchronous save holds 1.12 MiB on the host for each device\n", text)
+        self.assertRegex(text, r"(?m)^input: 4\.00 MiB a step, [0-9.]+ MB/s at the modelled time$")
+        found = self.ok_json("plan", self.program, "--mesh", "data=8")
+        self.assertIsNone(found["checkpoint"]["modelled_save_seconds"])
+        self.assertIsNone(found["input"]["modelled_bytes_per_second"])
+        self.assertNotIn("modelled", self.ok("plan", self.program, "--mesh", "data=8"))
+        self.fails(2, ["--save-rate", "is not a size"], *options, "--save-rate", "fast")
+        self.fails(2, ["found --save-rate with --devices"], "plan", self.program, "--devices", 8, "--save-rate", "1GB/s")
+
+    def test_what_does_not_fit_is_told_the_cheapest_change_of_each_kind(self):
+        self.program.write_text(PROGRAM.replace('"w1" : f32[256, 1024] marked -,-', '"w1" : f32[256, 1024] marked -,model'))
+        mesh = ("plan", self.program, "--mesh", "data=4,model=2")
+        peak = self.ok_json(*mesh)["memory"]["peak_bytes"]
+        self.assertNotIn("changes", self.ok_json(*mesh, "--memory", peak))
+        done = run(*mesh, "--device", "h100-80gb", "--memory", str(peak - 1), "--json")
+        self.assertEqual((done.returncode, done.stderr), (1, ""))
+        changes = {one["kind"]: one for one in json.loads(done.stdout)["changes"]}
+        self.assertEqual(sorted(changes), ["batch", "marks", "mesh", "recompute"])
+        for one in changes.values():
+            self.assertEqual(one["fits"], one["cost"]["peak_bytes"] < peak, one)
+        # Each costs what a plan of it costs.
+        marks = [word for mark in changes["marks"]["marks"] for word in ("--mark", mark)]
+        self.assertEqual(self.ok_json(*mesh, *marks)["memory"]["peak_bytes"], changes["marks"]["cost"]["peak_bytes"])
+        other = self.ok_json("plan", self.program, "--mesh", changes["mesh"]["mesh"], "--device", "h100-80gb")
+        self.assertEqual(other["memory"]["peak_bytes"], changes["mesh"]["cost"]["peak_bytes"])
+        batch = changes["batch"]["batch"]
+        self.assertEqual((batch, changes["batch"]["change"]), (4092, "batch 4092 in place of 4096"))
+        self.program.write_text(self.program.read_text().replace("[4096,", f"[{batch},"))
+        self.assertEqual(self.ok_json(*mesh)["memory"]["peak_bytes"], changes["batch"]["cost"]["peak_bytes"])
+        self.program.write_text(PROGRAM)
+        text = run("plan", self.program, "--mesh", "data=8", "--device", "h100-80gb", "--memory", "6MB").stdout
+        self.assertIn("\nthe cheapest change of each kind\n", text)
+        self.assertRegex(text, r"(?m)^ *yes +[0-9.]+ MiB +[0-9.]+ (MiB|KiB|B) +[0-9.]+ ms +[0-9.]+ ms +batch [0-9]+ in place of 4096$")
+        self.program.write_text(PROGRAM.replace('%2 = input() "w2" : f32[1024, 256] marked -,- kind=parameter',
+                                                '%2 = input() "w2" : f32[1024, 256] marked -,- kind=loader'))
+        text = run("plan", self.program, "--mesh", "data=8", "--memory", "6MB").stdout
+        self.assertIn("\nno smaller batch: data has 4096 and 1024 rows\n", text)
+
+    def test_why_names_the_line_of_the_mark(self):
+        mesh = ("plan", self.program, "--mesh", "data=8")
+        text = self.ok(*mesh, "--why", "%4")
+        self.assertTrue(text.startswith('%4 is cut as data,-\n  dim 0 by data: because line 1 marks "x" as data,-, by way of %3\n'
+                                        '  dim 1 is whole: no mark reaches it\nin full:\n%4 = tanh(%3)'), text)
+        text = self.ok(*mesh, "--why", "w1", "--mark", "w1=data,-")
+        self.assertIn('  dim 0 by data: because --mark marks "w1" as data,-\n', text)
+        dims = self.ok_json(*mesh, "--why", "w2")["why"]["dims"]
+        self.assertEqual(dims[0], {"dim": 0, "axes": "-", "because": {"tensor": "w2", "mark": "-,-", "line": "line 3"}, "way": []})
+        self.fails(2, ['--why: find a tensor: found no input "w3", needed one of w1, w2'], *mesh, "--why", "w3")
+        self.fails(2, ["--why: find a tensor: found no operation %10, needed one from %0 to %9"], *mesh, "--why", "%10")
+
+    def test_why_not_tells_what_stands_against_it_and_what_it_costs(self):
+        mesh = ("plan", self.program, "--mesh", "data=8", "--device", "h100-80gb")
+        found = self.ok_json(*mesh, "--why-not", "w1=data,-")["why_not"]
+        self.assertEqual((found["now"], found["wanted"], found["is_so_already"], found["uneven"]), ("-,-", "data,-", False, []))
+        self.assertEqual(found["against"][0], 'dim 0 is whole: because line 2 marks "w1" as -,-')
+        self.assertTrue(found["against"][1].startswith('two wishes then at %3 = dot_general(%0, %1)'), found["against"])
+        plan = self.ok_json(*mesh, "--mark", "w1=data,-")
+        self.assertEqual(found["cost_wanted"]["peak_bytes"], plan["memory"]["peak_bytes"])
+        self.assertEqual(found["cost_wanted"]["wire_bytes"], sum(one["wire_bytes"] for one in plan["traffic"]))
+        self.assertEqual(found["cost_now"]["peak_bytes"], self.ok_json(*mesh)["memory"]["peak_bytes"])
+        text = self.ok(*mesh, "--why-not", "w1=data,-")
+        self.assertTrue(text.startswith("w1 is cut as -,-, not as data,-\n"), text)
+        self.assertRegex(text, r"(?m)^marked so:   needs [0-9.]+ MiB \([-+][0-9.]+ KiB\), sends [0-9.]+ MiB "
+                               r"\(\+[0-9.]+ KiB\), [0-9.]+ ms \([-+][0-9.]+ ms, modelled\)$")
+        # Rows that do not divide, and marks elsewhere that would bring it.
+        text = self.ok("plan", self.program, "--mesh", "data=3", "--why-not", "w1=data,-")
+        self.assertIn("  dim 0 of 256 does not divide by 3: it is cut in tiles of 86, the last of 84\n", text)
+        self.program.write_text(PROGRAM.replace(" marked -,-", ""))
+        edits = self.ok_json("plan", self.program, "--mesh", "data=4,model=2", "--why-not", "w2=model,-")["why_not"]["edits"]
+        self.assertIn(["w1=-,model"], [one["marks"] for one in edits])
+        for one in edits:
+            marks = [word for mark in one["marks"] for word in ("--mark", mark)]
+            plan = self.ok_json("plan", self.program, "--mesh", "data=4,model=2", *marks)
+            self.assertEqual(one["cost"]["peak_bytes"], plan["memory"]["peak_bytes"])
+            why = self.ok_json("plan", self.program, "--mesh", "data=4,model=2", *marks, "--why", "w2")["why"]
+            self.assertEqual([dim["axes"] for dim in why["dims"]], ["model", "-"])
+        self.assertEqual(self.ok("plan", self.program, "--mesh", "data=8", "--why-not", "x=data,-"), "x is cut as data,- already\n")
+        self.fails(2, ["--why-not: found \"w1\", needed NAME=SPEC"], *mesh, "--why-not", "w1")
+        self.fails(2, ["--why-not: ", "rows"], *mesh, "--why-not", "w1=rows,-")
+        self.fails(2, ["found --why and --why-not, needed one of them"], *mesh, "--why-not", "w1=data,-", "--why", "w1")
+
+    def test_search_chooses_marks_that_are_the_best_of_all(self):
+        self.program.write_text(PROGRAM.replace(" marked -,-", "").replace(" marked data,-", ""))
+        mesh = ("plan", self.program, "--mesh", "data=4,model=2", "--device", "h100-80gb")
+        found = self.ok_json(*mesh, "--search")
+        search = found["search"]
+        self.assertTrue(search["exact"])
+        marks = [word for mark in search["marks"] for word in ("--mark", mark)]
+        again = self.ok_json(*mesh, *marks)  # the marks are what --mark takes
+        self.assertEqual(again["memory"], found["memory"])
+        self.assertEqual(search["cost"]["peak_bytes"], found["memory"]["peak_bytes"])
+        for plan in search["hand_made"]:
+            self.assertLessEqual(search["cost"]["modelled_seconds"], plan["modelled_seconds"], plan["plan"])
+        self.assertGreaterEqual({plan["plan"] for plan in search["hand_made"]}, {"data", "fsdp", "tensor over model"})
+        text = self.ok(*mesh, "--search")
+        for mark in search["marks"]:
+            self.assertIn(f"  --mark '{mark}'\n", text)
+        self.assertRegex(text, r"(?m)^these marks +yes ")
+        # Into less memory than the fastest needs.
+        less = search["cost"]["peak_bytes"] - 1
+        other = self.ok_json(*mesh, "--search", "--memory", less)
+        self.assertLessEqual(other["memory"]["peak_bytes"], less)
+        self.assertGreaterEqual(other["search"]["cost"]["modelled_seconds"], search["cost"]["modelled_seconds"])
+        self.assertEqual(run(*mesh, "--search", "--memory", "1KiB").returncode, 1)
+        self.fails(2, ["found --search without --device"], "plan", self.program, "--mesh", "data=8", "--search")
+        self.fails(2, ["found --search with --devices"], "plan", self.program, "--devices", 8, "--search", "--device", "h100-80gb")
+
     def test_layers_are_put_together_on_the_page(self):
         lines = ['%0 = input() "x" : f32[4096, 256] marked data,- kind=loader']
         for layer in range(30):

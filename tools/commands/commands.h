@@ -35,13 +35,18 @@ struct ExplainOptions {
 int run_explain(const ExplainOptions& options);
 
 struct PlanOptions {
-  std::string program, mesh;
+  std::string program;
+  std::optional<std::string> mesh;
+  std::int64_t devices = 0;  ///< 0: on the mesh
   std::vector<std::string> marks;
   std::optional<std::string> device;
-  std::size_t memory_bytes = 0;  ///< 0: the device's
+  std::size_t memory_bytes = 0;           ///< 0: the device's
+  std::size_t save_bytes_per_second = 0;  ///< 0: not told
+  bool search = false;
+  std::optional<std::string> why, why_not;
   bool json = false;
 };
-/// Status 1 if it does not fit.
+/// Status 1 if it does not fit, on any mesh of --devices.
 int run_plan(const PlanOptions& options);
 
 struct LsOptions {

@@ -1,29 +1,23 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "commands/commands.h"
+#include "commands/plan/task.h"
 #include "output.h"
 #include "parse.h"
-#include "shardwise/checkpoint/reshard.h"
-#include "shardwise/convert/program_file.h"
 #include "shardwise/runtime/spmd/executable.h"
-#include "shardwise/shard/error.h"
-#include "shardwise/shard/sharding.h"
 
 namespace shardwise::tools {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using plans::Json;
 
 constexpr std::size_t kLargest = 10;
 
@@ -37,31 +31,6 @@ struct Planned {
     return options.capacity_bytes == 0 || report.memory.peak_bytes <= options.capacity_bytes;
   }
 };
-
-std::optional<Machine> machine_of(const std::optional<std::string>& id) {
-  if (!id) return std::nullopt;
-  std::vector<std::string> ids;
-  for (const Machine& machine : machines()) {
-    if (machine.id == *id) return machine;
-    ids.push_back(machine.id);
-  }
-  throw BadUsage(
-      fmt::format("plan: --device: found \"{}\", needed one of {}", *id, fmt::join(ids, ", ")));
-}
-
-/// Marks the inputs whose labels the rules match. The specs must fit the mesh, and each rule match.
-void mark(Graph& graph, const Mesh& mesh, const std::vector<std::string>& marks) {
-  if (marks.empty()) return;
-  words_of("plan", "--mark", [&] {
-    const SpecRules rules = SpecRules::parse(fmt::format("{}", fmt::join(marks, ";")));
-    for (const GraphInput& input : graph.inputs) {
-      const auto spec = rules.find(input.label, graph.node(input.node).type.shape.size());
-      if (spec) Sharding(mesh, *spec);  // throws if it does not fit
-    }
-    mark_inputs(graph, rules);
-    return 0;
-  });
-}
 
 Json memory_json(const Planned& planned) {
   const std::size_t peak = planned.report.memory.peak_bytes,
@@ -88,7 +57,27 @@ Json memory_json(const Planned& planned) {
           {"largest", std::move(largest)}};
 }
 
-void print_as_json(const Planned& planned) {
+Json checkpoint_json(const Planned& planned) {
+  const StorageNeeds needs = storage_needs(*planned.executable);
+  const std::size_t bytes = needs.parameter_bytes + needs.optimizer_bytes;
+  const double rate = planned.options.save_bytes_per_second;
+  return {{"parameter_bytes", needs.parameter_bytes},
+          {"optimizer_bytes", needs.optimizer_bytes},
+          {"bytes", bytes},
+          {"modelled_save_seconds", rate == 0 ? Json() : Json(static_cast<double>(bytes) / rate)},
+          {"host_bytes_per_device", needs.device_bytes}};
+}
+
+Json input_json(const Planned& planned) {
+  const std::size_t bytes = storage_needs(*planned.executable).input_bytes;
+  const double seconds = planned.report.compute_seconds + planned.report.collective_seconds;
+  const bool has_rate = planned.options.has_times && seconds > 0;
+  return {{"bytes", bytes},
+          {"modelled_bytes_per_second",
+           has_rate ? Json(static_cast<double>(bytes) / seconds) : Json()}};
+}
+
+Json plan_json(const Planned& planned) {
   const Executable& executable = *planned.executable;
   const StepReport& report = planned.report;
   Json traffic = Json::array();
@@ -110,39 +99,76 @@ void print_as_json(const Planned& planned) {
                 {"collective_seconds", report.collective_seconds},
                 {"source", report.machine.source}};
   }
-  print_json({{"program", planned.options.program},
-              {"operations", executable.graph().nodes.size()},
-              {"mesh", executable.mesh().to_string()},
-              {"devices", executable.mesh().size()},
-              {"memory", memory_json(planned)},
-              {"traffic", std::move(traffic)},
-              {"model_flops", report.model_flops},
-              {"device_flops", report.device_flops},
-              {"modelled", std::move(modelled)}});
+  return {{"program", planned.options.program},    {"operations", executable.graph().nodes.size()},
+          {"mesh", executable.mesh().to_string()}, {"devices", executable.mesh().size()},
+          {"memory", memory_json(planned)},        {"traffic", std::move(traffic)},
+          {"model_flops", report.model_flops},     {"device_flops", report.device_flops},
+          {"modelled", std::move(modelled)},       {"checkpoint", checkpoint_json(planned)},
+          {"input", input_json(planned)}};
+}
+
+void check_together(const PlanOptions& options) {
+  if (options.mesh.has_value() == (options.devices != 0)) {
+    throw BadUsage(fmt::format("plan: found {}, needed --mesh or --devices",
+                               options.mesh ? "both --mesh and --devices" : "neither"));
+  }
+  const std::pair<const char*, bool> of_a_mesh[] = {
+      {"--search", options.search},
+      {"--why", options.why.has_value()},
+      {"--why-not", options.why_not.has_value()},
+      {"--save-rate", options.save_bytes_per_second != 0}};
+  std::vector<std::string_view> given;
+  for (const auto& [option, is_given] : of_a_mesh) {
+    if (!is_given) continue;
+    if (!options.mesh) {
+      throw BadUsage(fmt::format("plan: found {} with --devices, needed it with --mesh", option));
+    }
+    given.push_back(option);
+  }
+  if (given.size() > 1 && (options.why || options.why_not)) {
+    throw BadUsage(fmt::format("plan: found {} and {}, needed one of them", given[0], given[1]));
+  }
+  if (options.search && !options.device) {
+    throw BadUsage("plan: found --search without --device, needed the machine of the times");
+  }
 }
 
 }  // namespace
 
 int run_plan(const PlanOptions& options) {
-  const Mesh mesh = words_of("plan", "--mesh", [&] { return parse_mesh(options.mesh); });
+  check_together(options);
+  if (!options.mesh) return plans::print_meshes(plans::load(options, {}), options);
+  const Mesh mesh = words_of("plan", "--mesh", [&] { return parse_mesh(*options.mesh); });
   check_listed(mesh, "plan");
+  plans::Task task = plans::load(options, mesh);
+  if (options.why) return plans::print_why(task, mesh, options);
+  if (options.why_not) return plans::print_why_not(task, mesh, options);
   Planned planned;
-  const std::optional<Machine> machine = machine_of(options.device);
-  planned.options = {.program = options.program, .has_times = machine.has_value()};
-  planned.options.capacity_bytes = machine ? machine->memory_bytes : 0;
-  if (options.memory_bytes != 0) planned.options.capacity_bytes = options.memory_bytes;
-
-  auto graph = std::make_shared<Graph>(load_program(options.program));
-  mark(*graph, mesh, options.marks);
+  planned.options = {.program = options.program,
+                     .has_times = task.machine.has_value(),
+                     .capacity_bytes = task.capacity_bytes,
+                     .save_bytes_per_second = static_cast<double>(options.save_bytes_per_second)};
+  std::optional<SearchedPlan> found;
+  if (options.search) {
+    found = plans::search(task, mesh);
+    task.graph = std::make_shared<Graph>(*found->graph);
+  }
   // As in a training loop: what is replaced is held by nobody else.
-  const std::vector<bool> may_donate(graph->inputs.size(), true);
-  const Executable executable(graph, mesh, {.may_donate = may_donate});
+  const std::vector<bool> may_donate(task.graph->inputs.size(), true);
+  const Executable executable(task.graph, mesh, {.may_donate = may_donate});
   planned.executable = &executable;
-  planned.report = report(executable, machine.value_or(machines().front()));
+  planned.report = report(executable, task.machine.value_or(machines().front()));
+  std::optional<Changes> changes;
+  if (!planned.fits()) changes = plans::find_changes(task, mesh);
   if (options.json) {
-    print_as_json(planned);
+    Json all = plan_json(planned);
+    if (found) all["search"] = plans::search_json(*found);
+    if (changes) all["changes"] = plans::changes_json(task, *changes);
+    print_json(all);
   } else {
-    print_shown(page(executable, planned.report, planned.options));
+    print_shown((found ? plans::search_text(task, *found) : "") +
+                page(executable, planned.report, planned.options) +
+                (changes ? plans::changes_text(task, *changes) : ""));
   }
   return planned.fits() ? 0 : 1;
 }

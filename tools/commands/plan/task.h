@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "commands/commands.h"
+#include "output.h"
+#include "shardwise/runtime/graph/graph.h"
+#include "shardwise/runtime/spmd/plans.h"
+#include "shardwise/shard/mesh.h"
+
+// What the parts of `plan` have in common.
+namespace shardwise::tools::plans {
+
+using Json = nlohmann::ordered_json;
+
+/// The program with the marks of the options, and the devices that it is planned for.
+struct Task {
+  std::string program;
+  std::shared_ptr<Graph> graph;
+  std::vector<std::optional<PartitionSpec>> file_marks;  ///< by node
+  std::optional<Machine> machine;
+  std::size_t capacity_bytes = 0;  ///< 0: not asked for
+
+  /// For plans that are compared; `line` shows how far they are, and has to live as long.
+  CompareOptions compare(ProgressLine& line, const char* unit) const;
+};
+
+/// Reads the program. Throws BadUsage for options that do not go together or fit nothing.
+Task load(const PlanOptions& options, const std::optional<Mesh>& mesh);
+
+/// "1.234 s", "56.789 ms"
+std::string time_text(double seconds);
+
+/// Of a cost; times are null without a machine.
+Json cost_json(const PlanCost& cost, bool has_times);
+
+/// Marks that are chosen for the mesh: as a page, or as JSON. Gives the program with them.
+SearchedPlan search(const Task& task, const Mesh& mesh);
+std::string search_text(const Task& task, const SearchedPlan& found);
+Json search_json(const SearchedPlan& found);
+
+/// What would make the program fit.
+Changes find_changes(const Task& task, const Mesh& mesh);
+std::string changes_text(const Task& task, const Changes& found);
+Json changes_json(const Task& task, const Changes& found);
+
+/// What --why and --why-not ask for.
+int print_why(const Task& task, const Mesh& mesh, const PlanOptions& options);
+int print_why_not(const Task& task, const Mesh& mesh, const PlanOptions& options);
+
+/// The table over the meshes of --devices. Status 1 if nothing fits.
+int print_meshes(const Task& task, const PlanOptions& options);
+
+}  // namespace shardwise::tools::plans
