@@ -57,6 +57,107 @@ class Traffic:
     needed_by: str  #: what needs that one, and which cut was kept if two were wished for
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What a step costs on a mesh: bytes are planned, times are modelled (0 without a machine)."""
+
+    peak_bytes: int  #: of the device that needs most
+    wire_bytes: int  #: that one device sends
+    compute_seconds: float  #: of operations that take longer to compute than to read and write
+    memory_seconds: float  #: of the others
+    wire_seconds: float  #: of collectives, one after another
+    bound_by: str  #: what takes the longest: "compute", "memory" or "wire"
+
+    @property
+    def seconds(self) -> float:
+        return self.compute_seconds + self.memory_seconds + self.wire_seconds
+
+
+@dataclass(frozen=True)
+class MeshPlan:
+    """A program on one of the meshes that Program.meshes() compares."""
+
+    mesh: str
+    cost: Cost | None  #: None if the program cannot be planned on it
+    refused: str  #: why not
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Marks that Program.search() has chosen; Program.mark() takes them."""
+
+    marks: dict[str, str]
+    cost: Cost
+    fits: bool
+    plans: int  #: that were made
+    is_exact: bool  #: all choices were planned: there is none better
+    hand_made: dict[str, Cost]  #: plans as people write them: "data", "fsdp", "tensor over model"
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that may be done otherwise, and what a step costs then."""
+
+    kind: str  #: "marks", "mesh", "batch" or "recompute"
+    text: str  #: "batch 32 in place of 64"
+    marks: dict[str, str]  #: of the kind marks: Program.mark() takes them
+    mesh: str  #: of the kind mesh
+    batch: int  #: of the kind batch: the largest that fits
+    cost: Cost
+    fits: bool
+    part: float  #: of the batch that a step takes: 0.5 of one that is half as large
+
+    @property
+    def seconds(self) -> float:
+        """For a whole batch, modelled."""
+        return self.cost.seconds / self.part
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The cheapest change of each kind: what fits first, then the shortest time for a whole batch."""
+
+    found: list[Change]
+    batch_refused: str  #: why the batch cannot be changed; "" if it can
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Marks of other inputs with which a tensor is cut as wanted, and what the step costs then."""
+
+    marks: dict[str, str]
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class WhyNot:
+    """What stands against another cut of a tensor."""
+
+    now: str
+    wanted: str
+    against: list[str]  #: marks that say otherwise, and wishes that were heard instead
+    uneven: list[str]  #: of dims that do not divide: what is done with them
+    cost_now: Cost | None  #: None if the tensor is cut so already
+    cost_wanted: Cost | None  #: with that mark on the tensor itself
+    edits: list[Edit]  #: the smallest that were found, the cheapest first
+    has_tried_all: bool  #: all single marks of other inputs, and all pairs if no single one does
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What a step asks of storage."""
+
+    parameter_bytes: int  #: of a checkpoint, before it is packed
+    optimizer_bytes: int
+    device_bytes: int  #: of these, on the device that holds most: an asynchronous save copies them to the host
+    input_bytes: int  #: of all inputs of the kind loader
+
+
+def _rules(marks: Sequence[str]) -> dict[str, str]:
+    return {pattern: spec for pattern, _, spec in (mark.rpartition("=") for mark in marks)}
+
+
 class Program:
     """One step, written as if for one device, and the marks that say how tensors are cut over a mesh. Captured
     (shardwise.jax.capture, shardwise.torch.capture) or loaded from a file (load)."""
@@ -116,6 +217,22 @@ class Program:
         whole = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
         return Plan(_core.Executable(self._graph, whole._mesh), self, whole, capacity)
 
+    def meshes(self, devices: int, machine: str | None = None, capacity: int | None = None) -> list[MeshPlan]:
+        """The program on all meshes of this number of devices, up to 4096, with the axes that its marks name: what fits first, then
+        the shortest modelled time, then the lowest peak. machine: "h100-80gb" or "tpu-v4", for times and, without a
+        capacity, for the memory. Raises InvalidArgument for a program without marks."""
+        return [MeshPlan(mesh, cost and Cost(*cost), refused, fits)
+                for mesh, cost, refused, fits in self._graph.meshes(devices, machine, capacity or 0)]
+
+    def search(self, mesh: _MeshLike, machine: str, capacity: int | None = None) -> Searched:
+        """Chooses marks of parameters, their optimizer state and data: the fastest, by times modelled on the machine, that
+        fits its memory or the capacity. Plans all choices of a small program, else a bounded number: up to a minute for a
+        large one. This program keeps its marks. Never worse than they are, or than Searched.hand_made."""
+        whole = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
+        marks, cost, fits, plans, is_exact, hand_made = self._graph.search(whole._mesh, machine, capacity or 0)
+        return Searched(_rules(marks), Cost(*cost), fits, plans, is_exact,
+                        {name: Cost(*one) for name, one, _ in hand_made})
+
     def run(self, *args: Any, devices: int | None = None, mesh: _MeshLike | None = None) -> Any:
         """plan(mesh).run(*args). devices: that many along the axis that the marks name, instead of a mesh."""
         if (devices is None) == (mesh is None):
@@ -148,7 +265,7 @@ class Plan:
     """A program on a mesh, planned to the byte: peak_bytes and what is sent are what a run needs and sends."""
 
     def __init__(self, executable: _core.Executable, program: Program, mesh: Mesh, capacity: int | None) -> None:
-        self._executable, self._program = executable, program
+        self._executable, self._program, self._graph = executable, program, program._graph
         self.mesh, self.capacity = mesh, capacity
         self.peak_bytes = executable.peak_bytes  #: of the device that needs most
 
@@ -198,9 +315,42 @@ class Plan:
         told = self._executable.explain_node(self._program._number(what))
         return f"{told}  from {source}\n" if source else told
 
-    def report(self, machine: str | None = None) -> str:
-        """A page for people, as `shardwise plan` prints it. machine: "tpu-v4" or "h100-80gb", for modelled times."""
-        return self._executable.page(self._program._name, self.capacity or 0, machine)
+    def changes(self, machine: str | None = None) -> Changes:
+        """What would make the step fit the capacity: marks of inputs over one more axis each, another mesh of as many
+        devices, a smaller batch, blocks that are computed again; of each kind the cheapest, or what comes nearest. machine: for modelled times and, without
+        a capacity, for the memory. Plans what it tries. Raises InvalidArgument without either."""
+        if self.capacity is None and machine is None:
+            raise InvalidArgument("changes: found neither a capacity nor a machine, needed one: what has to fit")
+        found, refused = self._executable.changes(self._graph, machine, self.capacity or 0)
+        return Changes([Change(kind, text, _rules(marks), mesh, batch, Cost(*cost), fits, part)
+                        for kind, text, marks, mesh, batch, cost, fits, part in found], refused)
+
+    def why(self, what: str) -> str:
+        """Of an input, by its label, or of an operation, as "%98": for each dim which mark cuts it, with the line that the
+        marked tensor comes from. Raises NameNotFound."""
+        return self._executable.why(what, self._lines())
+
+    def why_not(self, what: str, spec: str | PartitionSpec, machine: str | None = None) -> WhyNot:
+        """Why that tensor is not cut so, what it would cost, and which marks of other inputs would bring it. machine: for
+        modelled times. Raises NameNotFound, InvalidArgument."""
+        wanted = spec if isinstance(spec, PartitionSpec) else PartitionSpec.parse(spec)
+        now, told, against, uneven, cost_now, cost_wanted, edits, has_tried_all = self._executable.why_not(
+            self._graph, what, wanted._spec, self._lines(), machine, self.capacity or 0)
+        return WhyNot(now, told, against, uneven, cost_now and Cost(*cost_now), cost_wanted and Cost(*cost_wanted),
+                      [Edit(_rules(marks), Cost(*cost)) for marks, cost in edits], has_tried_all)
+
+    def _lines(self) -> list[str]:
+        return [str(source or "") for source in self._program._sources]
+
+    @property
+    def storage(self) -> Storage:
+        """Bytes of a checkpoint and of the input."""
+        return Storage(*self._executable.storage)
+
+    def report(self, machine: str | None = None, save_rate: float | None = None) -> str:
+        """A page for people, as `shardwise plan` prints it. machine: "tpu-v4" or "h100-80gb", for modelled times. save_rate:
+        bytes a second that checkpoints are written with."""
+        return self._executable.page(self._program._name, self.capacity or 0, machine, save_rate or 0.0)
 
     def run(self, *args: Any, threads: int = 0) -> Any:
         """The result of the step, computed by emulated devices: arguments and result are trees of arrays as the captured

@@ -15,6 +15,7 @@
 #include "shardwise/convert/program_file.h"
 #include "shardwise/runtime/ops/build.h"
 #include "shardwise/runtime/spmd/executable.h"
+#include "shardwise/runtime/spmd/plans.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::python {
@@ -78,20 +79,6 @@ std::vector<std::tuple<std::string, Ints>> outputs_of(const PythonGraph& self) {
   return all;
 }
 
-/// The axes that marks name, in the order of the program.
-std::vector<std::string> axes_of(const PythonGraph& self) {
-  std::vector<std::string> axes;
-  for (const Node& node : self.graph->nodes) {
-    if (!node.mark) continue;
-    for (const PartitionSpec::Entry& entry : node.mark->entries()) {
-      for (const std::string& axis : entry) {
-        if (std::ranges::find(axes, axis) == axes.end()) axes.push_back(axis);
-      }
-    }
-  }
-  return axes;
-}
-
 template <class Marks>
 PythonGraph marked(const PythonGraph& self, const Marks& marks) {
   const GilRelease released;
@@ -109,6 +96,102 @@ std::optional<Machine> machine_of(const std::optional<std::string>& id) {
   }
   throw Error(ErrorCode::invalid_argument,
               "report: found the machine \"" + *id + "\", needed one of " + ids);
+}
+
+/// Without a capacity, that of the machine, if there is one.
+CompareOptions compare_options(const std::optional<std::string>& machine,
+                               std::size_t capacity_bytes) {
+  CompareOptions options{.machine = machine_of(machine), .capacity_bytes = capacity_bytes};
+  if (capacity_bytes == 0 && options.machine)
+    options.capacity_bytes = options.machine->memory_bytes;
+  return options;
+}
+
+/// peak_bytes, wire_bytes, seconds by what bounds them, what takes the longest
+using CostTuple = std::tuple<std::size_t, std::size_t, double, double, double, std::string>;
+CostTuple cost_of(const PlanCost& cost) {
+  return {cost.peak_bytes,     cost.wire_bytes,   cost.compute_seconds,
+          cost.memory_seconds, cost.wire_seconds, std::string(cost.bound())};
+}
+
+/// mesh, cost, why there is none, whether it fits
+using MeshPlanTuple = std::tuple<std::string, std::optional<CostTuple>, std::string, bool>;
+std::vector<MeshPlanTuple> meshes_of(const PythonGraph& self, std::int64_t devices,
+                                     const std::optional<std::string>& machine,
+                                     std::size_t capacity_bytes) {
+  const CompareOptions options = compare_options(machine, capacity_bytes);
+  const GilRelease released;
+  std::vector<MeshPlanTuple> all;
+  for (const MeshPlan& plan : plan_meshes(self.graph, devices, options)) {
+    all.emplace_back(plan.mesh.to_string(),
+                     plan.cost ? std::optional(cost_of(*plan.cost)) : std::nullopt, plan.refused,
+                     plan.fits);
+  }
+  return all;
+}
+
+/// marks, cost, whether it fits, plans made, whether all, hand-made ones with name, cost and fits
+using SearchTuple = std::tuple<std::vector<std::string>, CostTuple, bool, std::int64_t, bool,
+                               std::vector<std::tuple<std::string, CostTuple, bool>>>;
+SearchTuple search(const PythonGraph& self, const Mesh& mesh, const std::string& machine,
+                   std::size_t capacity_bytes) {
+  const CompareOptions options = compare_options(machine, capacity_bytes);
+  const GilRelease released;
+  const SearchedPlan found = search_marks(self.graph, mesh, options);
+  std::vector<std::tuple<std::string, CostTuple, bool>> hand_made;
+  for (const HandMadePlan& one : found.hand_made) {
+    hand_made.emplace_back(one.name, cost_of(one.cost), one.fits);
+  }
+  return {found.marks, cost_of(found.cost), found.fits, found.plans, found.is_exact, hand_made};
+}
+
+/// kind, text, marks, mesh, batch, cost, whether it fits, part of the batch
+using ChangeTuple = std::tuple<std::string, std::string, std::vector<std::string>, std::string,
+                               std::int64_t, CostTuple, bool, double>;
+std::pair<std::vector<ChangeTuple>, std::string> changes_of(
+    const Executable& self, const PythonGraph& program, const std::optional<std::string>& machine,
+    std::size_t capacity_bytes) {
+  const CompareOptions options = compare_options(machine, capacity_bytes);
+  const GilRelease released;
+  const Changes found = changes_that_fit(program.graph, self.mesh(), options);
+  std::vector<ChangeTuple> all;
+  for (const Change& change : found.changes) {
+    constexpr const char* kKinds[] = {"marks", "mesh", "batch", "recompute"};
+    const char* const kind = kKinds[static_cast<std::size_t>(change.kind)];
+    all.emplace_back(kind, change.text, change.marks, change.mesh ? change.mesh->to_string() : "",
+                     change.batch, cost_of(change.cost), change.fits, change.part);
+  }
+  return {std::move(all), found.batch_refused};
+}
+
+/// The lines of the nodes, by number; "" of those that have none.
+LineOf line_of(std::vector<std::string> lines) {
+  return [lines = std::move(lines)](NodeId node) -> std::string {
+    return as_size(node) < lines.size() ? lines[as_size(node)] : "";
+  };
+}
+
+/// now, wanted, against, uneven, cost now and as wanted (none if it is so already), edits of other
+/// marks with their costs, whether all were tried
+using WhyNotTuple =
+    std::tuple<std::string, std::string, std::vector<std::string>, std::vector<std::string>,
+               std::optional<CostTuple>, std::optional<CostTuple>,
+               std::vector<std::tuple<std::vector<std::string>, CostTuple>>, bool>;
+WhyNotTuple why_not_of(const Executable& self, const PythonGraph& program, const std::string& what,
+                       const PartitionSpec& wanted, std::vector<std::string> lines,
+                       const std::optional<std::string>& machine, std::size_t capacity_bytes) {
+  const CompareOptions options = compare_options(machine, capacity_bytes);
+  const GilRelease released;
+  const WhyNot answer = why_not(program.graph, self.mesh(), find_tensor(*program.graph, what),
+                                wanted, line_of(std::move(lines)), options);
+  std::vector<std::tuple<std::vector<std::string>, CostTuple>> edits;
+  for (const MarkEdit& edit : answer.edits) edits.emplace_back(edit.marks, cost_of(edit.cost));
+  const auto cost = [&](const PlanCost& one) {
+    return answer.is_so_already ? std::nullopt : std::optional(cost_of(one));
+  };
+  return {answer.now,       answer.wanted,         answer.against,
+          answer.uneven,    cost(answer.cost_now), cost(answer.cost_wanted),
+          std::move(edits), answer.has_tried_all};
 }
 
 void plan(Executable* self, const PythonGraph& program, const Mesh& mesh) {
@@ -194,7 +277,10 @@ void bind_graph(nb::module_& module) {
       .def_prop_ro("size", [](const PythonGraph& self) { return self.graph->nodes.size(); })
       .def_prop_ro("inputs", &inputs_of)
       .def_prop_ro("outputs", &outputs_of)
-      .def_prop_ro("axes", &axes_of)
+      .def_prop_ro("axes", [](const PythonGraph& self) { return mark_axes(*self.graph); })
+      .def("meshes", &meshes_of, nb::arg("devices"), nb::arg("machine").none(),
+           nb::arg("capacity_bytes"))
+      .def("search", &search, nb::arg("mesh"), nb::arg("machine"), nb::arg("capacity_bytes"))
       .def("marked", &marked<SpecRules>, nb::arg("rules"))
       .def("marked_inputs", &marked<std::vector<std::optional<PartitionSpec>>>, nb::arg("marks"));
 }
@@ -233,15 +319,34 @@ void bind_programs(nb::module_& module) {
       .def(
           "page",
           [](const Executable& self, const std::string& program, std::size_t capacity_bytes,
-             const std::optional<std::string>& machine) {
+             const std::optional<std::string>& machine, double save_bytes_per_second) {
             const std::optional<Machine> named = machine_of(machine);
             const GilRelease released;
             return page(self, report(self, named.value_or(machines().front())),
                         {.program = program,
                          .has_times = named.has_value(),
-                         .capacity_bytes = capacity_bytes});
+                         .capacity_bytes = capacity_bytes,
+                         .save_bytes_per_second = save_bytes_per_second});
           },
-          nb::arg("program"), nb::arg("capacity_bytes"), nb::arg("machine"))
+          nb::arg("program"), nb::arg("capacity_bytes"), nb::arg("machine").none(),
+          nb::arg("save_bytes_per_second"))
+      .def_prop_ro("storage",
+                   [](const Executable& self) {
+                     const StorageNeeds needs = storage_needs(self);
+                     return std::tuple(needs.parameter_bytes, needs.optimizer_bytes,
+                                       needs.device_bytes, needs.input_bytes);
+                   })
+      .def(
+          "why",
+          [](const Executable& self, const std::string& what, std::vector<std::string> lines) {
+            const GilRelease released;
+            return why(self, find_tensor(self.graph(), what), line_of(std::move(lines)));
+          },
+          nb::arg("what"), nb::arg("lines"))
+      .def("changes", &changes_of, nb::arg("program"), nb::arg("machine").none(),
+           nb::arg("capacity_bytes"))
+      .def("why_not", &why_not_of, nb::arg("program"), nb::arg("what"), nb::arg("wanted"),
+           nb::arg("lines"), nb::arg("machine").none(), nb::arg("capacity_bytes"))
       .def(
           "suggest",
           [](const Executable& self, std::size_t capacity_bytes) {

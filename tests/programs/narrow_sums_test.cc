@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/runtime/nn/init.h"
+#include "shardwise/runtime/nn/optimizers.h"
 #include "shardwise/runtime/ops/build.h"
 #include "shardwise/runtime/ops/control.h"
 #include "shardwise/runtime/spmd/detail/planned.h"
