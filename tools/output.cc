@@ -70,6 +70,10 @@ std::string human_time(double seconds) {
   return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
 }
 
+std::string counted(std::int64_t number, std::string_view what) {
+  return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
+}
+
 nlohmann::ordered_json dims_json(const Dims& dims) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const std::int64_t value : dims) list.push_back(value);

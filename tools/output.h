@@ -17,6 +17,9 @@ namespace shardwise::tools {
 /// "45 s", "2 min 5 s", "1 h 3 min"
 std::string human_time(double seconds);
 
+/// "1 chunk", "2 chunks"
+std::string counted(std::int64_t number, std::string_view what);
+
 nlohmann::ordered_json dims_json(const Dims& dims);
 nlohmann::ordered_json box_json(const Box& box);
 

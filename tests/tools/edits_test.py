@@ -97,7 +97,9 @@ class Edits(Cli):
 
     def test_layers_become_one_tensor_and_back(self):
         shaped(self.dir / "a.safetensors", {f"h.{n}.w": [[n, n + 1]] for n in range(11)})
-        self.ok("import", self.dir / "a.safetensors", self.dir / "one", "--step", 1, "--join", "h.#.*=h.*@0")
+        said = self.ok("import", self.dir / "a.safetensors", self.dir / "one", "--step", 1, "--join", "h.#.*=h.*@0")
+        self.assertIn(" in 1 chunk (", said)
+        self.assertIn("every byte is as written (1 chunk, ", self.ok("verify", self.dir / "one"))
         self.assertEqual(self.values(self.dir / "one"), {"h.w": ("f32", [[[n, n + 1]] for n in range(11)])})
         self.ok("export", self.dir / "one", self.dir / "b.safetensors", "--split", "h.*=h.#.*@0")
         self.assertTrue(self.ok_json("diff", self.dir / "a.safetensors", self.dir / "b.safetensors")["equal"])

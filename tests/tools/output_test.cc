@@ -25,6 +25,12 @@ TEST(HumanTime, HasTwoUnitsAtMost) {
   EXPECT_EQ(human_time(3780), "1 h 3 min");
 }
 
+TEST(Counted, HasNoSOfOne) {
+  EXPECT_EQ(counted(0, "chunk"), "0 chunks");
+  EXPECT_EQ(counted(1, "chunk"), "1 chunk");
+  EXPECT_EQ(counted(2, "shard file"), "2 shard files");
+}
+
 TEST(ProgressText, SaysHowMuchIsDoneAndHowLongTheRestTakes) {
   const std::size_t mib = std::size_t{1} << 20;
   EXPECT_EQ(progress_text("reshard", {72 * mib, 100 * mib}, 36),

@@ -66,17 +66,18 @@ void print_plan(const ReshardPlan& plan, const std::string& source, const StepWr
   };
   line("tensors", fmt::format("{} of {}, {}", plan.tensors, plan.source_tensors,
                               human_bytes(plan.logical_bytes)));
-  line("reads", fmt::format("{}: {} chunks, decoded {} times; {} decoded for {} that are needed "
-                            "(amplification {:.2f})",
-                            human_bytes(plan.read_bytes), plan.chunks, plan.decodes,
-                            human_bytes(plan.decoded_bytes), human_bytes(plan.needed_bytes),
-                            ratio(plan.decoded_bytes, plan.needed_bytes)));
+  line("reads",
+       fmt::format("{}: {}, decoded {}; {} decoded for {} that are needed "
+                   "(amplification {:.2f})",
+                   human_bytes(plan.read_bytes), counted(plan.chunks, "chunk"),
+                   counted(plan.decodes, "time"), human_bytes(plan.decoded_bytes),
+                   human_bytes(plan.needed_bytes), ratio(plan.decoded_bytes, plan.needed_bytes)));
   line("memory", fmt::format("{} at most, and less than {} for threads and tables",
                              human_bytes(options.memory_budget_bytes), human_bytes(kBesideBudget)));
   line("writes",
-       fmt::format("{} in {} shard file{}, {} chunks; {} at most, if nothing shrinks",
-                   human_bytes(estimate.file_bytes), plan.files, plan.files == 1 ? "" : "s",
-                   plan.file_chunks, human_bytes(plan.most_file_bytes)));
+       fmt::format("{} in {}, {}; {} at most, if nothing shrinks", human_bytes(estimate.file_bytes),
+                   counted(plan.files, "shard file"), counted(plan.file_chunks, "chunk"),
+                   human_bytes(plan.most_file_bytes)));
   line("room", fmt::format("{} are free on the target's disk{}", human_bytes(free_bytes),
                            free_bytes < plan.most_file_bytes ? ": may be too little" : ""));
   line("time", plan.probed_bytes == 0

@@ -69,15 +69,15 @@ void print_report(const std::filesystem::path& directory, const RepairReport& re
   const VerifyReport& report = repair.left;
   const std::string repaired =
       repair.repaired.empty() ? "" : fmt::format("{} repaired, ", repair.repaired.size());
-  print_shown(fmt::format("{}: {}{} ({} chunks, {} read)\n", directory.string(), repaired,
-                          verdict(report), report.chunks, human_bytes(report.bytes)));
+  print_shown(fmt::format("{}: {}{} ({}, {} read)\n", directory.string(), repaired, verdict(report),
+                          counted(report.chunks, "chunk"), human_bytes(report.bytes)));
   for (const auto& [damage, from] : repair.repaired) {
     print_shown(fmt::format("  repaired from {}: {}: {}\n", from, damage.file, damage.message));
   }
   if (report.parity_files > 0) {
     print_shown(fmt::format(
-        "  parity: {} shard files, each survives the loss of any {} of 1 MiB\n",
-        report.parity_files,
+        "  parity: {}, each survives the loss of any {} of 1 MiB\n",
+        counted(report.parity_files, "shard file"),
         report.parity_blocks == 1 ? "block" : fmt::format("{} blocks", report.parity_blocks)));
   }
   const auto print = [](const std::vector<Damage>& list, const char* what) {

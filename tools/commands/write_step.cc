@@ -72,13 +72,13 @@ void print(const ReshardOptions& options, const std::filesystem::path& source, c
     return;
   }
   if (stats.kept_files > 0) {
-    print_shown(fmt::format(
-        "went on from {} whole shard file{} ({}) of the run that was interrupted\n",
-        stats.kept_files, stats.kept_files == 1 ? "" : "s", human_bytes(stats.kept_bytes)));
+    print_shown(fmt::format("went on from {} ({}) of the run that was interrupted\n",
+                            counted(stats.kept_files, "whole shard file"),
+                            human_bytes(stats.kept_bytes)));
   }
-  print_shown(fmt::format("{} -> {}: mesh {}, {} in {} chunks ({} stored), {:.2f} s{}{}\n",
+  print_shown(fmt::format("{} -> {}: mesh {}, {} in {} ({} stored), {:.2f} s{}{}\n",
                           source.string(), stats.directory.string(), mesh.to_string(),
-                          human_bytes(stats.logical_bytes), stats.chunks,
+                          human_bytes(stats.logical_bytes), counted(stats.chunks, "chunk"),
                           human_bytes(stats.stored_bytes), stats.total_seconds,
                           processes == 1 ? "" : fmt::format(" by {} processes", processes),
                           verified ? "; verified: every tensor is that of the source" : ""));
