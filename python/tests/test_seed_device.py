@@ -192,6 +192,7 @@ def test_recurrent_networks_learn():
            lambda: (torch.randint(0, 11, (8, 3)),), lambda m, x: F.cross_entropy(m[2](m[1](m[0](x))[0]).flatten(0, 1), x.flatten()), adamw, marks=[("0.weight", ("model", None))])
 
 
+@pytest.mark.nightly
 def test_a_hugging_face_model_learns():
     """Weights that modules share are tied again on the device, as PyTorch/XLA needs it."""
     transformers = pytest.importorskip("transformers", reason="needs transformers, which this environment has not")
@@ -204,6 +205,43 @@ def test_a_hugging_face_model_learns():
 @pytest.mark.parametrize("name", ["Adam", "NAdam", "RMSprop", "Adagrad", "Adamax"])
 def test_optimizers_are_those_of_torch(name):
     learns(lambda: nn.Linear(4, 3), labelled(8, 4), classes_of, getattr(torch.optim, name), marks=[("weight", (None, "model"))])
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "Adagrad"])
+def test_optimizers_may_work_on_lists(name):
+    learns(lambda: nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3)), labelled(8, 4), classes_of,
+           lambda p: getattr(torch.optim, name)(p, lr=0.1, foreach=True), marks=[("0.weight", (None, "model"))])
+
+
+def test_a_value_may_be_looked_at_within_a_step():
+    plain = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    module, x = copy.deepcopy(plain).to(DEVICE), torch.randn(5, 4)
+    for one in (plain, module):
+        hidden = one[1](one[0](x.to(one[0].weight.device)))
+        assert hidden.sum().item() < 100
+        loss = one[2](hidden).square().sum()
+        assert float(loss.detach()) > 0
+        loss.backward()
+    same(module[0].weight.grad, plain[0].weight.grad)
+
+
+def test_a_gradient_may_be_derived():
+    for device in (DEVICE, "cpu"):
+        x = torch.arange(4.0, device=device).requires_grad_()
+        (first,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), x)
+        assert second.tolist() == [0, 6, 12, 18]
+
+
+def test_complex_numbers_are_computed_and_marked():
+    x, w = torch.randn(8, 4, dtype=torch.complex64), torch.randn(4, dtype=torch.complex64)
+    on = x.to(DEVICE)
+    spmd.mark_sharding(on, mesh(), ("data", None))
+    product = on * w.to(DEVICE)
+    spmd.mark_step()
+    same(product, x * w)
+    same(torch.view_as_real(product), torch.view_as_real(x * w))
+    assert product.sharding_spec == on.sharding_spec
 
 
 def test_a_loop_is_planned_for_its_first_steps_alone():

@@ -23,6 +23,8 @@ def _dispatched(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if func in (_aten.detach.default, _aten.alias.default):
         source = args[0]
         return LazyTensor(source._root, source._meta, source._path, source._at)
+    if func._schema.name.startswith("aten::_foreach_"):
+        return _of_each(func, args, kwargs)
     device = kwargs.get("device")
     if func is _aten._to_copy.default and device is not None and device.type not in ("lazy", "meta"):
         return func(value_of(args[0]), **kwargs)
@@ -40,6 +42,17 @@ def _dispatched(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if torch.Tag.data_dependent_output in func.tags or (torch.Tag.dynamic_output_shape in func.tags and _has_mask(func, args)):
         return _on_host(func, args, kwargs)
     return recorded(func, args, {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")})
+
+
+def _of_each(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """An operation on lists, as one for each of their tensors."""
+    name = func._schema.name.removeprefix("aten::_foreach_")
+    one = getattr(_aten, {"norm": "linalg_vector_norm"}.get(name, name))
+    if name.rstrip("_") in ("addcmul", "addcdiv") and len(args) == 4:
+        args, kwargs = args[:3], {**kwargs, "value": args[3]}
+    made = [one(*(arg[n] if isinstance(arg, (list, tuple)) else arg for arg in args),
+                **{key: arg[n] if isinstance(arg, (list, tuple)) else arg for key, arg in kwargs.items()}) for n in range(len(args[0]))]
+    return made if func._schema.returns else None
 
 
 def _is_fresh(tensor: Any) -> bool:
