@@ -1,6 +1,7 @@
 """The other names of PyTorch/XLA SPMD: the examples of its API reference, manual regions, loaders, pictures, and what is refused."""
 
 import collections
+import copy
 import types
 
 import numpy as np
@@ -236,11 +237,39 @@ def test_types_and_shards():
     (lambda x: spmd.Mesh([0, 0], (2,)), "needed 0 to 1, once each"),
     (lambda x: mesh(4, 2, names=("a", "a")), "needed 2 different ones"),
     (lambda x: spmd.set_device_count(0), "found 0, needed 1 or more"),
-    (lambda x: spmd.use_spmd(auto=True), "found auto=True, needed marks"),
 ])
 def test_what_is_refused(make, told):
     with pytest.raises((sw.InvalidArgument, sw.Unsupported), match=told):
         make(placed(8, 4))
+
+
+def test_marks_are_searched_for_if_there_are_none():
+    spmd.set_global_mesh(mesh())
+    spmd.use_spmd(auto=True)
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
+    module = copy.deepcopy(plain).to(spmd.xla_device())
+    optimizers = [torch.optim.AdamW(one.parameters(), lr=0.01, eps=1e-4) for one in (plain, module)]
+    plans = []
+    for _ in range(5):
+        x, losses = torch.randn(2048, 64), []
+        for one, optimizer in zip((plain, module), optimizers):
+            optimizer.zero_grad()
+            loss = one(x.to(one[0].weight.device)).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss)
+        spmd.mark_step()
+        torch.testing.assert_close(losses[1].detach().cpu(), losses[0].detach(), rtol=1e-5, atol=1e-6)
+        plans.append(spmd.last_plan())
+    assert plans[-1] is plans[-2] and plans[-1].mesh.shape == {"data": 4, "model": 2}
+    assert any(one.mark and set(one.mark) - set("-,") for one in plans[-1]._program.inputs)
+    spmd.set_global_mesh(None)
+    marked = placed(8, 4)
+    spmd.mark_sharding(marked, mesh(), ("data", None))
+    total = (marked * nn.Parameter(torch.ones(4)).to(spmd.xla_device())).sum(0)
+    spmd.mark_step()
+    assert spmd.last_plan().mesh.shape == {"data": 4, "model": 2} and total.tolist() == [112, 120, 128, 136]
 
 
 def test_marks_need_spmd_mode(monkeypatch):

@@ -29,6 +29,17 @@ from ._tensors import array_of, shared_tensor
 from ._trace import graph_of, in_words, plain, without_memory
 
 MOST_PROGRAMS = 128  #: that are kept; those that were used last
+MACHINE = "tpu-v4"  #: whose modelled times a search for marks compares
+
+
+@dataclass
+class Auto:
+    """Whether marks are searched for if a step has none, and over which mesh."""
+
+    mesh: Mesh | None = None
+
+
+auto = Auto()
 
 _library: Any = torch.library.Library("shardwise", "DEF")  # type: ignore[no-untyped-call]
 _library.define("mark_sharding(Tensor x, str spec) -> Tensor")
@@ -86,6 +97,10 @@ class Step:
                              "parameter" if root.is_parameter else "optimizer" if number in changed else "loader")
                        for number, root, value in recording.inputs]
         self.floats = [leaf for call in self.calls for leaf in call.leaves if type(leaf) is float]
+        self.auto = None if self._marks() or not any(one.kind == "parameter" for one in self.inputs) else auto.mesh
+        if self.auto is not None:
+            for one in self.inputs:
+                one.mark = None
 
     def key(self) -> tuple[Any, ...]:
         """Hashable."""
@@ -93,14 +108,18 @@ class Step:
                        tuple(type(leaf) for leaf in call.leaves), tuple(call.made), call.backward) for call in self.calls)
         inputs = tuple((one.number, one.root.meta.dtype, one.root.meta.shape, one.root.meta.stride(), one.mark, one.kind)
                        for one in self.inputs)
-        return calls, inputs, tuple((number, root.mark) for number, root in self.wanted), global_runtime_device_count()
+        return calls, inputs, tuple((number, root.mark) for number, root in self.wanted), global_runtime_device_count(), self.auto
+
+    def _marks(self) -> list[Placement]:
+        """That the user asked for."""
+        marks = [one.root.mark for one in self.inputs] + [root.mark for _, root in self.wanted]
+        marks += [leaf for call in self.calls for leaf in call.leaves if isinstance(leaf, Placement)]
+        return [mark for mark in marks if mark]
 
     def mesh(self) -> ProgramMesh:
         """Of all marks. A value that is cut over a mesh that does not go with them comes whole. Raises InvalidArgument if
         marks do not go together."""
-        marks = [one.root.mark for one in self.inputs] + [root.mark for _, root in self.wanted]
-        marks += [leaf for call in self.calls for leaf in call.leaves if isinstance(leaf, Placement)]
-        meshes = [mark.mesh for mark in marks if mark]
+        meshes = [self.auto] if self.auto else [mark.mesh for mark in self._marks()]
         for one in self.inputs:
             try:
                 ProgramMesh([*meshes, one.mark.mesh] if one.mark else meshes or [_ONE])
@@ -142,6 +161,8 @@ class _Planned:
         outputs = self._marked(writer, writer.outputs_of([returned[place] for place in self._wanted]), step)
         self._pairs_in, self._pairs_out = writer.pairs_in, writer.pairs_out
         program = Program(writer.build.graph(outputs)[0], "step", lambda args: args[0])
+        if step.auto:
+            program.mark(program.search(self.mesh.core, MACHINE).marks)
         self.plan = Plan(_core.Executable(program._graph, self.mesh.core._mesh), program, self.mesh.core, None)
         self._results = [self._placement(place) for place in range(len(outputs))]
 
@@ -176,7 +197,7 @@ class _Planned:
             writer.give(placeholder, f"number{place - len(step.inputs)}", torch.empty((), dtype=torch.float64), "loader")
             return
         one = step.inputs[place]
-        spec = self.mesh.entries_of(one.mark) if one.mark else ["-"] * one.root.meta.dim()
+        spec = self.mesh.entries_of(one.mark) if one.mark else None if step.auto else ["-"] * one.root.meta.dim()
         writer.give(placeholder, f"{one.kind}{place}", one.root.meta, one.kind, spec)
 
     def _marked(self, writer: Writer, outputs: Sequence[Value], step: Step) -> list[Value]:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._errors import InvalidArgument, Unsupported
+from .._errors import InvalidArgument
 from ..programs import Plan
 from . import _lazy, _lazy_dispatch, _lazy_program
 from ._lazy import LazyTensor
@@ -51,12 +51,14 @@ _lazy_dispatch.install()
 
 
 def use_spmd(auto: bool = False) -> None:
-    """Says that tensors of xla_device() are on all devices: mark_sharding() needs it said. Raises Unsupported for auto=True:
-    nobody here chooses marks; Plan.suggest() of last_plan() names some that save memory."""
+    """Says that tensors of xla_device() are on all devices: mark_sharding() needs it said. auto: a step with parameters and without
+    any mark is cut as Program.search() finds it fastest on TPU v4, over the global mesh as it is now, or one of
+    (devices, 1) with the axes "data" and "model"."""
     global _is_spmd
-    if auto:
-        raise Unsupported("use_spmd: found auto=True, needed marks: mark_sharding() says how tensors are cut")
     _is_spmd = True
+    devices = global_runtime_device_count()
+    whole = _global_mesh or Mesh(np.arange(devices), (devices, 1), ("data", "model"))
+    _lazy_program.auto.mesh = whole if auto else None
 
 
 def is_spmd() -> bool:
