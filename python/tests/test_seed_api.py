@@ -214,6 +214,7 @@ def test_pictures(capsys):
 
 def test_types_and_shards():
     x = placed(8, 3)
+    assert spmd._XLAC._get_xla_sharding_spec(x) == spmd.get_xla_sharding_spec(x) == "{replicated}"
     assert spmd.get_xla_sharding_type(x) is spmd.ShardingType.REPLICATED and [s.indices for s in x.local_shards] == [...] * 8
     spmd.mark_sharding(x, mesh(), ("data", "model"))
     assert spmd.get_xla_sharding_type(x) is spmd.ShardingType.TILED and x.global_tensor is x and spmd.wrap_if_sharded(x) is x

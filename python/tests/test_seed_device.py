@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import shardwise as sw
+import shardwise.torch as swt
 import shardwise.torch.spmd as spmd
 
 DEVICE = spmd.xla_device()
@@ -122,6 +123,25 @@ def test_a_module_goes_there_and_back():
     for name, value in back.state_dict().items():
         same(value, plain.state_dict()[name] * 2)
     same(module[0].weight, plain[0].weight)
+
+
+def test_state_is_saved(tmp_path):
+    """By torch, as on the CPU; by us, whatever its device."""
+    module = nn.Linear(4, 3).to(DEVICE)
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(torch.ones(2, 4).to(DEVICE)).sum().backward()
+    optimizer.step()
+    torch.save({"model": module.state_dict(), "optim": optimizer.state_dict()}, tmp_path / "state.pt")
+    torch.save(module, tmp_path / "module.pt")
+    other, third, fourth = nn.Linear(4, 3).to(DEVICE), nn.Linear(4, 3), torch.load(tmp_path / "module.pt", weights_only=False)
+    found = torch.load(tmp_path / "state.pt")
+    other.load_state_dict(found["model"])
+    torch.optim.AdamW(other.parameters()).load_state_dict(found["optim"])
+    swt.save(tmp_path / "a", {"model": module, "optim": optimizer})
+    swt.load(tmp_path / "a", {"model": third, "optim": torch.optim.AdamW(third.parameters())})
+    for one in (other, third, fourth):
+        torch.testing.assert_close(one.weight.detach().cpu(), module.weight.detach().cpu(), rtol=0, atol=0)
+    assert type(fourth.weight) is nn.Parameter and found["model"]["weight"].device.type == "cpu"
 
 
 def learns(make, inputs, loss_of, optimizer, steps=3, marks=(), after=lambda module: None):

@@ -75,6 +75,13 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
     def __array__(self, dtype: Any = None) -> Any:
         return value_of(self).numpy() if dtype is None else value_of(self).numpy().astype(dtype)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As the same tensor on the CPU: torch.save writes that."""
+        value = value_of(self).requires_grad_(self.requires_grad and self.is_leaf)
+        is_parameter = isinstance(self, torch.nn.Parameter)
+        plain: Any = torch.nn.Parameter(value, self.requires_grad) if is_parameter else value
+        return plain.__reduce_ex__(protocol)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> LazyTensor:
         made: Any = self.detach().clone().requires_grad_(self.requires_grad)
         if isinstance(self, torch.nn.Parameter):

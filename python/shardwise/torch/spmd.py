@@ -17,6 +17,7 @@ docs/spmd.md says what happens, and what there is not.
 from __future__ import annotations
 
 import sys
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -200,6 +201,10 @@ def get_xla_sharding_type(t: torch.Tensor) -> ShardingType | None:
     """What that comes to; None for ""."""
     placement = placement_of(t)
     return placement.type if placement is not None else ShardingType.REPLICATED if get_xla_sharding_spec(t) else None
+
+
+# torch_xla._XLAC._get_xla_sharding_spec(t), if this module is torch_xla.
+_XLAC = types.SimpleNamespace(_get_xla_sharding_spec=get_xla_sharding_spec, _get_xla_sharding_type=get_xla_sharding_type)
 
 
 # ---- Manual sharding.
