@@ -217,7 +217,8 @@ def test_types_and_shards():
     assert spmd._XLAC._get_xla_sharding_spec(x) == spmd.get_xla_sharding_spec(x) == "{replicated}"
     assert spmd.get_xla_sharding_type(x) is spmd.ShardingType.REPLICATED and [s.indices for s in x.local_shards] == [...] * 8
     spmd.mark_sharding(x, mesh(), ("data", "model"))
-    assert spmd.get_xla_sharding_type(x) is spmd.ShardingType.TILED and x.global_tensor is x and spmd.wrap_if_sharded(x) is x
+    assert spmd.get_xla_sharding_type(x) is spmd.ShardingType.TILED and x.global_tensor is x
+    assert spmd.wrap_if_sharded(x) is spmd.XLAShardedTensor(x) is spmd.unwrap_sharded_tensor(spmd.wrap_as_sharded_tensor(x)) is x
     shard = x.local_shards[7]
     assert shard.indices == [slice(6, 8, 1), slice(2, 3, 1)] and shard.data.tolist() == [[20, 0], [23, 0]] and shard.unpadded_data.tolist() == [[20], [23]]
     spmd.clear_sharding(x)

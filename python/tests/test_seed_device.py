@@ -84,6 +84,7 @@ def test_random_numbers_are_those_of_torch():
         return [x, torch.rand(2, device=device), F.dropout(torch.ones(8, 8, device=device), 0.5), torch.rand_like(x),
                 torch.randperm(5, device=device), torch.bernoulli(torch.full((4,), 0.5, device=device)),
                 torch.randint(0, 9, (5,), device=device), nn.Linear(3, 2, device=device).weight, x.t().exponential_(),
+                changed(torch.ones(4, device=device), lambda x: x.bernoulli_(torch.full((4,), 0.5, device=device))),
                 nn.init.xavier_uniform_(torch.empty(3, 2, device=device))]
 
     for found, expected in zip(drawn(DEVICE), drawn("cpu")):
@@ -212,14 +213,34 @@ def test_recurrent_networks_learn():
            lambda: (torch.randint(0, 11, (8, 3)),), lambda m, x: F.cross_entropy(m[2](m[1](m[0](x))[0]).flatten(0, 1), x.flatten()), adamw, marks=[("0.weight", ("model", None))])
 
 
-@pytest.mark.nightly
-def test_a_hugging_face_model_learns():
-    """Weights that modules share are tied again on the device, as PyTorch/XLA needs it."""
+def hugging_face(name):
+    """The model, in a tiny size, and its batch."""
     transformers = pytest.importorskip("transformers", reason="needs transformers, which this environment has not")
-    config = transformers.GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=50, n_positions=16, use_cache=False, bos_token_id=0,
-                                     eos_token_id=0)
-    learns(lambda: transformers.GPT2LMHeadModel(config), lambda: (torch.randint(0, 50, (8, 12)),),
-           lambda m, x: m(input_ids=x, labels=x).loss, adamw, marks=[("c_fc.weight", (None, "model")), ("c_proj.weight", ("model", None))], after=lambda m: m.tie_weights())
+    sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    words = dict(vocab_size=50, max_position_embeddings=32)
+    makers = {
+        "GPT2LMHeadModel": ("GPT2Config", dict(n_layer=2, n_embd=16, n_head=2, vocab_size=50, n_positions=16, bos_token_id=0, eos_token_id=0)),
+        "LlamaForCausalLM": ("LlamaConfig", {**sizes, **words, "num_key_value_heads": 1}),
+        "BertForMaskedLM": ("BertConfig", {**sizes, **words}),
+        "T5ForConditionalGeneration": ("T5Config", dict(d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, vocab_size=50,
+                                                        decoder_start_token_id=0)),
+        "ViTForImageClassification": ("ViTConfig", {**sizes, "image_size": 16, "patch_size": 4, "num_labels": 3}),
+    }
+    config, options = makers[name]
+    make = lambda: getattr(transformers, name)(getattr(transformers, config)(**options))
+    if name.startswith("ViT"):
+        return make, lambda: (torch.randn(8, 3, 16, 16), torch.randint(0, 3, (8,)))
+    return make, lambda: [torch.randint(1, 50, (8, 12))] * 2
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "LlamaForCausalLM", "BertForMaskedLM", "T5ForConditionalGeneration",
+                                  "ViTForImageClassification"])
+def test_a_hugging_face_model_learns(name):
+    """Weights that modules share are tied again on the device, as PyTorch/XLA needs it."""
+    make, batch = hugging_face(name)
+    learns(make, batch, lambda model, x, y: model(x, labels=y).loss, adamw, steps=2, after=lambda model: model.tie_weights(),
+           marks=[("c_fc.weight", (None, "model")), ("up_proj.weight", ("model", None)), ("intermediate.dense.weight", ("model", None))])
 
 
 @pytest.mark.parametrize("name", ["Adam", "NAdam", "RMSprop", "Adagrad", "Adamax"])

@@ -98,7 +98,8 @@ def _on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     host = pytree.tree_map(lambda leaf: value_of(leaf) if isinstance(leaf, LazyTensor) else leaf, (args, kwargs))
     if host[1].get("device") is not None:
         host[1]["device"] = torch.device("cpu")
-    return pytree.tree_map(lambda leaf: uploaded(leaf) if isinstance(leaf, torch.Tensor) else leaf, func(*host[0], **host[1]))
+    made = pytree.tree_map(lambda leaf: uploaded(leaf) if isinstance(leaf, torch.Tensor) else leaf, func(*host[0], **host[1]))
+    return args[0].copy_(made) if func._schema.name.endswith("_") else made
 
 
 # ---- What makes tensors on the device.
