@@ -14,6 +14,7 @@ from torch import nn
 
 import shardwise as sw
 import shardwise.torch.spmd as spmd
+from shardwise.torch._spmd_mesh import devices_of
 
 EXAMPLES = {
     "Mesh": """
@@ -238,6 +239,7 @@ def test_types_and_shards():
     (lambda x: mesh(4, 4), "found 8 devices for the shape"),
     (lambda x: spmd.Mesh([0, 0], (2,)), "needed 0 to 1, once each"),
     (lambda x: mesh(4, 2, names=("a", "a")), "needed 2 different ones"),
+    (lambda x: devices_of("many"), "CPU_NUM_DEVICES: found 'many', needed a number of devices"),
     (lambda x: spmd.set_device_count(0), "found 0, needed 1 or more"),
 ])
 def test_what_is_refused(make, told):

@@ -23,6 +23,8 @@ def _dispatched(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if func in (_aten.detach.default, _aten.alias.default):
         source = args[0]
         return LazyTensor(source._root, source._meta, source._path, source._at)
+    if func is _aten.empty_like.default:
+        func = _aten.zeros_like.default
     if func._schema.name.startswith("aten::_foreach_"):
         return _of_each(func, args, kwargs)
     device = kwargs.get("device")
@@ -129,8 +131,8 @@ _library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped
 
 def install() -> None:
     """From now on torch makes these tensors if it is asked for one on DEVICE."""
-    device_module = types.ModuleType("torch.lazy")  # of which torch.utils.checkpoint asks for random states: there are none
-    torch._register_device_module("lazy", device_module)
+    if not hasattr(torch, "lazy"):  # torch.utils.checkpoint asks such a module for random states: there are none
+        torch._register_device_module("lazy", types.ModuleType("torch.lazy"))
     _library.impl("empty.memory_format", _empty, "Lazy")
     _library.impl("empty_strided", _empty_strided, "Lazy")
     _library.impl("_copy_from", _copy_from, "Lazy")

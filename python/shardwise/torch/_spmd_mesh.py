@@ -24,7 +24,16 @@ Entry = None | int | str | tuple[int | str, ...]
 Spec = tuple[tuple[int, ...], ...]  #: by dim, the numbers of axes
 
 _AXIS = re.compile(r"[A-Za-z_]\w*")
-_devices = int(os.environ.get("CPU_NUM_DEVICES", "8"))
+
+
+def devices_of(text: str) -> int:
+    """Of CPU_NUM_DEVICES. Raises InvalidArgument."""
+    if not text.isdigit() or int(text) < 1:
+        raise InvalidArgument(f"CPU_NUM_DEVICES: found {text!r}, needed a number of devices, such as 8")
+    return int(text)
+
+
+_devices = devices_of(os.environ.get("CPU_NUM_DEVICES", "8"))
 
 
 def global_runtime_device_count() -> int:
