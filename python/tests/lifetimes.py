@@ -65,7 +65,7 @@ class Managing(Case):
     covers = """Manager.save Manager.steps Manager.latest Manager.step Manager.remove Manager.retire Manager.collect_garbage
         Manager.note_damaged Manager.should_save Manager.request_save Manager.reached_preemption Manager.time_left Manager.best Manager.pin
         Manager.unpin Manager.pinned Manager.retire_superseded Manager.begin_save
-        Manager.end_save Source.name"""
+        Manager.end_save Manager.write_stats Source.name"""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -306,7 +306,8 @@ class Tiering(Case):
 class Planning(Case):
     covers = """Literal.of Literal.hash Graph.parse Graph.load Graph.save Graph.text Graph.size Graph.inputs Graph.outputs Graph.axes
         Graph.marked Graph.marked_inputs Executable.peak_bytes Executable.bytes_by_kind Executable.traffic
-        Executable.input_spec Executable.output_spec Executable.page Executable.suggest Executable.explain Executable.explain_node Executable.run"""
+        Executable.input_spec Executable.output_spec Executable.page Executable.suggest Executable.explain Executable.explain_node Executable.run
+        Executable.changes Executable.why Executable.why_not Executable.storage Graph.meshes Graph.search"""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -324,6 +325,9 @@ class Planning(Case):
             assert np.allclose(y, x @ W) and plan.peak_bytes > W.nbytes and plan.bytes_by_kind and plan.traffic == []
             assert str(plan.spec("x")) == "data,-" and "x" in plan.explain("x") and "%2" in plan.explain("%2")
             assert plan.suggest(1) and str(plan._executable.output_spec(0)) == "data,-"
+            assert plan.why("x") and plan.why_not("x", "-,data").now == "data,-" and plan.storage.input_bytes == x.nbytes
+            assert plan.changes("tpu-v4").found is not None and plan._program.search("data=4", "tpu-v4").plans > 0
+            assert [one.mesh for one in plan._program.meshes(4)] == ["data=4"]
             assert plan.report("tpu-v4").startswith("program: 3 operations on data=4 (4 devices)")
         self.graph.save(path)
         loaded = programs.load(path)
