@@ -129,6 +129,17 @@ def test_marks_over_meshes_of_one_step_are_cut_by_parts_of_their_axes():
     torch.testing.assert_close(y.cpu(), x.cpu() @ w.cpu())
 
 
+def test_what_replaces_a_marked_tensor_is_cut_so():
+    x, w = placed(8, 8), placed(8, 8)
+    spmd.mark_sharding(x, mesh(), ("data", None))
+    spmd.mark_sharding(w, mesh(), (None, "model"))
+    w.copy_(x * 2)
+    spmd.mark_step()
+    plan = spmd.last_plan()
+    assert w.sharding_spec == "{devices=[1,2,4]0,2,4,6,1,3,5,7 last_tile_dim_replicate}" and str(plan._executable.output_spec(0)) == "-,model"
+    assert torch.equal(w.cpu(), x.cpu() * 2)
+
+
 def test_a_region_is_done_by_each_device_to_its_part():
     x = placed(8, 6)
     part = spmd.enable_manual_sharding(x, ("data", "model"), mesh=mesh())

@@ -77,6 +77,16 @@ def test_views_stay_views_over_steps():
         same(found, expected)
 
 
+def test_what_is_copied_over_is_seen_by_views_and_not_by_what_was_computed_before():
+    x = torch.ones(3).to(DEVICE)
+    before, view = x + 1, x[1:]
+    assert (view * 2).tolist() == [2, 2]
+    later, again = x * 5, x[:2]
+    x.copy_(torch.tensor([7.0, 8, 9]))
+    more = again + 1
+    assert [before.tolist(), later.tolist(), view.tolist(), more.tolist()] == [[2, 2, 2], [5, 5, 5], [8, 9], [8, 9]]
+
+
 def test_random_numbers_are_those_of_torch():
     def drawn(device):
         torch.manual_seed(5)
