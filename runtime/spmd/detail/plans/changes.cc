@@ -210,11 +210,11 @@ std::optional<Change> recompute_change(const std::shared_ptr<const Graph>& graph
     const Outcome outcome = planned_outcome(detail::recomputed(*graph, one), mesh, options);
     if (!outcome.is_planned || (best && !outcome.is_better_than(least))) continue;
     least = outcome;
-    best = Change{.kind = Change::Kind::recompute,
-                  .text = fmt::format("recompute the {} blocks {} for the gradient", one.count,
-                                      one.name),
-                  .cost = outcome.cost,
-                  .fits = outcome.excess_bytes == 0};
+    best = Change{
+        .kind = Change::Kind::recompute,
+        .text = fmt::format("recompute the {} blocks {} for the gradient", one.count, one.name),
+        .cost = outcome.cost,
+        .fits = outcome.excess_bytes == 0};
   }
   return best;
 }
