@@ -1,5 +1,6 @@
 """Programs that are compared: other meshes, other marks, a smaller batch; and why a tensor is cut as it is."""
 
+import numpy as np
 import pytest
 
 import shardwise as sw
@@ -161,3 +162,23 @@ def test_a_captured_llama_says_why_and_what_would_fit():
     again = next(one for one in changes.found if one.kind == "recompute")
     assert again.text == "recompute the 2 blocks model/layers/* for the gradient" and again.cost.peak_bytes < plan.peak_bytes
     assert 0 < batch.cost.peak_bytes <= plan.peak_bytes * 3 // 4
+
+
+@pytest.mark.parametrize("name, mesh", [("moe", "expert=4"), ("resnet", "data=8"), ("stacked_gpt", "model=4")])
+def test_a_search_is_no_worse_than_the_plan_that_people_write(name, mesh):
+    """Into the memory that the hand-made plan needs, without being told of it."""
+    pytest.importorskip("jax", reason="needs jax, which this environment has not")
+    import jax_steps
+    import shardwise.jax as swj
+
+    step, state, batches = getattr(jax_steps, name)(np.random.default_rng(1))
+    plans = {"moe": jax_steps.MOE_PLANS, "resnet": jax_steps.RESNET_PLANS, "stacked_gpt": jax_steps.STACKED_PLANS}[name]
+    program = swj.capture(step, jax_steps.abstract(state), jax_steps.abstract(batches[0]))
+    found_without = program.search(mesh, MACHINE)
+    axis, size = mesh.split("=")
+    (hand,) = program.mark(plans[mesh]).meshes(int(size), machine=MACHINE)
+    assert hand.mesh == mesh and found_without.cost.seconds <= hand.cost.seconds
+    program = swj.capture(step, jax_steps.abstract(state), jax_steps.abstract(batches[0]))
+    found = program.search(mesh, MACHINE, hand.cost.peak_bytes)
+    assert found.fits and found.cost.seconds <= hand.cost.seconds
+    assert program.mark(found.marks).plan(mesh).peak_bytes == found.cost.peak_bytes <= hand.cost.peak_bytes

@@ -193,6 +193,9 @@ TEST(Changes, OfMarksAndMeshCostWhatTheySay) {
     if (plan.mesh == mesh || !plan.fits) continue;
     EXPECT_LE(other->cost.seconds(), plan.cost->seconds());
   }
+  // The same mesh with its axes in another order is no other mesh.
+  const Changes turned = changes_that_fit(graph, Mesh::parse("model=4,data=2"), options);
+  EXPECT_EQ(*of_kind(turned, Change::Kind::mesh)->mesh, *other->mesh);
   const Change* const marks = of_kind(changes, Change::Kind::marks);
   ASSERT_NE(marks, nullptr);
   EXPECT_TRUE(marks->fits);

@@ -12,6 +12,7 @@
 
 #include "h100.h"
 #include "shardwise/runtime/ops/autodiff.h"
+#include "shardwise/runtime/ops/build.h"
 #include "shardwise/runtime/ops/functions.h"
 #include "shardwise/runtime/spmd/detail/plans/hand_made.h"
 #include "shardwise/runtime/spmd/plans.h"
@@ -217,13 +218,50 @@ TEST(InputGroups, AreLayersAndTheStateOfAWeight) {
   EXPECT_EQ(detail::input_groups(graph, Layers::apart).size(), 7u);
 }
 
-TEST(EvenSpecs, AreAllThatDivide) {
-  std::vector<std::string> specs;
-  for (const PartitionSpec& spec :
-       detail::even_specs({6, 4, 8}, Mesh::parse("a=2,b=3,one=1"), 100)) {
-    specs.push_back(spec.to_string());
+std::vector<std::string> specs_of(const Shape& shape, const char* mesh, std::size_t most) {
+  std::vector<std::string> texts;
+  for (const PartitionSpec& spec : detail::even_specs(shape, Mesh::parse(mesh), most)) {
+    texts.push_back(spec.to_string());
   }
-  EXPECT_THAT(specs, UnorderedElementsAre("-,-,-", "a,-,-", "-,-,a", "b,-,-", "a+b,-,-", "b,-,a"));
+  return texts;
+}
+
+TEST(EvenSpecs, AreAllThatDivide) {
+  EXPECT_THAT(specs_of({6, 4, 8}, "a=2,b=3,one=1", 16),
+              UnorderedElementsAre("-,-,-", "a,-,-", "-,a,-", "-,-,a", "b,-,-", "a+b,-,-", "b,a,-",
+                                   "b,-,a"));
+  // Of the longest dims, if those of all would be too many.
+  EXPECT_THAT(specs_of({6, 4, 8}, "a=2,b=3,one=1", 9),
+              UnorderedElementsAre("-,-,-", "a,-,-", "-,-,a", "b,-,-", "a+b,-,-", "b,-,a"));
+}
+
+/// Layers of two matrices each, stacked, as a scan has them.
+TEST(HandMade, TensorPlansLookIntoLoops) {
+  const auto graph = std::make_shared<const Graph>(parse_graph(R"(
+%0 = input() "x" : f32[8, 16] kind=loader
+%1 = input() "up" : f32[3, 16, 32] kind=parameter
+%2 = input() "down" : f32[3, 32, 16] kind=parameter
+%3 = scan(%0, %1, %2) length=[3] carries=[1] xs=[2] : bool[0] {
+  %0 = input() "h" : f32[8, 16]
+  %1 = input() "up" : f32[16, 32]
+  %2 = input() "down" : f32[32, 16]
+  %3 = dot_general(%0, %1) "bi,ih->bh" : f32[8, 32]
+  %4 = tanh(%3) : f32[8, 32]
+  %5 = dot_general(%4, %2) "bh,ho->bo" : f32[8, 16]
+  return %5
+}
+%4 = result(%3) index=[0] : f32[8, 16]
+return %4
+)"));
+  Trials trials(graph, Mesh::parse("data=2,model=2"), {.machine = h100()}, Layers::apart);
+  for (const detail::HandMade& plan : detail::hand_made(trials)) {
+    if (plan.name != "tensor over model") continue;
+    std::vector<std::string> specs;
+    for (std::size_t g = 0; g < trials.groups().size(); ++g) {
+      specs.push_back(trials.specs(g)[as_size(plan.choice[g])].to_string());
+    }
+    EXPECT_THAT(specs, ElementsAre("data,-", "-,-,model", "-,model,-"));
+  }
 }
 
 }  // namespace

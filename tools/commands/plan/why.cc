@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -36,10 +37,16 @@ std::string tensor_of(const Graph& graph, NodeId node) {
   return fmt::format("%{}", node);
 }
 
-/// "+1.50 MiB"; "-1.50 MiB"; "as much"
+/// "+1.50 MiB"; "-1.50 MiB"; "as before"
 std::string change_of(std::size_t before, std::size_t after) {
   if (before == after) return "as before";
   return after > before ? '+' + human_bytes(after - before) : '-' + human_bytes(before - after);
+}
+
+std::string cost_text(const PlanCost& cost, bool has_times) {
+  std::string text =
+      fmt::format("needs {}, sends {}", human_bytes(cost.peak_bytes), human_bytes(cost.wire_bytes));
+  return has_times ? text + ", " + time_text(cost.seconds()) + " (modelled)" : text;
 }
 
 std::string cost_text(const PlanCost& before, const PlanCost& after, bool has_times) {
@@ -54,6 +61,16 @@ std::string cost_text(const PlanCost& before, const PlanCost& after, bool has_ti
   return text;
 }
 
+/// The options, of very many the first.
+std::string marks_text(const std::vector<std::string>& marks) {
+  constexpr std::size_t kMostShown = 4;
+  const std::size_t shown = std::min(marks.size(), kMostShown);
+  std::string text;
+  for (std::size_t i = 0; i < shown; ++i) text += fmt::format(" --mark '{}'", marks[i]);
+  if (shown < marks.size()) text += fmt::format(" and {} more", marks.size() - shown);
+  return text;
+}
+
 std::string why_not_text(const Task& task, NodeId node, const WhyNot& answer) {
   const std::string name = tensor_of(*task.graph, node);
   if (answer.is_so_already) return fmt::format("{} is cut as {} already\n", name, answer.now);
@@ -61,8 +78,7 @@ std::string why_not_text(const Task& task, NodeId node, const WhyNot& answer) {
   std::string text = fmt::format("{} is cut as {}, not as {}\n", name, answer.now, answer.wanted);
   for (const std::string& one : answer.against) text += "  " + one + '\n';
   for (const std::string& one : answer.uneven) text += "  " + one + '\n';
-  text += fmt::format("now:         {}\nmarked so:   {}\n",
-                      cost_text(answer.cost_now, answer.cost_now, has_times),
+  text += fmt::format("now:         {}\nmarked so:   {}\n", cost_text(answer.cost_now, has_times),
                       cost_text(answer.cost_now, answer.cost_wanted, has_times));
   if (answer.edits.empty()) {
     return text + fmt::format("no {} of other inputs brings it\n", answer.has_tried_all
@@ -73,8 +89,7 @@ std::string why_not_text(const Task& task, NodeId node, const WhyNot& answer) {
                       answer.edits[0].marks.size() == 1 ? "a mark" : "marks",
                       answer.edits[0].marks.size() == 1 ? "brings" : "bring");
   for (const MarkEdit& edit : answer.edits) {
-    text += " ";
-    for (const std::string& mark : edit.marks) text += fmt::format(" --mark '{}'", mark);
+    text += " " + marks_text(edit.marks);
     text += "\n    " + cost_text(answer.cost_now, edit.cost, has_times) + '\n';
   }
   return text;

@@ -185,11 +185,18 @@ class MarkChange {
   std::optional<Remarked> best_;
 };
 
+/// Whether axes have the same sizes, in any order.
+bool is_same(const Mesh& a, const Mesh& b) {
+  return std::ranges::all_of(a.axes(), [&](const Axis& axis) {
+    return std::ranges::any_of(b.axes(), [&](const Axis& other) { return axis == other; });
+  });
+}
+
 std::optional<Change> mesh_change(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
                                   const CompareOptions& options) {
   if (mesh.size() > kMostMeshDevices || mark_axes(*graph).empty()) return std::nullopt;
   for (const MeshPlan& plan : plan_meshes(graph, mesh.size(), options)) {
-    if (!plan.cost || plan.mesh == mesh) continue;
+    if (!plan.cost || is_same(plan.mesh, mesh)) continue;
     return Change{.kind = Change::Kind::mesh,
                   .text = fmt::format("mesh {}", plan.mesh.to_string()),
                   .mesh = plan.mesh,

@@ -243,7 +243,12 @@ std::vector<PartitionSpec> even_specs(const Shape& shape, const Mesh& mesh, std:
   std::vector<std::size_t> dims(shape.size());
   std::iota(dims.begin(), dims.end(), std::size_t{0});
   std::ranges::stable_sort(dims, [&](std::size_t a, std::size_t b) { return shape[a] > shape[b]; });
-  if (dims.size() > 2) dims.resize(2);
+  const auto choices = [&] {
+    std::size_t count = 1;
+    for (const Axis& axis : mesh.axes()) count *= axis.size > 1 ? dims.size() + 1 : 1;
+    return count;
+  };
+  while (dims.size() > 1 && choices() > most) dims.pop_back();
   std::ranges::sort(dims);
   std::vector<PartitionSpec> specs;
   std::vector<PartitionSpec::Entry> entries(shape.size());

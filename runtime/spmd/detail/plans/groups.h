@@ -44,8 +44,8 @@ std::vector<std::string> mark_texts(const Graph& graph, const std::vector<InputG
 std::vector<std::string> mark_texts(const Graph& graph, const std::vector<std::size_t>& inputs,
                                     const PartitionSpec& spec);
 
-/// How a tensor may be cut: each axis over one of its two longest dims, or none, as far as the dims
-/// divide evenly. The first is whole. At most `most`.
+/// How a tensor may be cut: each axis over one of its dims, or none, as far as the dims divide
+/// evenly; over the longest dims, if all make more than `most`. The first is whole.
 std::vector<PartitionSpec> even_specs(const Shape& shape, const Mesh& mesh, std::size_t most);
 
 }  // namespace shardwise::detail

@@ -6,10 +6,9 @@
 #include <optional>
 #include <tuple>
 #include <utility>
-#include <variant>
 
-#include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/spmd/detail/cut.h"
+#include "shardwise/runtime/spmd/detail/plans/first_product.h"
 #include "shardwise/runtime/spmd/detail/propagate.h"
 
 namespace shardwise::detail {
@@ -20,13 +19,7 @@ using Axes = std::vector<std::size_t>;  // of the mesh, by number
 /// Makes plans of a mesh's axes that cut.
 class HandMadePlans {
  public:
-  explicit HandMadePlans(Trials& trials) : trials_(trials), users_(trials.graph().nodes.size()) {
-    const Graph& graph = trials.graph();
-    for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
-      for (const NodeId operand : graph.nodes[id].operands) {
-        users_[as_size(operand)].push_back(static_cast<NodeId>(id));
-      }
-    }
+  explicit HandMadePlans(Trials& trials) : trials_(trials) {
     for (std::size_t axis = 0; axis < trials.mesh().rank(); ++axis) {
       if (trials.mesh().axes()[axis].size > 1) axes_.push_back(axis);
     }
@@ -43,6 +36,8 @@ class HandMadePlans {
       std::erase(others, axis);
       const Cuts tensor = with_tensor(with_batch(whole(), others), axis);
       plans.push_back({"tensor over " + name, choice(tensor)});
+      plans.push_back(
+          {"experts over " + name, choice(with_experts(with_batch(whole(), others), axis))});
       if (others.empty()) continue;
       plans.push_back({"tensor over " + name + ", weights over the rest",
                        choice(with_weights(tensor, others))});
@@ -107,7 +102,7 @@ class HandMadePlans {
   /// In the order of the program: a matrix whose data comes cut over the axis is cut by its rows,
   /// so that the sums are over the axis; any other by its columns.
   Cuts with_tensor(Cuts cuts, std::size_t axis) const {
-    for (const auto& [user, group] : matrices()) {
+    for (const auto& [product, group] : matrices()) {
       const std::vector<std::optional<PartitionSpec>> marks = marks_of(cuts, group);
       Graph graph = trials_.graph();
       for (Node& node : graph.nodes) node.mark.reset();
@@ -115,71 +110,41 @@ class HandMadePlans {
       const Propagation told = propagate(graph, trials_.mesh());
       const NodeId node = graph.inputs[trials_.groups()[group].inputs[0]].node;
       const Cut& asked = told.cuts[as_size(node)];
-      std::optional<std::size_t> dim;
+      std::size_t dim = product.column;
       for (std::size_t d = 0; d < asked.size(); ++d) {
         if (asked[d].set() >> axis & 1) dim = d;
       }
-      if (!dim) dim = column_of(node, user);
-      if (dim && divides(group, cuts[group], *dim, axis)) cuts[group][*dim].push_back(axis);
+      if (divides(group, cuts[group], dim, axis)) cuts[group][dim].push_back(axis);
     }
     return cuts;
   }
 
-  /// Of the groups of weights that a product or a look-up takes: its first such user, in order.
-  std::vector<std::pair<NodeId, std::size_t>> matrices() const {
-    std::vector<std::pair<NodeId, std::size_t>> all;
+  struct Matrix {
+    FirstProduct product;
+    std::size_t group;
+  };
+
+  /// The groups of weights that a product or a look-up takes, in the order in which they do.
+  std::vector<Matrix> matrices() const {
+    std::vector<Matrix> all;
     for (std::size_t g = 0; g < trials_.groups().size(); ++g) {
       const InputGroup& group = trials_.groups()[g];
       if (group.is_data || group.type.shape.size() < 2) continue;
-      const auto user = product_of(trials_.graph().inputs[group.inputs[0]].node);
-      if (user) all.emplace_back(*user, g);
+      auto product = first_product(trials_.graph(), trials_.graph().inputs[group.inputs[0]].node);
+      if (product) all.push_back({*std::move(product), g});
     }
-    std::ranges::sort(all);
+    std::ranges::stable_sort(
+        all, [](const Matrix& a, const Matrix& b) { return a.product.place < b.product.place; });
     return all;
   }
 
-  bool is_product(NodeId id) const {
-    const Op op = trials_.graph().node(id).op;
-    return row(op).traits().is_product || op == Op::take;
-  }
-
-  /// The first product that takes the tensor or a copy of it in other types or shapes.
-  std::optional<NodeId> product_of(NodeId tensor) const {
-    for (int hops = 0; hops < 8; ++hops) {
-      for (const NodeId user : users_[as_size(tensor)]) {
-        if (is_product(user)) return user;
-      }
-      const std::vector<NodeId>& users = users_[as_size(tensor)];
-      const auto next = std::ranges::find_if(users, [&](NodeId user) {
-        const Node& node = trials_.graph().node(user);
-        return node.operands.size() == 1 && !node.backward;
-      });
-      if (next == users.end()) return std::nullopt;
-      tensor = *next;
+  /// Weights of three dims and more by their first.
+  Cuts with_experts(Cuts cuts, std::size_t axis) const {
+    for (std::size_t g = 0; g < cuts.size(); ++g) {
+      const bool is_expert = !trials_.groups()[g].is_data && cuts[g].size() >= 3;
+      if (is_expert && divides(g, cuts[g], 0, axis)) cuts[g][0].push_back(axis);
     }
-    return std::nullopt;
-  }
-
-  /// The dim of a weight that its product keeps; of a table that of its rows. The longest if the
-  /// product takes a copy of other shape.
-  std::optional<std::size_t> column_of(NodeId tensor, NodeId user) const {
-    const Node& node = trials_.graph().node(user);
-    const auto at = std::ranges::find(node.operands, tensor);
-    const Shape& shape = trials_.graph().node(tensor).type.shape;
-    const auto longest = static_cast<std::size_t>(std::ranges::max_element(shape) - shape.begin());
-    if (at == node.operands.end()) return longest;
-    const auto number = static_cast<std::size_t>(at - node.operands.begin());
-    if (node.op == Op::take) return as_size(std::get<DimAttributes>(node.attributes).dim);
-    const auto* const dot = std::get_if<DotAttributes>(&node.attributes);
-    if (dot == nullptr) return longest;
-    const Equation& equation = dot->equation;
-    const std::string& letters = number == 0 ? equation.lhs : equation.rhs;
-    const std::string& other = number == 0 ? equation.rhs : equation.lhs;
-    for (std::size_t dim = 0; dim < letters.size(); ++dim) {
-      const bool is_kept = equation.result.find(letters[dim]) != std::string::npos;
-      if (is_kept && other.find(letters[dim]) == std::string::npos) return dim;
-    }
-    return longest;
+    return cuts;
   }
 
   /// By Graph::inputs: of the groups that are cut, but this one.
@@ -216,7 +181,6 @@ class HandMadePlans {
   }
 
   Trials& trials_;
-  std::vector<std::vector<NodeId>> users_;  ///< by node
   Axes axes_;
 };
 

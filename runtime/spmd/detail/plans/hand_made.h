@@ -15,8 +15,9 @@ struct HandMade {
 
 /// Data: the batch cut over all axes. FSDP: weights and state too, by their longest dim. Tensor,
 /// for each axis: weights cut over it, by columns and then by rows (Megatron), and the batch over
-/// the others. 2-d: the same with weights and state cut over the others, too. The plan that the
-/// program is marked with, if all groups are cut as their first input is.
+/// the others; experts: weights of three dims by their first. 2-d: tensor with weights and state
+/// cut over the other axes, too. The plan that the program is marked with, as the first input of
+/// each group.
 std::vector<HandMade> hand_made(Trials& trials);
 
 }  // namespace shardwise::detail

@@ -93,11 +93,17 @@ class Asker {
     std::set<std::string> before;
     for (const Propagation::Conflict& conflict : now.conflicts) before.insert(conflict.text);
     for (const Propagation::Conflict& conflict : propagate(*marked(), mesh_).conflicts) {
-      constexpr std::size_t kMostShown = 8;
-      if (before.contains(conflict.text) || texts.size() == kMostShown) continue;
-      texts.push_back("two wishes then at " + conflict.text);
+      if (is_near(conflict.node) && !before.contains(conflict.text)) {
+        texts.push_back("two wishes then at " + conflict.text);
+      }
     }
     return texts;
+  }
+
+  /// The tensor itself, or what is computed from it.
+  bool is_near(NodeId id) const {
+    return id == node_ ||
+           std::ranges::find(graph_->node(id).operands, node_) != graph_->node(id).operands.end();
   }
 
   /// With the mark on the tensor itself.
