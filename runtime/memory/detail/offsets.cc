@@ -6,8 +6,8 @@
 namespace shardwise {
 
 std::size_t aligned_offset(std::size_t bytes) {
-  constexpr std::size_t kAlignment = 64;
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  constexpr std::size_t kStep = 64;
+  return (bytes + kStep - 1) / kStep * kStep;
 }
 
 namespace {

@@ -146,6 +146,7 @@ std::vector<RepeatedBlocks> repeated_blocks(const Graph& graph) {
   }
   std::ranges::stable_sort(sized, [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<RepeatedBlocks> all;
+  all.reserve(sized.size());
   for (auto& [nodes, blocks] : sized) all.push_back(std::move(blocks));
   return all;
 }

@@ -49,6 +49,7 @@ std::vector<std::size_t> by_bytes(const Trials& trials) {
   }
   std::ranges::stable_sort(sizes, [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<std::size_t> order;
+  order.reserve(sizes.size());
   for (const auto& [bytes, group] : sizes) order.push_back(group);
   return order;
 }
@@ -163,9 +164,10 @@ SearchedPlan searched(const Trials& trials, const detail::Outcome& outcome, cons
           .plans = trials.planned()};
 }
 
-SearchedPlan search(Trials& trials, std::vector<detail::HandMade> starts, bool is_exact,
+SearchedPlan search(Trials& trials, const std::vector<detail::HandMade>& starts, bool is_exact,
                     const CompareOptions& options) {
   std::vector<Choice> choices;
+  choices.reserve(starts.size());
   for (const detail::HandMade& start : starts) choices.push_back(start.choice);
   trials.plan(choices);
   std::ranges::stable_sort(choices, [&](const Choice& a, const Choice& b) {
