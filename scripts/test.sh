@@ -23,7 +23,7 @@ configure=() targets=() tests=(-R .)
 # Which tests a sanitizer looks at: those in which it can find something, without the kernels' (loops over all bytes
 # and magnitudes). CI leaves out what takes minutes there.
 too_long='/(RandomPrograms.GiveThe|Checkpoint.(TheGpt|WhatIs|Random)|Convolution.OfRandom|Windows.Move|ProcessesRunPrograms.WithThe|Metamorphic|GoldenTraining|TaskOrder|Gradient|Policies'
-too_long+='|TileFunctions|ElementwiseKernel|Layout|ReduceDims|Einsum|Reduce|AllReduce|Resume|GroupKilled|ManyTensors|RoundTrip|ReaderRandom|ReferencePath|Codec.DecodesAny|ShardFile.IsTheSame|WholeChain)|/Integrity.*(EveryBit|Any)|/lax'
+too_long+='|Search.(Finds|IsNever)|TileFunctions|ElementwiseKernel|Layout|ReduceDims|Einsum|Reduce|AllReduce|Resume|GroupKilled|ManyTensors|RoundTrip|ReaderRandom|ReferencePath|Codec.DecodesAny|ShardFile.IsTheSame|WholeChain)|/Integrity.*(EveryBit|Any)|/lax'
 case "$preset" in
   release)
     scripts/python.sh "${packages[@]}"
