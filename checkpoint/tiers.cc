@@ -277,31 +277,34 @@ std::optional<TierStep> TieredManager::latest_as_needed(const NeededBoxes& neede
   } catch (const Error&) {
     durable_error = std::current_exception();
   }
+  detail::PassedOver passed_over;
   try {
-    detail::PassedOver passed_over;
     // None that is older than the durable root's.
     std::optional<TierStep> found = detail::newest_fast(
         group, *impl_->files, {impl_->own, {{impl_->fast}, impl_->durable_root}},
         {.least = durable ? durable->step.step : 0}, needed, passed_over);
-    auto& [steps, damaged, numbers] = passed_over;
+    auto& [steps, damaged, numbers, refused] = passed_over;
     for (const std::int64_t step : numbers) impl_->fast_manager.note_damaged(step);
-    if (!found && durable_error) std::rethrow_exception(durable_error);
-    if (!found && !durable) {
-      if (steps.empty() && damaged.empty()) return std::nullopt;
-      steps.insert(steps.end(), damaged.begin(), damaged.end());
-      throw Error(ErrorCode::corrupt,
-                  fmt::format("find the latest step: none is whole; {}", fmt::join(steps, "; ")));
+    if (!refused) {
+      if (!found && durable_error) std::rethrow_exception(durable_error);
+      if (!found && !durable) {
+        if (steps.empty() && damaged.empty()) return std::nullopt;
+        steps.insert(steps.end(), damaged.begin(), damaged.end());
+        throw Error(ErrorCode::corrupt,
+                    fmt::format("find the latest step: none is whole; {}", fmt::join(steps, "; ")));
+      }
+      TierStep result =
+          found ? *std::move(found) : TierStep{.tier = Tier::durable, .step = durable->step};
+      result.passed_over = std::move(steps);
+      result.damaged = std::move(damaged);
+      group.barrier();
+      return result;
     }
-    TierStep result =
-        found ? *std::move(found) : TierStep{.tier = Tier::durable, .step = durable->step};
-    result.passed_over = std::move(steps);
-    result.damaged = std::move(damaged);
-    group.barrier();
-    return result;
   } catch (const std::exception& e) {
     group.abort(e.what());
     throw;
   }
+  std::rethrow_exception(passed_over.refused);  // nobody is to be told: all know it
 }
 
 const CheckpointManager& TieredManager::durable() const { return impl_->durable_manager; }

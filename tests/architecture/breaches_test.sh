@@ -40,7 +40,7 @@ printf 'void f() {\n  executor_->run(graph, [&](int task) {\n    channel->receiv
 echo 'int read_foreign_bytes(const char* bytes);' >> storage/file.h
 echo 'read_nothing manifest' >> tests/architecture/fuzz_targets.txt
 echo '#pragma once' > shard/unused.h
-sed -i 's|^loader/stages/map.h .*|loader/stages/map.h docs/loader.md no_such_word|' tests/architecture/header_users.txt
+sed -i 's|^loader/sources/text.h .*|loader/sources/text.h docs/loader.md no_such_word|' tests/architecture/header_users.txt
 echo '#include "parse.h"' >> tools/output.cc
 sed -i '/shard\/error\.h/d' checkpoint/verify.h
 echo '#include "work.h"' >> python/src/bindings.h

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string_view>
 
 #include "shardwise/checkpoint/detail/internals.h"
 #include "shardwise/checkpoint/detail/read/file_check.h"
@@ -17,6 +18,7 @@
 #include "shardwise/checkpoint/detail/together/packer.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 namespace {
@@ -97,6 +99,7 @@ class Assembly {
   std::string apply(std::span<const AssemblyState> states);
   std::vector<FileTransfer> transfers_for(std::span<const AssemblyState> states) const;
   void take(std::span<const FileTransfer> transfers);
+  bool is_refused(std::span<const AssemblyState> states);
   bool mend_drafts();
   void put_in_place(const fs::path& staged, const fs::path& place);
   void publish();
@@ -122,6 +125,7 @@ class Assembly {
   std::vector<Draft> drafts_;                               // taken or own, with bad chunks
   std::set<std::pair<std::int64_t, int>> with_bad_chunks_;  // copies; the same on all processes
   std::vector<BadCopy> bad_;                                // not told yet
+  std::string refusal_;
   AssembledStep result_;
 };
 
@@ -138,8 +142,13 @@ Assembly::Assembly(const ProcessGroup& group, FileSystem& file_system, const Ass
       manifest_(parse_manifest(text_, fmt::format("manifest of step {}", step_.step))) {
   if (manifest_.step == kNoStep) manifest_.step = step_.step;
   if (needed) {
-    for (const std::size_t file : files_with(manifest_, needed)) {
-      missing_.insert(static_cast<std::int64_t>(file));
+    try {
+      for (const std::size_t file : files_with(manifest_, needed)) {
+        missing_.insert(static_cast<std::int64_t>(file));
+      }
+    } catch (const std::exception& e) {
+      refusal_ = std::string_view(e.what()).empty() ? "no reason is given" : e.what();
+      result_.refused = std::current_exception();
     }
   } else {
     for (std::int64_t file = 0; file < std::ssize(manifest_.files); ++file) missing_.insert(file);
@@ -284,20 +293,34 @@ void Assembly::take(std::span<const FileTransfer> transfers) {
 /// False if the step cannot be had.
 bool Assembly::take_missing() {
   for (;;) {
-    const std::vector<Bytes> messages =
-        group_.all_gather(encode(AssemblyState{bad_, {missing_.begin(), missing_.end()}}));
+    const std::vector<Bytes> messages = group_.all_gather(
+        encode(AssemblyState{bad_, {missing_.begin(), missing_.end()}, refusal_}));
     std::vector<AssemblyState> states;
     states.reserve(messages.size());
     for (const Bytes& message : messages) {
       states.push_back(decode_assembly_state(message, std::ssize(manifest_.files), group_.size()));
     }
     bad_.clear();
+    if (is_refused(states)) return false;
     result_.problem = apply(states);
     if (!result_.problem.empty()) return false;
     const auto has_all = [](const AssemblyState& state) { return state.missing.empty(); };
     if (std::ranges::all_of(states, has_all)) return true;
     take(transfers_for(states));
   }
+}
+
+/// Each that refuses has its own reason; the others have that of the first.
+bool Assembly::is_refused(std::span<const AssemblyState> states) {
+  const auto first = std::ranges::find_if_not(
+      states, [](const AssemblyState& state) { return state.refused.empty(); });
+  if (first == states.end()) return false;
+  if (!result_.refused) {
+    result_.refused = std::make_exception_ptr(
+        Error(ErrorCode::cancelled, fmt::format("find the latest step: rank {}: {}",
+                                                first - states.begin(), shown(first->refused))));
+  }
+  return true;
 }
 
 /// False if a chunk is nowhere.
@@ -356,6 +379,7 @@ Bytes encode(const AssemblyState& state) {
   }
   packer.number(std::uint64_t{state.missing.size()});
   for (const std::int64_t file : state.missing) packer.number(file);
+  packer.text(state.refused);
   return sealed(packer.take());
 }
 
@@ -383,6 +407,7 @@ AssemblyState decode_assembly_state(std::span<const std::byte> message, std::int
                      "found files out of order, needed is ascending");
     state.missing.push_back(file);
   }
+  state.refused = unpacker.text();
   unpacker.end();
   return state;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -36,6 +37,7 @@ struct BadCopy {
 struct AssemblyState {
   std::vector<BadCopy> bad;           ///< found since the last round
   std::vector<std::int64_t> missing;  ///< files that it still needs, ascending
+  std::string refused = {};           ///< why the step does not fit what it needs; else empty
 
   bool operator==(const AssemblyState&) const = default;
 };
@@ -55,6 +57,10 @@ struct AssembledStep {
   std::vector<std::string> damaged;  ///< what is wrong with each copy that was found bad
   std::vector<std::string> mended;   ///< what bad chunks of this process's files were replaced by
   std::string problem;               ///< why the step cannot be had; else empty
+
+  /// The step does not fit what this process needs: what `needed` threw, not_found or
+  /// invalid_argument; or what another needs: cancelled. All processes know it.
+  std::exception_ptr refused = {};
 };
 
 struct AssemblyPlaces {
@@ -65,8 +71,7 @@ struct AssemblyPlaces {
 /// The step on all processes, which call it together: each then has the files with its `needed`
 /// boxes in its directory `own`; all files, if there is no function. A
 /// committed directory gets whole, checked files by renaming, and
-/// nothing else. Throws not_found and invalid_argument if `needed` does not fit the step, io, and
-/// cancelled if another process fails.
+/// nothing else. Throws io, and cancelled if another process fails.
 AssembledStep assemble(const ProcessGroup& group, FileSystem& file_system,
                        const AssemblyPlaces& places, const Inventory& inventory,
                        const std::pair<const SavedStep, StepHolders>& step,

@@ -122,7 +122,7 @@ TierStep gather_fast_step(std::span<const fs::path> roots, const fs::path& targe
   std::optional<TierStep> found = detail::newest_fast(
       ProcessGroup(), *file_system, {target, {{roots.begin(), roots.end()}, options.durable}},
       range, nullptr, passed_over);
-  auto& [steps, damaged, numbers] = passed_over;
+  auto& [steps, damaged, numbers, refused] = passed_over;
   if (!found) {
     steps.insert(steps.end(), damaged.begin(), damaged.end());
     const std::string what = step ? fmt::format("gather step {}", *step) : "gather the newest step";

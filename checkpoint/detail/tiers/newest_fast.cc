@@ -37,6 +37,11 @@ std::optional<TierStep> newest_fast(const ProcessGroup& group, FileSystem& file_
       continue;
     }
     AssembledStep found = assemble(group, file_system, places, inventory, *entry, needed);
+    if (found.refused) {
+      passed_over.numbers.erase(step.step);
+      passed_over.refused = found.refused;
+      return std::nullopt;
+    }
     passed_over.damaged.insert(passed_over.damaged.end(), found.damaged.begin(),
                                found.damaged.end());
     if (!found.problem.empty()) {

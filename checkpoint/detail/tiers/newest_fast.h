@@ -25,6 +25,7 @@ struct PassedOver {
   std::vector<std::string> steps;
   std::vector<std::string> damaged;  ///< also of the step that was taken
   std::set<std::int64_t> numbers;    ///< of the steps; the same on all processes
+  std::exception_ptr refused = {};   ///< AssembledStep::refused: no other step was looked at
 };
 
 /// The newest step of the fast tier, of those in the range, that assemble() can put together.

@@ -90,6 +90,16 @@ class AssembleTest : public testing::Test {
   const std::vector<TensorBox> all_{{"a", Box({0}, {8})}, {"b", Box({0}, {4})}};
 };
 
+/// Why a step is not wanted; "" if it is.
+std::string refusal(const AssembledStep& step) {
+  if (!step.refused) return "";
+  try {
+    std::rethrow_exception(step.refused);
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
 TEST_F(AssembleTest, EachProcessTakesTheFilesThatItNeedsAndHasNot) {
   give(0, {0});
   give(1, {1, 2});
@@ -175,14 +185,27 @@ TEST_F(AssembleTest, AllSayTheSameIfNoGoodCopyIsLeft) {
 
 TEST_F(AssembleTest, RefusesBoxesThatTheStepHasNot) {
   give(0, {0, 1, 2});
-  const auto error = [&](const TensorBox& box) { return assembled({{box}}).errors[0]; };
+  const auto error = [&](const TensorBox& box) { return refusal(assembled({{box}}).steps[0]); };
   EXPECT_EQ(error({"c", Box({0}, {1})}), "find the latest step: step 5 has no tensor \"c\"");
   EXPECT_THAT(error({"a", Box({0}, {9})}), HasSubstr("leaves tensor \"a\" of shape [8]"));
   EXPECT_THAT(error({"a", Box({0, 0}, {1, 1})}), HasSubstr("leaves tensor \"a\" of shape [8]"));
 }
 
+TEST_F(AssembleTest, AllKnowOfARefusalAndNobodyWaits) {
+  give(0, {0, 1, 2});
+  const std::vector<TensorBox> c{{"c", Box({0}, {1})}}, wide{{"a", Box({0}, {9})}};
+  const Outcome two = assembled({wide, all_, c});
+  EXPECT_THAT(two.errors, Each(""));
+  EXPECT_THAT(refusal(two.steps[0]), HasSubstr("leaves tensor \"a\" of shape [8]"));
+  EXPECT_THAT(refusal(two.steps[1]),
+              testing::AllOf(testing::StartsWith("find the latest step: rank 0: "),
+                             HasSubstr("box [0:9] leaves tensor")));
+  EXPECT_EQ(refusal(two.steps[2]), "find the latest step: step 5 has no tensor \"c\"");
+  for (const AssembledStep& step : two.steps) EXPECT_TRUE(step.directory.empty());
+}
+
 TEST(AssemblyMessage, IsReadAsItWasSent) {
-  const AssemblyState state{{{3, 1, "its hash"}, {0, 0, ""}}, {0, 2, 3}};
+  const AssemblyState state{{{3, 1, "its hash"}, {0, 0, ""}}, {0, 2, 3}, "it does not fit"};
   EXPECT_EQ(decode_assembly_state(encode(state), 4, 2), state);
   EXPECT_EQ(decode_assembly_state(encode(AssemblyState{}), 0, 1), AssemblyState{});
 }
