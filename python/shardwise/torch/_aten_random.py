@@ -31,7 +31,7 @@ def _words(build: Builder, shape: Shape, generator: Any) -> Node:
 
 
 def _fraction(build: Builder, out: Type, bits: int, generator: Any, added: float = 0.0) -> Value:
-    """(a whole number of so many bits + added) / 2^bits, in f32, or in f64 if that is wanted."""
+    """(a random whole number of `bits` bits + added) / 2^bits, in f32, or in f64 if that is wanted."""
     if out.dtype not in _BITS:
         raise Refused(f"found {out.dtype}, needed a floating dtype")
     words: Value = _words(build, out.shape, generator)
