@@ -179,6 +179,13 @@ TEST(Changes, OfTheBatchIsTheLargestThatFits) {
   EXPECT_EQ(of_kind(whole, Change::Kind::batch), nullptr);
 }
 
+TEST(Changes, AllFitWithoutACapacity) {
+  const Changes changes =
+      changes_that_fit(parsed(program(64)), Mesh::parse("data=4,model=2"), {.machine = h100()});
+  EXPECT_FALSE(changes.changes.empty());
+  for (const Change& change : changes.changes) EXPECT_TRUE(change.fits) << change.text;
+}
+
 TEST(Changes, OfMarksAndMeshCostWhatTheySay) {
   const auto graph = parsed(program(64));
   const Mesh mesh = Mesh::parse("data=2,model=4");

@@ -20,6 +20,7 @@ namespace shardwise {
 namespace {
 
 using detail::Outcome;
+using detail::planned_outcome;
 
 // Groups of inputs that are cut further, those first of which a device holds most.
 constexpr std::size_t kMostCutFurther = 10;
@@ -35,16 +36,6 @@ struct Remarked {
   std::vector<detail::GroupMark> remarks;
   Outcome outcome;
 };
-
-Outcome planned_outcome(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
-                        const CompareOptions& options) {
-  try {
-    const PlanCost cost = plan_cost(graph, mesh, options.machine);
-    return {true, cost, cost.peak_bytes - std::min(cost.peak_bytes, options.capacity_bytes)};
-  } catch (const Error&) {  // is no change then
-    return {};
-  }
-}
 
 /// Marks of inputs.
 class MarkChange {
@@ -78,9 +69,7 @@ class MarkChange {
 
  private:
   std::size_t held_bytes(std::size_t group) const {
-    const detail::InputGroup& one = groups_[group];
-    return num_bytes(one.type.shape, size_bytes(one.type.dtype)) * one.inputs.size() /
-           as_size(ways(axes_of(cuts_[group]), mesh_));
+    return groups_[group].bytes() / as_size(ways(axes_of(cuts_[group]), mesh_));
   }
 
   /// With one more axis on the longest dim that it divides.
@@ -245,7 +234,7 @@ std::optional<Change> batch_change(const std::shared_ptr<const Graph>& graph, co
                   .text = fmt::format("batch {} in place of {}", share * parts, size.get()),
                   .batch = share * parts};
     change.cost = plan_cost(size.with(change.batch), mesh, options.machine);
-    change.fits = change.cost.peak_bytes <= options.capacity_bytes;
+    change.fits = detail::outcome_of(change.cost, options).excess_bytes == 0;
     change.part = static_cast<double>(change.batch) / static_cast<double>(size.get());
     return change;
   };

@@ -16,6 +16,11 @@ struct InputGroup {
   std::vector<std::size_t> inputs;  ///< by Graph::inputs; the first stands for all
   TensorType type;                  ///< of each
   bool is_data = false;             ///< of the kind loader
+
+  /// Of all of them, whole.
+  std::size_t bytes() const {
+    return num_bytes(type.shape, size_bytes(type.dtype)) * inputs.size();
+  }
 };
 
 enum class Layers { together, apart };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shardwise/runtime/spmd/detail/plans/plan_all.h"
+#include "shardwise/runtime/spmd/detail/plans/trials.h"
 #include "shardwise/runtime/spmd/plans.h"
 
 namespace shardwise {
@@ -44,7 +45,7 @@ MeshPlan plan_on(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
   MeshPlan result{mesh, {}, "", false};
   try {
     result.cost = plan_cost(graph, mesh, options.machine);
-    result.fits = options.capacity_bytes == 0 || result.cost->peak_bytes <= options.capacity_bytes;
+    result.fits = detail::outcome_of(*result.cost, options).excess_bytes == 0;
   } catch (const Error& error) {
     result.refused = error.what();
   }

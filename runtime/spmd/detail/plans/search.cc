@@ -43,9 +43,7 @@ std::vector<Choice> with_group(const Trials& trials, const Choice& choice, std::
 std::vector<std::size_t> by_bytes(const Trials& trials) {
   std::vector<std::pair<std::size_t, std::size_t>> sizes;
   for (std::size_t g = 0; g < trials.groups().size(); ++g) {
-    const InputGroup& group = trials.groups()[g];
-    sizes.emplace_back(
-        num_bytes(group.type.shape, size_bytes(group.type.dtype)) * group.inputs.size(), g);
+    sizes.emplace_back(trials.groups()[g].bytes(), g);
   }
   std::ranges::stable_sort(sizes, [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<std::size_t> order;

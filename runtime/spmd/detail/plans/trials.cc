@@ -20,10 +20,6 @@ constexpr std::size_t kMostSpecs = 27;
 // A group of weights that holds less than this part of all bytes is left as it is.
 constexpr std::size_t kSmallPart = 10'000;
 
-std::size_t bytes_of(const InputGroup& group) {
-  return num_bytes(group.type.shape, size_bytes(group.type.dtype)) * group.inputs.size();
-}
-
 }  // namespace
 
 bool Outcome::is_better_than(const Outcome& other) const {
@@ -32,6 +28,21 @@ bool Outcome::is_better_than(const Outcome& other) const {
                       one.cost.wire_bytes);
   };
   return order(*this) < order(other);
+}
+
+Outcome outcome_of(const PlanCost& cost, const CompareOptions& options) {
+  const std::size_t capacity = options.capacity_bytes;
+  const bool is_above = capacity != 0 && cost.peak_bytes > capacity;
+  return {true, cost, is_above ? cost.peak_bytes - capacity : 0};
+}
+
+Outcome planned_outcome(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
+                        const CompareOptions& options) {
+  try {
+    return outcome_of(plan_cost(graph, mesh, options.machine), options);
+  } catch (const Error&) {  // it is no choice then
+    return {};
+  }
 }
 
 Trials::Trials(std::shared_ptr<const Graph> graph, const Mesh& mesh, const CompareOptions& options,
@@ -44,9 +55,9 @@ Trials::Trials(std::shared_ptr<const Graph> graph, const Mesh& mesh, const Compa
           kMostNodes / std::max<std::int64_t>(1, static_cast<std::int64_t>(graph_->nodes.size())),
           1, kMostPlans)) {
   std::size_t bytes = 0;
-  for (const InputGroup& group : groups_) bytes += bytes_of(group);
+  for (const InputGroup& group : groups_) bytes += group.bytes();
   std::erase_if(groups_, [&](const InputGroup& group) {
-    return !group.is_data && bytes_of(group) < bytes / kSmallPart;
+    return !group.is_data && group.bytes() < bytes / kSmallPart;
   });
   for (const InputGroup& group : groups_) {
     specs_.push_back(even_specs(group.type.shape, mesh, kMostSpecs));
@@ -73,24 +84,10 @@ std::shared_ptr<const Graph> Trials::marked(const Choice& choice) const {
   return with_marks(*graph_, groups_, marks(choice));
 }
 
-Outcome Trials::outcome(const Choice& choice) const {
-  Outcome outcome;
-  try {
-    outcome.cost = plan_cost(marked(choice), mesh_, options_.machine);
-    outcome.is_planned = true;
-  } catch (const Error&) {  // is no choice then
-    return outcome;
-  }
-  const std::size_t capacity = options_.capacity_bytes;
-  if (capacity != 0 && outcome.cost.peak_bytes > capacity) {
-    outcome.excess_bytes = outcome.cost.peak_bytes - capacity;
-  }
-  return outcome;
-}
-
 const Outcome& Trials::of(const Choice& choice) {
   const auto found = known_.find(choice);
-  return found != known_.end() ? found->second : known_[choice] = outcome(choice);
+  return found != known_.end() ? found->second
+                               : known_[choice] = planned_outcome(marked(choice), mesh_, options_);
 }
 
 bool Trials::plan(const std::vector<Choice>& choices) {
@@ -104,8 +101,10 @@ bool Trials::plan(const std::vector<Choice>& choices) {
   std::vector<Outcome> outcomes(unknown.size());
   plan_all(
       static_cast<std::int64_t>(unknown.size()), options_,
-      [&](std::int64_t i) { outcomes[as_size(i)] = outcome(unknown[as_size(i)]); }, planned(),
-      most_);
+      [&](std::int64_t i) {
+        outcomes[as_size(i)] = planned_outcome(marked(unknown[as_size(i)]), mesh_, options_);
+      },
+      planned(), most_);
   for (std::size_t i = 0; i < unknown.size(); ++i) known_[unknown[i]] = outcomes[i];
   return true;
 }

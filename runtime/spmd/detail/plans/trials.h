@@ -25,6 +25,12 @@ struct Outcome {
   bool is_better_than(const Outcome& other) const;
 };
 
+Outcome outcome_of(const PlanCost& cost, const CompareOptions& options);
+
+/// Plans the graph; one that cannot be planned is not.
+Outcome planned_outcome(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
+                        const CompareOptions& options);
+
 /// Plans a program with its inputs cut in one way after another, each once.
 class Trials {
  public:
@@ -55,8 +61,6 @@ class Trials {
   std::int64_t most_plans() const { return most_; }
 
  private:
-  Outcome outcome(const Choice& choice) const;
-
   std::shared_ptr<const Graph> graph_;
   const Mesh mesh_;
   const CompareOptions options_;

@@ -212,14 +212,9 @@ class Asker {
            .cost = plan_cost(detail::with_marks(base, groups_, edit), mesh_, options_.machine)});
     }
     std::ranges::stable_sort(result.edits, [&](const MarkEdit& a, const MarkEdit& b) {
-      return outcome(a.cost).is_better_than(outcome(b.cost));
+      return detail::outcome_of(a.cost, options_)
+          .is_better_than(detail::outcome_of(b.cost, options_));
     });
-  }
-
-  detail::Outcome outcome(const PlanCost& cost) const {
-    const std::size_t capacity = options_.capacity_bytes;
-    const bool is_above = capacity != 0 && cost.peak_bytes > capacity;
-    return {true, cost, is_above ? cost.peak_bytes - capacity : 0};
   }
 
   const std::shared_ptr<const Graph> graph_;
