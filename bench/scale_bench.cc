@@ -273,22 +273,23 @@ class Rank final : public Transport {
     }
   }
 
-  std::optional<Bytes> receive(int from, const MessageKey& key,
-                               std::chrono::milliseconds wait) override {
-    std::optional<Bytes> bytes;
+  std::optional<ReceivedMessage> receive_any(std::span<const AwaitedMessage> awaited,
+                                             std::chrono::microseconds wait) override {
+    std::optional<ReceivedMessage> message;
+    const int from = awaited.front().from;  // a save waits for one at a time
     if (network_.boxes.contains(from)) {
-      bytes = network_.boxes.at(rank_).take(from, key, wait);
+      message = network_.boxes.at(rank_).take_any(awaited, wait);
     } else {
       const bool is_report = asked_.insert(from).second;
-      bytes = is_report ? network_.made_up->report(from) : network_.made_up->list(from);
-      detail::seal(*bytes,
+      message = {0, is_report ? network_.made_up->report(from) : network_.made_up->list(from)};
+      detail::seal(message->bytes,
                    {is_report ? detail::Operation::gather : detail::Operation::exchange, 0});
     }
-    if (bytes && rank_ == 0) {
+    if (message && rank_ == 0) {
       ++network_.received;
-      network_.received_bytes += std::ssize(*bytes);
+      network_.received_bytes += std::ssize(message->bytes);
     }
-    return bytes;
+    return message;
   }
 
   void abort(std::uint64_t channel, const std::string& reason) noexcept override {

@@ -76,10 +76,14 @@ class Executor::GraphRun {
  public:
   using TaskId = TaskGraph::TaskId;
 
-  GraphRun(const TaskGraph& graph, const std::function<void(TaskId)>& body, ForkJoin& fork_join)
+  GraphRun(const TaskGraph& graph, const std::function<void(TaskId)>& body,
+           const NextEvent& next_event, int threads, ForkJoin& fork_join)
       : graph_(graph),
         body_(body),
+        next_event_(next_event),
+        threads_(threads),
         fork_join_(fork_join),
+        events_left_(graph.events_),
         waits_for_(std::make_unique<std::atomic<std::int64_t>[]>(graph.tasks_.size())),
         group_(context_) {
     for (TaskId id = 0; id < graph.size(); ++id) {
@@ -91,6 +95,7 @@ class Executor::GraphRun {
     for (TaskId id = 0; id < graph_.size(); ++id) {
       if (task(id).waits_for == 0) spawn(id);
     }
+    if (events_left_ > 0) group_.run([this] { work(kNone); });
     group_.wait();
   }
 
@@ -98,12 +103,65 @@ class Executor::GraphRun {
   static constexpr TaskId kNone = TaskGraph::kNone;
 
   void spawn(TaskId id) {
+    if (graph_.events_ == 0) {
+      group_.run([this, id] { work(id); });
+      return;
+    }
+    ++active_;
+    ++ready_;
     group_.run([this, id] {
-      // The first follower that becomes ready runs right here, while its data is in this core's
-      // cache. A loop, so that a chain of any length takes no stack.
-      TaskId at = id;
-      while (at != kNone && !context_.is_group_execution_cancelled()) at = run_one(at);
+      --ready_;
+      if (threads_ > 1 && can_ask() && !is_asking_ && !is_offered_.exchange(true)) {
+        // Another worker may ask meanwhile.
+        group_.run([this] {
+          is_offered_ = false;
+          work(kNone);
+        });
+      }
+      work(id);
     });
+  }
+
+  /// There may be fewer workers than threads, so one that asks must not keep a task from running.
+  bool can_ask() const { return events_left_ > 0 && ready_ == 0; }
+
+  /// Runs a task, and what it makes ready, and what events make ready as long as this worker has
+  /// nothing else to do.
+  void work(TaskId id) {
+    while (!context_.is_group_execution_cancelled()) {
+      if (id != kNone) {
+        // The first follower that becomes ready runs right here, while its data is in this core's
+        // cache. A loop, so that a chain of any length takes no stack.
+        id = run_one(id);
+        if (id != kNone) continue;
+        if (graph_.events_ == 0) return;
+        --active_;
+      }
+      // A worker that has asked looks again after it has let go, and so does each that has ended a
+      // task: somebody asks if there is nothing else to do.
+      if (!can_ask() || is_asking_.exchange(true)) return;
+      id = next_ready();
+    }
+  }
+
+  /// Asks for an event, and gives a task that it has made ready, if any. Lets go of is_asking_.
+  TaskId next_ready() {
+    std::optional<TaskId> event;
+    {
+      const ForkJoin::Body body(fork_join_);
+      acquire(&is_asking_);
+      event = next_event_(active_ == 0);
+      if (event) for_each_follower(*event, [&](TaskId follower) { release(&counter(follower)); });
+      release(&is_asking_);
+    }
+    TaskId next = kNone;
+    if (event) {
+      --events_left_;
+      next = follow(*event);
+      if (next != kNone) ++active_;
+    }
+    is_asking_ = false;
+    return next;
   }
 
   TaskId run_one(TaskId id) {
@@ -113,6 +171,11 @@ class Executor::GraphRun {
       body_(id);
       for_each_follower(id, [&](TaskId follower) { release(&counter(follower)); });
     }
+    return follow(id);
+  }
+
+  /// Starts what becomes ready, but for one task, which it gives.
+  TaskId follow(TaskId id) {
     TaskId next = kNone;
     for_each_follower(id, [&](TaskId follower) {
       if (counter(follower).fetch_sub(1) != 1) return;
@@ -141,7 +204,15 @@ class Executor::GraphRun {
 
   const TaskGraph& graph_;
   const std::function<void(TaskId)>& body_;
+  const NextEvent& next_event_;
+  const int threads_;
   ForkJoin& fork_join_;
+  // Of graphs with events:
+  std::atomic<std::int64_t> active_ = 0;  // tasks that run or can run
+  std::atomic<std::int64_t> ready_ = 0;   // tasks that can run
+  std::atomic<std::int64_t> events_left_;
+  std::atomic<bool> is_asking_ = false;   // a worker asks for the next event
+  std::atomic<bool> is_offered_ = false;  // a worker without a task may ask for it
   std::unique_ptr<std::atomic<std::int64_t>[]> waits_for_;
   // Isolated: an exception in an outer loop must not make an inner one return half done.
   tbb::task_group_context context_{tbb::task_group_context::isolated};
@@ -168,6 +239,13 @@ TaskGraph::TaskId TaskGraph::add(std::span<const TaskId> after) {
                               : edges_[static_cast<std::size_t>(task.last_edge)].next) = edge;
     task.last_edge = edge;
   }
+  return id;
+}
+
+TaskGraph::TaskId TaskGraph::add_event() {
+  const TaskId id = size();
+  tasks_.push_back({.waits_for = 1});
+  ++events_;
   return id;
 }
 
@@ -233,11 +311,19 @@ void Executor::parallel_for(std::int64_t count,
   });
 }
 
-void Executor::run(const TaskGraph& graph,
-                   const std::function<void(TaskGraph::TaskId)>& body) const {
+void Executor::run(const TaskGraph& graph, const std::function<void(TaskGraph::TaskId)>& body,
+                   const NextEvent& next_event) const {
+  if (graph.events_ > 0 && !next_event) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("run a task graph of {} events: found nothing that says when they have "
+                            "happened, needed next_event",
+                            graph.events_));
+  }
   ForkJoin fork_join;
-  impl_->arena.execute(
-      [&] { tbb::this_task_arena::isolate([&] { GraphRun(graph, body, fork_join).run(); }); });
+  impl_->arena.execute([&] {
+    tbb::this_task_arena::isolate(
+        [&] { GraphRun(graph, body, next_event, threads(), fork_join).run(); });
+  });
 }
 
 }  // namespace shardwise

@@ -5,6 +5,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,6 +35,10 @@ class TaskGraph {
     return add(std::span<const TaskId>(after.begin(), after.size()));
   }
 
+  /// Something that happens outside: no body is called for it, and Executor::run() is told when it
+  /// has happened. It comes after no task.
+  TaskId add_event();
+
   std::int64_t size() const { return static_cast<std::int64_t>(tasks_.size()); }
 
   /// The tasks that were added to come after this one, in the order of their numbers. Requires
@@ -51,6 +56,7 @@ class TaskGraph {
     TaskId follower;
     std::int64_t next;  // edge of the same task
   };
+  std::int64_t events_ = 0;
   std::vector<Task> tasks_;
   std::vector<Edge> edges_;
 };
@@ -86,7 +92,19 @@ class Executor {
 
   /// Calls body(task) once for each task of the graph, after the calls for the tasks it waits for
   /// have returned, and returns when all have. Allocates once per run, not per task.
-  void run(const TaskGraph& graph, const std::function<void(TaskGraph::TaskId)>& body) const;
+  void run(const TaskGraph& graph, const std::function<void(TaskGraph::TaskId)>& body) const {
+    run(graph, body, nullptr);
+  }
+
+  /// An event that has happened; or nothing if none has after a little while, for which it may
+  /// wait. Each event once. `is_idle`: no body runs or can run until an event happens.
+  using NextEvent = std::function<std::optional<TaskGraph::TaskId>(bool is_idle)>;
+
+  /// The same for a graph with events. A worker without a task asks for the next event, one worker
+  /// at a time. What next_event throws ends the run as what a body throws. Throws invalid_argument
+  /// if the graph has events, and no next_event is given.
+  void run(const TaskGraph& graph, const std::function<void(TaskGraph::TaskId)>& body,
+           const NextEvent& next_event) const;
 
  private:
   class GraphRun;

@@ -45,9 +45,9 @@ class PythonTransport final : public Transport {
   void send(int to, const MessageKey& key, std::vector<std::byte> bytes) override {
     call([&] { (*send_)(to, key.channel, key.number, python_bytes(bytes)); });
   }
-  std::optional<std::vector<std::byte>> receive(int from, const MessageKey& key,
-                                                milliseconds wait) override {
-    return mailbox_.take(from, key, wait);
+  std::optional<ReceivedMessage> receive_any(std::span<const AwaitedMessage> awaited,
+                                             std::chrono::microseconds wait) override {
+    return mailbox_.take_any(awaited, wait);
   }
   void abort(std::uint64_t channel, const std::string& reason) noexcept override {
     try {

@@ -141,14 +141,16 @@ class MpiTransport final : public Transport {
     start({to, header, std::move(bytes)});
   }
 
-  std::optional<std::vector<std::byte>> receive(int from, const MessageKey& key,
-                                                milliseconds wait) override {
-    std::optional<std::vector<std::byte>> bytes;
+  std::optional<ReceivedMessage> receive_any(std::span<const AwaitedMessage> awaited,
+                                             microseconds wait) override {
+    std::optional<ReceivedMessage> message;
     poll_until(wait, [&] {
-      bytes = mailbox_.take(from, key, milliseconds(0));
-      return bytes.has_value() || mailbox_.aborted(key.channel).has_value();
+      message = mailbox_.take_any(awaited, microseconds(0));
+      return message || std::any_of(awaited.begin(), awaited.end(), [&](const auto& one) {
+               return mailbox_.aborted(one.key.channel).has_value();
+             });
     });
-    return bytes;
+    return message;
   }
 
   void abort(std::uint64_t channel, const std::string& reason) noexcept override {
@@ -236,7 +238,7 @@ class MpiTransport final : public Transport {
 
   /// Whether it became true in time.
   template <class Condition>
-  bool poll_until(milliseconds wait, Condition condition) {
+  bool poll_until(microseconds wait, Condition condition) {
     const auto end = Clock::now() + wait;
     microseconds pause = kFirstPause;
     for (;;) {

@@ -22,6 +22,10 @@ using std::chrono::milliseconds;
 // The rank that collects gives up first, because it can say which ranks are missing.
 constexpr milliseconds kLeastGrace{100};
 
+// How long an exchange waits for a message before it looks at what else there is to do.
+constexpr milliseconds kIdleWait{10};
+constexpr std::chrono::microseconds kBusyWait{100};
+
 constexpr auto kNeverSent = ~std::uint64_t{0};  // the number of no message
 
 class NoTransport final : public Transport {
@@ -29,7 +33,10 @@ class NoTransport final : public Transport {
   int rank() const override { return 0; }
   int size() const override { return 1; }
   void send(int, const MessageKey&, Bytes) override {}
-  std::optional<Bytes> receive(int, const MessageKey&, milliseconds) override { return {}; }
+  std::optional<ReceivedMessage> receive_any(std::span<const AwaitedMessage>,
+                                             std::chrono::microseconds) override {
+    return {};
+  }
   void abort(std::uint64_t channel, const std::string& reason) noexcept override {
     try {
       const MutexLock lock(mutex_);
@@ -93,6 +100,12 @@ struct ProcessGroup::State {
     const char* const name = detail::name(kind);
     check(name);
     return {name, {kind, tag}, {channel, operations++}, own_timeout.value_or(timeout)};
+  }
+
+  /// A message of an exchange.
+  Operation message(std::uint64_t tag, std::uint64_t number) const {
+    const auto kind = detail::Operation::exchange;
+    return {detail::name(kind), {kind, tag}, {channel, number}, timeout};
   }
 
   std::string label(const char* name) const {
@@ -358,6 +371,58 @@ std::vector<Bytes> ProcessGroup::exchange(std::vector<Outgoing> outgoing, std::s
   state_->flush(operation);
   return parts;
 }
+
+ProcessGroup::Exchange::Exchange(std::shared_ptr<State> state, std::uint64_t first_number)
+    : state_(std::move(state)), first_(first_number), last_(Clock::now()) {}
+
+ProcessGroup::Exchange ProcessGroup::begin_exchange(std::uint64_t count) const {
+  state_->check(detail::name(detail::Operation::exchange));
+  return {state_, state_->operations.fetch_add(count)};
+}
+
+void ProcessGroup::Exchange::send(int to, std::uint64_t number, std::uint64_t tag,
+                                  Bytes bytes) const {
+  state_->send(state_->message(tag, first_ + number), to, std::move(bytes));
+}
+
+std::optional<ProcessGroup::Exchange::Received> ProcessGroup::Exchange::receive(
+    std::span<const Awaited> awaited, bool is_idle) {
+  if (awaited.empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                "receive in an exchange: found no message to wait for, needed one or more");
+  }
+  const auto message = [&](const Awaited& one) {
+    return state_->message(one.tag, first_ + one.number);
+  };
+  const auto operation = message(awaited.front());
+  std::vector<AwaitedMessage> keys;
+  keys.reserve(awaited.size());
+  for (const Awaited& one : awaited)
+    keys.push_back({one.from, {state_->channel, first_ + one.number}});
+  std::optional<ReceivedMessage> found;
+  try {
+    found = state_->transport->receive_any(keys, is_idle ? kIdleWait : kBusyWait);
+  } catch (const Error& e) {
+    state_->await_reason();
+    state_->check(operation.name);
+    state_->fail(operation, e.what());
+  }
+  if (found || !is_idle) last_ = Clock::now();
+  if (found) {
+    const Awaited& one = awaited[found->number];
+    state_->check_mark(message(one), one.from, found->bytes);
+    return Received{found->number, std::move(found->bytes)};
+  }
+  state_->check(operation.name);
+  if (Clock::now() - last_ < state_->timeout) return {};
+  std::vector<int> ranks;
+  for (const Awaited& one : awaited) {
+    if (one.number == awaited.front().number) ranks.push_back(one.from);
+  }
+  state_->fail(operation, state_->missing(operation, ranks));
+}
+
+void ProcessGroup::Exchange::finish() const { state_->flush(state_->message(0, first_)); }
 
 void ProcessGroup::agree(const std::string& subject, std::span<const Fact> facts,
                          std::optional<milliseconds> timeout) const {

@@ -24,6 +24,9 @@ using Bytes = std::vector<std::byte>;
 /// another operation. Ranks that wait for each other in different operations do so until the
 /// deadline; an agree() before each common task prevents that.
 ///
+/// A rank may do other things in an exchange that it has begun, other operations of the group
+/// included.
+///
 /// Each operation waits until a deadline: its own argument, or else the group's. If a process does
 /// not come in time, is known to be dead, or calls abort(), all processes that wait get an Error:
 /// `cancelled` with the reason. An aborted group stays aborted. So do its copies and the groups
@@ -37,6 +40,8 @@ using Bytes = std::vector<std::byte>;
 /// Cheap to copy; copies count operations together. One operation of a group at a time; different
 /// groups may be used by different threads.
 class ProcessGroup {
+  struct State;
+
  public:
   /// A group of this process alone.
   ProcessGroup();
@@ -84,6 +89,44 @@ class ProcessGroup {
                               std::optional<std::chrono::milliseconds> timeout = {},
                               std::uint64_t tag = 0) const;
 
+  /// An exchange of many messages, in any order, while the ranks do other things. A message has a
+  /// number; at most one of a number goes from one rank to another. Thread-safe, except receive().
+  class Exchange {
+   public:
+    /// Does not wait. `number` is below the exchange's count; `tag` as exchange()'s.
+    void send(int to, std::uint64_t number, std::uint64_t tag, Bytes bytes) const;
+
+    struct Awaited {
+      int from;
+      std::uint64_t number, tag;
+    };
+    struct Received {
+      std::size_t place;  ///< in the list
+      Bytes bytes;
+    };
+
+    /// One of these messages, the first in the list that has come. Nothing if none has come after a
+    /// little while: 10 ms, or 0.1 ms if this rank is not idle. If a rank is idle, and nothing has
+    /// come for the group's timeout, the group ends with an error that names the ranks which the
+    /// first message is missing from. Throws invalid_argument for an empty list. One thread at a
+    /// time.
+    std::optional<Received> receive(std::span<const Awaited> awaited, bool is_idle);
+
+    /// Waits until what this rank has sent was taken.
+    void finish() const;
+
+   private:
+    friend class ProcessGroup;
+    Exchange(std::shared_ptr<State> state, std::uint64_t first_number);
+
+    std::shared_ptr<State> state_;
+    std::uint64_t first_;
+    std::chrono::steady_clock::time_point last_;  // at which something came, or it was not idle
+  };
+
+  /// Every rank begins it, with the same count.
+  Exchange begin_exchange(std::uint64_t count) const;
+
   /// A number that must be the same on all ranks.
   struct Fact {
     std::string_view name;
@@ -106,7 +149,6 @@ class ProcessGroup {
   void check(std::chrono::milliseconds wait = {}) const;
 
  private:
-  struct State;
   explicit ProcessGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   std::shared_ptr<State> state_;

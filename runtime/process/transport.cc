@@ -2,9 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
+
+std::optional<std::vector<std::byte>> Transport::receive(int from, const MessageKey& key,
+                                                         std::chrono::microseconds wait) {
+  const AwaitedMessage awaited{from, key};
+  auto message = receive_any({&awaited, 1}, wait);
+  if (!message) return {};
+  return std::move(message->bytes);
+}
 
 void Mailbox::put(int from, const MessageKey& key, std::vector<std::byte> bytes) {
   {
@@ -14,24 +24,33 @@ void Mailbox::put(int from, const MessageKey& key, std::vector<std::byte> bytes)
   changed_.notify_all();
 }
 
-std::optional<std::vector<std::byte>> Mailbox::take(int from, const MessageKey& key,
-                                                    std::chrono::milliseconds wait) {
+std::optional<ReceivedMessage> Mailbox::find(std::span<const AwaitedMessage> awaited) {
+  for (std::size_t i = 0; i < awaited.size(); ++i) {
+    const auto found = messages_.find({awaited[i].from, awaited[i].key});
+    if (found == messages_.end()) continue;
+    ReceivedMessage message{i, std::move(found->second)};
+    messages_.erase(found);
+    return message;
+  }
+  return {};
+}
+
+std::optional<ReceivedMessage> Mailbox::take_any(std::span<const AwaitedMessage> awaited,
+                                                 std::chrono::microseconds wait) {
   const auto end = std::chrono::steady_clock::now() + wait;
   const MutexLock lock(mutex_);
-  for (;;) {
-    if (const auto found = messages_.find({from, key}); found != messages_.end()) {
-      auto bytes = std::move(found->second);
-      messages_.erase(found);
-      return bytes;
+  for (bool is_last = false;;) {
+    if (auto message = find(awaited)) return message;
+    for (const AwaitedMessage& message : awaited) {
+      if (aborts_.contains(message.key.channel)) return {};
     }
-    if (aborts_.contains(key.channel)) return {};
-    if (const auto found = gone_.find(from); found != gone_.end()) {
-      throw Error(ErrorCode::io, fmt::format("rank {} has gone: {}", from, found->second));
+    for (const AwaitedMessage& message : awaited) {
+      const auto found = gone_.find(message.from);
+      if (found == gone_.end()) continue;
+      throw Error(ErrorCode::io, fmt::format("rank {} has gone: {}", message.from, found->second));
     }
-    if (changed_.wait_until(mutex_, end) == std::cv_status::timeout &&
-        !messages_.contains({from, key})) {
-      return {};
-    }
+    if (is_last) return {};
+    is_last = changed_.wait_until(mutex_, end) == std::cv_status::timeout;
   }
 }
 

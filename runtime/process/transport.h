@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,18 @@ struct MessageKey {
   auto operator<=>(const MessageKey&) const = default;
 };
 
+/// A message that a rank waits for.
+struct AwaitedMessage {
+  int from;
+  MessageKey key;
+};
+
+/// One of those that are waited for, by its place in their list.
+struct ReceivedMessage {
+  std::size_t number;
+  std::vector<std::byte> bytes;
+};
+
 /// Carries messages between the processes of a job. A ProcessGroup is made of it, and an
 /// implementation needs to give nothing else. Ranks are 0 .. size() - 1. Thread-safe.
 class Transport {
@@ -35,10 +48,15 @@ class Transport {
   /// one rank to another. Throws io if it is known that it cannot arrive.
   virtual void send(int to, const MessageKey& key, std::vector<std::byte> bytes) = 0;
 
-  /// Takes the message of that key from another rank. Returns nothing if it has not come after
-  /// `wait`, or earlier if the channel was aborted. Throws io if it is known that it will not come.
-  virtual std::optional<std::vector<std::byte>> receive(int from, const MessageKey& key,
-                                                        std::chrono::milliseconds wait) = 0;
+  /// Takes one of these messages, the first in the list that has come. Returns nothing if none has
+  /// come after `wait`, or earlier if a channel of theirs was aborted. Throws io if none has come,
+  /// and it is known that one of them will not.
+  virtual std::optional<ReceivedMessage> receive_any(std::span<const AwaitedMessage> awaited,
+                                                     std::chrono::microseconds wait) = 0;
+
+  /// The same for a single message.
+  std::optional<std::vector<std::byte>> receive(int from, const MessageKey& key,
+                                                std::chrono::microseconds wait);
 
   /// Makes aborted() give a reason in all processes, sooner or later: this reason, unless there is
   /// one already. Does not throw and does not wait.
@@ -63,10 +81,10 @@ class Mailbox {
  public:
   void put(int from, const MessageKey& key, std::vector<std::byte> bytes);
 
-  /// Waits as Transport::receive does. Throws io if the message is not there and its sender has
-  /// gone.
-  std::optional<std::vector<std::byte>> take(int from, const MessageKey& key,
-                                             std::chrono::milliseconds wait);
+  /// Waits as Transport::receive_any does. Throws io if none of the messages is there and the
+  /// sender of one has gone.
+  std::optional<ReceivedMessage> take_any(std::span<const AwaitedMessage> awaited,
+                                          std::chrono::microseconds wait);
 
   /// The first reason of a channel stays.
   void abort(std::uint64_t channel, const std::string& reason);
@@ -76,6 +94,9 @@ class Mailbox {
   void gone(int rank, const std::string& why);
 
  private:
+  std::optional<ReceivedMessage> find(std::span<const AwaitedMessage> awaited)
+      SHARDWISE_REQUIRES(mutex_);
+
   Mutex mutex_;
   CondVar changed_;
   std::map<std::pair<int, MessageKey>, std::vector<std::byte>> messages_

@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <latch>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -374,6 +376,107 @@ TEST(TaskGraph, BodiesMayLoopInParallelAndRunGraphs) {
   }
   graph.run(executor);
   EXPECT_EQ(sums, std::vector<std::int64_t>(40, 992));
+}
+
+/// A random graph of which some tasks are events. Each task adds up what is before it.
+struct WithEvents {
+  explicit WithEvents(std::mt19937& random) {
+    const std::size_t count = 1 + random() % 80;
+    for (std::size_t i = 0; i < count; ++i) {
+      after.emplace_back();
+      if (random() % 4 == 0) {
+        events.push_back(graph.add_event());
+        expected.push_back(i + 1);
+        continue;
+      }
+      expected.push_back(i + 1);
+      for (std::size_t n = i == 0 ? 0 : random() % 4; n > 0; --n) {
+        after[i].push_back(static_cast<TaskGraph::TaskId>(random() % i));
+        expected[i] = expected[i] * 3 + expected[static_cast<std::size_t>(after[i].back())];
+      }
+      graph.add(after[i]);
+    }
+  }
+
+  void make(TaskGraph::TaskId id, std::vector<std::uint64_t>& found) const {
+    const auto i = static_cast<std::size_t>(id);
+    std::uint64_t sum = i + 1;
+    for (const auto before : after[i]) sum = sum * 3 + found[static_cast<std::size_t>(before)];
+    found[i] += sum;
+  }
+
+  TaskGraph graph;
+  std::vector<std::vector<TaskGraph::TaskId>> after;
+  std::vector<TaskGraph::TaskId> events;
+  std::vector<std::uint64_t> expected;
+};
+
+TEST(TaskGraph, EventsThatHappenInAnyOrderRunWhatComesAfterThem) {
+  std::mt19937 random(2);
+  for (const int threads : {1, 2, 4}) {
+    const Executor executor(threads);
+    for (int round = 0; round < 100; ++round) {
+      WithEvents one(random);
+      std::vector<std::uint64_t> found(one.expected.size(), 0);
+      std::shuffle(one.events.begin(), one.events.end(), random);
+      std::atomic<int> running = 0, asking = 0;
+      executor.run(
+          one.graph,
+          [&](TaskGraph::TaskId id) {
+            ++running;
+            one.make(id, found);
+            --running;
+          },
+          [&](bool is_idle) -> std::optional<TaskGraph::TaskId> {
+            EXPECT_EQ(++asking, 1);
+            EXPECT_TRUE(!is_idle || running == 0);
+            std::optional<TaskGraph::TaskId> event;
+            if (random() % 3 > 0 && !one.events.empty()) {
+              event = one.events.back();
+              one.events.pop_back();
+              one.make(*event, found);
+            }
+            --asking;
+            return event;
+          });
+      EXPECT_EQ(found, one.expected);
+    }
+  }
+}
+
+TEST(TaskGraph, WhatDoesNotNeedAnEventRunsBeforeIt) {
+  for (const int threads : {1, 2}) {
+    TaskGraph graph;
+    const auto event = graph.add_event();
+    graph.add({event});
+    for (int i = 0; i < 50; ++i) graph.add();
+    std::atomic<int> others = 0;
+    Executor(threads).run(
+        graph, [&](TaskGraph::TaskId id) { others += id == 1 ? 100 : 1; },
+        [&](bool) { return others < 50 ? std::nullopt : std::optional(event); });
+    EXPECT_EQ(others, 150);
+  }
+}
+
+TEST(TaskGraph, AFailureWhereEventsAreAwaitedEndsTheRun) {
+  for (const int threads : {1, 2}) {
+    TaskGraph graph;
+    graph.add({graph.add_event()});
+    const auto never = [](bool) -> std::optional<TaskGraph::TaskId> { return {}; };
+    EXPECT_THROW(Executor(threads).run(
+                     graph, [](TaskGraph::TaskId) { FAIL(); },
+                     [](bool) -> std::optional<TaskGraph::TaskId> { throw Mishap{2}; }),
+                 Mishap);
+    graph.add();
+    EXPECT_THROW(Executor(threads).run(
+                     graph, [](TaskGraph::TaskId) { throw Mishap{3}; }, never),
+                 Mishap);
+    EXPECT_EQ(
+        message_of(ErrorCode::invalid_argument,
+                   [&] { Executor(threads).run(graph, [](TaskGraph::TaskId) {}); }),
+        "run a task graph of 1 events: found nothing that says when they have happened, needed "
+        "next_event");
+  }
 }
 
 }  // namespace

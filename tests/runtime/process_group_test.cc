@@ -82,6 +82,7 @@ void run_each_operation(const ProcessGroup& group) {
   const int before = (group.rank() + size - 1) % size;
   group.exchange({{next, {}}}, std::vector<int>{before});
   group.all_gather({});
+  run_exchange(group, 4, 2);
   group.agree("count", {});
   group.barrier();
 }
@@ -194,9 +195,9 @@ class ReasonOnItsWay final : public Transport {
   int rank() const override { return 1; }
   int size() const override { return 3; }
   void send(int, const MessageKey&, std::vector<std::byte>) override {}
-  std::optional<std::vector<std::byte>> receive(int from, const MessageKey&,
-                                                milliseconds wait) override {
-    if (from == 0) throw Error(ErrorCode::io, "rank 0 has gone");
+  std::optional<ReceivedMessage> receive_any(std::span<const AwaitedMessage> awaited,
+                                             std::chrono::microseconds wait) override {
+    if (awaited.front().from == 0) throw Error(ErrorCode::io, "rank 0 has gone");
     has_come_ = wait > milliseconds(0);
     return {};
   }
@@ -214,6 +215,12 @@ TEST(ProcessGroup, WhereARankHasGoneTheReasonIsThatOfTheRankThatHasOne) {
   const ProcessGroup group(std::make_shared<ReasonOnItsWay>());
   EXPECT_EQ(message_of(ErrorCode::cancelled, [&] { group.barrier(); }),
             "barrier of rank 1 of 3: rank 2: disk full");
+}
+
+TEST(ProcessGroup, AnExchangeWaitsForNothingOnlyInError) {
+  ProcessGroup::Exchange exchange = ProcessGroup().begin_exchange(1);
+  EXPECT_EQ(message_of(ErrorCode::invalid_argument, [&] { exchange.receive({}, true); }),
+            "receive in an exchange: found no message to wait for, needed one or more");
 }
 
 TEST(ProcessGroup, AnAbortEndsDuplicatesAndNotWhatTheyAreDuplicatesOf) {

@@ -26,6 +26,32 @@ inline Bytes words(int rank, int operation, std::string_view to = "") {
   return bytes_of(text + std::string(static_cast<std::size_t>(operation * 37 % 300), 'x'));
 }
 
+/// An exchange of `numbers` messages with each other rank, sent from the last to the first.
+inline void run_exchange(const ProcessGroup& group, int operation, int numbers) {
+  using Awaited = ProcessGroup::Exchange::Awaited;
+  const auto text = [&](int rank, std::uint64_t number) {
+    return words(rank, operation, " message " + std::to_string(number));
+  };
+  const auto count = static_cast<std::uint64_t>(numbers);
+  ProcessGroup::Exchange exchange = group.begin_exchange(count);
+  std::vector<Awaited> awaited;
+  for (std::uint64_t number = count; number-- > 0;) {
+    for (int rank = 0; rank < group.size(); ++rank) {
+      if (rank == group.rank()) continue;
+      exchange.send(rank, number, 7 + number, text(group.rank(), number));
+      awaited.insert(awaited.begin(), {rank, number, 7 + number});
+    }
+  }
+  while (!awaited.empty()) {
+    const auto received = exchange.receive(awaited, true);
+    if (!received) continue;
+    const auto place = awaited.begin() + static_cast<std::ptrdiff_t>(received->place);
+    EXPECT_EQ(received->bytes, text(place->from, place->number));
+    awaited.erase(place);
+  }
+  exchange.finish();
+}
+
 /// Operations drawn from a seed, the same on all ranks; fails the test where one gives other bytes.
 inline void run_operations(const ProcessGroup& group, std::uint32_t seed, int count) {
   std::mt19937 random(seed);
@@ -35,7 +61,7 @@ inline void run_operations(const ProcessGroup& group, std::uint32_t seed, int co
       return static_cast<int>(random() % static_cast<unsigned>(most));
     };
     const int root = draw(size);
-    switch (draw(6)) {
+    switch (draw(7)) {
       case 0:
         EXPECT_EQ(group.broadcast(words(own, i), root), words(root, i));
         break;
@@ -57,6 +83,9 @@ inline void run_operations(const ProcessGroup& group, std::uint32_t seed, int co
       }
       case 3:
         group.barrier();
+        break;
+      case 6:
+        run_exchange(group, i, draw(4));
         break;
       case 4: {
         const std::vector<ProcessGroup::Fact> facts{{"number", static_cast<std::uint64_t>(i)}};

@@ -101,13 +101,13 @@ void SocketTransport::write_frame(int to, const MessageKey& key, bool is_abort,
   }
 }
 
-std::optional<std::vector<std::byte>> SocketTransport::receive(int from, const MessageKey& key,
-                                                               std::chrono::milliseconds wait) {
+std::optional<ReceivedMessage> SocketTransport::receive_any(std::span<const AwaitedMessage> awaited,
+                                                            std::chrono::microseconds wait) {
   release(false);
-  if (faults_.reorder_seed != 0) wait = std::min(wait, std::chrono::milliseconds(2));
-  auto bytes = mailbox_.take(from, key, wait);
-  if (!bytes) release(true);
-  return bytes;
+  if (faults_.reorder_seed != 0) wait = std::min(wait, std::chrono::microseconds(2000));
+  auto message = mailbox_.take_any(awaited, wait);
+  if (!message) release(true);
+  return message;
 }
 
 void SocketTransport::abort(std::uint64_t channel, const std::string& reason) noexcept {

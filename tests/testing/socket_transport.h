@@ -34,8 +34,8 @@ class SocketTransport final : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(sockets_.size()); }
   void send(int to, const MessageKey& key, std::vector<std::byte> bytes) override;
-  std::optional<std::vector<std::byte>> receive(int from, const MessageKey& key,
-                                                std::chrono::milliseconds wait) override;
+  std::optional<ReceivedMessage> receive_any(std::span<const AwaitedMessage> awaited,
+                                             std::chrono::microseconds wait) override;
   void abort(std::uint64_t channel, const std::string& reason) noexcept override;
   std::optional<std::string> aborted(std::uint64_t channel) override {
     return mailbox_.aborted(channel);

@@ -62,6 +62,26 @@ const RemotePlan::Place* RemotePlan::find(std::size_t transfer, const Copy& copy
   return found == places_.end() ? nullptr : &found->second;
 }
 
+std::vector<std::byte> RemotePlan::pack(const Message& outgoing, const TransferMemory& memory) {
+  std::vector<std::byte> bytes;
+  bytes.reserve(outgoing.bytes + kMarkBytes);
+  bytes.resize(outgoing.bytes);
+  for (const Part& part : outgoing.parts) {
+    copy_box(part.key.box, part.element_bytes, memory(part.key.transfer, part.key.source),
+             {bytes.data() + part.offset, part.key.box});
+  }
+  return bytes;
+}
+
+void RemotePlan::check(const Message& incoming, std::size_t found_bytes, int own_rank) {
+  if (found_bytes == incoming.bytes) return;
+  throw Error(
+      ErrorCode::cancelled,
+      fmt::format("move data between processes: found {} bytes from process {}, needed {}, as "
+                  "process {} moves the same array",
+                  found_bytes, incoming.process, incoming.bytes, own_rank));
+}
+
 RemoteCopies::RemoteCopies(const RemotePlan& plan, const Devices& devices, std::uint64_t tag,
                            TransferMemory memory)
     : plan_(plan), memory_(std::move(memory)) {
@@ -69,24 +89,13 @@ RemoteCopies::RemoteCopies(const RemotePlan& plan, const Devices& devices, std::
   if (group.size() == 1) return;
   std::vector<ProcessGroup::Outgoing> outgoing;
   for (const RemotePlan::Message& message : plan.outgoing()) {
-    Bytes& bytes = outgoing.emplace_back(ProcessGroup::Outgoing{message.process, {}}).bytes;
-    bytes.reserve(message.bytes + kMarkBytes);
-    bytes.resize(message.bytes);
-    for (const RemotePlan::Part& part : message.parts) {
-      copy_box(part.key.box, part.element_bytes, memory_(part.key.transfer, part.key.source),
-               {bytes.data() + part.offset, part.key.box});
-    }
+    outgoing.push_back({message.process, RemotePlan::pack(message, memory_)});
   }
   std::vector<int> from;
   for (const RemotePlan::Message& message : plan.incoming()) from.push_back(message.process);
   messages_ = group.exchange(std::move(outgoing), from, {}, tag);
   for (std::size_t i = 0; i < from.size(); ++i) {
-    if (messages_[i].size() == plan.incoming()[i].bytes) continue;
-    throw Error(
-        ErrorCode::cancelled,
-        fmt::format("move data between processes: found {} bytes from process {}, needed {}, as "
-                    "process {} moves the same array",
-                    messages_[i].size(), from[i], plan.incoming()[i].bytes, group.rank()));
+    RemotePlan::check(plan.incoming()[i], messages_[i].size(), group.rank());
   }
 }
 

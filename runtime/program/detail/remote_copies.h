@@ -22,6 +22,9 @@ struct Transfer {
   std::function<DeviceId(std::int64_t target)> target_device;
 };
 
+/// The memory of a transfer's source, by number, for sources of this process.
+using TransferMemory = std::function<ConstBoxView(std::size_t transfer, std::int64_t source)>;
+
 /// The messages that a process exchanges with others to fill its targets: planned once, exchanged
 /// as often as wanted. All processes have the same plans, and find in them what goes from which
 /// process to which. So messages hold elements and nothing else, and at most one goes from a
@@ -63,13 +66,16 @@ class RemotePlan {
   /// Null if the source is of this process.
   const Place* find(std::size_t transfer, const Copy& copy) const;
 
+  /// A message's bytes, to be sent. `memory` gives the sources, of this process.
+  static std::vector<std::byte> pack(const Message& outgoing, const TransferMemory& memory);
+
+  /// Throws cancelled if the bytes of an incoming message are not as many as were planned.
+  static void check(const Message& incoming, std::size_t found_bytes, int own_rank);
+
  private:
   std::vector<Message> outgoing_, incoming_;
   std::map<Key, Place> places_;
 };
-
-/// The memory of a transfer's source, by number, for sources of this process.
-using TransferMemory = std::function<ConstBoxView(std::size_t transfer, std::int64_t source)>;
 
 /// The boxes that targets of this process take from sources of others, fetched. Immutable.
 class RemoteCopies {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -10,14 +11,13 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "shardwise/runtime/program/detail/fill_target.h"
 #include "shardwise/runtime/program/detail/loop.h"
-#include "shardwise/runtime/program/detail/program_messages.h"
+#include "shardwise/runtime/program/detail/process_schedule.h"
 #include "shardwise/runtime/program/detail/remote_copies.h"
 #include "shardwise/runtime/timeline.h"
 #include "shardwise/shard/error.h"
@@ -46,13 +46,103 @@ void throw_if(const std::exception& thrown, const std::string& message) {
   }
 }
 
+/// One run of a section of a process's schedule: what comes from other processes, and how to send.
+/// Thread-safe, except next().
+class SectionMessages {
+ public:
+  using Section = detail::ProcessSchedule::Section;
+
+  SectionMessages(const detail::ProcessSchedule& schedule, const Section& section,
+                  const ProcessGroup& group, std::uint64_t tag)
+      : schedule_(schedule),
+        section_(section),
+        rank_(group.rank()),
+        tag_(tag),
+        exchange_(group.begin_exchange(section.messages)),
+        bytes_(section.events.size()),
+        users_(section.events.size()),
+        left_(section.events.size()) {
+    for (std::size_t e = 0; e < left_.size(); ++e) {
+      left_[e] = e;
+      users_[e] = section.events[e].users;
+    }
+  }
+
+  void send(const ProgramTask& task, const detail::TransferMemory& memory) const {
+    const detail::PhaseMessages& phase = schedule_.phases(task.step)[task.phase];
+    const detail::RemotePlan::Message& message = phase.remote.outgoing()[as_size(task.message)];
+    exchange_.send(message.process, phase.number, tag(task.step, task.phase),
+                   detail::RemotePlan::pack(message, memory));
+  }
+
+  /// As Executor::NextEvent. Waits for the first messages only: they never need later ones.
+  std::optional<TaskGraph::TaskId> next(bool is_idle) {
+    awaited_.clear();
+    for (std::size_t i = 0; i < std::min(left_.size(), kAwaited); ++i) {
+      const detail::ProcessSchedule::Event& event = section_.events[left_[i]];
+      const detail::PhaseMessages& phase = schedule_.phases(event.step)[event.phase];
+      awaited_.push_back({phase.remote.incoming()[event.message].process, phase.number,
+                          tag(event.step, event.phase)});
+    }
+    auto received = exchange_.receive(awaited_, is_idle);
+    if (!received) return {};
+    const std::size_t number = left_[received->place];
+    left_.erase(left_.begin() + static_cast<std::ptrdiff_t>(received->place));
+    const detail::ProcessSchedule::Event& event = section_.events[number];
+    detail::RemotePlan::check(
+        schedule_.phases(event.step)[event.phase].remote.incoming()[event.message],
+        received->bytes.size(), rank_);
+    bytes_[number] = std::move(received->bytes);
+    return event.task;
+  }
+
+  /// Null if the source of the copy is of this process.
+  const std::byte* find(const ProgramTask& task, std::size_t part, const Copy& copy) const {
+    const detail::PhaseMessages& phase = schedule_.phases(task.step)[task.phase];
+    const auto* const place = phase.remote.find(phase.transfer(part, task.group), copy);
+    if (place == nullptr) return nullptr;
+    return bytes_[phase.first_event + place->message].data() + place->offset;
+  }
+
+  /// The task has read what it needs: a message is dropped by the last task that reads it.
+  void is_done(TaskGraph::TaskId task) {
+    for (const std::size_t event : section_.reads[as_size(task)]) {
+      if (users_[event].fetch_sub(1) == 1) Bytes().swap(bytes_[event]);
+    }
+  }
+
+  void finish() const { exchange_.finish(); }
+
+ private:
+  // How many messages are waited for at once.
+  static constexpr std::size_t kAwaited = 64;
+
+  /// Which message it is: of this program, this step and this phase.
+  std::uint64_t tag(std::size_t step, std::size_t phase) const {
+    return splitmix64(splitmix64(tag_ + step) + phase);
+  }
+
+  const detail::ProcessSchedule& schedule_;
+  const Section& section_;
+  const int rank_;
+  const std::uint64_t tag_;
+  ProcessGroup::Exchange exchange_;
+  std::vector<Bytes> bytes_;                      // by event
+  std::vector<std::atomic<std::int64_t>> users_;  // by event: tasks that will read it
+  std::vector<std::size_t> left_;                 // events that have not happened, in order
+  std::vector<ProcessGroup::Exchange::Awaited> awaited_;
+};
+
 /// One run of a program. Thread-safe.
 class Run {
  public:
-  Run(const Program& program, const Storage& storage, const Devices& devices)
+  /// `messages`: of one section of several processes; else null.
+  Run(const Program& program, const Storage& storage, const Devices& devices,
+      const SectionMessages* messages = nullptr)
       : program_(program),
         storage_(storage),
         devices_(devices),
+        messages_(messages),
         timeline_(devices.timeline().get()) {}
 
   void task(const ProgramTask& task) const {
@@ -73,53 +163,7 @@ class Run {
     }
   }
 
-  /// This process's part of a step of several processes.
-  void step_together(std::size_t number, const detail::ProgramMessages& messages,
-                     std::uint64_t tag) const {
-    const Program::Step& step = program_.steps()[number];
-    if (const auto* const loop = std::get_if<Program::Loop>(&step)) {
-      return run_loop(*loop, program_, storage_, devices_, splitmix64(tag + number));
-    }
-    if (const auto* const move = std::get_if<Program::Move>(&step)) {
-      const TimelineScope scope(timeline_, Kind::collective, name(step));
-      const std::span<const detail::PhaseMessages> phases = messages.phases(number);
-      for (std::size_t phase = 0; phase < phases.size(); ++phase) {
-        // Which exchange it is: of this program, this step and this phase.
-        const std::uint64_t exchange = splitmix64(splitmix64(tag + number) + phase);
-        phase_together(*move, phase, phases[phase], exchange);
-      }
-      return;
-    }
-    const std::span<const std::int64_t> positions = messages.positions(number);
-    devices_.executor().parallel_for(std::ssize(positions), [&](std::int64_t i) {
-      task({.step = number, .position = positions[static_cast<std::size_t>(i)]});
-    });
-  }
-
  private:
-  /// First fetches what other processes have, in one message from each.
-  void phase_together(const Program::Move& move, std::size_t number,
-                      const detail::PhaseMessages& messages, std::uint64_t tag) const {
-    const auto at = [&](std::size_t transfer) {
-      const auto [part, group] = messages.groups[transfer];
-      const MovePhase& phase = move.parts[part].plan.phases[number];
-      return std::tuple<const Program::Move::Part&, const MovePhase&, const MoveGroup&>(
-          move.parts[part], phase, phase.groups[group]);
-    };
-    const detail::RemoteCopies remote(messages.remote, devices_, tag,
-                                      [&](std::size_t transfer, std::int64_t source) {
-                                        const auto& [part, phase, group] = at(transfer);
-                                        return memory(part, phase, group, source);
-                                      });
-    devices_.executor().parallel_for(std::ssize(messages.targets), [&](std::int64_t i) {
-      const auto& [transfer, target] = messages.targets[static_cast<std::size_t>(i)];
-      const auto& [part, phase, group] = at(transfer);
-      fill(part, phase, group, target, [&remote, number_of = transfer](const Copy& copy) {
-        return remote.from(number_of, copy);
-      });
-    });
-  }
-
   void carry_out(const Program::Call& call, const ProgramTask& task) const {
     std::vector<ConstBoxView> inputs;
     std::vector<BoxView> outputs;
@@ -144,12 +188,27 @@ class Run {
   }
 
   void carry_out(const Program::Move& move, const ProgramTask& task) const {
-    for (const Program::Move::Part& part : move.parts) {
+    if (task.message >= 0) return send(move, task);
+    for (std::size_t p = 0; p < move.parts.size(); ++p) {
+      const Program::Move::Part& part = move.parts[p];
       const MovePhase& phase = part.plan.phases[task.phase];
       const MoveGroup& group = phase.groups[task.group];
-      fill(part, phase, group, task.target,
-           [&](const Copy& copy) { return memory(part, phase, group, copy.source); });
+      fill(part, phase, group, task.target, [&](const Copy& copy) {
+        const std::byte* const sent =
+            messages_ == nullptr ? nullptr : messages_->find(task, p, copy);
+        return sent == nullptr ? memory(part, phase, group, copy.source)
+                               : ConstBoxView{sent, copy.box};
+      });
     }
+  }
+
+  void send(const Program::Move& move, const ProgramTask& task) const {
+    const std::size_t groups = move.parts.front().plan.phases[task.phase].groups.size();
+    messages_->send(task, [&](std::size_t transfer, std::int64_t source) {
+      const Program::Move::Part& part = move.parts[transfer / groups];
+      const MovePhase& phase = part.plan.phases[task.phase];
+      return memory(part, phase, phase.groups[transfer % groups], source);
+    });
   }
 
   void fill(const Program::Move::Part& part, const MovePhase& phase, const MoveGroup& group,
@@ -182,8 +241,32 @@ class Run {
   const Program& program_;
   const Storage& storage_;
   const Devices& devices_;
+  const SectionMessages* const messages_;
   Timeline* const timeline_;
 };
+
+/// This process's part of a program of several. Sections follow each other in the order of the
+/// program, so all processes come to the loops in the same order.
+void run_of_process(const Program& program, const detail::ProcessSchedule& schedule,
+                    const Storage& storage, const Devices& devices, std::uint64_t tag) {
+  for (const detail::ProcessSchedule::Section& section : schedule.sections()) {
+    if (section.is_loop) {
+      const auto& loop = std::get<Program::Loop>(program.steps()[section.first_step]);
+      run_loop(loop, program, storage, devices, splitmix64(tag + section.first_step));
+      continue;
+    }
+    SectionMessages messages(schedule, section, devices.group(), tag);
+    const Run one(program, storage, devices, &messages);
+    devices.executor().run(
+        section.graph,
+        [&](TaskGraph::TaskId id) {
+          one.task(section.tasks[as_size(id)]);
+          messages.is_done(id);
+        },
+        [&](bool is_idle) { return messages.next(is_idle); });
+    messages.finish();
+  }
+}
 
 }  // namespace
 
@@ -236,22 +319,17 @@ void run(const Program& program, const Schedule& schedule, const Storage& storag
 
 void run_steps(const Program& program, const Schedule& schedule, const Storage& storage,
                const Devices& devices, std::uint64_t tag) {
-  const Run one(program, storage, devices);
   if (devices.group().size() > 1) {
-    // In the order of the program, so all processes exchange in the same order.
     detail::together(devices, [&] {
-      const std::shared_ptr<const detail::ProgramMessages> messages =
-          schedule.messages(program, devices);
-      for (std::size_t s = schedule.first_step(); s < program.steps().size(); ++s) {
-        one.step_together(s, *messages, tag);
-      }
+      run_of_process(program, *schedule.of_process(program, devices), storage, devices, tag);
     });
-  } else {
-    const std::span<const ProgramTask> tasks = schedule.tasks();
-    devices.executor().run(schedule.graph(), [&](TaskGraph::TaskId id) {
-      one.task(tasks[static_cast<std::size_t>(id)]);
-    });
+    return;
   }
+  const Run one(program, storage, devices);
+  const std::span<const ProgramTask> tasks = schedule.tasks();
+  devices.executor().run(schedule.graph(), [&](TaskGraph::TaskId id) {
+    one.task(tasks[static_cast<std::size_t>(id)]);
+  });
 }
 
 }  // namespace shardwise

@@ -13,16 +13,17 @@ namespace shardwise {
 
 class Devices;
 namespace detail {
-class ProgramMessages;
+class ProcessSchedule;
 }
 
 /// One device's part of a step.
 struct ProgramTask {
-  std::size_t step;         ///< of the program
-  std::int64_t position;    ///< whose shards it fills
-  std::size_t phase = 0;    ///< of a move
-  std::size_t group = 0;    ///< of the phase
-  std::int64_t target = 0;  ///< of the group's plan
+  std::size_t step;           ///< of the program
+  std::int64_t position;      ///< whose shards it fills, or sends
+  std::size_t phase = 0;      ///< of a move
+  std::size_t group = 0;      ///< of the phase
+  std::int64_t target = 0;    ///< of the group's plan
+  std::int64_t message = -1;  ///< of the phase's outgoing ones: it sends this, and fills nothing
 };
 
 /// Values of a program that get memory of earlier values: the task that makes such a value waits
@@ -45,15 +46,15 @@ class Schedule {
 
   /// This process's part of the same steps of `program`, run together with others: planned when it
   /// is first asked for, and kept. Requires the program of the constructor. Thread-safe.
-  std::shared_ptr<const detail::ProgramMessages> messages(const Program& program,
-                                                          const Devices& devices) const;
+  std::shared_ptr<const detail::ProcessSchedule> of_process(const Program& program,
+                                                            const Devices& devices) const;
 
  private:
-  struct Messages;  // the last ones
+  struct OfProcess;  // the last one
   std::size_t first_step_;
   TaskGraph graph_;
   std::vector<ProgramTask> tasks_;
-  std::shared_ptr<Messages> messages_;
+  std::shared_ptr<OfProcess> of_process_;
 };
 
 }  // namespace shardwise
