@@ -243,6 +243,17 @@ template <TensorLike T>
 T take_along(const T& x, const T& ids, std::int64_t dim) {
   return append_to(x, Op::take_along, {x, ids}, DimAttributes{dim});
 }
+/// As take_clipped and take_or.
+template <TensorLike T>
+T take_along_clipped(const T& x, const T& ids, std::int64_t dim) {
+  return take_along(x, clamp(0, ids, x.type().shape[as_size(dim)] - 1), dim);
+}
+template <TensorLike T>
+T take_along_or(const T& x, const T& ids, std::int64_t dim, Scalar number) {
+  const T inside = clamp(0, ids, x.type().shape[as_size(dim)] - 1);
+  const T taken = take_along(x, inside, dim);
+  return select(eq(inside, ids), taken, full_like(taken, number));
+}
 template <TensorLike T>
 T scatter_add_along(const T& ids, const T& updates, std::int64_t dim, std::int64_t extent) {
   return append_to(ids, Op::scatter_add_along, {ids, updates}, ScatterAttributes{dim, extent});

@@ -267,6 +267,12 @@ const std::vector<GradientCase>& gradient_cases() {
        [](X x) {
          return take_along(x[0], ids(x[0], {3, 4}, 5), 1);
        }},
+      {"take_along_or",
+       {{3, 5}},
+       [](X x) {
+         const NodeRef outside = ids(x[0], {3, 4}, 9) - 2.0;
+         return take_along_or(x[0], outside, 1, 7) + take_along_clipped(x[0], outside, 1);
+       }},
       {"scatter_add_along",
        {{3, 4}},
        [](X x) {

@@ -39,7 +39,11 @@ void RandomProgram::add_indexed() {
       return keep(scatter_add(ids, take(value.ref, ids, dim), dim, extent + below(3)), bound);
     }
     case 2:
-      return keep(take_along(value.ref, ids_like(value.ref, extent), dim), value.bound);
+      if (below(2) == 0) {
+        return keep(take_along(value.ref, ids_like(value.ref, extent), dim), value.bound);
+      }
+      return keep(take_along_or(value.ref, ids_like(value.ref, extent + 3) - 1.0, dim, 5),
+                  std::max(value.bound, 5.0));
     case 3: {
       if (!sums) return;
       const double bound = scattered(static_cast<double>(extent));

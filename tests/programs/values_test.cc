@@ -160,6 +160,18 @@ TEST_F(Values, ALookUpInACutTableKeepsEveryBit) {
   EXPECT_THAT(values_of<std::uint32_t>(take_along(x, ids, 0)), expected);
 }
 
+TEST_F(Values, IndicesOutsideAreClippedOrGiveANumber) {
+  Tensor x = tensor<float>(DType::f32, {10, 11, 12, 13, 14, 15, 16, 17});
+  mark_sharding(x, {{"data"}});
+  const Tensor ids = tensor<std::int32_t>(DType::i32, {-9, -1, 0, 7, 8, 100});
+  const auto nearest = ElementsAre(10, 10, 10, 17, 17, 17);
+  const auto number = ElementsAre(-3, -3, 10, 17, -3, -3);
+  EXPECT_THAT(values_of<float>(take_clipped(x, ids, 0)), nearest);
+  EXPECT_THAT(values_of<float>(take_along_clipped(x, ids, 0)), nearest);
+  EXPECT_THAT(values_of<float>(take_or(x, ids, 0, -3)), number);
+  EXPECT_THAT(values_of<float>(take_along_or(x, ids, 0, -3)), number);
+}
+
 TEST_F(Values, AFloatMayHaveAnIntegerPower) {
   const Tensor x = tensor<float>(DType::f32, {-2, 0, 2});
   const Tensor n = tensor<std::int32_t>(DType::i32, {3, 0, -1});
