@@ -182,15 +182,16 @@ TEST(Tracer, AFailedStepLeavesItUsable) {
 }
 
 TEST(Tracer, KeepsGatheredWeightsWhereAsked) {
-  const auto gathers = [](bool keep) {
+  const auto gathers = [](bool keep, DType computes) {
     Devices devices(4);
     Tracer tracer(devices, {.mesh = Mesh::line(4, "fsdp"), .keep_gathered_weights = keep});
     Tensor w = counting(tracer, {16, 16}, "w", MemoryKind::parameter);
     mark_sharding(w, {{"fsdp"}, {}});
     Tensor x = counting(tracer, {64, 16}, "x", MemoryKind::loader);
     mark_sharding(x, {{"fsdp"}, {}});
-    Tensor loss = x;
-    for (int i = 0; i < 2; ++i) loss = einsum("bi,io->bo", loss, w);
+    const Tensor used = convert(w, computes);
+    Tensor loss = convert(x, computes);
+    for (int i = 0; i < 2; ++i) loss = einsum("bi,io->bo", loss, used);
     loss = reduce_sum(loss, {0, 1});
     w = w - grad(loss, {w})[0];
     tracer.mark_step();
@@ -199,8 +200,10 @@ TEST(Tracer, KeepsGatheredWeightsWhereAsked) {
     }
     return std::int64_t{0};
   };
-  EXPECT_EQ(gathers(false), 2);
-  EXPECT_EQ(gathers(true), 1);
+  for (const DType computes : {DType::f32, DType::bf16}) {  // weights are f32
+    EXPECT_EQ(gathers(false, computes), 2);
+    EXPECT_EQ(gathers(true, computes), 1);
+  }
 }
 
 }  // namespace

@@ -35,15 +35,10 @@ class Partitioner {
         mesh_(mesh),
         propagation_(propagation),
         options_(options),
-        parts_(graph, propagation.rules, sums) {
-    const std::size_t count = graph.nodes.size();
-    versions_.resize(count);
-    is_parameter_.assign(count, false);
-    cost_of_unused_.assign(count, 0);
-    for (const GraphInput& input : graph.inputs) {
-      is_parameter_[as_size(input.node)] = input.kind == MemoryKind::parameter;
-    }
-  }
+        parts_(graph, propagation.rules, sums),
+        versions_(graph.nodes.size()),
+        is_weight_(weights_of(graph)),
+        cost_of_unused_(graph.nodes.size()) {}
 
   PartitionedGraph run(const std::vector<Cut>& input_cuts) {
     for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
@@ -389,7 +384,7 @@ class Partitioner {
   }
 
   bool usable(NodeId node, const Version& version, NodeId consumer) const {
-    if (!is_parameter_[as_size(node)] || options_.keep_gathered_weights) return true;
+    if (!is_weight_[as_size(node)] || options_.keep_gathered_weights) return true;
     return version.value == versions_[as_size(node)].front().value ||
            version.backward == graph_.node(consumer).backward;
   }
@@ -563,7 +558,7 @@ class Partitioner {
   const PartsOfSums parts_;
   PartitionedGraph result_;
   std::vector<std::vector<Version>> versions_;  ///< by node; the first is the one made or settled
-  std::vector<bool> is_parameter_;              ///< by node
+  std::vector<bool> is_weight_;                 ///< by node
   std::map<NodeId, std::vector<ValueId>> results_of_;  ///< by scan or cond
 
   /// By node: what was moved to make it, in elements, as long as nothing has used it.

@@ -55,4 +55,16 @@ std::optional<Cut> needed_to_remake(const Graph& graph, const Node& node, const 
   return needed;
 }
 
+std::vector<bool> weights_of(const Graph& graph) {
+  std::vector<bool> result(graph.nodes.size(), false);
+  for (const GraphInput& input : graph.inputs) {
+    result[as_size(input.node)] = input.kind == MemoryKind::parameter;
+  }
+  for (std::size_t id = 0; id < result.size(); ++id) {
+    const Node& node = graph.nodes[id];
+    if (node.op == Op::convert) result[id] = result[as_size(node.operands[0])];
+  }
+  return result;
+}
+
 }  // namespace shardwise

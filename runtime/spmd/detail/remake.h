@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <vector>
 
 #include "shardwise/runtime/graph/graph.h"
 #include "shardwise/runtime/spmd/detail/cut.h"
@@ -16,5 +17,9 @@ std::optional<Cut> needed_to_remake(const Graph& graph, const Node& node, const 
 
 /// The op puts elements at other places, or needs none.
 bool can_be_remade(const Node& node);
+
+/// By node: it is a parameter, or one in another dtype, as mixed precision has it. What is gathered
+/// of these for the loss is gathered again for the gradient, in place of being kept.
+std::vector<bool> weights_of(const Graph& graph);
 
 }  // namespace shardwise
