@@ -17,7 +17,7 @@ the first tensor of bf16 or f8.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 import atexit as _atexit
 from dataclasses import dataclass, field
 import importlib as _importlib
@@ -50,6 +50,7 @@ from ._errors import NotFound as NotFound
 from ._errors import ResourceExhausted as ResourceExhausted
 from ._errors import Unsupported as Unsupported
 from ._edits import Cast, Join, Rename, Split, Transpose
+from ._fill import Filling
 from ._loader import Batch as Batch
 from ._loader import Loader as Loader
 from ._loader import Shard as Shard
@@ -59,6 +60,7 @@ from ._pending import PendingSave as PendingSave
 from ._manager import Restored as Restored
 from ._paths import Path as Path
 from ._progress import Progress as Progress
+from ._resize import Resize, check_no_target
 from ._save import SaveStats as SaveStats
 from ._save import save as save
 from ._sharding import Device as Device
@@ -127,12 +129,23 @@ def open(path: Path, *, pin: bool = True, threads: int = 0, names: str | Iterabl
 
 def load(path: Path, names: str | Iterable[str] | None = None, *, rename: Rename | None = None, cast: Cast | None = None,
          transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
+         target: Mapping[str, Any] | None = None, strict: bool = True, skip_mismatched: bool = False, resize: Resize | None = None,
          threads: int = 0) -> dict[str, Any]:
     """Arrays and objects of a checkpoint by name, read in one pass. names: patterns, as "layers/*". rename: new names by
     patterns, {"model.*": "*"}. cast: a dtype for all floats, "bf16", or dtypes by patterns. transpose: {"*.kernel": (1, 0)}.
-    split: {"*.qkv": "*.q,*.k,*.v@0"}. join: {"*.q,*.k,*.v": "*.qkv@0"}. See Checkpoint."""
+    split: {"*.qkv": "*.q,*.k,*.v@0"}. join: {"*.q,*.k,*.v": "*.qkv@0"}. See Checkpoint.
+
+    target: a tree as save() takes it, whose arrays are filled in place; None is filled with what is there. Gives that tree,
+    with what was saved in place of its objects. An array under several names of the target is filled by any of them.
+    strict=False: names that the target lacks are left out. skip_mismatched=True: an array in the target that has another
+    shape than what is stored stays. resize: arrays that have grown or shrunk, by patterns of their names, {"*/embedding":
+    "pad"}: "pad" fills the beginning of a larger array and leaves the rest as it is; "slice" takes the beginning of what is
+    stored. Raises one InvalidArgument naming all that does not fit, before anything is changed."""
     with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
                     join=join) as checkpoint:
+        if target is not None:
+            return Filling(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched, resize=resize).run()
+        check_no_target(f"load {checkpoint.path}", skip_mismatched, resize)
         return checkpoint.load()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import difflib
 import inspect
 import json
 import operator
@@ -19,6 +18,7 @@ from . import _core
 from . import sources as _sources
 from ._errors import InvalidArgument, NameNotFound
 from ._sharding import Mesh, PartitionSpec, Sharding
+from ._sources import refuse_unknown
 
 Spec = str | PartitionSpec | Sharding | None
 Array = np.ndarray[Any, Any]
@@ -28,23 +28,11 @@ LastBatch = Literal["drop", "pad", "wrap"]
 BadRecords = Literal["fail", "substitute", "mask"]
 
 #: What other loaders call it.
-_OTHER_NAMES = {"num_workers": "threads=", "shuffle": 'order="shuffled" or "sequential"', "collate_fn": "transform=",
-                "drop_last": 'last_batch="drop", "pad" or "wrap"', "prefetch_factor": "prefetch=",
-                "sampler": "a source's take() and filter(), and order=", "batch_sampler": "batch_size= and order=",
-                "worker_init_fn": "transform=, which is given random numbers", "generator": "seed=",
-                "num_epochs": "epochs=", "shard_options": "mesh= and rank="}
-
-
-def refuse_unknown(unknown: Mapping[str, object], known: Sequence[str]) -> None:
-    """Raises TypeError for options of other names, and says what ours is called."""
-    for name in unknown:
-        hint = _OTHER_NAMES.get(name)
-        if hint is None:
-            nearest = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {nearest[0]}=?" if nearest else f"needed one of {', '.join(known)}"
-        else:
-            hint = f"needed {hint}"
-        raise TypeError(f"loader: found the unknown option {name!r}, {hint}")
+OTHER_NAMES = {"num_workers": "threads=", "shuffle": 'order="shuffled" or "sequential"', "collate_fn": "transform=",
+               "drop_last": 'last_batch="drop", "pad" or "wrap"', "prefetch_factor": "prefetch=",
+               "sampler": "a source's take() and filter(), and order=", "batch_sampler": "batch_size= and order=",
+               "worker_init_fn": "transform=, which is given random numbers", "generator": "seed=",
+               "num_epochs": "epochs=", "shard_options": "mesh= and rank="}
 
 
 def _whole(name: str, value: Any) -> int:
@@ -163,7 +151,7 @@ class Loader:
                  last_batch: LastBatch = "drop", bad_records: BadRecords = "fail", prefetch: int = 2, prefetch_bytes: int = 0,
                  threads: int = 1, transform: Callable[..., Any] | None = None, policy: str = "ceil",
                  buckets: Mapping[str, Sequence[int]] | None = None, **unknown: NoReturn) -> None:
-        refuse_unknown(unknown, OPTIONS)
+        refuse_unknown("loader", unknown, OPTIONS, OTHER_NAMES)
         self.source = _sources.of(source)
         if transform is not None:
             self.source = self.source.map(transform)

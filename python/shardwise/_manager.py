@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import os
@@ -9,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from . import _core, _objects
 from ._errors import Corrupt, Error, InvalidArgument
@@ -17,7 +18,7 @@ from ._paths import Path, local
 from ._pending import WHEN_BUSY, PendingSave, SaveQueue, Turn, WhenBusy, skipped
 from ._progress import Progress, function_of
 from ._save import Plan, SaveStats, plan_of
-from ._sources import MEMORY, Codec, Existing, check_choice, check_codec, copied
+from ._sources import MEMORY, Codec, Existing, check_choice, check_codec, copied, refuse_unknown
 from ._tensor import Checkpoint
 from .group import Call
 
@@ -33,6 +34,25 @@ class LatestStep:
     step: int
     path: str
     rejected: list[tuple[str, str]] = field(default_factory=list)
+
+
+#: What Orbax, Hugging Face's Trainer, accelerate and Lightning call it.
+_OTHER_NAMES = {
+    "max_to_keep": "keep_last=", "save_total_limit": "keep_last=", "total_limit": "keep_last=",
+    "save_top_k": 'best=("loss", "min", n)', "best_fn": 'best=("loss", "min", n)', "best_mode": 'best=("loss", "min", n)',
+    "save_interval_steps": "save_every=", "save_steps": "save_every=", "every_n_train_steps": "save_every=",
+    "keep_period": "keep_every=", "keep_time_interval": "keep_interval= seconds",
+    "options": "the options themselves, as keep_last= and save_every= (shardwise.jax.ocp has Orbax's)",
+    "enable_async_checkpointing": "save() or save_async()", "async_save": "save() or save_async()",
+    "should_save_fn": "an if before save()", "save_on_steps": "an if before save()",
+    "save_decision_policy": "save_every=, save_interval= or preemption_signals=",
+    "preservation_policy": "keep_last=, keep_every=, keep_interval= or best="}
+
+
+def refuse_others(kind: type, unknown: Iterable[str]) -> None:
+    """Raises TypeError for options that a manager of this class has not."""
+    known = [name for name in inspect.signature(kind).parameters if name not in ("root", "unknown")]
+    refuse_unknown("checkpoint manager", unknown, known, _OTHER_NAMES)
 
 
 def _with_metrics(plan: Plan, metrics: Mapping[str, float] | None) -> Plan:
@@ -149,7 +169,8 @@ class CheckpointManager(ManagerContext):
                  best: tuple[str, str, int] | None = None, save_every: int = 1, save_interval: float = 0,
                  preemption_signals: Iterable[int] = (), preemption_grace: float = 0, when_busy: WhenBusy = "wait",
                  codec: Codec = "zstd", increments: bool = True, write_stats: bool = True, parity_blocks: int = 0,
-                 threads: int = 0, memory: int = MEMORY) -> None:
+                 threads: int = 0, memory: int = MEMORY, **unknown: NoReturn) -> None:
+        refuse_others(CheckpointManager, unknown)
         self.root = os.path.abspath(local(root, "open a folder of steps"))
         check_codec(codec)
         check_choice("when_busy", when_busy, WHEN_BUSY)

@@ -136,10 +136,6 @@ class PendingSave:
         self._wait(None, callbacks=False)
         return self._error
 
-    def is_skipped(self) -> bool:
-        """Of one that has ended: whether nothing was written."""
-        return self._result is not None and self._result.skipped
-
     def has_unseen_error(self) -> bool:
         """Of one that has ended: whether nobody has been told of its error."""
         return self._error is not None and not self._seen
@@ -189,11 +185,10 @@ class SaveQueue:
     """The saves of a manager whose end nobody has waited for: one under way and, with when_busy="replace", one that waits
     for it. Not for several threads at a time; a signal's handler may call it."""
 
-    def __init__(self, when_busy: WhenBusy, is_shared: bool = False,
-                 ended: Callable[[PendingSave], None] = lambda pending: None) -> None:
+    def __init__(self, when_busy: WhenBusy, is_shared: bool = False) -> None:
         """is_shared: of the processes of a job, where an error is raised on all ranks, seen or not, so that all stay in
-        step. ended: called with each that leaves the queue."""
-        self._when_busy, self._is_shared, self._on_end = when_busy, is_shared, ended
+        step."""
+        self._when_busy, self._is_shared = when_busy, is_shared
         self._current: PendingSave | None = None
         self._waiting: PendingSave | None = None
         self._turn: Turn | None = None  # of `_waiting`
@@ -217,10 +212,8 @@ class SaveQueue:
             raise Cancelled("save: the save before has failed on rank 0") if error is None else error
         if turn == "later" and self._waiting is not None and self._turn is not None:
             self._turn.replace()
-            waiting = self._waiting
-            waiting.end()
+            self._waiting.end()
             self._waiting = self._turn = None
-            self._on_end(waiting)
         return turn
 
     def _word(self) -> Word:
@@ -250,7 +243,6 @@ class SaveQueue:
         counts = self._counts(current)
         if self._current is current:  # else a signal's handler has done so
             self._current, self._waiting, self._turn = self._waiting, None, None
-            self._on_end(current)
         return error if counts else None
 
     def turn(self, turn: str) -> Turn | None:
@@ -263,11 +255,15 @@ class SaveQueue:
         else:
             self._waiting, self._turn = pending, turn
 
-    def finish(self, only_ended: bool = False) -> None:
+    def has(self, pending: PendingSave) -> bool:
+        """Whether it has been added, and is not known to have ended."""
+        return pending in (self._current, self._waiting)
+
+    def finish(self) -> None:
         """Waits for all, also for one that a signal's handler begins meanwhile; raises the first error that nobody has
-        seen. only_ended: of those that have ended."""
+        seen."""
         error: BaseException | None = None
-        while self._current is not None and (not only_ended or self._current.done()):
+        while self._current is not None:
             found = self._end_current()
             error = found if error is None else error
         if error is not None:

@@ -1,4 +1,4 @@
-"""Tensors that have grown or shrunk: the loads of torch and JAX fill what is common to both shapes, on request only."""
+"""Tensors that have grown or shrunk: a load fills what is common to both shapes, on request only."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import fnmatch
 from collections.abc import Mapping
 from typing import Literal
 
+from ._errors import InvalidArgument
 from ._sources import check_choice
 
 Resize = Mapping[str, Literal["pad", "slice"]]
 """By patterns of names: {"*embed*": "pad"}. "pad" fills the beginning of a larger tensor, "slice" takes the beginning of what
 is stored."""
+
+
+def check_no_target(what: str, skip_mismatched: bool, resize: Resize | None) -> None:
+    """Of a load without a target. Raises InvalidArgument."""
+    for name, value in (("resize", resize), ("skip_mismatched", skip_mismatched)):
+        if value:
+            raise InvalidArgument(f"{what}: {name} is {value!r}, needed is a target that has the new shapes")
 
 
 class Resizing:

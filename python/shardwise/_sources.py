@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any, Iterable, Literal, Mapping, Sequence
 
 import numpy as np
@@ -113,6 +114,15 @@ def snapshot(arrays: Mapping[str, Any], pool: dict[str, np.ndarray]) -> dict[str
 def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         raise InvalidArgument(f"{what} is {value!r}, needed is {' or '.join(map(repr, choices))}")
+
+
+def refuse_unknown(what: str, unknown: Iterable[str], known: Sequence[str], others: Mapping[str, str]) -> None:
+    """Raises TypeError for options of other names, and says what ours is called. others: what other libraries call them."""
+    for name in unknown:
+        nearest = difflib.get_close_matches(name, known, 1)
+        hint = (f"needed {others[name]}" if name in others else
+                f"did you mean {nearest[0]}=?" if nearest else f"needed one of {', '.join(known)}")
+        raise TypeError(f"{what}: found the unknown option {name!r}, {hint}")
 
 
 def check_codec(codec: str) -> None:

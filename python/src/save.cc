@@ -217,11 +217,6 @@ class Manager {
     get().write_stats(stats);
   }
 
-  bool retire(std::int64_t step) {
-    const GilRelease released;
-    return get().retire(step);
-  }
-
   std::pair<std::vector<std::string>, std::vector<std::string>> collect_garbage(
       std::vector<std::string> dead_hosts) {
     const GilRelease released;
@@ -304,7 +299,6 @@ void bind_save(nb::module_& module) {
       .def("end_save", &Manager::end_save, nb::arg("bytes"), nb::arg("seconds"))
       .def("retire_superseded", &Manager::retire_superseded)
       .def("write_stats", &Manager::write_stats, nb::arg("stats"))
-      .def("retire", &Manager::retire, nb::arg("step"))
       .def("collect_garbage", &Manager::collect_garbage, nb::arg("dead_hosts"));
 }
 

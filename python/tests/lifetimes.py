@@ -62,7 +62,7 @@ class Reading(Case):
 
 
 class Managing(Case):
-    covers = """Manager.save Manager.steps Manager.latest Manager.step Manager.remove Manager.retire Manager.collect_garbage
+    covers = """Manager.save Manager.steps Manager.latest Manager.step Manager.remove Manager.collect_garbage
         Manager.note_damaged Manager.should_save Manager.request_save Manager.reached_preemption Manager.time_left Manager.best Manager.pin
         Manager.unpin Manager.pinned Manager.retire_superseded Manager.begin_save
         Manager.end_save Manager.write_stats Source.name"""
@@ -83,7 +83,7 @@ class Managing(Case):
         core.end_save(1, 1.0)
         core.note_damaged(step)
         for ask in (core.latest, core.best, lambda: core.pin(step, f"n{step}"), core.pinned, lambda: core.unpin(f"n{step}"),
-                    core.retire_superseded, lambda: core.step(step), lambda: core.retire(step), lambda: core.remove(step),
+                    core.retire_superseded, lambda: core.step(step), lambda: core.remove(step),
                     lambda: core.collect_garbage([])):
             try:
                 ask()

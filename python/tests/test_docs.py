@@ -145,7 +145,7 @@ def public_names(module: str) -> list[str]:
 
 
 MODULES = ["shardwise", "shardwise.group", "shardwise.sources", "shardwise.torch", "shardwise.torch.spmd", "shardwise.torch.transformers", "shardwise.torch.accelerate",
-           "shardwise.torch.lightning", "shardwise.jax", "shardwise.jax.args", "shardwise.jax.policies", "shardwise.orbax",
+           "shardwise.torch.lightning", "shardwise.jax", "shardwise.jax.args", "shardwise.jax.ocp", "shardwise.orbax",
            "shardwise.programs"]
 
 

@@ -21,6 +21,7 @@ from processes import free_port, run_ranks
 
 import shardwise as sw
 import shardwise.jax as swj
+import shardwise.jax.ocp as ocp
 from told import names, told
 
 
@@ -83,24 +84,36 @@ def job(rank: int, size: int, port: int, root: str) -> list[Any]:
             swj.save(root + "/e", bad, deadline=60)
         except Exception as error:  # noqa: BLE001
             said.append(f"{type(error).__name__}: {error}")
-    policy = swj.policies.AnySavePolicy([swj.policies.InitialSavePolicy(), swj.policies.FixedIntervalPolicy(3)])
-    with swj.CheckpointManager(root + "/m", options=swj.CheckpointManagerOptions(
-            max_to_keep=2, save_decision_policy=policy, deadline=60)) as m:
-        saved = [step for step in range(1, 10) if m.save(step, {"w": tree["w"], "step": step}, metrics={"rank": rank})]
-        m.wait_until_finished()
-        steps, latest = m.all_steps(), m.restore(None, args=swj.args.StandardRestore({"w": swj.ANY, "step": 0}))["step"]
-        m.delete(6)
-        steps += m.all_steps()
-    continuous = swj.CheckpointManagerOptions(save_decision_policy=swj.policies.ContinuousCheckpointingPolicy(), deadline=60)
-    with swj.CheckpointManager(root + "/n", options=continuous) as m:
-        often = [step for step in range(20) if m.save(step, {"w": tree["w"]})]
-    return [ok, stats.chunks, said, saved, steps, latest, m.metrics(0), often]
+    options = ocp.CheckpointManagerOptions(max_to_keep=2, save_interval_steps=3)
+    with ocp.CheckpointManager(root + "/m", options=options, deadline=60) as o:
+        saved = [step for step in range(1, 10) if o.save(step, {"w": tree["w"], "step": step}, metrics={"rank": rank})]
+        o.wait_until_finished()
+        latest = o.restore(None, args=ocp.args.StandardRestore({"w": swj.ANY, "step": 0}))["step"]
+        steps = o.all_steps()
+        o.delete(6)
+        steps += o.all_steps()
+    heard = []
+    with swj.CheckpointManager(root + "/n", save_every=0, preemption_signals=[signal.SIGUSR2], preemption_grace=3600, deadline=60) as m:
+        for step in range(4):
+            if (rank, step) == (1, 1):
+                m.request_save()
+            if (rank, step) == (0, 3):
+                os.kill(os.getpid(), signal.SIGUSR2)
+            heard.append(m.should_save(step))
+            if heard[-1]:
+                m.save_async(step, {"w": tree["w"]}, metrics={"rank": rank})
+        heard.append(m.reached_preemption())
+        m.wait()
+        heard.append(m.steps())
+        left = m.time_left()
+    return [ok, stats.chunks, said, saved, steps, latest, o.metrics(9), heard, left is None]
 
 
 def test_two_processes(tmp_path):
     first, second = run_ranks(job, 2, free_port(), str(tmp_path))
-    assert first[3:] == second[3:] and first[0] and second[0]
-    assert first[3:6] == [[1, 3, 6, 9], [6, 9, 9], 9]
+    assert first[3:8] == second[3:8] and first[0] and second[0]
+    assert first[3:8] == [[1, 3, 6, 9], [6, 9, 9], 9, {"rank": 0.0}, [False, True, False, True, True, [1, 3]]]
+    assert not first[8] and second[8]  # the signal came to process 0 alone
     for said in (first[2], second[2]):
         for text in ("3 leaves are not the same for all processes", "'numpy', which each process has for itself, differs between "
                      "process 0 and process 1", "process 0 has no 'more'", "'text', which"):
@@ -127,19 +140,19 @@ def replacing(rank: int, size: int, port: int, root: str) -> list[Any]:
     def tree(step: int) -> dict[str, Any]:
         return {"w": placed(np.full(64, step, "f4"), sharding), "n": np.full(2, step)}
 
-    with swj.CheckpointManager(root, options=swj.CheckpointManagerOptions(when_busy="replace", max_to_keep=3)) as m:
+    with swj.CheckpointManager(root, when_busy="replace", keep_last=3) as m:
         may_go_on = threading.Event()
         m._queue.add(sw.PendingSave(1, lambda progress: may_go_on.wait() and None), None)
-        assert all(m.save(step, tree(step)) for step in (2, 3, 4)) and m.is_saving_in_progress()
-        assert not m.should_save(4) and m.should_save(5)
+        second, third, fourth = (m.save_async(step, tree(step)) for step in (2, 3, 4))
+        assert second.result().skipped and third.result().skipped and m.is_saving()
         may_go_on.set()
-        m.wait_until_finished()
-        assert m.all_steps() == [4] and list(m._known) == [4]
-        assert all(m.save(step, tree(step)) for step in range(5, 15))
-        m.wait_until_finished()
-        assert np.asarray(m.restore(4 if 4 in m.all_steps() else 14)["n"]).tolist() in ([4, 4], [14, 14])
-        assert sorted(m._known) == m.all_steps()
-        return m.all_steps()
+        m.wait()
+        assert not fourth.result().skipped and m.steps() == [4]
+        for step in range(5, 15):
+            m.save_async(step, tree(step))
+        m.wait()
+        assert np.asarray(m.restore(step=4 if 4 in m.steps() else 14).value["n"]).tolist() in ([4, 4], [14, 14])
+        return m.steps()
 
 
 def test_which_save_is_replaced_is_process_0s_to_say(tmp_path):
@@ -150,9 +163,9 @@ def test_which_save_is_replaced_is_process_0s_to_say(tmp_path):
 def telling(rank: int, size: int, port: int, root: str) -> None:
     start(rank, size, port)
     sharding = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
-    with swj.CheckpointManager(root, options=swj.CheckpointManagerOptions(max_to_keep=1, deadline=60)) as m:
+    with swj.CheckpointManager(root, keep_last=1, deadline=60) as m:
         for step in (1, 2):
-            assert m.save(step, {"w": placed(np.full((64, 1000), step, "f4"), sharding)})
+            m.save(step, {"w": placed(np.full((64, 1000), step, "f4"), sharding)})
 
 
 def test_process_0_keeps_what_both_saved(tmp_path):
@@ -168,36 +181,36 @@ def going_back(rank: int, size: int, port: int, root: str) -> list[Any]:
     start(rank, size, port)
     sharding = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
     target = {"w": jax.ShapeDtypeStruct((64, 1000), np.float32, sharding=sharding)}
-    with swj.CheckpointManager(root, options=swj.CheckpointManagerOptions(deadline=60)) as m:
+    with swj.CheckpointManager(root, deadline=60) as m:
         for step in (1, 2):
-            assert m.save(step, {"w": placed(np.full((64, 1000), step, "f4"), sharding)})
-        m.wait_until_finished()
+            m.save(step, {"w": placed(np.full((64, 1000), step, "f4"), sharding)})
         if rank == 0:  # what only process 1 reads, before both are told which step is the latest
             file = pathlib.Path(root, "step-00000002", "shards-00001-of-00002.h5")
             data = bytearray(file.read_bytes())
             data[4096] ^= 1
             file.write_bytes(data)
-        values = [float(np.asarray(shard.data).max()) for shard in m.restore(None, target)["w"].addressable_shards]
-        said = m.should_save(2), m.save(2, {"w": placed(np.full((64, 1000), 3, "f4"), sharding)})
-        again = m.restore(None, target)["w"].addressable_shards
-        return [values, said, float(np.asarray(again[0].data).max()), m.all_steps()]
+        found = m.restore(target)
+        values = [float(np.asarray(shard.data).max()) for shard in found.value["w"].addressable_shards]
+        m.save(2, {"w": placed(np.full((64, 1000), 3, "f4"), sharding)})
+        again = m.restore(target).value["w"].addressable_shards
+        return [values, found.step, "rank 1: " in found.rejected[0][1], float(np.asarray(again[0].data).max()), m.steps()]
 
 
 def test_both_go_back_past_what_is_damaged_for_one(tmp_path):
-    assert run_ranks(going_back, 2, free_port(), str(tmp_path)) == [[[1.0] * 4, (True, True), 3.0, [1, 2]]] * 2
+    assert run_ranks(going_back, 2, free_port(), str(tmp_path)) == [[[1.0] * 4, 1, True, 3.0, [1, 2]]] * 2
 
 
 def with_parity(rank: int, size: int, port: int, root: str) -> list[Any]:
     start(rank, size, port)
     sharding = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
-    with swj.CheckpointManager(root, options=swj.CheckpointManagerOptions(parity_blocks=2, deadline=60)) as m:
+    with swj.CheckpointManager(root, parity_blocks=2, deadline=60) as m:
         for step in (1, 2):
-            assert m.save(step, {"w": placed(np.full((64, 1000), step, "f4"), sharding)})
-    with swj.CheckpointManager(root, options=swj.CheckpointManagerOptions(parity_blocks=2 + rank, deadline=60)) as m:
-        m.save(3, {"w": placed(np.full((64, 1000), 3, "f4"), sharding)})
+            m.save_async(step, {"w": placed(np.full((64, 1000), step, "f4"), sharding)})
+    with swj.CheckpointManager(root, parity_blocks=2 + rank, deadline=60) as m:
+        m.save_async(3, {"w": placed(np.full((64, 1000), 3, "f4"), sharding)})
         with pytest.raises(sw.Error, match="parity_blocks"):
-            m.wait_until_finished()
-        return m.all_steps()
+            m.wait()
+        return m.steps()
 
 
 def test_each_process_writes_the_parity_of_its_file(tmp_path):
@@ -213,29 +226,53 @@ def test_each_process_writes_the_parity_of_its_file(tmp_path):
     assert not sw.verify(path) and sw.repair(path)
     assert {file.name: file.read_bytes() for file in path.iterdir()} == good
     with pytest.raises(sw.InvalidArgument, match="found -1 parity blocks, needed are 1 to 127"):
-        swj.CheckpointManager(tmp_path, options=swj.CheckpointManagerOptions(parity_blocks=-1))
+        swj.CheckpointManager(tmp_path, parity_blocks=-1)
 
 
 def one_dies(rank: int, size: int, port: int, root: str) -> list[Any]:
     start(rank, size, port)
     sharding = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
     tree = {"w": placed(np.arange(64.0, dtype="f4"), sharding)}
-    m = swj.CheckpointManager(root, options=swj.CheckpointManagerOptions(deadline=4))
+    m = swj.CheckpointManager(root, deadline=4)
     m.save(0, tree)
-    m.wait_until_finished()
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    assert m.save(1, tree)
     try:
-        m.wait_until_finished()
+        m.save(1, tree)
     except sw.GroupError as error:
-        return [str(error), m.latest_step(), m.all_steps()]
+        return [str(error), m.steps()]
     return ["nothing was said"]
+
+
+def ending(rank: int, size: int, port: int, root: str) -> str:
+    start(rank, size, port)
+    sharding = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
+    tree = {"w": placed(np.arange(64.0, dtype="f4"), sharding)}
+    # Process 1 is about to be ended: it is not there when the save would be done.
+    with swj.CheckpointManager(root, preemption_signals=[signal.SIGUSR2], preemption_grace=1e-3 if rank else 3600, deadline=60) as m:
+        m.save(1, tree)
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGUSR2)
+        assert m.should_save(2) and m.reached_preemption()
+        try:
+            m.save(2, tree)
+        except sw.Cancelled as error:
+            return str(error)
+        finally:
+            assert m.steps() == [1]
+    return "it was saved"
+
+
+def test_a_save_that_one_process_does_not_live_to_see_ends_for_all(tmp_path):
+    said = run_ranks(ending, 2, free_port(), str(tmp_path))
+    for text in said:
+        assert "save step 2: the process ends in 0.0 s, needed are about" in text
+    assert "rank 1" in said[0] and names(tmp_path) == ["stats-step-00000001.json", "step-00000001"]
 
 
 def test_a_process_that_dies(tmp_path):
     told, _ = run_ranks(one_dies, 2, free_port(), str(tmp_path), may_die=True)
-    assert "rank 1 of 2 did not come within 4 s" in told[0] and told[1:] == [0, [0]]
+    assert "rank 1 of 2 did not come within 4 s" in told[0] and told[1:] == [[0]]
     assert sw.verify(tmp_path / "step-00000000")
     assert swj.load(tmp_path / "step-00000000")["w"].tolist() == list(range(64))
     with pytest.raises(sw.InvalidArgument, match="'w' is float32"):

@@ -6,27 +6,33 @@
     state = swj.load("ckpt/final", abstract_state)      # on the shardings of the target
     arrays = swj.load("ckpt/final")                     # numpy, on a machine without accelerators too
 
-    with swj.CheckpointManager("ckpt", options=swj.CheckpointManagerOptions(max_to_keep=3)) as manager:
-        manager.save(step, args=swj.args.StandardSave(state))
-        state = manager.restore(None, args=swj.args.StandardRestore(abstract_state))
+    with swj.CheckpointManager("run", keep_last=3, save_every=100) as manager:
+        found = manager.restore(state)      # the newest whole step; None if there is none
+        if manager.should_save(step):
+            manager.save_async(step, state)
 
-`CheckpointManager` has the surface of Orbax's, so that a job changes its imports alone. A leaf's name in the checkpoint
-is its path: "params/layers/0/kernel".
+A leaf's name in the checkpoint is its path: "params/layers/0/kernel". `shardwise.jax.ocp` has Orbax's names, so that a
+job changes its imports alone.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from .._tiers import RestoredTier as RestoredTier
-from . import args as args
-from . import policies as policies
 from ._capture import capture as capture
 from ._load import ANY as ANY
 from ._load import load as load
 from ._loader import Batch as Batch
 from ._loader import Loader as Loader
 from ._manager import CheckpointManager as CheckpointManager
-from ._manager import StepMetadata as StepMetadata
-from ._options import CheckpointManagerOptions as CheckpointManagerOptions
 from ._save import save as save
 from ._save import save_async as save_async
 from ._tiers import TieredManager as TieredManager
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Says where Orbax's names are."""
+        where = f": Orbax's names are those of {__name__}.ocp" if name in ("CheckpointManagerOptions", "args") else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{where}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from .._edits import Cast, Join, Rename, Split, Transpose
 from .._errors import InvalidArgument
-from .._resize import Resize, Resizing
+from .._resize import Resize, Resizing, check_no_target
 from .._sources import MEMORY, Path
 from .._tensor import Checkpoint, aligned_empty, read_boxes
 from . import _tree
@@ -99,8 +99,7 @@ def planned(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = ()
         raise InvalidArgument(f"restore {checkpoint.path}: there is no item {'/'.join(prefix)!r}")
     resizing = Resizing(resize)
     if target is None:
-        if resize:
-            raise InvalidArgument(f"restore {checkpoint.path}: resize is {resize!r}, needed is a target that has the new shapes")
+        check_no_target(f"restore {checkpoint.path}", skip_mismatched, resize)
         names = dict(_tree.leaves_of(node))
         return Planned({name: reading_of(checkpoint, name, None, key, resizing) for name, key in names.items()},
                        lambda values: _tree.build(node, values.__getitem__))

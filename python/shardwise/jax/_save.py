@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from .. import _objects
+from .._job import Managed
 from .._paths import Path, local
 from .._pending import PendingSave, Turn, skipped
 from .._progress import Progress
-from .._save import SaveStats, call_of, write_together
+from .._save import SaveStats, call_of
 from .._sources import MEMORY, Codec, Existing, check_choice, check_codec
 from ..group import DEADLINE, Call, Group, from_jax
 from . import _devices
@@ -69,16 +70,15 @@ class Prepared:
 
 
 def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None, deadline: float = DEADLINE,
-            extra: dict[str, Any] | None = None, existing: Existing = "fail", name: str = "", turn: Turn | None = None,
-            write_plan: Callable[..., SaveStats] | None = None, begun: float | None = None, **options: Any) -> Prepared:
-    """What writes a tree. The values are held by nothing else, so they are free when it is done. name: what the processes
-    compare, if not the path. turn: when it begins, if at all. write_plan: in place of write_together(), with Numbering.even().
-    begun: when its caller called, if not now. copy: he waits for this alone, and else for `write`, too."""
-    begun = time.monotonic() if begun is None else begun
+            existing: Existing = "fail", turn: Turn | None = None, managed: Managed | None = None, is_even: bool = False,
+            **options: Any) -> Prepared:
+    """What writes a tree. The values are held by nothing else, so they are free when it is done. turn: when it begins, if at
+    all. copy: its caller waits for this alone, and else for `write`, too. is_even: each process stands for as many devices."""
+    managed = Managed() if managed is None else managed
     held: list[Snapshot] = []
     failed: BaseException | None = None
     path = local(path, "save")
-    call = call_of(group, name or path, user=user, codec=options["codec"], existing=existing, deadline=deadline,
+    call = call_of(group, path, user=user, codec=options["codec"], existing=existing, deadline=deadline,
                    parity_blocks=options.get("parity_blocks", 0))
     try:
         check_choice("existing", existing, ("fail", "replace", "skip"))
@@ -106,23 +106,26 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
             if turn is not None and not turn.begins(call):
                 held.clear()
                 return skipped()
+            if held:
+                managed.before(held[0].size)
             if group.size > 1:
                 same = json.loads(call.agree(described, common))
                 numbering = _devices.Numbering.of_job()
-                if write_plan is not None:
+                if is_even:
                     mesh_of = functools.cache(functools.partial(numbering.renumbered, numbering.even()))
                     numbering = numbering.even()
                 starts = numbering.starts
             plan = held.pop().plan(same, mesh_of)
-            if group.rank == 0:
-                plan.extra.update(extra or {})
-            stats = (write_plan or write_together)(call, path, plan, group, starts, user=user, existing=existing,
-                                                   progress=progress, **options)
+            if managed.metrics:
+                plan.extra["metrics"] = managed.metrics
+            stats = managed.write(call, path, plan, group, starts, user=user, existing=existing,
+                                  progress=managed.telling(progress, path, group.rank), **options)
             if not stats.skipped:
-                stats.blocked_seconds = waited if copy else time.monotonic() - begun
+                stats.blocked_seconds = waited if copy else time.monotonic() - managed.begun
                 stats.memory_bytes += copied_bytes
+            managed.after(stats)
             return stats
 
     copied_bytes = held[0].copied_bytes if held else 0
-    waited = time.monotonic() - begun
+    waited = time.monotonic() - managed.begun
     return Prepared(call, write, failed)

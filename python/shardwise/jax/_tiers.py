@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from .._job import Managed
 from .._links import own_address
 from .._paths import Path
 from .._pending import PendingSave
@@ -88,7 +89,7 @@ class TieredManager(Tiers):
 
     def _prepared(self, step: int, tree: Any, user: Any, existing: Existing, *, copy: bool) -> Prepared:
         return prepare(self._name_of(step), tree, self._saves, copy=copy, user=user, existing=existing, deadline=self._deadline,
-                       write_plan=self._write(step), codec=self._codec, threads=self._threads, memory=self._memory)
+                       managed=Managed(write=self._write(step)), is_even=True, codec=self._codec, threads=self._threads, memory=self._memory)
 
 
 def _coordinator() -> str | None:

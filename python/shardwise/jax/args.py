@@ -1,10 +1,12 @@
-"""What CheckpointManager.save() and restore() are given, by the names that Orbax has."""
+"""What save() and restore() of shardwise.jax.ocp.CheckpointManager are given, by the names that Orbax has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import jax
 
 
 @dataclass
@@ -36,6 +38,7 @@ class JsonRestore:
     item: None = None
 
 
+@jax.tree_util.register_pytree_with_keys_class
 class Composite(Mapping[str, Any]):
     """Several items of one checkpoint, committed together: Composite(state=StandardSave(tree), loader=JsonSave(d)). Of a
     restore: the same names, and the values."""
@@ -57,6 +60,13 @@ class Composite(Mapping[str, Any]):
             return self.__dict__["_items"][name]
         except KeyError:
             raise AttributeError(f"there is no item {name!r}") from None
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
+        return [(jax.tree_util.DictKey(name), value) for name, value in self._items.items()], tuple(self._items)
+
+    @classmethod
+    def tree_unflatten(cls, names: tuple[str, ...], values: Iterable[Any]) -> Composite:
+        return cls(**dict(zip(names, values)))
 
     def __repr__(self) -> str:
         return f"Composite({', '.join(f'{name}={value!r}' for name, value in self._items.items())})"

@@ -14,6 +14,7 @@ from .. import _loader
 from .._errors import InvalidArgument
 from .._sharding import Mesh, PartitionSpec, Sharding
 from .. import sources as _sources
+from .._sources import refuse_unknown
 from ._tensors import shared_tensor
 
 
@@ -84,8 +85,8 @@ class Loader(IterableDataset[Batch]):
                  mesh: Any = None, rank: int | None = None, device: Any = None,
                  **options: Unpack[Options]) -> None:
         super().__init__()
-        _loader.refuse_unknown({name: given for name, given in options.items() if name not in _loader.OPTIONS},
-                               [*_loader.OPTIONS, "device"])
+        refuse_unknown("loader", {name: given for name, given in options.items() if name not in _loader.OPTIONS},
+                       [*_loader.OPTIONS, "device"], _loader.OTHER_NAMES)
         self._source = _sources.of(source)
         transform = options.pop("transform", None)
         if transform is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,11 +13,12 @@ from torch.distributed.tensor import DTensor
 
 from .. import _core, _objects
 from .._errors import InvalidArgument
+from .._job import Managed
 from .._nested import encoded_kinds, encoded_path, names_of
 from .._paths import local
 from .._pending import PendingSave, Turn, skipped
-from .._progress import Progress, ProgressFunction, function_of
-from .._save import Plan, SaveStats, call_of, encode_objects, since, write_together
+from .._progress import Progress
+from .._save import Plan, SaveStats, call_of, encode_objects, since
 from .._sources import MEMORY, Codec, Existing, Sources, as_array, check_choice, check_codec
 from .._sources import Path as FilePath
 from ..group import DEADLINE, Call, Group, auto, single
@@ -197,31 +198,11 @@ def _agreed_aliases(said: list[dict[str, Any]]) -> dict[str, str]:
     return {name: first for name, first in agreed.items() if first is not None}
 
 
-@dataclass
-class Managed:
-    """What a manager does beside a save of its own, on every rank, on the thread that saves. What `before` and `progress`
-    raise ends the save on all ranks."""
-
-    metrics: dict[str, Any] = field(default_factory=dict)  #: encoded; rank 0's count
-    before: Callable[[int], None] = lambda size: None  #: with the bytes of this rank's values
-    progress: ProgressFunction = lambda done, total: None
-    after: Callable[[SaveStats], None] = lambda stats: None  #: when it is committed
-    write: Callable[..., SaveStats] = write_together  #: what the ranks have agreed on
-    begun: float = field(default_factory=time.monotonic)  #: when its caller called
-
-
 def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any], replicas: str,
             progress: Progress, managed: Managed, waited: float | None = None) -> SaveStats:
     """waited: how long the caller was kept; None: he waits for this, too."""
     group: Group = collected.group
     managed.before(collected.bytes)
-    tell = function_of(None if progress is True and group.rank else progress, f"save {path}")
-
-    def told(done: int, total: int) -> None:
-        managed.progress(done, total)
-        if tell is not None:
-            tell(done, total)
-
     agreed = json.loads(call.agree(lambda: collected.describe(replicas == "check" and group.size > 1), _agree_on))
     collected.add_agreed(agreed["owners"], agreed["aliases"])
     extra: dict[str, Any] = {"paths": collected.paths, "containers": collected.kinds}
@@ -229,8 +210,8 @@ def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any
         if value:
             extra[key] = value
     plan = Plan(collected.sources, collected.objects, agreed["aliases"], extra=extra)
-    stats = managed.write(call, path, plan, group, list(range(group.size + 1)), user=collected.user, progress=told,
-                          **options)
+    stats = managed.write(call, path, plan, group, list(range(group.size + 1)), user=collected.user,
+                          progress=managed.telling(progress, path, group.rank), **options)
     if not stats.skipped:
         stats.blocked_seconds = time.monotonic() - managed.begun if waited is None else waited
         stats.memory_bytes += collected.copied_bytes

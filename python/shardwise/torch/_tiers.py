@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from .._job import Managed
 from .._links import own_address
 from .._paths import Path
 from .._pending import PendingSave
@@ -16,7 +17,7 @@ from .._tensor import Checkpoint
 from .._tiers import Boxes, RestoredTier, Tiers
 from ..group import DEADLINE, Group, auto
 from ._load import Loaded, filled
-from ._save import Managed, save_async_managed, save_managed
+from ._save import save_async_managed, save_managed
 from ._target import Target
 
 

@@ -1,0 +1,273 @@
+"""Orbax's words for CheckpointManager, so that a job changes one import:
+
+    import shardwise.jax.ocp as ocp                    # in place of orbax.checkpoint
+
+    options = ocp.CheckpointManagerOptions(max_to_keep=3, save_interval_steps=2)
+    with ocp.CheckpointManager("run", options=options) as manager:
+        manager.save(step, args=ocp.args.StandardSave(state))
+        state = manager.restore(None, args=ocp.args.StandardRestore(abstract_state))
+
+All of it is done by a shardwise.jax.CheckpointManager: these are translations of words, with no rules of their own.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .._containers import class_name
+from .._errors import InvalidArgument, NameNotFound, NotFound
+from .._manager import ManagerContext
+from .._paths import Path, local
+from .._sources import check_choice
+from .._tensor import Checkpoint
+from . import _load, _tree
+from . import args as args_
+from ._manager import CheckpointManager as _Manager
+
+args = args_
+log = logging.getLogger("shardwise")
+
+_BEST = "best_fn"  # the metric that holds what best_fn gave
+_ALL = 2**31 - 1
+
+_IN_THE_LOOP = "if wanted(step): manager.save(step, ..., force=True)"
+_NOT_HERE = {
+    "save_on_steps": _IN_THE_LOOP, "should_save_fn": _IN_THE_LOOP,
+    "save_decision_policy": "save_interval_steps=, and save_interval= and preemption_signals= of the manager",
+    "preservation_policy": "max_to_keep=, keep_period=, keep_time_interval= and best_fn=",
+    "keep_checkpoints_without_metrics": "manager.pin(step, name)", "enable_async_checkpointing": "manager.wait_until_finished()",
+}
+
+
+class CheckpointManagerOptions:
+    """Which policies of shardwise.jax.CheckpointManager Orbax's stand for: save_interval_steps is save_every; max_to_keep is
+    keep_last, or with best_fn, a number made of the metrics, the n of best=; keep_period is keep_every, keep_time_interval
+    keep_interval. A step without metrics is not one of the best. The newest step always stays. create=False: NotFound if the
+    directory is not there. read_only: save() saves nothing."""
+
+    def __init__(self, save_interval_steps: int = 1, max_to_keep: int | None = None,
+                 keep_time_interval: datetime.timedelta | None = None, keep_period: int | None = None,
+                 best_fn: Callable[[Any], float] | None = None, best_mode: str = "max", *, create: bool = True,
+                 read_only: bool = False, **others: Any) -> None:
+        for name in others:
+            raise InvalidArgument(f"CheckpointManagerOptions: there is no {name!r}" + (
+                f", needed is {_NOT_HERE[name]}" if name in _NOT_HERE else ""))
+        check_choice("best_mode", best_mode, ("min", "max"))
+        for name, value in (("save_interval_steps", save_interval_steps), ("keep_period", keep_period), ("max_to_keep", max_to_keep)):
+            if value is not None and value < 1:
+                raise InvalidArgument(f"CheckpointManagerOptions: {name} is {value}, needed is 1 or more")
+        self.best_fn, self.create, self.read_only = best_fn, create, read_only
+        self.policies: dict[str, Any] = {"save_every": save_interval_steps}
+        if best_fn is not None:
+            self.policies["best"] = (_BEST, best_mode, _ALL if max_to_keep is None else max_to_keep)
+        if max_to_keep is not None:
+            self.policies |= {"keep_every": keep_period or 0,
+                              "keep_interval": 0 if keep_time_interval is None else keep_time_interval.total_seconds()}
+            if best_fn is None:
+                self.policies["keep_last"] = max_to_keep
+
+
+@dataclass(frozen=True)
+class StepMetadata:
+    """What is known of a step without reading its arrays."""
+
+    step: int
+    path: str
+    item_metadata: Any  #: the tree, with jax.ShapeDtypeStruct for arrays; of several items a Composite
+    metrics: dict[str, float]
+    custom_metadata: Any
+
+
+class CheckpointManager(ManagerContext):
+    """shardwise.jax.CheckpointManager, as `manager`, by the names of Orbax's methods. Differs from Orbax's in this: save(force=True)
+    replaces a step that is there; latest_step() looks whether the step is valid; restore(None) goes back past damaged bytes,
+    and the log says so; metrics are numbers by names."""
+
+    def __init__(self, directory: Path, options: CheckpointManagerOptions | None = None, **policies: Any) -> None:
+        """policies: those of shardwise.jax.CheckpointManager that Orbax has no word for, as preemption_signals."""
+        self._options = CheckpointManagerOptions() if options is None else options
+        root = os.path.abspath(local(directory, "open a folder of steps"))
+        if not (self._options.create and not self._options.read_only) and not os.path.isdir(root):
+            raise NotFound(f"{root} is not there")
+        self.manager = _Manager(root, **{**self._options.policies, **policies})
+        self._queue = self.manager._queue
+        self._newest = -1  # of the steps whose save has begun here
+
+    @property
+    def directory(self) -> pathlib.Path:
+        return pathlib.Path(self.manager.root)
+
+    def all_steps(self, read: bool = False) -> list[int]:
+        return self.manager.steps()
+
+    def latest_step(self) -> int | None:
+        return self.manager.latest_step()
+
+    def best_step(self) -> int | None:
+        """By best_fn; without one the latest."""
+        return self.latest_step() if self._options.best_fn is None else self.manager.best()
+
+    def reached_preemption(self, step: int) -> bool:
+        """Whether the job is to end: what should_save() was told last."""
+        return self.manager.reached_preemption()
+
+    def should_save(self, step: int) -> bool:
+        """Whether save() would save: the policies say so, or there is no step yet. Never a step before the last one, or that
+        one."""
+        if self._options.read_only:
+            return False
+        damaged = self.manager._damaged
+        last = self.manager._on_first(lambda: max((one for one in self.manager.steps() if one not in damaged), default=-1),
+                                      "which step is the last")
+        last = max(last, self._newest)
+        return step > last and (self.manager.should_save(step) or last < 0)
+
+    def save(self, step: int, items: Any = None, *, args: args_.SaveArgs | None = None, metrics: Mapping[str, Any] | None = None,
+             force: bool = False, custom_metadata: Any = None) -> bool:
+        """Saves with save_async() if should_save(step), or if forced; says whether it does. `items` is a tree, short for
+        args=StandardSave(items). force: takes the place of a step that is there."""
+        tree = _tree_of(items, args)
+        if self._options.read_only or not force and not self.should_save(step):
+            return False
+        numbers = None if metrics is None else {name: _number(name, value) for name, value in metrics.items()}
+        if numbers is not None and self._options.best_fn is not None:
+            numbers[_BEST] = float(self._options.best_fn(metrics))
+        try:
+            pending = self.manager.save_async(step, tree, user=custom_metadata, metrics=numbers, existing="replace" if force else "fail")
+        except BaseException:
+            self._newest = -1
+            raise
+        if not self._queue.has(pending):
+            return False
+        self._newest = max(self._newest, step)
+        return True
+
+    def restore(self, step: int | None, items: Any = None, *, args: args_.RestoreArgs | None = None) -> Any:
+        """A step; None: the newest that can be restored. `items`: a target, short for args=StandardRestore(items). Without both:
+        as saved, arrays by numpy. A step of several items gives a Composite: of all, or of those that args, a Composite, names.
+        Raises NotFound if there is no step, and what shardwise.jax.CheckpointManager.restore() raises."""
+        if items is not None:
+            if args is not None:
+                raise InvalidArgument("restore: needed is one of items and args")
+            args = args_.StandardRestore(items)
+        threads, memory = self.manager._threads, self.manager._memory
+
+        def read(path: str) -> Any:
+            with Checkpoint(path, threads=threads, memory=memory) as checkpoint:
+                return _restored(checkpoint, args)
+
+        try:
+            found = self.manager._restored(read, step)
+        finally:
+            self._newest = -1  # damaged steps are saved again
+        if found is None:
+            raise NotFound(f"restore: {self.manager.root} holds no step")
+        for path, reason in found.rejected:
+            log.warning("passed over %s: %s", path, reason)
+        return found.value
+
+    def metadata(self, step: int) -> StepMetadata:
+        """Raises NotFound."""
+        with Checkpoint(self.manager._manager.step(step), pin=False) as checkpoint:
+            items = _items(checkpoint)
+            tree = _load.metadata(checkpoint)
+            return StepMetadata(step, checkpoint.path, args_.Composite(**tree) if items else tree, checkpoint.metrics,
+                                checkpoint.user or None)
+
+    def item_metadata(self, step: int) -> Any:
+        """The tree, with jax.ShapeDtypeStruct for arrays; of several items a Composite. Raises NotFound."""
+        return self.metadata(step).item_metadata
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """What save() was given. Raises NotFound."""
+        return self.metadata(step).metrics
+
+    def delete(self, step: int) -> None:
+        """Waits for the save under way; then process 0 removes the step. Raises NotFound, IOFailed."""
+        self.manager.remove(step)
+        self._newest = -1
+
+    def reload(self) -> None:
+        """Waits for the saves under way. Which steps there are is looked at whenever it is asked for."""
+        self.wait_until_finished()
+
+    def is_saving_in_progress(self) -> bool:
+        return self.manager.is_saving()
+
+    def wait_until_finished(self) -> None:
+        """Waits for the saves under way. Raises the error of one."""
+        try:
+            self.manager.wait()
+        except BaseException:
+            self._newest = -1
+            raise
+
+    def close(self) -> None:
+        """wait_until_finished()"""
+        self.wait_until_finished()
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"save: the metric {name!r} is {value!r}, needed is a number; what is none goes to custom_metadata") \
+            from None
+
+
+def _tree_of(items: Any, given: args_.SaveArgs | None) -> Any:
+    if (items is None) == (given is None):
+        raise InvalidArgument("save: needed is one of items and args")
+    if given is None:
+        return items
+    if isinstance(given, args_.Composite):
+        for name in given:
+            if not name or "/" in name:
+                raise InvalidArgument(f"save: found an item {name!r}, needed is a name without '/'")
+        return args_.Composite(**{name: _item_of(f"item {name!r}", one) for name, one in given.items()})
+    return _item_of("args", given)
+
+
+def _item_of(what: str, given: Any) -> Any:
+    if isinstance(given, args_.JsonSave):
+        return _tree.Json(given.item)
+    if isinstance(given, args_.StandardSave):
+        return given.item
+    raise InvalidArgument(f"save: {what} is a {type(given).__name__}, needed is one of shardwise.jax.args")
+
+
+def _items(checkpoint: Checkpoint) -> list[str]:
+    """Of a step that was saved as a Composite; nothing if it is one item."""
+    root = _load.root_of(checkpoint)
+    is_composite = isinstance(root, dict) and root.get("node") == class_name(args_.Composite)
+    return [name for name, _ in root["items"]] if is_composite else []
+
+
+def _restored(checkpoint: Checkpoint, given: args_.RestoreArgs | None) -> Any:
+    items = _items(checkpoint)
+    if not items:
+        if isinstance(given, args_.Composite):
+            raise InvalidArgument(f"restore {checkpoint.path}: it has no items: give StandardRestore or JsonRestore")
+        return _restored_item(checkpoint, (), given)
+    if given is None:
+        given = args_.Composite(**dict.fromkeys(items))
+    if not isinstance(given, args_.Composite):
+        raise InvalidArgument(f"restore {checkpoint.path}: it has the items {', '.join(items)}: give a Composite of them")
+    missing = [name for name in given if name not in items]
+    if missing:
+        raise NameNotFound(f"restore {checkpoint.path}: there is no item {', '.join(map(repr, missing))}, of {', '.join(items)}")
+    return args_.Composite(**{name: _restored_item(checkpoint, (name,), one) for name, one in given.items()})
+
+
+def _restored_item(checkpoint: Checkpoint, prefix: _tree.Parts, given: Any) -> Any:
+    if given is not None and not isinstance(given, (args_.StandardRestore, args_.JsonRestore)):
+        raise InvalidArgument(f"restore: args is a {type(given).__name__}, needed is one of shardwise.jax.args")
+    if isinstance(given, args_.StandardRestore):
+        return _load.restore(checkpoint, given.item, prefix, strict=given.strict)
+    return _load.restore(checkpoint, None, prefix)
