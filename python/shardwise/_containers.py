@@ -22,6 +22,11 @@ def class_name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
+def public_name(kind: type) -> str:
+    """Of a class of this package, by the module that its users import it from."""
+    return ".".join([*(part for part in kind.__module__.split(".") if not part.startswith("_")), kind.__name__])
+
+
 def loaded_class(name: Any) -> Any:
     """What "module:class" names, in a module that is imported already; else None."""
     module, _, path = str(name).partition(":")

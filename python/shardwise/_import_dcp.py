@@ -32,11 +32,11 @@ def _load(folder: str, name: str, piece: Piece) -> Any:
         raise Corrupt(f"import {path}: found no such file, needed it for {name!r}") from None
     try:
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        # torch's own text advises to load it all the same.
-        raise Unsupported(f"import {path}: found objects in {name!r} that only a pickle can make, needed tensors and plain "
-                          f"values: nothing is run") from error
     except Exception as error:  # noqa: BLE001 - bytes of anybody's may raise anything
+        if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
+            # torch's own text advises to load it all the same.
+            raise Unsupported(f"import {path}: found objects in {name!r} that only a pickle can make, needed tensors and plain "
+                              f"values: nothing is run") from error
         raise Corrupt(f"import {path}: found {type(error).__name__} in {name!r}: {error}") from None
 
 

@@ -15,7 +15,7 @@ from ._errors import Corrupt, Error, InvalidArgument
 from ._manager import (NO_LIMIT, ManagerContext, Restored, all_damaged, check_metrics, core_manager, keep_stats,
                        next_generation, note_cleanup_error, step_of)
 from ._paths import Path, local
-from ._pending import WHEN_BUSY, SaveQueue, WhenBusy
+from ._pending import WHEN_BUSY, PendingSave, SaveQueue, WhenBusy
 from ._progress import Progress, ProgressFunction, function_of
 from ._save import SaveStats, no_step, write_together
 from ._sources import Codec, check_choice, check_codec
@@ -35,6 +35,7 @@ class Managed:
     after: Callable[[SaveStats], None] = lambda stats: None  #: when it is committed
     write: Callable[..., SaveStats] = write_together  #: what the ranks have agreed on
     begun: float = field(default_factory=time.monotonic)  #: when its caller called
+    started: Callable[[PendingSave], None] = lambda pending: None  #: with a save on a thread, also if it is to fail there
 
     def telling(self, progress: Progress, path: str, rank: int) -> ProgressFunction:
         """What a save tells how far it is. A bar is shown by rank 0."""
@@ -88,6 +89,9 @@ class JobManager(ManagerContext):
         self._preempted = False
         self._damaged: set[int] = set()  # the job comes to them again
         self._queue = SaveQueue(when_busy, is_shared=group.size > 1)
+
+    def _where(self) -> str:
+        return f"{self.root!r}, rank {self._saves.rank} of {self._saves.size}"
 
     def should_save(self, step: int) -> bool:
         """Whether to save this step: the policies of one rank say so."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from . import _core
 from . import sources as _sources
+from ._containers import public_name
 from ._errors import InvalidArgument, NameNotFound
 from ._sharding import Mesh, PartitionSpec, Sharding
 from ._sources import refuse_unknown
@@ -108,6 +109,9 @@ class Batch:
 
     def items(self) -> list[tuple[str, Array]]:
         return [(name, self[name]) for name in self._shards]
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self._shards)
 
     def __repr__(self) -> str:
         return f"Batch({self.index}, epoch {self.epoch}: {', '.join(self._shards)})"
@@ -228,6 +232,9 @@ class Loader:
         core = _core.Loader(self.source._records, self._placements, self._positions, options, state, seed)
         _running.add(self)
         return core
+
+    def __repr__(self) -> str:
+        return f"<{public_name(type(self))} of {self.source!r}: batches of {self.batch_size} rows on {self.mesh!r}, {self.epochs} epochs>"
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of this loop's epochs, from where it stands; at their end, of as many further ones."""

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn, Self
 
 from . import _core, _objects
+from ._containers import public_name
 from ._errors import Corrupt, Error, InvalidArgument
 from ._paths import Path, local
 from ._pending import WHEN_BUSY, PendingSave, SaveQueue, Turn, WhenBusy, skipped
@@ -130,6 +131,13 @@ class ManagerContext:
         """Waits for the saves under way. Raises the error of one that nobody has seen."""
         raise NotImplementedError
 
+    def _where(self) -> str:
+        """The folders, and which process of how many this is."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{public_name(type(self))} {self._where()}{', saving' if self._queue.is_saving() else ''}>"
+
     def __enter__(self) -> Self:
         return self
 
@@ -186,6 +194,9 @@ class CheckpointManager(ManagerContext):
         self._pools: list[dict[str, Any]] = []  # memory of copies that no save reads
         self._queue = SaveQueue(when_busy)
         self._lock = threading.RLock()  # reentrant: a signal's handler may save while this thread saves
+
+    def _where(self) -> str:
+        return repr(self.root)
 
     def should_save(self, step: int) -> bool:
         """Whether to save this step; the policies say so."""

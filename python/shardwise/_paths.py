@@ -28,7 +28,8 @@ def instead_of_checkpoint(path: str) -> str:
     steps = [(int(found[1]), name) for name in names if (found := re.fullmatch(r"step-(\d+)", name))]
     if steps:
         numbers = ", ".join(str(step) for step, _ in sorted(steps)[-5:])
-        return f"found a folder of {len(steps)} steps ({numbers}), needed one of them: the newest is {max(steps)[1]}"
+        count = "1 step" if len(steps) == 1 else f"{len(steps)} steps"
+        return f"found a folder of {count} ({numbers}), needed one of them: the newest is {max(steps)[1]}"
     if ".metadata" in names:
         return "found a checkpoint of torch.distributed.checkpoint's own: sw.import_dcp() takes it"
     if {"_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt"} & set(names):

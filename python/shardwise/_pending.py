@@ -78,6 +78,10 @@ class PendingSave:
         except Exception:
             log.exception("a callback of %s failed", self._what)
 
+    def __repr__(self) -> str:
+        end = "failed" if self._error is not None else "done"
+        return f"<shardwise.PendingSave: {self._what}, {end if self.done() else 'under way'}>"
+
     def done(self) -> bool:
         """Whether it has ended, well or not."""
         return self._done.is_set()

@@ -252,7 +252,7 @@ def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequ
 
 def merged_plan(own: Plan, said: Iterable[bytes], starts: Sequence[int]) -> Plan:
     """On rank 0: the objects and names of all ranks; of the other keys of the document its own values go first. Raises
-    ValueError if two ranks have different objects under one name."""
+    InvalidArgument if two ranks have different objects under one name."""
     plan = Plan(own.sources, tree=own.tree, extra=dict(own.extra))
     first: dict[str, int] = {}
     for rank, text in enumerate(said):
@@ -261,8 +261,8 @@ def merged_plan(own: Plan, said: Iterable[bytes], starts: Sequence[int]) -> Plan
             raise InvalidArgument(f"found the devices {devices} of the ranks on rank {rank}, needed {list(starts)}, as on rank 0")
         for name, value in objects.items():
             if name in plan.objects and plan.objects[name] != value:
-                raise ValueError(f"object {name!r} differs between rank {first[name]} and rank {rank}: a value that each "
-                                 f"rank has of its own is given as PerRank(value)")
+                raise InvalidArgument(f"object {name!r} differs between rank {first[name]} and rank {rank}: a value that each "
+                                      f"rank has of its own is given as PerRank(value)")
             if name not in plan.objects:
                 plan.objects[name] = value
                 first[name] = rank

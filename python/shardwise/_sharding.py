@@ -319,6 +319,9 @@ class TransferPlan:
         self._plan = _core.TransferPlan.reshard(before._sharding, after._sharding, list(shape))
         self._before, self._after = before.mesh.devices, after.mesh.devices
 
+    def __repr__(self) -> str:
+        return f"<shardwise.TransferPlan: {self.classify()}, {len(self._plan.copies)} copies, {self.moved_elements} elements move>"
+
     @property
     def copies(self) -> list[tuple[int, int, Box]]:
         """From device, to device, which elements: by target, then by source."""

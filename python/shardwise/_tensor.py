@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import html
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -354,6 +356,15 @@ class Checkpoint(Mapping[str, Tensor]):
     def __repr__(self) -> str:
         size = sum(t.nbytes for t in self.values())
         return f"<shardwise.Checkpoint {self.path!r}: {len(self)} tensors, {size / 2**20:.1f} MiB>"
+
+    def _repr_html_(self) -> str:
+        """A table, for notebooks. Of very many tensors the first hundred."""
+        rows = [(name, tensor.dtype_name, list(tensor.shape), tensor.spec, f"{tensor.nbytes:,}")
+                for name, tensor in itertools.islice(self.items(), 100)]
+        cells = "".join("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+        more = f"<p>and {len(self) - 100:,} more</p>" if len(self) > 100 else ""
+        return (f"<p>{html.escape(repr(self))}</p><table><tr><th>name</th><th>dtype</th><th>shape</th><th>spec</th>"
+                f"<th>bytes</th></tr>{cells}</table>{more}")
 
     def _missing(self, name: object) -> str:
         import difflib

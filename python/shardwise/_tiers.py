@@ -70,6 +70,9 @@ class Tiers(ManagerContext):
             self._close_links()
             raise
 
+    def _where(self) -> str:
+        return f"{self.fast!r}, {self.durable!r}, rank {self._saves.rank} of {self._saves.size}"
+
     def is_saving(self) -> bool:
         return self._queue.is_saving()
 

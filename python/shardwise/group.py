@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Callable, Mapping
 
 from . import _core
+from ._containers import public_name
 from ._errors import InvalidArgument
 from ._stores import FileStore as FileStore
 from ._stores import JaxStore as JaxStore
@@ -68,6 +69,9 @@ class Group:
 
     rank: int = 0
     size: int = 1
+
+    def __repr__(self) -> str:
+        return f"<{public_name(type(self))}: rank {self.rank} of {self.size}>"
 
     def call(self, what: str, deadline: float = DEADLINE, same: Mapping[str, Any] | None = None) -> Call:
         """Begins a call of all ranks. It takes its place in the order of calls here, and does not wait. Its steps may run

@@ -243,6 +243,23 @@ def test_torch_names_the_nearest_of_all_that_is_missing(tmp_path):
             "'second.weight')") in str(caught.value)
 
 
+def test_torch_tells_of_many_names_below_one_key_by_the_key(tmp_path):
+    torch = pytest.importorskip("torch")
+    import shardwise.torch as swt
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+    swt.save(tmp_path / "x", {"model": model, "optim": torch.optim.SGD(model.parameters(), momentum=0.9), "step": 1})
+    here = f"checkpoint {tmp_path / 'x'} does not fit the state: "
+    for target, text in (
+            ({"modle": model, "step": 0}, "2 faults: 4 names of the state are not there: 'modle.*' (4 names) (nearest: 'model'); "
+                               "6 stored names are not in the state: 'model.*' (4 names), 'optim.param_groups', 'optim.state' (unused=\"ignore\" leaves them out)"),
+            ({"model": model}, "1 fault: 3 stored names are not in the state: 'optim.param_groups', 'optim.state', 'step' (unused=\"ignore\" leaves them out)"),
+            ({"model": model, "step": 0, "optim": None, "more": 3}, "1 fault: 1 name of the state is not there: 'more' (nearest: 'model')")):
+        with pytest.raises(sw.InvalidArgument) as caught:
+            swt.load(tmp_path / "x", target)
+        assert str(caught.value) == here + text
+
+
 def test_jax_loads_under_new_names_and_as_other_dtypes(tmp_path):
     jax = pytest.importorskip("jax")
     import shardwise.jax as swj

@@ -142,14 +142,17 @@ def test_metadata_that_are_untrue_are_an_error_of_ours(good, what):
         load(good)
 
 
-@pytest.mark.parametrize("what", ["a class", "a call", "no file of torch's", "a number"])
+@pytest.mark.parametrize("what", ["a class", "a call", "a script", "no file of torch's", "a number"])
 def test_a_hostile_piece_is_an_error_of_ours(good, what):
     class Evil:
         def __reduce__(self):
             return os.system, (f"touch {good}/ran",)
 
     blob = io.BytesIO()
-    torch.save({"a": Evil()} if what == "a class" else 5, blob)
+    if what == "a script":
+        torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), blob)
+    else:
+        torch.save({"a": Evil()} if what == "a class" else 5, blob)
     raw = {"a call": b"\x80\x02cos\nsystem\n(S'touch %s/ran'\ntR." % str(good).encode(),
            "no file of torch's": b"x" * 100}.get(what, blob.getvalue())
     (good / "evil").write_bytes(raw)
@@ -158,6 +161,9 @@ def test_a_hostile_piece_is_an_error_of_ours(good, what):
     (good / ".metadata").write_bytes(pickle.dumps(said))
     with pytest.raises((sw.Corrupt, sw.Unsupported), match="import .*found") as error:
         load(good)
+    if what == "a script":
+        assert type(error.value) is sw.Unsupported and str(error.value).replace("'step'", "'w'") == (
+            f"import {good / 'evil'}: found objects in 'w' that only a pickle can make, needed tensors and plain values: nothing is run")
     assert not (good / "ran").exists() and "weights_only" not in str(error.value)
 
 

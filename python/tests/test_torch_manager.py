@@ -209,6 +209,26 @@ def test_a_restore_that_fails_on_one_rank_fails_on_all(tmp_path):
     assert first == second == "InvalidArgument" and "'v'" in said.replace('"', "'") and "rank 0" in heard
 
 
+def one_cannot(rank, size, port, folder):
+    mesh = begin(rank, size, port)
+    said = []
+    with swt.CheckpointManager(folder, deadline=60) as manager:
+        for step in (1, 2, 3):
+            try:
+                manager.save_async(step, {"w": cut(mesh, step), "bad": object() if (rank, step) == (1, 1) else 0})
+                said.append("begun")
+            except Exception as error:
+                said.append(f"{type(error).__name__}: {error}")
+    return said, manager.steps()
+
+
+def test_ranks_stay_in_step_after_one_could_not_take_part(tmp_path):
+    (first, steps), (second, _) = run_ranks(one_cannot, 2, free_port(), str(tmp_path))
+    bad = "1 of 1 objects: 'bad': builtins.object cannot be stored"
+    assert first[::2] == ["begun", "begun"] and bad in first[1] and "rank 1" in first[1]
+    assert bad in second[0] and bad in second[1] and second[2] == "begun" and steps == [3]
+
+
 def frozen_ranks(rank, size, port, folder):
     mesh = begin(rank, size, port)
     frozen = torch.from_numpy(np.random.default_rng(1).random(1 << 18))

@@ -358,6 +358,18 @@ def test_what_rank_0_finds_skipped_on_all_ranks(tmp_path):
     assert swt.load(tmp_path / "a", {"w": torch.zeros(3, dtype=torch.int64)})["w"].tolist() == [1, 1, 1]
 
 
+def test_what_differs_between_ranks_is_told_to_both(tmp_path):
+    give = "give a value that each rank has of its own as PerRank(value)"
+    for meet, (own, said) in enumerate((
+            ([torch.zeros(3), torch.zeros(4)], f"tensor 'w' is f32 [4] on rank 1 and f32 [3] on rank 0: {give}"),
+            ([torch.zeros(3), torch.zeros(3).half()], f"tensor 'w' is f16 [3] on rank 1 and f32 [3] on rank 0: {give}"),
+            ([torch.zeros(3), torch.ones(3)], f"tensor 'w' of rank 1 is not that of rank 0: {give}"),
+            ([1, 2], "object 'w' differs between rank 0 and rank 1: a value that each rank has of its own is given as PerRank(value)"))):
+        first, second = on_two_ranks(tmp_path, lambda rank: {"w": own[rank]}, meet=meet)
+        assert first == f"InvalidArgument: {said}"
+        assert second == f"InvalidArgument: save {tmp_path / 'a'}: rank 0: {said}"
+
+
 def test_a_tensor_that_is_tied_on_one_rank_alone(tmp_path):
     a = torch.arange(4.0)
     told = on_two_ranks(tmp_path, lambda rank: {"a": a, "b": torch.full((4,), 7.0) if rank else a}, meet=0)

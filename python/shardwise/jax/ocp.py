@@ -99,6 +99,9 @@ class CheckpointManager(ManagerContext):
         self._queue = self.manager._queue
         self._newest = -1  # of the steps whose save has begun here
 
+    def _where(self) -> str:
+        return self.manager._where()
+
     @property
     def directory(self) -> pathlib.Path:
         return pathlib.Path(self.manager.root)

@@ -107,6 +107,9 @@ class Loader(IterableDataset[Batch]):
         self._begin = 0  # in a DataLoader's worker: the batch of the run at which it began, or its last epoch ended
         self._made()  # what is wrong with the arguments is said here
 
+    def __repr__(self) -> str:
+        return f"<shardwise.torch.Loader of {self._source!r}: batches of {self._arguments['batch_size']} rows>"
+
     def _placed(self, name: str, given: Any, mesh: Any, batch_size: int) -> Any:
         if given is None or isinstance(given, (str, PartitionSpec, Sharding)):
             return given

@@ -104,10 +104,9 @@ class CheckpointManager(JobManager):
         turn = self._queue.turn(said)
         if turn is not None:
             self._manager.begin_save(step, 0)
-        pending = save_async_managed(path, state, user, self._options(step, existing), self._replicas, self._saves,
-                                     self._deadline, True, managed, turn)
-        self._queue.add(pending, turn)
-        return pending
+        managed.started = lambda pending: self._queue.add(pending, turn)
+        return save_async_managed(path, state, user, self._options(step, existing), self._replicas, self._saves,
+                                  self._deadline, True, managed, turn)
 
     def restore(self, state: Mapping[str, Any], step: int | None = None, *, strict: bool = True) -> Restored | None:
         """Fills the state, as shardwise.torch.load() does, from a step, or from the newest one that all ranks can restore:

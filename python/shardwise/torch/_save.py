@@ -172,7 +172,11 @@ def _agree_on(values: list[bytes]) -> bytes:
     for rank, of_rank in enumerate(said):
         for name, described in of_rank["plain"].items():
             ranks.setdefault(name, []).append(rank)
-            if first.setdefault(name, described) != described:
+            known = first.setdefault(name, described)
+            if known[:2] != described[:2]:
+                wrong.append(f"tensor {name!r} is {described[0]} {described[1]} on rank {rank} and {known[0]} {known[1]} on rank "
+                             f"{ranks[name][0]}")
+            elif known != described:
                 wrong.append(f"tensor {name!r} of rank {rank} is not that of rank {ranks[name][0]}")
         for path, kind in of_rank["kinds"].items():
             known, expected = kinds.setdefault(path, (rank, kind))
@@ -306,6 +310,7 @@ def save_async_managed(path: str, state: Mapping[str, Any], user: Any, options: 
             failed = error
         waited = time.monotonic() - managed.begun
         pending = PendingSave(None, run, f"save {path}")
+        managed.started(pending)
     except BaseException as error:
         call.end(error)
         staging.release(keep_copy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -433,19 +433,24 @@ class Target:
             raise InvalidArgument(f"{where}: found none of the {len(asked)} names of the state ({_few(asked) or 'it is empty'}), needed "
                                   f"is at least one: there {f'are {of_checkpoint}' if there else 'is none'}")
         if self.strict and self.missing:
-            few = [f"{name!r}{self._nearest(name)}" for name in self.missing[:10]]
-            self.wrong.append(f"{len(self.missing)} names of the state are not there: {', '.join(few)}"
-                              f"{', ...' if len(self.missing) > len(few) else ''}")
+            tops = {str(path[0]) for path in self._stored}
+            groups = _grouped(self.missing, tops)
+            few = [f"{name!r}{_count(names)}{self._nearest(name)}" for name, names in list(groups.items())[:10]]
+            self.wrong.append(f"{_number(self.missing, 'name')} of the state {'is' if len(self.missing) == 1 else 'are'} not there: "
+                              f"{', '.join(few)}{', ...' if len(groups) > len(few) else ''}")
         self.wrong += self._resizing.faults()
         self.unused = sorted(set(there) - self._used)
         if self.unused:
-            text = f"{len(self.unused)} stored names are not in the state: {_few(self.unused)}"
+            groups = _grouped(self.unused, {str(name) for name in self._top})
+            text = (f"{_number(self.unused, 'stored name')} {'is' if len(self.unused) == 1 else 'are'} not in the state: "
+                    f"{', '.join(f'{name!r}{_count(names)}' for name, names in list(groups.items())[:10])}"
+                    f"{', ...' if len(groups) > 10 else ''}")
             if unused == "error":
                 self.wrong.append(f'{text} (unused="ignore" leaves them out)')
             elif unused == "warn":
                 warnings.warn(f"{where}: {text}", stacklevel=3)
         if self.wrong:
-            raise InvalidArgument(f"{where} does not fit the state: {len(self.wrong)} faults: {'; '.join(self.wrong[:20])}")
+            raise InvalidArgument(f"{where} does not fit the state: {_number(self.wrong, 'fault')}: {'; '.join(self.wrong[:20])}")
         for path in self._misses:
             if path not in self._hits:
                 warnings.warn(f"{where}: nothing is there of {named(path)!r}, which stays as it is{self._nearest(named(path))}",
@@ -512,6 +517,26 @@ class Target:
 
 def _tree_of_module(path: Path, taken: Flat) -> Any:
     return build({place[len(path):]: leaf for place, leaf in taken.leaves.items()}, taken.kinds, path)
+
+
+def _grouped(names: Iterable[str], tops: Collection[str]) -> dict[str, list[str]]:
+    """More than three names below a key that the other side has not are one, "optim.*"; what each stands for."""
+    below: dict[str, list[str]] = {}
+    for name in names:
+        top, dot, _ = name.partition(".")
+        below.setdefault(f"{top}.*" if dot and top not in tops else name, []).append(name)
+    groups: dict[str, list[str]] = {}
+    for key, of_key in below.items():
+        groups.update({key: of_key} if len(of_key) > 3 else {name: [name] for name in of_key})
+    return groups
+
+
+def _count(names: list[str]) -> str:
+    return f" ({len(names)} names)" if len(names) > 1 else ""
+
+
+def _number(found: Sized, what: str) -> str:
+    return f"{len(found)} {what}{'' if len(found) == 1 else 's'}"
 
 
 def _few(names: list[str]) -> str:

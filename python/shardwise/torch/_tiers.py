@@ -74,10 +74,9 @@ class TieredManager(Tiers):
         """Returns when the values are copied to host memory. A save before that is under way is waited for, and its error
         raised if nobody has seen it."""
         self.wait()
-        pending = save_async_managed(self._name_of(step), state, user, self._options(existing), self._replicas, self._saves,
-                                     self._deadline, True, Managed(write=self._write(step)))
-        self._queue.add(pending, None)
-        return pending
+        managed = Managed(write=self._write(step), started=lambda pending: self._queue.add(pending, None))
+        return save_async_managed(self._name_of(step), state, user, self._options(existing), self._replicas, self._saves,
+                                  self._deadline, True, managed)
 
     def restore(self, state: Mapping[str, Any], *, strict: bool = True) -> RestoredTier | None:
         """Fills the state, as shardwise.torch.load() does, from the newest step that is whole. None if there is no step in
