@@ -225,6 +225,11 @@ def test_modules_on_the_meta_device_get_memory(tmp_path):
             with pytest.raises(sw.InvalidArgument, match=why):
                 swt.load(tmp_path / "a", target, strict=strict)
         assert other.a.weight.is_meta
+    swt.save(tmp_path / "b", {"w": torch.ones(2), "step": 1})
+    with pytest.raises(sw.InvalidArgument) as caught:  # what is refused is not said to be left over, too
+        swt.load(tmp_path / "b", {"w": torch.ones(2, device="meta"), "step": 0})
+    assert str(caught.value) == (f"checkpoint {tmp_path / 'b'} does not fit the state: 1 fault: 'w' is on the meta device, where it has no "
+                                 "memory to be filled: needed is a tensor with memory, or a module, or None")
     with pytest.raises(sw.InvalidArgument, match="meta"):
         swt.load_state_dict(tmp_path / "a", device="meta")
 

@@ -127,6 +127,7 @@ class Target:
         name = self._name_of(path)
         if is_array(leaf):
             if _modules.is_meta(leaf):
+                self._used.update([] if name is None else [name])
                 self.wrong.append(f"{named(path)!r} is on the meta device, where it has no memory to be filled: needed is a tensor "
                                   f"with memory, or a module, or None")
                 return leaf
