@@ -133,6 +133,26 @@ def test_two_processes(tmp_path):
     assert np.array_equal(swj.load(tmp_path / "c", {"w": one}, strict=False)["w"], arrays()["w"])
 
 
+def told_to_end(rank: int, size: int, port: int, root: str, signals: list[int]) -> tuple[int, list[int]]:
+    start(rank, size, port)
+    with swj.CheckpointManager(root, save_every=0, preemption_signals=signals, deadline=60) as m:
+        assert not m.should_save(0) and not m.reached_preemption()
+        if rank == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        step = 1
+        while not m.should_save(step):  # JAX's own notice takes its time
+            step += 1
+        assert m.reached_preemption()
+        m.save(step, {"step": step})
+    return step, m.steps()
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], []], ids=["ours", "of jax.distributed"])
+def test_all_save_and_end_at_one_step_after_sigterm(tmp_path, signals):
+    first, second = run_ranks(told_to_end, 2, free_port(), str(tmp_path), signals)
+    assert first == second and first[1] == [first[0]] and (not signals or first[0] == 1)
+
+
 def replacing(rank: int, size: int, port: int, root: str) -> list[Any]:
     start(rank, size, port)
     sharding = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))

@@ -95,6 +95,9 @@ def test_several_items(tmp_path):
                 m.save(2, **bad)
     with sw.open(tmp_path / "step-00000000") as c:
         assert list(c) == ["state/w"] and list(c.objects) == ["loader"]
+    with pytest.raises(sw.InvalidArgument) as caught:
+        ocp.CheckpointManager(tmp_path, item_names=("a", "b")).save(5, args=args.Composite(c=args.JsonSave(1)))
+    assert str(caught.value) == "save: item 'c' is none of item_names, a, b"
 
 
 def test_best_steps_stay(tmp_path):

@@ -16,7 +16,7 @@ import datetime
 import logging
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,8 +89,11 @@ class CheckpointManager(ManagerContext):
     replaces a step that is there; latest_step() looks whether the step is valid; restore(None) goes back past damaged bytes,
     and the log says so; metrics are numbers by names."""
 
-    def __init__(self, directory: Path, options: CheckpointManagerOptions | None = None, **policies: Any) -> None:
-        """policies: those of shardwise.jax.CheckpointManager that Orbax has no word for, as preemption_signals."""
+    def __init__(self, directory: Path, options: CheckpointManagerOptions | None = None, *,
+                 item_names: Iterable[str] | None = None, **policies: Any) -> None:
+        """item_names: which items a Composite may have; any, if it is not given. policies: those of
+        shardwise.jax.CheckpointManager that Orbax has no word for, as preemption_signals."""
+        self._items = None if item_names is None else [item_names] if isinstance(item_names, str) else list(item_names)
         self._options = CheckpointManagerOptions() if options is None else options
         root = os.path.abspath(local(directory, "open a folder of steps"))
         if not (self._options.create and not self._options.read_only) and not os.path.isdir(root):
@@ -135,7 +138,7 @@ class CheckpointManager(ManagerContext):
              force: bool = False, custom_metadata: Any = None) -> bool:
         """Saves with save_async() if should_save(step), or if forced; says whether it does. `items` is a tree, short for
         args=StandardSave(items). force: takes the place of a step that is there."""
-        tree = _tree_of(items, args)
+        tree = _tree_of(items, args, self._items)
         if self._options.read_only or not force and not self.should_save(step):
             return False
         numbers = None if metrics is None else {name: _number(name, value) for name, value in metrics.items()}
@@ -224,7 +227,7 @@ def _number(name: str, value: Any) -> float:
             from None
 
 
-def _tree_of(items: Any, given: args_.SaveArgs | None) -> Any:
+def _tree_of(items: Any, given: args_.SaveArgs | None, known: list[str] | None) -> Any:
     if (items is None) == (given is None):
         raise InvalidArgument("save: needed is one of items and args")
     if given is None:
@@ -233,6 +236,8 @@ def _tree_of(items: Any, given: args_.SaveArgs | None) -> Any:
         for name in given:
             if not name or "/" in name:
                 raise InvalidArgument(f"save: found an item {name!r}, needed is a name without '/'")
+            if known is not None and name not in known:
+                raise InvalidArgument(f"save: item {name!r} is none of item_names, {', '.join(known)}")
         return args_.Composite(**{name: _item_of(f"item {name!r}", one) for name, one in given.items()})
     return _item_of("args", given)
 
