@@ -4,15 +4,16 @@
 #include <iterator>
 #include <map>
 
+#include "shardwise/shard/text.h"
 #include "shardwise/shard/view/explain.h"
 
 namespace shardwise {
 namespace {
 
-/// "6 elements (24 bytes)"
+/// "6 elements (24 B)"
 std::string amount(std::int64_t elements, std::size_t element_bytes) {
-  return fmt::format("{} element{} ({} bytes)", elements, elements == 1 ? "" : "s",
-                     static_cast<std::uint64_t>(elements) * element_bytes);
+  return fmt::format("{} element{} ({})", elements, elements == 1 ? "" : "s",
+                     human_bytes(as_size(elements) * element_bytes));
 }
 
 }  // namespace

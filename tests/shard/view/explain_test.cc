@@ -158,8 +158,8 @@ TEST(ExplainReshard, SaysWhoKeepsFetchesAndDropsWhat) {
   ASSERT_EQ(change.devices.size(), 2u);
   EXPECT_THAT(change.devices[1].fetches, ElementsAre(DeviceChange::Fetch{0, 6}));
   EXPECT_EQ(change.to_string(4, 1), R"(all_to_all: communication is needed
-in all: kept 12 elements (48 bytes), fetched 12 elements (48 bytes), dropped 12 elements (48 bytes)
-device 0: keeps 6 elements (24 bytes), fetches 6 elements (24 bytes): 6 from 1; drops 6 elements (24 bytes)
+in all: kept 12 elements (48 B), fetched 12 elements (48 B), dropped 12 elements (48 B)
+device 0: keeps 6 elements (24 B), fetches 6 elements (24 B): 6 from 1; drops 6 elements (24 B)
 and 1 more devices
 )");
   EXPECT_THAT(explain_reshard(make_sharding("-", "2"), make_sharding("0", "2"), {4}).to_string(1),
