@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/checkpoint/steps.h"
 #include "shardwise/runtime/process/process_group.h"
@@ -20,7 +21,6 @@
 
 namespace shardwise {
 
-class CheckpointReader;
 class Clock;
 class FileSystem;
 namespace detail {
@@ -47,14 +47,6 @@ class PendingSave {
   bool settle() const;
 
   std::shared_ptr<State> state_;
-};
-
-/// What save_async does if the save before is still under way.
-enum class WhenBusy {
-  wait,     ///< it waits for that one
-  skip,     ///< it saves nothing: SaveStats::skipped
-  replace,  ///< it is saved after that one, unless the next one takes its place
-            ///< (SaveStats::skipped); this takes the memory of two copies
 };
 
 struct ManagerOptions {
@@ -141,6 +133,10 @@ struct ManagerOptions {
 
   /// What intervals and deadlines are measured by; null: the machine's clock.
   std::shared_ptr<Clock> clock = nullptr;
+
+  /// Cannot be given: the compiler shows what they are here.
+  [[no_unique_address]] detail::MaxToKeep max_to_keep = {};
+  [[no_unique_address]] detail::SaveIntervalSteps save_interval_steps = {};
 };
 
 /// The checkpoints of one training run: a root directory of steps.
@@ -187,6 +183,8 @@ class CheckpointManager {
   template <class = void>
   void save(std::int64_t, std::vector<std::pair<std::string, std::any>>,  // host_source() of each
             SaveOptions = {}) = delete;
+  template <class = void>
+  void save(std::int64_t, std::vector<TensorSource>, detail::MapAsJson) = delete;  // .metrics
   template <ProgramTensor T>
   void save(std::int64_t, const std::map<std::string, T>&,  // tensor_sources(tensors)
             SaveOptions = {}) = delete;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,14 @@ struct BestSteps {
   std::int64_t count = 1;
 };
 
+/// What save_async does if the save before is still under way.
+enum class WhenBusy {
+  wait,     ///< it waits for that one
+  skip,     ///< it saves nothing: SaveStats::skipped
+  replace,  ///< it is saved after that one, unless the next one takes its place
+            ///< (SaveStats::skipped); this takes the memory of two copies
+};
+
 /// A step that has a name, by which it stays until the name is taken away.
 struct NamedStep {
   std::string name;
@@ -50,6 +59,21 @@ struct LocalRoots {
   /// are more hosts than copies.
   int processes_per_host = 1;
 };
+
+namespace detail {
+/// What other libraries call some options; the compiler shows what they are here.
+struct MaxToKeep {
+  MaxToKeep() = default;
+  MaxToKeep(std::int64_t) = delete;  // keep_last
+};
+struct SaveIntervalSteps {
+  SaveIntervalSteps() = default;
+  SaveIntervalSteps(std::int64_t) = delete;  // save_every
+};
+struct MapAsJson {
+  std::map<std::string, double> user_json;
+};
+}  // namespace detail
 
 struct GarbageOptions {
   /// Names of machines or containers that are gone for good. This machine cannot know whether a
