@@ -1,10 +1,12 @@
-# Processes divide a reshard: their files are those that one process writes as the same number of writers.
+# Processes divide a reshard, and an import: their files are those that one process writes as the same number of writers.
 # What is wrong on all is said once, and nothing is left.
 file(REMOVE_RECURSE ${SCRATCH})
 
 set(options "")
+set(command reshard ${SOURCE})
+set(step "")
 function(reshard to)
-  execute_process(COMMAND ${ARGN} reshard ${SOURCE} ${SCRATCH}/${to} --mesh data=2,model=3 ${options}
+  execute_process(COMMAND ${ARGN} ${command} ${SCRATCH}/${to} --mesh data=2,model=3 ${step} ${options}
     OUTPUT_VARIABLE found ERROR_VARIABLE errors RESULT_VARIABLE status)
   set(found "${found}" PARENT_SCOPE)
   if(NOT status EQUAL 0)
@@ -17,9 +19,10 @@ function(compare to ranks writers)
   if(NOT found MATCHES " by ${ranks} processes\n$")
     message(FATAL_ERROR "printed:\n${found}")
   endif()
-  set(alone ${SCRATCH}/alone_${writers})
+  list(GET command 0 kind)
+  set(alone ${SCRATCH}/alone_${kind}_${writers})
   if(NOT EXISTS ${alone})
-    execute_process(COMMAND ${PROGRAM} reshard ${SOURCE} ${alone} --mesh data=2,model=3 --writers ${writers}
+    execute_process(COMMAND ${PROGRAM} ${command} ${alone} --mesh data=2,model=3 ${step} --writers ${writers}
       OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
   endif()
   execute_process(COMMAND ${PROGRAM} verify ${SCRATCH}/${to} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
@@ -43,7 +46,16 @@ endforeach()
 set(options --processes-per-file 2)
 reshard(pairs ${LAUNCHER} -n 4 ${PROGRAM})
 compare(pairs 4 2)
+
+execute_process(COMMAND ${PROGRAM} export ${SOURCE} ${SCRATCH}/weights.safetensors
+  OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+set(command import ${SCRATCH}/weights.safetensors)
+set(step --step 3)
+reshard(imported_pairs ${LAUNCHER} -n 4 ${PROGRAM})
+compare(imported_pairs 4 2)
 set(options "")
+reshard(imported ${LAUNCHER} -n 3 ${PROGRAM})
+compare(imported 3 3)
 
 execute_process(COMMAND ${LAUNCHER} -n 3 ${PROGRAM} reshard ${SOURCE} ${SCRATCH}/together_3 --mesh data=2,model=3
   OUTPUT_VARIABLE found ERROR_VARIABLE errors RESULT_VARIABLE status)

@@ -61,6 +61,11 @@ class Batches(Cli):
         shown = self.ok("batches", *common, "--count", 1, "--digest")
         self.assertIn("text u8 [2, 64]  text_segments i32 [2, 64]  text_positions i32 [2, 64]", shown)
         self.assertIn("rows/s", shown)
+        (self.dir / "two.jsonl").write_text('{"a": [1, 2, 3], "b": [7]}\n{"a": [4], "b": [8, 9]}\n')
+        two = [f"jsonl:{self.dir / 'two.jsonl'}", "--batch", 1, "--order", "sequential", "--last", "pad", "--pack", 4]
+        for field in "ab":
+            self.assertIn(f"{field} i64 [1, 4]  {field}_segments", self.ok("batches", *two, "--pack-field", field))
+        self.assertNotEqual(self.digests(*two, "--pack-field", "a"), self.digests(*two, "--pack-field", "b"))
 
     def test_what_is_wrong_is_said_in_a_line(self):
         image, label = self.images()

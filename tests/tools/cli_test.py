@@ -96,7 +96,7 @@ class Help(Cli):
                                  (("reshard", GOLDEN, "x", "--mesh", "2", "--spec", "a=b c"), ["a=b c"]),
                                  (("reshard", GOLDEN, "x", "--mesh", "2", "--processes-per-file", "0"), ['found "0"']),
                                  (("reshard", GOLDEN, self.dir / "x", "--mesh", "2", "--spec", "*=-", "--processes-per-file", "2"),
-                                  ["processes_per_file is 2", "divisor"]),
+                                  ["reshard: --processes-per-file: found 2, needed a divisor of the number of processes, 1"]),
                                  (("import", "x", "y", "--step", "-1"), ['--step: found "-1", needed a whole number, 0 or more']),
                                  (("import", "x", "y", "--step", "one"), ['found "one"']),
                                  (("import", "x", "y", "z", "--step", "1"), ["one argument too many", "give the folder"]),

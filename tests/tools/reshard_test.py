@@ -87,7 +87,7 @@ class DryRun(Cli):
         self.ok(*dry(root, "--spec", "*=-", "--replace"))
         self.assertIn("is already there: nothing would be written\n", self.ok(*dry(root, "--spec", "*=-", "--skip-existing")))
         self.assertTrue(self.ok_json(*dry(root, "--spec", "*=-", "--skip-existing"))["skipped"])
-        self.fails(2, ["processes_per_file is 3, needed is a divisor"], *dry(out, "--spec", "*=-", "--processes-per-file", 3))
+        self.fails(2, ["--processes-per-file: found 3, needed a divisor of the number of processes, 1"], *dry(out, "--spec", "*=-", "--processes-per-file", 3))
         self.fails(3, ["found a file"], *dry(self.dir / "file"))
         self.fails(2, ["--verify"], *dry(out, "--verify"))
         self.assertFalse(out.exists())

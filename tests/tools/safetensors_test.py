@@ -64,6 +64,35 @@ class Safetensors(Cli):
         for size in ("7M", "-1"):
             self.fails(2, ["import: --memory-budget"], "import", weights, self.dir / "x", "--step", 1, f"--memory-budget={size}")
 
+    def test_an_import_writes_several_files_and_replaces_a_step_only_if_told(self):
+        weights, root = self.weights(), self.dir / "root"
+        words = ("import", weights, root, "--step", 1, "--mesh", "a=2", "--spec", "b=a,-;*=-")
+        files = lambda: {path: path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+        self.ok(*words, "--writers", 2)
+        before = files()
+        self.assertEqual([path.name for path in before if path.name.startswith("shards-")],
+                         ["shards-00000-of-00002.h5", "shards-00001-of-00002.h5"])
+        self.assertIn("is already there: nothing was written", self.ok(*words, "--skip-existing"))
+        self.assertTrue(self.ok_json(*words, "--skip-existing")["skipped"])
+        self.assertEqual(files(), before)
+        weights.write_bytes(weights.read_bytes()[:-19] + bytes(range(1, 20)))
+        self.fails(3, ["is already there; --replace writes a new generation of it, --skip-existing writes nothing"], *words)
+        self.ok(*words, "--replace")
+        [step] = self.ok_json("ls", root)["steps"]
+        self.assertEqual((step["step"], step["generation"]), (1, 2))
+        self.assertTrue(self.ok_json("diff", weights, root)["equal"])
+        self.fails(2, ["--processes-per-file: found 2, needed a divisor of the number of processes, 1"], *words, "--replace", "--processes-per-file", 2)
+
+    def test_an_export_has_the_same_bytes_with_any_threads(self):
+        root, _ = self.root()
+        made = []
+        for threads in (0, 1, 3):
+            self.ok("export", root, self.dir / f"{threads}.safetensors", "--threads", threads)
+            made.append((self.dir / f"{threads}.safetensors").read_bytes())
+        self.assertEqual(made, [made[0]] * 3)
+        self.fails(2, ['export: --threads: found "-1", needed a whole number, from 0 to 1024; shardwise help export shows more'], "export",
+                   root, self.dir / "x.safetensors", "--threads", -1)
+
     def test_an_export_takes_a_memory_budget(self):
         large, out = weights_of_zeros(self.dir / "large.safetensors"), self.dir / "again.safetensors"
         self.ok("import", large, self.dir / "root", "--step", 1)

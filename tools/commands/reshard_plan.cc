@@ -8,7 +8,6 @@
 #include <string>
 
 #include "commands/write_step.h"
-#include "launched.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/shard/error.h"
@@ -126,11 +125,7 @@ nlohmann::ordered_json plan_json(const ReshardPlan& plan, const std::string& sou
 }  // namespace
 
 int show_reshard_plan(const CheckedReshardOptions& options) {
-  const StepWriting writing = [&] {
-    StepWriting made = parse_step_writing("reshard", options);
-    made.options.group = launched_group();
-    return made;
-  }();
+  const StepWriting writing = parse_step_writing("reshard", options);
   try {
     check_target("reshard", options);
     const fs::path source = resolve_checkpoint(options.source);

@@ -95,12 +95,22 @@ StepWriting parse_step_writing(const std::string& command, const ReshardOptions&
   work.threads = options.threads;
   work.edits = parse_edits(command, options.edits);
   const std::string rules = text_or_file(options.rules);
-  try {
-    work.save.codec = parse_codec(options.codec);
-    return {parse_mesh(options.mesh, options.devices), SpecRules::parse(rules), std::move(work)};
-  } catch (const Error& error) {
-    throw BadUsage(command + ": " + error.what());
+  StepWriting writing = [&]() -> StepWriting {
+    try {
+      work.save.codec = parse_codec(options.codec);
+      return {parse_mesh(options.mesh, options.devices), SpecRules::parse(rules), std::move(work)};
+    } catch (const Error& error) {
+      throw BadUsage(command + ": " + error.what());
+    }
+  }();
+  writing.options.group = launched_group();
+  const int processes = writing.options.group.size();
+  if (processes % options.processes_per_file != 0) {
+    throw BadUsage(fmt::format(
+        "{}: --processes-per-file: found {}, needed a divisor of the number of processes, {}",
+        command, options.processes_per_file, processes));
   }
+  return writing;
 }
 
 void throw_as_usage(const Error& error) {
@@ -126,8 +136,7 @@ int write_step(const std::string& command, const ReshardOptions& options,
                const std::function<void(const std::filesystem::path& source,
                                         const std::filesystem::path& step)>& verify) {
   StepWriting writing = parse_step_writing(command, options);
-  const ProcessGroup group = launched_group();
-  writing.options.group = group;
+  const ProcessGroup group = writing.options.group;
   const InterruptNote interrupt;
   std::filesystem::path step;  // when it is written
   try {

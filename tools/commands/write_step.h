@@ -8,7 +8,7 @@
 
 namespace shardwise::tools {
 
-/// What the options of reshard and import mean.
+/// What the options of reshard and import mean, and the processes that mpirun has started.
 struct StepWriting {
   Mesh mesh;
   SpecRules rules;
