@@ -69,6 +69,14 @@ void copy_transposed(const Box& box, const std::vector<std::size_t>& order,
   copy.run(element_bytes, elements, to.data + offset * std::int64_t(element_bytes));
 }
 
+/// Makes the elements of a box zero.
+void fill_with_zeros(const Box& box, std::size_t element_bytes, const BoxView& view) {
+  for_each_run(walk_runs(box, view.box, view.box), [&](std::int64_t offset, std::int64_t,
+                                                       std::int64_t count) {
+    std::memset(view.data + as_size(offset) * element_bytes, 0, as_size(count) * element_bytes);
+  });
+}
+
 /// The place of a box in row-major memory, if it is one run there; else null.
 std::byte* find_run(const Box& box, std::size_t element_bytes, const BoxView& view) {
   const std::byte* const found = find_contiguous(box, element_bytes, {view.data, view.box});
@@ -115,13 +123,17 @@ void EditedTensors::read(std::size_t tensor, const Box& box, std::span<std::byte
   }
 }
 
-void EditedTensors::read_part(std::size_t tensor, const detail::EditedPart& part, const Box& common,
+void EditedTensors::read_part(std::size_t tensor, const detail::EditedPart& part, const Box& wanted,
                               const BoxView& out) const {
-  if (common.empty()) return;
+  if (wanted.empty()) return;
   const detail::EditedTensor& edited = impl_->edited[tensor];
   const DType from = source_->tensors()[part.source].dtype, to = tensors_[tensor].dtype;
   const std::size_t from_bytes = size_bytes(from), to_bytes = size_bytes(to);
-  const Box stored = edited.in_source(part, common);
+  const StoredPart there = stored_part(part.source, edited.in_source(part, wanted));
+  const Box& stored = there.box;
+  if (there.is_padded) fill_with_zeros(wanted, to_bytes, out);
+  if (stored.empty()) return;
+  const Box common = there.is_padded ? edited.from_source(part, stored) : wanted;
   if (from == to && part.keeps_order()) {
     if (std::byte* const place = find_run(common, to_bytes, out); place != nullptr) {
       const std::size_t bytes = as_size(common.num_elements()) * to_bytes;
@@ -152,13 +164,20 @@ void EditedTensors::read_part(std::size_t tensor, const detail::EditedPart& part
   });
 }
 
+EditedTensors::StoredPart EditedTensors::stored_part(std::size_t source, const Box& box) const {
+  const Box whole = Box::whole(source_->tensors()[source].shape);
+  if (whole.contains(box)) return {box, false};
+  return {intersect(box, whole), true};
+}
+
 std::vector<EditedTensors::SourceBox> EditedTensors::source_boxes(std::size_t tensor,
                                                                   const Box& box) const {
   const detail::EditedTensor& edited = impl_->edited[tensor];
   std::vector<SourceBox> boxes;
   boxes.reserve(edited.parts.size());
   for (const detail::EditedPart& part : edited.parts) {
-    boxes.push_back({part.source, edited.in_source(part, edited.common(part, box)), part.order});
+    const Box wanted = edited.in_source(part, edited.common(part, box));
+    boxes.push_back({part.source, stored_part(part.source, wanted).box, part.order});
   }
   return boxes;
 }
@@ -172,7 +191,9 @@ std::optional<EditedTensors::SourceBox> EditedTensors::same_in_source(std::size_
     const bool is_same =
         part.keeps_order() && source_->tensors()[part.source].dtype == tensors_[tensor].dtype;
     if (!is_same) return std::nullopt;
-    return SourceBox{part.source, edited.in_source(part, common)};
+    auto [stored, is_padded] = stored_part(part.source, edited.in_source(part, common));
+    if (is_padded) return std::nullopt;
+    return SourceBox{part.source, stored};
   }
   return std::nullopt;
 }

@@ -53,13 +53,27 @@ struct TensorEdits {
     static Transpose parse(std::string_view text);
   };
 
+  /// A tensor grows or shrinks: `pad` puts zeros after what is there, `slice` takes the beginning.
+  /// A pattern with "*" or "?" leaves tensors of another number of dims as they are.
+  struct Resize {
+    enum class How { pad, slice };
+    static constexpr std::int64_t kSame = -1;  ///< an extent that stays
+
+    std::string pattern;
+    How how = How::pad;
+    std::vector<std::int64_t> extents = {};  ///< of each dim as it is transposed, or kSame
+
+    /// "pattern=pad:50304,-" or "pattern=slice:50257,-"; "-" is kSame. Throws invalid_argument.
+    static Resize parse(std::string_view text);
+  };
+
   /// One tensor becomes several, which are side by side in it along `dim`. Their names are as a
   /// Rename's. A name with "#", which is then the only one, is of each index of the dim, without
   /// that dim: "#" stands for the index.
   struct Split {
     std::string pattern;
     std::vector<std::string> names;
-    std::int64_t dim = 0;                    ///< as it is transposed; -1: the last one
+    std::int64_t dim = 0;                    ///< as it is transposed and resized; -1: the last one
     std::vector<std::int64_t> extents = {};  ///< of each along dim; empty: all the same
     bool takes_dim = false;                  ///< each name is of one index, without that dim
 
@@ -75,7 +89,7 @@ struct TensorEdits {
   struct Join {
     std::vector<std::string> patterns;
     std::string name;       ///< as a Rename's
-    std::int64_t dim = 0;   ///< as they are transposed; -1: the last one
+    std::int64_t dim = 0;   ///< as they are transposed and resized; -1: the last one
     bool adds_dim = false;  ///< dim is a new one, and each pattern's tensor is one index of it
 
     /// "pattern,pattern=name@dim", or "pattern,pattern=name@+dim" for adds_dim. Throws
@@ -88,6 +102,7 @@ struct TensorEdits {
   std::vector<Rename> renames = {};        ///< the first rule that matches counts
   std::vector<Cast> casts = {};            ///< the first rule that takes it counts
   std::vector<Transpose> transposes = {};  ///< the first rule that takes it counts
+  std::vector<Resize> resizes = {};        ///< the first rule that takes it counts
   std::vector<Split> splits = {};          ///< the first rule that matches counts
   std::vector<Join> joins = {};            ///< what no split and no join before it takes
 
@@ -98,8 +113,10 @@ struct TensorEdits {
     return select.empty() && exclude.empty() && renames.empty() && splits.empty() && joins.empty();
   }
 
-  /// Whether elements are what they were, in their order.
-  bool keeps_elements() const { return casts.empty() && transposes.empty() && joins.empty(); }
+  /// Whether elements are what they were, in their order, and no others are among them.
+  bool keeps_elements() const {
+    return casts.empty() && transposes.empty() && resizes.empty() && joins.empty();
+  }
 };
 
 namespace detail {
@@ -107,8 +124,8 @@ struct EditedPart;
 }
 
 /// The tensors of another reader, edited. Boxes are read from it when they are asked for, and of it
-/// only what they need; a cast, transpose or join holds `scratch_bytes` of each read that is going
-/// on. A box of a transposed tensor is read in the source's order, part by part.
+/// only what they need; a cast, transpose, resize or join holds `scratch_bytes` of each read that
+/// is going on. A box of a transposed tensor is read in the source's order, part by part.
 ///
 /// Thread-safe.
 ///
@@ -125,8 +142,9 @@ class EditedTensors final : public BoxReader {
  public:
   /// Throws one invalid_argument for all that does not fit: rules that match nothing, with the
   /// nearest names, tensors that would have the same name, casts that lose something, dims that are
-  /// not there, extents that do not add up, joins of tensors that are missing or of other shapes or
-  /// dtypes, and edits that leave no tensor. `operation` begins the message.
+  /// not there, tensors that do not grow or shrink as asked, extents that do not add up, joins of
+  /// tensors that are missing or of other shapes or dtypes, and edits that leave no tensor.
+  /// `operation` begins the message.
   EditedTensors(std::shared_ptr<const BoxReader> source, const TensorEdits& edits,
                 std::string_view operation = "edit tensors",
                 std::size_t scratch_bytes = std::size_t{4} << 20);
@@ -151,7 +169,7 @@ class EditedTensors final : public BoxReader {
   };
 
   /// What is read of the source for a box: one box of each tensor that this one is made of, some
-  /// maybe empty.
+  /// maybe empty. What a pad adds is in none.
   std::vector<SourceBox> source_boxes(std::size_t tensor, const Box& box) const;
 
   /// The box of the source that has the same elements in the same order, if there is one.
@@ -161,8 +179,15 @@ class EditedTensors final : public BoxReader {
   struct Impl;
 
   /// The elements of one part, into their place in a box.
-  void read_part(std::size_t tensor, const detail::EditedPart& part, const Box& common,
+  void read_part(std::size_t tensor, const detail::EditedPart& part, const Box& wanted,
                  const BoxView& out) const;
+
+  /// What the source has of a box of one of its tensors, which may be padded.
+  struct StoredPart {
+    Box box;
+    bool is_padded;
+  };
+  StoredPart stored_part(std::size_t source, const Box& box) const;
 
   std::shared_ptr<const BoxReader> source_;
   std::vector<TensorInfo> tensors_;

@@ -122,6 +122,7 @@ std::string key_text(const TensorEdits& edits) {
   for (const auto& rule : edits.renames) text += fmt::format(" rename {:?}", rule_text(rule));
   for (const auto& rule : edits.casts) text += fmt::format(" cast {:?}", rule_text(rule));
   for (const auto& rule : edits.transposes) text += fmt::format(" transpose {:?}", rule_text(rule));
+  for (const auto& rule : edits.resizes) text += fmt::format(" resize {:?}", rule_text(rule));
   for (const auto& rule : edits.splits) text += fmt::format(" split {:?}", rule_text(rule));
   for (const auto& rule : edits.joins) text += fmt::format(" join {:?}", rule_text(rule));
   return text;

@@ -99,8 +99,9 @@ void add_edits(CLI::App& command, EditOptions& edits) {
     command.add_option(option, words, description)->type_name(type)->allow_extra_args(false);
   };
   add("--select", edits.select, "PATTERN",
-      "Only tensors of these names; * and ? stand for any characters. This and the next six may "
-      "be repeated and take the source's names; --spec takes the new ones");
+      "Only tensors of these names; * and ? stand for any characters. From this to --join all but "
+      "--strip-prefix may be repeated, and patterns match the source's names; --spec takes the new "
+      "ones");
   add("--exclude", edits.exclude, "PATTERN", "No tensors of these names");
   add("--rename", edits.renames, "PATTERN=NAME",
       "'model.*=*': each * of the new name is what that * of the pattern stands for; first match "
@@ -115,6 +116,9 @@ void add_edits(CLI::App& command, EditOptions& edits) {
   add("--transpose", edits.transposes, "PATTERN=DIMS",
       "'*.kernel=1,0': dims in this order; a pattern with * or ? takes tensors of as many dims; "
       "first match counts");
+  add("--resize", edits.resizes, "PATTERN=pad:EXTENTS",
+      "'*embed*=pad:50304,-': zeros after what is there, '=slice:50257,-': its beginning; - stays "
+      "as it is; a pattern with * or ? takes tensors of as many dims; first match counts");
   add("--split", edits.splits, "PATTERN=NAMES@DIM",
       "'*.qkv=*.q,*.k,*.v@0': parts along a dim, all the same, or '...@0:8,4,4'; "
       "'layers.*=layers.#.*@0': one for each index, as with names '*.q,*.k,*.v@+0'; first match "

@@ -107,6 +107,7 @@ TensorEdits parse_edits(std::string_view command, const EditOptions& options) {
   }
   parse("--cast", options.casts, edits.casts);
   parse("--transpose", options.transposes, edits.transposes);
+  parse("--resize", options.resizes, edits.resizes);
   parse("--split", options.splits, edits.splits);
   parse("--join", options.joins, edits.joins);
   return edits;

@@ -49,7 +49,7 @@ from ._errors import NameNotFound as NameNotFound
 from ._errors import NotFound as NotFound
 from ._errors import ResourceExhausted as ResourceExhausted
 from ._errors import Unsupported as Unsupported
-from ._edits import Cast, Join, Rename, Split, Transpose
+from ._edits import Cast, Join, Rename, Resize, Split, Transpose
 from ._fill import Filling
 from ._loader import Batch as Batch
 from ._loader import Loader as Loader
@@ -60,7 +60,7 @@ from ._pending import PendingSave as PendingSave
 from ._manager import Restored as Restored
 from ._paths import Path as Path
 from ._progress import Progress as Progress
-from ._resize import Resize, check_no_target
+from ._resize import check_no_target
 from ._save import SaveStats as SaveStats
 from ._save import save as save
 from ._sharding import Device as Device
@@ -120,11 +120,11 @@ def __dir__() -> list[str]:
 
 def open(path: Path, *, pin: bool = True, threads: int = 0, names: str | Iterable[str] | None = None,  # noqa: A001 - as h5py
          rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None, split: Split | None = None,
-         join: Join | None = None) -> Checkpoint:
-    """The checkpoint at a path, lazily; names, rename, cast, transpose, split and join as Checkpoint() takes them. Raises
+         join: Join | None = None, resize: Resize | None = None) -> Checkpoint:
+    """The checkpoint at a path, lazily; names, rename, cast, transpose, split, join and resize as Checkpoint() takes them. Raises
     NotFound, Corrupt, Unsupported, NameNotFound, InvalidArgument."""
     return Checkpoint(path, pin=pin, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
-                      join=join)
+                      join=join, resize=resize)
 
 
 def load(path: Path, names: str | Iterable[str] | None = None, *, rename: Rename | None = None, cast: Cast | None = None,
@@ -133,19 +133,19 @@ def load(path: Path, names: str | Iterable[str] | None = None, *, rename: Rename
          threads: int = 0) -> dict[str, Any]:
     """Arrays and objects of a checkpoint by name, read in one pass. names: patterns, as "layers/*". rename: new names by
     patterns, {"model.*": "*"}. cast: a dtype for all floats, "bf16", or dtypes by patterns. transpose: {"*.kernel": (1, 0)}.
-    split: {"*.qkv": "*.q,*.k,*.v@0"}. join: {"*.q,*.k,*.v": "*.qkv@0"}. See Checkpoint.
+    split: {"*.qkv": "*.q,*.k,*.v@0"}. join: {"*.q,*.k,*.v": "*.qkv@0"}. resize: {"*embed*": "pad:50304,-"}. See
+    Checkpoint.
 
     target: a tree as save() takes it, whose arrays are filled in place; None is filled with what is there. Gives that tree,
     with what was saved in place of its objects. An array under several names of the target is filled by any of them.
     strict=False: names that the target lacks are left out. skip_mismatched=True: an array in the target that has another
-    shape than what is stored stays. resize: arrays that have grown or shrunk, by patterns of their names, {"*/embedding":
-    "pad"}: "pad" fills the beginning of a larger array and leaves the rest as it is; "slice" takes the beginning of what is
-    stored. Raises one InvalidArgument naming all that does not fit, before anything is changed."""
+    shape than what is stored stays. resize, with a target, says no extents: {"*/embedding": "pad"}. "pad" fills the beginning
+    of a larger array and leaves the rest as it is; "slice" takes the beginning of what is stored. Raises one InvalidArgument naming all that does not fit, before anything is changed."""
     with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
-                    join=join) as checkpoint:
+                    join=join, resize=resize if target is None else None) as checkpoint:
         if target is not None:
             return Filling(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched, resize=resize).run()
-        check_no_target(f"load {checkpoint.path}", skip_mismatched, resize)
+        check_no_target(f"load {checkpoint.path}", skip_mismatched)
         return checkpoint.load()
 
 

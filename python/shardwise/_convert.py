@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 from . import _core
-from ._edits import Cast, Join, Rename, Split, Transpose, edits_of
+from ._edits import Cast, Join, Rename, Resize, Split, Transpose, edits_of
 from ._errors import InvalidArgument
 from ._progress import Progress, function_of
 from ._paths import Path, local
@@ -18,14 +18,15 @@ from ._tensor import Checkpoint
 def reshard(source: Path, root: Path, *, mesh: str, rules: str = "", codec: Codec = "zstd", memory: int = 1 << 30,
             files: int = 1, threads: int = 0, existing: Existing = "fail", progress: Progress = None,
             names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None,
-            transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None) -> str:
+            transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
+            resize: Resize | None = None) -> str:
     """Writes a checkpoint anew, cut over another mesh, as the same step of the folder `root`. Returns its path. The
     source is one that has a step: of a CheckpointManager, or a directory called step-N.
 
     mesh: "data=2,model=4". rules: which spec a tensor gets by its name, "*/kernel=-,model; *=-"; without one it keeps
-    its own. files: shard files. memory: host bytes in all. names, rename, cast, transpose, split and join are those of open(); rules see the new
-    names, and objects stay only if all names do. Raises InvalidArgument naming everything that does not fit before any data
-    is read.
+    its own. files: shard files. memory: host bytes in all. names, rename, cast, transpose, split, join and resize
+    are those of open(); rules see the new names, and objects stay only if all names do. Raises InvalidArgument naming
+    everything that does not fit before any data is read.
     """
     check_choice("existing", existing, ("fail", "replace", "skip"))
     with Checkpoint(source, pin=False) as checkpoint:
@@ -33,7 +34,8 @@ def reshard(source: Path, root: Path, *, mesh: str, rules: str = "", codec: Code
             raise InvalidArgument(f"reshard {source}: it has no step to be written as: a directory called step-N, or what a "
                                   f"CheckpointManager saves, has one")
     path: str = _core.reshard(local(source, "reshard"), local(root, "reshard"), str(mesh), rules, codec, memory, files, threads,
-                              existing, function_of(progress, f"reshard {os.path.basename(os.fspath(source))}"), edits_of(names, rename, cast, transpose, split, join))
+                              existing, function_of(progress, f"reshard {os.path.basename(os.fspath(source))}"),
+                              edits_of(names, rename, cast, transpose, split, join, resize))
     return path
 
 
@@ -47,11 +49,11 @@ def explain(source: Path, *, mesh: str, rules: str = "") -> str:
 def import_model(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd", memory: int = 256 << 20,
                  progress: Progress = None, names: str | Iterable[str] | None = None, rename: Rename | None = None,
                  cast: Cast | None = None, transpose: Transpose | None = None, split: Split | None = None,
-                 join: Join | None = None) -> str:
+                 join: Join | None = None, resize: Resize | None = None) -> str:
     """A file of safetensors, HDF5 or npz, an index (model.safetensors.index.json) with the files it names, or a folder with
     one of them, as a checkpoint at `target`. What is there says which format it is; nothing is unpickled. What is no tensor
-    is left out with a warning. Metadata of safetensors becomes `user`. names, rename, cast, transpose, split and join are
-    those of open(). Returns the path. Raises NotFound, Corrupt, Unsupported, InvalidArgument."""
+    is left out with a warning. Metadata of safetensors becomes `user`. names, rename, cast, transpose, split, join
+    and resize are those of open(). Returns the path. Raises NotFound, Corrupt, Unsupported, InvalidArgument."""
     import warnings
 
     check_choice("existing", existing, ("fail", "replace", "skip"))
@@ -59,7 +61,7 @@ def import_model(source: Path, target: Path, *, existing: Existing = "fail", cod
     path: str
     path, left_out = _core.import_model(text, local(target, "import"), existing, codec, memory,
                                         function_of(progress, f"import {os.path.basename(text)}"),
-                                        edits_of(names, rename, cast, transpose, split, join))
+                                        edits_of(names, rename, cast, transpose, split, join, resize))
     if left_out:
         warnings.warn(f"import {text}: left out {', '.join(left_out)}", stacklevel=2)
     return path
@@ -69,12 +71,12 @@ def export_model(source: Path, target: Path, *, format: str | None = None, max_s
                  metadata: dict[str, str] | None = None, config_from: Path | None = None, existing: Existing = "fail",
                  memory: int = 256 << 20, progress: Progress = None, names: str | Iterable[str] | None = None,
                  rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
-                 split: Split | None = None, join: Join | None = None) -> list[str]:
+                 split: Split | None = None, join: Join | None = None, resize: Resize | None = None) -> list[str]:
     """A checkpoint as safetensors, bit for bit as its own library writes them, as npz or as HDF5: one file, if the target ends
     in .safetensors, .npz or .h5, or a folder of files of max_shard ("5GB", or bytes) with their index. format: of a folder,
     "safetensors", "npz" or "hdf5". config_from: a folder of Hugging Face whose config and tokenizer files are copied into the
     target, so that from_pretrained() opens it. Returns the files of tensors. What has no place there is left out: objects, and
-    how tensors were cut. names, rename, cast, transpose, split and join are those of open(). Raises Unsupported naming all
+    how tensors were cut. names, rename, cast, transpose, split, join and resize are those of open(). Raises Unsupported naming all
     dtypes the format has not."""
     import json
 
@@ -83,7 +85,7 @@ def export_model(source: Path, target: Path, *, format: str | None = None, max_s
     text = local(target, "export")
     files: list[str] = _core.export_model(local(source, "export"), text, words, _bytes(max_shard), existing, memory,
                                           function_of(progress, f"export {os.path.basename(text)}"),
-                                          edits_of(names, rename, cast, transpose, split, join))
+                                          edits_of(names, rename, cast, transpose, split, join, resize))
     return files
 
 

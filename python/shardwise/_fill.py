@@ -11,7 +11,7 @@ import numpy as np
 from ._containers import is_container, items, kind_of
 from ._errors import InvalidArgument
 from ._nested import Flat, Path, build, names_of
-from ._resize import Resize, Resizing
+from ._resize import Resizing
 from ._sources import flattened, is_array
 from ._tensor import Checkpoint, Tensor, aligned_empty, read_boxes
 
@@ -34,7 +34,7 @@ class Filling:
     """What a checkpoint gives to a target. Nothing is read, or changed, before run()."""
 
     def __init__(self, checkpoint: Checkpoint, target: Mapping[str, Any], *, strict: bool, skip_mismatched: bool,
-                 resize: Resize | None) -> None:
+                 resize: Mapping[str, str] | None) -> None:
         """Raises one InvalidArgument naming all that does not fit."""
         self._checkpoint, self._skip_mismatched, self._resizing = checkpoint, skip_mismatched, Resizing(resize)
         places = {place: name for name, place in checkpoint.paths.items()}

@@ -14,7 +14,7 @@ Resize = Mapping[str, Literal["pad", "slice"]]
 is stored."""
 
 
-def check_no_target(what: str, skip_mismatched: bool, resize: Resize | None) -> None:
+def check_no_target(what: str, skip_mismatched: bool, resize: Resize | None = None) -> None:
     """Of a load without a target. Raises InvalidArgument."""
     for name, value in (("resize", resize), ("skip_mismatched", skip_mismatched)):
         if value:
@@ -24,7 +24,7 @@ def check_no_target(what: str, skip_mismatched: bool, resize: Resize | None) -> 
 class Resizing:
     """Which tensors are padded and sliced, and which rules were of use."""
 
-    def __init__(self, rules: Resize | None) -> None:
+    def __init__(self, rules: Mapping[str, str] | None) -> None:
         self._rules = dict(rules or {})
         for how in self._rules.values():
             check_choice("resize", how, ("pad", "slice"))

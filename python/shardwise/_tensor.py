@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _core, _nested, _objects
 from ._dtypes import NUMPY
-from ._edits import Cast, Edits, Join, Made, Rename, Split, Transpose, edited_document, edits_of
+from ._edits import Cast, Edits, Join, Made, Rename, Resize, Split, Transpose, edited_document, edits_of
 from ._errors import InvalidArgument, NameNotFound, NotFound
 from ._paths import Path, instead_of_checkpoint, local
 from ._sources import MEMORY
@@ -237,11 +237,12 @@ class Checkpoint(Mapping[str, Tensor]):
     def __init__(self, path: Path, *, pin: bool = True, threads: int = 0, memory: int = MEMORY,
                  names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None,
                  transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
-                 partial: bool = False) -> None:
+                 resize: Resize | None = None, partial: bool = False) -> None:
         """names: patterns of what is wanted, as if nothing else was stored. rename: {"model.*": "*"}, new names by patterns,
         each "*" of which is what that "*" of the pattern stands for. cast: a dtype for all floats, or {"head.*": "f32"},
         dtypes by patterns. transpose: {"*.kernel": (1, 0)}, orders of dims by patterns. split: {"*.qkv": "*.q,*.k,*.v@0"},
-        parts along a dim, equally long, or as "@0:8,4,4" says. join: {"*.q,*.k,*.v": "*.qkv@0"}, one tensor of several. All
+        parts along a dim, equally long, or as "@0:8,4,4" says. join: {"*.q,*.k,*.v": "*.qkv@0"}, one tensor of several.
+        resize: {"*embed*": "pad:50304,-"}, zeros after what is there, or "slice:50257,-", its beginning; "-" stays as it is. All
         see the stored names, and the first rule that matches counts. partial: shard files may be missing, as in a step of a
         fast tier: nothing is told of them before something is read that is in one.
 
@@ -256,7 +257,7 @@ class Checkpoint(Mapping[str, Tensor]):
                 raise
             raise NotFound(f"{error}: {instead}") from None
         self._describe()
-        edits = edits_of(None, rename, cast, transpose, split, join)
+        edits = edits_of(None, rename, cast, transpose, split, join, resize)
         if names is not None or any(edits):
             self._edit(names, edits)
 
@@ -286,7 +287,7 @@ class Checkpoint(Mapping[str, Tensor]):
         wanted = self.select(names)
         numbers = [self._numbers.get(name, -1) for name in wanted]
         edited = self._reader.edit(list(zip(wanted, numbers)), edits)
-        _, renames, _, _, splits, joins = edits
+        _, renames, _, _, splits, joins, _ = edits
         self._is_whole = names is None and not (renames or splits or joins)
         order = sorted(range(len(edited)), key=lambda number: edited[number][1])  # as they were
         made = [Made(edited[number][0][0], [wanted[place] for place in edited[number][1]], edited[number][2]) for number in order]

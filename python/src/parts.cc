@@ -188,7 +188,7 @@ Box box_of(const Ints& begin, const Ints& shape) {
 }
 
 TensorEdits edits_of(const EditArgument& edits) {
-  const auto& [select, renames, casts, transposes, splits, joins] = edits;
+  const auto& [select, renames, casts, transposes, splits, joins, resizes] = edits;
   TensorEdits made{.select = select};
   for (const auto& [pattern, name] : renames) made.renames.push_back({pattern, name});
   for (const auto& [pattern, dtype] : casts) made.casts.push_back({pattern, parse_dtype(dtype)});
@@ -198,6 +198,7 @@ TensorEdits edits_of(const EditArgument& edits) {
   parse(transposes, made.transposes);
   parse(splits, made.splits);
   parse(joins, made.joins);
+  parse(resizes, made.resizes);
   return made;
 }
 

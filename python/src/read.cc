@@ -156,7 +156,9 @@ class Reader {
     for (std::size_t t = 0; t < infos.size(); ++t) {
       auto boxes = edited->tensors->source_boxes(t, Box::whole(infos[t].shape));
       Ints places;
-      bool is_whole = boxes.size() == 1 && boxes[0].order.empty();
+      bool is_whole =
+          boxes.size() == 1 && boxes[0].order.empty() &&
+          infos[t].shape == edited->named->tensors()[boxes[0].tensor].shape;  // not padded
       for (EditedTensors::SourceBox& box : boxes) {
         places.push_back(std::int64_t(box.tensor));
         is_whole = is_whole && box.box == Box::whole(edited->named->tensors()[box.tensor].shape);
@@ -166,7 +168,7 @@ class Reader {
       const auto same = std::ranges::find_if(alike, [&](std::size_t other) {
         auto others = edited->tensors->source_boxes(other, Box::whole(infos[other].shape));
         for (auto& box : others) box.tensor = edited->named->number(box.tensor);
-        return others == boxes;
+        return others == boxes && infos[other].shape == infos[t].shape;
       });
       const std::size_t first = same == alike.end() ? t : *same;
       if (first == t) alike.push_back(t);

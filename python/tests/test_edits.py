@@ -191,6 +191,54 @@ def test_torch_skips_what_has_another_shape(tmp_path):
     assert torch.equal(state[grown[1].weight]["exp_avg"], optimizer.state[module[1].weight]["exp_avg"])
 
 
+def test_tensors_grow_and_shrink_by_a_rule(tmp_path):
+    words = np.arange(1, 11, dtype=np.float32).reshape(5, 2)
+    with sw.CheckpointManager(tmp_path / "run") as manager:
+        manager.save(3, {"a": {"embed": words, "head": words}, "bias": np.int64([4, 5]), "note": "x"})
+        step = manager.step(3)
+    grown = np.concatenate([words, np.zeros((2, 2), np.float32)])
+    how = {"resize": {"*embed": "pad:7,-", "*head": "slice:-,4"}, "transpose": {"*head": (1, 0)}}
+    names = [name for name in sw.open(step) if name.endswith(("embed", "head"))]
+
+    def check(loaded):
+        embed, head = (next(array for name, array in loaded.items() if name.endswith(end)) for end in ("embed", "head"))
+        assert embed.dtype == np.float32 and np.array_equal(embed, grown)
+        assert np.array_equal(head, words.T[:, :4])
+
+    assert sw.load(step, **how)["a"].keys() == {"embed", "head"}
+    check(sw.load(step, **how)["a"])
+    with sw.open(step, **how) as checkpoint:
+        embed = checkpoint[names[0]]
+        assert embed.shape == (7, 2) and np.array_equal(embed[4:6, 1], grown[4:6, 1]) and not embed[6].any()
+        assert checkpoint.objects == {"note": "x"} and checkpoint["bias"].shape == (2,)
+    check(sw.load(sw.reshard(step, tmp_path / "out", mesh="a=3", rules="*embed=a,-; *=-", **how))["a"])
+    sw.export_model(step, tmp_path / "m.npz", **how)
+    check(dict(np.load(tmp_path / "m.npz")))
+    check(sw.load(sw.import_model(tmp_path / "m.npz", tmp_path / "again", resize={"*embed": "pad:7,2"})))
+    with pytest.raises(sw.InvalidArgument) as caught:
+        sw.load(step, resize={"*embed": "slice:7,-", "*head": "pad:1,1", "bais": "pad:3"})
+    assert "3 edits do not fit: " in str(caught.value) and 'resize "bais=pad:3" matches none of 4 tensors, nearest: "bias"' in str(caught.value)
+    with pytest.raises(sw.InvalidArgument, match=r'resize "\*=pad": needed is PATTERN=pad:EXTENT,... or PATTERN=slice:EXTENT'):
+        sw.load(step, resize={"*": "pad"})
+    for rules in ({"a": 7}, ["a"], {"a": ""}):
+        with pytest.raises(sw.InvalidArgument, match="needed are new extents by patterns"):
+            sw.load(step, resize=rules)
+
+
+def test_only_one_of_two_tied_names_grows(tmp_path):
+    torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
+    import shardwise.torch as swt
+
+    module = torch.nn.Module()
+    module.embed, module.head = torch.nn.Embedding(5, 2), torch.nn.Linear(2, 5, bias=False)
+    module.head.weight = module.embed.weight
+    swt.save(tmp_path / "x", {"model": module})
+    with sw.open(tmp_path / "x", resize={"*embed.weight": "pad:6,-"}) as checkpoint:
+        assert {name: tensor.shape for name, tensor in checkpoint.items()} == {"model.embed.weight": (6, 2),
+                                                                               "model.head.weight": (5, 2)}
+        assert np.array_equal(checkpoint["model.embed.weight"][:5], np.asarray(checkpoint["model.head.weight"]))
+
+
 def test_torch_pads_and_slices_on_request(tmp_path):
     torch = pytest.importorskip("torch")
     import shardwise.torch as swt

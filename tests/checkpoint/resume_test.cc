@@ -322,5 +322,34 @@ TEST(Resume, OfAReshardIsForTheSameEdits) {
   EXPECT_TRUE(holds(CheckpointReader(stats.directory), swapped));
 }
 
+TEST(Resume, OfAReshardThatPadsGivesTheSameBytes) {
+  const TempDir dir;
+  const std::vector<HostTensor> one{
+      host_tensor("a", DType::f32, {90, 300}, "a=3", "a,-", Values::noise, 1)};
+  const fs::path source =
+      CheckpointManager(dir / "source", options_with()).save(3, sources_of(one)).directory;
+  const auto reshard = [&](const char* root, std::int64_t rows, std::shared_ptr<FileSystem> files) {
+    ReshardOptions options;
+    options.save.writers = 3;
+    options.threads = 1;
+    options.file_system = std::move(files);
+    options.edits.resizes = {{"a", TensorEdits::Resize::How::pad, {rows, -1}}};
+    return reshard_checkpoint(source, dir / root, Mesh::parse("a=3"), SpecRules(), options);
+  };
+  for (int at = 1; whole_files(dir / "root").size() < 2; ++at) {
+    fs::remove_all(dir / "root");
+    ASSERT_TRUE(is_killed([&] { reshard("root", 100, killing(at)); }));
+  }
+  fs::copy(dir / "root", dir / "other", fs::copy_options::recursive);
+  EXPECT_EQ(reshard("other", 101, nullptr).kept_files, 0) << "of another size";
+  const SaveStats stats = reshard("root", 100, nullptr),
+                  straight = reshard("straight", 100, nullptr);
+  EXPECT_GT(stats.kept_files, 0);
+  for (const auto& file : fs::directory_iterator(straight.directory)) {
+    if (!file.path().filename().string().starts_with("shards-")) continue;
+    EXPECT_EQ(file_bytes(stats.directory / file.path().filename()), file_bytes(file.path()));
+  }
+}
+
 }  // namespace
 }  // namespace shardwise

@@ -95,6 +95,46 @@ class Edits(Cli):
         self.assertFalse((self.dir / "no").exists())
         self.ok("reshard", self.dir / "wide", self.dir / "verified", "--mesh", 1, "--verify", *edits)
 
+    def test_tensors_grow_and_shrink_in_all_three(self):
+        rows = [[10 * i + j + 1 for j in range(3)] for i in range(5)]
+        shaped(self.dir / "a.safetensors", {"wte": rows, "head": rows, "wpe": [[1, 2]]})
+        self.ok("import", self.dir / "a.safetensors", self.dir / "a", "--step", 3, "--mesh", "a=2", "--spec", "w*=a,-;*=-")
+        edits = ("--resize", "wte=pad:7,-", "--resize", "head=slice:-,2", "--transpose", "head=1,0", "--cast", "wte=f64",
+                 "--resize", "*=slice:1,-")
+        expected = {"wte": ("f64", [*rows, [0] * 3, [0] * 3]), "wpe": ("f32", [[1, 2]]),
+                    "head": ("f32", [list(column)[:2] for column in zip(*rows)])}
+        def check(path):
+            self.assertEqual(self.values(path), expected, path)
+
+        self.ok("reshard", self.dir / "a", self.dir / "r", "--mesh", "b=3", "--spec", "w*=b,-;*=-,b", "--verify", *edits)
+        check(self.dir / "r")
+        self.assertTrue(self.ok_json("verify", self.dir / "r")["ok"])
+        self.ok("export", self.dir / "a", self.dir / "e.safetensors", *edits)
+        check(self.dir / "e.safetensors")
+        self.ok("import", self.dir / "a.safetensors", self.dir / "i", "--step", 3, *edits)
+        check(self.dir / "i")
+        self.ok("parity", self.dir / "r", "--blocks", 2)
+        self.assertIn("every byte is as written", self.ok("verify", self.dir / "r"))
+
+        before = self.ok_json("reshard", self.dir / "a", self.dir / "no", "--mesh", 1, "--spec", "*=-", "--dry-run")
+        grown = self.ok_json("reshard", self.dir / "a", self.dir / "no", "--mesh", 1, "--spec", "*=-", "--dry-run", "--resize",
+                             "wte=pad:1000,-")
+        self.assertEqual(grown["logical_bytes"] - before["logical_bytes"], 4 * 3 * 995)
+        self.assertEqual(grown["needed_bytes"], before["needed_bytes"])
+        self.assertFalse((self.dir / "no").exists())
+
+    def test_what_does_not_grow_or_shrink_as_asked_is_one_error(self):
+        shaped(self.dir / "a.safetensors", {"wte": [[1, 2]] * 5, "wpe": [[1, 2]]})
+        self.ok("import", self.dir / "a.safetensors", self.dir / "a", "--step", 3)
+        for command in (("reshard", self.dir / "a", self.dir / "no", "--mesh", 1), ("export", self.dir / "a", self.dir / "no.npz"),
+                        ("import", self.dir / "a.safetensors", self.dir / "no", "--step", 3)):
+            self.fails(2, ['2 edits do not fit: resize "w*=pad:4,-": tensor "wte" is [5, 2], needed to pad it is an extent of at least '
+                           '5 along dim 0; "slice" takes the beginning; resize "wqe=pad:1" matches none of 2 tensors, nearest: "w'],
+                       *command, "--resize", "w*=pad:4,-", "--resize", "wqe=pad:1")
+            self.fails(2, [f'{command[0]}: --resize: resize "wte=4,2": needed is PATTERN=pad:EXTENT,... or PATTERN=slice:EXTENT,..., '
+                           '"-" for an extent that stays, as "*embed*=pad:50304,-"'], *command, "--resize", "wte=4,2")
+        self.assertFalse((self.dir / "no").exists() or (self.dir / "no.npz").exists())
+
     def test_layers_become_one_tensor_and_back(self):
         shaped(self.dir / "a.safetensors", {f"h.{n}.w": [[n, n + 1]] for n in range(11)})
         said = self.ok("import", self.dir / "a.safetensors", self.dir / "one", "--step", 1, "--join", "h.#.*=h.*@0")
@@ -110,7 +150,7 @@ class Edits(Cli):
                         ("import", self.dir / "trained.safetensors", out, "--step", 1)):
             self.fails(2, [f'{command[0]}: --rename: rename "a": needed is PATTERN=NAME'], *command, "--rename", "a")
             self.fails(2, [f'{command[0]}: --cast: ', "f33"], *command, "--cast", "*=f33")
-            for option in ("transpose", "split", "join"):
+            for option in ("transpose", "resize", "split", "join"):
                 self.fails(2, [f'{command[0]}: --{option}: {option} "a=b": needed is PATTERN'], *command, f"--{option}", "a=b")
             self.fails(2, [f"{command[0]}: --select"], *command, "--select")
         self.assertFalse(out.exists())

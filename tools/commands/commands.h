@@ -157,7 +157,7 @@ int run_gc(const GcOptions& options);
 
 /// Which tensors are written, and how they change: texts as TensorEdits reads them.
 struct EditOptions {
-  std::vector<std::string> select, exclude, renames, casts, transposes, splits, joins;
+  std::vector<std::string> select, exclude, renames, casts, transposes, resizes, splits, joins;
   std::string strip_prefix;  ///< of names that begin so, which alone are taken; empty: none
 };
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/edits/edit_faults.h"
 #include "shardwise/checkpoint/detail/edits/edit_names.h"
 #include "shardwise/checkpoint/detail/edits/edit_text.h"
 #include "shardwise/checkpoint/detail/edits/exact_cast.h"
@@ -15,9 +16,6 @@
 
 namespace shardwise::detail {
 namespace {
-
-// What a message shows. It ends up on a terminal.
-constexpr std::size_t kMostFaults = 20;
 
 /// A dim that may be counted from the end; absent if there is none.
 std::optional<std::size_t> dim_of(std::int64_t dim, const Shape& shape) {
@@ -67,18 +65,17 @@ void forget_pieces(TensorInfo& tensor) {
 class Editing {
  public:
   Editing(std::span<const TensorInfo> tensors, const TensorEdits& edits)
-      : tensors_(tensors), edits_(edits) {
-    for (const TensorInfo& tensor : tensors) names_.push_back(tensor.name);
-  }
+      : tensors_(tensors), edits_(edits), names_(names_of(tensors)), faults_(names_) {}
 
   std::vector<EditedTensor> run(std::string_view operation) {
     select();
     transpose();
+    resize();
     split();
     join();
     rename();
     cast();
-    throw_faults(operation);
+    faults_.throw_if_any(operation);
     std::ranges::sort(made_, {}, [](const EditedTensor& tensor) { return tensor.info.name; });
     return std::move(made_);
   }
@@ -87,18 +84,9 @@ class Editing {
   /// A selected tensor of the source.
   struct Selected {
     std::size_t number;
-    TensorInfo info;                 ///< as it is transposed
+    TensorInfo info;                 ///< as it is transposed and resized
     std::vector<std::size_t> order;  ///< empty: it is not transposed
     bool taken = false;              ///< by a split or join
-  };
-
-  /// What became of a rule.
-  struct Use {
-    void add(bool counts) { (counts ? used : shadowed) = true; }
-
-    bool used = false;
-    bool shadowed = false;     ///< an earlier rule was taken instead
-    bool passed_over = false;  ///< it matches only tensors that a pattern of many leaves alone
   };
 
   /// Tensors of a join that belong together.
@@ -107,6 +95,12 @@ class Editing {
     std::vector<std::string_view> wildcards;
   };
 
+  static std::vector<std::string_view> names_of(std::span<const TensorInfo> tensors) {
+    std::vector<std::string_view> names;
+    for (const TensorInfo& tensor : tensors) names.push_back(tensor.name);
+    return names;
+  }
+
   void select() {
     std::vector<bool> wanted(names_.size(), edits_.select.empty());
     for (const std::string& pattern : edits_.select) mark("select", pattern, wanted, true);
@@ -114,13 +108,13 @@ class Editing {
     for (std::size_t t = 0; t < wanted.size(); ++t) {
       if (wanted[t]) selected_.push_back({.number = t, .info = tensors_[t], .order = {}});
     }
+    faults_.set_selected(selected_.size());
     if (selected_.empty() && faults_.empty() && !names_.empty()) {
       fault("nothing is selected of {} tensors, needed is one", names_.size());
     }
   }
 
   void transpose() {
-    std::vector<Use> uses(edits_.transposes.size());
     std::vector<bool> usable;
     for (const TensorEdits::Transpose& rule : edits_.transposes) {
       std::vector<std::size_t> sorted = rule.order;
@@ -133,39 +127,87 @@ class Editing {
               std::max<std::size_t>(sorted.size(), 1) - 1);
       }
     }
+    const auto rank_of = [](const TensorEdits::Transpose& rule) { return rule.order.size(); };
+    by_rank("transpose", edits_.transposes, usable, rank_of,
+            [](const TensorEdits::Transpose& rule, Selected& tensor) {
+              tensor.order = rule.order;
+              take_dims(tensor.info, rule.order);
+            });
+  }
+
+  void resize() {
+    const auto rank_of = [](const TensorEdits::Resize& rule) { return rule.extents.size(); };
+    by_rank("resize", edits_.resizes, std::vector<bool>(edits_.resizes.size(), true), rank_of,
+            [this](const TensorEdits::Resize& rule, Selected& tensor) { resize(rule, tensor); });
+  }
+
+  void resize(const TensorEdits::Resize& rule, Selected& tensor) {
+    const bool pads = rule.how == TensorEdits::Resize::How::pad;
+    TensorInfo& info = tensor.info;
+    const std::string begin = fmt::format("resize {}: tensor {} is {}", clipped(rule_text(rule)),
+                                          clipped(info.name), to_string(info.shape));
+    Shape shape = info.shape;
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      const std::int64_t wanted = rule.extents[d];
+      if (wanted == TensorEdits::Resize::kSame) continue;
+      if (wanted < 0 || (pads ? wanted < shape[d] : wanted > shape[d])) {
+        return fault("{}, needed to {} it is an extent of at {} {} along dim {}; \"{}\" {}", begin,
+                     pads ? "pad" : "slice", pads ? "least" : "most", shape[d], d,
+                     pads ? "slice" : "pad", pads ? "takes the beginning" : "adds zeros");
+      }
+      shape[d] = wanted;
+    }
+    if (shape == info.shape) return;
+    if (pads && info.dtype == DType::f8_e8m0fnu) {
+      return fault("{} of {}, which has no zero to pad it with", begin, name(info.dtype));
+    }
+    try {
+      static_cast<void>(num_bytes(shape, size_bytes(DType::c128)));  // of any dtype
+    } catch (const Error& error) {
+      return fault("{}: {}", begin, error.what());
+    }
+    info.shape = shape;
+    forget_pieces(info);
+  }
+
+  /// Gives each tensor to the first rule that matches it and is of as many dims. Rules that are not
+  /// usable were told of.
+  template <class Rule, class RankOf, class Apply>
+  void by_rank(const char* what, const std::vector<Rule>& rules, const std::vector<bool>& usable,
+               RankOf&& rank_of, Apply&& apply) {
+    std::vector<RuleUse> uses(rules.size());
     for (Selected& tensor : selected_) {
+      bool taken = false;
       for (std::size_t r = 0; r < uses.size(); ++r) {
-        const TensorEdits::Transpose& rule = edits_.transposes[r];
+        const Rule& rule = rules[r];
         if (!usable[r] || !match_pattern(rule.pattern, names_[tensor.number])) continue;
-        if (rule.order.size() != tensor.info.shape.size()) {
+        if (rank_of(rule) != tensor.info.shape.size()) {
           uses[r].passed_over = true;
           if (is_wild(rule.pattern)) continue;
           uses[r].used = true;
-          fault("transpose {}: tensor {} is {}, needed are {} dims", clipped(rule_text(rule)),
-                clipped(tensor.info.name), to_string(tensor.info.shape), rule.order.size());
+          fault("{} {}: tensor {} is {}, needed are {} dims", what, clipped(rule_text(rule)),
+                clipped(tensor.info.name), to_string(tensor.info.shape), rank_of(rule));
           continue;
         }
-        uses[r].add(tensor.order.empty());
-        if (!tensor.order.empty()) continue;
-        tensor.order = rule.order;
-        take_dims(tensor.info, rule.order);
+        uses[r].add(!taken);
+        if (!taken) apply(rule, tensor);
+        taken = true;
       }
     }
     for (std::size_t r = 0; r < uses.size(); ++r) {
       if (!usable[r]) continue;
-      const TensorEdits::Transpose& rule = edits_.transposes[r];
-      check("transpose", rule_text(rule), rule.pattern, uses[r],
-            fmt::format("matches no tensor of {} dims", rule.order.size()));
+      faults_.check_used(what, rule_text(rules[r]), rules[r].pattern, uses[r],
+                         fmt::format("matches no tensor of {} dims", rank_of(rules[r])));
     }
   }
 
   void split() {
-    std::vector<Use> uses(edits_.splits.size());
+    std::vector<RuleUse> uses(edits_.splits.size());
     std::vector<bool> usable;
     for (const TensorEdits::Split& rule : edits_.splits) {
       bool fits = true;
       for (const std::string& name : rule.names) {
-        fits = has_wildcards_of("split", rule_text(rule), rule.pattern, name) && fits;
+        fits = faults_.has_wildcards_of("split", rule_text(rule), rule.pattern, name) && fits;
       }
       if (rule.names.empty() ||
           (!rule.extents.empty() && rule.extents.size() != rule.names.size())) {
@@ -201,7 +243,7 @@ class Editing {
     }
     for (std::size_t r = 0; r < uses.size(); ++r) {
       if (!usable[r]) continue;
-      check("split", rule_text(edits_.splits[r]), edits_.splits[r].pattern, uses[r]);
+      faults_.check_used("split", rule_text(edits_.splits[r]), edits_.splits[r].pattern, uses[r]);
     }
   }
 
@@ -261,6 +303,7 @@ class Editing {
     EditedPart part = part_of(tensor);
     if (part.order.empty()) part.order = same_order(rank);
     part.order.erase(part.order.begin() + std::ptrdiff_t(dim));
+    part.is_scalar = part.order.empty();
     const bool by_number = is_numbered(rule.names.front());
     for (std::int64_t index = 0; index < tensor.info.shape[dim]; ++index) {
       EditedTensor made{.info = tensor.info, .parts = {part}};
@@ -284,7 +327,7 @@ class Editing {
       bool fits = !rule.patterns.empty();
       if (!fits) fault("join {}: found no pattern", clipped(rule_text(rule)));
       for (const std::string& pattern : rule.patterns) {
-        fits = has_wildcards_of("join", rule_text(rule), pattern, rule.name, true) && fits;
+        fits = faults_.has_wildcards_of("join", rule_text(rule), pattern, rule.name, true) && fits;
       }
       if (std::ranges::any_of(rule.patterns, is_numbered) &&
           (rule.patterns.size() > 1 || std::ranges::count(rule.patterns[0], '#') > 1)) {
@@ -293,11 +336,11 @@ class Editing {
               clipped(rule_text(rule)));
       }
       if (!fits) continue;
-      std::vector<Use> uses(rule.patterns.size());
+      std::vector<RuleUse> uses(rule.patterns.size());
       std::map<std::string, Group> groups;
       for (Selected& tensor : selected_) add_member(rule, tensor, uses, groups);
       for (std::size_t p = 0; p < uses.size(); ++p) {
-        check("join", rule_text(rule), rule.patterns[p], uses[p], {}, uses.size() > 1);
+        faults_.check_used("join", rule_text(rule), rule.patterns[p], uses[p], {}, uses.size() > 1);
       }
       for (auto& [name, group] : groups) {
         if (is_whole(rule, uses, group)) add_joined(rule, name, group);
@@ -305,7 +348,7 @@ class Editing {
     }
   }
 
-  void add_member(const TensorEdits::Join& rule, Selected& tensor, std::span<Use> uses,
+  void add_member(const TensorEdits::Join& rule, Selected& tensor, std::span<RuleUse> uses,
                   std::map<std::string, Group>& groups) {
     for (std::size_t p = 0; p < rule.patterns.size(); ++p) {
       const std::string& pattern = rule.patterns[p];
@@ -327,7 +370,7 @@ class Editing {
 
   /// Whether there is a tensor for each pattern, or for each number from 0 on. Patterns that match
   /// nothing were told of.
-  bool is_whole(const TensorEdits::Join& rule, std::span<const Use> uses, const Group& group) {
+  bool is_whole(const TensorEdits::Join& rule, std::span<const RuleUse> uses, const Group& group) {
     const bool by_number = is_numbered(rule.patterns.front());
     const std::size_t needed = by_number ? group.members.size() : rule.patterns.size();
     bool whole = true;
@@ -339,7 +382,8 @@ class Editing {
           by_number ? numbered_name(rule.patterns.front(), p) : rule.patterns[p];
       const std::string missing = edited_name(pattern, pattern, group.wildcards);
       fault("join {}: found {}, and no {} to be joined to it{}", clipped(rule_text(rule)),
-            clipped(group.members.begin()->second->info.name), clipped(missing), nearest(missing));
+            clipped(group.members.begin()->second->info.name), clipped(missing),
+            faults_.nearest(missing));
     }
     return whole;
   }
@@ -382,7 +426,10 @@ class Editing {
                      adds_dim ? "a new " : "", *dim);
       }
       part.begin = made.info.shape[*dim];
-      part.end = part.begin + info.shape[*dim];
+      if (__builtin_add_overflow(part.begin, info.shape[*dim], &part.end)) {
+        return fault("join {}: the parts have more than 2^63 - 1 along dim {}",
+                     clipped(rule_text(rule)), *dim);
+      }
       made.info.shape[*dim] = part.end;
       made.info.pieces += info.pieces;
       made.info.chunks += info.chunks;
@@ -395,10 +442,11 @@ class Editing {
 
   /// What is neither split nor joined.
   void rename() {
-    std::vector<Use> uses(edits_.renames.size());
+    std::vector<RuleUse> uses(edits_.renames.size());
     std::vector<bool> usable;
     for (const TensorEdits::Rename& rule : edits_.renames) {
-      usable.push_back(has_wildcards_of("rename", rule_text(rule), rule.pattern, rule.name));
+      usable.push_back(
+          faults_.has_wildcards_of("rename", rule_text(rule), rule.pattern, rule.name));
     }
     for (const Selected& tensor : selected_) {
       std::optional<std::string> renamed_to;
@@ -418,13 +466,14 @@ class Editing {
     }
     for (std::size_t r = 0; r < uses.size(); ++r) {
       if (!usable[r]) continue;
-      check("rename", rule_text(edits_.renames[r]), edits_.renames[r].pattern, uses[r]);
+      faults_.check_used("rename", rule_text(edits_.renames[r]), edits_.renames[r].pattern,
+                         uses[r]);
     }
     if (!edits_.keeps_names()) check_different();
   }
 
   void cast() {
-    std::vector<Use> uses(edits_.casts.size());
+    std::vector<RuleUse> uses(edits_.casts.size());
     std::vector<DType> dtypes(names_.size());
     for (const Selected& selected : selected_) {
       const TensorInfo& tensor = selected.info;
@@ -443,8 +492,9 @@ class Editing {
       dtypes[selected.number] = dtype.value_or(tensor.dtype);
     }
     for (std::size_t r = 0; r < uses.size(); ++r) {
-      check("cast", rule_text(edits_.casts[r]), edits_.casts[r].pattern, uses[r],
-            "matches no tensor of floats: a pattern with \"*\" or \"?\" casts floats alone");
+      faults_.check_used(
+          "cast", rule_text(edits_.casts[r]), edits_.casts[r].pattern, uses[r],
+          "matches no tensor of floats: a pattern with \"*\" or \"?\" casts floats alone");
     }
     for (EditedTensor& tensor : made_) {
       const DType dtype = dtypes[tensor.parts.front().source];
@@ -462,20 +512,9 @@ class Editing {
     }
   }
 
-  void throw_faults(std::string_view operation) const {
-    if (faults_.empty()) return;
-    std::string text = fmt::format("{}: {} edit{} not fit: ", operation, faults_.size(),
-                                   faults_.size() == 1 ? " does" : "s do");
-    const std::size_t shown = std::min(faults_.size(), kMostFaults);
-    text += fmt::format("{}",
-                        fmt::join(faults_.begin(), faults_.begin() + std::ptrdiff_t(shown), "; "));
-    if (shown < faults_.size()) text += fmt::format("; and {} more", faults_.size() - shown);
-    throw Error(ErrorCode::invalid_argument, text);
-  }
-
   template <class... Values>
   void fault(fmt::format_string<Values...> text, Values&&... values) {
-    faults_.push_back(fmt::format(text, std::forward<Values>(values)...));
+    faults_.add(fmt::format(text, std::forward<Values>(values)...));
   }
 
   void mark(const char* what, const std::string& pattern, std::vector<bool>& wanted, bool value) {
@@ -487,38 +526,8 @@ class Editing {
     }
     if (!found) {
       fault("{} {} matches none of {} tensors{}", what, clipped(pattern), names_.size(),
-            nearest(pattern));
+            faults_.nearest(pattern));
     }
-  }
-
-  /// Whether the new name has as many wildcards as the pattern, or none unless it needs them.
-  bool has_wildcards_of(const char* what, const std::string& text, std::string_view pattern,
-                        std::string_view name, bool needs_all = false) {
-    for (const char wildcard : {'*', '?'}) {
-      const auto found = std::count(name.begin(), name.end(), wildcard);
-      const auto there = std::count(pattern.begin(), pattern.end(), wildcard);
-      if (found == there || (found == 0 && !needs_all)) continue;
-      fault("{} {}: found {} \"{}\" in the new name, needed {} as in the pattern{}", what,
-            clipped(text), found, wildcard, there, needs_all ? "" : ", or none");
-      return false;
-    }
-    return true;
-  }
-
-  void check(const char* what, const std::string& text, const std::string& pattern, const Use& use,
-             std::string_view passed_over = {}, bool shows_pattern = false) {
-    if (use.used) return;
-    std::string said = fmt::format("{} {} ", what, clipped(text));
-    if (use.shadowed) {
-      said += "is not used: earlier rules take all that it matches";
-    } else if (use.passed_over) {
-      said += passed_over;
-    } else {
-      said += fmt::format("matches none of {}{} tensors{}{}", selected_.size(),
-                          selected_.size() == names_.size() ? "" : " selected",
-                          shows_pattern ? " with " + clipped(pattern) : "", nearest(pattern));
-    }
-    faults_.push_back(std::move(said));
   }
 
   void check_different() {
@@ -532,7 +541,7 @@ class Editing {
           fmt::format("{} would be the name of {} tensors, needed is one: {}, {}", clipped(name),
                       from.size(), clipped(from[0]), clipped(from[1]));
       if (from.size() > 2) said += fmt::format(" and {} more", from.size() - 2);
-      faults_.push_back(std::move(said));
+      faults_.add(std::move(said));
     }
   }
 
@@ -549,17 +558,12 @@ class Editing {
     }
   }
 
-  std::string nearest(std::string_view pattern) const {
-    const std::vector<std::string_view> found = nearest_names(names_, pattern);
-    return found.empty() ? std::string() : ", nearest: " + clipped(found.front());
-  }
-
   const std::span<const TensorInfo> tensors_;
   const TensorEdits& edits_;
-  std::vector<std::string_view> names_;
+  const std::vector<std::string_view> names_;
   std::vector<Selected> selected_;
   std::vector<EditedTensor> made_;
-  std::vector<std::string> faults_;
+  EditFaults faults_;
 };
 
 }  // namespace

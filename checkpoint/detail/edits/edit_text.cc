@@ -89,6 +89,26 @@ TensorEdits::Transpose TensorEdits::Transpose::parse(std::string_view text) {
   return {std::move(pattern), *std::move(order)};
 }
 
+TensorEdits::Resize TensorEdits::Resize::parse(std::string_view text) {
+  constexpr std::string_view kNeeded =
+      "PATTERN=pad:EXTENT,... or PATTERN=slice:EXTENT,..., \"-\" for an extent that stays, as "
+      "\"*embed*=pad:50304,-\"";
+  auto [pattern, change] = halves("resize", text, kNeeded);
+  const std::size_t colon = change.find(':');
+  const std::string_view how = std::string_view(change).substr(0, colon);
+  Resize rule{.pattern = std::move(pattern), .how = how == "pad" ? How::pad : How::slice};
+  bool fits = colon != std::string::npos && (how == "pad" || how == "slice");
+  if (fits) {
+    for (const std::string_view word : split(std::string_view(change).substr(colon + 1), ',')) {
+      const std::optional<std::int64_t> extent = parse_count(word);
+      fits = fits && (extent || word == "-");
+      rule.extents.push_back(extent.value_or(kSame));
+    }
+  }
+  if (!fits) refuse("resize", text, kNeeded);
+  return rule;
+}
+
 TensorEdits::Split TensorEdits::Split::parse(std::string_view text) {
   constexpr std::string_view kNeeded =
       "PATTERN=NAME,NAME,...@DIM, ...@DIM:EXTENT,EXTENT,... or ...@+DIM, as "
@@ -139,6 +159,16 @@ std::string rule_text(const TensorEdits::Cast& rule) {
 }
 std::string rule_text(const TensorEdits::Transpose& rule) {
   return fmt::format("{}={}", rule.pattern, fmt::join(rule.order, ","));
+}
+std::string rule_text(const TensorEdits::Resize& rule) {
+  std::string text = rule.pattern + (rule.how == TensorEdits::Resize::How::pad ? "=pad" : "=slice");
+  char before = ':';
+  for (const std::int64_t extent : rule.extents) {
+    text += before;
+    text += extent == TensorEdits::Resize::kSame ? "-" : std::to_string(extent);
+    before = ',';
+  }
+  return text;
 }
 std::string rule_text(const TensorEdits::Split& rule) {
   return fmt::format("{}={}@{}{}{}{}", rule.pattern, fmt::join(rule.names, ","),

@@ -14,6 +14,7 @@ std::string clipped(std::string_view text);
 std::string rule_text(const TensorEdits::Rename& rule);
 std::string rule_text(const TensorEdits::Cast& rule);
 std::string rule_text(const TensorEdits::Transpose& rule);
+std::string rule_text(const TensorEdits::Resize& rule);
 std::string rule_text(const TensorEdits::Split& rule);
 std::string rule_text(const TensorEdits::Join& rule);
 

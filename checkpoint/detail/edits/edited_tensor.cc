@@ -35,6 +35,7 @@ Box EditedTensor::in_source(const EditedPart& part, const Box& box) const {
 
 Box EditedTensor::from_source(const EditedPart& part, const Box& box) const {
   Box here;
+  if (part.is_scalar) return here;
   for (std::size_t d = 0; d < (part.order.empty() ? part.source_rank : part.order.size()); ++d) {
     const std::size_t stored = part.order.empty() ? d : part.order[d];
     if (stored == kNewDim) {

@@ -20,6 +20,7 @@ struct EditedPart {
   /// Dim d of the new tensor is this one of the source, or kNewDim. A dim of the source that is not
   /// among them is left out: of it, `from` is the one index. Empty: all dims, in their order.
   std::vector<std::size_t> order = {};
+  bool is_scalar = false;  ///< the one dim of the source is left out
 
   std::int64_t from = 0;            ///< where the range begins in the source
   std::int64_t begin = 0, end = 0;  ///< the range in the new tensor, if it has several parts
