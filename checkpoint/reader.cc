@@ -101,6 +101,11 @@ std::string CheckpointReader::Impl::mismatch(const TensorRequest& request,
     return fmt::format("tensor {:?} is wanted on {} devices, there are {}", request.name,
                        spec.sharding.mesh().size(), devices.size());
   }
+  try {
+    static_cast<void>(spec.sharding.shard_shape(spec.shape));
+  } catch (const Error& error) {
+    return fmt::format("tensor {:?} cannot be cut as is wanted: {}", request.name, error.what());
+  }
   return {};
 }
 

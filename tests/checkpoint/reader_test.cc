@@ -157,18 +157,23 @@ TEST_F(Reader, ListsAllMismatchesInOneErrorBeforeItReads) {
   Devices devices(2);
   const Sharding flat = Sharding::replicated(Mesh::line(2), 1);
   const Sharding square = Sharding::replicated(Mesh::line(2), 2);
+  const Sharding strict(Mesh::line(2), PartitionSpec::parse("devices"), UnevenPolicy::strict());
   const TensorRequest requests[] = {
       {"w", {DType::f16, {64, 64}, square}}, {"w", {DType::f32, {64, 65}, square}},
       {"w", {DType::f32, {64, 64}, flat}},   {"ww", {DType::f32, {64, 64}, square}},
-      {"b", {DType::u8, {5}, flat}},
+      {"b", {DType::u8, {5}, flat}},         {"b", {DType::u8, {5}, strict}},
   };
   const std::string message =
       message_of(ErrorCode::invalid_argument, [&] { reader.restore(devices, requests); });
-  EXPECT_THAT(message,
-              AllOf(HasSubstr("4 of 5 requests"),
-                    HasSubstr("tensor \"w\" is f32 [64, 64], wanted is f16 [64, 64]"),
-                    HasSubstr("wanted is f32 [64, 65]"), HasSubstr("tensor \"w\" has 2 dims"),
-                    HasSubstr("there is no tensor \"ww\", nearest: \"w\"")));
+  EXPECT_THAT(
+      message,
+      AllOf(HasSubstr("5 of 6 requests"),
+            HasSubstr("tensor \"w\" is f32 [64, 64], wanted is f16 [64, 64]"),
+            HasSubstr("wanted is f32 [64, 65]"), HasSubstr("tensor \"w\" has 2 dims"),
+            HasSubstr("there is no tensor \"ww\", nearest: \"w\""),
+            HasSubstr("tensor \"b\" cannot be cut as is wanted: cut by the spec \"devices\": "
+                      "dim 0 of shape [5] has extent 5 over axes \"devices\", 2 ways; needed "
+                      "under the policy strict is a multiple of 2, as 4 or 6")));
   EXPECT_EQ(reader.stats().chunks, 0);
   EXPECT_EQ(devices.at(0).memory().peak_bytes, 0u);
 }

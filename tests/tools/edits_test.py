@@ -44,15 +44,16 @@ class Edits(Cli):
     def test_import_and_export_edit_as_reshard_does(self):
         root, out = self.trained(), self.dir / "out"
         edits = ("--select", "model.*", "--select", "opt.w", "--rename", "model.h.*=layers.*", "--rename", "opt.*=*",
-                 "--cast", "opt.*=f16")
-        expected = {"layers.0.w": ("f32", [1, 2]), "layers.1.w": ("f32", [3, 4, 5]), "model.ln": ("f32", [1.0039062]),
-                    "w": ("f16", [7])}
+                 "--cast", "opt.*=f16", "--exclude", "*.1.*")
+        expected = {"layers.0.w": ("f32", [1, 2]), "model.ln": ("f32", [1.0039062]), "w": ("f16", [7])}
         self.ok("reshard", root, out, "--mesh", 1, *edits)
         self.assertEqual(self.values(out), expected)
         self.ok("export", root, self.dir / "e.safetensors", *edits)
         self.assertEqual(self.values(self.dir / "e.safetensors"), expected)
         self.ok("import", self.dir / "trained.safetensors", self.dir / "i", "--step", 3, *edits)
         self.assertEqual(self.values(self.dir / "i"), expected)
+        self.ok("import", self.dir / "trained.safetensors", self.dir / "p", "--step", 3, "--strip-prefix", "model.")
+        self.assertEqual(list(self.values(self.dir / "p")), ["h.0.w", "h.1.w", "ln"])
 
     def test_all_that_does_not_fit_is_one_error_and_nothing_is_written(self):
         root, out = self.trained(), self.dir / "out"

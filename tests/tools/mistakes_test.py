@@ -205,6 +205,12 @@ $ reshard runs/ck out --mesh data=2 --rename a
 2 reshard: --rename: rename "a": needed is PATTERN=NAME, with one "=" ("?" in the pattern matches another one)
 $ reshard runs/ck out --mesh data=2 --split ragged=a,b
 2 reshard: --split: split "ragged=a,b": needed is PATTERN=NAME,NAME,...@DIM, ...@DIM:EXTENT,EXTENT,... or ...@+DIM, as "*.qkv=*.q,*.k,*.v@0"
+$ reshard runs/ck out --mesh data=2 --resize ragged=400000
+2 reshard: --resize: resize "ragged=400000": needed is PATTERN=pad:EXTENT,... or PATTERN=slice:EXTENT,..., "-" for an extent that stays, as "*embed*=pad:50304,-"
+$ reshard runs/ck out --mesh data=2 --resize ragged=pad:3
+2 reshard runs/ck/step-00000006: 1 edit does not fit: resize "ragged=pad:3": tensor "ragged" is [300001], needed to pad it is an extent of at least 300001 along dim 0; "slice" takes the beginning
+$ reshard runs/ck out --mesh data=2 --processes-per-file 2
+2 reshard: --processes-per-file: found 2, needed a divisor of the number of processes, 1
 $ reshard runs/ck out --mesh data=2 --replace --skip-existing
 2 reshard: --replace excludes --skip-existing; shardwise help reshard shows more
 $ reshard runs/ck file.txt --mesh data=2 --spec '*=-'
