@@ -140,7 +140,8 @@ def load(path: Path, names: str | Iterable[str] | None = None, *, rename: Rename
     with what was saved in place of its objects. An array under several names of the target is filled by any of them.
     strict=False: names that the target lacks are left out. skip_mismatched=True: an array in the target that has another
     shape than what is stored stays. resize, with a target, says no extents: {"*/embedding": "pad"}. "pad" fills the beginning
-    of a larger array and leaves the rest as it is; "slice" takes the beginning of what is stored. Raises one InvalidArgument naming all that does not fit, before anything is changed."""
+    of a larger array and leaves the rest as it is; "slice" takes the beginning of what is stored. Raises one InvalidArgument
+    naming all that does not fit, before anything is changed."""
     with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
                     join=join, resize=resize if target is None else None) as checkpoint:
         if target is not None:
