@@ -91,9 +91,10 @@ const detail::ExportFormat& format_of(const ExportOptions& options, const fs::pa
   }
   if (found != nullptr) return *found;
   if (options.format.empty()) return *detail::export_formats().front();
-  refuse_export(
-      ErrorCode::invalid_argument, target,
-      fmt::format("format {:?} is not known, needed is one of {}", options.format, known));
+  refuse_export(ErrorCode::invalid_argument, target,
+                fmt::format("format {:?} is not known, needed is one of {}; the command and Python "
+                            "write dcp and orbax, too",
+                            options.format, known));
 }
 
 detail::StringMap metadata_of(const ExportOptions& options, const fs::path& target) {
@@ -190,6 +191,12 @@ std::shared_ptr<const BoxReader> edited(const BoxReader& original, const fs::pat
   if (!folder || !folder->ties_embeddings || !has_tied_output(*source)) return source;
   return std::make_shared<const EditedTensors>(
       source, TensorEdits{.exclude = {std::string(kOutputLayer)}}, operation, scratch);
+}
+
+/// Of a folder that has a config, too.
+bool is_model_file(const fs::path& path) {
+  const std::string name = path.filename().string();
+  return detail::is_exported_name(name) || detail::is_config_name(name);
 }
 
 /// Transformers wants to know who has written the weights.
@@ -312,9 +319,9 @@ ExportStats write_files(const BoxReader& original, const fs::path& target,
   if (options.existing == Existing::skip && detail::NewTarget::is_there(*file_system, target)) {
     return {};
   }
-  detail::NewTarget place(*file_system, target,
-                          to_file ? detail::TargetKind::file : detail::TargetKind::folder,
-                          options.existing, folder.has_value());
+  detail::NewTarget place(
+      *file_system, target, to_file ? detail::TargetKind::file : detail::TargetKind::folder,
+      options.existing, folder ? detail::NewTarget::IsExported(is_model_file) : nullptr);
   ExportRun run(*source, options, stats.logical_bytes);
   detail::WeightMap weight_map;
   for (std::size_t f = 0; f < files.size(); ++f) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -132,5 +133,15 @@ ExportStats export_model(const BoxReader& source, const std::filesystem::path& t
 /// were cut are left out.
 ExportStats export_model(const std::filesystem::path& source, const std::filesystem::path& target,
                          const ExportOptions& options = {});
+
+/// The same for formats that packages of Python write, "dcp" and "orbax", which have folders alone:
+/// `write` is given an empty folder, and puts all files into it. Then they are synced, and the
+/// folder gets the target's name. With Existing::replace a folder gives way that holds nothing but
+/// a checkpoint of that format. The files are in the order of their names, the logical bytes 0.
+///
+/// Throws as export_model, and what `write` throws.
+ExportStats export_folder(const std::filesystem::path& target, std::string_view format,
+                          Existing existing,
+                          const std::function<void(const std::filesystem::path& folder)>& write);
 
 }  // namespace shardwise

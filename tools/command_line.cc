@@ -198,10 +198,13 @@ void add_conversions(CLI::App& app, Commands& c) {
   add_step_options(imported, c.imported);
 
   CLI::App& exported = add_command(
-      app, "export", "Write the tensors of a checkpoint as safetensors, npz or HDF5",
+      app, "export",
+      "Write the tensors of a checkpoint as safetensors, npz or HDF5, or in the format of DCP or "
+      "Orbax",
       "shardwise export runs/checkpoints/step-00000400 model.safetensors\n"
       "  shardwise export runs/checkpoints model/ --max-shard 5GB\n"
       "  shardwise export runs/checkpoints arrays.npz\n"
+      "  shardwise export runs/checkpoints distributed/ --format dcp\n"
       "  shardwise export runs/checkpoints model/ --strip-prefix model. --config-from gpt2/ "
       "--cast '*=bf16'",
       c, c.exported, run_export);
@@ -211,8 +214,8 @@ void add_conversions(CLI::App& app, Commands& c) {
       ->check(local_path())
       ->required();
   exported.add_option("--format", c.exported.format,
-                      "safetensors, npz or hdf5 (default: by the ending of target; of a folder "
-                      "safetensors)");
+                      "safetensors, npz, hdf5, dcp or orbax (default: by the ending of target; of "
+                      "a folder safetensors). The Python package writes dcp and orbax");
   exported
       .add_option("--config-from", c.exported.config_from,
                   "Folder of Hugging Face: its config and tokenizer files are copied into target, "

@@ -74,15 +74,23 @@ def export_model(source: Path, target: Path, *, format: str | None = None, max_s
                  split: Split | None = None, join: Join | None = None, resize: Resize | None = None) -> list[str]:
     """A checkpoint as safetensors, bit for bit as its own library writes them, as npz or as HDF5: one file, if the target ends
     in .safetensors, .npz or .h5, or a folder of files of max_shard ("5GB", or bytes) with their index. format: of a folder,
-    "safetensors", "npz" or "hdf5". config_from: a folder of Hugging Face whose config and tokenizer files are copied into the
-    target, so that from_pretrained() opens it. Returns the files of tensors. What has no place there is left out: objects, and
-    how tensors were cut. names, rename, cast, transpose, split, join and resize are those of open(). Raises Unsupported naming all
-    dtypes the format has not."""
+    "safetensors", "npz" or "hdf5", or "dcp" or "orbax", for which that package must be there. config_from: a folder of Hugging
+    Face whose config and tokenizer files are copied into the target, so that from_pretrained() opens it. Returns the files of
+    tensors, of DCP and Orbax all files. What has no place there is left out: how tensors were cut, and but for DCP and Orbax
+    objects. names, rename, cast, transpose, split, join and resize are those of open(). Raises Unsupported naming all dtypes the format
+    has not, and of DCP and Orbax all objects."""
     import json
 
     check_choice("existing", existing, ("fail", "replace", "skip"))
-    words = (format or "", json.dumps(metadata or {}), "" if config_from is None else local(config_from, "export"))
     text = local(target, "export")
+    if format in ("dcp", "orbax"):
+        from ._export import export
+
+        if config_from is not None:
+            raise InvalidArgument(f"export to {text}: a config needs a folder of safetensors beside it")
+        return export(local(source, "export"), text, format, max_shard=_bytes(max_shard), existing=existing, memory=memory,
+                      progress=progress, edits=edits_of(names, rename, cast, transpose, split, join, resize))
+    words = (format or "", json.dumps(metadata or {}), "" if config_from is None else local(config_from, "export"))
     files: list[str] = _core.export_model(local(source, "export"), text, words, _bytes(max_shard), existing, memory,
                                           function_of(progress, f"export {os.path.basename(text)}"),
                                           edits_of(names, rename, cast, transpose, split, join, resize))

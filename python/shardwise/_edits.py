@@ -30,7 +30,7 @@ Resize = Mapping[str, str]
 """How tensors grow or shrink, by patterns: {"*embed*": "pad:50304,-"}."""
 
 Pairs = list[tuple[str, str]]
-Edits = tuple[list[str], Pairs, Pairs, Pairs, Pairs, Pairs, Pairs]
+Edits = tuple[list[str], list[str], Pairs, Pairs, Pairs, Pairs, Pairs, Pairs]
 
 _PER_RANK = "@rank0"
 
@@ -78,7 +78,7 @@ def edits_of(names: str | Iterable[str] | None, rename: Rename | None, cast: Cas
     patterns = [] if names is None else [names] if isinstance(names, str) else list(names)
     if names is not None and not patterns:
         raise InvalidArgument("names is empty, needed is a pattern, or None for all")
-    return (patterns, _pairs_of("rename", rename, "new names by patterns, as {'model.*': '*'}"), _casts_of(cast),
+    return (patterns, [], _pairs_of("rename", rename, "new names by patterns, as {'model.*': '*'}"), _casts_of(cast),
             _transposes_of(transpose), _pairs_of("split", split, "parts by patterns, as {'*.qkv': '*.q,*.k,*.v@0'}"),
             _pairs_of("join", join, "names by patterns of their parts, as {'*.q,*.k,*.v': '*.qkv@0'}"),
             _pairs_of("resize", resize, "new extents by patterns, as {'*embed*': 'pad:50304,-'}"))

@@ -287,8 +287,8 @@ class Checkpoint(Mapping[str, Tensor]):
         wanted = self.select(names)
         numbers = [self._numbers.get(name, -1) for name in wanted]
         edited = self._reader.edit(list(zip(wanted, numbers)), edits)
-        _, renames, _, _, splits, joins, _ = edits
-        self._is_whole = names is None and not (renames or splits or joins)
+        select, exclude, renames, _, _, splits, joins, _ = edits
+        self._is_whole = names is None and not (select or exclude or renames or splits or joins)
         order = sorted(range(len(edited)), key=lambda number: edited[number][1])  # as they were
         made = [Made(edited[number][0][0], [wanted[place] for place in edited[number][1]], edited[number][2]) for number in order]
         for name in made:

@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -5,7 +6,9 @@
 #include <vector>
 
 #include "bindings.h"
+#include "gil.h"
 #include "parts.h"
+#include "python_source.h"
 #include "shardwise/checkpoint/attempt.h"
 #include "shardwise/checkpoint/reshard.h"
 #include "shardwise/convert/model.h"
@@ -13,6 +16,8 @@
 
 namespace shardwise::python {
 namespace {
+
+namespace fs = std::filesystem;
 
 std::string reshard(const std::string& source, const std::string& root, const std::string& mesh,
                     const std::string& rules, const std::string& codec, std::size_t memory,
@@ -62,6 +67,12 @@ std::pair<std::string, std::vector<std::string>> import_model(
   });
 }
 
+std::vector<std::string> names_of(const ExportStats& stats) {
+  std::vector<std::string> files;
+  for (const fs::path& file : stats.files) files.push_back(file.string());
+  return files;
+}
+
 /// Of an export, beside source, target and edits.
 using ExportWords = std::tuple<std::string, std::string, std::string>;  // format, metadata, config
 
@@ -79,12 +90,26 @@ std::vector<std::string> write_model(const std::string& source, const std::strin
                         .existing = parse_existing(existing),
                         .memory_budget_bytes = memory};
   options.progress = work.progress();
-  const ExportStats stats = work.run([&] {
-    return export_model(std::filesystem::path(source), std::filesystem::path(target), options);
-  });
-  std::vector<std::string> files;
-  for (const std::filesystem::path& file : stats.files) files.push_back(file.string());
-  return files;
+  const ExportStats stats =
+      work.run([&] { return export_model(fs::path(source), fs::path(target), options); });
+  return names_of(stats);
+}
+
+/// `write` is called with the folder that is to be filled.
+std::vector<std::string> write_folder(const std::string& target, const std::string& format,
+                                      const std::string& existing, nb::object write) {
+  const std::shared_ptr<nb::object> function = held(std::move(write));
+  const Existing if_existing = parse_existing(existing);
+  const GilRelease released;
+  return names_of(export_folder(target, format, if_existing, [&](const fs::path& folder) {
+    with_gil([&] {
+      try {
+        (*function)(folder.string());
+      } catch (const nb::python_error& error) {
+        throw PythonRaised(error);
+      }
+    });
+  }));
 }
 
 }  // namespace
@@ -116,6 +141,8 @@ void bind_convert(nb::module_& module) {
   module.def("export_model", &write_model, nb::arg("source"), nb::arg("target"), nb::arg("words"),
              nb::arg("max_shard"), nb::arg("existing"), nb::arg("memory"),
              nb::arg("progress") = nb::none(), nb::arg("edits") = EditArgument());
+  module.def("export_folder", &write_folder, nb::arg("target"), nb::arg("format"),
+             nb::arg("existing"), nb::arg("write"));
   module.def(
       "model_format", [](const std::string& path) { return std::string(model_format(path)); },
       nb::arg("path"));

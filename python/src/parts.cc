@@ -188,8 +188,8 @@ Box box_of(const Ints& begin, const Ints& shape) {
 }
 
 TensorEdits edits_of(const EditArgument& edits) {
-  const auto& [select, renames, casts, transposes, splits, joins, resizes] = edits;
-  TensorEdits made{.select = select};
+  const auto& [select, exclude, renames, casts, transposes, splits, joins, resizes] = edits;
+  TensorEdits made{.select = select, .exclude = exclude};
   for (const auto& [pattern, name] : renames) made.renames.push_back({pattern, name});
   for (const auto& [pattern, dtype] : casts) made.casts.push_back({pattern, parse_dtype(dtype)});
   const auto parse = []<class Rule>(const Pairs& pairs, std::vector<Rule>& rules) {

@@ -33,8 +33,10 @@ Ints ints(const Dims& dims);
 /// Rules: both sides of their "=".
 using Pairs = std::vector<std::tuple<std::string, std::string>>;
 
-/// Which names are wanted; renames, casts, transposes, splits, joins, resizes.
-using EditArgument = std::tuple<std::vector<std::string>, Pairs, Pairs, Pairs, Pairs, Pairs, Pairs>;
+/// Which names are wanted, and which of them not; renames, casts, transposes, splits, joins,
+/// resizes.
+using EditArgument = std::tuple<std::vector<std::string>, std::vector<std::string>, Pairs, Pairs,
+                                Pairs, Pairs, Pairs, Pairs>;
 
 /// Throws invalid_argument for what cannot be read.
 TensorEdits edits_of(const EditArgument& edits);

@@ -238,7 +238,7 @@ $ export runs/ck model.safetensors
 $ export runs/ck nodir/x.safetensors
 3 export: nodir is no folder; needed is one, in which nodir/x.safetensors is made
 $ export runs/ck outdir --format onnx
-2 export to outdir: format "onnx" is not known, needed is one of safetensors, npz, hdf5
+2 export to outdir: format "onnx" is not known, needed is one of safetensors, npz, hdf5; the command and Python write dcp and orbax, too
 $ export runs/ck x.safetensors --max-shard 5
 2 export to x.safetensors: 22 files are needed where each has at most 5 bytes, so the target is a folder, whose name does not end in .safetensors
 $ export model.safetensors y.safetensors

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "commands/commands.h"
-#include "commands/python_import.h"
+#include "commands/python/import.h"
 #include "output.h"
 #include "parse.h"
 

@@ -1,8 +1,11 @@
+#include "commands/python/export.h"
+
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
 #include "commands/commands.h"
+#include "commands/python/import.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/convert/model.h"
@@ -22,8 +25,24 @@ void refuse_without_parent(const std::filesystem::path& target) {
                                                 above.string(), target.string()));
 }
 
+/// The edits do not fit the tensors, or the folder above is not there.
+template <class Body>
+ExportStats told_as_usage(const ExportOptions& options, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::invalid_argument) throw BadUsage(error.what());
+    refuse_without_parent(options.target);
+    throw;
+  }
+}
+
 ExportStats write_model(const ExportOptions& options, const std::filesystem::path& source) {
   ProgressLine line("export");
+  if (is_python_format(options.format)) {
+    return told_as_usage(options,
+                         [&] { return export_by_python(options, source, line.function()); });
+  }
   shardwise::ExportOptions work;
   work.format = options.format;
   work.config_from = options.config_from;
@@ -33,14 +52,7 @@ ExportStats write_model(const ExportOptions& options, const std::filesystem::pat
   work.threads = options.threads;
   work.progress = line.function();
   work.edits = parse_edits("export", options.edits);
-  try {
-    return export_model(source, options.target, work);
-  } catch (const Error& error) {
-    // The edits do not fit the tensors.
-    if (error.code() == ErrorCode::invalid_argument) throw BadUsage(error.what());
-    refuse_without_parent(options.target);
-    throw;
-  }
+  return told_as_usage(options, [&] { return export_model(source, options.target, work); });
 }
 
 /// A file name of another format would become a folder.
@@ -57,10 +69,7 @@ void refuse_other_ending(const std::filesystem::path& target) {
   }
 }
 
-}  // namespace
-
-int run_export(const ExportOptions& options) {
-  refuse_other_ending(options.target);
+int export_and_print(const ExportOptions& options) {
   const std::filesystem::path source = resolve_checkpoint(options.source);
   const ExportStats stats = write_model(options, source);
   if (options.json) {
@@ -82,6 +91,14 @@ int run_export(const ExportOptions& options) {
                           human_bytes(stats.logical_bytes), stats.files.size(),
                           stats.files.size() == 1 ? "" : "s", stats.total_seconds));
   return 0;
+}
+
+}  // namespace
+
+int run_export(const ExportOptions& options) {
+  refuse_other_ending(options.target);
+  const auto run = [&options] { return export_and_print(options); };
+  return is_python_format(options.format) ? run_with_python(run) : run();
 }
 
 }  // namespace shardwise::tools

@@ -1,9 +1,10 @@
+#include "commands/python/import.h"
+
 #include <fmt/format.h>
 
 #include <string>
 
 #include "commands/commands.h"
-#include "commands/python_import.h"
 #include "commands/write_step.h"
 #include "parse.h"
 #include "shardwise/checkpoint/staged_output.h"

@@ -7,7 +7,7 @@
 
 #include "commands/commands.h"
 #include "commands/name_tree.h"
-#include "commands/python_import.h"
+#include "commands/python/import.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/checkpoint/reader.h"

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "commands/commands.h"
-#include "commands/python_import.h"
+#include "commands/python/import.h"
 #include "disk_use.h"
 #include "output.h"
 #include "parse.h"

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <span>
 #include <system_error>
+#include <utility>
 
 #include "shardwise/convert/detail/write/export_format.h"
-#include "shardwise/convert/detail/write/model_folder.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -40,12 +40,12 @@ bool holds_checkpoint(std::span<const std::string> names) {
 }  // namespace
 
 NewTarget::NewTarget(FileSystem& file_system, const fs::path& target, TargetKind kind,
-                     Existing existing, bool with_config)
+                     Existing existing, IsExported is_exported)
     : file_system_(file_system),
       given_(target),
       target_(absolute_path(target)),
       kind_(kind),
-      with_config_(with_config) {
+      is_exported_(std::move(is_exported)) {
   const std::vector<std::string> beside = file_system_.list(target_.parent_path());
   if (holds_checkpoint(beside)) {
     refuse_target(ErrorCode::invalid_argument, given_,
@@ -82,7 +82,7 @@ void NewTarget::check_replaceable() const {
                   "it exists and is no folder, nothing replaces it");
   }
   for (const std::string& name : file_system_.list(target_)) {
-    if (is_exported_name(name) || (with_config_ && is_config_name(name))) continue;
+    if (is_exported_ ? is_exported_(target_ / name) : is_exported_name(name)) continue;
     refuse_target(ErrorCode::already_exists, given_,
                   fmt::format("it exists and holds {:?}, too; a folder is replaced that holds "
                               "nothing but what an export writes",

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,12 +20,14 @@ enum class TargetKind { file, folder };
 /// Thread-compatible.
 class NewTarget {
  public:
-  /// Makes the hidden folder. A folder that is replaced holds nothing but what an export writes;
-  /// `with_config`: it may hold the files of a ModelFolder, too, as the new one does. Throws
-  /// already_exists, not_found if the folder above is not there, invalid_argument if that is a
-  /// checkpoint's.
+  /// Whether something in a folder is what an export writes, so that the folder may be replaced.
+  using IsExported = std::function<bool(const std::filesystem::path& path)>;
+
+  /// Makes the hidden folder. A folder that is replaced holds nothing but what an export writes; by
+  /// default: files that is_exported_name() knows. Throws already_exists, not_found if the folder
+  /// above is not there, invalid_argument if that is a checkpoint's.
   NewTarget(FileSystem& file_system, const std::filesystem::path& target, TargetKind kind,
-            Existing existing, bool with_config = false);
+            Existing existing, IsExported is_exported = {});
 
   /// Whether there is something under that name. Throws io, not_found as the constructor.
   static bool is_there(FileSystem& file_system, const std::filesystem::path& target);
@@ -32,7 +35,11 @@ class NewTarget {
   /// A new file; `name` is its name if the target is a folder.
   std::unique_ptr<File> create(const std::string& name);
 
-  /// Gives it its name; what had that name is removed. Requires that all files are synced.
+  /// Where a folder is made.
+  const std::filesystem::path& place() const { return staged_->place(); }
+
+  /// Gives it its name; what had that name is removed. Requires that all files are synced, and all
+  /// folders in it.
   void publish();
 
  private:
@@ -42,7 +49,7 @@ class NewTarget {
   const std::filesystem::path given_;
   const std::filesystem::path target_;
   const TargetKind kind_;
-  const bool with_config_;
+  const IsExported is_exported_;
   bool replaces_ = false;
   std::optional<StagedOutput> staged_;
 };

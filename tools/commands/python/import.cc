@@ -1,18 +1,10 @@
-#include "commands/python_import.h"
+#include "commands/python/import.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <csignal>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -22,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "commands/python/package.h"
 #include "interrupt.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/staged_output.h"
@@ -34,95 +27,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Answer {
-  int status = 0;    ///< as waitpid gives it
-  std::string last;  ///< line that it has printed
-};
-
-[[noreturn]] void run_child(const std::vector<char*>& words, int output) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  dup2(output, STDOUT_FILENO);
-  dup2(output, STDERR_FILENO);
-  execvp(words[0], words.data());
-  const std::string problem = std::string(words[0]) + ": " + std::strerror(errno) + "\n";
-  (void)!write(STDERR_FILENO, problem.data(), problem.size());
-  constexpr int kNotRun = 127;
-  _exit(kNotRun);
-}
-
-/// The last line that is not empty.
-std::string last_line(std::string text) {
-  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-  return text.substr(text.rfind('\n') + 1);
-}
-
-// Of what it prints. A tensor takes about 100 bytes of a description.
-constexpr std::size_t kMostPrinted = std::size_t{1} << 30;
-
-Answer run_and_read(std::vector<std::string> words) {
-  const auto check = [](bool is_done) {
-    if (!is_done) throw std::system_error(errno, std::generic_category(), "run python3");
-  };
-  std::vector<char*> arguments;
-  arguments.reserve(words.size() + 1);
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  std::array<int, 2> ends{};
-  check(pipe2(ends.data(), O_CLOEXEC) == 0);
-  const pid_t child = fork();
-  if (child == 0) run_child(arguments, ends[1]);
-  close(ends[1]);
-  std::string text;
-  std::array<char, 1 << 16> buffer{};
-  for (ssize_t count = 0; (count = read(ends[0], buffer.data(), buffer.size())) != 0;) {
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) break;
-    text.append(buffer.data(), static_cast<std::size_t>(count));
-    if (text.size() > kMostPrinted) text.erase(0, text.size() / 2);
-  }
-  close(ends[0]);
-  check(child > 0);
-  Answer answer;
-  while (waitpid(child, &answer.status, 0) < 0) check(errno == EINTR);
-  answer.last = last_line(std::move(text));
-  return answer;
-}
-
-ErrorCode code_of(const std::string& text) {
-  for (int code = 0; code <= static_cast<int>(ErrorCode::cancelled); ++code) {
-    if (name(static_cast<ErrorCode>(code)) == text) return static_cast<ErrorCode>(code);
-  }
-  return ErrorCode::unsupported;
-}
-
 /// What the package prints last. Without a target it describes the source.
-std::string run_package(std::string_view format, const fs::path& source, const fs::path& target) {
-  const char* const named = std::getenv("SHARDWISE_PYTHON");
-  const std::string python = named != nullptr && *named != '\0' ? named : "python3";
-  // No module is taken from the folder that the user is in.
-  setenv("PYTHONSAFEPATH", "1", 1);
+std::string run_import_package(std::string_view format, const fs::path& source,
+                               const fs::path& target) {
   const std::string from = fs::absolute(source).string();
-  std::vector<std::string> words{python, "-m", "shardwise._import_command", std::string(format),
-                                 from};
-  if (!target.empty()) words.push_back(fs::absolute(target).string());
-  Answer answer = run_and_read(std::move(words));
-  InterruptNote::check(target.empty() ? "read" : "import");
-  if (WIFEXITED(answer.status) && WEXITSTATUS(answer.status) == 0) return std::move(answer.last);
-  const auto said = nlohmann::json::parse(answer.last, nullptr, false);
-  if (said.is_object() && said.contains("code") && said["code"].is_string() &&
-      said.contains("message") && said["message"].is_string()) {
-    throw Error(code_of(said["code"]), said["message"].get<std::string>());
-  }
-  const char* const package = format == "dcp" ? "torch" : "orbax-checkpoint";
-  throw Error(
-      ErrorCode::unsupported,
-      fmt::format(
-          "{} {}: the Python package reads this format, and {} has ended with \"{}\"; "
-          "needed is a python3 with shardwise and {}, which SHARDWISE_PYTHON may name. In "
-          "such a one `python3 -c 'import shardwise; shardwise.import_{}(\"{}\", \"NAME\")'` "
-          "makes a checkpoint of it, too",
-          target.empty() ? "read" : "import", source.string(), python, answer.last, package, format,
-          from));
+  std::vector<std::string> arguments{std::string(format), from};
+  if (!target.empty()) arguments.push_back(fs::absolute(target).string());
+  const std::string_view operation = target.empty() ? "read" : "import";
+  return run_package("shardwise._import_command", std::move(arguments), operation,
+                     [&](const std::string& end) {
+                       return fmt::format(
+                           "{} {}: the Python package reads this format, and {}; needed is a "
+                           "python3 with shardwise and {}, which SHARDWISE_PYTHON may name. In "
+                           "such a one `python3 -c 'import shardwise; shardwise.import_{}(\"{}\", "
+                           "\"NAME\")'` makes a checkpoint of it, too",
+                           operation, source.string(), end,
+                           format == "dcp" ? "torch" : "orbax-checkpoint", format, from);
+                     });
 }
 
 /// One of [["w", "f32", [2, 3]], ..]. Throws if it is none.
@@ -209,12 +130,12 @@ class ImportedTensors final : public BoxReader {
 }  // namespace
 
 void import_by_python(std::string_view format, const fs::path& source, const fs::path& target) {
-  run_package(format, source, target);
+  run_import_package(format, source, target);
 }
 
 std::unique_ptr<BoxReader> describe_by_python(std::string_view format, const fs::path& source) {
   return std::make_unique<DescribedTensors>(
-      described_tensors(source, run_package(format, source, {})));
+      described_tensors(source, run_import_package(format, source, {})));
 }
 
 std::unique_ptr<BoxReader> open_by_python(std::string_view format, const fs::path& source,

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+#include "commands/commands.h"
+#include "shardwise/checkpoint/box_reader.h"
+#include "shardwise/convert/model.h"
+
+namespace shardwise::tools {
+
+/// Whether packages of Python alone write this format: DCP and Orbax.
+bool is_python_format(std::string_view format);
+
+/// Has Shardwise's Python package write a checkpoint in such a format, to a hidden folder that gets
+/// the target's name. The interpreter is that of import_by_python(). Throws BadUsage for edits that
+/// do not fit, unsupported, saying what is needed, if the package is not there; what it raises; and
+/// cancelled if the user has interrupted it.
+shardwise::ExportStats export_by_python(const ExportOptions& options,
+                                        const std::filesystem::path& source,
+                                        const ProgressFunction& progress);
+
+}  // namespace shardwise::tools

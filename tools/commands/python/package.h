@@ -1,0 +1,25 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardwise::tools {
+
+/// Called with each line that is printed, without its end; may be null.
+using LineFunction = std::function<void(std::string_view line)>;
+
+/// The message for a package that is not there, or has broken down: given how the interpreter has
+/// ended.
+using PackageProblem = std::function<std::string(const std::string& end)>;
+
+/// Runs a module of Shardwise's Python package, as what it does packages of Python alone can do.
+/// SHARDWISE_PYTHON names the interpreter; it is python3 else. Returns the last line that it has
+/// printed. Throws what the package raises; unsupported, as `problem` says; and cancelled if the
+/// user interrupts `operation`: what the child has begun is the caller's to remove.
+std::string run_package(std::string_view module, std::vector<std::string> arguments,
+                        std::string_view operation, const PackageProblem& problem,
+                        const LineFunction& line = nullptr);
+
+}  // namespace shardwise::tools
