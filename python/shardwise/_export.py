@@ -16,8 +16,8 @@ from ._errors import Error, InvalidArgument, IOFailed, Unsupported
 from ._progress import Progress, ProgressFunction, function_of
 from ._tensor import Checkpoint, aligned_empty, read_boxes
 
-FORMATS = {"dcp": "torch", "orbax": "orbax-checkpoint"}
-"""The formats, and which package writes each."""
+PACKAGES = {"dcp": "torch", "orbax": "orbax-checkpoint"}
+"""Which package reads and writes each format, as pip calls it."""
 
 _LISTS = ("list", "tuple")
 _LEAST_MEMORY = 8 << 20
@@ -112,7 +112,7 @@ def write(work: Export, format: str, folder: str) -> None:
         return write_orbax(work, folder)
     except ImportError as error:
         raise work.refuse(Unsupported, f"found no {error.name} in {sys.executable}, which the format {format} needs: "
-                                       f"`{sys.executable} -m pip install {FORMATS[format]}`") from error
+                                       f"`{sys.executable} -m pip install {PACKAGES[format]}`") from error
     except Error:
         raise
     except OSError as error:

@@ -15,6 +15,8 @@ import sys
 def main(format: str, source: str, target: str | None = None) -> int:
     import shardwise as sw
 
+    from ._export import PACKAGES
+
     try:
         if target is None:
             print("\n" + json.dumps(_described(format, source)), flush=True)
@@ -27,9 +29,8 @@ def main(format: str, source: str, target: str | None = None) -> int:
         print("\n" + json.dumps({"code": error.code, "message": str(error)}))
         return 3
     except ImportError as error:
-        needed = error.name or "another package"
-        print("\n" + json.dumps({"code": "unsupported", "message": f"read {source}: found no {needed} in {sys.executable}, which "
-                                                                  f"reads this format: `{sys.executable} -m pip install {needed}`"}))
+        print("\n" + json.dumps({"code": "unsupported", "message": f"read {source}: found no {error.name} in {sys.executable}, which this "
+                                                                  f"format needs: `{sys.executable} -m pip install {PACKAGES[format]}`"}))
         return 3
     return 0
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import math
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +16,7 @@ import numpy as np
 
 from . import _core, _objects
 from ._dtypes import name_of
-from ._errors import InvalidArgument, NotFound, Unsupported
+from ._errors import Corrupt, Error, InvalidArgument, IOFailed, NotFound, Unsupported
 from ._paths import Path, local
 from ._progress import Progress, function_of
 from ._save import Plan
@@ -48,19 +51,24 @@ def import_orbax(source: Path, target: Path, *, existing: Existing = "fail", pro
     several items, the items' names are the tree's first keys; JSON items are objects; custom metadata become `user`.
     Needs the package orbax-checkpoint. progress: bytes read, of all.
 
-    Raises NotFound, InvalidArgument if it is none of Orbax's, Unsupported for items and dtypes that cannot be taken,
-    AlreadyExists, IOFailed.
+    Raises NotFound, InvalidArgument if it is none of Orbax's, Corrupt for what Orbax does not read, Unsupported for items and
+    dtypes that cannot be taken, AlreadyExists, IOFailed.
     """
     check_choice("existing", existing, ("fail", "replace", "skip"))
     if existing == "skip" and os.path.lexists(local(target, "import")):
         return local(target, "import")
     root = os.path.abspath(local(source, "import"))
+    with _orbaxs_errors(root):
+        return _imported(root, local(target, "import"), existing, progress)
+
+
+def _imported(root: str, target: str, existing: Existing, progress: Progress) -> str:
     items, plan = _items_of(root)
     tell = function_of(progress, f"import {os.path.basename(root)}")
     arrays = {item.path: _arrays_of(item) for item in items}
     total, done = sum(_bytes(meta) for found in arrays.values() for meta in found.values()), 0
     groups = [group for item in items for group in _groups_of(item, arrays[item.path])]
-    attempt = _core.Attempt(local(target, "import"), existing)
+    attempt = _core.Attempt(target, existing)
     try:
         records = []
         for number, group in enumerate(groups):
@@ -81,19 +89,47 @@ def import_orbax(source: Path, target: Path, *, existing: Existing = "fail", pro
 
 def described(root: str) -> list[tuple[str, str, list[int]]]:
     """Name, dtype and shape of each array, by the metadata alone. Raises as import_orbax()."""
-    items, _ = _items_of(root)
-    return [(name, name_of(meta.dtype, name), list(meta.shape))
-            for item in items for name, meta in _arrays_of(item).items()]
+    with _orbaxs_errors(root):
+        items, _ = _items_of(root)
+        return [(name, name_of(meta.dtype, name), list(meta.shape))
+                for item in items for name, meta in _arrays_of(item).items()]
+
+
+@contextlib.contextmanager
+def _orbaxs_errors(root: str) -> Iterator[None]:
+    """Orbax and TensorStore may raise anything for files that are damaged, or were made to do harm."""
+    try:
+        yield
+    except (Error, ImportError):
+        raise
+    except OSError as error:
+        if error.errno in (None, errno.ENOENT):
+            raise Corrupt(f"import {root}: {error}, needed is a whole checkpoint") from error
+        raise IOFailed(f"import {root}: {error}") from error
+    except Exception as error:  # noqa: BLE001
+        said = next(iter(str(error).splitlines()), "")
+        raise Corrupt(f"import {root}: Orbax does not read it: {type(error).__name__}: {said[:500]}") from error
+
+
+def _refuse_odd_files(root: str) -> None:
+    """A FIFO would be waited for."""
+    for folder, _, files in os.walk(root):
+        for name in files:
+            path = os.path.join(folder, name)
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise Corrupt(f"import {path}: found a FIFO, device or folder, needed a file")
 
 
 def _items_of(root: str) -> tuple[list[_Item], Plan]:
     """The trees below a path, and a plan with what is JSON."""
     import orbax.checkpoint as ocp
+    from etils import epath  # type: ignore[import-untyped]
 
     from .jax import _tree
 
     if not os.path.isdir(root):
         raise NotFound(f"import {root}: it is not there")
+    _refuse_odd_files(root)
     folders = [("", root)] if _is_tree(root) else sorted(
         (entry.name, entry.path) for entry in os.scandir(root) if entry.is_dir())
     items, nodes, objects = [], [], {}
@@ -102,6 +138,8 @@ def _items_of(root: str) -> tuple[list[_Item], Plan]:
         prefix = () if name in ("", "default") else (name,)
         if _is_tree(path):
             metadata = ocp.PyTreeCheckpointer().metadata(path).item_metadata
+            if metadata is None:  # The handler says why.
+                metadata = ocp.PyTreeCheckpointHandler().metadata(epath.Path(path))
             item = _Item(path, prefix, metadata.tree)
             _, node = _tree.flatten(item.tree, prefix)
             items.append(item)
@@ -139,6 +177,8 @@ def _json_of(folder: str, name: str) -> Any:
 
 def _custom_metadata(root: str) -> Any:
     found = _json_of(root, "_CHECKPOINT_METADATA")
+    if found is None and os.path.exists(path := os.path.join(root, "_CHECKPOINT_METADATA")):
+        raise Corrupt(f"import {path}: found no JSON, needed Orbax's metadata of the checkpoint")
     return found.get("custom_metadata") or {} if isinstance(found, dict) else {}
 
 
