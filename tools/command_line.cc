@@ -117,6 +117,10 @@ void add_plan(CLI::App& app, Commands& c) {
                   "Say what stands against another cut of a tensor, what it would cost, and which "
                   "other marks would bring it")
       ->type_name("NAME=SPEC");
+  plan.add_option("--html", c.plan.html,
+                  "Also write the plan as a page for a browser to this file: memory over the step, "
+                  "collectives, the inputs with their tiles, tables")
+      ->type_name("FILE");
   plan.add_flag(
       "--search", c.plan.search,
       "Choose the marks of parameters, optimizer state and data: the fastest, by modelled "

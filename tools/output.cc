@@ -92,11 +92,11 @@ void print_json(const nlohmann::ordered_json& value) {
   fmt::print("{}\n", value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-void write_svg(const std::string& path, const std::string& picture) {
+void write_file(std::string_view option, const std::string& path, std::string_view text) {
   std::ofstream file(path, std::ios::binary);
-  file << picture;
+  file << text;
   file.close();
-  if (!file) throw Error(ErrorCode::io, fmt::format("--svg: {} cannot be written", path));
+  if (!file) throw Error(ErrorCode::io, fmt::format("{}: {} cannot be written", option, path));
 }
 
 void print_note(std::string_view text) {

@@ -35,8 +35,8 @@ std::string printable(std::string_view text);
 void print_shown(std::string_view text);
 inline void print_shown(const TextTable& table) { print_shown(table.to_string()); }
 
-/// To a file that --svg names. Throws io.
-void write_svg(const std::string& path, const std::string& picture);
+/// To a file that an option names. Throws io.
+void write_file(std::string_view option, const std::string& path, std::string_view text);
 
 /// One line on stderr; nothing if that is closed.
 void print_note(std::string_view text);

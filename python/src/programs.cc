@@ -211,6 +211,39 @@ std::size_t peak_of(const Executable& self) {
   return peak;
 }
 
+/// A plan as a text that write(executable, report, options) makes.
+template <class Write>
+std::string told(const Executable& self, const std::string& program, std::size_t capacity_bytes,
+                 const std::optional<std::string>& machine, double save_bytes_per_second,
+                 const Write& write) {
+  const std::optional<Machine> named = machine_of(machine);
+  const GilRelease released;
+  return write(self, report(self, named.value_or(machines().front())),
+               PageOptions{.program = program,
+                           .has_times = named.has_value(),
+                           .capacity_bytes = capacity_bytes,
+                           .save_bytes_per_second = save_bytes_per_second});
+}
+
+std::string page_of(const Executable& self, const std::string& program, std::size_t capacity_bytes,
+                    const std::optional<std::string>& machine, double save_bytes_per_second) {
+  return told(self, program, capacity_bytes, machine, save_bytes_per_second, page);
+}
+
+std::string json_of(const Executable& self, const std::string& program, std::size_t capacity_bytes,
+                    const std::optional<std::string>& machine, double save_bytes_per_second) {
+  return told(self, program, capacity_bytes, machine, save_bytes_per_second, plan_json);
+}
+
+std::string html_of(const Executable& self, const std::string& program, std::size_t capacity_bytes,
+                    const std::optional<std::string>& machine, double save_bytes_per_second,
+                    std::vector<std::string> lines) {
+  return told(self, program, capacity_bytes, machine, save_bytes_per_second,
+              [&](const Executable& one, const StepReport& costs, const PageOptions& options) {
+                return plan_html(one, costs, options, line_of(std::move(lines)));
+              });
+}
+
 /// As Traffic of programs.py has it.
 using TrafficTuple = std::tuple<std::string, std::vector<std::string>, std::string, bool,
                                 std::int64_t, std::size_t, std::size_t, std::string, std::string>;
@@ -316,20 +349,12 @@ void bind_programs(nb::module_& module) {
             return self.output_spec(output).sharding.spec();
           },
           nb::arg("output"))
-      .def(
-          "page",
-          [](const Executable& self, const std::string& program, std::size_t capacity_bytes,
-             const std::optional<std::string>& machine, double save_bytes_per_second) {
-            const std::optional<Machine> named = machine_of(machine);
-            const GilRelease released;
-            return page(self, report(self, named.value_or(machines().front())),
-                        {.program = program,
-                         .has_times = named.has_value(),
-                         .capacity_bytes = capacity_bytes,
-                         .save_bytes_per_second = save_bytes_per_second});
-          },
-          nb::arg("program"), nb::arg("capacity_bytes"), nb::arg("machine").none(),
-          nb::arg("save_bytes_per_second"))
+      .def("page", &page_of, nb::arg("program"), nb::arg("capacity_bytes"),
+           nb::arg("machine").none(), nb::arg("save_bytes_per_second"))
+      .def("json", &json_of, nb::arg("program"), nb::arg("capacity_bytes"),
+           nb::arg("machine").none(), nb::arg("save_bytes_per_second"))
+      .def("html", &html_of, nb::arg("program"), nb::arg("capacity_bytes"),
+           nb::arg("machine").none(), nb::arg("save_bytes_per_second"), nb::arg("lines"))
       .def_prop_ro("storage",
                    [](const Executable& self) {
                      const StorageNeeds needs = storage_needs(self);

@@ -82,6 +82,7 @@ const Mesh& Executable::mesh() const { return impl_->mesh; }
 const Propagation& Executable::propagation() const { return impl_->propagation; }
 const PartitionedGraph& Executable::partitioned() const { return impl_->partitioned; }
 const Program& Executable::program() const { return impl_->lowered.program; }
+const Planned& Executable::planned() const { return *impl_; }
 std::span<const std::int64_t> Executable::replaced() const { return impl_->plan.replaced; }
 
 ArraySpec Executable::input_spec(std::size_t i) const {

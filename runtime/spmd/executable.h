@@ -20,6 +20,7 @@ namespace shardwise {
 
 class Program;
 struct PartitionedGraph;
+struct Planned;
 struct Propagation;
 
 struct PartitionOptions {
@@ -133,6 +134,7 @@ class Executable {
   const Propagation& propagation() const;
   const PartitionedGraph& partitioned() const;
   const Program& program() const;
+  const Planned& planned() const;
 
   /// How the i-th input is to be bound.
   ArraySpec input_spec(std::size_t i) const;

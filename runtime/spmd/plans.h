@@ -134,6 +134,18 @@ std::vector<CutReason> cut_reasons(const Executable& executable, NodeId node);
 /// is; then the wishes that were not heard.
 std::string why(const Executable& executable, NodeId node, const LineOf& line_of);
 
+// A plan for programs and in a browser.
+
+/// What page() says, as a JSON object: docs/planning.md, "As JSON".
+std::string plan_json(const Executable& executable, const StepReport& report,
+                      const PageOptions& options);
+
+/// One file of HTML that needs no other and no network: memory over the step, collectives on a
+/// timeline, the inputs as a tree, the tiles of each on each device, and tables. Holds plan_json()
+/// and no other numbers of what that says. Of large programs what is largest is shown: a few MB.
+std::string plan_html(const Executable& executable, const StepReport& report,
+                      const PageOptions& options, const LineOf& line_of);
+
 /// Marks of other inputs with which a tensor is cut as wanted.
 struct MarkEdit {
   std::vector<std::string> marks;  ///< as --mark takes them

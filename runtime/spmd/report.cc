@@ -5,9 +5,8 @@
 #include <tuple>
 #include <utility>
 
-#include "shardwise/runtime/spmd/detail/control/lower_body.h"
 #include "shardwise/runtime/spmd/detail/out_of_memory.h"
-#include "shardwise/runtime/spmd/detail/partition.h"
+#include "shardwise/runtime/spmd/detail/passed.h"
 #include "shardwise/runtime/spmd/detail/planned.h"
 #include "shardwise/runtime/spmd/detail/plans/modelled.h"
 #include "shardwise/runtime/spmd/detail/propagate.h"
@@ -15,120 +14,6 @@
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
-namespace {
-
-std::size_t most_received(const MovePlan& plan) {
-  std::size_t most = 0;
-  for (const DeviceBytes& bytes : plan.traffic) most = std::max(most, bytes.received);
-  return most;
-}
-
-/// A program, or the body of a scan, as the passes have left it.
-struct Passed {
-  const Graph& graph;
-  const Propagation& propagation;
-  const PartitionedGraph& partitioned;
-  const std::vector<FusedStep>& steps;
-  const Program& program;
-  const std::map<std::size_t, LoweredBodies>& bodies;
-  std::int64_t times;  ///< that it runs
-  std::string scope;   ///< of the scan
-};
-
-Passed passed(const Planned& planned) {
-  return {*planned.graph,
-          planned.propagation,
-          planned.partitioned,
-          planned.steps,
-          planned.lowered.program,
-          planned.lowered.bodies,
-          1,
-          ""};
-}
-
-/// One move of a run, and how often it happens.
-struct CountedMove {
-  const Passed& in;
-  const PartitionedGraph::Move& move;
-  CollectiveKind kind;
-  std::size_t wire_bytes;
-  bool is_first;  ///< of its bucket
-};
-
-// So that no sum over a program's moves is beyond 64 bits.
-constexpr std::int64_t kMostRuns = std::int64_t{1} << 40;
-
-Passed body_of(const Passed& in, const PartitionedGraph::Loop& loop, const PartitionedBody& body,
-               const LoweredBody& lowered) {
-  const std::string& scope = in.graph.scopes[as_size(in.graph.node(loop.node).scope)];
-  const std::int64_t trips = lowered.body->trips;
-  if (trips > 0 && in.times > kMostRuns / trips) {
-    throw Error(ErrorCode::unsupported,
-                fmt::format("count what loops do: found {} trips of a loop that runs {} times, "
-                            "needed at most {} together",
-                            trips, in.times, kMostRuns));
-  }
-  return {
-      *body.graph,           *body.propagation, body.partitioned, lowered.steps,
-      lowered.body->program, lowered.bodies,    in.times * trips, scope.empty() ? in.scope : scope};
-}
-
-/// What one run of a body sends; each is looked at once.
-using WireBytes = std::map<const PartitionedGraph*, std::size_t>;
-std::size_t wire_bytes(Passed passed, WireBytes& known);
-
-/// Calls count(CountedMove) for each move of a run and of the bodies in it, slices without bytes
-/// left out. Of a cond it is the branch that sends more.
-template <class Count>
-void for_each_move(const Passed& in, WireBytes& known, const Count& count) {
-  const auto steps = in.program.steps();
-  for (std::size_t s = 0; s < in.steps.size(); ++s) {
-    const PartitionedGraph::Step& first = in.partitioned.steps[in.steps[s].steps.front()];
-    if (const auto* const loop = std::get_if<PartitionedGraph::Loop>(&first)) {
-      const LoweredBodies& bodies = in.bodies.at(s);
-      const Passed body = body_of(in, *loop, *loop->body, *bodies.body);
-      if (loop->otherwise != nullptr) {
-        const Passed other = body_of(in, *loop, *loop->otherwise, *bodies.otherwise);
-        const bool sends_more = wire_bytes(other, known) > wire_bytes(body, known);
-        for_each_move(sends_more ? other : body, known, count);
-      } else {
-        for_each_move(body, known, count);
-      }
-    }
-    const auto* const moves = std::get_if<Program::Move>(&steps[s]);
-    if (moves == nullptr) continue;
-    for (std::size_t part = 0; part < moves->parts.size(); ++part) {
-      const auto& move =
-          std::get<PartitionedGraph::Move>(in.partitioned.steps[in.steps[s].steps[part]]);
-      const bool combines =
-          move.kind == CollectiveKind::all_reduce || move.kind == CollectiveKind::reduce_scatter;
-      const std::size_t wire = combines ? move.wire_bytes : most_received(moves->parts[part].plan);
-      // Uneven parts may overlap several of those that they are cut from.
-      const bool is_slice = move.kind == CollectiveKind::slice;
-      if (is_slice && wire == 0) continue;
-      count(CountedMove{in, move, is_slice ? CollectiveKind::general : move.kind, wire, part == 0});
-    }
-  }
-}
-
-template <class Count>
-void for_each_move(const Passed& in, const Count& count) {
-  WireBytes known;
-  for_each_move(in, known, count);
-}
-
-std::size_t wire_bytes(Passed passed, WireBytes& known) {
-  const auto found = known.find(&passed.partitioned);
-  if (found != known.end()) return found->second;
-  passed.times = 1;
-  std::size_t bytes = 0;
-  for_each_move(passed, known,
-                [&](const CountedMove& one) { bytes += as_size(one.in.times) * one.wire_bytes; });
-  return known[&passed.partitioned] = bytes;
-}
-
-}  // namespace
-
 std::vector<CollectiveTotal> collectives(const Planned& planned) {
   std::map<CollectiveKind, CollectiveTotal> totals;
   for_each_move(passed(planned), [&](const CountedMove& one) {
@@ -161,21 +46,15 @@ std::vector<Traffic> traffic(const Planned& planned) {
   std::map<std::tuple<CollectiveKind, AxisSet, std::string, bool>, Traffic> all;
   std::map<const Traffic*, std::size_t> largest;
   for_each_move(passed(planned), [&](const CountedMove& moved) {
-    const Graph& graph = moved.in.graph;
-    const NodeId id = moved.in.partitioned.values[as_size(moved.move.from)].node;
-    const bool is_asked_for = moved.kind == CollectiveKind::all_reduce ||
-                              moved.kind == CollectiveKind::reduce_scatter ||
-                              graph.node(id).mark.has_value();
-    const std::string& own = graph.scopes[as_size(graph.node(moved.move.consumer).scope)];
-    const std::string& scope = own.empty() ? moved.in.scope : own;
+    const NodeId id = moved.tensor();
+    const bool is_asked_for = moved.is_asked_for();
+    const std::string& scope = moved.scope();
     Traffic& one = all[{moved.kind, moved.move.axes, scope, is_asked_for}];
     if (one.tensors == 0) {
       one.kind = moved.kind;
       one.scope = scope;
       one.is_asked_for = is_asked_for;
-      for (std::size_t axis = 0; axis < planned.mesh.rank(); ++axis) {
-        if (moved.move.axes >> axis & 1) one.axes.push_back(planned.mesh.axes()[axis].name);
-      }
+      one.axes = moved.axes(planned.mesh);
     }
     one.tensors += moved.in.times;
     one.bytes += as_size(moved.in.times) * moved.move.bytes;
@@ -183,7 +62,7 @@ std::vector<Traffic> traffic(const Planned& planned) {
     std::size_t& most = largest[&one];
     if (!one.largest.empty() && moved.wire_bytes <= most) return;
     most = moved.wire_bytes;
-    one.largest = to_string(graph, id);
+    one.largest = to_string(moved.in.graph, id);
     one.needed_by = needed_by(moved);
   });
   std::vector<Traffic> list;

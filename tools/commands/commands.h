@@ -44,6 +44,7 @@ struct PlanOptions {
   std::size_t save_bytes_per_second = 0;  ///< 0: not told
   bool search = false;
   std::optional<std::string> why, why_not;
+  std::optional<std::string> html;  ///< a file for the page
   bool json = false;
 };
 /// Status 1 if it does not fit, on any mesh of --devices.

@@ -145,7 +145,7 @@ void write_picture(const InspectOptions& options, const std::vector<TensorInfo>&
                             tensor.name));
   }
   check_listed(tensor.sharding->mesh(), "inspect");
-  write_svg(*options.svg, svg_picture(*tensor.sharding, tensor.shape));
+  write_file("--svg", *options.svg, svg_picture(*tensor.sharding, tensor.shape));
 }
 
 // What is moved by each way to restore the tensors onto the devices that they were saved from.

@@ -331,7 +331,7 @@ int run_shards(const ShardsOptions& options) {
   const DType dtype = words_of("shards", "--dtype", [&] { return parse_dtype(options.dtype); });
   words_of("shards", "--shape", [&] { return num_bytes(shape, size_bytes(dtype)); });
   const Request request = understood(options, shape);
-  if (options.svg) write_svg(*options.svg, picture(request, shape));
+  if (options.svg) write_file("--svg", *options.svg, picture(request, shape));
   if (options.json) {
     print_as_json(request, shape, dtype);
   } else if (request.placements) {

@@ -33,6 +33,9 @@ struct Task {
 /// Reads the program. Throws BadUsage for options that do not go together or fit nothing.
 Task load(const PlanOptions& options, const std::optional<Mesh>& mesh);
 
+/// Where a tensor is marked: "line 3" of the file, or "--mark". The task has to live as long.
+LineOf line_of(const Task& task);
+
 /// "1.234 s", "56.789 ms"
 std::string time_text(double seconds);
 

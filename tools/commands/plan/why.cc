@@ -138,6 +138,8 @@ Json why_json(const Executable& executable, NodeId node, const LineOf& line_of) 
           {"explained", executable.explain(node)}};
 }
 
+}  // namespace
+
 LineOf line_of(const Task& task) {
   return [&task, lines = lines_of(task.program)](NodeId node) -> std::string {
     if (task.file_marks[as_size(node)] != task.graph->node(node).mark) return "--mark";
@@ -145,8 +147,6 @@ LineOf line_of(const Task& task) {
     return at == lines.end() ? "" : fmt::format("line {}", at->second);
   };
 }
-
-}  // namespace
 
 int print_why(const Task& task, const Mesh& mesh, const PlanOptions& options) {
   const NodeId node =

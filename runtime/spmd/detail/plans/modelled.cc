@@ -32,47 +32,58 @@ double part_flops(const Graph& graph, const Mesh& mesh, const PartitionedGraph& 
   return flops;
 }
 
-/// Adds what the steps of a program, or of the body of a scan, take.
+void add_steps(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
+               const PartitionedGraph& partitioned, const Machine& machine, double times,
+               Modelled& result);
+
+/// Adds what a step takes that is done this often.
+void add_step(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
+              const PartitionedGraph& partitioned, const PartitionedGraph::Step& step,
+              const Machine& machine, double times, Modelled& result) {
+  if (const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step)) {
+    const double flops =
+        part_flops(graph, mesh, partitioned, *compute, propagation.rules[as_size(compute->node)]);
+    double bytes = part_bytes(graph, mesh, partitioned.values[as_size(compute->result)]);
+    for (const auto operand : compute->operands) {
+      bytes += part_bytes(graph, mesh, partitioned.values[as_size(operand)]);
+    }
+    // Elementwise chains are fused: what they pass on stays in the cache.
+    if (compute->only_converts || is_elementwise(graph.node(compute->node).op)) bytes = 0;
+    result.device_flops += times * flops;
+    const double computing = flops / machine.flops_per_second,
+                 reading = bytes / machine.memory_bytes_per_second;
+    (computing < reading ? result.memory_seconds : result.compute_seconds) +=
+        times * std::max(computing, reading);
+  } else if (const auto* const loop = std::get_if<PartitionedGraph::Loop>(&step)) {
+    const auto with = [&](const PartitionedBody& body) {
+      Modelled more = result;
+      add_steps(*body.graph, mesh, *body.propagation, body.partitioned, machine,
+                times * static_cast<double>(trips(graph, *loop)), more);
+      return more;
+    };
+    Modelled most = with(*loop->body);
+    if (loop->otherwise != nullptr) {
+      const Modelled other = with(*loop->otherwise);
+      if (other.seconds() > most.seconds()) most = other;
+    }
+    result = most;
+  } else {
+    const auto& move = std::get<PartitionedGraph::Move>(step);
+    if (move.wire_bytes == 0) return;
+    const double hops = static_cast<double>(ways(move.axes, mesh) - 1),
+                 bytes = static_cast<double>(move.wire_bytes);
+    result.wire_bytes += times * bytes;
+    result.wire_seconds +=
+        times * (hops * machine.link_seconds + bytes / machine.link_bytes_per_second);
+  }
+}
+
+/// The steps of a program, or of the body of a scan.
 void add_steps(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                const PartitionedGraph& partitioned, const Machine& machine, double times,
                Modelled& result) {
   for (const PartitionedGraph::Step& step : partitioned.steps) {
-    if (const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step)) {
-      const double flops =
-          part_flops(graph, mesh, partitioned, *compute, propagation.rules[as_size(compute->node)]);
-      double bytes = part_bytes(graph, mesh, partitioned.values[as_size(compute->result)]);
-      for (const auto operand : compute->operands) {
-        bytes += part_bytes(graph, mesh, partitioned.values[as_size(operand)]);
-      }
-      // Elementwise chains are fused: what they pass on stays in the cache.
-      if (compute->only_converts || is_elementwise(graph.node(compute->node).op)) bytes = 0;
-      result.device_flops += times * flops;
-      const double computing = flops / machine.flops_per_second,
-                   reading = bytes / machine.memory_bytes_per_second;
-      (computing < reading ? result.memory_seconds : result.compute_seconds) +=
-          times * std::max(computing, reading);
-    } else if (const auto* const loop = std::get_if<PartitionedGraph::Loop>(&step)) {
-      const auto with = [&](const PartitionedBody& body) {
-        Modelled more = result;
-        add_steps(*body.graph, mesh, *body.propagation, body.partitioned, machine,
-                  times * static_cast<double>(trips(graph, *loop)), more);
-        return more;
-      };
-      Modelled most = with(*loop->body);
-      if (loop->otherwise != nullptr) {
-        const Modelled other = with(*loop->otherwise);
-        if (other.seconds() > most.seconds()) most = other;
-      }
-      result = most;
-    } else {
-      const auto& move = std::get<PartitionedGraph::Move>(step);
-      if (move.wire_bytes == 0) continue;
-      const double hops = static_cast<double>(ways(move.axes, mesh) - 1),
-                   bytes = static_cast<double>(move.wire_bytes);
-      result.wire_bytes += times * bytes;
-      result.wire_seconds +=
-          times * (hops * machine.link_seconds + bytes / machine.link_bytes_per_second);
-    }
+    add_step(graph, mesh, propagation, partitioned, step, machine, times, result);
   }
 }
 
@@ -82,6 +93,14 @@ Modelled modelled(const Graph& graph, const Mesh& mesh, const Propagation& propa
                   const PartitionedGraph& partitioned, const Machine& machine) {
   Modelled result;
   add_steps(graph, mesh, propagation, partitioned, machine, 1, result);
+  return result;
+}
+
+Modelled modelled_step(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
+                       const PartitionedGraph& partitioned, std::size_t step,
+                       const Machine& machine) {
+  Modelled result;
+  add_step(graph, mesh, propagation, partitioned, partitioned.steps[step], machine, 1, result);
   return result;
 }
 

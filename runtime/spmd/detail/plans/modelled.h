@@ -24,4 +24,9 @@ struct Modelled {
 Modelled modelled(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                   const PartitionedGraph& partitioned, const Machine& machine);
 
+/// The same of one step, by its number in the partitioned graph; a loop with all its trips.
+Modelled modelled_step(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
+                       const PartitionedGraph& partitioned, std::size_t step,
+                       const Machine& machine);
+
 }  // namespace shardwise::detail

@@ -1,0 +1,123 @@
+#include "shardwise/runtime/spmd/detail/html/collective_times.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "shardwise/runtime/spmd/detail/passed.h"
+#include "shardwise/runtime/spmd/detail/plans/modelled.h"
+
+namespace shardwise::detail {
+namespace {
+
+class Walk {
+ public:
+  Walk(const Planned& planned, const Machine& machine)
+      : mesh_(planned.mesh), machine_(machine), whole_(passed(planned)) {}
+
+  CollectiveTimes run() {
+    result_.seconds = steps(whole_, 0, 1, std::nullopt);
+    return std::move(result_);
+  }
+
+ private:
+  /// From `begin` on, each so many times longer than once; gives the time of one trip.
+  double steps(const Passed& in, double begin, double times, std::optional<NodeId> loop) {
+    std::vector<bool> is_fused(in.partitioned.steps.size(), false);
+    for (const FusedStep& fused : in.steps) {
+      for (const std::size_t one : fused.steps) is_fused[one] = true;
+    }
+    // What is read in place, and is no step of its own, is counted before the next one that is.
+    std::size_t next = 0;
+    double at = 0;
+    const auto add_until = [&](std::size_t end) {
+      for (; next < end; ++next) {
+        if (!is_fused[next]) at += seconds_of(in, next);
+      }
+    };
+    for (std::size_t s = 0; s < in.steps.size(); ++s) {
+      add_until(in.steps[s].steps.back());
+      if (!loop) result_.begins.push_back(begin + at);
+      if (const std::optional<Passed> body = body_of_step(in, s, known_)) {
+        const NodeId node = node_of(in, s);
+        const auto trips = static_cast<double>(body->times / std::max<std::int64_t>(in.times, 1));
+        steps(*body, begin + times * at, times * trips, loop.value_or(node));
+      } else {
+        add_moves(in, s, begin + times * at, times, loop);
+      }
+      at += seconds(in, s);
+    }
+    add_until(is_fused.size());
+    return at;
+  }
+
+  static NodeId node_of(const Passed& in, std::size_t step) {
+    return std::get<PartitionedGraph::Loop>(in.partitioned.steps[in.steps[step].steps.front()])
+        .node;
+  }
+
+  double seconds_of(const Passed& in, std::size_t partitioned_step) const {
+    return modelled_step(in.graph, mesh_, in.propagation, in.partitioned, partitioned_step,
+                         machine_)
+        .seconds();
+  }
+
+  double seconds(const Passed& in, std::size_t step) const {
+    double sum = 0;
+    for (const std::size_t one : in.steps[step].steps) sum += seconds_of(in, one);
+    return sum;
+  }
+
+  void add_moves(const Passed& in, std::size_t step, double begin, double times,
+                 std::optional<NodeId> loop) {
+    for_each_move_of_step(in, step, [&](const CountedMove& one) {
+      double before = 0, own = 0;
+      for (const std::size_t part : in.steps[step].steps) {
+        const bool is_this =
+            &std::get<PartitionedGraph::Move>(in.partitioned.steps[part]) == &one.move;
+        own = seconds_of(in, part);
+        if (is_this) break;
+        before += own;
+      }
+      result_.moves.push_back({one.kind, one.axes(mesh_), one.scope(),
+                               loop.value_or(one.move.consumer), to_string(in.graph, one.tensor()),
+                               one.is_asked_for(), in.times, as_size(in.times) * one.wire_bytes,
+                               begin + times * before, times * own});
+    });
+  }
+
+  const Mesh& mesh_;
+  const Machine& machine_;
+  Passed whole_;
+  WireBytes known_;
+  CollectiveTimes result_;
+};
+
+}  // namespace
+
+CollectiveTimes collective_times(const Planned& planned, const Machine& machine,
+                                 std::size_t most_moves) {
+  CollectiveTimes times = Walk(planned, machine).run();
+  std::vector<TimedMove>& moves = times.moves;
+  if (moves.size() <= most_moves) return times;
+  std::vector<std::size_t> sent;
+  for (const TimedMove& move : moves) sent.push_back(move.wire_bytes);
+  const auto last = sent.begin() + static_cast<std::ptrdiff_t>(most_moves);
+  std::nth_element(sent.begin(), last, sent.end(), std::greater());
+  // As many of those that send as much as the last one as there is room for.
+  auto room =
+      static_cast<std::int64_t>(most_moves) -
+      std::ranges::count_if(moves, [&](const TimedMove& move) { return move.wire_bytes > *last; });
+  std::erase_if(moves, [&](const TimedMove& move) {
+    const bool stays = move.wire_bytes > *last || (move.wire_bytes == *last && room-- > 0);
+    if (stays) return false;
+    ++times.left_out;
+    times.left_out_bytes += move.wire_bytes;
+    return true;
+  });
+  return times;
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shardwise/runtime/graph/graph.h"
+#include "shardwise/runtime/spmd/detail/fuse.h"
+#include "shardwise/runtime/spmd/detail/lower.h"
+#include "shardwise/runtime/spmd/detail/partition.h"
+#include "shardwise/runtime/spmd/detail/planned.h"
+#include "shardwise/runtime/spmd/detail/propagate.h"
+
+namespace shardwise {
+
+/// A program, or the body of a scan, as the passes have left it. Valid as long as what it is of.
+struct Passed {
+  const Graph& graph;
+  const Propagation& propagation;
+  const PartitionedGraph& partitioned;
+  const std::vector<FusedStep>& steps;
+  const Program& program;
+  const std::map<std::size_t, LoweredBodies>& bodies;
+  std::int64_t times;  ///< that it runs
+  std::string scope;   ///< of the scan
+};
+
+Passed passed(const Planned& planned);
+
+/// What one run of a body sends; each is looked at once.
+using WireBytes = std::map<const PartitionedGraph*, std::size_t>;
+
+/// What a step carries out that is a loop: of a cond the branch that sends more. None if it is no
+/// loop. Throws unsupported for more trips than can be counted.
+std::optional<Passed> body_of_step(const Passed& in, std::size_t step, WireBytes& known);
+
+/// One move of a run, and how often it happens.
+struct CountedMove {
+  const Passed& in;
+  const PartitionedGraph::Move& move;
+  CollectiveKind kind;
+  std::size_t wire_bytes;
+  bool is_first;  ///< of its bucket
+
+  /// What moves.
+  NodeId tensor() const;
+
+  /// As Traffic has it.
+  bool is_asked_for() const;
+  const std::string& scope() const;
+  std::vector<std::string> axes(const Mesh& mesh) const;
+};
+using CountMove = std::function<void(const CountedMove&)>;
+
+/// Calls count for each move of a step that is no loop, slices without bytes left out.
+void for_each_move_of_step(const Passed& in, std::size_t step, const CountMove& count);
+
+/// The same for each move of a run and of the bodies in it.
+void for_each_move(const Passed& in, const CountMove& count);
+
+}  // namespace shardwise
