@@ -13,16 +13,19 @@
 
 from __future__ import annotations
 
+import json
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from . import _core
 from ._dtypes import NUMPY
-from ._errors import InvalidArgument
+from ._errors import InvalidArgument, IOFailed
 from ._paths import Path, local
+from ._plan_html import small_html
 from ._sharding import Entry, Mesh, PartitionSpec
 
 _MeshLike = str | Mesh | Mapping[str, int]
@@ -217,6 +220,11 @@ class Program:
         whole = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
         return Plan(_core.Executable(self._graph, whole._mesh), self, whole, capacity)
 
+    def to_html(self, mesh: _MeshLike, path: Path | None = None, *, capacity: int | None = None, machine: str | None = None) -> str | None:
+        """plan(mesh, capacity).to_html(path, machine=machine)"""
+        plan = self.plan(mesh, capacity)
+        return plan.to_html(machine=machine) if path is None else plan.to_html(path, machine=machine)
+
     def meshes(self, devices: int, machine: str | None = None, capacity: int | None = None) -> list[MeshPlan]:
         """The program on all meshes of this number of devices, up to 4096, with the axes that its marks name: what fits first, then
         the shortest modelled time, then the lowest peak. machine: "h100-80gb" or "tpu-v4", for times and, without a
@@ -351,6 +359,32 @@ class Plan:
         """A page for people, as `shardwise plan` prints it. machine: "tpu-v4" or "h100-80gb", for modelled times. save_rate:
         bytes a second that checkpoints are written with."""
         return self._executable.page(self._program._name, self.capacity or 0, machine, save_rate or 0.0)
+
+    def to_json(self, machine: str | None = None, save_rate: float | None = None) -> dict[str, Any]:
+        """The numbers of report(), as `shardwise plan --json` prints them."""
+        text = self._executable.json(self._program._name, self.capacity or 0, machine, save_rate or 0.0)
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    @overload
+    def to_html(self, path: None = None, *, machine: str | None = None, save_rate: float | None = None) -> str: ...
+    @overload
+    def to_html(self, path: Path, *, machine: str | None = None, save_rate: float | None = None) -> None: ...
+    def to_html(self, path: Path | None = None, *, machine: str | None = None, save_rate: float | None = None) -> str | None:
+        """The plan as one page for a browser, without a network: memory over the step, collectives on a timeline, the inputs
+        with why they are cut so and their tiles on each device, tables. Its numbers are those of to_json(). Written to
+        path; without one, the page is the result. Raises IOFailed."""
+        page = self._executable.html(self._program._name, self.capacity or 0, machine, save_rate or 0.0, self._lines())
+        if path is None:
+            return page
+        try:
+            pathlib.Path(local(path, "write a page")).write_text(page, encoding="utf-8")
+        except OSError as error:
+            raise IOFailed(f"write a page: {error}") from error
+        return None
+
+    def _repr_html_(self) -> str:
+        return small_html(self.to_html())
 
     def run(self, *args: Any, threads: int = 0) -> Any:
         """The result of the step, computed by emulated devices: arguments and result are trees of arrays as the captured

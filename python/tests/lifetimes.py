@@ -308,7 +308,7 @@ class Tiering(Case):
 class Planning(Case):
     covers = """Literal.of Literal.hash Graph.parse Graph.load Graph.save Graph.text Graph.size Graph.inputs Graph.outputs Graph.axes
         Graph.marked Graph.marked_inputs Executable.peak_bytes Executable.bytes_by_kind Executable.traffic
-        Executable.input_spec Executable.output_spec Executable.page Executable.suggest Executable.explain Executable.explain_node Executable.run
+        Executable.input_spec Executable.output_spec Executable.page Executable.json Executable.html Executable.suggest Executable.explain Executable.explain_node Executable.run
         Executable.changes Executable.why Executable.why_not Executable.storage Graph.meshes Graph.search"""
 
     def __init__(self, folder: str) -> None:
@@ -331,6 +331,7 @@ class Planning(Case):
             assert plan.changes("tpu-v4").found is not None and plan._program.search("data=4", "tpu-v4").plans > 0
             assert [one.mesh for one in plan._program.meshes(4)] == ["data=4"]
             assert plan.report("tpu-v4").startswith("program: 3 operations on data=4 (4 devices)")
+            assert plan.to_json()["operations"] == 3 and "</html>" in plan.to_html()
         self.graph.save(path)
         loaded = programs.load(path)
         assert loaded.text == self.text and len(loaded) == 3 and loaded.run({"x": x}, devices=2)[0].shape == (8, 1000)

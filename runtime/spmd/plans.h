@@ -136,7 +136,7 @@ std::string why(const Executable& executable, NodeId node, const LineOf& line_of
 
 // A plan for programs and in a browser.
 
-/// What page() says, as a JSON object: docs/planning.md, "As JSON".
+/// What page() says, as a JSON object: docs/planning.md, "As a page".
 std::string plan_json(const Executable& executable, const StepReport& report,
                       const PageOptions& options);
 

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "shardwise/runtime/spmd/detail/out_of_memory.h"
-#include "shardwise/runtime/spmd/detail/passed.h"
 #include "shardwise/runtime/spmd/detail/planned.h"
 #include "shardwise/runtime/spmd/detail/plans/modelled.h"
+#include "shardwise/runtime/spmd/detail/plans/passed.h"
 #include "shardwise/runtime/spmd/detail/propagate.h"
 #include "shardwise/runtime/spmd/executable.h"
 #include "shardwise/shard/error.h"

@@ -6,8 +6,8 @@
 #include <utility>
 #include <variant>
 
-#include "shardwise/runtime/spmd/detail/passed.h"
 #include "shardwise/runtime/spmd/detail/plans/modelled.h"
+#include "shardwise/runtime/spmd/detail/plans/passed.h"
 
 namespace shardwise::detail {
 namespace {

@@ -42,7 +42,7 @@ function tree() {
     if (!kind && one.folders.size === 0 && one.leaves.length === 1) return leaf({...one.leaves[0], name: name + one.leaves[0].name});
     const inside = html("div", {});
     const details = html("details", {"data-folder": name}, html("summary", {},
-      html("span", {class: "name"}, kind ? swatch(kind) : null, html("span", {class: kind ? "" : "mono"}, name)),
+      html("span", {class: "name"}, kind ? swatch(kind) : null, html("span", {class: kind ? "" : "mono"}, name.replace(/(.)[./]$/, "$1"))),
       html("span", {class: "many"}, one.count.toLocaleString("en")), size(one.bytes, {class: "size", "data-kind": kind})), inside);
     const fillIn = () => {
       if (inside.childElementCount) return;

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/spmd/detail/passed.h"
+#include "shardwise/runtime/spmd/detail/plans/passed.h"
 
 #include <fmt/format.h>
 

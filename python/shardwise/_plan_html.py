@@ -1,0 +1,68 @@
+"""A plan as notebooks show it: a table, and a picture of the memory over the step."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import Any
+
+_COLORS = {"parameter": "#4a86d4", "optimizer": "#8a7bd6", "loader": "#35a79d", "array": "#8a95a1", "checkpoint": "#b0844f",
+           "activation": "#e09a3e", "gradient": "#d8697f", "collective": "#5fae62", "gaps": "#b4bcc5"}
+_WIDTH, _HEIGHT, _MOST_POINTS = 560, 150, 200
+
+
+def data_of(page: str) -> dict[str, Any]:
+    """What a page of to_html() holds: the object of to_json() under "plan", the curve, the collectives, the inputs."""
+    found: dict[str, Any] = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    return found
+
+
+def bytes_text(count: float) -> str:
+    """As the command writes it: "1.50 MiB"."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
+        count /= 1024
+        if count < 1024 or unit == "EiB":
+            return f"{count:.2f} {unit}"
+    raise AssertionError
+
+
+def _picture(data: dict[str, Any]) -> str:
+    """The memory by kind over the steps. Of many steps, the highest of each few."""
+    curve, peak = data["curve"], max(data["plan"]["memory"]["peak_bytes"], 1)
+    points, end = curve["points"], max(curve["steps"], 1)
+    few = -(-len(points) // _MOST_POINTS)
+    kept = [max(points[i:i + few], key=lambda one: sum(one["bytes"])) for i in range(0, len(points), few)]
+    begins = [0.0] + [one["step"] / end * _WIDTH for one in kept[1:]] + [float(_WIDTH)]
+    below = [0] * len(kept)
+    paths = []
+    for number, kind in enumerate(curve["kinds"]):
+        above = [low + one["bytes"][number] for low, one in zip(below, kept)]
+        if above != below:
+            edges = [(x, y) for i in range(len(kept)) for x, y in ((begins[i], above[i]), (begins[i + 1], above[i]))]
+            edges += [(x, y) for i in reversed(range(len(kept))) for x, y in ((begins[i + 1], below[i]), (begins[i], below[i]))]
+            corners = " ".join(f"{x:.1f},{14 + (1 - y / peak) * (_HEIGHT - 14):.1f}" for x, y in edges)
+            paths.append(f'<polygon points="{corners}" fill="{_COLORS[kind]}"/>')
+        below = above
+    return (f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" style="max-width:100%" role="img" '
+            f'aria-label="Memory over {curve["steps"]} steps, at most {bytes_text(peak)}">{"".join(paths)}'
+            f'<line x1="0" x2="{_WIDTH}" y1="14" y2="14" stroke="currentColor" stroke-dasharray="4 3"/>'
+            f'<text x="{_WIDTH}" y="10" text-anchor="end" font-size="11" fill="currentColor">needs {bytes_text(peak)}</text></svg>')
+
+
+def small_html(page: str) -> str:
+    """Some kB of HTML without a script, of a page of to_html()."""
+    data = data_of(page)
+    plan = data["plan"]
+    memory = plan["memory"]
+    fits = {None: "", True: ", fits", False: ", does not fit"}[memory["fits"]]
+    head = f"{plan['operations']:,} operations on {plan['mesh']} ({plan['devices']:,} devices){fits}"
+    rows = [(bytes_text(count), kind, f'<span style="color:{_COLORS[kind]}">&#9632;</span> ') for kind, count in memory["by_kind"].items()]
+    rows.append((bytes_text(memory["peak_bytes"]), "needed on the fullest device", ""))
+    rows.append((bytes_text(sum(one["wire_bytes"] for one in plan["traffic"])), "sent by each device", ""))
+    table = "".join(f'<tr><td style="text-align:right">{count}</td><td style="text-align:left">{mark}{escape(name)}</td></tr>'
+                    for count, name, mark in rows)
+    return (f"<div><p><b>{escape(plan['program'])}</b>: {escape(head)}</p>{_picture(data)}"
+            f'<table><thead><tr><th style="text-align:right">bytes</th><th style="text-align:left">kind</th></tr></thead>'
+            f"<tbody>{table}</tbody></table><p>fullest at {escape(memory['step'] or 'the start')}</p></div>")
