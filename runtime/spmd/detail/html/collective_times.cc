@@ -42,8 +42,8 @@ class Walk {
       if (!loop) result_.begins.push_back(begin + at);
       if (const std::optional<Passed> body = body_of_step(in, s, known_)) {
         const NodeId node = node_of(in, s);
-        const auto trips = static_cast<double>(body->times / std::max<std::int64_t>(in.times, 1));
-        steps(*body, begin + times * at, times * trips, loop.value_or(node));
+        const std::int64_t trips = body->times / std::max<std::int64_t>(in.times, 1);
+        steps(*body, begin + times * at, times * static_cast<double>(trips), loop.value_or(node));
       } else {
         add_moves(in, s, begin + times * at, times, loop);
       }
@@ -103,6 +103,7 @@ CollectiveTimes collective_times(const Planned& planned, const Machine& machine,
   std::vector<TimedMove>& moves = times.moves;
   if (moves.size() <= most_moves) return times;
   std::vector<std::size_t> sent;
+  sent.reserve(moves.size());
   for (const TimedMove& move : moves) sent.push_back(move.wire_bytes);
   const auto last = sent.begin() + static_cast<std::ptrdiff_t>(most_moves);
   std::nth_element(sent.begin(), last, sent.end(), std::greater());
