@@ -42,7 +42,8 @@ nlohmann::json edits_json(const EditOptions& options) {
           std::move(casts),
           sides_of(options.transposes),
           sides_of(options.splits),
-          sides_of(options.joins)};
+          sides_of(options.joins),
+          sides_of(options.resizes)};
 }
 
 /// "progress DONE TOTAL"
