@@ -104,6 +104,18 @@ bool has_literals(std::string_view text) {
   return false;
 }
 
+/// Whether this is a module of MLIR, in bytecode or as text, and no program.
+bool is_mlir(std::string_view text) {
+  if (text.starts_with("ML\xefR")) return true;
+  for (const std::string_view line : split(text, '\n')) {
+    const std::string_view words = trim(line);
+    if (words.empty() || words.starts_with('#') || words.starts_with("//")) continue;
+    return words.starts_with("module") || words.starts_with("func.func") ||
+           words.starts_with("\"builtin.module\"");
+  }
+  return false;
+}
+
 }  // namespace
 
 void save_program(const Graph& graph, const fs::path& path,
@@ -126,6 +138,13 @@ void save_program(const Graph& graph, const fs::path& path,
 Graph load_program(const fs::path& path, const std::shared_ptr<FileSystem>& file_system) {
   const std::shared_ptr<FileSystem> files = file_system ? file_system : posix_file_system();
   const std::string text = read_text(path, *files);
+  if (is_mlir(text)) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("{}: read a program: found MLIR, needed the text of a program: for StableHLO, "
+                    "shardwise.jax.from_stablehlo(\"{}\").save(\"step.swp\") makes one in Python",
+                    path.string(), path.string()));
+  }
   std::vector<LiteralAttributes> literals;
   if (has_literals(text)) literals = read_literals(literals_path(path), files);
   try {

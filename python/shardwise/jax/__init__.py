@@ -28,6 +28,7 @@ from ._loader import Loader as Loader
 from ._manager import CheckpointManager as CheckpointManager
 from ._save import save as save
 from ._save import save_async as save_async
+from ._stablehlo import from_stablehlo as from_stablehlo
 from ._tiers import TieredManager as TieredManager
 
 if not TYPE_CHECKING:

@@ -380,11 +380,13 @@ def _dot_general(call: Call, a: Value, b: Value) -> Value:
 
 @rule("sort")
 def _sort(call: Call, *operands: Value) -> Sequence[Value]:
+    """By the first num_keys, of which the first counts most."""
     text, dim = call.text, call.params["dimension"]
+    words = " descending" if call.params.get("is_descending") else ""
     order: Value | None = None
     for key in reversed(operands[: call.params["num_keys"]]):
         sorted_key = key if order is None else text.take_along(key, order, dim)
-        step = text.along("argsort", sorted_key, dim)
+        step = text.along("argsort", sorted_key, dim, words)
         order = step if order is None else text.take_along(order, step, dim)
     assert order is not None
     return [text.take_along(x, order, dim) for x in operands]

@@ -1,0 +1,276 @@
+"""A module of StableHLO as a program: reads it, calls its inputs, and has the rest written (_hlo_writer.py)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
+
+from .. import _core
+from .._errors import InvalidArgument, NotFound, Unsupported
+from .._dtypes import NUMPY
+from .._program_text import ProgramText, Refused, Value
+from .._sharding import Mesh
+from ..programs import Program
+from . import _hlo_loops as _hlo_loops  # its rules
+from . import _hlo_ops as _hlo_ops
+from ._hlo_marks import GspmdMesh, shardy_specs
+from ._hlo_writer import DOING, Writer, name_and_line, operations_of
+from ._jaxpr import _canonical, _given_back, _kind
+
+DEEPEST = 256  #: brackets in each other
+_BYTECODE = b"ML\xefR"
+
+
+# ---- Reading.
+
+
+def _contents(module: str | bytes | os.PathLike[str]) -> tuple[str | bytes, str, str]:
+    """The text or bytecode, what lines are told of, and a name."""
+    if isinstance(module, str) and ("\n" in module or "{" in module):
+        return module, "line", ""
+    if isinstance(module, (bytes, bytearray, memoryview)):
+        found = bytes(module)
+        return _decoded(found, "the bytes"), "line", ""
+    if not isinstance(module, (str, os.PathLike)):
+        raise InvalidArgument(f"{DOING}: found a {type(module).__name__}, needed the text of a module, its bytecode, or a path")
+    path = Path(module)
+    try:
+        return _decoded(path.read_bytes(), str(path)), str(path), path.stem
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError):
+        raise NotFound(f"{DOING}: found no file {str(path)[:200]!r}, needed one of a module") from None
+
+
+def _decoded(contents: bytes, name: str) -> str | bytes:
+    if contents.startswith(_BYTECODE):
+        return contents
+    try:
+        return contents.decode()
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"{DOING}: {name}: found neither bytecode of MLIR nor text in UTF-8, needed a module of StableHLO") from None
+
+
+def _check_depth(text: str) -> None:
+    """MLIR's parser calls itself for each bracket, as often as memory for that lasts."""
+    depth = 0
+    for found in re.finditer(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->|[({\[<]|[)}\]>]', text):
+        word = found[0]
+        if word in "({[<":
+            depth += 1
+            if depth > DEEPEST:
+                line = text.count("\n", 0, found.start()) + 1
+                raise InvalidArgument(f"{DOING}: line {line}: found more than {DEEPEST} brackets in each other, needed at most that many")
+        elif word in ")}]>":
+            depth = max(depth - 1, 0)
+
+
+def _context() -> ir.Context:
+    context = ir.Context()
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    context.append_dialect_registry(registry)
+    context.load_all_available_dialects()
+    for dialect in (stablehlo, chlo, sdy):
+        dialect.register_dialect(context)
+    mhlo.register_mhlo_dialect(context)
+    return context
+
+
+def _parsed(contents: str | bytes, name: str) -> Any:
+    told: list[str] = []
+
+    def hear(diagnostic: Any) -> bool:
+        told.append(str(diagnostic.message))
+        return True
+
+    if isinstance(contents, str):
+        _check_depth(contents)
+    context = _context()
+    with context, context.attach_diagnostic_handler(hear):
+        try:
+            if isinstance(contents, bytes) and b"StableHLO_v" in contents[:64]:
+                return stablehlo.deserialize_portable_artifact(context, contents)
+            return ir.Module.parse(contents)
+        except (ir.MLIRError, ValueError) as error:  # type: ignore[misc]
+            raise InvalidArgument(f"{DOING}: {_reason(error, told, name)}, needed a module of StableHLO") from None
+
+
+def _reason(error: Exception, told: Sequence[str], name: str) -> str:
+    """Of the first complaint, with its line."""
+    for one in getattr(error, "error_diagnostics", None) or ():
+        place = name_and_line(one.location, name)[1]
+        return f"{place.replace('line:', 'line ')}: {str(one.message)[:300]}" if place else str(one.message)[:300]
+    return (told[0] if told else str(error).splitlines()[0] if str(error) else "found nothing")[:300]
+
+
+# ---- Arguments and results.
+
+
+def _label_of(path: str) -> str:
+    """params['w'][0].mu as "params/w/0/mu"."""
+    if not re.fullmatch(r"[^\[\].]*(?:\[(?:'[^']*'|\"[^\"]*\"|[^\]'\"]*)\]|\.\w+)*", path):
+        return path
+    first = re.match(r"[^\[\].]*", path)
+    words = re.findall(r"\['([^']*)'\]|\[\"([^\"]*)\"\]|\[([^\]'\"]*)\]|\.(\w+)", path)
+    parts = [first[0] if first else "", *("".join(word) for word in words)]
+    return "/".join(part for part in parts if part)
+
+
+def _labels(arguments: Sequence[Any], names: Sequence[str] | None) -> list[str]:
+    if names is not None:
+        labels = [str(name) for name in names]
+        if len(labels) != len(arguments):
+            raise InvalidArgument(f"{DOING}: names: found {len(labels)}, needed {len(arguments)}, one for each argument of @main")
+    else:
+        labels = []
+        for number, argument in enumerate(arguments):
+            location = argument.location
+            told = location.name_str if isinstance(location, ir.NameLoc) else ""
+            labels.append(_label_of(told) or f"arg{number}")
+        twice = {label for label in labels if labels.count(label) > 1} if len(set(labels)) < len(labels) else set()
+        labels = [f"arg{number}" if label in twice else label for number, label in enumerate(labels)]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InvalidArgument(f"{DOING}: names: found {label!r} twice, needed another for each argument")
+    return labels
+
+
+def _attributes(function: Any, name: str, count: int) -> list[Any]:
+    """Of each argument or result: a dict of attributes."""
+    attributes = function.attributes
+    found = list(attributes[name]) if name in attributes else []
+    return [{one: each[one] for one in _keys(each)} for each in found] or [{} for _ in range(count)]
+
+
+def _keys(attribute: Any) -> list[str]:
+    return [named.name if hasattr(named, "name") else str(named) for named in attribute]
+
+
+def _state(labels: Sequence[str], inputs: Sequence[tuple[str, Any]], results: Sequence[dict[str, Any]], outputs: Sequence[tuple[str, Any]]) -> set[str]:
+    """The arguments that the results give back, as capture() has it: jax.result_info says where a result is."""
+    paths = [_label_of(str(one["jax.result_info"].value)).split("/")[1:] if "jax.result_info" in one else None for one in results]
+    if any(path is None for path in paths) or not labels:
+        return set()
+    arguments: dict[str, Any] = {}
+    for label, (dtype, shape) in zip(labels, inputs):
+        name, _, rest = label.partition("/")
+        leaf = jax.ShapeDtypeStruct(shape, NUMPY[dtype])  # type: ignore[no-untyped-call]
+        if rest:
+            arguments.setdefault(name, {})
+            if isinstance(arguments[name], dict):
+                arguments[name][rest] = leaf
+        else:
+            arguments[name] = leaf
+    whole: Any = {}
+    for path, (dtype, shape) in zip(paths, outputs):
+        leaf = jax.ShapeDtypeStruct(shape, NUMPY[dtype])  # type: ignore[no-untyped-call]
+        assert path is not None
+        if not path:
+            whole = leaf
+        elif isinstance(whole, dict):
+            key: Any = int(path[0]) if path[0].isdigit() else path[0]
+            if len(path) > 1 and isinstance(whole.setdefault(key, {}), dict):
+                whole[key]["/".join(path[1:])] = leaf
+            elif len(path) == 1:
+                whole[key] = leaf
+    return _given_back(list(arguments), list(arguments.values()), whole)
+
+
+def _mark_of(attributes: dict[str, Any], rank: int, mesh: GspmdMesh, label: str) -> str | None:
+    try:
+        if "sdy.sharding" in attributes:
+            return shardy_specs(attributes["sdy.sharding"], [rank])[0]
+        if "mhlo.sharding" in attributes:
+            return mesh.spec(str(attributes["mhlo.sharding"].value), rank)
+    except Refused as refused:
+        raise Unsupported(f"{DOING}: {label}: {refused}") from None
+    return None
+
+
+def _partitions(module: Any) -> int:
+    attributes = module.operation.attributes
+    return int(attributes["mhlo.num_partitions"].value) if "mhlo.num_partitions" in attributes else 0
+
+
+def _is_donated(attributes: dict[str, Any]) -> bool:
+    return "tf.aliasing_output" in attributes or "jax.buffer_donor" in attributes
+
+
+def _gspmd_texts(module: Any, outside: Sequence[tuple[dict[str, Any], Any]]) -> list[tuple[str, int]]:
+    """All annotations of GSPMD, with the ranks of their tensors. outside: the attributes of arguments and results, with these."""
+    found = [(attributes["mhlo.sharding"], value) for attributes, value in outside if "mhlo.sharding" in attributes]
+    found += [(op.attributes["mhlo.sharding"], op.results[0]) for op in operations_of(module.operation)
+              if op.name == "stablehlo.custom_call" and "mhlo.sharding" in op.attributes and len(op.results)]
+    return [(str(attribute.value), len(getattr(value.type, "shape", ()))) for attribute, value in found]
+
+
+def _inputs_of(labels: Sequence[str]) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
+    def inputs_of(args: tuple[Any, ...]) -> Sequence[Any]:
+        if len(args) == 1 and isinstance(args[0], Mapping) and set(args[0]) >= set(labels):
+            return [_canonical(args[0][label]) for label in labels]
+        values = jax.tree.leaves(args)
+        if len(values) != len(labels):
+            raise InvalidArgument(f"run: found {len(values)} arrays, needed {len(labels)}: {', '.join(labels[:10])}"
+                                  f"{', ..' if len(labels) > 10 else ''}; jit leaves out arguments that a step does not use")
+        return [_canonical(value) for value in values]
+
+    return inputs_of
+
+
+def _result_of(arrays: Sequence[np.ndarray]) -> Any:
+    return list(arrays)
+
+
+# ---- The whole.
+
+
+def imported(module: str | bytes | os.PathLike[str], names: Sequence[str] | None, kinds: Mapping[str, str], mesh: Mesh | None) -> Program:
+    """See from_stablehlo()."""
+    contents, source, name = _contents(module)
+    read = _parsed(contents, source)
+    with read.context:
+        return _program(read, source, name, names, kinds, mesh)
+
+
+def _program(module: Any, source: str, name: str, names: Sequence[str] | None, kinds: Mapping[str, str], mesh: Mesh | None) -> Program:
+    functions = {str(op.attributes["sym_name"].value): op.operation for op in module.body.operations if op.operation.name == "func.func"}
+    if "main" not in functions and len(functions) != 1:
+        raise InvalidArgument(f"{DOING}: found {len(functions)} functions and none called main, needed the function of a step")
+    entry = "main" if "main" in functions else next(iter(functions))
+    if not functions[entry].regions[0].blocks:
+        raise InvalidArgument(f"{DOING}: found no body of @{entry}, needed the function of a step")
+    main = functions[entry]
+    (block,) = main.regions[0].blocks
+    arguments, given = list(block.arguments), list(list(block.operations)[-1].operation.operands)
+    inside, outside = _attributes(main, "arg_attrs", len(arguments)), _attributes(main, "res_attrs", len(given))
+    labels = _labels(arguments, names)
+
+    text = ProgramText(DOING)
+    spans = GspmdMesh(mesh, _gspmd_texts(module, [*zip(inside, arguments), *zip(outside, given)]) if mesh is None else (), _partitions(module))
+    writer = Writer(text, functions, spans, source)
+    types = [writer.argument_type(argument, label) for argument, label in zip(arguments, labels)]
+    result_names = [f"result {number}" for number in range(len(given))]
+    result_types = [writer.argument_type(value, one) for value, one in zip(given, result_names)]
+    state = _state(labels, types, outside, result_types)
+    state_by_label = [state | ({label.split("/")[0]} if _is_donated(one) else set()) for label, one in zip(labels, inside)]
+    inputs: list[Value] = [text.input(label, *one, _kind(label, kinds, given_back))
+                           for label, one, given_back in zip(labels, types, state_by_label)]
+    marks = [_mark_of(one, len(shape), spans, label) for one, (_, shape), label in zip(inside, types, labels)]
+    results = writer.function(entry, inputs, ("", ()))
+    for number, (one, label) in enumerate(zip(outside, result_names)):
+        mark = _mark_of(one, len(results[number].shape), spans, label)
+        results[number] = results[number] if mark is None else text.marked(results[number], mark)
+    graph, places = text.graph(results)
+    if marks != [None] * len(marks):
+        own = [mark if mark is not None else found for mark, (*_, found) in zip(marks, graph.inputs)]
+        graph = graph.marked_inputs([None if mark is None else _core.PartitionSpec.parse(mark) for mark in own])
+    title = str(module.operation.attributes["sym_name"].value).removeprefix("jit_") if "sym_name" in module.operation.attributes else name
+    return Program(graph, title or "program", _inputs_of(labels), _result_of, places)
