@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,15 @@ from typing import Any
 import jax
 import numpy as np
 from jaxlib.mlir import ir
-from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
+from jaxlib.mlir.dialects import stablehlo
 
 from .. import _core
-from .._errors import InvalidArgument, NotFound, Unsupported
 from .._dtypes import NUMPY
+from .._errors import InvalidArgument, NotFound, Unsupported
 from .._program_text import ProgramText, Refused, Value
 from .._sharding import Mesh
 from ..programs import Program
+from . import _hlo_bytecode
 from . import _hlo_loops as _hlo_loops  # its rules
 from . import _hlo_ops as _hlo_ops
 from ._hlo_marks import GspmdMesh, shardy_specs
@@ -27,30 +29,29 @@ from ._hlo_writer import DOING, Writer, name_and_line, operations_of
 from ._jaxpr import _canonical, _given_back, _kind
 
 DEEPEST = 256  #: brackets in each other
-_BYTECODE = b"ML\xefR"
 
 
 # ---- Reading.
 
 
 def _contents(module: str | bytes | os.PathLike[str]) -> tuple[str | bytes, str, str]:
-    """The text or bytecode, what lines are told of, and a name."""
+    """The text or bytecode, what comes before the number of a line, and a name."""
     if isinstance(module, str) and ("\n" in module or "{" in module):
-        return module, "line", ""
+        return module, "line ", ""
     if isinstance(module, (bytes, bytearray, memoryview)):
         found = bytes(module)
-        return _decoded(found, "the bytes"), "line", ""
+        return _decoded(found, "the bytes"), "line ", ""
     if not isinstance(module, (str, os.PathLike)):
         raise InvalidArgument(f"{DOING}: found a {type(module).__name__}, needed the text of a module, its bytecode, or a path")
     path = Path(module)
     try:
-        return _decoded(path.read_bytes(), str(path)), str(path), path.stem
+        return _decoded(path.read_bytes(), str(path)), f"{path}:", path.stem
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError):
-        raise NotFound(f"{DOING}: found no file {str(path)[:200]!r}, needed one of a module") from None
+        raise NotFound(f"{DOING}: found no file {str(module)[:200]!r}, needed one of a module") from None
 
 
 def _decoded(contents: bytes, name: str) -> str | bytes:
-    if contents.startswith(_BYTECODE):
+    if contents.startswith(_hlo_bytecode.MAGIC):
         return contents
     try:
         return contents.decode()
@@ -72,43 +73,39 @@ def _check_depth(text: str) -> None:
             depth = max(depth - 1, 0)
 
 
-def _context() -> ir.Context:
-    context = ir.Context()
-    registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
-    context.append_dialect_registry(registry)
-    context.load_all_available_dialects()
-    for dialect in (stablehlo, chlo, sdy):
-        dialect.register_dialect(context)
-    mhlo.register_mhlo_dialect(context)
-    return context
+def _check_strings(text: str) -> None:
+    """The bindings end the process at a string that is not UTF-8. MLIR writes and reads such bytes as \\FF."""
+    for found in re.finditer(r"\\\\|((?:\\[0-9A-Fa-f]{2})+)", text) if "\\" in text else ():
+        try:
+            bytes.fromhex((found[1] or "").replace("\\", "")).decode()
+        except UnicodeDecodeError:
+            raise InvalidArgument(f"{DOING}: found the bytes {found[1][:30]} in a name, needed text in UTF-8") from None
 
 
-def _parsed(contents: str | bytes, name: str) -> Any:
+def _text_of(bytecode: bytes) -> str:
+    done = subprocess.run([sys.executable, "-P", _hlo_bytecode.__file__], input=bytecode, capture_output=True)
+    if done.returncode:
+        raise InvalidArgument(f"{DOING}: found bytecode that MLIR does not read, needed a module of StableHLO, up to version "
+                              f"{stablehlo.get_current_version()}")
+    return done.stdout.decode()
+
+
+def _parsed(contents: str, source: str) -> Any:
     told: list[str] = []
 
     def hear(diagnostic: Any) -> bool:
-        told.append(str(diagnostic.message))
+        line = name_and_line(diagnostic.location, source)[1]
+        told.append(f"{line}: {diagnostic.message}" if line else str(diagnostic.message))
         return True
 
-    if isinstance(contents, str):
-        _check_depth(contents)
-    context = _context()
+    _check_depth(contents)
+    _check_strings(contents)
+    context = _hlo_bytecode.context()
     with context, context.attach_diagnostic_handler(hear):
         try:
-            if isinstance(contents, bytes) and b"StableHLO_v" in contents[:64]:
-                return stablehlo.deserialize_portable_artifact(context, contents)
             return ir.Module.parse(contents)
-        except (ir.MLIRError, ValueError) as error:  # type: ignore[misc]
-            raise InvalidArgument(f"{DOING}: {_reason(error, told, name)}, needed a module of StableHLO") from None
-
-
-def _reason(error: Exception, told: Sequence[str], name: str) -> str:
-    """Of the first complaint, with its line."""
-    for one in getattr(error, "error_diagnostics", None) or ():
-        place = name_and_line(one.location, name)[1]
-        return f"{place.replace('line:', 'line ')}: {str(one.message)[:300]}" if place else str(one.message)[:300]
-    return (told[0] if told else str(error).splitlines()[0] if str(error) else "found nothing")[:300]
+        except ir.MLIRError:  # type: ignore[misc]
+            raise InvalidArgument(f"{DOING}: {(told or ['found nothing'])[0][:300]}, needed a module of StableHLO") from None
 
 
 # ---- Arguments and results.
@@ -235,9 +232,12 @@ def _result_of(arrays: Sequence[np.ndarray]) -> Any:
 def imported(module: str | bytes | os.PathLike[str], names: Sequence[str] | None, kinds: Mapping[str, str], mesh: Mesh | None) -> Program:
     """See from_stablehlo()."""
     contents, source, name = _contents(module)
-    read = _parsed(contents, source)
+    read = _parsed(contents if isinstance(contents, str) else _text_of(contents), source)
     with read.context:
-        return _program(read, source, name, names, kinds, mesh)
+        try:
+            return _program(read, source, name, names, kinds, mesh)
+        except RecursionError:
+            raise Unsupported(f"{DOING}: found calls or branches in each other, deeper than Python goes, needed fewer") from None
 
 
 def _program(module: Any, source: str, name: str, names: Sequence[str] | None, kinds: Mapping[str, str], mesh: Mesh | None) -> Program:

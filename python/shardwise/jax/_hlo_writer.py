@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from ._primitives import Call
 
 DOING = "read StableHLO"
 MOST_VISITED = 4 * MOST_NODES  #: operations, of functions as often as they are called
+MOST_ELEMENTS = 2**62  #: of a tensor
 RETURNS = ("func.return", "stablehlo.return", "sdy.return")
 
 #: By operations' names with their dialect. A rule is given the operation and its operands.
@@ -74,7 +76,7 @@ def name_and_line(location: Any, source: str) -> tuple[str, str]:
             location = location.locations[0]
         elif isinstance(location, ir.FileLineColLoc):
             if location.filename in ("-", "<stdin>"):
-                return name, f"{source}:{location.start_line}"
+                return name, f"{source}{location.start_line}"
             told = f" ({function})" if function and function != name else ""
             return name, f"{location.filename}:{location.start_line}:{location.start_col}{told}"
         else:
@@ -100,7 +102,10 @@ def tensor_type(kind: Any) -> tuple[str, Shape]:
     """Raises Refused."""
     if not isinstance(kind, ir.RankedTensorType):
         raise Refused(f"found the type {kind}, needed a tensor")
-    return element_dtype(kind.element_type), tuple(kind.shape)
+    shape = tuple(kind.shape)
+    if math.prod(shape) >= MOST_ELEMENTS:
+        raise Refused(f"found the type {kind}, needed fewer than 2^62 elements")
+    return element_dtype(kind.element_type), shape
 
 
 def _numbers_of(attribute: Any, dtype: str, shape: Shape) -> np.ndarray:
