@@ -53,14 +53,13 @@ std::pair<std::optional<Sharding>, std::string> from_placements(const Mesh& mesh
   return {std::nullopt, converted.reason};
 }
 
-/// The kind of a sharding in XLA's text, and its spec if it has one: "maximal" and "manual" have
-/// none.
-std::pair<std::string, std::optional<std::string>> xla_spec(const std::string& text,
-                                                            const Mesh& mesh, std::size_t rank) {
-  const XlaSharding parsed = parse_xla_text(text, mesh, rank);
-  const bool is_cut = parsed.placement && parsed.type != ShardingType::maximal;
-  return {std::string(name(parsed.type)),
-          is_cut ? std::optional(parsed.placement->spec().padded(rank).to_string()) : std::nullopt};
+/// The kind of a sharding in XLA's text, and where it places what, over a mesh of its own; nothing
+/// if the kind is maximal or manual.
+std::pair<std::string, std::optional<Sharding>> xla_sharding(const std::string& text,
+                                                             const Mesh& mesh, std::size_t rank) {
+  XlaSharding parsed = parse_xla_text(text, mesh, rank);
+  if (parsed.type == ShardingType::maximal) parsed.placement.reset();
+  return {std::string(name(parsed.type)), std::move(parsed.placement)};
 }
 
 using Runs = std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>>;
@@ -155,7 +154,7 @@ void bind_shardings(nb::module_& module) {
       .def(
           "__eq__", [](const Sharding& a, const Sharding& b) { return a == b; }, nb::is_operator(),
           kEqual);
-  module.def("xla_spec", &xla_spec, nb::arg("text"), nb::arg("mesh"), nb::arg("rank"));
+  module.def("xla_sharding", &xla_sharding, nb::arg("text"), nb::arg("mesh"), nb::arg("rank"));
   module.def("from_placements", &from_placements, nb::arg("mesh"), nb::arg("placements"),
              nb::arg("shape"));
   module.def("placement_runs", &placement_runs, nb::arg("mesh"), nb::arg("placements"),

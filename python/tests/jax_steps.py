@@ -34,17 +34,24 @@ def worst(ours: Any, theirs: Any) -> float:
     return found
 
 
-def trains_as_jax_does(step: Step, state: Any, batches: list[Any], plans: dict[str, Any]) -> None:
+def from_text(step: Callable[..., Any], *example: Any, **options: Any) -> Any:
+    """The program of the StableHLO that JAX makes of a step. options: of jax.jit."""
+    lowered = jax.jit(step, keep_unused=True, **options).lower(*example)
+    return swj.from_stablehlo(lowered.as_text(debug_info=True))
+
+
+def trains_as_jax_does(step: Step, state: Any, batches: list[Any], plans: dict[str, Any], captured: Any = swj.capture) -> None:
     """state, loss = step(state, batch), three times: on one device by JAX, and by its program on each mesh under its marks."""
     theirs, losses = state, []
     for batch in batches:
         theirs, loss = jax.jit(step)(theirs, batch)
         losses.append(float(loss))
     for mesh, marks in plans.items():
-        plan = swj.capture(step, abstract(state), abstract(batches[0])).mark(marks).plan(mesh)
+        plan = captured(step, abstract(state), abstract(batches[0])).mark(marks).plan(mesh)
         ours = on_host(state)
         for batch, loss in zip(batches, losses):
-            ours, found = plan.run(ours, on_host(batch))
+            leaves = jax.tree.leaves(plan.run(ours, on_host(batch)))
+            ours, found = jax.tree.unflatten(jax.tree.structure((state, 0)), leaves)
             assert float(found) == pytest.approx(loss, rel=1e-5), mesh
         assert worst(ours, on_host(theirs)) < 1e-4, mesh
 

@@ -229,7 +229,7 @@ class Values(Case):
         PartitionSpec.parse_jax PartitionSpec.jax PartitionSpec.padded PartitionSpec.rank Sharding.mesh Sharding.spec
         Sharding.policy Sharding.shard_shape Sharding.box Sharding.replica_id Sharding.num_replicas
         Sharding.is_fully_replicated Sharding.svg TransferPlan.reshard TransferPlan.copies TransferPlan.moved_elements
-        TransferPlan.classify advise dtypes explain_reshard from_placements placement_runs to_placements xla_spec
+        TransferPlan.classify advise dtypes explain_reshard from_placements placement_runs to_placements xla_sharding
         device_mesh hybrid_mesh minibatch"""
 
     def __init__(self, folder: str) -> None:
@@ -250,7 +250,8 @@ class Values(Case):
         placements = _core.to_placements(cut, [8, 4])
         assert _core.from_placements(mesh, placements, [8, 4])[0] is not None
         assert _core.placement_runs(mesh, placements, [8, 4], 0)
-        assert _core.xla_spec("{devices=[4,1,2]<=[8] last_tile_dim_replicate}", mesh, 2) == ("PARTIAL", "x,-")
+        kind, tiled = _core.xla_sharding("{devices=[4,1,2]<=[8] last_tile_dim_replicate}", mesh, 2)
+        assert kind == "PARTIAL" and tiled.shard_shape([8, 3]) == [2, 3]
         assert sw.device_mesh({"d": 3}, [sw.Device(7), sw.Device(2), sw.Device(5)]).devices == [2, 5, 7]
         slices = [sw.Device(n, slice_index=n // 2) for n in range(4)]
         assert sorted(sw.HybridMesh((2,), (2,), ("d",), devices=slices).devices) == [0, 1, 2, 3]

@@ -15,6 +15,9 @@ from .._program_text import Refused
 from .._sharding import Mesh
 
 
+MOST_DEVICES = 1 << 16  #: of a mesh that nobody names
+
+
 def _shardy_spec(sharding: Any, rank: int) -> str | None:
     """Of #sdy.sharding<@mesh, [{"data"}, {?}]>. Open dims are taken as they are now; one that is open everywhere and cut nowhere
     is no mark."""
@@ -47,43 +50,50 @@ class GspmdMesh:
 
     def __init__(self, mesh: Mesh | None, texts: Sequence[tuple[str, int]], devices: int) -> None:
         """texts: with the ranks of their tensors. devices: of the module, or 0."""
-        self._texts = texts
-        self._devices = devices
-        self._mesh = mesh
+        self._texts, self._devices, self._mesh = texts, devices, mesh
+        self._specs: dict[tuple[str, int], str | None] = {}
 
     def spec(self, text: str, rank: int) -> str | None:
-        """Raises Refused; InvalidArgument if texts and mesh do not fit each other."""
+        """Raises Refused; InvalidArgument if text and mesh do not fit each other."""
+        if (text, rank) not in self._specs:
+            self._specs[text, rank] = self._spec(text, rank)
+        return self._specs[text, rank]
+
+    def _spec(self, text: str, rank: int) -> str | None:
         if text.startswith("{{"):
             raise Refused(f"found the sharding {_short(text)} of a tuple, needed one of a tensor")
-        if self._mesh is None:
-            self._mesh = self._coarsest()
-        kind, spec = _parsed(text, self._mesh, rank)
+        self._mesh = self._mesh or self._coarsest()
+        kind, sharding = _parsed(text, self._mesh, rank)
         if kind == "UNKNOWN":
             return None
-        if spec is None:
+        if sharding is None:
             raise Refused(f"found the sharding {_short(text)}, needed one that a mesh cuts")
-        if ":" in spec:
-            raise Refused(f"found the sharding {_short(text)}, which is {spec} on {self._mesh}, needed whole axes of the mesh")
+        spec = _over(self._mesh, sharding, rank)
+        if spec is None:
+            raise Refused(f"found the sharding {_short(text)}, needed one of whole axes of {self._mesh}: mesh= says which")
         return spec
 
     def _coarsest(self) -> Mesh:
-        count = self._devices
+        """The axes are between the strides, in devices, with which the texts count."""
+        count = max(self._devices, 1)
         for text, _ in self._texts:
             if found := re.search(r"devices=\[([\d,]+)\]", text):
                 count = max(count, math.prod(int(n) for n in found[1].split(",")))
-        line, bounds = Mesh({"d": max(count, 1)}), {1: "", max(count, 1): ""}
+        if count > MOST_DEVICES:
+            raise InvalidArgument(f"read StableHLO: found a sharding over {count} devices, needed at most {MOST_DEVICES}")
+        line, strides = Mesh({"d": count}), {1: "", count: ""}
         for text, rank in self._texts:
-            if text.startswith("{{"):
-                continue
-            for before, size in re.findall(r"d:\((\d+)\)(\d+)", _parsed(text, line, rank)[1] or ""):
-                bounds.setdefault(int(before), text)
-                bounds.setdefault(int(before) * int(size), text)
-        ordered = sorted(bounds)
+            sharding = None if text.startswith("{{") else _parsed(text, line, rank)[1]
+            for runs in _runs(line, sharding).values() if sharding is not None else ():
+                for stride, size in runs:
+                    strides.setdefault(stride, text)
+                    strides.setdefault(stride * size, text)
+        ordered = sorted(strides)
         for low, high in zip(ordered, ordered[1:]):
             if high % low:
-                raise InvalidArgument(f"read StableHLO: found the shardings {_short(bounds[low])} and {_short(bounds[high])}, which "
-                                      f"cut no one mesh along its axes, needed mesh=")
-        sizes = [high // low for low, high in zip(ordered, ordered[1:])] or [1]
+                raise InvalidArgument(f"read StableHLO: found the shardings {_short(strides[low])} and {_short(strides[high])}, which cut "
+                                      f"no mesh along its axes, needed mesh=")
+        sizes = [high // low for low, high in zip(ordered, ordered[1:])][::-1] or [1]
         return Mesh({f"axis_{number}": size for number, size in enumerate(sizes)})
 
 
@@ -91,9 +101,57 @@ def _short(text: str) -> str:
     return text if len(text) <= 200 else text[:200] + ".."
 
 
-def _parsed(text: str, mesh: Mesh, rank: int) -> tuple[str, str | None]:
+def _parsed(text: str, mesh: Mesh, rank: int) -> tuple[str, Any]:
     try:
-        kind, spec = _core.xla_spec(text, mesh._mesh, rank)
+        kind, sharding = _core.xla_sharding(text, mesh._mesh, rank)
     except Error as error:
         raise type(error)(f"read StableHLO: {error}") from None
-    return kind, spec
+    return kind, sharding
+
+
+def _runs(mesh: Mesh, sharding: Any) -> dict[str, list[tuple[int, int]]]:
+    """Of each axis of a sharding's own mesh: with which strides it counts the places of the other mesh, and how far, the last first."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    size = sharding.mesh.size
+    for axis, extent in sharding.mesh.axes:
+        size //= extent
+        at = [mesh._mesh.position_of(sharding.mesh.device_at(index * size)) or 0 for index in range(extent)]
+        origin, runs, width = at[0], [], 1
+        while width < extent:
+            stride, count = at[width] - origin, 1
+            while (count + 1) * width <= extent and at[count * width] - origin == count * stride:
+                count += 1
+            if stride < 1 or extent % (width * count):
+                break
+            runs.append((stride, count))
+            width *= count
+        found[axis] = runs
+    return found
+
+
+def _over(mesh: Mesh, sharding: Any, rank: int) -> str | None:
+    """A sharding as a spec of whole axes of the mesh; None if there is none."""
+    axes_of: dict[str, list[str]] = {}
+    for own, runs in _runs(mesh, sharding).items():
+        axes_of[own] = []
+        for first, count in runs:
+            stride, axes, reached = mesh.size, [], 1
+            for axis, size in mesh.shape.items():
+                stride //= size
+                if size > 1 and first <= stride < first * count:
+                    axes.append(axis)
+                    reached *= size
+            if reached != count:
+                return None
+            axes_of[own] = axes + axes_of[own]
+    entries = []
+    for entry in str(sharding.spec.padded(rank)).split(",") if rank else []:
+        owns = [] if entry.strip() == "-" else entry.strip().split("+")
+        if any(own not in axes_of for own in owns):
+            return None  # a part of an axis
+        entries.append("+".join(axis for own in owns for axis in axes_of[own]) or "-")
+    spec = ",".join(entries)
+    ours, shape = _core.Sharding(mesh._mesh, _core.PartitionSpec.parse(spec)), sharding.shard_shape([sharding.mesh.size] * rank)
+    whole = [sharding.mesh.size] * rank
+    same = ours.shard_shape(whole) == shape and all(ours.box(d, whole) == sharding.box(d, whole) for d in mesh.devices)
+    return spec if same else None

@@ -25,7 +25,7 @@ from . import _hlo_bytecode
 from . import _hlo_loops as _hlo_loops  # its rules
 from . import _hlo_ops as _hlo_ops
 from ._hlo_marks import GspmdMesh, shardy_specs
-from ._hlo_writer import DOING, Writer, name_and_line, operations_of
+from ._hlo_writer import DOING, Writer, operations_of, returned
 from ._jaxpr import _canonical, _given_back, _kind
 
 DEEPEST = 256  #: brackets in each other
@@ -91,21 +91,16 @@ def _text_of(bytecode: bytes) -> str:
 
 
 def _parsed(contents: str, source: str) -> Any:
-    told: list[str] = []
-
-    def hear(diagnostic: Any) -> bool:
-        line = name_and_line(diagnostic.location, source)[1]
-        told.append(f"{line}: {diagnostic.message}" if line else str(diagnostic.message))
-        return True
-
     _check_depth(contents)
     _check_strings(contents)
-    context = _hlo_bytecode.context()
-    with context, context.attach_diagnostic_handler(hear):
+    with _hlo_bytecode.context():
         try:
             return ir.Module.parse(contents)
-        except ir.MLIRError:  # type: ignore[misc]
-            raise InvalidArgument(f"{DOING}: {(told or ['found nothing'])[0][:300]}, needed a module of StableHLO") from None
+        except ir.MLIRError as error:  # type: ignore[misc]
+            told = next(iter(error.error_diagnostics), None)
+            line = re.match(r'loc\("-":(\d+)', str(told.location)) if told else None
+            reason = f"{source}{line[1]}: {told.message}" if line else told.message if told else "found what MLIR does not read"
+            raise InvalidArgument(f"{DOING}: {reason[:300]}, needed a module of StableHLO") from None
 
 
 # ---- Arguments and results.
@@ -144,7 +139,7 @@ def _attributes(function: Any, name: str, count: int) -> list[Any]:
     """Of each argument or result: a dict of attributes."""
     attributes = function.attributes
     found = list(attributes[name]) if name in attributes else []
-    return [{one: each[one] for one in _keys(each)} for each in found] or [{} for _ in range(count)]
+    return [{one: each[one] for one in _keys(each)} for each in found] if len(found) == count else [{} for _ in range(count)]
 
 
 def _keys(attribute: Any) -> list[str]:
@@ -249,7 +244,7 @@ def _program(module: Any, source: str, name: str, names: Sequence[str] | None, k
         raise InvalidArgument(f"{DOING}: found no body of @{entry}, needed the function of a step")
     main = functions[entry]
     (block,) = main.regions[0].blocks
-    arguments, given = list(block.arguments), list(list(block.operations)[-1].operation.operands)
+    arguments, given = list(block.arguments), returned(list(block.operations)[-1].operation)
     inside, outside = _attributes(main, "arg_attrs", len(arguments)), _attributes(main, "res_attrs", len(given))
     labels = _labels(arguments, names)
 

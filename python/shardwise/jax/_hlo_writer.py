@@ -21,7 +21,7 @@ from ._primitives import RULES as PRIMITIVES
 from ._primitives import Call
 
 DOING = "read StableHLO"
-MOST_VISITED = 4 * MOST_NODES  #: operations, of functions as often as they are called
+MOST_VISITED, MOST_CALLS = MOST_NODES, 100_000  #: operations, of functions as often as they are called, and calls
 MOST_ELEMENTS = 2**62  #: of a tensor
 RETURNS = ("func.return", "stablehlo.return", "sdy.return")
 
@@ -167,6 +167,15 @@ def outside_values(regions: Sequence[Any]) -> list[Any]:
     return [value for value in found if value not in inside]
 
 
+def returned(operation: Any) -> list[Any]:
+    """What a block ends with; of a tuple, its parts."""
+    found: list[Any] = []
+    for value in operation.operands:
+        is_made = isinstance(value.owner, ir.Block) or value.owner.operation.name != "stablehlo.tuple"
+        found += [value] if is_made else list(value.owner.operation.operands)
+    return found
+
+
 # ---- Operations.
 
 
@@ -248,7 +257,8 @@ class Writer:
         self.updated: set[tuple[tuple[Any, ...], Any]] = set()  #: in loops: results that are slices of what is stacked
         self._functions, self._source = functions, source
         self._calling: list[str] = []
-        self._visited, self._root = 0, ""
+        self._visited = self._calls = 0
+        self._root = self._line = ""  #: what paths of @main begin with; the line of the innermost call
         self._types: dict[Any, tuple[str, Shape]] = {}
 
     def function(self, name: str, operands: Sequence[Value], path: Path) -> list[Value]:
@@ -258,12 +268,17 @@ class Writer:
             raise Refused(f"found a call of @{name}, which the module does not hold")
         if name in self._calling:
             raise Refused(f"found that @{name} calls itself, needed functions that end")
+        self._calls += 1
+        if self._calls > MOST_CALLS:
+            raise Unsupported(f"{DOING}: found more than {MOST_CALLS} calls, needed at most that many")
         (block,) = function.regions[0].blocks
         self._calling.append(name)
+        line, self._line = self._line, self.text.source.line if isinstance(self.text.source, Place) else ""
         try:
             return self.block(block, dict(zip(block.arguments, operands)), path)
         finally:
             self._calling.pop()
+            self._line = line
 
     def block_of(self, name: str) -> Any:
         """Of a function, or None."""
@@ -274,9 +289,11 @@ class Writer:
         """What it returns. values: of its arguments and what it uses from outside."""
         for op in block.operations:
             operation = op.operation
-            operands = [values[operand] for operand in operation.operands]
             if operation.name in RETURNS:
-                return operands
+                return [values[value] for value in returned(operation)]
+            if operation.name == "stablehlo.tuple":  # of what is returned
+                continue
+            operands = [values[operand] for operand in operation.operands]
             values.update(zip(operation.results, self._operation(operation, operands, values, path)))
         raise Refused("found a block without an end")
 
@@ -294,11 +311,12 @@ class Writer:
         scope, backward = scope_of(stack)
         backward = backward or "transpose(" in last
         before = text.scope, text.backward, text.source
-        text.scope, text.backward, text.source = scope, backward, Place(line, scope, name.removeprefix("stablehlo."))
+        text.scope, text.backward, text.source = scope, backward, Place(line or self._line, scope, name.removeprefix("stablehlo."))
         try:
-            results = [self._type(result.type) for result in operation.results]
             if name not in RULES:
                 raise Refused
+            # Of a call, what is inside says what no program has.
+            results = [] if name == "func.call" else [self._type(result.type) for result in operation.results]
             made = RULES[name](Op(self, operation, results, values, path, own), *operands)
             given = [made] if isinstance(made, Value) else list(made)
             return self._marked(operation, given, results)
