@@ -80,8 +80,8 @@ def _total(x: np.ndarray) -> np.ndarray:
 
 _COMPARE: dict[str, Callable[..., np.ndarray]] = {"EQ": np.equal, "NE": np.not_equal, "LT": np.less, "LE": np.less_equal, "GT": np.greater,
                                                   "GE": np.greater_equal}
-_LOGICAL: dict[str, Callable[..., np.ndarray]] = {"stablehlo.and": np.logical_and, "stablehlo.or": np.logical_or, "stablehlo.xor": np.logical_xor,
-                                                  "stablehlo.not": np.logical_not}
+_LOGICAL: dict[str, Callable[..., np.ndarray]] = {"stablehlo.and": np.logical_and, "stablehlo.or": np.logical_or,
+                                                  "stablehlo.xor": np.logical_xor, "stablehlo.not": np.logical_not}
 
 
 def _computed(block: Any, operands: Sequence[np.ndarray], number_of: NumberOf) -> list[np.ndarray]:

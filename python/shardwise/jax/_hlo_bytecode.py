@@ -30,7 +30,8 @@ def text_of(bytecode: bytes) -> bytes:
     with context() as made:
         is_artifact = b"StableHLO_v" in bytecode[:64]
         module = stablehlo.deserialize_portable_artifact(made, bytecode) if is_artifact else ir.Module.parse(bytecode)
-        printed: bytes = module.operation.get_asm(binary=True, enable_debug_info=True)
+        printed = module.operation.get_asm(binary=True, enable_debug_info=True)
+        assert isinstance(printed, bytes)
         return printed
 
 

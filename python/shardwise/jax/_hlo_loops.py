@@ -68,6 +68,7 @@ class _Followed:
 
     def _block(self, block: Any, known: dict[Any, _Known], path: tuple[Any, ...], calling: list[str]) -> list[_Known]:
         for op in (one.operation for one in block.operations):
+            self._op.writer.visit()
             operands = [self._known(operand, known) for operand in op.operands]
             if op.name in RETURNS:
                 return operands
@@ -108,6 +109,7 @@ class _Followed:
         block = self._op.writer.block_of(name)
         if block is None or name in calling:
             return None
+        self._op.writer.call()
         key = next(iter(op.results), None)
         return self._block(block, dict(zip(block.arguments, operands)), (*path, key), [*calling, name])
 
@@ -117,7 +119,8 @@ class _Followed:
         key = path, op.results[0]
         if name == "stablehlo.constant":
             return self._known(op.results[0], {})
-        if name == "stablehlo.dynamic_slice" and isinstance(operands[0], _Given) and self._is_of_trip(op, operands[1:], list(op.attributes["slice_sizes"])):
+        if name == "stablehlo.dynamic_slice" and isinstance(operands[0], _Given) \
+                and self._is_of_trip(op, operands[1:], list(op.attributes["slice_sizes"])):
             self.use.slices[key] = operands[0].what
             return _Given(key)  # of no name that anything asks for
         if name == "stablehlo.dynamic_update_slice" and isinstance(operands[0], _Given) and isinstance(operands[0].what, int) \
@@ -212,18 +215,20 @@ def _scan(op: Op, operands: Sequence[Value], followed: _Followed, counter: int, 
     kept = {n for n in numbers if followed.given[n] == _Given(n)}  # carried without a change
     stacked: dict[int, tuple[tuple[Any, ...], Any]] = {}
     for n in numbers:
-        given = followed.given[n]
-        if isinstance(given, _Updated) and given.number == n and use.updates[n] == 1 and n not in use.by_others and n not in sliced \
-                and not any(other == _Given(n) or (isinstance(other, _Updated) and other.number == n) for m, other in enumerate(followed.given) if m != n):
+        given, others = followed.given[n], [other for m, other in enumerate(followed.given) if m != n]
+        is_elsewhere = any(other == _Given(n) or (isinstance(other, _Updated) and other.number == n) for other in others)
+        if isinstance(given, _Updated) and given.number == n and use.updates[n] == 1 and not is_elsewhere \
+                and n not in use.by_others and n not in sliced:
             stacked[n] = given.key
     # What is gone through, each tensor once; only what does not change is. Other slices are taken by the counter.
     outside = outside_values([op.operation.regions[1]])
     through = [what for what in [*kept, *outside] if what in sliced]
-    others = sliced.difference(through) | (use.updates.keys() - stacked.keys())
-    use.by_others |= others | ({counter} if others else set())
-    moved = {other.what for m, other in enumerate(followed.given) if isinstance(other, _Given) and other != _Given(m)}  # carried on as others
-    carried = [n for n in numbers if n not in kept and n not in stacked and (n != counter or counter in use.by_others or _is_given(followed, counter))]
-    of_whole = {what for what in use.by_others | moved if what not in carried}
+    by_counter = sliced.difference(through) | (use.updates.keys() - stacked.keys())
+    use.by_others |= by_counter | ({counter} if by_counter else set())
+    is_counter_used = counter in use.by_others or _is_given(followed, counter)
+    carried = [n for n in numbers if n not in kept and n not in stacked and (n != counter or is_counter_used)]
+    moved = {other.what for m, other in enumerate(followed.given) if isinstance(other, _Given) and other != _Given(m)}  # to other places
+    of_whole = (use.by_others | moved).difference(carried)
 
     wholes = [n for n in kept if n in of_whole] + [value for value in outside if value in of_whole or isinstance(op.values[value], Number)]
 

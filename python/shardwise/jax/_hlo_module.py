@@ -25,7 +25,7 @@ from . import _hlo_bytecode
 from . import _hlo_loops as _hlo_loops  # its rules
 from . import _hlo_ops as _hlo_ops
 from ._hlo_marks import GspmdMesh, shardy_specs
-from ._hlo_writer import DOING, Writer, operations_of, returned
+from ._hlo_writer import DOING, Writer, operations_of, parts_of
 from ._jaxpr import _canonical, _given_back, _kind
 
 DEEPEST = 256  #: brackets in each other
@@ -96,10 +96,10 @@ def _parsed(contents: str, source: str) -> Any:
     with _hlo_bytecode.context():
         try:
             return ir.Module.parse(contents)
-        except ir.MLIRError as error:  # type: ignore[misc]
-            told = next(iter(error.error_diagnostics), None)
+        except ir.MLIRError as error:
+            told: Any = next(iter(error.error_diagnostics), None)
             line = re.match(r'loc\("-":(\d+)', str(told.location)) if told else None
-            reason = f"{source}{line[1]}: {told.message}" if line else told.message if told else "found what MLIR does not read"
+            reason = (f"{source}{line[1]}: " if line else "") + (str(told.message) if told else "found what MLIR does not read")
             raise InvalidArgument(f"{DOING}: {reason[:300]}, needed a module of StableHLO") from None
 
 
@@ -146,7 +146,10 @@ def _keys(attribute: Any) -> list[str]:
     return [named.name if hasattr(named, "name") else str(named) for named in attribute]
 
 
-def _state(labels: Sequence[str], inputs: Sequence[tuple[str, Any]], results: Sequence[dict[str, Any]], outputs: Sequence[tuple[str, Any]]) -> set[str]:
+_Type = tuple[str, tuple[int, ...]]
+
+
+def _state(labels: Sequence[str], inputs: Sequence[_Type], results: Sequence[dict[str, Any]], outputs: Sequence[_Type]) -> set[str]:
     """The arguments that the results give back, as capture() has it: jax.result_info says where a result is."""
     paths = [_label_of(str(one["jax.result_info"].value)).split("/")[1:] if "jax.result_info" in one else None for one in results]
     if any(path is None for path in paths) or not labels:
@@ -244,12 +247,13 @@ def _program(module: Any, source: str, name: str, names: Sequence[str] | None, k
         raise InvalidArgument(f"{DOING}: found no body of @{entry}, needed the function of a step")
     main = functions[entry]
     (block,) = main.regions[0].blocks
-    arguments, given = list(block.arguments), returned(list(block.operations)[-1].operation)
+    arguments, given = list(block.arguments), parts_of(list(block.operations)[-1].operation.operands)
     inside, outside = _attributes(main, "arg_attrs", len(arguments)), _attributes(main, "res_attrs", len(given))
     labels = _labels(arguments, names)
 
     text = ProgramText(DOING)
-    spans = GspmdMesh(mesh, _gspmd_texts(module, [*zip(inside, arguments), *zip(outside, given)]) if mesh is None else (), _partitions(module))
+    texts = _gspmd_texts(module, [*zip(inside, arguments), *zip(outside, given)]) if mesh is None else ()
+    spans = GspmdMesh(mesh, texts, _partitions(module))
     writer = Writer(text, functions, spans, source)
     types = [writer.argument_type(argument, label) for argument, label in zip(arguments, labels)]
     result_names = [f"result {number}" for number in range(len(given))]

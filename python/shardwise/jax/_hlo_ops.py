@@ -174,6 +174,11 @@ def _dimension_size(op: Op, x: Value) -> Value:
     return Number(x.shape[op.integer("dimension")], op.dtype, op.shape)
 
 
+@rule("stablehlo.get_tuple_element")
+def _tuple_element(op: Op, *parts: Value) -> Value:
+    return parts[op.integer("index")]
+
+
 # ---- By index.
 
 
@@ -289,6 +294,12 @@ def _extreme_with_index(op: Op, dims: Sequence[int], x: Value, ids: Value, init:
     return text.reduce(f"reduce_{kind}", x, dims), text.convert(text.index_of(name, x, dims[0]), op.results[1][0])
 
 
+def _sides(op: Op, rank: int) -> list[tuple[int, int]]:
+    """The padding, low and high, of each dim."""
+    numbers = op.integers("padding", [0] * 2 * rank)
+    return list(zip(numbers[::2], numbers[1::2]))
+
+
 _CUMULATIVE = {"add": "cumsum", "mul": "cumprod", "max": "cummax", "min": "cummin", "logaddexp": "cumlogsumexp"}
 
 
@@ -302,7 +313,7 @@ def _reduce_window(op: Op, *operands: Value) -> Value | Sequence[Value]:
     if not _is_neutral(init, kind):
         raise Refused("found a value to begin with that changes the result, needed a neutral one")
     window, ones = op.integers("window_dimensions"), [1] * rank
-    sides = list(zip(*[iter(op.integers("padding", [0] * 2 * rank))] * 2))
+    sides = _sides(op, rank)
     params = {"window_dimensions": window, "window_strides": op.integers("window_strides", ones), "padding": sides,
               "base_dilation": op.integers("base_dilations", ones), "window_dilation": op.integers("window_dilations", ones)}
     wide = [dim for dim in range(rank) if window[dim] != 1]
@@ -323,8 +334,8 @@ def _select_and_scatter(op: Op, x: Value, source: Value, init: Value) -> Sequenc
     if _hlo_bodies.combination(scatter) != "add" or not _is_neutral(init, "add"):
         raise Refused("found another combination than a sum that begins with 0")
     rank = len(x.shape)
-    params = {"select_prim": SimpleNamespace(name=_hlo_bodies.selection(select).lower()), "window_dimensions": op.integers("window_dimensions", [1] * rank),
-              "window_strides": op.integers("window_strides", [1] * rank), "padding": list(zip(*[iter(op.integers("padding", [0] * 2 * rank))] * 2))}
+    params = {"select_prim": SimpleNamespace(name=_hlo_bodies.selection(select).lower()), "padding": _sides(op, rank),
+              "window_dimensions": op.integers("window_dimensions", [1] * rank), "window_strides": op.integers("window_strides", [1] * rank)}
     return op.primitive("select_and_scatter_add", params, source, x)
 
 
@@ -332,7 +343,8 @@ def _select_and_scatter(op: Op, x: Value, source: Value, init: Value) -> Sequenc
 def _dot_general(op: Op, a: Value, b: Value) -> Sequence[Value]:
     numbers = stablehlo.DotDimensionNumbers(op.operation.attributes["dot_dimension_numbers"])
     summed = numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions
-    return op.primitive("dot_general", {"dimension_numbers": (summed, (numbers.lhs_batching_dimensions, numbers.rhs_batching_dimensions))}, a, b)
+    batch = numbers.lhs_batching_dimensions, numbers.rhs_batching_dimensions
+    return op.primitive("dot_general", {"dimension_numbers": (summed, batch)}, a, b)
 
 
 @rule("stablehlo.dot")
@@ -350,7 +362,7 @@ def _convolution(op: Op, x: Value, kernel: Value) -> Sequence[Value]:
         lhs_spec=(numbers.input_batch_dimension, numbers.input_feature_dimension, *numbers.input_spatial_dimensions),
         rhs_spec=(numbers.kernel_output_feature_dimension, numbers.kernel_input_feature_dimension, *spatial),
         out_spec=(numbers.output_batch_dimension, numbers.output_feature_dimension, *numbers.output_spatial_dimensions))
-    params = {"dimension_numbers": dims, "padding": list(zip(*[iter(op.integers("padding", [0] * 2 * len(spatial)))] * 2)),
+    params = {"dimension_numbers": dims, "padding": _sides(op, len(spatial)),
               "window_strides": op.integers("window_strides", ones), "lhs_dilation": op.integers("lhs_dilation", ones),
               "rhs_dilation": op.integers("rhs_dilation", ones), "feature_group_count": op.integer("feature_group_count", 1),
               "batch_group_count": op.integer("batch_group_count", 1)}
@@ -416,7 +428,7 @@ def _constraint(op: Op, x: Value) -> Value:
     return x if spec is None else op.text.marked(x, spec)
 
 
-@rule("sdy.propagation_barrier", "sdy.data_flow_edge")
+@rule("sdy.propagation_barrier")
 def _same(op: Op, x: Value) -> Value:
     return x
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -21,8 +21,9 @@ from ._primitives import RULES as PRIMITIVES
 from ._primitives import Call
 
 DOING = "read StableHLO"
-MOST_VISITED, MOST_CALLS = MOST_NODES, 100_000  #: operations, of functions as often as they are called, and calls
+MOST_VISITED, MOST_CALLS = 2 * MOST_NODES, 100_000  #: operations, of functions as often as they are called, and calls
 MOST_ELEMENTS = 2**62  #: of a tensor
+MOST_HELD = 2**31  #: of a constant that is not one number everywhere
 RETURNS = ("func.return", "stablehlo.return", "sdy.return")
 
 #: By operations' names with their dialect. A rule is given the operation and its operands.
@@ -119,14 +120,22 @@ def _numbers_of(attribute: Any, dtype: str, shape: Shape) -> np.ndarray:
                      for word in words], NUMPY[dtype]).reshape(shape)
 
 
+def _splat_of(attribute: Any) -> Any:
+    return attribute.get_splat_value().value
+
+
 def constant(text: ProgramText, attribute: Any, dtype: str, shape: Shape) -> Value:
     """Raises Refused."""
     if not isinstance(attribute, ir.DenseElementsAttr):
         raise Refused("found a constant that is not in the module itself, needed dense<..>")
-    if attribute.is_splat:
-        value = attribute.get_splat_value().value
-        return Number(float(value) if dtype in FLOATS else value if dtype.startswith("f8") else int(value), dtype, shape)
-    if dtype in ("bf16",) or dtype.startswith("f8"):
+    if attribute.is_splat and not dtype.startswith("f8"):
+        value = _splat_of(attribute)
+        return Number(float(value) if dtype in FLOATS else int(value), dtype, shape)
+    if math.prod(shape) > MOST_HELD:
+        raise Refused(f"found {math.prod(shape)} numbers, needed at most {MOST_HELD}")
+    if attribute.is_splat:  # of a dtype that is not computed with
+        return text.array(np.array([_splat_of(attribute)] * math.prod(shape), NUMPY[dtype]).reshape(shape))
+    if dtype == "bf16" or dtype.startswith("f8"):
         return text.array(_numbers_of(attribute, dtype, shape))
     return text.array(np.ascontiguousarray(np.asarray(attribute)).reshape(shape))
 
@@ -139,7 +148,7 @@ def splat(value: Any) -> float | int | None:
     attribute = owner.operation.attributes["value"]
     if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
         return None
-    found: float | int = attribute.get_splat_value().value
+    found: float | int = _splat_of(attribute)
     return found
 
 
@@ -167,12 +176,12 @@ def outside_values(regions: Sequence[Any]) -> list[Any]:
     return [value for value in found if value not in inside]
 
 
-def returned(operation: Any) -> list[Any]:
-    """What a block ends with; of a tuple, its parts."""
+def parts_of(values: Iterable[Any]) -> list[Any]:
+    """Themselves; of a tuple that is made here, its parts."""
     found: list[Any] = []
-    for value in operation.operands:
-        is_made = isinstance(value.owner, ir.Block) or value.owner.operation.name != "stablehlo.tuple"
-        found += [value] if is_made else list(value.owner.operation.operands)
+    for value in values:
+        is_tuple = not isinstance(value.owner, ir.Block) and value.owner.operation.name == "stablehlo.tuple"
+        found += parts_of(value.owner.operation.operands) if is_tuple else [value]
     return found
 
 
@@ -268,9 +277,7 @@ class Writer:
             raise Refused(f"found a call of @{name}, which the module does not hold")
         if name in self._calling:
             raise Refused(f"found that @{name} calls itself, needed functions that end")
-        self._calls += 1
-        if self._calls > MOST_CALLS:
-            raise Unsupported(f"{DOING}: found more than {MOST_CALLS} calls, needed at most that many")
+        self.call()
         (block,) = function.regions[0].blocks
         self._calling.append(name)
         line, self._line = self._line, self.text.source.line if isinstance(self.text.source, Place) else ""
@@ -279,6 +286,17 @@ class Writer:
         finally:
             self._calling.pop()
             self._line = line
+
+    def visit(self) -> None:
+        """Counts operations: few functions that call each other are many."""
+        self._visited += 1
+        if self._visited > MOST_VISITED:
+            raise Unsupported(f"{DOING}: found more than {MOST_VISITED} operations, needed at most that many")
+
+    def call(self) -> None:
+        self._calls += 1
+        if self._calls > MOST_CALLS:
+            raise Unsupported(f"{DOING}: found more than {MOST_CALLS} calls, needed at most that many")
 
     def block_of(self, name: str) -> Any:
         """Of a function, or None."""
@@ -289,19 +307,17 @@ class Writer:
         """What it returns. values: of its arguments and what it uses from outside."""
         for op in block.operations:
             operation = op.operation
-            if operation.name in RETURNS:
-                return [values[value] for value in returned(operation)]
-            if operation.name == "stablehlo.tuple":  # of what is returned
+            if operation.name == "stablehlo.tuple":
                 continue
-            operands = [values[operand] for operand in operation.operands]
+            operands = [values[operand] for operand in parts_of(operation.operands)]
+            if operation.name in RETURNS:
+                return operands
             values.update(zip(operation.results, self._operation(operation, operands, values, path)))
         raise Refused("found a block without an end")
 
     def _operation(self, operation: Any, operands: list[Value], values: dict[Any, Value], path: Path) -> Sequence[Value]:
         text, name = self.text, operation.name
-        self._visited += 1
-        if self._visited > MOST_VISITED:
-            raise Unsupported(f"{DOING}: found more than {MOST_VISITED} operations, needed at most that many")
+        self.visit()
         own, line = name_and_line(operation.location, self._source)
         if not path[1] and not self._root:
             self._root = own.partition("/")[0] + "/"
