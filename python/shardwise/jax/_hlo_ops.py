@@ -64,16 +64,17 @@ def _compare(op: Op, a: Value, b: Value) -> Value:
     attributes = op.operation.attributes
     direction = stablehlo.ComparisonDirectionAttr(attributes["comparison_direction"]).value
     is_total = "compare_type" in attributes and stablehlo.ComparisonTypeAttr(attributes["compare_type"]).value == "TOTALORDER"
-    if not is_total or a.dtype not in FLOATS:
-        return op.text.elementwise(direction.lower(), a, b)
-    text = op.text
-    if direction in ("EQ", "NE"):
-        both_nan = text.elementwise("logical_and", text.elementwise("ne", a, a), text.elementwise("ne", b, b))
-        same = text.elementwise("logical_or", text.elementwise("eq", a, b), both_nan)
-        return same if direction == "EQ" else text.elementwise("logical_not", same)
-    if direction in ("GT", "GE"):
-        a, b = b, a
-    return op.primitive("lt_to" if direction in ("LT", "GT") else "le_to", {}, a, b)[0]
+    if is_total and a.dtype in FLOATS:
+        a, b = _in_order(op.text, a), _in_order(op.text, b)
+    return op.text.elementwise(direction.lower(), a, b)
+
+
+def _in_order(text: ProgramText, x: Value) -> Value:
+    """Integers in the total order of floats: -0 is before 0, and NaN beyond infinity."""
+    bits = 8 * NUMPY[x.dtype].itemsize
+    whole = text.node("bitcast", [x], f"i{bits}", x.shape)
+    is_negative = text.elementwise("lt", whole, text.full(whole, 0))
+    return text.select(is_negative, text.elementwise("logical_xor", whole, text.full(whole, 2 ** (bits - 1) - 1)), whole)
 
 
 @rule("stablehlo.select")
@@ -380,6 +381,69 @@ def _sort(op: Op, *operands: Value) -> Sequence[Value]:
 def _top_k(op: Op, x: Value) -> Sequence[Value]:
     values, ids = op.primitive("top_k", {"k": op.results[0][1][-1]}, x)
     return values, op.text.convert(ids, op.results[1][0])
+
+
+# ---- Batch norm, as PyTorch/XLA has it: a mean and a variance for each feature.
+
+
+class _BatchNorm:
+    def __init__(self, op: Op, x: Value) -> None:
+        self._op, self._feature = op, op.integer("feature_index")
+        self._others = [dim for dim in range(len(x.shape)) if dim != self._feature]
+        self._x, self._count = x, math.prod(x.shape[dim] for dim in self._others)
+        self._epsilon = float(op.operation.attributes["epsilon"].value)
+
+    def wide(self, of_features: Value) -> Value:
+        return self._op.text.broadcast(of_features, self._x.shape, [self._feature])
+
+    def sum(self, x: Value) -> Value:
+        return self._op.text.reduce("reduce_sum", x, self._others)
+
+    def mean(self, x: Value) -> Value:
+        total = self.sum(x)
+        return self._op.text.elementwise("div", total, self._op.text.full(total, self._count))
+
+    def centered(self, mean: Value) -> Value:
+        return self._op.text.elementwise("sub", self._x, self.wide(mean))
+
+    def scale(self, variance: Value) -> Value:
+        """1 over the deviation, of each feature."""
+        text = self._op.text
+        return text.elementwise("rsqrt", text.elementwise("add", variance, text.full(variance, self._epsilon)))
+
+    def normalized(self, mean: Value, variance: Value) -> Value:
+        return self._op.text.elementwise("mul", self.centered(mean), self.wide(self.scale(variance)))
+
+    def result(self, mean: Value, variance: Value, scale: Value, offset: Value) -> Value:
+        text = self._op.text
+        scaled = text.elementwise("mul", self.normalized(mean, variance), self.wide(scale))
+        return text.elementwise("add", scaled, self.wide(offset))
+
+
+@rule("stablehlo.batch_norm_inference")
+def _batch_norm_inference(op: Op, x: Value, scale: Value, offset: Value, mean: Value, variance: Value) -> Value:
+    return _BatchNorm(op, x).result(mean, variance, scale, offset)
+
+
+@rule("stablehlo.batch_norm_training")
+def _batch_norm_training(op: Op, x: Value, scale: Value, offset: Value) -> Sequence[Value]:
+    norm = _BatchNorm(op, x)
+    mean = norm.mean(x)
+    centered = norm.centered(mean)
+    variance = norm.mean(op.text.elementwise("mul", centered, centered))
+    return norm.result(mean, variance, scale, offset), mean, variance
+
+
+@rule("stablehlo.batch_norm_grad")
+def _batch_norm_grad(op: Op, x: Value, scale: Value, mean: Value, variance: Value, grad: Value) -> Sequence[Value]:
+    """Of x: scale / deviation * (grad - mean(grad) - normalized * mean(grad * normalized))."""
+    text, norm = op.text, _BatchNorm(op, x)
+    normalized = norm.normalized(mean, variance)
+    product = text.elementwise("mul", grad, normalized)
+    common = text.elementwise("mul", normalized, norm.wide(norm.mean(product)))
+    inside = text.elementwise("sub", text.elementwise("sub", grad, norm.wide(norm.mean(grad))), common)
+    of_x = text.elementwise("mul", inside, norm.wide(text.elementwise("mul", scale, norm.scale(variance))))
+    return of_x, norm.sum(product), norm.sum(grad)
 
 
 # ---- Calls, branches, annotations.
