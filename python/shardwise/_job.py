@@ -8,15 +8,17 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from . import _core, _objects
+from ._edits import Cast, Join, Rename, Split, Transpose
 from ._errors import Corrupt, Error, InvalidArgument
 from ._manager import (NO_LIMIT, ManagerContext, Restored, all_damaged, check_metrics, core_manager, keep_stats,
                        next_generation, note_cleanup_error, step_of)
 from ._paths import Path, local
 from ._pending import WHEN_BUSY, PendingSave, SaveQueue, WhenBusy
 from ._progress import Progress, ProgressFunction, function_of
+from ._resize import Resize
 from ._save import SaveStats, no_step, write_together
 from ._sources import Codec, check_choice, check_codec
 from .group import Group
@@ -47,6 +49,18 @@ class Managed:
                 tell(done, total)
 
         return told
+
+
+class Rules(TypedDict, total=False):
+    """How names, dtypes and shapes change as a step is restored: arguments of load()."""
+
+    rename: Rename | None
+    cast: Cast | None
+    transpose: Transpose | None
+    split: Split | None
+    join: Join | None
+    skip_mismatched: bool
+    resize: Resize | None
 
 
 class _Watch:

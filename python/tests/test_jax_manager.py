@@ -56,6 +56,9 @@ def test_a_run_and_its_restart(tmp_path):
         assert m.restore(step=4).value["w"].tolist() == [4] * 3 and m.restore({"step": 0}, 4, strict=False).value == {"step": 4}
         with pytest.raises(sw.InvalidArgument, match="remove step 2 of .*: it is pinned as \"good\""):
             m.remove(2)
+        wider = {"w": jnp.full(5, 7), "n": np.zeros(1, int), "at": 0}
+        got = m.restore(wider, 4, rename={"step": "at"}, resize={"w": "pad"}, skip_mismatched=True).value
+        assert got["w"].tolist() == [4, 4, 4, 7, 7] and got["n"].tolist() == [0] and got["at"] == 4
         m.unpin("good")
         m.remove(2)
         assert m.steps() == [4, 9]

@@ -58,6 +58,11 @@ def test_a_run_and_its_restart(tmp_path):
         again = torch.rand(3), np.random.rand(3), random.random()
         assert torch.equal(draws[0], again[0]) and (draws[1] == again[1]).all() and draws[2] == again[2]
         assert manager.restore(state, 4).value["epoch"] == 4
+        grown = {"net": torch.nn.Linear(4, 5), "rng": swt.rng(), "epoch": 0}
+        manager.restore(grown, 4, rename={"model.*": "net.*"}, resize={"net.*": "pad"})
+        assert torch.equal(grown["net"].weight[:3], state["model"].weight)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'kast'"):
+            manager.restore(grown, kast="bf16")
         manager.unpin("good")
         manager.remove(2)
         assert manager.steps() == [4, 9]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
-from .._job import JobManager
+from .._job import JobManager, Rules
 from .._manager import Restored, refuse_others
 from .._paths import Path
 from .._pending import PendingSave, WhenBusy, skipped
@@ -91,8 +91,9 @@ class CheckpointManager(JobManager):
             raise prepared.failed  # the other processes hear of it on the thread
         return pending
 
-    def restore(self, target: Any = None, step: int | None = None, *, strict: bool = True) -> Restored | None:
+    def restore(self, target: Any = None, step: int | None = None, *, strict: bool = True,
+                **rules: Unpack[Rules]) -> Restored | None:
         """A step, or the newest one that all processes can restore: if its bytes turn out to be damaged for one of them, all
         go back to the step before. None if there is no step. `value` of the result is its tree, as shardwise.jax.load() gives
-        it. Raises Corrupt if there are steps and none can be restored, and what load() raises, on all processes."""
-        return self._restored(lambda path: load(path, target, strict=strict, threads=self._threads, memory=self._memory), step)
+        it; strict and rules (rename, cast, resize, ..) are its arguments. Raises Corrupt if there are steps and none can be restored, and what load() raises, on all processes."""
+        return self._restored(lambda path: load(path, target, strict=strict, threads=self._threads, memory=self._memory, **rules), step)

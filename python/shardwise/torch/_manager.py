@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
 import numpy as np
 import torch
 
-from .._job import JobManager
+from .._job import JobManager, Rules
 from .._manager import Restored, refuse_others
 from .._paths import Path
 from .._pending import PendingSave, WhenBusy, skipped
@@ -108,8 +108,10 @@ class CheckpointManager(JobManager):
         return save_async_managed(path, state, user, self._options(step, existing), self._replicas, self._saves,
                                   self._deadline, True, managed, turn)
 
-    def restore(self, state: Mapping[str, Any], step: int | None = None, *, strict: bool = True) -> Restored | None:
+    def restore(self, state: Mapping[str, Any], step: int | None = None, *, strict: bool = True,
+                **rules: Unpack[Rules]) -> Restored | None:
         """Fills the state, as shardwise.torch.load() does, from a step, or from the newest one that all ranks can restore:
         if its bytes turn out to be damaged on one of them, all go back to the step before. None if there is no step.
-        `value` of the result is what load() returns. Raises Corrupt if there are steps and none can be restored."""
-        return self._restored(lambda path: load(path, state, strict=strict, group=self._calls, threads=self._threads), step)
+        `value` of the result is what load() returns; strict and rules (rename, cast, resize, ..) are its arguments. Raises
+        Corrupt if there are steps and none can be restored."""
+        return self._restored(lambda path: load(path, state, strict=strict, group=self._calls, threads=self._threads, **rules), step)
