@@ -28,14 +28,15 @@ class ExportByPython(Cli):
                          'echo "$6" >> "$5/.metadata"; echo progress 3 40; echo \'{"logical_bytes": 40}\''):
             said = self.ok_json("export", STEP, out, "--format", "dcp", "--select", "a*", "--exclude", "ab", "--rename", "a*=c*",
                                 "--cast", "*=bf16", "--transpose", "a=1,0", "--split", "c=d,e@0", "--join", "f,g=h@+0",
-                                "--max-shard", "5GB", "--memory-budget", "16M", "--threads", 3)
+                                "--resize", "h=pad:9,-", "--max-shard", "5GB", "--memory-budget", "16M", "--threads", 3)
         self.assertEqual(said["files"], [str(out / ".metadata")])
         self.assertEqual(said["logical_bytes"], 40)
         module, format, source, options = (out / ".metadata").read_text().splitlines()
         self.assertEqual((module, format, source), ("shardwise._export_command", "dcp", str(STEP)))
         self.assertEqual(json.loads(options), {
             "target": str(out), "max_shard": 5 * 10**9, "memory": 16 << 20, "threads": 3,
-            "edits": [["a*"], ["ab"], [["a*", "c*"]], [["*", "bf16"]], [["a", "1,0"]], [["c", "d,e@0"]], [["f,g", "h@+0"]]]})
+            "edits": [["a*"], ["ab"], [["a*", "c*"]], [["*", "bf16"]], [["a", "1,0"]], [["c", "d,e@0"]], [["f,g", "h@+0"]],
+                      [["h", "pad:9,-"]]]})
         with self.python('echo "$6" > "$5/.metadata"; echo \'{"logical_bytes": 0}\''):
             self.ok("export", STEP, self.dir / "prefix", "--format", "dcp", "--strip-prefix", "model.")
         edits = json.loads((self.dir / "prefix" / ".metadata").read_text())["edits"]
