@@ -249,6 +249,25 @@ TEST(EditedTensors, ReadsAnyBoxOfWhatIsResized) {
   }
 }
 
+TEST(EditedTensors, GrowOnTheirWayToTheDevicesOfAnyMesh) {
+  RandomShardings random(7);
+  Devices devices(48);
+  for (int round = 0; round < 200; ++round) {
+    const auto rank = as_size(random.draw(0, 3));
+    const Resized w = Resized::draw("w", DType::f32, DType::f32, rank, random, round);
+    TensorEdits edits;
+    if (rank > 0) w.add_to(edits);
+    const auto source = std::make_shared<HostModel>(std::vector{w.tensor});
+    const EditedTensors edited(source, edits);
+    const ArraySpec spec{DType::f32, w.shape, random.sharding(rank, w.shape)};
+    const auto array = ShardedArray::from_callback(devices, spec, [&](const BoxView& view) {
+      edited.read(0, view.box, {view.data, num_bytes(view.box.shape(), sizeof(float))});
+    });
+    const auto place = [&](const Index& at) { return std::pair(&w, at); };
+    EXPECT_EQ(array.to_host(), elements_of(Box::whole(w.shape), place).first);
+  }
+}
+
 TEST(ReshardCheckpoint, GrowsAndShrinksOnTheWayFromAnyMeshToAnyOther) {
   RandomShardings random(6);
   const std::set<std::string> anywhere{"ceil", "balanced", "nested_chunk"};
