@@ -62,7 +62,8 @@ class _Handler(ocp.type_handlers.NumpyHandler):  # type: ignore[misc]
             for value, info in zip(values, infos):
                 if self._is_stopped:
                     return
-                await info.await_path_creation()
+                if hasattr(info, "await_path_creation"):  # of newer versions
+                    await info.await_path_creation()
                 spec = _spec_of(value, info, most)
                 made = await ts.open(spec, create=True, transaction=transaction, context=info.ts_context)
                 for begin, shape in parts_of(value.shape, value.dtype.itemsize, most):

@@ -239,6 +239,16 @@ $ export runs/ck nodir/x.safetensors
 3 export: nodir is no folder; needed is one, in which nodir/x.safetensors is made
 $ export runs/ck outdir --format onnx
 2 export to outdir: format "onnx" is not known, needed is one of safetensors, npz, hdf5; the command and Python write dcp and orbax, too
+$ export runs/ck outdir --format DCP
+2 export to outdir: format "DCP" is not known, needed is one of safetensors, npz, hdf5; the command and Python write dcp and orbax, too
+$ export runs/ck x.npz --format dcp
+2 export to x.npz: the format is dcp, but its name ends in .npz
+$ export runs/ck outdir --format orbax --config-from hf
+2 export to outdir: a config needs a folder of safetensors beside it
+$ export runs/ck nodir/x --format orbax
+3 export: nodir is no folder; needed is one, in which nodir/x is made
+$ export runs/ck hf --format dcp --replace
+3 export to hf: it exists and holds "config.json", too; a folder is replaced that holds nothing but what an export writes
 $ export runs/ck x.safetensors --max-shard 5
 2 export to x.safetensors: 22 files are needed where each has at most 5 bytes, so the target is a folder, whose name does not end in .safetensors
 $ export model.safetensors y.safetensors
