@@ -8,7 +8,7 @@ from typing import Any
 
 _COLORS = {"parameter": "#4a86d4", "optimizer": "#8a7bd6", "loader": "#35a79d", "array": "#8a95a1", "checkpoint": "#b0844f",
            "activation": "#e09a3e", "gradient": "#d8697f", "collective": "#5fae62", "gaps": "#b4bcc5"}
-_WIDTH, _HEIGHT, _MOST_POINTS = 560, 150, 200
+_WIDTH, _HEIGHT, _TOP, _MOST_POINTS = 560, 150, 14, 140
 
 
 def data_of(page: str) -> dict[str, Any]:
@@ -28,6 +28,10 @@ def bytes_text(count: float) -> str:
     raise AssertionError
 
 
+def _height(count: int, peak: int) -> str:
+    return f"{_TOP + (1 - count / peak) * (_HEIGHT - _TOP):.1f}"
+
+
 def _picture(data: dict[str, Any]) -> str:
     """The memory by kind over the steps. Of many steps, the highest of each few."""
     curve, peak = data["curve"], max(data["plan"]["memory"]["peak_bytes"], 1)
@@ -40,14 +44,13 @@ def _picture(data: dict[str, Any]) -> str:
     for number, kind in enumerate(curve["kinds"]):
         above = [low + one["bytes"][number] for low, one in zip(below, kept)]
         if above != below:
-            edges = [(x, y) for i in range(len(kept)) for x, y in ((begins[i], above[i]), (begins[i + 1], above[i]))]
-            edges += [(x, y) for i in reversed(range(len(kept))) for x, y in ((begins[i + 1], below[i]), (begins[i], below[i]))]
-            corners = " ".join(f"{x:.1f},{14 + (1 - y / peak) * (_HEIGHT - 14):.1f}" for x, y in edges)
-            paths.append(f'<polygon points="{corners}" fill="{_COLORS[kind]}"/>')
+            up = "".join(f"V{_height(y, peak)}H{begins[i + 1]:.1f}" for i, y in enumerate(above))
+            down = "".join(f"V{_height(below[i], peak)}H{begins[i]:.1f}" for i in reversed(range(len(kept))))
+            paths.append(f'<path d="M0 {_HEIGHT}{up}{down}Z" fill="{_COLORS[kind]}"/>')
         below = above
     return (f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" style="max-width:100%" role="img" '
             f'aria-label="Memory over {curve["steps"]} steps, at most {bytes_text(peak)}">{"".join(paths)}'
-            f'<line x1="0" x2="{_WIDTH}" y1="14" y2="14" stroke="currentColor" stroke-dasharray="4 3"/>'
+            f'<line x1="0" x2="{_WIDTH}" y1="{_TOP}" y2="{_TOP}" stroke="currentColor" stroke-dasharray="4 3"/>'
             f'<text x="{_WIDTH}" y="10" text-anchor="end" font-size="11" fill="currentColor">needs {bytes_text(peak)}</text></svg>')
 
 

@@ -73,7 +73,7 @@ def test_a_notebook_shows_a_table_and_a_picture(program):
     assert wanted.items() <= cells.items() and cells["needed on the fullest device"] == bytes_text(plan.peak_bytes)
     assert cells["sent by each device"] == bytes_text(sum(plan.wire_bytes.values()))
     # The picture ends gaps below the line of what is needed, at the peak.
-    tops = [float(corner.split(",")[1]) for one in tree.iter("polygon") for corner in one.get("points").split()]
+    tops = [float(top) for one in tree.iter("path") for top in re.findall(r"V([0-9.]+)", one.get("d"))]
     height = 150 - 14
     assert min(tops) == pytest.approx(14 + plan.bytes_by_kind.get("gaps", 0) / plan.peak_bytes * height, abs=0.06)
     assert max(tops) == pytest.approx(150)
