@@ -95,6 +95,11 @@ class Browser:
         """With the mouse, on the page."""
         self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
+    def tap(self, x, y):
+        """With a finger."""
+        self.ask("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        self.ask("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
     def press(self, key):
         for kind in ("rawKeyDown", "keyUp"):
             self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key)

@@ -108,6 +108,36 @@ class Html(Cli):
         self.value("document.querySelector('#memory-under .link').click()")
         self.assertIn("The peak", shown()[0])
 
+    def test_collectives_are_told_where_the_pointer_or_a_key_is(self):
+        self.program.write_text(PROGRAM.replace("tanh(%3)", "reverse(%3) dims=[0]"))
+        for options in ([], ["--device", "h100-80gb"]):  # by bytes, by times
+            self.written("--mesh", "data=8", "--mark", "w*=data,-", *options)
+            moves = self.data()["collectives"]["moves"]
+            self.assertGreater(len(moves), 3)
+
+            def told():
+                shown, = self.value("[...document.querySelectorAll('#time-told [data-move]')].map(one => [Number(one.dataset.move), Number(one.dataset.bytes)])")
+                move, text = moves[shown[0]], self.value("document.getElementById('time-told').textContent")
+                self.assertEqual(shown[1], move["wire_bytes"])
+                self.assertIn("not asked for" if not move["is_asked_for"] else "asked for", text)
+                for part in (move["collective"], move["tensor"], move["line"]):
+                    self.assertIn(part, text)
+                return shown[0]
+
+            self.value("document.querySelector('#time-chart svg').focus()")
+            self.browser.press("Home")
+            for number in range(len(moves)):
+                self.assertEqual(told(), number)
+                self.browser.press("ArrowRight")
+            self.value("document.querySelector('[aria-label=\"Zoom in\"]').click()")
+            self.value("document.getElementById('time-chart').scrollIntoView({block: 'center'})")
+            self.browser.press("Home")
+            box = self.value("(({x, y, height}) => ({x, y, height}))(document.querySelector('#time-chart .chosen').getBoundingClientRect())")
+            self.browser.press("ArrowRight")
+            self.assertEqual(told(), 1)
+            self.browser.point(box["x"] + 0.2, box["y"] + box["height"] / 2)
+            self.assertEqual(told(), 0)
+
     def test_tables_are_sorted_by_any_column(self):
         lines = ['%0 = input() "x" : f32[4096, 256] marked data,- kind=loader']
         for layer in range(20):
@@ -189,6 +219,11 @@ class Html(Cli):
                 self.value("document.querySelectorAll('[data-input]').forEach(one => one.click())")
                 self.assertLessEqual(self.value("document.documentElement.scrollWidth"), 360)
                 self.assertIn("does not fit", self.value("document.getElementById('about').textContent"))
+        curve = self.data()["curve"]
+        self.value("document.getElementById('memory-chart').scrollIntoView({block: 'center'})")
+        box = self.value("(({x, y, width, height}) => ({x, y, width, height}))(document.querySelector('#memory-chart svg').getBoundingClientRect())")
+        self.browser.tap(box["x"] + box["width"] - 16, box["y"] + box["height"] / 2)
+        self.assertIn(curve["points"][-1]["name"], self.value("document.getElementById('memory-under').textContent"))
         colors = []
         for dark in (False, True):
             self.browser.open(self.page, dark=dark)

@@ -23,7 +23,7 @@ class Walk {
   }
 
  private:
-  /// From `begin` on, each so many times longer than once; gives the time of one trip.
+  /// From `begin` on, each `times` longer than once; gives the time of one trip.
   double steps(const Passed& in, double begin, double times, std::optional<NodeId> loop) {
     std::vector<bool> is_fused(in.partitioned.steps.size(), false);
     for (const FusedStep& fused : in.steps) {

@@ -71,7 +71,7 @@ function memory() {
     });
     const had = at("memory-chart").contains(document.activeElement);
     at("memory-chart").replaceChildren(picture);
-    if (had) picture.focus();
+    if (had) picture.focus({preventScroll: true});
     move();
   }
 

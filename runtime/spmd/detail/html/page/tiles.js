@@ -72,7 +72,7 @@ function isEmpty(layout, number) {
   return layout.cuts.some((cut, dim) => cut[index[dim]] === cut[index[dim] + 1]);
 }
 
-// "0, 4, 8 +5", in so many letters; "" if not even one fits.
+// "0, 4, 8 +5", in at most that number of letters; "" if not even one fits.
 function devicesText(devices, letters) {
   let text = "";
   for (let i = 0; i < devices.length; ++i) {

@@ -86,7 +86,9 @@ function timeline() {
       choose(Math.min(Math.max(to, 0), moves.length - 1));
       scroll.scrollLeft = x(moves[chosen].begin) - width / 2;
     });
+    const had = scroll.contains(document.activeElement);
     scroll.replaceChildren(picture);
+    if (had) picture.focus({preventScroll: true});
     scroll.onscroll();
     show();
   }
