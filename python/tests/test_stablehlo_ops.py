@@ -118,8 +118,9 @@ cond {{
 }}"""
 
 
-def stacked(slices: str, update: str) -> str:
-    """A loop of 4 that goes through %a, of 4x3xf32, and changes %b, of the same shape, at these indices of the trip %i."""
+def stacked(slices: str, update: str, source: str = "a", added: str = "%u") -> str:
+    """A loop of 4 that goes through %a, of 4x3xf32, and changes %b, of the same shape, at these indices of the trip %i. source: "v" if
+    it goes through what it changes."""
     return f"""%zero = stablehlo.constant dense<0> : tensor<i32>
 %one = stablehlo.constant dense<1> : tensor<i32>
 %three = stablehlo.constant dense<3> : tensor<i32>
@@ -130,8 +131,9 @@ cond {{
   stablehlo.return %t : tensor<i1>
 }} do {{
   %back = stablehlo.subtract %three, %i : tensor<i32>
-  %p = stablehlo.dynamic_slice %a, %{slices}, %zero, sizes = [1, 3] : (tensor<4x3xf32>, tensor<i32>, tensor<i32>) -> tensor<1x3xf32>
-  %q = stablehlo.add %p, %u : tensor<1x3xf32>
+  %p = stablehlo.dynamic_slice %{source}, %{slices}, %zero, sizes = [1, 3] : (tensor<4x3xf32>, tensor<i32>, tensor<i32>) -> tensor<1x3xf32>
+  {"%top = stablehlo.slice %v [0:1, 0:3] : (tensor<4x3xf32>) -> tensor<1x3xf32>" if added == "%top" else ""}
+  %q = stablehlo.add %p, {added} : tensor<1x3xf32>
   %w = stablehlo.dynamic_update_slice %v, %q, %{update}, %zero : (tensor<4x3xf32>, tensor<1x3xf32>, tensor<i32>, tensor<i32>) -> tensor<4x3xf32>
   %j = stablehlo.add %i, %one : tensor<i32>
   stablehlo.return %j, %w, %q : tensor<i32>, tensor<4x3xf32>, tensor<1x3xf32>
@@ -194,6 +196,10 @@ HAND: dict[str, tuple[str, str, str]] = {
                                  "2, 4", "(tensor<5x4xf32>, tensor<6xui32>) -> tensor<2x6x4xf32>")),
     "gather in batches": ("3x5xf32 2x3xi32", "2x3xf32", gathered("collapsed_slice_dims = [1], operand_batching_dims = [0], start_indices_batching_dims = [1], "
                           "start_index_map = [1], index_vector_dim = 2", "1, 1", "(tensor<3x5xf32>, tensor<2x3xi32>) -> tensor<2x3xf32>")),
+    "gather in batches by vectors in front": ("3x5xf32 1x2x3xi32", "2x3xf32", gathered("collapsed_slice_dims = [1], operand_batching_dims = [0], "
+                                              "start_indices_batching_dims = [2], start_index_map = [1], index_vector_dim = 0", "1, 1", "(tensor<3x5xf32>, tensor<1x2x3xi32>) -> tensor<2x3xf32>")),
+    "scatter in batches by vectors in front": ("3x5xf32 1x2x3xi32 2x3xf32", "3x5xf32", scattered("inserted_window_dims = [1], input_batching_dims = [0], scatter_indices_batching_dims = [2], "
+                                               "scatter_dims_to_operand_dims = [1], index_vector_dim = 0", "stablehlo.add", "(tensor<3x5xf32>, tensor<1x2x3xi32>, tensor<2x3xf32>) -> tensor<3x5xf32>")),
     "scatter of vectors in front": ("5x4xf32 2x6xi32 6xf32", "5x4xf32", scattered("inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [1, 0], index_vector_dim = 0",
                                     "stablehlo.add", "(tensor<5x4xf32>, tensor<2x6xi32>, tensor<6xf32>) -> tensor<5x4xf32>")),
     "scatter of windows": ("5x4xf32 3xi32 3x2x4xf32", "5x4xf32", scattered("update_window_dims = [1, 2], scatter_dims_to_operand_dims = [0], index_vector_dim = 1",
@@ -221,6 +227,8 @@ HAND: dict[str, tuple[str, str, str]] = {
     "while never": ("3xf32", "i32 3xf32", loop("LT, %i, %n", "1", 5, 5)),
     **{f"stacked {slices} {update}": ("4x3xf32 4x3xf32 1x3xf32", "4x3xf32 i32", stacked(slices, update))
        for slices, update in (("i", "i"), ("back", "back"), ("i", "back"), ("back", "i"), ("i", "one"), ("one", "i"), ("zero", "three"))},
+    **{f"stacked {slices} {update} {source} {added}": ("4x3xf32 4x3xf32 1x3xf32", "4x3xf32 i32", stacked(slices, update, source, added))
+       for slices, update, source, added in (("i", "i", "v", "%u"), ("i", "i", "a", "%top"), ("back", "i", "v", "%u"), ("back", "back", "v", "%top"))},
     **{f"compare {direction} in order": ("16xf32 16xf32", "16xi1", f"%r = stablehlo.compare {direction}, %a, %b, TOTALORDER : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xi1>")
        for direction in ("EQ", "NE", "LT", "LE", "GT", "GE")},
 }

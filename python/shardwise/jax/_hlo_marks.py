@@ -135,14 +135,11 @@ def _over(mesh: Mesh, sharding: Any, rank: int) -> str | None:
     for own, runs in _runs(mesh, sharding).items():
         axes_of[own] = []
         for first, count in runs:
-            stride, axes, reached = mesh.size, [], 1
+            stride, axes = mesh.size, []
             for axis, size in mesh.shape.items():
                 stride //= size
                 if size > 1 and first <= stride < first * count:
                     axes.append(axis)
-                    reached *= size
-            if reached != count:
-                return None
             axes_of[own] = axes + axes_of[own]
     entries = []
     for entry in str(sharding.spec.padded(rank)).split(",") if rank else []:

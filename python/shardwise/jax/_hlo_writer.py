@@ -323,9 +323,7 @@ class Writer:
             self._root = own.partition("/")[0] + "/"
         if path[0] and not own.startswith(self._root):  # in a function: after what called it
             own = f"{path[0]}/{own}"
-        stack, _, last = own.rpartition("/")
-        scope, backward = scope_of(stack)
-        backward = backward or "transpose(" in last
+        scope, backward = scope_of(own.rpartition("/")[0])
         before = text.scope, text.backward, text.source
         text.scope, text.backward, text.source = scope, backward, Place(line or self._line, scope, name.removeprefix("stablehlo."))
         try:
