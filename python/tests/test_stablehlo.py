@@ -112,6 +112,18 @@ def test_runs_take_pytrees_or_labels():
         program.run([ones, ones], ones, devices=1)
 
 
+def test_a_typed_key_is_its_data(rng):
+    def step(key: Any, x: Any) -> Any:
+        return x * jax.random.uniform(key, (4,))
+
+    key, x = jax.random.key(3), np.ones(4, np.float32)
+    program = from_text(step, key, x)
+    assert [(i.label, i.dtype, i.shape) for i in program.inputs] == [("key", "u32", (2,)), ("x", "f32", (4,))]
+    np.testing.assert_allclose(program.run(key, x, devices=1)[0], step(key, x), rtol=1e-6)
+    with pytest.raises(sw.InvalidArgument, match="kinds: found 'data' for 'x', needed one of parameter, optimizer, loader"):
+        swj.from_stablehlo(jax.jit(step).lower(key, x).as_text(debug_info=True), kinds={"x": "data"})
+
+
 def test_a_program_is_a_file_that_needs_no_python(rng, tmp_path):
     table = rng.normal(size=(3, 5)).astype(np.float32)
     program = from_text(lambda x: x @ jnp.asarray(table), S((2, 3), jnp.float32))

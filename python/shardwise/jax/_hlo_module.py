@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jaxlib.version
 import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -26,7 +27,7 @@ from . import _hlo_loops as _hlo_loops  # its rules
 from . import _hlo_ops as _hlo_ops
 from ._hlo_marks import GspmdMesh, shardy_specs
 from ._hlo_writer import DOING, Writer, operations_of, parts_of
-from ._jaxpr import _canonical, _given_back, _kind
+from ._jaxpr import plain_array, given_back, kind_of
 
 DEEPEST = 256  #: brackets in each other
 
@@ -176,7 +177,7 @@ def _state(labels: Sequence[str], inputs: Sequence[_Type], results: Sequence[dic
                 whole[key]["/".join(path[1:])] = leaf
             elif len(path) == 1:
                 whole[key] = leaf
-    return _given_back(list(arguments), list(arguments.values()), whole)
+    return given_back(list(arguments), list(arguments.values()), whole)
 
 
 def _mark_of(attributes: dict[str, Any], rank: int, mesh: GspmdMesh, label: str) -> str | None:
@@ -210,12 +211,12 @@ def _gspmd_texts(module: Any, outside: Sequence[tuple[dict[str, Any], Any]]) -> 
 def _inputs_of(labels: Sequence[str]) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
     def inputs_of(args: tuple[Any, ...]) -> Sequence[Any]:
         if len(args) == 1 and isinstance(args[0], Mapping) and set(args[0]) >= set(labels):
-            return [_canonical(args[0][label]) for label in labels]
+            return [plain_array(args[0][label]) for label in labels]
         values = jax.tree.leaves(args)
         if len(values) != len(labels):
             raise InvalidArgument(f"run: found {len(values)} arrays, needed {len(labels)}: {', '.join(labels[:10])}"
                                   f"{', ..' if len(labels) > 10 else ''}; jit leaves out arguments that a step does not use")
-        return [_canonical(value) for value in values]
+        return [plain_array(value) for value in values]
 
     return inputs_of
 
@@ -229,6 +230,8 @@ def _result_of(arrays: Sequence[np.ndarray]) -> Any:
 
 def imported(module: str | bytes | os.PathLike[str], names: Sequence[str] | None, kinds: Mapping[str, str], mesh: Mesh | None) -> Program:
     """See from_stablehlo()."""
+    if not hasattr(ir, "NameLoc"):
+        raise Unsupported(f"{DOING}: found jaxlib {jaxlib.version.__version__}, needed one whose bindings know locations, as 0.10 does")
     contents, source, name = _contents(module)
     read = _parsed(contents if isinstance(contents, str) else _text_of(contents), source)
     with read.context:
@@ -260,8 +263,8 @@ def _program(module: Any, source: str, name: str, names: Sequence[str] | None, k
     result_types = [writer.argument_type(value, one) for value, one in zip(given, result_names)]
     state = _state(labels, types, outside, result_types)
     state_by_label = [state | ({label.split("/")[0]} if _is_donated(one) else set()) for label, one in zip(labels, inside)]
-    inputs: list[Value] = [text.input(label, *one, _kind(label, kinds, given_back))
-                           for label, one, given_back in zip(labels, types, state_by_label)]
+    inputs: list[Value] = [text.input(label, *one, kind_of(label, kinds, known))
+                           for label, one, known in zip(labels, types, state_by_label)]
     marks = [_mark_of(one, len(shape), spans, label) for one, (_, shape), label in zip(inside, types, labels)]
     results = writer.function(entry, inputs, ("", ()))
     for number, (one, label) in enumerate(zip(outside, result_names)):

@@ -16,7 +16,7 @@ from .._dtypes import NUMPY
 from .._errors import InvalidArgument, Unsupported
 from .._program_text import FLOATS, MOST_NODES, Number, ProgramText, Refused, Rules, Shape, Value
 from ._hlo_marks import GspmdMesh, shardy_specs
-from ._jaxpr import _scope
+from ._jaxpr import scope_of_stack
 from ._primitives import RULES as PRIMITIVES
 from ._primitives import Call
 
@@ -62,7 +62,7 @@ def scope_of(stack: str) -> tuple[str, bool]:
     without_calls = re.sub(r"jit\([^()]*\)", "", stack)
     while (shorter := _ADDED.sub("", without_calls)) != without_calls:
         without_calls = shorter
-    return _scope(without_calls.strip("/"))
+    return scope_of_stack(without_calls.strip("/"))
 
 
 def name_and_line(location: Any, source: str) -> tuple[str, str]:

@@ -37,10 +37,10 @@ def captured(step: Callable[..., Any], example: tuple[Any, ...], kinds: Mapping[
     leaves, tree = _named_leaves(step, example)
     plain = tree.unflatten([_struct(leaf) for leaf in leaves.values()])
     closed, result = jax.make_jaxpr(step, return_shape=True)(*plain)
-    state = _given_back(_argument_names(step, len(example)), plain, result)
+    state = given_back(_argument_names(step, len(example)), plain, result)
 
     text = ProgramText()
-    inputs = [text.input(label, *_input_type(variable.aval, label), _kind(label, kinds, state))
+    inputs = [text.input(label, *_input_type(variable.aval, label), kind_of(label, kinds, state))
               for label, variable in zip(leaves, closed.jaxpr.invars)]
     graph, places = text.graph(_Writer(text).jaxpr(closed.jaxpr, closed.consts, inputs, ""))
     given = [_mark(leaf, label) for label, leaf in leaves.items()]
@@ -55,13 +55,15 @@ def _inputs_of(tree: Any) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
         values, found = jax.tree.flatten(args)
         if found != tree:
             raise InvalidArgument(f"run: found arguments of the tree {found}, needed {tree}, of which the program was captured")
-        return [jax.random.key_data(value) if _tree.is_key(value) else _canonical(value) for value in values]
+        return [plain_array(value) for value in values]
 
     return inputs_of
 
 
-def _canonical(value: Any) -> Any:
-    """Without 64-bit types, unless JAX has them switched on."""
+def plain_array(value: Any) -> Any:
+    """The data of a typed key; without 64-bit types, unless JAX has them switched on."""
+    if _tree.is_key(value):
+        return jax.random.key_data(value)
     if not isinstance(value, (np.ndarray, np.generic)):
         return value
     return value.astype(jax.dtypes.canonicalize_dtype(value.dtype), copy=False)
@@ -130,7 +132,7 @@ def _input_type(aval: Any, label: str) -> tuple[str, tuple[int, ...]]:
         raise InvalidArgument(f"capture: {label}: {refused}") from None
 
 
-def _given_back(names: Sequence[str], arguments: Sequence[Any], result: Any) -> set[str]:
+def given_back(names: Sequence[str], arguments: Sequence[Any], result: Any) -> set[str]:
     """The arguments that the result, or a part of it, has the type of. Of one array the place must be the same, too, or the
     name; the type of one number says nothing: a rate is no loss."""
     inside = result if isinstance(result, dict) else dict(enumerate(result)) if isinstance(result, (tuple, list)) else {}
@@ -144,10 +146,10 @@ def _given_back(names: Sequence[str], arguments: Sequence[Any], result: Any) -> 
     return found
 
 
-def _kind(label: str, kinds: Mapping[str, str], state: set[str]) -> str:
+def kind_of(label: str, kinds: Mapping[str, str], state: set[str]) -> str:
     for pattern, kind in kinds.items():
         if kind not in KINDS:
-            raise InvalidArgument(f"capture: kinds: found {kind!r} for {pattern!r}, needed one of {', '.join(KINDS)}")
+            raise InvalidArgument(f"kinds: found {kind!r} for {pattern!r}, needed one of {', '.join(KINDS)}")
         if not _core.SpecRules.parse(f"{pattern}=-").unmatched([label]):
             return kind
     for part in label.lower().split("/"):
@@ -189,7 +191,7 @@ class _Place:
 
 
 @lru_cache(maxsize=4096)
-def _scope(stack: str) -> tuple[str, bool]:
+def scope_of_stack(stack: str) -> tuple[str, bool]:
     """A name stack of JAX's, "transpose(jvp(layer0))/mlp", as a scope, "layer0/mlp", and whether it is of a gradient."""
     parts = stack.split("/")
     begins = [number for number, part in enumerate(parts) if "jvp(" in part]
@@ -237,7 +239,7 @@ class _Writer:
         own = str(equation.source_info.name_stack)
         stack = f"{stack}/{own}" if stack and own else stack or own
         name = equation.primitive.name
-        with self.text.inside(*_scope(stack), place):
+        with self.text.inside(*scope_of_stack(stack), place):
             try:
                 return self._results(equation, operands, stack)
             except Refused as refused:
