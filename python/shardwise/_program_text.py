@@ -288,8 +288,9 @@ class ProgramText:
     def reverse(self, x: Value, dims: Sequence[int]) -> Value:
         return self.node("reverse", [x], x.dtype, x.shape, listed("dims", sorted(dims))) if dims else x
 
-    def iota(self, dtype: str, shape: Sequence[int], dim: int) -> Node:
-        return self.node("iota", (), dtype, shape, listed("dims", [dim]))
+    def iota(self, dtype: str, shape: Sequence[int], dim: int) -> Value:
+        """Of one dim, and repeated: an elementwise op reads a broadcast where it is, so the rest takes no memory."""
+        return self.broadcast(self.node("iota", (), dtype, [shape[dim]], listed("dims", [0])), tuple(shape), [dim])
 
     # ---- Reductions, products, by index.
 

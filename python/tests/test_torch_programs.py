@@ -1,6 +1,7 @@
 """shardwise.torch.capture: training steps of torch as programs, planned and run on emulated devices."""
 
 import copy
+import re
 
 import pytest
 
@@ -95,6 +96,35 @@ def test_a_linear_layer_multiplies_by_the_weight_itself():
     model = mlp()
     text = swt.capture(step_of(model, adamw(model)), *batch()).text
     assert text.count("dot_general(") == 5 and "transpose(" not in text
+
+
+def test_attention_is_cut_by_heads_and_nothing_of_it_is_gathered():
+    """Torch numbers samples and heads in one dim for its products; a cut of that would be one of samples alone."""
+    def attend(x, w):
+        q, k, v = ((x @ one).view(4, 8, 4, 2).transpose(1, 2) for one in w)
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(4, 8, 8)
+
+    x, w = torch.randn(4, 8, 8), [torch.randn(8, 8, requires_grad=True) for _ in range(3)]
+    program = swt.capture(attend, x, w).mark({"x": "data,-,-", "w.*": "-,model"})
+    plan = program.plan("data=2,model=4")
+    assert {one.collective for one in plan.traffic} <= {"all-gather"} and sum(one.tensors for one in plan.traffic) <= 1  # of the result
+    assert torch.allclose(plan.run(x, w), attend(x, w), atol=1e-5)
+
+
+def test_a_loss_over_many_classes_needs_no_places_of_all_of_them():
+    model = nn.Linear(4, 1000)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x, labels):
+        loss = nn.functional.cross_entropy(model(x), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    text = swt.capture(step, torch.randn(32, 4), torch.randint(0, 1000, (32,))).text
+    places = re.findall(r"= iota\(\).* : (\w+)\[(.*?)\]", text)
+    assert ("i64", "1000") in places and all("," not in shape for _, shape in places)
 
 
 def test_a_captured_step_leaves_everything_as_it_was():

@@ -141,6 +141,26 @@ class Builder(ProgramText):
         of_b = "".join(of_b[from_b.index(d)] for d in range(len(of_b)))
         return self.einsum(f"{of_a},{of_b}->{result}", a, b, a.dtype)
 
+    def batched_product(self, a: Value, b: Value) -> Value:
+        """Of matrices for each sample and head, which torch numbers in one dim for it: of both dims, so that each may be cut."""
+        apart = next((shape for x in (a, b) if (shape := self._merged_from(x)) and len(shape) == 4), None)
+        if apart is None or any((shape := self._merged_from(x)) is None or shape[0] != apart[0] for x in (a, b)):
+            return self.product("bij,bjk->bik", a, b)
+
+        def split(x: Value) -> Value:
+            source, order = self._source_of(x)
+            return self.transpose(self.reshape(source, (*apart[:2], *source.shape[1:])), [0, *(dim + 1 for dim in order)])
+
+        return self.reshape(self.product("abij,abjk->abik", split(a), split(b)), (a.shape[0], a.shape[1], b.shape[2]))
+
+    def _merged_from(self, x: Value) -> Shape | None:
+        """The shape of which the matrices of x are: [16, 4, 128, 32] of [64, 128, 32]."""
+        source, order = self._source_of(x)
+        if isinstance(source, Number) or self._lines[source.line].op != "reshape" or order[0] != 0:
+            return None
+        shape = self._lines[self._lines[source.line].operands[0]].shape
+        return shape if len(shape) >= 4 and shape[-2:] == source.shape[1:] else None
+
     # By index.
 
     def argsort(self, x: Value, dim: int, descending: bool) -> Value:

@@ -183,7 +183,7 @@ def _product(equation: str) -> Callable[..., Value]:
     return lambda build, out, a, b: build.product(equation, a, b)
 
 
-RULES.update(mm=_product("ij,jk->ik"), bmm=_product("bij,bjk->bik"), mv=_product("ij,j->i"), dot=_product("i,i->"))
+RULES.update(mm=_product("ij,jk->ik"), bmm=lambda build, out, a, b: build.batched_product(a, b), mv=_product("ij,j->i"), dot=_product("i,i->"))
 
 
 @rule("addmm", "baddbmm", "addmv")
@@ -192,7 +192,7 @@ def _addmm(build: Builder, out: Type, c: Value, a: Value, b: Value, *, beta: Sca
     equation = {(2, 2): "ij,jk->ik", (3, 3): "bij,bjk->bik", (2, 1): "ij,j->i"}.get((len(a.shape), len(b.shape)))
     if equation is None:
         raise Refused(f"a product of tensors of {len(a.shape)} and {len(b.shape)} dims ({letters})")
-    product = build.product(equation, a, b)
+    product = build.batched_product(a, b) if len(a.shape) == 3 else build.product(equation, a, b)
     product = product if alpha == 1 else build.binary("mul", product, alpha)
     if beta == 0:
         return product
