@@ -39,7 +39,7 @@ def plan_of(mesh):
     return "none" if mesh == "1" else "fsdp" if gathered else "data"
 
 
-def write_arrays(scripts, program, folder):
+def write_arrays(scripts, program, folder, sizes=()):
     """common.py's weights and batches as two .safetensors files."""
     import numpy as np
     import safetensors.numpy
@@ -47,7 +47,8 @@ def write_arrays(scripts, program, folder):
     sys.path.insert(0, str(scripts))
     import common
 
-    arguments = common.arguments("").parse_args(["--program", program])
+    arguments = common.arguments("").parse_args(["--program", program, *sizes])
+
     def save(name, arrays):
         arrays = {key: np.ascontiguousarray(array) for key, array in arrays.items()}
         safetensors.numpy.save_file(arrays, folder / f"{program}_{name}.safetensors")
