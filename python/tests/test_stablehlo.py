@@ -69,6 +69,31 @@ def test_inputs_scopes_and_loops_are_those_of_capture(rng, name):
     assert ours.plan("model=4").wire_bytes == theirs.plan("model=4").wire_bytes
 
 
+def loops(x: Any) -> Any:
+    def outer(c: Any, row: Any) -> Any:
+        return jax.lax.scan(lambda a, r: (a + r, a * r), c, row.reshape(2, 3), reverse=True)
+
+    c, inner = jax.lax.scan(outer, jnp.zeros(3), x)
+    buffer = jax.lax.fori_loop(2, 7, lambda i, b: b.at[i].set(b[i - 1] + c), jnp.zeros((10, 3)))
+    table = jnp.arange(5.0)
+    sums = jax.lax.scan(lambda a, i: (a + table[i] * 2, (a, i)), 0.0, jnp.arange(5))
+    return inner, buffer, sums, jax.vmap(lambda row: jax.lax.scan(lambda a, b: (a * b, a), 1.0, row)[1])(x)
+
+
+def test_loops_in_loops_are_those_of_capture(rng):
+    x = rng.normal(size=(4, 6)).astype(np.float32)
+    ours, theirs = from_text(loops, x), swj.capture(loops, x)
+    scans = [re.findall(r"= scan\(.*", program.text) for program in (ours, theirs)]
+    assert scans[0] == scans[1] and len(scans[0]) == 5
+    for found, expected in zip(ours.mark({"x": "d,-"}).run(x, devices=4), jax.tree.leaves(jax.jit(loops)(x))):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+    def gradient(v: Any) -> Any:
+        return jax.grad(lambda v: sum(jnp.sin(leaf).sum() for leaf in jax.tree.leaves(loops(v)) if leaf.dtype == jnp.float32))(v)
+
+    np.testing.assert_allclose(from_text(gradient, x).run(x, devices=1)[0], jax.jit(gradient)(x), rtol=2e-5, atol=1e-5)
+
+
 # ---- Labels and kinds.
 
 
