@@ -220,12 +220,9 @@ template <TensorLike T>
 T take_or(const T& x, const T& ids, std::int64_t dim, Scalar number) {
   const T inside = clamp(0, ids, x.type().shape[as_size(dim)] - 1);
   const T taken = take(x, inside, dim);
-  const Shape shape = taken.type().shape;
-  Dims dims;
-  for (std::size_t i = 0; i < ids.type().shape.size(); ++i) {
-    dims.push_back(dim + static_cast<std::int64_t>(i));
-  }
-  return select(broadcast(eq(inside, ids), shape, dims), taken, full_like(taken, number));
+  Dims dims = Dims::filled(ids.type().shape.size(), dim);
+  for (std::size_t i = 0; i < dims.size(); ++i) dims[i] += static_cast<std::int64_t>(i);
+  return where(broadcast(eq(inside, ids), taken.type().shape, dims), taken, number);
 }
 /// x, of which the rows along a dim that ids name are combined with `updates`, which has the shape
 /// of take(x, ids, dim). In the order of the ids.
@@ -251,8 +248,7 @@ T take_along_clipped(const T& x, const T& ids, std::int64_t dim) {
 template <TensorLike T>
 T take_along_or(const T& x, const T& ids, std::int64_t dim, Scalar number) {
   const T inside = clamp(0, ids, x.type().shape[as_size(dim)] - 1);
-  const T taken = take_along(x, inside, dim);
-  return select(eq(inside, ids), taken, full_like(taken, number));
+  return where(eq(inside, ids), take_along(x, inside, dim), number);
 }
 template <TensorLike T>
 T scatter_add_along(const T& ids, const T& updates, std::int64_t dim, std::int64_t extent) {
