@@ -51,9 +51,9 @@ std::string_view name(CollectiveKind kind) {
   return "";
 }
 
-struct Executable::Impl : Planned {
+struct Executable::Impl : PlannedProgram {
   Impl(std::shared_ptr<const Graph> recorded, const Mesh& on, const CompileOptions& how)
-      : Planned(std::move(recorded), on, how, MovePlans::made),
+      : PlannedProgram(std::move(recorded), on, how, MovePlans::made),
         schedule(lowered.program, 0, plan.reuse),
         facts(detail::program_facts(*this)),
         tag(detail::hash(facts)) {}
@@ -82,7 +82,7 @@ const Mesh& Executable::mesh() const { return impl_->mesh; }
 const Propagation& Executable::propagation() const { return impl_->propagation; }
 const PartitionedGraph& Executable::partitioned() const { return impl_->partitioned; }
 const Program& Executable::program() const { return impl_->lowered.program; }
-const Planned& Executable::planned() const { return *impl_; }
+const PlannedProgram& Executable::planned() const { return *impl_; }
 std::span<const std::int64_t> Executable::replaced() const { return impl_->plan.replaced; }
 
 ArraySpec Executable::input_spec(std::size_t i) const {

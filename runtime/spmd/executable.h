@@ -20,7 +20,7 @@ namespace shardwise {
 
 class Program;
 struct PartitionedGraph;
-struct Planned;
+struct PlannedProgram;
 struct Propagation;
 
 struct PartitionOptions {
@@ -134,7 +134,7 @@ class Executable {
   const Propagation& propagation() const;
   const PartitionedGraph& partitioned() const;
   const Program& program() const;
-  const Planned& planned() const;
+  const PlannedProgram& planned() const;
 
   /// How the i-th input is to be bound.
   ArraySpec input_spec(std::size_t i) const;

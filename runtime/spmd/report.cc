@@ -14,7 +14,7 @@
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
-std::vector<CollectiveTotal> collectives(const Planned& planned) {
+std::vector<CollectiveTotal> collectives(const PlannedProgram& planned) {
   std::map<CollectiveKind, CollectiveTotal> totals;
   for_each_move(passed(planned), [&](const CountedMove& one) {
     CollectiveTotal& total = totals.emplace(one.kind, CollectiveTotal{one.kind}).first->second;
@@ -42,7 +42,7 @@ std::string needed_by(const CountedMove& one) {
 
 }  // namespace
 
-std::vector<Traffic> traffic(const Planned& planned) {
+std::vector<Traffic> traffic(const PlannedProgram& planned) {
   std::map<std::tuple<CollectiveKind, AxisSet, std::string, bool>, Traffic> all;
   std::map<const Traffic*, std::size_t> largest;
   for_each_move(passed(planned), [&](const CountedMove& moved) {
@@ -74,7 +74,7 @@ std::vector<Traffic> traffic(const Planned& planned) {
   return list;
 }
 
-FullestStep fullest_step(const Planned& planned) {
+FullestStep fullest_step(const PlannedProgram& planned) {
   const Graph& graph = *planned.graph;
   const Program& program = planned.lowered.program;
   const detail::Fullest at = detail::fullest(graph, planned.lowered, planned.plan);

@@ -26,8 +26,8 @@ using testing::HasSubstr;
 using testing::Not;
 
 std::string partitioned(std::string_view text) {
-  const Planned planned(std::make_shared<const Graph>(parse_graph(text)), Mesh::parse("data=2"), {},
-                        MovePlans::made);
+  const PlannedProgram planned(std::make_shared<const Graph>(parse_graph(text)),
+                               Mesh::parse("data=2"), {}, MovePlans::made);
   return dump(*planned.graph, planned.mesh, planned.partitioned);
 }
 

@@ -128,7 +128,7 @@ class Passes {
     return options;
   }
 
-  Planned planned_;
+  PlannedProgram planned_;
 };
 
 constexpr std::string_view kLayer = R"(

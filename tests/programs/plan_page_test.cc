@@ -45,7 +45,8 @@ struct Case {
 };
 
 /// What has memory at a step, by kind, each value looked at.
-std::map<std::string_view, std::size_t> brute_force(const Planned& planned, std::size_t step) {
+std::map<std::string_view, std::size_t> brute_force(const PlannedProgram& planned,
+                                                    std::size_t step) {
   std::map<std::string_view, std::size_t> bytes;
   const MemoryPlan& plan = planned.plan;
   std::vector<bool> is_there(plan.homes.size(), false);
@@ -69,7 +70,7 @@ std::map<std::string_view, std::size_t> brute_force(const Planned& planned, std:
 TEST(MemoryCurve, IsWhatHasMemoryAtEachStep) {
   for (std::uint32_t seed = 0; seed < kPrograms; ++seed) {
     const Case one(seed);
-    const Planned& planned = one.executable->planned();
+    const PlannedProgram& planned = one.executable->planned();
     const detail::MemoryCurve curve = detail::memory_curve(planned, 1 << 20);
     ASSERT_EQ(curve.points.size(), std::max<std::size_t>(curve.steps, 1)) << "seed " << seed;
     std::size_t most = 0;
@@ -108,7 +109,7 @@ TEST(CollectiveTimes, AreThoseOfTheReportAndBytesThoseOfTheTraffic) {
   std::size_t loops = 0;
   for (std::uint32_t seed = 0; seed < kPrograms; ++seed) {
     const Case one(seed);
-    const Planned& planned = one.executable->planned();
+    const PlannedProgram& planned = one.executable->planned();
     const detail::CollectiveTimes times = detail::collective_times(planned, h100(), 1 << 20);
     const double whole = one.told.compute_seconds + one.told.collective_seconds;
     EXPECT_NEAR(times.seconds, whole, 1e-9 * whole) << "seed " << seed;

@@ -14,8 +14,8 @@ constexpr int kMostReplacedVisits = 64;
 
 }  // namespace
 
-Planned::Planned(std::shared_ptr<const Graph> recorded, const Mesh& on, const CompileOptions& how,
-                 MovePlans moves)
+PlannedProgram::PlannedProgram(std::shared_ptr<const Graph> recorded, const Mesh& on,
+                               const CompileOptions& how, MovePlans moves)
     : traced(std::move(recorded)),
       graph(without_unused_results(traced)),
       mesh(on),
@@ -26,7 +26,7 @@ Planned::Planned(std::shared_ptr<const Graph> recorded, const Mesh& on, const Co
       lowered(lower(graph, mesh, partitioned, steps, options.nan_check, moves)),
       plan(plan_memory(*graph, lowered, options.may_donate)) {}
 
-std::vector<Cut> Planned::input_cuts() const {
+std::vector<Cut> PlannedProgram::input_cuts() const {
   std::vector<Cut> cuts;
   for (std::size_t i = 0; i < graph->inputs.size(); ++i) {
     const NodeId node = graph->inputs[i].node;
@@ -38,7 +38,7 @@ std::vector<Cut> Planned::input_cuts() const {
   return cuts;
 }
 
-PlannedMemory Planned::memory(std::int64_t position) const {
+PlannedMemory PlannedProgram::memory(std::int64_t position) const {
   return planned_memory(*graph, lowered, plan, position);
 }
 

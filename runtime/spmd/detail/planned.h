@@ -13,10 +13,10 @@
 namespace shardwise {
 
 /// What the passes make of a graph on a mesh, one after the other. Immutable.
-struct Planned {
+struct PlannedProgram {
   /// Throws what propagate() and the ops throw.
-  Planned(std::shared_ptr<const Graph> recorded, const Mesh& on, const CompileOptions& how,
-          MovePlans moves);
+  PlannedProgram(std::shared_ptr<const Graph> recorded, const Mesh& on, const CompileOptions& how,
+                 MovePlans moves);
 
   /// By Graph::inputs: how each is bound.
   std::vector<Cut> input_cuts() const;
@@ -36,9 +36,9 @@ struct Planned {
 };
 
 // What Executable says of a plan. The moves are planned, too.
-std::vector<CollectiveTotal> collectives(const Planned& planned);
-std::vector<Traffic> traffic(const Planned& planned);
-FullestStep fullest_step(const Planned& planned);
+std::vector<CollectiveTotal> collectives(const PlannedProgram& planned);
+std::vector<Traffic> traffic(const PlannedProgram& planned);
+FullestStep fullest_step(const PlannedProgram& planned);
 
 /// By node: its number in Graph::inputs; -1: it is none.
 std::vector<std::int64_t> input_numbers(const Graph& graph);

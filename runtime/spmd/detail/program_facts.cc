@@ -5,7 +5,7 @@
 #include "shardwise/shard/host/random.h"
 
 namespace shardwise::detail {
-std::vector<ProcessGroup::Fact> program_facts(const Planned& planned) {
+std::vector<ProcessGroup::Fact> program_facts(const PlannedProgram& planned) {
   const Graph& graph = *planned.graph;
   const Mesh& mesh = planned.mesh;
   const CompileOptions& options = planned.options;

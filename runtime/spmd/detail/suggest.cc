@@ -157,7 +157,7 @@ class Adviser {
     if (text.empty()) text = text_of(marks);
     try {
       const std::size_t peak =
-          Planned(other, mesh_, changed, MovePlans::left_out).memory(0).peak_bytes;
+          PlannedProgram(other, mesh_, changed, MovePlans::left_out).memory(0).peak_bytes;
       Proposal one{std::move(marks), std::move(text), peak};
       if (!best_ || peak < best_->peak_bytes) best_ = one;
       return one;

@@ -84,7 +84,9 @@ TEST(Bottleneck, NamesTheSideThatIsWaitedFor) {
   EXPECT_EQ(
       bottleneck(stats),
       "the job: the readers waited 30.0 s of 40.0 s for room; the job waited 0.5 s of 40.0 s");
-  stats = {.seconds = 0.04, .consumer_waited_seconds = 0.0012};
+  stats = LoaderStats();
+  stats.seconds = 0.04;
+  stats.consumer_waited_seconds = 0.0012;
   EXPECT_EQ(bottleneck(stats), "the readers: the job waited 1.2 ms of 40.0 ms");
 }
 

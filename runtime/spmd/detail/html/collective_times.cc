@@ -14,7 +14,7 @@ namespace {
 
 class Walk {
  public:
-  Walk(const Planned& planned, const Machine& machine)
+  Walk(const PlannedProgram& planned, const Machine& machine)
       : mesh_(planned.mesh), machine_(machine), whole_(passed(planned)) {}
 
   CollectiveTimes run() {
@@ -97,7 +97,7 @@ class Walk {
 
 }  // namespace
 
-CollectiveTimes collective_times(const Planned& planned, const Machine& machine,
+CollectiveTimes collective_times(const PlannedProgram& planned, const Machine& machine,
                                  std::size_t most_moves) {
   CollectiveTimes times = Walk(planned, machine).run();
   std::vector<TimedMove>& moves = times.moves;

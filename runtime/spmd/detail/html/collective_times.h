@@ -32,7 +32,7 @@ struct CollectiveTimes {
 };
 
 /// All moves of a run, by modelled times: one operation after another, as StepReport counts them.
-CollectiveTimes collective_times(const Planned& planned, const Machine& machine,
+CollectiveTimes collective_times(const PlannedProgram& planned, const Machine& machine,
                                  std::size_t most_moves);
 
 }  // namespace shardwise::detail

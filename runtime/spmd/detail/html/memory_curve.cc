@@ -28,7 +28,7 @@ std::size_t kind_number(std::string_view kind) {
 /// What has memory while steps go by.
 class Sweep {
  public:
-  explicit Sweep(const Planned& planned) : planned_(planned) {
+  explicit Sweep(const PlannedProgram& planned) : planned_(planned) {
     const std::size_t steps = planned.lowered.program.steps().size();
     begins_.resize(steps);
     ends_.resize(steps);
@@ -97,7 +97,7 @@ class Sweep {
     }
   }
 
-  const Planned& planned_;
+  const PlannedProgram& planned_;
   std::vector<ValueId> always_;
   std::vector<std::vector<ValueId>> begins_, ends_;  ///< by step
   std::array<std::size_t, kKinds.size()> bytes_{};
@@ -122,7 +122,7 @@ std::vector<std::size_t> extremes(const std::vector<std::size_t>& totals, std::s
 
 }  // namespace
 
-std::string_view kind_name(const Planned& planned, ValueId value) {
+std::string_view kind_name(const PlannedProgram& planned, ValueId value) {
   const LoweredProgram& lowered = planned.lowered;
   const auto output = std::ranges::find(lowered.outputs, value);
   MemoryKind kind = lowered.program.value(value).kind;
@@ -135,7 +135,7 @@ std::string_view kind_name(const Planned& planned, ValueId value) {
   return FullestStep::Held{{}, kind, planned.graph->node(node).backward, {}, {}, 0}.kind_name();
 }
 
-MemoryCurve memory_curve(const Planned& planned, std::size_t most_points) {
+MemoryCurve memory_curve(const PlannedProgram& planned, std::size_t most_points) {
   MemoryCurve curve{.kinds = {kKinds.begin(), kKinds.end()}};
   Sweep sweep(planned);
   curve.steps = sweep.steps();

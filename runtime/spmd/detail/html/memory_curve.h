@@ -20,17 +20,17 @@ struct CurvePoint {
 /// tensor that has memory then. Plain data.
 struct MemoryCurve {
   std::vector<std::string_view> kinds = {};   ///< as bytes_by_kind() names them, without gaps
-  std::size_t steps = 0;                 ///< of the program
+  std::size_t steps = 0;                      ///< of the program
   std::vector<CurvePoint> points = {};        ///< in their order; one for a program without steps
-  std::size_t fullest = 0;               ///< the point of FullestStep
+  std::size_t fullest = 0;                    ///< the point of FullestStep
   std::vector<Program::ValueId> always = {};  ///< the largest tensors that are there all the time
 };
 
 /// Of a program with more than `most_points` steps, the lowest and the highest of as many stretches
 /// as that, so that the peak is exact.
-MemoryCurve memory_curve(const Planned& planned, std::size_t most_points);
+MemoryCurve memory_curve(const PlannedProgram& planned, std::size_t most_points);
 
 /// What the value counts as, and its bytes, as FullestStep::Held has them.
-std::string_view kind_name(const Planned& planned, Program::ValueId value);
+std::string_view kind_name(const PlannedProgram& planned, Program::ValueId value);
 
 }  // namespace shardwise::detail

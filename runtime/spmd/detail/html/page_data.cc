@@ -217,7 +217,7 @@ class PageData {
   }
 
   const Executable& executable_;
-  const Planned& planned_;
+  const PlannedProgram& planned_;
   const StepReport& report_;
   const PageOptions& options_;
   const LineOf& line_of_;

@@ -58,7 +58,7 @@ std::size_t body_wire_bytes(Passed body, WireBytes& known) {
 
 }  // namespace
 
-Passed passed(const Planned& planned) {
+Passed passed(const PlannedProgram& planned) {
   return {*planned.graph,
           planned.propagation,
           planned.partitioned,

@@ -29,7 +29,7 @@ struct Passed {
   std::string scope;   ///< of the scan
 };
 
-Passed passed(const Planned& planned);
+Passed passed(const PlannedProgram& planned);
 
 /// What one run of a body sends; each is looked at once.
 using WireBytes = std::map<const PartitionedGraph*, std::size_t>;
