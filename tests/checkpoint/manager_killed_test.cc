@@ -113,7 +113,7 @@ void kill_at_random_instants(int wanted) {
   int kills = 0, runs = 0, done_anyway = 0;
   std::map<FaultAction, int> kills_of;
   constexpr std::size_t kActions = 7;
-  for (; (kills < wanted || kills_of.size() < kActions) && runs < 4 * wanted; ++runs) {
+  for (; (kills < wanted || kills_of.size() < kActions) && runs < 20 * wanted; ++runs) {
     const Call call = random_call(now, newest, random);
     SCOPED_TRACE(testing::Message() << "run " << runs << ": " << fault_action_name(call.action)
                                     << " step " << call.step);
