@@ -142,11 +142,13 @@ def load(path: Path, names: str | Iterable[str] | None = None, *, rename: Rename
     shape than what is stored stays. resize, with a target, says no extents: {"*/embedding": "pad"}. "pad" fills the beginning
     of a larger array and leaves the rest as it is; "slice" takes the beginning of what is stored. Raises one InvalidArgument
     naming all that does not fit, before anything is changed."""
+    if target is None:
+        says_no_extents = isinstance(resize, Mapping) and not {"pad", "slice"}.isdisjoint(resize.values())
+        check_no_target(f"load {path}", skip_mismatched, resize if says_no_extents else None)
     with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
                     join=join, resize=resize if target is None else None) as checkpoint:
         if target is not None:
             return Filling(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched, resize=resize).run()
-        check_no_target(f"load {checkpoint.path}", skip_mismatched)
         return checkpoint.load()
 
 

@@ -14,7 +14,7 @@ Resize = Mapping[str, Literal["pad", "slice"]]
 is stored."""
 
 
-def check_no_target(what: str, skip_mismatched: bool, resize: Resize | None = None) -> None:
+def check_no_target(what: str, skip_mismatched: bool, resize: Mapping[str, str] | None) -> None:
     """Of a load without a target. Raises InvalidArgument."""
     for name, value in (("resize", resize), ("skip_mismatched", skip_mismatched)):
         if value:

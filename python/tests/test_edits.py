@@ -219,7 +219,7 @@ def test_tensors_grow_and_shrink_by_a_rule(tmp_path):
         sw.load(step, resize={"*embed": "slice:7,-", "*head": "pad:1,1", "bais": "pad:3"})
     assert "3 edits do not fit: " in str(caught.value) and 'resize "bais=pad:3" matches none of 4 tensors, nearest: "bias"' in str(caught.value)
     with pytest.raises(sw.InvalidArgument, match=r'resize "\*=pad": needed is PATTERN=pad:EXTENT,... or PATTERN=slice:EXTENT'):
-        sw.load(step, resize={"*": "pad"})
+        sw.open(step, resize={"*": "pad"})
     for rules in ({"a": 7}, ["a"], {"a": ""}):
         with pytest.raises(sw.InvalidArgument, match="needed are new extents by patterns"):
             sw.load(step, resize=rules)
