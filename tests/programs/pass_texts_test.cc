@@ -218,6 +218,27 @@ TEST(PartitionText, MovesARowForAShift) {
             "return v3[data,-]\n");
 }
 
+TEST(PartitionText, RepeatsPartsInPlaceOfCuttingAllThatWasRepeated) {
+  EXPECT_EQ(Passes("data=2", R"(
+      %0 = input() "x" : f32[8, 4] marked data,-
+      %1 = input() "mask" : f32[4]
+      %2 = broadcast(%1) dims=[1] : f32[8, 4] marked -,-
+      %3 = constant() 2 : f32[8, 4] marked -,-
+      %4 = mul(%0, %2) : f32[8, 4]
+      %5 = add(%4, %3) : f32[8, 4] marked data,-
+      return %5
+  )")
+                .partitioned(),
+            "mesh data=2\n"
+            "v0[data,-] = input %0 \"x\"\n"
+            "v1[-] = input %1 \"mask\"\n"
+            "v4[data,-] = broadcast(v1[-]) : f32[8, 4]  # %2\n"
+            "v5[data,-] = mul(v0[data,-], v4[data,-]) : f32[8, 4]  # %4\n"
+            "v6[data,-] = constant() : f32[8, 4]  # %3\n"
+            "v7[data,-] = add(v5[data,-], v6[data,-]) : f32[8, 4]  # %5\n"
+            "return v7[data,-]\n");
+}
+
 TEST(FuseText, PutsElementwiseOpsTogetherAndKeepsGradientsApart) {
   EXPECT_EQ(Passes("data=2", R"(
       %0 = input() "x" : f32[8] marked data
