@@ -435,7 +435,7 @@ class Partitioner {
       from =
           combine(versions.front().value, combined_cut(have.cut, have.partial, needed), consumer);
     }
-    const bool may_be_remade = least > 0 || (least == 0 && repeats(node));
+    const bool may_be_remade = least > 0 || (least == 0 && repeats(graph_, node));
     const double remade = may_be_remade ? remade_elements(node, needed, consumer, kMostRemade)
                                         : std::numeric_limits<double>::infinity();
     if (remade < least + cost_of_unused_[as_size(node)] || (least == 0 && remade == 0)) {
@@ -452,15 +452,6 @@ class Partitioner {
     add_move(from, to, consumer);
     versions.push_back({to, graph_.node(consumer).backward});
     return to;
-  }
-
-  /// It has more elements than what it is made of: a part of it is better made as it is needed than
-  /// taken from all of it, which may have no other use.
-  bool repeats(NodeId id) const {
-    const Node& node = graph_.node(id);
-    std::int64_t elements = 0;
-    for (const NodeId operand : node.operands) elements += num_elements(shape_of(operand));
-    return elements < num_elements(node.type.shape);
   }
 
   /// Elements that a device lacks so that it can make its part again from the operands, which may

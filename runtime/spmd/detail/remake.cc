@@ -55,6 +55,15 @@ std::optional<Cut> needed_to_remake(const Graph& graph, const Node& node, const 
   return needed;
 }
 
+bool repeats(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  std::int64_t elements = 0;
+  for (const NodeId operand : node.operands) {
+    elements += num_elements(graph.node(operand).type.shape);
+  }
+  return elements < num_elements(node.type.shape);
+}
+
 std::vector<bool> weights_of(const Graph& graph) {
   std::vector<bool> result(graph.nodes.size(), false);
   for (const GraphInput& input : graph.inputs) {

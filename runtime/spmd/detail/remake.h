@@ -18,6 +18,10 @@ std::optional<Cut> needed_to_remake(const Graph& graph, const Node& node, const 
 /// The op puts elements at other places, or needs none.
 bool can_be_remade(const Node& node);
 
+/// The node has more elements than its operands. A part of it is better made from them than taken
+/// from the whole, which may have no other use.
+bool repeats(const Graph& graph, NodeId id);
+
 /// By node: it is a parameter, or one in another dtype, as mixed precision has it. What is gathered
 /// of these for the loss is gathered again for the gradient, in place of being kept.
 std::vector<bool> weights_of(const Graph& graph);
