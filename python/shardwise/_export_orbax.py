@@ -195,7 +195,7 @@ def _check(work: Export, tree: Any, wrong: list[str]) -> None:
         if name in texts:
             above = ("/".join(name.split("/")[:n]) for n in range(1, name.count("/") + 1))
             if "~" in name or any(text in texts for text in above):
-                wrong.append(f"the text {own!r} has a name that Orbax takes for a JSON pointer, as it holds '~' or '/'")
+                wrong.append(f"the text {own!r} has a name that Orbax takes for a JSON pointer: it holds '~' or '/'")
             continue
         if own in work.checkpoint and 0 in work.checkpoint[own].shape:
             wrong.append(f"{own!r} has no elements, which Orbax refuses")

@@ -5,7 +5,6 @@ import pickle
 import sys
 import warnings
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -15,6 +14,7 @@ from shardwise import _export
 torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
+from every_dtype import DTYPES, random_bits, same  # noqa: E402
 from processes import free_port, run_ranks  # noqa: E402
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save  # noqa: E402
 
@@ -23,16 +23,6 @@ from shardwise.torch._tensors import TORCH, array_of  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
-DTYPES = ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?", "c8", "c16", ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn,
-          ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2fnuz, ml_dtypes.float8_e8m0fnu]
-
-
-def random_bits(rng, dtype, shape):
-    dtype = np.dtype(dtype)
-    count = int(np.prod(shape)) * dtype.itemsize
-    return rng.integers(0, 2 if dtype == bool else 256, count, dtype=np.uint8).view(dtype).reshape(shape)
-
-
 def every_dtype(rng):
     arrays = {}
     for dtype in map(np.dtype, DTYPES):
@@ -40,17 +30,6 @@ def every_dtype(rng):
         arrays[f"{dtype.name}/scalar"] = random_bits(rng, dtype, ())
         arrays[f"{dtype.name}.empty"] = random_bits(rng, dtype, (3, 0))
     return {**arrays, "layers.0.w": np.arange(4.0), "ä \"\n/": np.arange(3)}
-
-
-def same(found, expected):
-    """Bit for bit."""
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        got = found[name]
-        if isinstance(value, np.ndarray):
-            assert (got.dtype, got.shape, got.tobytes()) == (value.dtype, value.shape, value.tobytes()), name
-        else:
-            assert type(got) is type(value) and got == value, name
 
 
 def load(folder, state):

@@ -19,32 +19,13 @@ import ml_dtypes
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
+from every_dtype import DTYPES, random_bits, same
+
 import shardwise as sw
 import shardwise.jax as swj
 from shardwise import _export, _export_orbax
 
 logging.getLogger("absl").setLevel(logging.CRITICAL)
-
-DTYPES = ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?", "c8", "c16", ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn,
-          ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2fnuz, ml_dtypes.float8_e8m0fnu]
-
-
-def random_bits(rng, dtype, shape):
-    dtype = np.dtype(dtype)
-    count = int(np.prod(shape)) * dtype.itemsize
-    return rng.integers(0, 2 if dtype == bool else 256, count, dtype=np.uint8).view(dtype).reshape(shape)
-
-
-def same(found, expected):
-    """Bit for bit."""
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        got = found[name]
-        if isinstance(value, np.ndarray):
-            assert (got.dtype, got.shape, got.tobytes()) == (value.dtype, value.shape, value.tobytes()), name
-        else:
-            assert type(got) is type(value) and got == value, name
-
 
 def restored(folder, target=None):
     with ocp.StandardCheckpointer() as checkpointer:
