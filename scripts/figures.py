@@ -3,7 +3,7 @@
 
 two_meshes.svg is the tensor of README's first program on both of its meshes: tiles, devices and colours are those that
 `shardwise shards --svg` draws, put side by side at one scale. plan_*.svg are tensors of the plans of docs/training.md as the command draws them.
-SHARDWISE names the command, if it is not that of build/release.
+rivals.svg is what bench/rivals/figure.py draws of bench/rivals/measured. SHARDWISE names the command, if it is not that of build/release.
 """
 import os
 import pathlib
@@ -71,6 +71,8 @@ def main():
     (folder / "two_meshes.svg").write_text("\n".join(two_meshes()) + "\n", encoding="utf-8")
     for name, (mesh, spec, shape) in PLANS.items():
         (folder / f"plan_{name}.svg").write_text(drawn(mesh, spec, shape), encoding="utf-8")
+    rivals = ROOT / "bench/rivals"
+    subprocess.run([sys.executable, rivals / "figure.py", rivals / "measured", "--svg", folder / "rivals.svg"], check=True)
 
 
 if __name__ == "__main__":
