@@ -15,7 +15,7 @@ void add_looks(CLI::App& app, Commands& c) {
   CLI::App& ls = add_command(app, "ls", "List the checkpoints of a directory",
                              "shardwise ls runs/checkpoints", c, c.ls, run_ls);
   ls.add_option("root", c.ls.root,
-                "Directory that holds the steps, or a file or folder that import takes")
+                "Directory that holds checkpoints, or a file or folder that import takes")
       ->check(local_path())
       ->required();
 
@@ -53,7 +53,7 @@ void add_looks(CLI::App& app, Commands& c) {
       "shardwise verify runs/checkpoints\n"
       "  shardwise verify runs/checkpoints/step-00000400 --repair --from /backup/checkpoints",
       c, c.verify, run_verify);
-  verify.add_option("path", c.verify.path, "A checkpoint, or a directory of steps (all)")
+  verify.add_option("path", c.verify.path, "A checkpoint, or a directory of such (all)")
       ->check(local_path())
       ->required();
   CLI::Option* const repair = verify.add_flag(
@@ -74,7 +74,7 @@ void add_parity(CLI::App& app, Commands& c) {
       "shardwise parity runs/checkpoints/step-00000400 --blocks 4\n"
       "  shardwise parity runs/checkpoints --remove",
       c, c.parity, run_parity);
-  parity.add_option("path", c.parity.path, "A checkpoint, or a directory of steps (all)")
+  parity.add_option("path", c.parity.path, "A checkpoint, or a directory of such (all)")
       ->check(local_path())
       ->required();
   CLI::Option* const blocks =

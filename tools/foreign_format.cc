@@ -146,6 +146,14 @@ fs::path root_inside(const fs::path& folder) {
   return {};
 }
 
+std::vector<fs::path> named_checkpoints(const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const std::string& name : names_in(folder)) {
+    if (!is_step(name) && is_checkpoint(folder / name)) found.push_back(folder / name);
+  }
+  return found;
+}
+
 bool is_step(const fs::path& path) { return path.filename().string().starts_with("step-"); }
 
 bool is_checkpoint(const fs::path& path) {

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace shardwise::tools {
 
@@ -16,6 +17,9 @@ std::string_view python_format(const std::filesystem::path& folder);
 
 /// A folder right in this one that holds steps; empty if there is none.
 std::filesystem::path root_inside(const std::filesystem::path& folder);
+
+/// Checkpoints right in a folder that have other names than steps, sorted.
+std::vector<std::filesystem::path> named_checkpoints(const std::filesystem::path& folder);
 
 /// Whether a path has the name of a step's directory.
 bool is_step(const std::filesystem::path& path);

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <span>
 #include <sstream>
 
@@ -143,6 +144,8 @@ void refuse_without_steps(const fs::path& root, const std::string& path) {
     more = "; it seems to be " + what;
   } else if (const fs::path inside = root_inside(root); !inside.empty()) {
     more = fmt::format("; {} in it does", inside.string());
+  } else if (const std::vector<fs::path> named = named_checkpoints(root); !named.empty()) {
+    more = fmt::format(" with the name of a step; {} is a checkpoint", named.front().string());
   }
   throw Error(ErrorCode::not_found, fmt::format("{} holds no committed checkpoint{}", path, more));
 }
@@ -161,6 +164,7 @@ std::vector<fs::path> each_checkpoint(const std::string& path) {
   const CheckpointManager manager(given, {.collect_garbage = false});
   std::vector<fs::path> directories;
   for (const Step& step : manager.steps()) directories.push_back(as_given(given, step.directory));
+  std::ranges::copy(named_checkpoints(given), std::back_inserter(directories));
   if (directories.empty()) refuse_without_steps(given, path);
   return directories;
 }

@@ -57,8 +57,8 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& kn
 /// step below it. Steps that had to be passed over are named on stderr.
 std::filesystem::path resolve_checkpoint(const std::string& path);
 
-/// The checkpoint that a path is, or all steps of a directory of steps. Throws not_found if there
-/// is none.
+/// The checkpoint that a path is, or all steps of a directory and its checkpoints of other names.
+/// Throws not_found if there is none.
 std::vector<std::filesystem::path> each_checkpoint(const std::string& path);
 
 /// Whether a path is of another format that import takes: safetensors, HDF5, npz. Files of

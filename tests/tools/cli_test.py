@@ -249,6 +249,27 @@ class Checkpoints(Cli):
         self.ok("export", step, self.dir / "x.safetensors")
         self.assertTrue((self.dir / "x.safetensors").is_file() and not (self.dir / "x.npy").exists())
 
+    def test_checkpoints_of_other_names_than_steps_are_seen(self):
+        root, step = self.root()
+        for name in ("final", "best"):
+            shutil.copytree(step, root / name)
+        steps = root / "steps"
+        steps.mkdir()
+        step.rename(steps / step.name)
+        shown = self.ok("ls", root).splitlines()
+        self.assertEqual([line.split()[0] for line in shown], ["step", "best", "final"])
+        found = self.ok_json("ls", root)
+        self.assertEqual((found["steps"], [pathlib.Path(one["directory"]).name for one in found["others"]]), ([], ["best", "final"]))
+        self.assertEqual([one["name"] for one in self.ok_json("du", root)["roots"][0]["steps"]], ["best", "final"])
+        self.assertIn(f"{root}/final: ", self.ok("verify", root))
+        shard = next((root / "final").glob("shards-*.h5"))
+        shard.write_bytes(shard.read_bytes()[:-1])
+        self.assertEqual(run("verify", root).returncode, 1)
+        (steps / step.name).rename(root / step.name)
+        self.assertEqual(len(self.ok_json("du", root)["roots"][0]["steps"]), 3)
+        shutil.rmtree(root / step.name), steps.rmdir()
+        self.fails(3, [f"{root} holds no committed checkpoint with the name of a step; {root}/best is a checkpoint"], "inspect", root)
+
     def test_ls_of_an_empty_or_missing_root(self):
         self.assertIn("no committed checkpoint", self.ok("ls", self.dir))
         for command in (("ls",), ("inspect",), ("verify",)):

@@ -107,9 +107,9 @@ void find_roots(const fs::path& directory, std::vector<RootUse>& roots) {
       use.unfinished.push_back({name, disk_use(entry->path()).bytes()});
     } else if (entry->is_symlink(ignored) || !entry->is_directory(ignored)) {
       continue;
-    } else if (is_step(entry->path())) {
+    } else if (is_step(entry->path()) || is_checkpoint(entry->path())) {
       use.steps.push_back(use_of_step(entry->path()));
-    } else if (!is_checkpoint(entry->path())) {
+    } else {
       find_roots(entry->path(), roots);
     }
   }

@@ -24,6 +24,7 @@ namespace {
 
 struct StepSummary {
   Step step;
+  bool is_step = true;                  ///< or a checkpoint of another name
   std::vector<std::string> names = {};  ///< it is pinned by
   std::size_t tensors = 0, logical_bytes = 0, stored_bytes = 0;
   std::size_t alone_bytes = 0, shared_bytes = 0;  ///< of its files: freed if it goes, or not
@@ -33,8 +34,8 @@ struct StepSummary {
 };
 
 /// Absent if it was removed since it was listed.
-std::optional<StepSummary> summarize(const Step& step) {
-  StepSummary summary{.step = step};
+std::optional<StepSummary> summarize(const Step& step, bool is_step) {
+  StepSummary summary{.step = step, .is_step = is_step};
   try {
     const CheckpointReader reader(step.directory, {.pin = false});
     summary.tensors = reader.tensors().size();
@@ -98,13 +99,31 @@ void print_table(const std::vector<StepSummary>& steps) {
   TextTable table(
       {"step", "generation", "tensors", "bytes", "alone", "shared", "mesh", "pinned", "state"});
   for (const StepSummary& s : steps) {
-    table.add({std::to_string(s.step.step), std::to_string(s.step.generation),
-               std::to_string(s.tensors), human_bytes(s.logical_bytes), human_bytes(s.alone_bytes),
+    table.add({s.is_step ? std::to_string(s.step.step) : s.step.directory.filename().string(),
+               s.is_step ? std::to_string(s.step.generation) : "-", std::to_string(s.tensors),
+               human_bytes(s.logical_bytes), human_bytes(s.alone_bytes),
                human_bytes(s.shared_bytes), s.mesh, fmt::format("{}", fmt::join(s.names, " ")),
                s.fault.empty() ? "committed"
                                : (s.readable ? "damaged: " : "cannot be read: ") + s.fault});
   }
   print_shown(table);
+}
+
+nlohmann::ordered_json json_of(const std::filesystem::path& root, const StepSummary& s) {
+  nlohmann::ordered_json found = nlohmann::ordered_json::object();
+  if (s.is_step) {
+    found.update({{"step", s.step.step}, {"generation", s.step.generation}, {"pinned", s.names}});
+  }
+  found.update({{"directory", as_given(root, s.step.directory).string()},
+                {"valid", s.fault.empty()},
+                {"reason", s.fault},
+                {"tensors", s.tensors},
+                {"mesh", s.mesh},
+                {"logical_bytes", s.logical_bytes},
+                {"stored_bytes", s.stored_bytes},
+                {"alone_bytes", s.alone_bytes},
+                {"shared_bytes", s.shared_bytes}});
+  return found;
 }
 
 }  // namespace
@@ -121,11 +140,14 @@ int run_ls(const LsOptions& options) {
   const CheckpointManager manager(root, {.collect_garbage = false});
   std::vector<StepSummary> steps;
   for (const Step& step : manager.steps()) {
-    if (auto summary = summarize(step)) steps.push_back(std::move(*summary));
+    if (auto summary = summarize(step, true)) steps.push_back(std::move(*summary));
+  }
+  for (const std::filesystem::path& directory : named_checkpoints(root)) {
+    if (auto summary = summarize({0, 0, directory}, false)) steps.push_back(std::move(*summary));
   }
   for (const NamedStep& named : manager.pinned()) {
     for (StepSummary& s : steps) {
-      if (s.step.step == named.step) s.names.push_back(named.name);
+      if (s.is_step && s.step.step == named.step) s.names.push_back(named.name);
     }
   }
   const auto unfinished = leftovers(root);
@@ -138,22 +160,10 @@ int run_ls(const LsOptions& options) {
   const int status = damaged ? 1 : unread ? 3 : 0;  // as verify
 
   if (options.json) {
-    auto list = nlohmann::ordered_json::array();
-    for (const StepSummary& s : steps) {
-      list.push_back({{"step", s.step.step},
-                      {"generation", s.step.generation},
-                      {"pinned", s.names},
-                      {"directory", as_given(root, s.step.directory).string()},
-                      {"valid", s.fault.empty()},
-                      {"reason", s.fault},
-                      {"tensors", s.tensors},
-                      {"mesh", s.mesh},
-                      {"logical_bytes", s.logical_bytes},
-                      {"stored_bytes", s.stored_bytes},
-                      {"alone_bytes", s.alone_bytes},
-                      {"shared_bytes", s.shared_bytes}});
-    }
-    print_json({{"root", root.string()}, {"steps", list}, {"unfinished", unfinished}});
+    auto list = nlohmann::ordered_json::array(), others = list;
+    for (const StepSummary& s : steps) (s.is_step ? list : others).push_back(json_of(root, s));
+    print_json(
+        {{"root", root.string()}, {"steps", list}, {"others", others}, {"unfinished", unfinished}});
     return status;
   }
   if (steps.empty()) print_none(root);
