@@ -1,12 +1,14 @@
 #include "command_line.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <ranges>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -105,7 +107,8 @@ void add_plan(CLI::App& app, Commands& c) {
       ->type_name("NAME-PATTERN=SPEC")
       ->allow_extra_args(false);
   plan.add_option("--device", c.plan.device,
-                  "Machine whose memory and modelled times are asked for: h100-80gb, tpu-v4");
+                  fmt::format("Machine whose memory and modelled times are asked for: {}",
+                              fmt::join(machines() | std::views::transform(&Machine::id), ", ")));
   add_size(plan, "--memory", c.plan.memory_bytes, {1, std::size_t{1} << 60},
            "Memory of each device, 80GiB, instead of the machine's");
   add_rate(plan, "--save-rate", c.plan.save_bytes_per_second,

@@ -227,8 +227,9 @@ class Program:
 
     def meshes(self, devices: int, machine: str | None = None, capacity: int | None = None) -> list[MeshPlan]:
         """The program on all meshes of this number of devices, up to 4096, with the axes that its marks name: what fits first, then
-        the shortest modelled time, then the lowest peak. machine: "h100-80gb" or "tpu-v4", for times and, without a
-        capacity, for the memory. Raises InvalidArgument for a program without marks."""
+        the shortest modelled time, then the lowest peak. machine: "h100-80gb", "h200", "a100-80gb", "tpu-v4",
+        "tpu-v5e" or "tpu-v5p", for times and, without a capacity, for the memory. If its nodes are smaller, the last axis of
+        each mesh, whose devices are neighbours, is the best one. Raises InvalidArgument for a program without marks."""
         return [MeshPlan(mesh, cost and Cost(*cost), refused, fits)
                 for mesh, cost, refused, fits in self._graph.meshes(devices, machine, capacity or 0)]
 
@@ -356,7 +357,7 @@ class Plan:
         return Storage(*self._executable.storage)
 
     def report(self, machine: str | None = None, save_rate: float | None = None) -> str:
-        """A page for people, as `shardwise plan` prints it. machine: "tpu-v4" or "h100-80gb", for modelled times. save_rate:
+        """A page for people, as `shardwise plan` prints it. machine: "h100-80gb" or another of meshes(), for modelled times. save_rate:
         bytes a second that checkpoints are written with."""
         return self._executable.page(self._program._name, self.capacity or 0, machine, save_rate or 0.0)
 

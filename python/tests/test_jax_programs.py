@@ -251,8 +251,8 @@ def test_the_report_is_the_page_of_the_command(rng, tmp_path):
     done = subprocess.run([PACKAGE / "bin" / "shardwise", "plan", tmp_path / "step.swp", "--mesh", "data=4,model=2", "--memory", "1MiB",
                            "--device", "h100-80gb"], capture_output=True, text=True)
     assert (done.stdout, done.returncode) == (page, 0)
-    with pytest.raises(sw.InvalidArgument, match='found the machine "h200", needed one of tpu-v4, h100-80gb'):
-        program.plan("data=4,model=2").report(machine="h200")
+    with pytest.raises(sw.InvalidArgument, match='found the machine "h300", needed one of tpu-v4, h100-80gb'):
+        program.plan("data=4,model=2").report(machine="h300")
 
 
 # ---- Runs.

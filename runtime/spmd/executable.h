@@ -226,9 +226,13 @@ struct Machine {
   double link_seconds;             ///< before the first byte of a message comes
   std::size_t memory_bytes;        ///< of one device
   std::string source;              ///< of the figures
+
+  /// Devices that such links join, which are neighbours in a mesh's order; 0: all.
+  std::int64_t node_devices = 0;
+  double node_bytes_per_second = 0;  ///< of one device to another node, one way
 };
 
-/// Machines whose figures are published: TPU v4, H100.
+/// Machines whose figures are published. The first two are TPU v4 and H100.
 std::span<const Machine> machines();
 
 /// What one run of an executable costs, planned and modelled: nothing here is measured.

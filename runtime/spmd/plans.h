@@ -72,6 +72,7 @@ inline constexpr std::int64_t kMostMeshDevices = 4096;
 
 /// The program on all meshes of this number of devices with the axes that its marks name, sizes of
 /// 1 allowed: what fits first, then the shortest modelled time, then the fewest bytes at the peak.
+/// If the machine's nodes are smaller, the last axis, whose devices are neighbours, is the best.
 /// Throws invalid_argument for a program without marks, and unless 1 <= devices <=
 /// kMostMeshDevices; unsupported if there are more than 1,000 meshes.
 std::vector<MeshPlan> plan_meshes(const std::shared_ptr<const Graph>& graph, std::int64_t devices,

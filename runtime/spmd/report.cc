@@ -104,11 +104,30 @@ FullestStep fullest_step(const PlannedProgram& planned) {
 }
 
 std::span<const Machine> machines() {
-  static const std::array<Machine, 2> all = {
+  static const std::array<Machine, 6> all = {
       Machine{"tpu-v4", "TPU v4", 275e12, 1.2e12, 50e9, 1e-6, std::size_t{32} << 30,
               "Jouppi et al., arXiv 2304.01433, table 1: bf16; one ICI link; latency assumed"},
-      Machine{"h100-80gb", "H100 SXM", 989e12, 3.35e12, 450e9, 3e-6, 80'000'000'000,
-              "NVIDIA H100 data sheet: bf16 without sparsity; NVLink one way; latency assumed"}};
+      Machine{
+          "h100-80gb", "H100 SXM", 989e12, 3.35e12, 450e9, 3e-6, 80'000'000'000,
+          "NVIDIA H100 data sheet: bf16 without sparsity; NVLink one way; DGX H100: 400 Gb/s of "
+          "InfiniBand a GPU; latency assumed",
+          8, 50e9},
+      Machine{
+          "h200", "H200 SXM", 989e12, 4.8e12, 450e9, 3e-6, 141'000'000'000,
+          "NVIDIA H200 data sheet: bf16 without sparsity; NVLink one way; DGX H200: 400 Gb/s of "
+          "InfiniBand a GPU; latency assumed",
+          8, 50e9},
+      Machine{
+          "a100-80gb", "A100 SXM", 312e12, 2.039e12, 300e9, 3e-6, 80'000'000'000,
+          "NVIDIA A100 data sheet: bf16 without sparsity; NVLink one way; DGX A100: 200 Gb/s of "
+          "InfiniBand a GPU; latency assumed",
+          8, 25e9},
+      Machine{"tpu-v5e", "TPU v5e", 197e12, 819e9, 50e9, 1e-6, 16'000'000'000,
+              "Google Cloud, TPU v5e: bf16; one ICI link; 6.4 Tb/s between pods of 256; latency "
+              "assumed",
+              256, 3.125e9},
+      Machine{"tpu-v5p", "TPU v5p", 459e12, 2.765e12, 100e9, 1e-6, 95'000'000'000,
+              "Google Cloud, TPU v5p: bf16; one ICI link; latency assumed"}};
   return all;
 }
 

@@ -1,8 +1,11 @@
 #include "shardwise/runtime/spmd/plans.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -65,6 +68,72 @@ TEST(PlanCost, BytesOnTheWireAreThoseOfTheCollectives) {
   }
 }
 
+/// The seconds of the one collective of a program of this text, on a machine of links of 1e6 bytes
+/// a second, and of 1e5 between nodes of four devices.
+double wire_seconds(const std::string& text, const std::string& mesh) {
+  Machine machine = h100();
+  machine.link_bytes_per_second = 1e6;
+  machine.link_seconds = 0;
+  machine.node_devices = 4;
+  machine.node_bytes_per_second = 1e5;
+  const auto graph = std::make_shared<const Graph>(parse_graph(text, {}));
+  return plan_cost(graph, Mesh::parse(mesh), machine).wire_seconds;
+}
+
+std::string all_reduce(const std::string& axes) {
+  return "%0 = input() \"x\" : f32[100, 160] marked -," + axes +
+         "\n%1 = reduce_sum(%0) dims=[1] : f32[100] marked -\nreturn %1\n";
+}
+
+TEST(PlanCost, BytesThatLeaveANodeTakeItsSlowerLinks) {
+  // A ring of n sends 2 (n - 1) / n of 400 bytes.
+  const double of_4 = 2 * 3 * 100, of_16 = 2 * 15 * 25;
+  EXPECT_DOUBLE_EQ(wire_seconds(all_reduce("b"), "a=4,b=4"), of_4 / 1e6);
+  EXPECT_DOUBLE_EQ(wire_seconds(all_reduce("a"), "a=4,b=4"), of_4 / 1e5);  // one of each node
+  EXPECT_DOUBLE_EQ(wire_seconds(all_reduce("a"), "b=4,a=4"), of_4 / 1e6);
+  EXPECT_DOUBLE_EQ(wire_seconds(all_reduce("a"), "a=4,b=2"), of_4 / 2 / 1e5);     // two of each
+  EXPECT_DOUBLE_EQ(wire_seconds(all_reduce("a+b"), "a=4,b=4"), of_16 / 4 / 1e5);  // all four
+  EXPECT_DOUBLE_EQ(wire_seconds(all_reduce("a+b"), "a=2,b=2"), of_4 / 1e6);       // one node
+  EXPECT_DOUBLE_EQ(wire_seconds(all_reduce("a+c"), "a=2,b=2,c=2"), of_4 / 2 / 1e5);
+}
+
+TEST(PlanCost, AnAllToAllSendsTheShareOfOtherNodesOutOfItsOwn) {
+  const std::string text =
+      "%0 = input() \"x\" : f32[160, 160] marked a,-\n%1 = neg(%0) : f32[160, 160] marked -,a\n"
+      "return %1\n";
+  const double part = 4 * 160 * 160 / 8.0;  // of a device; it keeps an eighth
+  EXPECT_DOUBLE_EQ(wire_seconds(text, "a=8"), part * 4 / 8 / 1e5);
+}
+
+/// The first devices of a mesh are told one by one.
+TEST(PlanCost, DevicesOfANodeAreCountedAsTheyAre) {
+  for (const char* const text : {"a=3,b=5", "a=2,b=3,c=4", "a=5,b=2,c=2", "a=2,b=2,c=2,d=3"}) {
+    const Mesh mesh = Mesh::parse(text);
+    for (unsigned axes = 1; axes < 1U << mesh.rank(); ++axes) {
+      std::string cut;
+      std::int64_t all = 1, of_node = 0;
+      for (std::size_t axis = 0; axis < mesh.rank(); ++axis) {
+        if ((axes >> axis & 1) == 0) continue;
+        cut += (cut.empty() ? "" : "+") + mesh.axes()[axis].name;
+        all *= mesh.axes()[axis].size;
+      }
+      for (std::int64_t position = 0; position < std::min<std::int64_t>(4, mesh.size());
+           ++position) {
+        bool is_member = true;
+        for (std::size_t axis = 0; axis < mesh.rank(); ++axis) {
+          is_member =
+              is_member && ((axes >> axis & 1) != 0 || mesh.coordinate(position, axis) == 0);
+        }
+        of_node += is_member ? 1 : 0;
+      }
+      const double bytes = 2.0 * static_cast<double>(all - 1) * 400 / static_cast<double>(all);
+      const double leaving = of_node == all ? 0 : bytes / static_cast<double>(of_node) / 1e5;
+      EXPECT_NEAR(wire_seconds(all_reduce(cut), text), std::max(bytes / 1e6, leaving), 1e-4)
+          << text << " " << cut;
+    }
+  }
+}
+
 TEST(PlanCost, NamesWhatTakesTheLongest) {
   EXPECT_EQ((PlanCost{.compute_seconds = 2, .memory_seconds = 1, .wire_seconds = 1}.bound()),
             "compute");
@@ -78,10 +147,18 @@ TEST(PlanMeshes, HasEachFactoringOnceAndTheCostOfEach) {
   const auto graph = two_layers();
   std::vector<std::string> meshes;
   for (const MeshPlan& plan : plan_meshes(graph, 12, {.machine = h100()})) {
-    meshes.push_back(plan.mesh.to_string());
+    const Mesh& mesh = plan.mesh;
     ASSERT_TRUE(plan.cost) << plan.refused;
-    EXPECT_EQ(plan.cost->peak_bytes, plan_cost(graph, plan.mesh, h100()).peak_bytes);
-    EXPECT_EQ(plan.mesh.size(), 12);
+    EXPECT_EQ(plan.cost->peak_bytes, plan_cost(graph, mesh, h100()).peak_bytes);
+    EXPECT_EQ(mesh.size(), 12);
+    meshes.push_back(
+        fmt::format("data={},model={}", mesh.axis_size("data"), mesh.axis_size("model")));
+    // A node has eight devices: the last axis is the one that is better there.
+    for (const Mesh& other :
+         {Mesh::parse(meshes.back()),
+          Mesh({{"model", mesh.axis_size("model")}, {"data", mesh.axis_size("data")}})}) {
+      EXPECT_LE(plan.cost->seconds(), plan_cost(graph, other, h100()).seconds()) << meshes.back();
+    }
   }
   EXPECT_THAT(meshes,
               testing::UnorderedElementsAre("data=12,model=1", "data=6,model=2", "data=4,model=3",

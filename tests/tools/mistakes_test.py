@@ -59,8 +59,8 @@ $ plan step.swp
 2 plan: found neither, needed --mesh or --devices
 $ plan step.swp --mesh data=two
 2 plan: --mesh: mesh "data=two": "two" is not an axis size; needed is a form as in "data=4,model=2", "4,2" or "data=2,model=2@3,1,0,2"
-$ plan step.swp --mesh data=2 --device h200
-2 plan: --device: found "h200", needed one of tpu-v4, h100-80gb
+$ plan step.swp --mesh data=2 --device h300
+2 plan: --device: found "h300", needed one of tpu-v4, h100-80gb, h200, a100-80gb, tpu-v5e, tpu-v5p
 $ plan step.swp --mesh data=2 --memory lots
 2 plan: --memory: "lots" is not a size that is allowed; needed are 1 B to 1024.00 PiB: bytes, or a number with a unit as in 512M, 64MiB, 1.5G (powers of 1024) or 2GB (of 1000); shardwise help plan shows more
 $ plan step.swp --mesh data=2

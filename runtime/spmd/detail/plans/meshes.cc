@@ -52,6 +52,33 @@ MeshPlan plan_on(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
   return result;
 }
 
+/// With each axis as the last one, whose devices are neighbours. Only if a machine has slower links
+/// between nodes does that make a difference.
+std::vector<Mesh> orders(const Mesh& mesh, const std::optional<Machine>& machine) {
+  std::vector<Mesh> all = {mesh};
+  if (!machine || machine->node_devices == 0 || machine->node_devices >= mesh.size()) return all;
+  const std::vector<Axis> axes(mesh.axes().begin(), mesh.axes().end());
+  for (std::size_t last = 0; last + 1 < axes.size(); ++last) {
+    if (axes[last].size == 1) continue;
+    std::vector<Axis> moved = axes;
+    std::rotate(moved.begin() + static_cast<std::ptrdiff_t>(last),
+                moved.begin() + static_cast<std::ptrdiff_t>(last) + 1, moved.end());
+    const auto is_long = [](const Axis& axis) { return axis.size > 1; };
+    if (std::any_of(axes.begin() + static_cast<std::ptrdiff_t>(last) + 1, axes.end(), is_long)) {
+      all.emplace_back(std::move(moved));
+    }
+  }
+  return all;
+}
+
+bool is_better(const MeshPlan& a, const MeshPlan& b) {
+  const auto key = [](const MeshPlan& plan) {
+    const PlanCost cost = plan.cost.value_or(PlanCost());
+    return std::tuple(!plan.cost.has_value(), !plan.fits, cost.seconds(), cost.peak_bytes);
+  };
+  return key(a) < key(b);
+}
+
 }  // namespace
 
 std::vector<MeshPlan> plan_meshes(const std::shared_ptr<const Graph>& graph, std::int64_t devices,
@@ -73,17 +100,18 @@ std::vector<MeshPlan> plan_meshes(const std::shared_ptr<const Graph>& graph, std
   const auto count = static_cast<std::int64_t>(meshes.size());
   detail::plan_all(
       count, options,
-      [&](std::int64_t i) { made[as_size(i)] = plan_on(graph, meshes[as_size(i)], options); }, 0,
-      count);
+      [&](std::int64_t i) {
+        std::optional<MeshPlan>& best = made[as_size(i)];
+        for (const Mesh& mesh : orders(meshes[as_size(i)], options.machine)) {
+          MeshPlan plan = plan_on(graph, mesh, options);
+          if (!best || is_better(plan, *best)) best = std::move(plan);
+        }
+      },
+      0, count);
   std::vector<MeshPlan> plans;
   plans.reserve(made.size());
   for (auto& one : made) plans.push_back(*std::move(one));
-  const auto order = [](const MeshPlan& plan) {
-    const PlanCost cost = plan.cost.value_or(PlanCost());
-    return std::tuple(!plan.cost.has_value(), !plan.fits, cost.seconds(), cost.peak_bytes);
-  };
-  std::ranges::stable_sort(
-      plans, [&](const MeshPlan& a, const MeshPlan& b) { return order(a) < order(b); });
+  std::ranges::stable_sort(plans, is_better);
   return plans;
 }
 

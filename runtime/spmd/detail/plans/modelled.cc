@@ -32,6 +32,42 @@ double part_flops(const Graph& graph, const Mesh& mesh, const PartitionedGraph& 
   return flops;
 }
 
+/// Of the devices that position 0 shares a move along these axes with, those among the first
+/// positions of a mesh.
+std::int64_t among_first(std::int64_t positions, AxisSet axes, const Mesh& mesh) {
+  std::int64_t found = 0, below = ways(axes, mesh);
+  for (std::size_t axis = 0; axis < mesh.rank(); ++axis) {  // the slowest first
+    if ((axes >> axis & 1) == 0) continue;
+    const std::int64_t size = mesh.axes()[axis].size, stride = mesh.stride(axis);
+    if (positions >= size * stride) return found + below;
+    below /= size;
+    found += positions / stride * below;
+    positions %= stride;
+  }
+  return found + (positions > 0 ? 1 : 0);
+}
+
+/// A ring is as fast as its slowest link. Over several nodes there is a ring for each device that
+/// takes part in a node, and each goes out by a device of its own, as NCCL makes them.
+double wire_seconds(const PartitionedGraph::Move& move, const Mesh& mesh, const Machine& machine) {
+  const std::int64_t all = ways(move.axes, mesh);
+  const auto bytes = static_cast<double>(move.wire_bytes);
+  double seconds = bytes / machine.link_bytes_per_second;
+  const std::int64_t of_node =
+      machine.node_devices == 0 ? all : among_first(machine.node_devices, move.axes, mesh);
+  if (of_node < all) {
+    double leaving = bytes;
+    if (move.kind == CollectiveKind::all_to_all) {
+      leaving *= static_cast<double>(all - of_node) / static_cast<double>(all - 1);
+    } else if (move.kind == CollectiveKind::all_reduce || move.kind == CollectiveKind::all_gather ||
+               move.kind == CollectiveKind::reduce_scatter) {
+      leaving /= static_cast<double>(of_node);
+    }
+    seconds = std::max(seconds, leaving / machine.node_bytes_per_second);
+  }
+  return static_cast<double>(all - 1) * machine.link_seconds + seconds;
+}
+
 void add_steps(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                const PartitionedGraph& partitioned, const Machine& machine, double times,
                Modelled& result);
@@ -70,11 +106,8 @@ void add_step(const Graph& graph, const Mesh& mesh, const Propagation& propagati
   } else {
     const auto& move = std::get<PartitionedGraph::Move>(step);
     if (move.wire_bytes == 0) return;
-    const double hops = static_cast<double>(ways(move.axes, mesh) - 1),
-                 bytes = static_cast<double>(move.wire_bytes);
-    result.wire_bytes += times * bytes;
-    result.wire_seconds +=
-        times * (hops * machine.link_seconds + bytes / machine.link_bytes_per_second);
+    result.wire_bytes += times * static_cast<double>(move.wire_bytes);
+    result.wire_seconds += times * wire_seconds(move, mesh, machine);
   }
 }
 
