@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "shardwise/runtime/gemm.h"
@@ -17,42 +20,281 @@ namespace {
 
 // Elements of a tile of patches: with the kernel's part and the result's it stays in a core's
 // cache.
-constexpr std::int64_t kTile = std::int64_t{48} * 1024;
+constexpr std::int64_t kTile = std::int64_t{64} * 1024;
 
-// Patches side by side: a product of fewer columns is slow.
-constexpr std::int64_t kColumns = 256;
+// Of these, elements next to each other. A product of fewer columns is slow.
+constexpr std::int64_t kSide = 256;
+
+constexpr std::int64_t kPadding = -1;
+
+using Numbers = std::vector<std::int64_t>;
 
 struct Range {
   std::int64_t begin, end;
   std::int64_t size() const { return end - begin; }
 };
 
+/// Of columns: images, then places by spatial dim; of what is summed over: features, then taps.
+using Ranges = std::vector<Range>;
+
 Range range_of(const Box& box, std::int64_t dim) {
   return {box.begin(as_size(dim)), box.end(as_size(dim))};
 }
 
-/// Spatial dims: where each index of a list, counted in a range of them, is.
-std::vector<Range> spatial(const Box& box, const Dims& dims) {
-  std::vector<Range> ranges;
-  for (std::size_t i = 2; i < dims.size(); ++i) ranges.push_back(range_of(box, dims[i]));
-  return ranges;
+std::int64_t product(const Numbers& numbers) {
+  return std::accumulate(numbers.begin(), numbers.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-std::int64_t count(const std::vector<Range>& ranges) {
+std::int64_t count(const Ranges& ranges) {
   std::int64_t all = 1;
   for (const Range& range : ranges) all *= range.size();
   return all;
 }
 
-/// The place of number `number`, row-major, in the ranges.
-Index place(const std::vector<Range>& ranges, std::int64_t number) {
-  Index at = Dims::filled(ranges.size(), 0);
-  for (std::size_t i = ranges.size(); i-- > 0;) {
-    at[i] = ranges[i].begin + number % ranges[i].size();
-    number /= ranges[i].size();
-  }
-  return at;
+/// a / positive, rounded up.
+std::int64_t ceiling(std::int64_t a, std::int64_t positive) {
+  return a <= 0 ? a / positive : (a - 1) / positive + 1;
 }
+
+/// Extents of blocks of at most `limit` elements, and at most `most` by dim: as even as can be, and
+/// the last dims whole before the first.
+Numbers block_of(const Numbers& extents, std::int64_t limit, const Numbers& most) {
+  Numbers block(extents.size());
+  for (std::size_t i = extents.size(); i-- > 0;) {
+    const std::int64_t largest = std::max<std::int64_t>(std::min(limit, most[i]), 1);
+    block[i] = ceiling(extents[i], ceiling(extents[i], largest));
+    limit /= block[i];
+  }
+  return block;
+}
+
+template <class Body>
+void for_each_block(const Numbers& extents, const Numbers& block, const Body& body) {
+  Ranges ranges;
+  for (const std::int64_t extent : block) ranges.push_back({0, extent});
+  for (;;) {
+    body(ranges);
+    std::size_t i = extents.size();
+    for (; i > 0; --i) {
+      Range& range = ranges[i - 1];
+      const bool is_last = range.end == extents[i - 1];
+      range.begin = is_last ? 0 : range.end;
+      range.end = std::min(range.begin + block[i - 1], extents[i - 1]);
+      if (!is_last) break;
+    }
+    if (i == 0) return;
+  }
+}
+
+/// Each offset becomes one for each of these; what is padding stays so.
+void spread(Numbers& offsets, const Numbers& by) {
+  Numbers all;
+  all.reserve(offsets.size() * by.size());
+  for (const std::int64_t offset : offsets) {
+    for (const std::int64_t one : by) {
+      all.push_back(offset == kPadding || one == kPadding ? kPadding : offset + one);
+    }
+  }
+  offsets = std::move(all);
+}
+
+/// Where the elements of a box are in memory, row-major: in lines as long as can be.
+struct Lines {
+  Lines(const Ranges& ranges, const Numbers& steps)
+      : begins{0}, count(ranges.back().size()), step(steps.back()) {
+    std::size_t last = ranges.size() - 1;
+    std::int64_t first = ranges[last].begin * step;
+    for (; last > 0 && steps[last - 1] == step * count; --last) {
+      first += ranges[last - 1].begin * steps[last - 1];
+      count *= ranges[last - 1].size();
+    }
+    for (std::size_t i = 0; i < last; ++i) {
+      Numbers of_dim;
+      for (std::int64_t at = ranges[i].begin; at < ranges[i].end; ++at) {
+        of_dim.push_back(at * steps[i]);
+      }
+      spread(begins, of_dim);
+    }
+    for (std::int64_t& begin : begins) begin += first;
+  }
+
+  Numbers begins;
+  std::int64_t count, step;
+};
+
+/// What a loop over few elements copies at once: calls of memcpy would take longer than that.
+template <class T>
+constexpr std::int64_t kAtOnce = 32 / sizeof(T);
+
+/// Copies less than kAtOnce elements too many. They are written anew later, with what comes there.
+template <class T>
+T* copy_and_more(const T* from, std::int64_t count, T* to) {
+  for (std::int64_t i = 0; i < count; i += kAtOnce<T>) {
+    std::memcpy(to + i, from + i, kAtOnce<T> * sizeof(T));
+  }
+  return to + count;
+}
+
+template <class T>
+T* zeros_and_more(std::int64_t count, T* to) {
+  constexpr T kZeros[kAtOnce<T>] = {};
+  for (std::int64_t i = 0; i < count; i += kAtOnce<T>) std::memcpy(to + i, kZeros, sizeof(kZeros));
+  return to + count;
+}
+
+template <class T>
+void copy(const T* from, std::int64_t from_step, std::int64_t count, T* to, std::int64_t to_step) {
+  std::int64_t i = 0;
+  if (from_step == 1 && to_step == 1) {
+    for (; i + kAtOnce<T> <= count; i += kAtOnce<T>) {
+      std::memcpy(to + i, from + i, kAtOnce<T> * sizeof(T));
+    }
+  }
+  for (; i < count; ++i) to[i * to_step] = from[i * from_step];
+}
+
+/// Fills tiles of the matrix of patches: `near` is its side, rows or columns, whose elements are
+/// next to each other, and `far` is the other. What a tile reads is first copied, with its padding;
+/// the tile's lines are lines of that copy.
+///
+/// If elements next to each other read each n-th of the operand, the copy has first its elements 0,
+/// n, 2 n, .., then 1, n + 1, .., as far as they are read.
+template <class T>
+class Patches {
+ public:
+  /// In a spatial dim near element i and far element j read element first + i * near + j * far of
+  /// the operand, if it has one there.
+  struct Dim {
+    std::int64_t near, far, first;
+    std::int64_t extent, step;  ///< of the operand
+  };
+
+  /// Steps: from image to image or from feature to feature.
+  Patches(std::vector<Dim> dims, std::int64_t near_step, std::int64_t far_step)
+      : dims_(std::move(dims)), near_step_(near_step), far_step_(far_step) {}
+
+  /// `to` has room for kAtOnce elements more.
+  void fill(const T* from, const Ranges& near, const Ranges& far, T* to) const {
+    std::vector<Copied> dims;
+    for (std::size_t i = 0; i < dims_.size(); ++i) {
+      dims.push_back(copied(dims_[i], near[i + 1], far[i + 1]));
+    }
+    Ranges lines{{0, near[0].size()}};
+    Numbers steps(dims.size() + 1);
+    std::int64_t size = 1;
+    for (std::size_t i = dims.size(); i-- > 0; size *= dims[i].extent()) steps[i + 1] = size;
+    steps[0] = size;
+    Numbers begins{0};  // of far elements
+    for (std::size_t i = 0; i < dims.size(); ++i) {
+      lines.push_back({0, near[i + 1].size()});
+      Numbers of_dim = dims[i].begins;
+      for (std::int64_t& begin : of_dim) begin *= steps[i + 1];
+      spread(begins, of_dim);
+    }
+    size *= near[0].size();
+    const detail::Scratch copied(as_size(far[0].size() * size + kAtOnce<T>) * sizeof(T));
+    read(from, near, far, dims, copied.as<T>());
+    const Lines line(lines, steps);
+    const T* of_copy = copied.as<T>();
+    for (std::int64_t channel = 0; channel < far[0].size(); ++channel, of_copy += size) {
+      for (const std::int64_t first : begins) {
+        for (const std::int64_t begin : line.begins) {
+          to = copy_and_more(of_copy + first + begin, line.count, to);
+        }
+      }
+    }
+  }
+
+ private:
+  /// What the copy has of a spatial dim.
+  struct Copied {
+    struct Run {
+      std::int64_t from, before, count, after;  ///< elements of the operand, amid padding
+    };
+    std::int64_t extent() const { return std::ssize(runs) * length; }
+
+    std::int64_t length = 0;
+    std::vector<Run> runs;  ///< each of `length` elements
+    Numbers begins;         ///< where, by far element, the near elements begin
+  };
+
+  static Copied copied(const Dim& dim, const Range& near, const Range& far) {
+    Copied made;
+    Numbers phases, run_of, shift_of;
+    for (std::int64_t j = 0; j < far.size(); ++j) {
+      const std::int64_t phase = j * dim.far % dim.near, shift = j * dim.far / dim.near;
+      const auto found = std::find(phases.begin(), phases.end(), phase);
+      run_of.push_back(found - phases.begin());
+      if (found == phases.end()) phases.push_back(phase);
+      shift_of.push_back(shift);
+      made.length = std::max(made.length, near.size() + shift);
+    }
+    for (std::int64_t j = 0; j < far.size(); ++j) {
+      made.begins.push_back(run_of[as_size(j)] * made.length + shift_of[as_size(j)]);
+    }
+    for (const std::int64_t phase : phases) {
+      const std::int64_t first = dim.first + near.begin * dim.near + far.begin * dim.far + phase;
+      const std::int64_t begin =
+          std::clamp<std::int64_t>(ceiling(-first, dim.near), 0, made.length);
+      const std::int64_t end =
+          std::clamp(ceiling(dim.extent - first, dim.near), begin, made.length);
+      made.runs.push_back(
+          {(first + begin * dim.near) * dim.step, begin, end - begin, made.length - end});
+    }
+    return made;
+  }
+
+  void read(const T* from, const Ranges& near, const Ranges& far, const std::vector<Copied>& dims,
+            T* to) const {
+    Numbers rows{0};
+    for (std::size_t i = 0; i + 1 < dims.size(); ++i) {
+      Numbers of_dim;
+      for (const auto& run : dims[i].runs) {
+        of_dim.insert(of_dim.end(), as_size(run.before), kPadding);
+        for (std::int64_t k = 0; k < run.count; ++k) {
+          of_dim.push_back(run.from + k * dims_[i].near * dims_[i].step);
+        }
+        of_dim.insert(of_dim.end(), as_size(run.after), kPadding);
+      }
+      spread(rows, of_dim);
+    }
+    const std::int64_t step = dims_.back().near * dims_.back().step;
+    for (std::int64_t j = far[0].begin; j < far[0].end; ++j) {
+      for (std::int64_t i = near[0].begin; i < near[0].end; ++i) {
+        const T* const channel = from + i * near_step_ + j * far_step_;
+        for (const std::int64_t row : rows) {
+          if (row == kPadding) {
+            to = zeros_and_more(dims.back().extent(), to);
+            continue;
+          }
+          for (const auto& run : dims.back().runs) {
+            to = zeros_and_more(run.before, to);
+            copy(channel + row + run.from, step, run.count, to, 1);
+            to = zeros_and_more(run.after, to + run.count);
+          }
+        }
+      }
+    }
+  }
+
+  const std::vector<Dim> dims_;
+  const std::int64_t near_step_, far_step_;
+};
+
+/// A spatial dim. Place p and tap t, counted from 0, read element first + p * stride + t * dilation
+/// of what the device has of the operand.
+struct SpatialDim {
+  std::int64_t places, taps, stride, dilation, first;
+  std::int64_t extent, step;        ///< of the operand
+  std::int64_t out_step, tap_step;  ///< in the memory of the result and of the kernel
+};
+
+/// Places of the result that use the same taps: all, unless the operand is dilated. If it is by 2,
+/// each second place uses each second tap, as the other elements are between those of the operand.
+struct Part {
+  std::vector<SpatialDim> axes;
+  std::int64_t out = 0, tap = 0;  ///< where the first ones are in memory
+};
 
 template <class T>
 class Convolver {
@@ -67,289 +309,154 @@ class Convolver {
         lhs_steps_(row_major_strides(lhs.box.shape())),
         rhs_steps_(row_major_strides(rhs.box.shape())),
         out_steps_(row_major_strides(out.box.shape())),
-        places_(spatial(out.box, a.out)),
-        taps_(spatial(rhs.box, a.rhs)),
-        features_(range_of(rhs.box, a.rhs[1])),
         images_(range_of(out.box, a.out[0])),
-        positions_(count(places_)),
-        num_taps_(count(taps_)),
-        outer_(places_.begin(), places_.empty() ? places_.end() : places_.end() - 1),
-        inner_(places_.empty() ? Range{0, 1} : places_.back()),
-        is_by_column_(!places_.empty() && taps_.back().size() > inner_.size()) {}
+        features_(range_of(rhs.box, a.rhs[1])) {}
 
   void run() {
+    const std::vector<Part> all = parts();
+    const bool is_dilated = std::any_of(a_.lhs_dilation.begin(), a_.lhs_dilation.end(),
+                                        [](std::int64_t by) { return by != 1; });
+    if (is_dilated) shardwise::fill(0, out_);  // places that use no tap are in no part
     const std::int64_t groups = std::max(a_.feature_groups, a_.batch_groups);
     const std::int64_t of_group = shapes_.out[as_size(a_.out[1])] / groups;
     const Range features = range_of(out_.box, a_.out[1]);
     for (std::int64_t group = features.begin / of_group; group * of_group < features.end; ++group) {
       const Range of_it{std::max(features.begin, group * of_group),
                         std::min(features.end, (group + 1) * of_group)};
-      run_group(group, of_it);
+      for (const Part& part : all) run_part(part, group, of_it);
     }
   }
 
  private:
-  /// Columns next to each other: places of the result in one image, of which only the last spatial
-  /// dim differs.
-  struct Line {
-    std::int64_t image;
-    Index outer;
-    Range inner;
-  };
-
-  void run_group(std::int64_t group, const Range& features) {
-    const std::int64_t rows = features.size(), sums = features_.size() * num_taps_;
-    const detail::Scratch kernel(num_bytes({rows, sums}, sizeof(T)));
-    pack_kernel(features, kernel.as<T>());
-    const std::int64_t columns = images_.size() * positions_;
-    const std::int64_t width = std::min(columns, kColumns);
-    const std::int64_t depth = std::min(sums, std::max<std::int64_t>(kTile / width, 1));
-    const detail::Scratch patches(num_bytes({depth, width}, sizeof(T)));
-    const detail::Scratch made(num_bytes({rows, width}, sizeof(T)));
-    for (std::int64_t first = 0; first < columns; first += width) {
-      const std::int64_t wide = std::min(width, columns - first);
-      const std::vector<Line> tile = lines(first, first + wide);
-      for (std::int64_t sum = 0; sum < sums; sum += depth) {
-        const std::int64_t deep = std::min(depth, sums - sum);
-        const StridedMatrix<T> patch{patches.as<T>(), deep, wide, is_by_column_ ? 1 : wide,
-                                     is_by_column_ ? deep : 1};
-        if (is_by_column_) {
-          fill_columns(group, tile, sum, deep, patch.data);
-        } else {
-          fill_rows(group, tile, wide, sum, deep, patch.data);
-        }
-        multiply({kernel.as<T>() + sum, rows, deep, sums, 1},
-                 {patch.data, deep, wide, patch.row_step, patch.col_step},
-                 {made.as<T>(), rows, wide, wide, 1}, sum == 0);
-      }
-      put(features, tile, made.as<T>());
+  std::vector<Part> parts() const {
+    std::vector<Part> all(1);
+    for (std::size_t i = 0; i < a_.stride.size(); ++i) {
+      std::vector<Part> longer;
+      for (const Part& part : all) add_axis(part, i, longer);
+      all = std::move(longer);
     }
-  }
-
-  std::vector<Line> lines(std::int64_t first, std::int64_t last) const {
-    std::vector<Line> all;
-    while (first < last) {
-      const std::int64_t position = first % positions_, at = position % inner_.size();
-      const std::int64_t count = std::min(inner_.size() - at, last - first);
-      all.push_back({images_.begin + first / positions_,
-                     place(outer_, position / inner_.size()),
-                     {inner_.begin + at, inner_.begin + at + count}});
-      first += count;
+    for (Part& part : all) {
+      if (part.axes.empty()) part.axes.push_back({1, 1, 1, 1, 0, 1, 1, 1, 1});
     }
     return all;
   }
 
-  /// Row by row the features of the result; in a row its operand's features, and of each its taps.
-  void pack_kernel(const Range& features, T* to) const {
-    const T* const from = reinterpret_cast<const T*>(rhs_.data);
-    std::vector<std::int64_t> offsets;
-    for (std::int64_t tap = 0; tap < num_taps_; ++tap) {
-      const Index at = place(taps_, tap);
-      std::int64_t offset = 0;
-      for (std::size_t i = 0; i < at.size(); ++i) {
-        offset += (at[i] - taps_[i].begin) * step(rhs_steps_, a_.rhs, i + 2);
+  /// The part with spatial dim i, once for each way in which places use taps.
+  void add_axis(const Part& part, std::size_t i, std::vector<Part>& to) const {
+    const Range places = range_of(out_.box, a_.out[i + 2]),
+                taps = range_of(rhs_.box, a_.rhs[i + 2]),
+                elements = range_of(lhs_.box, a_.lhs[i + 2]);
+    const std::int64_t apart = a_.lhs_dilation[i], dilation = a_.rhs_dilation[i];
+    const std::int64_t out_step = step(out_steps_, a_.out, i + 2),
+                       tap_step = step(rhs_steps_, a_.rhs, i + 2);
+    const std::int64_t each = apart / std::gcd(apart, dilation);  // tap that a place uses
+    for (std::int64_t place = 0; place < std::min(apart, places.size()); ++place) {
+      for (std::int64_t tap = 0; tap < std::min(each, taps.size()); ++tap) {
+        const std::int64_t at =
+            (places.begin + place) * a_.stride[i] + (taps.begin + tap) * dilation - a_.low[i];
+        if (at % apart != 0) continue;
+        to.push_back(part);
+        to.back().out += place * out_step;
+        to.back().tap += tap * tap_step;
+        to.back().axes.push_back({.places = ceiling(places.size() - place, apart),
+                                  .taps = ceiling(taps.size() - tap, each),
+                                  .stride = a_.stride[i],
+                                  .dilation = each * dilation / apart,
+                                  .first = at / apart - elements.begin,
+                                  .extent = elements.size(),
+                                  .step = step(lhs_steps_, a_.lhs, i + 2),
+                                  .out_step = apart * out_step,
+                                  .tap_step = each * tap_step});
       }
-      offsets.push_back(offset);
     }
+  }
+
+  void run_part(const Part& part, std::int64_t group, const Range& features) {
+    // A kernel that is wider than its result, as in the gradient of a kernel, reads more elements
+    // in a row for one column than for one tap.
+    const bool is_by_column = part.axes.back().taps > part.axes.back().places;
+    const std::int64_t image_step = step(lhs_steps_, a_.lhs, 0),
+                       feature_step = step(lhs_steps_, a_.lhs, 1);
+    Numbers columns{images_.size()}, sums{features_.size()};
+    std::vector<typename Patches<T>::Dim> dims;
+    for (const SpatialDim& axis : part.axes) {
+      columns.push_back(axis.places);
+      sums.push_back(axis.taps);
+      dims.push_back({.near = is_by_column ? axis.dilation : axis.stride,
+                      .far = is_by_column ? axis.stride : axis.dilation,
+                      .first = axis.first,
+                      .extent = axis.extent,
+                      .step = axis.step});
+    }
+    const Numbers &near = is_by_column ? sums : columns, &far = is_by_column ? columns : sums;
+    const Numbers near_block = block_of(near, kSide, near);
+    // Lines that have nothing in common are read one by one, without what is between them.
+    Numbers most = far;
+    for (std::size_t i = 0; i < dims.size(); ++i) {
+      if (dims[i].far > dims[i].near * near_block[i + 1]) most[i + 1] = 1;
+    }
+    const Numbers far_block = block_of(far, kTile / product(near_block), most);
+    const Numbers &column_block = is_by_column ? far_block : near_block,
+                  &sum_block = is_by_column ? near_block : far_block;
+    const Patches<T> patches(std::move(dims), is_by_column ? feature_step : image_step,
+                             is_by_column ? image_step : feature_step);
+    const T* const from = reinterpret_cast<const T*>(lhs_.data) + first_image(group) * image_step +
+                          first_feature(group) * feature_step;
+
+    const std::int64_t rows = features.size();
+    const detail::Scratch kernel(num_bytes({rows, product(sums)}, sizeof(T)));
+    pack_kernel(part, features, sums, sum_block, kernel.as<T>());
+    const detail::Scratch tile(as_size(product(near_block) * product(far_block) + kAtOnce<T>) *
+                               sizeof(T));
+    const detail::Scratch made(num_bytes({rows, product(column_block)}, sizeof(T)));
+    for_each_block(columns, column_block, [&](const Ranges& of_columns) {
+      const std::int64_t wide = count(of_columns);
+      const T* packed = kernel.as<T>();
+      for_each_block(sums, sum_block, [&](const Ranges& of_sums) {
+        const std::int64_t deep = count(of_sums);
+        patches.fill(from, is_by_column ? of_sums : of_columns, is_by_column ? of_columns : of_sums,
+                     tile.as<T>());
+        multiply({packed, rows, deep, deep, 1},
+                 {tile.as<T>(), deep, wide, is_by_column ? 1 : wide, is_by_column ? deep : 1},
+                 {made.as<T>(), rows, wide, wide, 1}, packed == kernel.as<T>());
+        packed += rows * deep;
+      });
+      put(part, features, of_columns, made.as<T>());
+    });
+  }
+
+  /// Block by block of what is summed over the features of the result, row by row.
+  void pack_kernel(const Part& part, const Range& features, const Numbers& sums,
+                   const Numbers& block, T* to) const {
+    Numbers steps{step(rhs_steps_, a_.rhs, 1)};
+    for (const SpatialDim& axis : part.axes) steps.push_back(axis.tap_step);
     const std::int64_t begin = range_of(rhs_.box, a_.rhs[0]).begin;
+    for_each_block(sums, block, [&](const Ranges& ranges) {
+      const Lines lines(ranges, steps);
+      for (std::int64_t row = features.begin; row < features.end; ++row) {
+        const T* const from = reinterpret_cast<const T*>(rhs_.data) + part.tap +
+                              (row - begin) * step(rhs_steps_, a_.rhs, 0);
+        for (const std::int64_t line : lines.begins) {
+          copy(from + line, lines.step, lines.count, to, 1);
+          to += lines.count;
+        }
+      }
+    });
+  }
+
+  void put(const Part& part, const Range& features, const Ranges& columns, const T* made) const {
+    Numbers steps{step(out_steps_, a_.out, 0)};
+    for (const SpatialDim& axis : part.axes) steps.push_back(axis.out_step);
+    const Lines lines(columns, steps);
+    const std::int64_t begin = range_of(out_.box, a_.out[1]).begin;
     for (std::int64_t row = features.begin; row < features.end; ++row) {
-      for (std::int64_t c = 0; c < features_.size(); ++c) {
-        const T* const source =
-            from + (row - begin) * step(rhs_steps_, a_.rhs, 0) + c * step(rhs_steps_, a_.rhs, 1);
-        for (const std::int64_t offset : offsets) *to++ = source[offset];
+      T* const to =
+          reinterpret_cast<T*>(out_.data) + part.out + (row - begin) * step(out_steps_, a_.out, 1);
+      for (const std::int64_t line : lines.begins) {
+        copy(made, 1, lines.count, to + line, lines.step);
+        made += lines.count;
       }
     }
-  }
-
-  /// Rows `first` to `first + deep` of the matrix of patches: a row for each feature and tap, a
-  /// column for each element of the result; `wide` of them.
-  void fill_rows(std::int64_t group, const std::vector<Line>& tile, std::int64_t wide,
-                 std::int64_t first, std::int64_t deep, T* to) const {
-    const T* const from = first_feature(group);
-    const std::int64_t image = first_image(group);
-    std::vector<Run> runs;
-    // The rows of a tap are num_taps_ apart, and read the same places of each feature.
-    for (std::int64_t tap = 0; tap < num_taps_; ++tap) {
-      std::int64_t row = first_row(first, tap);
-      if (row >= first + deep) continue;
-      find_runs(tile, place(taps_, tap), image, runs);
-      for (; row < first + deep; row += num_taps_) {
-        const T* const source = from + row / num_taps_ * step(lhs_steps_, a_.lhs, 1);
-        T* line = to + (row - first) * wide;
-        for (const Run& run : runs) line = copy(run, source, line);
-      }
-    }
-  }
-
-  /// The same matrix, column after column.
-  void fill_columns(std::int64_t group, const std::vector<Line>& tile, std::int64_t first,
-                    std::int64_t deep, T* to) const {
-    const T* const from = first_feature(group);
-    const std::int64_t image = first_image(group);
-    const Range inner_taps = taps_.back();
-    const std::vector<Range> outer_taps(taps_.begin(), taps_.end() - 1);
-    std::vector<Run> runs;
-    for (const Line& line : tile) {
-      for (std::int64_t at = line.inner.begin; at < line.inner.end; ++at) {
-        for (std::int64_t row = first; row < first + deep;) {
-          const std::int64_t tap = row % num_taps_, begin = tap % inner_taps.size();
-          const std::int64_t count = std::min(inner_taps.size() - begin, first + deep - row);
-          std::int64_t offset = (image + line.image) * step(lhs_steps_, a_.lhs, 0) +
-                                row / num_taps_ * step(lhs_steps_, a_.lhs, 1);
-          offset = add_outer(line.outer, place(outer_taps, tap / inner_taps.size()), offset);
-          runs.clear();
-          if (offset == kPadding) {
-            add(runs, {kPadding, 1, count});
-          } else {
-            const std::int64_t from_tap = inner_taps.begin + begin;
-            add_taps(at, {from_tap, from_tap + count}, offset, runs);
-          }
-          for (const Run& run : runs) to = copy(run, from, to);
-          row += count;
-        }
-      }
-    }
-  }
-
-  /// Of the operand, where a group begins.
-  const T* first_feature(std::int64_t group) const {
-    const std::int64_t feature =
-        feature_of(group) + features_.begin - range_of(lhs_.box, a_.lhs[1]).begin;
-    return reinterpret_cast<const T*>(lhs_.data) + feature * step(lhs_steps_, a_.lhs, 1);
-  }
-  std::int64_t first_image(std::int64_t group) const {
-    return image_of(group) - range_of(lhs_.box, a_.lhs[0]).begin;
-  }
-
-  /// The first row from `first` on that is of this tap.
-  std::int64_t first_row(std::int64_t first, std::int64_t tap) const {
-    const std::int64_t past = first % num_taps_;
-    return first + (tap >= past ? tap - past : tap - past + num_taps_);
-  }
-
-  static constexpr std::int64_t kPadding = -1;
-
-  /// Columns next to each other whose elements are a fixed step apart.
-  struct Run {
-    std::int64_t offset, step, count;
-  };
-
-  /// Gives the end of what it wrote.
-  static T* copy(const Run& run, const T* from, T* to) {
-    if (run.offset == kPadding) {
-      std::fill_n(to, run.count, T{0});
-    } else if (run.step == 1) {
-      std::memcpy(to, from + run.offset, as_size(run.count) * sizeof(T));
-    } else {
-      const T* const at = from + run.offset;
-      for (std::int64_t c = 0; c < run.count; ++c) to[c] = at[c * run.step];
-    }
-    return to + run.count;
-  }
-
-  /// One more run; together with the last one if it goes on as that does.
-  static void add(std::vector<Run>& runs, const Run& run) {
-    if (run.count == 0) return;
-    if (!runs.empty()) {
-      Run& last = runs.back();
-      const bool pads = run.offset == kPadding;
-      if (pads == (last.offset == kPadding)) {
-        const std::int64_t step = pads || last.count > 1 ? last.step : run.offset - last.offset;
-        const bool follows = run.offset == last.offset + last.count * step;
-        if (pads || (follows && (run.count == 1 || run.step == step))) {
-          last.step = step;
-          last.count += run.count;
-          return;
-        }
-      }
-    }
-    runs.push_back(run);
-  }
-
-  /// The operand's element in spatial dim i that a tap reads for a place, or -1: there is none.
-  std::int64_t element(std::size_t i, std::int64_t at_place, std::int64_t tap) const {
-    const std::int64_t at = at_place * a_.stride[i] + tap * a_.rhs_dilation[i] - a_.low[i];
-    const std::int64_t dilation = a_.lhs_dilation[i];
-    if (at < 0 || (dilation != 1 && at % dilation != 0)) return -1;
-    const std::int64_t found = dilation == 1 ? at : at / dilation;
-    if (found >= shapes_.lhs[as_size(a_.lhs[i + 2])]) return -1;
-    assert(range_of(lhs_.box, a_.lhs[i + 2]).begin <= found &&
-           found < range_of(lhs_.box, a_.lhs[i + 2]).end);
-    return found;
-  }
-
-  /// Where the tap is of each column, of the first feature that is summed over.
-  void find_runs(const std::vector<Line>& tile, const Index& tap, std::int64_t image,
-                 std::vector<Run>& runs) const {
-    runs.clear();
-    for (const Line& line : tile) {
-      const std::int64_t offset =
-          add_outer(line.outer, tap, (image + line.image) * step(lhs_steps_, a_.lhs, 0));
-      if (offset == kPadding) {
-        add(runs, {kPadding, 1, line.inner.size()});
-      } else if (tap.empty()) {
-        add(runs, {offset, 1, 1});
-      } else {
-        add_inner(line.inner, tap[tap.size() - 1], offset, runs);
-      }
-    }
-  }
-
-  /// With the offset in all spatial dims but the last; kPadding if the operand has no such element.
-  std::int64_t add_outer(const Index& at_place, const Index& tap, std::int64_t offset) const {
-    for (std::size_t i = 0; i < outer_.size(); ++i) {
-      const std::int64_t found = element(i, at_place[i], tap[i]);
-      if (found < 0) return kPadding;
-      offset += offset_of(i, found);
-    }
-    return offset;
-  }
-
-  /// The same along the last spatial dim: for places next to each other.
-  void add_inner(const Range& inner, std::int64_t tap, std::int64_t offset,
-                 std::vector<Run>& runs) const {
-    const std::size_t i = outer_.size();
-    add_each(inner, a_.stride[i], a_.low[i] - tap * a_.rhs_dilation[i], offset, runs,
-             [&](std::int64_t at) { return element(i, at, tap); });
-  }
-
-  /// And for taps next to each other.
-  void add_taps(std::int64_t at_place, const Range& taps, std::int64_t offset,
-                std::vector<Run>& runs) const {
-    const std::size_t i = outer_.size();
-    add_each(taps, a_.rhs_dilation[i], a_.low[i] - at_place * a_.stride[i], offset, runs,
-             [&](std::int64_t tap) { return element(i, at_place, tap); });
-  }
-
-  /// Number n of the range reads element n * by - before of the last spatial dim, if there is one.
-  template <class Element>
-  void add_each(const Range& range, std::int64_t by, std::int64_t before, std::int64_t offset,
-                std::vector<Run>& runs, const Element& element_of) const {
-    const std::size_t i = outer_.size();
-    if (a_.lhs_dilation[i] != 1) {
-      for (std::int64_t at = range.begin; at < range.end; ++at) {
-        const std::int64_t found = element_of(at);
-        add(runs, {found < 0 ? kPadding : offset + offset_of(i, found), 1, 1});
-      }
-      return;
-    }
-    const auto first_from = [&](std::int64_t least) {
-      const std::int64_t number = least + before <= 0 ? 0 : (least + before - 1) / by + 1;
-      return std::clamp(number, range.begin, range.end);
-    };
-    const std::int64_t begin = first_from(0);
-    const std::int64_t end = std::max(begin, first_from(shapes_.lhs[as_size(a_.lhs[i + 2])]));
-    add(runs, {kPadding, 1, begin - range.begin});
-    if (begin < end) {
-      add(runs, {offset + offset_of(i, element_of(begin)), by * step(lhs_steps_, a_.lhs, i + 2),
-                 end - begin});
-    }
-    add(runs, {kPadding, 1, range.end - end});
-  }
-
-  /// Of an element in spatial dim i, from the begin of what the device has.
-  std::int64_t offset_of(std::size_t i, std::int64_t found) const {
-    return (found - range_of(lhs_.box, a_.lhs[i + 2]).begin) * step(lhs_steps_, a_.lhs, i + 2);
   }
 
   static void multiply(const StridedMatrix<const T>& a, const StridedMatrix<const T>& b,
@@ -371,40 +478,19 @@ class Convolver {
     }
   }
 
-  void put(const Range& features, const std::vector<Line>& tile, const T* made) const {
-    T* const to = reinterpret_cast<T*>(out_.data);
-    std::vector<Run> runs;
-    for (const Line& line : tile) {
-      std::int64_t offset = (line.image - images_.begin) * step(out_steps_, a_.out, 0);
-      for (std::size_t i = 0; i < line.outer.size(); ++i) {
-        offset += (line.outer[i] - outer_[i].begin) * step(out_steps_, a_.out, i + 2);
-      }
-      const std::int64_t inner_step =
-          places_.empty() ? 1 : step(out_steps_, a_.out, places_.size() + 1);
-      offset += (line.inner.begin - inner_.begin) * inner_step;
-      add(runs, {offset, inner_step, line.inner.size()});
-    }
-    const std::int64_t begin = range_of(out_.box, a_.out[1]).begin;
-    for (std::int64_t row = 0; row < features.size(); ++row) {
-      T* const line = to + (features.begin + row - begin) * step(out_steps_, a_.out, 1);
-      for (const Run& run : runs) {
-        T* const at = line + run.offset;
-        for (std::int64_t c = 0; c < run.count; ++c) at[c * run.step] = made[c];
-        made += run.count;
-      }
-    }
-  }
-
   static std::int64_t step(const Dims& steps, const Dims& dims, std::size_t i) {
     return steps[as_size(dims[i])];
   }
 
   /// The first feature and the first image of the operand that a group reads.
-  std::int64_t feature_of(std::int64_t group) const {
-    return a_.feature_groups > 1 ? group * shapes_.rhs[as_size(a_.rhs[1])] : 0;
+  std::int64_t first_feature(std::int64_t group) const {
+    const std::int64_t of_group =
+        a_.feature_groups > 1 ? group * shapes_.rhs[as_size(a_.rhs[1])] : 0;
+    return of_group + features_.begin - range_of(lhs_.box, a_.lhs[1]).begin;
   }
-  std::int64_t image_of(std::int64_t group) const {
-    return a_.batch_groups > 1 ? group * shapes_.out[as_size(a_.out[0])] : 0;
+  std::int64_t first_image(std::int64_t group) const {
+    const std::int64_t of_group = a_.batch_groups > 1 ? group * shapes_.out[as_size(a_.out[0])] : 0;
+    return of_group + images_.begin - range_of(lhs_.box, a_.lhs[0]).begin;
   }
 
   const ConvolutionAttributes& a_;
@@ -412,17 +498,8 @@ class Convolver {
   const ConstShardView &lhs_, &rhs_;
   const ShardView& out_;
   const Dims lhs_steps_, rhs_steps_, out_steps_;
-  const std::vector<Range> places_;  ///< of the result
-  const std::vector<Range> taps_;    ///< of the kernel
-  const Range features_;             ///< of the kernel: what is summed over
-  const Range images_;               ///< of the result
-  const std::int64_t positions_, num_taps_;
-  const std::vector<Range> outer_;  ///< all of places_ but the last
-  const Range inner_;               ///< that one
-
-  /// Patches are filled column by column: a kernel that is wider than its result, as in the
-  /// gradient of a kernel, reads more elements in a row for one column than for one tap.
-  const bool is_by_column_;
+  const Range images_;    ///< of the result
+  const Range features_;  ///< of the kernel: what is summed over
 };
 
 }  // namespace
