@@ -137,20 +137,22 @@ T* copy_and_more(const T* from, std::int64_t count, T* to) {
 
 template <class T>
 T* zeros_and_more(std::int64_t count, T* to) {
-  constexpr T kZeros[kAtOnce<T>] = {};
+  static constexpr T kZeros[kAtOnce<T>] = {};
   for (std::int64_t i = 0; i < count; i += kAtOnce<T>) std::memcpy(to + i, kZeros, sizeof(kZeros));
   return to + count;
 }
 
 template <class T>
 void copy(const T* from, std::int64_t from_step, std::int64_t count, T* to, std::int64_t to_step) {
-  std::int64_t i = 0;
-  if (from_step == 1 && to_step == 1) {
-    for (; i + kAtOnce<T> <= count; i += kAtOnce<T>) {
-      std::memcpy(to + i, from + i, kAtOnce<T> * sizeof(T));
-    }
+  constexpr std::int64_t kFew = kAtOnce<T> / 2;
+  if (from_step != 1 || to_step != 1 || count < kFew) {
+    for (std::int64_t i = 0; i < count; ++i) to[i * to_step] = from[i * from_step];
+    return;
   }
-  for (; i < count; ++i) to[i * to_step] = from[i * from_step];
+  for (std::int64_t i = 0; i < count - kFew; i += kFew) {
+    std::memcpy(to + i, from + i, kFew * sizeof(T));
+  }
+  std::memcpy(to + count - kFew, from + count - kFew, kFew * sizeof(T));
 }
 
 /// Fills tiles of the matrix of patches: `near` is its side, rows or columns, whose elements are

@@ -80,9 +80,11 @@ detail::ReduceFunctions<T> reduce_functions() {
                 for (std::int64_t c = 0; c < cols; ++c) out[c] = Operation::combine(out[c], in[c]);
               }
             },
-            [](const T* in, std::int64_t count) {
+            [](const T* in, std::int64_t step, std::int64_t rows, std::int64_t count) {
               T result = Operation::template kIdentity<T>;
-              for (std::int64_t i = 0; i < count; ++i) result = Operation::combine(result, in[i]);
+              for (; rows > 0; --rows, in += step) {
+                for (std::int64_t i = 0; i < count; ++i) result = Operation::combine(result, in[i]);
+              }
               return result;
             }};
   }
@@ -96,14 +98,20 @@ void reduce_loops(ReduceLoops loops, const T* in, T* out, std::int64_t out_count
   const ReduceLoops::Loop inner = loops.take_innermost();
   // All of the operand is walked through, so the innermost loop is a run of it.
   assert(inner.extent == 1 || inner.steps[0] == 1);
+  ReduceLoops::Loop rows;
   if (inner.steps[1] == 0) {
+    for (std::size_t i = loops.size(); i-- > 0;) {
+      if (loops[i].steps[1] != 0) continue;
+      rows = loops.take(i);
+      break;
+    }
     loops.for_each({}, [&](const ReduceLoops::Offsets& at) {
       T& result = out[at[1]];
-      result = Operation::combine(result, functions.reduce_row(in + at[0], inner.extent));
+      result = Operation::combine(
+          result, functions.reduce_rows(in + at[0], rows.steps[0], rows.extent, inner.extent));
     });
     return;
   }
-  ReduceLoops::Loop rows;
   if (loops.size() > 0 && loops[loops.size() - 1].steps[1] == 0) rows = loops.take_innermost();
   // Blocks of columns whose results stay in the nearest cache.
   constexpr std::int64_t kBlock = 4096 / sizeof(T);
@@ -145,7 +153,7 @@ template <class Operation, class T>
 std::int64_t first_extreme(const T* in, std::int64_t step, std::int64_t count) {
   T extreme = in[0];
   if (step == 1) {
-    extreme = reduce_functions<Operation, T>().reduce_row(in, count);
+    extreme = reduce_functions<Operation, T>().reduce_rows(in, 0, 1, count);
   } else {
     for (std::int64_t i = 1; i < count; ++i) extreme = Operation::combine(extreme, in[i * step]);
   }

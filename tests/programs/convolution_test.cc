@@ -16,11 +16,9 @@
 namespace shardwise {
 namespace {
 
-/// A convolution of random shape and its two gradients, of small integers, with marks at random.
-Trial random_trial_of_a_convolution(std::uint32_t seed) {
+/// A convolution and its two gradients, of small integers, with marks at random.
+Trial trial_of(const RandomConvolution& c, std::uint32_t seed) {
   RandomProgram random(seed);
-  std::mt19937 numbers(seed);
-  const RandomConvolution c = random_convolution(numbers);
   Trial trial{.seed = seed};
   constexpr std::array kDtypes{DType::f32, DType::f64, DType::i32, DType::i8};
   const DType dtype = kDtypes[seed % kDtypes.size()];
@@ -49,27 +47,70 @@ Trial random_trial_of_a_convolution(std::uint32_t seed) {
   return trial;
 }
 
+/// On its mesh, on one device, and in the reference.
+Outcome run_everywhere(const Trial& trial) {
+  const Outcome one = run(on_one_device(trial));
+  Outcome found = run(trial);
+  EXPECT_EQ(different_numbers(found, one), "") << found.dump;
+  const std::vector<ReferenceTensor> reference = interpret(trial.graph, trial.inputs);
+  for (std::size_t o = 0; o < trial.graph.outputs.size(); ++o) {
+    const ShardedArray& output = one.outputs[o];
+    EXPECT_EQ(difference(decode(output.dtype(), output.to_host()),
+                         reference[as_size(trial.graph.outputs[o])].elements, 0, ZeroSign::ignored),
+              "")
+        << dump(trial.graph);
+  }
+  return found;
+}
+
 TEST(Convolution, OfRandomShapesIsThatOfOneDeviceAndOfTheReferenceOnAnyMesh) {
   int windows = 0;
   for (std::uint32_t seed = 0; seed < 500; ++seed) {
     SCOPED_TRACE(seed);
-    const Trial trial = random_trial_of_a_convolution(seed);
-    const Outcome one = run(on_one_device(trial)), found = run(trial);
-    ASSERT_EQ(different_numbers(found, one), "") << found.dump;
-    const std::vector<ReferenceTensor> reference = interpret(trial.graph, trial.inputs);
-    for (std::size_t o = 0; o < trial.graph.outputs.size(); ++o) {
-      const ShardedArray& output = one.outputs[o];
-      ASSERT_EQ(
-          difference(decode(output.dtype(), output.to_host()),
-                     reference[as_size(trial.graph.outputs[o])].elements, 0, ZeroSign::ignored),
-          "")
-          << dump(trial.graph);
-    }
+    std::mt19937 numbers(seed);
+    const Outcome found = run_everywhere(trial_of(random_convolution(numbers), seed));
+    ASSERT_FALSE(HasFailure());
     for (const PartitionedGraph::Value& value : found.partitioned.values) {
       windows += has_windows(value.cut);
     }
   }
   EXPECT_GT(windows, 60);
+}
+
+// Tiles of patches have some thousand elements: these have several by columns, and by what is
+// summed over, in each of the two orders in which a tile is filled.
+TEST(Convolution, LargerThanATileIsThatOfTheReference) {
+  struct Case {
+    Shape lhs, rhs;
+    Dims stride, low, high, lhs_dilation, rhs_dilation;
+  };
+  const std::vector<Case> cases = {
+      {{1, 2, 700}, {2, 2, 300}, {1}, {40}, {90}, {1}, {1}},
+      {{1, 1, 900}, {1, 1, 150}, {2}, {3}, {0}, {1}, {3}},
+      {{1, 1, 600}, {2, 1, 100}, {3}, {-2}, {7}, {2}, {5}},
+      {{1, 2, 1500}, {1, 2, 3}, {1}, {0}, {0}, {1}, {400}},  // taps far apart
+      {{1, 1, 1500}, {1, 1, 4}, {400}, {0}, {0}, {1}, {1}},  // places far apart
+      {{2, 1, 30, 40}, {2, 1, 9, 30}, {1, 2}, {4, 9}, {4, 20}, {1, 1}, {2, 1}},
+      {{3, 2, 5, 7, 11}, {2, 2, 2, 3, 5}, {1, 1, 1}, {1, 1, 2}, {0, 1, 2}, {1, 2, 1}, {1, 1, 1}},
+  };
+  for (std::uint32_t number = 0; number < cases.size(); ++number) {
+    for (std::uint32_t dtype = 0; dtype < 3; ++dtype) {
+      SCOPED_TRACE(number);
+      SCOPED_TRACE(dtype);
+      const Case& c = cases[number];
+      Dims order;
+      for (std::int64_t d = 0; d < std::ssize(c.lhs); ++d) order.push_back(d);
+      const ConvolutionAttributes a{.lhs = order,
+                                    .rhs = order,
+                                    .out = order,
+                                    .stride = c.stride,
+                                    .low = c.low,
+                                    .high = c.high,
+                                    .lhs_dilation = c.lhs_dilation,
+                                    .rhs_dilation = c.rhs_dilation};
+      run_everywhere(trial_of({a, c.lhs, c.rhs}, 4 * number + dtype));
+    }
+  }
 }
 
 // A picture that is cut in space: each device gets a row of either neighbour, and no more.

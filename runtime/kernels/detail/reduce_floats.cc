@@ -91,8 +91,8 @@ void combine_rows(const T* in, std::int64_t step, std::int64_t rows, std::int64_
   }
 }
 
-/// A row is seen as a matrix of this number of columns. Each column is combined first, then the
-/// results of the columns.
+/// Each row is seen as a matrix of this number of columns. Columns are combined first, over all
+/// rows, then the results of the columns.
 constexpr std::int64_t kColumns = 32;
 
 /// Combines results[0] to [2 * kHalf] to results[0].
@@ -109,14 +109,32 @@ HWY_INLINE void fold(T* results) {
   }
 }
 
+/// Combines the first `count` < 2 * kLanes elements into the results.
+template <class Operation, std::int64_t kLanes, class T>
+HWY_INLINE void combine_rest(const T* in, std::int64_t count, T* results) {
+  if constexpr (kLanes > 0) {
+    if ((count & kLanes) != 0) {
+      const hn::CappedTag<T, std::min<std::int64_t>(kLanes, 64 / sizeof(T))> tag;
+      for (std::int64_t c = 0; c < kLanes; c += static_cast<std::int64_t>(hn::Lanes(tag))) {
+        const auto both = Operation::combine(hn::LoadU(tag, results + c), hn::LoadU(tag, in + c));
+        hn::StoreU(both, tag, results + c);
+      }
+      in += kLanes;
+      results += kLanes;
+    }
+    combine_rest<Operation, kLanes / 2>(in, count, results);
+  }
+}
+
 /// Two vectors of columns at a time, whose results stay in registers.
 template <class Operation, class T>
-HWY_INLINE void combine_columns(const T* in, std::int64_t rows, T* results) {
+HWY_INLINE void combine_columns(const T* in, std::int64_t count, T* results) {
   const hn::CappedTag<T, 64 / sizeof(T)> tag;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(tag));
-  for (std::int64_t c = 0; c < kColumns; c += 2 * lanes) {
+  const std::int64_t rows = count / kColumns;
+  for (std::int64_t c = 0; rows > 0 && c < kColumns; c += 2 * lanes) {
     const T* row = in + c;
-    auto first = hn::Set(tag, Operation::template kIdentity<T>), second = first;
+    auto first = hn::LoadU(tag, results + c), second = hn::LoadU(tag, results + c + lanes);
     for (std::int64_t r = 0; r < rows; ++r, row += kColumns) {
       first = Operation::combine(first, hn::LoadU(tag, row));
       second = Operation::combine(second, hn::LoadU(tag, row + lanes));
@@ -124,32 +142,44 @@ HWY_INLINE void combine_columns(const T* in, std::int64_t rows, T* results) {
     hn::StoreU(first, tag, results + c);
     hn::StoreU(second, tag, results + c + lanes);
   }
+  combine_rest<Operation, kColumns / 2>(in + rows * kColumns, count % kColumns, results);
 }
 
 template <class Operation, class T>
-T reduce_row(const T* in, std::int64_t count) {
+T reduce_rows(const T* in, std::int64_t step, std::int64_t rows, std::int64_t count) {
   constexpr std::int64_t kBlock = 256 * kColumns;  // which keeps the error of long sums small
   T result = Operation::template kIdentity<T>;
-  if (count < 8) {
-    for (std::int64_t i = 0; i < count; ++i) result = combine_numbers<Operation>(result, in[i]);
+  if (rows * count < 8) {
+    for (; rows > 0; --rows, in += step) {
+      for (std::int64_t i = 0; i < count; ++i) result = combine_numbers<Operation>(result, in[i]);
+    }
     return result;
   }
-  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
-    const std::int64_t length = std::min(kBlock, count - begin), rest = length % kColumns;
-    HWY_ALIGN T results[kColumns];
-    combine_columns<Operation>(in + begin, length / kColumns, results);
-    if (rest > 0) combine_rows<Operation>(in + begin + length - rest, 0, 1, rest, results);
-    fold<Operation, kColumns / 2>(results);
-    result = begin == 0 ? results[0] : combine_numbers<Operation>(result, results[0]);
+  HWY_ALIGN T results[kColumns];
+  std::fill_n(results, kColumns, Operation::template kIdentity<T>);
+  std::int64_t combined = 0;
+  for (; rows > 0; --rows, in += step) {
+    for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+      const std::int64_t length = std::min(kBlock, count - begin);
+      if (combined + length > kBlock) {
+        fold<Operation, kColumns / 2>(results);
+        result = combine_numbers<Operation>(result, results[0]);
+        std::fill_n(results, kColumns, Operation::template kIdentity<T>);
+        combined = 0;
+      }
+      combine_columns<Operation>(in + begin, length, results);
+      combined += length;
+    }
   }
-  return result;
+  fold<Operation, kColumns / 2>(results);
+  return combine_numbers<Operation>(result, results[0]);
 }
 
 template <class T>
 ReduceFunctions<T> find_reduce(Reduction reduction) {
-  if (reduction == Reduction::sum) return {&combine_rows<Sum, T>, &reduce_row<Sum, T>};
-  if (reduction == Reduction::max) return {&combine_rows<Max, T>, &reduce_row<Max, T>};
-  return {&combine_rows<Min, T>, &reduce_row<Min, T>};
+  if (reduction == Reduction::sum) return {&combine_rows<Sum, T>, &reduce_rows<Sum, T>};
+  if (reduction == Reduction::max) return {&combine_rows<Max, T>, &reduce_rows<Max, T>};
+  return {&combine_rows<Min, T>, &reduce_rows<Min, T>};
 }
 
 ReduceFunctions<float> find_reduce_f32(Reduction reduction) {

@@ -13,8 +13,8 @@ struct ReduceFunctions {
   void (*combine_rows)(const T* in, std::int64_t step, std::int64_t rows, std::int64_t cols,
                        T* out);
 
-  /// The combination of `count` elements side by side.
-  T (*reduce_row)(const T* in, std::int64_t count);
+  /// The combination of rows of `count` elements side by side.
+  T (*reduce_rows)(const T* in, std::int64_t step, std::int64_t rows, std::int64_t count);
 };
 
 /// Sum, max or min of float or double, by vectors; NaN wins in max and min. The order of additions
