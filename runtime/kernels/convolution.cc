@@ -418,9 +418,11 @@ class Convolver {
         const std::int64_t deep = count(of_sums);
         patches.fill(from, is_by_column ? of_sums : of_columns, is_by_column ? of_columns : of_sums,
                      tile.as<T>());
-        multiply({packed, rows, deep, deep, 1},
-                 {tile.as<T>(), deep, wide, is_by_column ? 1 : wide, is_by_column ? deep : 1},
-                 {made.as<T>(), rows, wide, wide, 1}, packed == kernel.as<T>());
+        multiply(
+            {packed, rows, deep, deep, 1},
+            {tile.as<T>(), deep, wide, is_by_column ? 1 : wide, is_by_column ? deep : 1},
+            {made.as<T>(), rows, wide, is_feature_last() ? 1 : wide, is_feature_last() ? rows : 1},
+            packed == kernel.as<T>());
         packed += rows * deep;
       });
       put(part, features, of_columns, made.as<T>());
@@ -450,16 +452,27 @@ class Convolver {
     Numbers steps{step(out_steps_, a_.out, 0)};
     for (const SpatialDim& axis : part.axes) steps.push_back(axis.out_step);
     const Lines lines(columns, steps);
-    const std::int64_t begin = range_of(out_.box, a_.out[1]).begin;
-    for (std::int64_t row = features.begin; row < features.end; ++row) {
-      T* const to =
-          reinterpret_cast<T*>(out_.data) + part.out + (row - begin) * step(out_steps_, a_.out, 1);
+    const std::int64_t feature_step = step(out_steps_, a_.out, 1);
+    T* const to = reinterpret_cast<T*>(out_.data) + part.out +
+                  (features.begin - range_of(out_.box, a_.out[1]).begin) * feature_step;
+    if (is_feature_last()) {
       for (const std::int64_t line : lines.begins) {
-        copy(made, 1, lines.count, to + line, lines.step);
+        for (std::int64_t c = 0; c < lines.count; ++c, made += features.size()) {
+          copy(made, 1, features.size(), to + line + c * lines.step, 1);
+        }
+      }
+      return;
+    }
+    for (std::int64_t row = 0; row < features.size(); ++row) {
+      for (const std::int64_t line : lines.begins) {
+        copy(made, 1, lines.count, to + row * feature_step + line, lines.step);
         made += lines.count;
       }
     }
   }
+
+  /// Features of the result are next to each other in memory.
+  bool is_feature_last() const { return a_.out[1] + 1 == std::ssize(a_.out); }
 
   static void multiply(const StridedMatrix<const T>& a, const StridedMatrix<const T>& b,
                        const StridedMatrix<T>& out, bool first) {
@@ -467,13 +480,15 @@ class Convolver {
       gemm<T>(a, b, out, first ? 0 : 1);
     } else {
       for (std::int64_t r = 0; r < out.rows; ++r) {
-        T* const line = out.data + r * out.row_step;
-        if (first) std::fill(line, line + out.cols, T{0});
+        for (std::int64_t c = 0; first && c < out.cols; ++c) {
+          out.data[r * out.row_step + c * out.col_step] = T{0};
+        }
         for (std::int64_t k = 0; k < a.cols; ++k) {
           const T factor = a.data[r * a.row_step + k];
           const T* const terms = b.data + k * b.row_step;
           for (std::int64_t c = 0; c < out.cols; ++c) {
-            line[c] = detail::add(line[c], detail::multiply(factor, terms[c * b.col_step]));
+            T& sum = out.data[r * out.row_step + c * out.col_step];
+            sum = detail::add(sum, detail::multiply(factor, terms[c * b.col_step]));
           }
         }
       }
