@@ -203,9 +203,11 @@ PyType_Slot kRecordsSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&travers
 
 std::shared_ptr<nb::object> held(nb::object object) {
   return {new nb::object(std::move(object)), [](nb::object* kept) {
-            // At the end of the program Python has dropped it.
-            if (Py_IsInitialized() == 0 || python_ends_elsewhere()) return;
-            with_gil([&] { delete kept; });
+            try {
+              with_gil([&] { delete kept; });
+            } catch (const Error&) {
+              // Python has ended, and dropped it.
+            }
           }};
 }
 

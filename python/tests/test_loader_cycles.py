@@ -90,6 +90,35 @@ def test_a_program_ends_without_a_word_of_what_it_still_has():
     assert (done.returncode, done.stdout, done.stderr) == (0, "5\n", "")
 
 
+READING_AS_IT_ENDS = """
+import atexit, sys, numpy as np, shardwise as sw
+from shardwise import _core
+calls = 0
+def failing(record):
+    global calls
+    calls += 1
+    if calls > 1:  # the first one tells the fields
+        raise LookupError
+    return {"y": record["x"]}
+source = sw.sources.arrays({"x": np.arange(400)}).map(failing, name="failing")
+loader = sw.Loader(source, batch_size=4, prefetch=1, bad_records="mask")
+print(next(loader).valid_rows)
+def end():
+    while calls < 9 or len(sys._current_frames()) > 1:  # the batch that is read ahead
+        pass
+    _core.end()  # as Python ends
+    next(loader)
+    while calls < 13:
+        pass
+atexit.register(end)
+"""
+
+
+def test_what_a_reader_drops_while_the_program_ends_is_freed():
+    done = subprocess.run([sys.executable, "-c", READING_AS_IT_ENDS], capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "4\n", "")
+
+
 def test_an_interrupt_in_a_record_is_no_bad_record():
     def made(record):
         raise KeyboardInterrupt
