@@ -63,10 +63,10 @@ def test_epoch_gives_the_batches_that_begin_in_it(last_batch):
     assert [{b.epoch for b in part} for part in further] == [{3 + i} for i in range(4)]
 
 
-@pytest.mark.parametrize("source", [table(), Squares(), sources.arrays(table()), [{"y": i} for i in range(40)]],
+@pytest.mark.parametrize("make", [lambda: table(), Squares, lambda: sources.arrays(table()), lambda: [{"y": i} for i in range(40)]],
                          ids=["dict", "object", "source", "list"])
-def test_any_object_is_a_source(source):
-    assert sorted(sum(rows(sw.Loader(source, batch_size=8)), [])) == list(range(40))
+def test_any_object_is_a_source(make):
+    assert sorted(sum(rows(sw.Loader(make(), batch_size=8)), [])) == list(range(40))
 
 
 def test_boxes_of_all_ranks_make_the_batch():

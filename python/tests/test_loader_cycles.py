@@ -119,6 +119,12 @@ def test_what_a_reader_drops_while_the_program_ends_is_freed():
     assert (done.returncode, done.stdout, done.stderr) == (0, "4\n", "")
 
 
+def test_no_test_has_a_source_before_and_after_it_runs():
+    """pytest keeps a test's parameters. torch keeps some of pytest beyond Python's end, of which nanobind then tells."""
+    gc.collect()
+    assert not [found for found in gc.get_objects() if type(found) is sw._core.Records]
+
+
 def test_an_interrupt_in_a_record_is_no_bad_record():
     def made(record):
         raise KeyboardInterrupt
