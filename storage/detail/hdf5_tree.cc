@@ -29,6 +29,11 @@ constexpr std::size_t kMostNameBytes = std::size_t{64} << 20;
 // A compressed chunk is decoded as a whole.
 constexpr std::size_t kMostChunkBytes = std::size_t{1} << 30;
 
+// What a dataset has nowhere reads as zeros, for which a small file may name any number. No filter
+// makes more of a byte than this; a file may have this many bytes of zeros all the same.
+constexpr std::uint64_t kMostBytesOfOne = 40'000;
+constexpr std::uint64_t kMostZeros = std::uint64_t{64} << 30;
+
 // Decoded chunks that each open dataset keeps.
 constexpr std::size_t kLeastCacheBytes = std::size_t{1} << 20;
 constexpr std::size_t kMostCacheBytes = std::size_t{64} << 20;
@@ -199,8 +204,21 @@ class Hdf5Walk {
       throw Error(kBroken, whole + ": its shape has 2^63 bytes or more");
     }
     if (!check_filters(made, info, name)) return;
+    check_claim(whole, bytes);
     info.bytes = bytes;
     found_.push_back({std::move(info), address});
+  }
+
+  void check_claim(const std::string& whole, std::uint64_t bytes) {
+    hsize_t there = 0;
+    check_hdf5(H5Fget_filesize(file_.get(), &there), what("its size"), kBroken);
+    claimed_bytes_ += bytes;  // of less than 2^63 each, and refused before a second one
+    const std::uint64_t most =
+        std::max(kMostZeros, kMostBytesOfOne * std::min<std::uint64_t>(there, kMostZeros));
+    if (claimed_bytes_ <= most) return;
+    throw Error(kBroken, fmt::format("{}: found {} bytes of elements, with those before it, in a "
+                                     "file of {} bytes, needed at most {}",
+                                     whole, claimed_bytes_, there, most));
   }
 
   /// False if it was left out.
@@ -237,6 +255,7 @@ class Hdf5Walk {
   const H5File& file_;
   std::vector<haddr_t> above_;  // the groups that the walk is in
   std::size_t links_ = 0, name_bytes_ = 0, largest_chunk_ = 0;
+  std::uint64_t claimed_bytes_ = 0;
   std::vector<FoundDataset> found_;
   std::vector<std::string> left_out_;
 };

@@ -52,6 +52,21 @@ class Formats(Cli):
             file["a/w"] = numpy.arange(3)
         self.assertEqual(self.ok("cat", path, "a/w").split(), ["[0,", "1,", "2]"])
 
+    def test_hdf5_of_more_elements_than_its_bytes_can_hold_is_refused(self):
+        path = self.dir / "huge.h5"
+        many = [f"t{i:03}" for i in range(300)]
+        for made, said in (({"w": (2**40,)}, "4398046511104 bytes of elements"), ({"w": (2**61,)}, "2^63 bytes or more"),
+                           ({"w": (2**31, 2**31, 2**31)}, "2^63 bytes or more"), ({name: (2**26,) for name in many}, "t256")):
+            with h5py.File(path, "w") as file:
+                for name, shape in made.items():
+                    file.create_dataset(name, shape, "f4", chunks=(1 << 10,) * len(shape) if len(shape) == 1 else (1, 1, 64))
+            for words in (("inspect", path), ("ls", path), ("diff", path, path), ("import", path, self.dir / "root", "--step", 0)):
+                self.assertEqual(self.fails(3, [f"read {path}: dataset ", said], *words), "corrupt")
+            self.assertFalse((self.dir / "root" / "step-00000000").exists())
+        with h5py.File(path, "w") as file:  # zeros that are nowhere
+            file.create_dataset("w", (2**20,), "f4", chunks=(1 << 10,))
+        self.ok("import", path, self.dir / "root", "--step", 0)
+
     def test_hdf5_is_imported(self):
         path, root = self.weights(), self.dir / "root"
         result = run("import", path, root, "--step", 3, "--mesh", "a=2", "--spec", "layers/*/0=-,a;*=-", "--select", "[ol]*",
