@@ -8,10 +8,13 @@ on a class it sets on one that nobody else has.
 from __future__ import annotations
 
 import collections
+import math
 import os
 import pickle
 import stat
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from reprlib import repr as short
 from typing import IO, Any
 
 from ._errors import Corrupt, Error, NotFound, Unsupported
@@ -76,7 +79,7 @@ def read_metadata(folder: str) -> DcpMetadata:
         raise Corrupt(f"import {path}: found {type(error).__name__}: {error}, needed DCP's metadata") from None
 
 
-def _unpickler(file: IO[bytes]) -> pickle.Unpickler:
+def _unpickler(file: IO[bytes]) -> Any:
     import torch
 
     class Record:
@@ -101,7 +104,7 @@ def _unpickler(file: IO[bytes]) -> pickle.Unpickler:
         return name
 
     def path(*parts: Any) -> str:
-        return "/".join(map(str, parts))
+        return "/".join(map(_text, parts))
 
     def member(kind: Any, name: Any) -> Any:  # Python 3.11 pickles the members of an enum so
         if kind is not MemoryFormat:
@@ -112,11 +115,30 @@ def _unpickler(file: IO[bytes]) -> pickle.Unpickler:
     stands |= {(_METADATA, "TensorProperties"): Properties, (_METADATA, "_MEM_FORMAT_ENCODING"): MemoryFormat, ("torch.serialization", "_get_layout"): layout,
                ("builtins", "getattr"): member, ("torch", "strided"): "strided"}
     stands |= {("pathlib", name): path for name in ("PosixPath", "PurePosixPath", "Path", "WindowsPath", "PureWindowsPath")}
-    # Of C, whose attributes cannot be set.
-    kinds = {("torch", "Size"): torch.Size, ("torch", "device"): torch.device, ("builtins", "set"): set,
-             ("builtins", "frozenset"): frozenset, ("collections", "OrderedDict"): collections.OrderedDict}
+    def checked(keys: Iterable[Any]) -> None:
+        """A tuple of a few bytes, which holds one twice, which holds one twice, .. takes for ever to be hashed."""
+        for key in keys:
+            if not isinstance(key, (str, int, Record)):
+                raise Corrupt(f"found a key that is {type(key).__name__}, needed a text, a number or an index")
 
-    class Unpickler(pickle.Unpickler):
+    def made_set(items: Any = ()) -> set[Any]:
+        kept = list(items)
+        checked(kept)
+        return set(kept)
+
+    def ordered(items: Any = ()) -> Any:
+        kept = list(items)
+        checked(key for key, _ in kept)
+        return collections.OrderedDict(kept)
+
+    stands |= {("builtins", "set"): made_set, ("builtins", "frozenset"): made_set, ("collections", "OrderedDict"): ordered}
+    # Of C, whose attributes cannot be set.
+    kinds = {("torch", "Size"): torch.Size, ("torch", "device"): torch.device}
+
+    # Python's own, not that of C: that one makes room for as many remembered objects as four bytes can say.
+    class Unpickler(pickle._Unpickler):
+        dispatch = dict(pickle._Unpickler.dispatch)
+
         def find_class(self, module: str, name: str) -> Any:
             found = stands.get((module, name), kinds.get((module, name)))
             if found is None and module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
@@ -125,6 +147,20 @@ def _unpickler(file: IO[bytes]) -> pickle.Unpickler:
                 raise Unsupported(f"found the name {module}.{name}, needed one of DCP's own: it is not loaded")
             return found
 
+    def first_checked(code: bytes, keys: Callable[[list[Any]], list[Any]]) -> None:
+        load = Unpickler.dispatch[code[0]]
+
+        def run(self: Any) -> None:
+            checked(keys(self.stack))
+            load(self)
+
+        Unpickler.dispatch[code[0]] = run
+
+    first_checked(pickle.SETITEM, lambda stack: stack[-2:-1])
+    for code in (pickle.SETITEMS, pickle.DICT):
+        first_checked(code, lambda stack: stack[::2])
+    for code in (pickle.ADDITEMS, pickle.FROZENSET):
+        first_checked(code, lambda stack: stack)
     return Unpickler(file)
 
 
@@ -138,13 +174,25 @@ def _parsed(metadata: Any) -> DcpMetadata:
         if type(entry).__name__ != "TensorStorageMetadata":
             parsed.objects[_text(name)] = _found(pieces, name, None)
             continue
-        parsed.tensors[_text(name)] = StoredTensor(_dtype(entry.properties), _ints(entry.size, "size"), [
+        stored = StoredTensor(_dtype(entry.properties), _ints(entry.size, "size"), [
             (_ints(c.offsets, "offsets"), _ints(c.sizes, "sizes"), _found(pieces, name, tuple(c.offsets))) for c in entry.chunks])
+        _check_sizes(name, stored)
+        parsed.tensors[_text(name)] = stored
     for name, path in (getattr(metadata, "planner_data", None) or {}).items():
         if not all(isinstance(part, (str, int)) for part in path):
-            raise Corrupt(f"found the path {path!r} of {name!r}, needed names and numbers")
+            raise Corrupt(f"found the path {short(path)} of {name!r}, needed names and numbers")
         parsed.paths[_text(name)] = list(path)
     return parsed
+
+
+def _check_sizes(name: str, stored: StoredTensor) -> None:
+    for offsets, sizes, piece in stored.pieces:
+        needed = math.prod(sizes) * stored.dtype.itemsize
+        if needed > piece.length:
+            raise Corrupt(f"found {piece.length} bytes of {name!r} at {list(offsets)}, needed {needed} for {list(sizes)}")
+    found, needed = sum(math.prod(sizes) for _, sizes, _ in stored.pieces), math.prod(stored.shape)
+    if found != needed:
+        raise Corrupt(f"found pieces of {found} elements for {name!r}, needed {needed} for {list(stored.shape)}")
 
 
 def _found(pieces: dict[tuple[str, tuple[int, ...] | None], Piece], name: str, offsets: tuple[int, ...] | None) -> Piece:
@@ -160,7 +208,7 @@ def _dtype(properties: Any) -> Any:
 
     dtype = properties.dtype
     if not isinstance(dtype, torch.dtype):
-        raise Corrupt(f"found the dtype {dtype!r}, needed one of torch's")
+        raise Corrupt(f"found the dtype {short(dtype)}, needed one of torch's")
     return dtype
 
 
@@ -169,19 +217,19 @@ def _piece(info: Any) -> Piece:
     if os.path.basename(file) != file or file in ("", ".", ".."):
         raise Corrupt(f"found a piece in {file!r}, needed a file in the folder itself")
     if getattr(info, "transform_descriptors", None):
-        raise Unsupported(f"found the transformations {info.transform_descriptors!r} of {file!r}, needed none")
+        raise Unsupported(f"found the transformations {short(info.transform_descriptors)} of {file!r}, needed none")
     offset, length = _ints((info.offset, info.length), "place")
     return Piece(file, offset, length)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise Corrupt(f"found {value!r}, needed a text")
+        raise Corrupt(f"found {short(value)}, needed a text")
     return value
 
 
 def _ints(values: Any, what: str) -> tuple[int, ...]:
     numbers = tuple(values)
     if not all(type(n) is int and 0 <= n < 1 << 63 for n in numbers):
-        raise Corrupt(f"found the {what} {numbers!r}, needed numbers that are not negative")
+        raise Corrupt(f"found the {what} {short(numbers)}, needed numbers that are not negative")
     return numbers

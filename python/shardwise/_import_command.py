@@ -10,29 +10,30 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import NoReturn
 
 
-def main(format: str, source: str, target: str | None = None) -> int:
+def main(format: str, source: str, target: str | None = None) -> NoReturn:
     import shardwise as sw
 
     from ._export import PACKAGES
 
+    status, said = 0, ""
     try:
         if target is None:
-            print("\n" + json.dumps(_described(format, source)), flush=True)
-            os._exit(0)  # so that it is the last line
-        if format == "dcp":
+            said = json.dumps(_described(format, source))
+        elif format == "dcp":
             sw.import_dcp(source, target)
         else:
             sw.import_orbax(source, target)
     except sw.Error as error:
-        print("\n" + json.dumps({"code": error.code, "message": str(error)}))
-        return 3
+        status, said = 3, json.dumps({"code": error.code, "message": str(error)})
     except ImportError as error:
-        print("\n" + json.dumps({"code": "unsupported", "message": f"read {source}: found no {error.name} in {sys.executable}, which this "
-                                                                  f"format needs: `{sys.executable} -m pip install {PACKAGES[format]}`"}))
-        return 3
-    return 0
+        status, said = 3, json.dumps({
+            "code": "unsupported", "message": f"read {source}: found no {error.name} in {sys.executable}, which this format "
+                                              f"needs: `{sys.executable} -m pip install {PACKAGES[format]}`"})
+    print("\n" + said, flush=True)
+    os._exit(status)  # so that it is the last line, whatever Orbax's threads have to say
 
 
 def _described(format: str, source: str) -> list[tuple[str, str, list[int]]]:
@@ -42,4 +43,4 @@ def _described(format: str, source: str) -> list[tuple[str, str, list[int]]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

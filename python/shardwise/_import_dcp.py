@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import pickle
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-from ._dcp_metadata import Piece, open_regular, read_metadata
+from ._dcp_metadata import DcpMetadata, Piece, open_regular, read_metadata
 from ._errors import Corrupt, InvalidArgument, Unsupported
 from ._objects import encode
 from ._paths import Path, local
-from ._progress import Progress
-from ._save import Plan, encode_objects, write
-from ._sources import Codec, Existing, Sources
+from ._progress import Progress, function_of
+from ._save import Plan, encode_objects, write_groups
+from ._sources import Codec, Existing, Sources, check_choice, check_codec, check_fits_memory
+
+_GROUP_BYTES = 256 << 20
+"""How many bytes of pieces are in memory at a time, and then written as one shard file; more if one piece is larger."""
 
 
 def _load(folder: str, name: str, piece: Piece) -> Any:
@@ -26,18 +33,35 @@ def _load(folder: str, name: str, piece: Piece) -> Any:
             there = os.fstat(file.fileno()).st_size
             if piece.offset + piece.length > there:
                 raise Corrupt(f"import {path}: found {there} bytes, needed {piece.length} bytes at {piece.offset} for {name!r}")
+            check_fits_memory(f"import {path}: {name!r}", piece.length)
             file.seek(piece.offset)
             data = file.read(piece.length)
     except FileNotFoundError:
         raise Corrupt(f"import {path}: found no such file, needed it for {name!r}") from None
     try:
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        _refuse_bomb(data)
+        loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001 - bytes of anybody's may raise anything
         if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
             # torch's own text advises to load it all the same.
             raise Unsupported(f"import {path}: found objects in {name!r} that only a pickle can make, needed tensors and plain "
                               f"values: nothing is run") from error
-        raise Corrupt(f"import {path}: found {type(error).__name__} in {name!r}: {error}") from None
+        raise Corrupt(f"import {path}: found {type(error).__name__} in {name!r}: {str(error)[:500]}") from None
+    if isinstance(loaded, torch.Tensor) and loaded.layout == torch.strided:
+        there = loaded.untyped_storage().nbytes() if loaded.device.type == "cpu" else 0
+        if type(loaded) not in (torch.Tensor, torch.nn.Parameter) or loaded.numel() * loaded.element_size() > there:
+            raise Corrupt(f"import {path}: found {there} bytes for {name!r}, needed those of {loaded.dtype} {list(loaded.shape)}")
+    return loaded
+
+
+def _refuse_bomb(data: bytes) -> None:
+    """torch would inflate a member to any size; it deflates none itself."""
+    if not zipfile.is_zipfile(io.BytesIO(data)):
+        return
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        inflated = sum(member.file_size for member in archive.infolist())
+    if inflated > len(data):
+        raise ValueError(f"{inflated} bytes in an archive of {len(data)}")
 
 
 def described(folder: str) -> list[tuple[str, str, list[int]]]:
@@ -52,19 +76,74 @@ def described(folder: str) -> list[tuple[str, str, list[int]]]:
 
 def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd", progress: Progress = None) -> str:
     """Writes a checkpoint of torch.distributed.checkpoint (FileSystemWriter's) anew. Needs torch, no process group.
-    Objects are loaded with weights_only=True; tensors are held in host memory while they are written. Returns the path.
+    Objects are loaded with weights_only=True. Pieces go through host memory by and by, 256 MiB or one piece at a time, into
+    a shard file each time. Returns the path.
     Raises NotFound, Corrupt, Unsupported, AlreadyExists, IOFailed, and InvalidArgument if tensors are not what the
     metadata say."""
+    check_choice("existing", existing, ("fail", "replace", "skip"))
+    check_codec(codec)
+    if existing == "skip" and os.path.lexists(local(target, "import")):
+        return local(target, "import")
+    folder = local(source, "import")
+    metadata = read_metadata(folder)
+    objects = encode_objects({name: _load(folder, name, piece) for name, piece in metadata.objects.items()})
+    extra = {"paths": {name: encode(path) for name, path in metadata.paths.items()}} if metadata.paths else {}
+    groups = list(_groups_of(metadata))
+    tell = function_of(progress, f"import {os.path.basename(folder)}")
+    total, done = sum(group.bytes for group in groups), 0
+    wrong: list[str] = []
+
+    def sources_of(number: int) -> Sources:
+        nonlocal done
+        sources = _read(folder, metadata, groups[number], wrong)
+        for later in groups[number + 1:] if wrong else ():
+            _read(folder, metadata, later, wrong)
+        if wrong:
+            raise InvalidArgument(f"import {folder}: {'; '.join(wrong[:10])}, which its metadata does not say")
+        done += groups[number].bytes
+        if tell is not None and total:
+            tell(done, total)
+        return sources
+
+    return write_groups(local(target, "import"), len(groups), sources_of, lambda: Plan(Sources(), objects, extra=extra).document(),
+                        existing=existing, codec=codec)
+
+
+_Box = tuple[tuple[int, ...], tuple[int, ...], Piece]
+
+
+@dataclass
+class _Group:
+    """Pieces that are in memory together, by tensor. One of no elements has none."""
+
+    pieces: dict[str, list[_Box]] = field(default_factory=dict)
+    bytes: int = 0
+
+
+def _groups_of(metadata: DcpMetadata) -> Iterator[_Group]:
+    group = _Group()
+    for name, stored in metadata.tensors.items():
+        group.pieces[name] = []
+        for offsets, sizes, piece in stored.pieces:
+            size = math.prod(sizes) * stored.dtype.itemsize
+            if group.bytes and group.bytes + size > _GROUP_BYTES:
+                yield group
+                group = _Group({name: []})
+            group.pieces[name].append((offsets, sizes, piece))
+            group.bytes += size
+    yield group
+
+
+def _read(folder: str, metadata: DcpMetadata, group: _Group, wrong: list[str]) -> Sources:
+    """The pieces of a group; adds what is not as the metadata say to `wrong`."""
     import torch
 
     from .torch._tensors import Memory, dtype_name
 
-    folder = local(source, "import")
-    metadata = read_metadata(folder)
-    sources, wrong = Sources(), []
-    for name, stored in metadata.tensors.items():
-        parts = []
-        for offsets, sizes, piece in stored.pieces:
+    sources = Sources()
+    for name, pieces in group.pieces.items():
+        stored, parts = metadata.tensors[name], []
+        for offsets, sizes, piece in pieces:
             tensor = _load(folder, name, piece)
             if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
                 raise Corrupt(f"import {folder}: found {type(tensor).__name__} at {list(offsets)} of {name!r}, needed a tensor")
@@ -73,9 +152,4 @@ def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec
             elif tensor.numel() or not tensor.ndim:
                 parts.append((offsets, Memory(tensor.contiguous())))
         sources.add(name, dtype_name(torch.empty(0, dtype=stored.dtype), name), list(stored.shape), parts, listed=True)
-    if wrong:
-        raise InvalidArgument(f"import {folder}: {'; '.join(wrong[:10])}, which its metadata does not say")
-    objects = {name: _load(folder, name, piece) for name, piece in metadata.objects.items()}
-    extra = {"paths": {name: encode(path) for name, path in metadata.paths.items()}} if metadata.paths else {}
-    return write(target, Plan(sources, encode_objects(objects), extra=extra), existing=existing, codec=codec,
-                 progress=progress).path
+    return sources

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from . import _core, _objects
+from . import _objects
 from ._dtypes import name_of
 from ._errors import Corrupt, Error, InvalidArgument, IOFailed, NotFound, Unsupported
 from ._paths import Path, local
 from ._progress import Progress, function_of
-from ._save import Plan
-from ._sources import MEMORY, Existing, Sources, as_array, check_choice
+from ._save import Plan, write_groups
+from ._sources import Existing, Sources, as_array, check_choice, check_claim
 
 _GROUP_BYTES = 256 << 20
 """How many bytes of arrays are read at a time, and then written as one shard file; more if one array is larger."""
@@ -68,23 +68,18 @@ def _imported(root: str, target: str, existing: Existing, progress: Progress) ->
     arrays = {item.path: _arrays_of(item) for item in items}
     total, done = sum(_bytes(meta) for found in arrays.values() for meta in found.values()), 0
     groups = [group for item in items for group in _groups_of(item, arrays[item.path])]
-    attempt = _core.Attempt(target, existing)
-    try:
-        records = []
-        for number, group in enumerate(groups):
-            sources = _read(group, arrays[group.item.path], plan)
-            # Each group is a writer of its own, of pieces that are listed: no rule has to say which are whose.
-            starts = list(range(len(groups) + 1))
-            records.append(_core.write_shards(attempt.directory, number, starts, sources.list, "zstd", MEMORY, 0, None))
-            done += sum(_bytes(arrays[group.item.path][name]) for name in group.names if name in arrays[group.item.path])
-            if tell is not None and total:
-                tell(done, total)
-        stats = attempt.publish(records, _objects.plain_json(_custom_metadata(root), "custom metadata"), plan.document())
-    except BaseException:
-        attempt.abandon()
-        raise
-    path: str = stats["path"]
-    return path
+
+    def sources_of(number: int) -> Sources:
+        nonlocal done
+        group = groups[number]
+        sources = _read(group, arrays[group.item.path], plan)
+        done += sum(_bytes(arrays[group.item.path][name]) for name in group.names if name in arrays[group.item.path])
+        if tell is not None and total:
+            tell(done, total)
+        return sources
+
+    user = _objects.plain_json(_custom_metadata(root), "custom metadata")
+    return write_groups(target, len(groups), sources_of, plan.document, user_json=user, existing=existing)
 
 
 def described(root: str) -> list[tuple[str, str, list[int]]]:
@@ -107,7 +102,7 @@ def _orbaxs_errors(root: str) -> Iterator[None]:
             raise Corrupt(f"import {root}: {error}, needed is a whole checkpoint") from error
         raise IOFailed(f"import {root}: {error}") from error
     except Exception as error:  # noqa: BLE001
-        said = next(iter(str(error).splitlines()), "")
+        said = next(iter(str(error).splitlines()), "").partition(" [tensorstore_spec=")[0]
         raise Corrupt(f"import {root}: Orbax does not read it: {type(error).__name__}: {said[:500]}") from error
 
 
@@ -196,7 +191,23 @@ def _arrays_of(item: _Item) -> dict[str, Any]:
             wrong.append(str(error))
     if wrong:
         raise Unsupported(f"import {item.path}: {'; '.join(wrong[:20])}")
+    _refuse_absurd(item.path, arrays)
     return arrays
+
+
+def _refuse_absurd(path: str, arrays: dict[str, Any]) -> None:
+    """TensorStore ends the process if it has no memory for a chunk, and would look for each chunk that metadata make up."""
+    stored = sum(os.path.getsize(os.path.join(folder, name)) for folder, _, files in os.walk(path) for name in files)
+    for name, meta in arrays.items():
+        shape = tuple(meta.shape)
+        chunk = tuple(getattr(meta.storage, "chunk_shape", None) or shape)
+        what = f"import {path}: array {name!r} is {name_of(meta.dtype, name)} {list(shape)}"
+        if len(chunk) != len(shape) or any(not 1 <= c <= max(1, n) for c, n in zip(chunk, shape)):
+            raise Corrupt(f"{what} in chunks of {list(chunk)}, needed chunks of 1 to its own extents")
+        chunks = math.prod(-(-n // c) for c, n in zip(chunk, shape))
+        if chunks > max(stored, 1 << 20):
+            raise Corrupt(f"{what} in {chunks} chunks of {list(chunk)}, found {stored} bytes in all files, needed one for each chunk")
+        check_claim(what, _bytes(meta), stored)
 
 
 def _bytes(meta: Any) -> int:

@@ -156,6 +156,26 @@ def write(path: Path, plan: Plan, *, user: Any = None, codec: Codec = "zstd", ex
     return stats
 
 
+def write_groups(path: str, count: int, sources_of: Callable[[int], Sources], document: Callable[[], str], *, user_json: str = "{}",
+                 existing: Existing = "fail", codec: Codec = "zstd") -> str:
+    """Saves groups of boxes by and by, each as a shard file of its own: one is in memory at a time. The document is asked for
+    after them. Returns the path."""
+    attempt = _core.Attempt(path, existing)
+    try:
+        records = []
+        for number in range(count):
+            sources = sources_of(number)  # kept while it is written
+            # Each group is a writer of its own, of pieces that are listed: no rule has to say which are whose.
+            records.append(_core.write_shards(attempt.directory, number, list(range(count + 1)), sources.list, codec, MEMORY, 0, None))
+            del sources
+        stats = attempt.publish(records, user_json, document())
+    except BaseException:
+        attempt.abandon()
+        raise
+    written: str = stats["path"]
+    return written
+
+
 def _protect(call: Call, stats: SaveStats, blocks: int, rank: int, threads: int) -> None:
     """Writes parity: each rank that of its shard files. What goes wrong is not the save's, which is committed; it is told
     on all ranks."""

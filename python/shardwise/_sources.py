@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import os
 from typing import Any, Iterable, Literal, Mapping, Sequence
 
 import numpy as np
 
 from . import _core
 from ._dtypes import name_of
-from ._errors import InvalidArgument
+from ._errors import Corrupt, InvalidArgument, ResourceExhausted
 from ._nested import Flat, build, flatten, names_of
 from ._objects import is_text
 from ._paths import Path as Path
@@ -123,6 +124,24 @@ def refuse_unknown(what: str, unknown: Iterable[str], known: Sequence[str], othe
         hint = (f"needed {others[name]}" if name in others else
                 f"did you mean {nearest[0]}=?" if nearest else f"needed one of {', '.join(known)}")
         raise TypeError(f"{what}: found the unknown option {name!r}, {hint}")
+
+
+#: What a foreign array has nowhere may be zeros, of which a small file may name any number. No codec makes more of a byte, and
+#: this many bytes of zeros may be there all the same.
+_MOST_BYTES_OF_ONE, _MOST_ZEROS = 40_000, 64 << 30
+
+
+def check_claim(what: str, claimed: int, stored: int) -> None:
+    """Raises Corrupt for more bytes than files of so few can hold, ResourceExhausted for more than there is memory."""
+    if claimed > max(_MOST_ZEROS, _MOST_BYTES_OF_ONE * stored):
+        raise Corrupt(f"{what}: {claimed} bytes, found {stored} bytes in all files, which cannot hold them")
+    check_fits_memory(what, claimed)
+
+
+def check_fits_memory(what: str, claimed: int) -> None:
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if claimed > there:
+        raise ResourceExhausted(f"{what}: {claimed} bytes, which are read at once, found {there} bytes of memory")
 
 
 def check_codec(codec: str) -> None:

@@ -56,6 +56,33 @@ def test_no_code_of_dcps_is_run(tmp_path, dcp):
     assert os.listdir(tmp_path) == ["dcp"]
 
 
+def each_fails(source, tmp_path, *said):
+    """One clear error, of each command that reads it, which leaves nothing."""
+    for words in (("inspect", source), ("ls", source), ("diff", source, source), ("import", source, tmp_path / "root", "--step", 1)):
+        done = run(*words, "--json")
+        assert done.returncode == 3 and json.loads(done.stdout)["error"]["code"] == "corrupt", done
+        assert done.stderr.count("\n") == 1 and all(text in done.stderr for text in said), done.stderr
+    assert os.listdir(tmp_path) == [source.name]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_huge_tensor_of_dcp_is_one_error(tmp_path, dcp):
+    from torch import Size
+
+    said = pickle.loads((dcp / ".metadata").read_bytes())
+    said.state_dict_metadata["model.w"].size = Size((2**40, 2**20))
+    (dcp / ".metadata").write_bytes(pickle.dumps(said))
+    each_fails(dcp, tmp_path, "found pieces of 12 elements for 'model.w', needed 1152921504606846976 for [1099511627776, 1048576]")
+
+
+def test_huge_chunks_of_orbax_are_one_error(tmp_path):
+    ocp = pytest.importorskip("orbax.checkpoint", reason="needs orbax-checkpoint, which this environment has not")
+    ocp.PyTreeCheckpointer(use_ocdbt=False).save(tmp_path / "orbax", {"w": np.arange(6.0).reshape(2, 3)})
+    path = tmp_path / "orbax" / "w" / ".zarray"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chunks": [2**20, 2**20]}))
+    each_fails(tmp_path / "orbax", tmp_path, "array 'w' is f64 [2, 3] in chunks of [1048576, 1048576], needed chunks of 1 to its own extents")
+
+
 def test_orbax(tmp_path):
     ocp = pytest.importorskip("orbax.checkpoint", reason="needs orbax-checkpoint, which this environment has not")
     with ocp.StandardCheckpointer() as checkpointer:

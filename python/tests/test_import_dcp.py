@@ -7,10 +7,13 @@ import os
 import pathlib
 import pickle
 import struct
+import weakref
+import zipfile
 
 import pytest
 
 import shardwise as sw
+from shardwise import _import_dcp
 
 torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
 import torch.distributed.checkpoint as dcp  # noqa: E402
@@ -83,6 +86,15 @@ def calls(marker: str) -> dict[str, bytes]:
         "an extension": b"\x80\x02\x82\x01.",
         "nested": b"\x80\x04" + b"]" * 200000 + b"a" * 199999 + b".",
         "2 GiB long": b"\x80\x02\x8b" + struct.pack("<I", 0x7FFFFFFF) + b".",
+        "a memory of 2^31 objects": b"\x80\x04Nr\xff\xff\xff\x7f.",
+        "a key that takes for ever": b"\x80\x04})" + b"2\x86" * 64 + b"Ns.",
+        "keys that take for ever": b"\x80\x04}()" + b"2\x86" * 64 + b"Nu.",
+        "a dict that takes for ever": b"\x80\x04()" + b"2\x86" * 64 + b"Nd.",
+        "a set that takes for ever": b"\x80\x04\x8f()" + b"2\x86" * 64 + b"\x90.",
+        "a frozen set that takes for ever": b"\x80\x04()" + b"2\x86" * 64 + b"\x91.",
+        "a made set that takes for ever": b"\x80\x04" + named("builtins", "set") + b"])" + b"2\x86" * 64 + b"a\x85R.",
+        "an ordered dict that takes for ever": b"\x80\x04" + named("collections", "OrderedDict") + b"])" + b"2\x86" * 64 + b"N\x86a\x85R.",
+        "a path that takes for ever": b"\x80\x04" + named("pathlib", "Path") + b")" + b"2\x86" * 64 + b"\x85R.",
         "a huge text": b"\x80\x04\x8d" + struct.pack("<Q", 1 << 60) + b"x.",
         "empty": b"",
         "none": pickle.dumps(None),
@@ -116,7 +128,21 @@ def sized(size=None, chunks=None):
     return change
 
 
+def told_twice():
+    """A message that has it all would be 2^64 characters."""
+    value = ("x",)
+    for _ in range(64):
+        value = (value, value)
+    return value
+
+
 LIES = {
+    "huge": sized((2**40,), [metadata.ChunkStorageMetadata(torch.Size([0]), torch.Size([2**40]))]),
+    "a path told twice": lambda m: setattr(m, "planner_data", {"w": told_twice()}),
+    "a dtype told twice": lambda m: setattr(m.state_dict_metadata["w"].properties, "dtype", told_twice()),
+    "transformed twice": lambda m: [object.__setattr__(info, "transform_descriptors", told_twice()) for info in m.storage_data.values()],
+    "offsets told twice": sized(None, [metadata.ChunkStorageMetadata(told_twice(), torch.Size([3, 4]))]),
+    "a name told twice": moved(relative_path=told_twice()),
     "above": moved(relative_path="../../../etc/passwd"), "absolute": moved(relative_path="/etc/passwd"),
     "dots": moved(relative_path=".."), "no name": moved(relative_path=""), "None": moved(relative_path=None),
     "a descriptor": moved(relative_path=0), "negative": moved(offset=-5), "huge": moved(length=1 << 60),
@@ -142,7 +168,17 @@ def test_metadata_that_are_untrue_are_an_error_of_ours(good, what):
         load(good)
 
 
-@pytest.mark.parametrize("what", ["a class", "a call", "a script", "no file of torch's", "a number"])
+def deflated() -> bytes:
+    saved, again = io.BytesIO(), io.BytesIO()
+    torch.save(torch.zeros(3, 4), saved)
+    with zipfile.ZipFile(saved) as archive, zipfile.ZipFile(again, "w", zipfile.ZIP_DEFLATED) as bomb:
+        for name in archive.namelist():
+            bomb.writestr(name, archive.read(name))
+        bomb.writestr("archive/data/1", bytes(1 << 20))
+    return again.getvalue()
+
+
+@pytest.mark.parametrize("what", ["a class", "a call", "a script", "no file of torch's", "a number", "no memory", "expanded", "deflated"])
 def test_a_hostile_piece_is_an_error_of_ours(good, what):
     class Evil:
         def __reduce__(self):
@@ -152,9 +188,10 @@ def test_a_hostile_piece_is_an_error_of_ours(good, what):
     if what == "a script":
         torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), blob)
     else:
-        torch.save({"a": Evil()} if what == "a class" else 5, blob)
+        torch.save({"a class": {"a": Evil()}, "no memory": torch.empty(3, 4, device="meta"),
+                    "expanded": torch.zeros(1).expand(3, 4)}.get(what, 5), blob)
     raw = {"a call": b"\x80\x02cos\nsystem\n(S'touch %s/ran'\ntR." % str(good).encode(),
-           "no file of torch's": b"x" * 100}.get(what, blob.getvalue())
+           "no file of torch's": b"x" * 100, "deflated": deflated()}.get(what, blob.getvalue())
     (good / "evil").write_bytes(raw)
     said = pickle.loads((good / ".metadata").read_bytes())
     moved(relative_path="evil", offset=0, length=len(raw))(said)
@@ -177,3 +214,48 @@ def test_a_fifo_for_metadata_is_refused(good):
 def test_what_dcp_writes_is_read(good):
     loaded = load(good)
     assert loaded["w"].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]] and loaded["step"] == 5
+
+
+def test_pieces_are_in_memory_group_by_group(tmp_path, monkeypatch):
+    """Of 40 tensors of 1,000 bytes, at most as many as fit a group."""
+    tensors = {f"t{i:02}": torch.full((250,), float(i)) for i in range(40)}
+    dcp.save(tensors, storage_writer=dcp.FileSystemWriter(tmp_path / "dcp"))
+    monkeypatch.setattr(_import_dcp, "_GROUP_BYTES", 5000)
+    alive, most, load = weakref.WeakSet(), 0, _import_dcp._load
+
+    def counted(*where):
+        nonlocal most
+        tensor = load(*where)
+        alive.add(tensor)
+        most = max(most, len(alive))
+        return tensor
+
+    monkeypatch.setattr(_import_dcp, "_load", counted)
+    told = []
+    sw.import_dcp(tmp_path / "dcp", tmp_path / "out", progress=lambda *at: told.append(at))
+    assert most == 5 and told == [(5000 * (i + 1), 40_000) for i in range(8)]
+    assert len(list((tmp_path / "out").glob("shards-*"))) == 8 and sw.verify(tmp_path / "out")
+    loaded = sw.load(tmp_path / "out")
+    assert all((loaded[name] == tensor.numpy()).all() for name, tensor in tensors.items()) and len(loaded) == 40
+
+
+def test_pieces_of_one_tensor_may_be_in_several_groups(tmp_path, monkeypatch):
+    whole = torch.arange(1200.0).reshape(30, 40)
+    said = metadata.Metadata({"w": metadata.TensorStorageMetadata(
+        metadata.TensorProperties(torch.float32), torch.Size([30, 40]),
+        [metadata.ChunkStorageMetadata(torch.Size([i, 0]), torch.Size([10, 40])) for i in (0, 10, 20)])}, None, {})
+    (tmp_path / "dcp").mkdir()
+    for i in (0, 10, 20):
+        torch.save(whole[i:i + 10].clone(), tmp_path / "dcp" / f"{i}.distcp")
+        size = (tmp_path / "dcp" / f"{i}.distcp").stat().st_size
+        said.storage_data[metadata.MetadataIndex("w", torch.Size([i, 0]))] = filesystem._StorageInfo(f"{i}.distcp", 0, size)
+    (tmp_path / "dcp" / ".metadata").write_bytes(pickle.dumps(said))
+    monkeypatch.setattr(_import_dcp, "_GROUP_BYTES", 2000)
+    assert (sw.load(sw.import_dcp(tmp_path / "dcp", tmp_path / "out"))["w"] == whole.numpy()).all()
+    assert len(list((tmp_path / "out").glob("shards-*"))) == 3
+
+
+def test_a_piece_larger_than_memory_is_refused_before_it_is_read(tmp_path, good, monkeypatch):
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 10}.get)
+    with pytest.raises(sw.ResourceExhausted, match="which are read at once, found 10 bytes of memory"):
+        sw.import_dcp(good, tmp_path / "out")

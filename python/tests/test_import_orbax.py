@@ -78,5 +78,54 @@ def test_harm_is_an_error_of_ours(tmp_path, good, what):
     assert "\n" not in str(error.value) and os.listdir(tmp_path) == ["bad"]
 
 
+@pytest.fixture(scope="module")
+def of_files(tmp_path_factory):
+    """Each array is a folder of zarr's."""
+    path = tmp_path_factory.mktemp("orbax") / "files"
+    ocp.PyTreeCheckpointer(use_ocdbt=False).save(path, {"w": np.arange(60_000.0).reshape(200, 300), "i": 3})
+    return path
+
+
+def array(**said):
+    def change(folder):
+        path = folder / "w" / ".zarray"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **said}))
+    return change
+
+
+ABSURD = {
+    "a chunk of 2^62": (array(shape=[2**62], chunks=[2**62]), "Total number of bytes per chunk is too large"),
+    "2^62 chunks": (array(shape=[2**62], chunks=[1]), "found [0-9,]+ bytes in all files, needed one for each chunk"),
+    "2^40 elements": (array(shape=[2**40], chunks=[2**40]), "found [0-9]+ bytes in all files, which cannot hold them"),
+    "a shape of 2^124": (array(shape=[2**62, 2**62], chunks=[2**30, 2**30]), "too large|in chunks"),
+    "a chunk larger than all": (array(shape=[10, 10], chunks=[2**20, 2**20]), r"in chunks of \[1048576, 1048576\], needed chunks of 1 to"),
+    "negative": (array(shape=[-3, 300]), "but received: -3"), "chunks of 0": (array(chunks=[0, 0]), "but received: 0"),
+    "negative chunks": (array(chunks=[-1, 300]), "but received: -1"), "another rank": (array(chunks=[200]), "has length 1 but should have length 2"),
+    "a million chunks that are not there": (array(shape=[1000, 1000], chunks=[1, 1]), "Orbax does not read it: .|found no "),
+    "a chunk that is not there": (lambda folder: (folder / "w" / "0.0").unlink(), "Orbax does not read it: .|found no "),
+    "no dtype": (array(dtype="<q99"), "dtype|Unsupported zarr"), "objects": (array(dtype="|O"), "dtype|Unsupported zarr"),
+    "no JSON": (lambda folder: (folder / "w" / ".zarray").write_text("{"), "JSON"),
+    "nested": (lambda folder: (folder / "w" / ".zarray").write_text("[" * 100_000), "JSON"),
+    "another's": (array(shape=[100, 300], chunks=[100, 300]), "Orbax does not read it: .|found "),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("what", list(ABSURD))
+def test_absurd_arrays_are_one_clear_error(tmp_path, of_files, what):
+    shutil.copytree(of_files, tmp_path / "bad")
+    change, said = ABSURD[what]
+    change(tmp_path / "bad")
+    with pytest.raises(sw.Corrupt, match=f"import {tmp_path / 'bad'}.*({said})") as error:
+        sw.import_orbax(tmp_path / "bad", tmp_path / "out")
+    assert "\n" not in str(error.value) and "tensorstore_spec" not in str(error.value) and os.listdir(tmp_path) == ["bad"]
+
+
+def test_an_array_larger_than_memory_is_refused_before_it_is_read(tmp_path, of_files, monkeypatch):
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 480_000 - 1}.get)
+    with pytest.raises(sw.ResourceExhausted, match="480000 bytes, which are read at once, found 479999 bytes of memory"):
+        sw.import_orbax(of_files, tmp_path / "out")
+
+
 def test_what_is_whole_is_read(tmp_path, good):
     assert sw.load(sw.import_orbax(good, tmp_path / "out"))["i"] == 3
