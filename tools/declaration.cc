@@ -21,13 +21,14 @@ void add_looks(CLI::App& app, Commands& c) {
 
   CLI::App& inspect =
       add_command(app, "inspect", "Show the tensors and the user data of a checkpoint",
-                  "shardwise inspect runs/checkpoints/step-00000400 --tensor 'h.0.*'\n"
+                  "shardwise inspect runs/checkpoints/step-00000400 'h.0.*'\n"
                   "  shardwise inspect runs/checkpoints --depth 2\n"
-                  "  shardwise inspect runs/checkpoints --tensor w1 --svg w1.svg",
+                  "  shardwise inspect runs/checkpoints w1 --svg w1.svg",
                   c, c.inspect, run_inspect);
   inspect.add_option("path", c.inspect.path, kTensors)->check(local_path())->required();
-  inspect.add_option("--tensor", c.inspect.tensors,
-                     "Only these; * and ? stand for any characters (may be repeated)");
+  inspect.add_option("pattern", c.inspect.patterns,
+                     "Names of tensors; * and ? stand for any characters (default: all)");
+  inspect.add_option("--tensor", c.inspect.tensors, "Also these (may be repeated)");
   inspect
       .add_option("--depth", c.inspect.depth,
                   "Levels of names to show, as . and / split them (default: all)")

@@ -83,6 +83,13 @@ def test_huge_chunks_of_orbax_are_one_error(tmp_path):
     each_fails(tmp_path / "orbax", tmp_path, "array 'w' is f64 [2, 3] in chunks of [1048576, 1048576], needed chunks of 1 to its own extents")
 
 
+def test_a_checkpoint_that_is_no_step_has_none(tmp_path):
+    sw.save(tmp_path / "a.sw", {"w": np.ones(3), "v": np.ones(2)})
+    assert run("inspect", "a.sw", cwd=tmp_path).stdout.startswith("a.sw: no step, user {}\n")
+    found = json.loads(run("inspect", "a.sw", "w", "--json", cwd=tmp_path).stdout)
+    assert found["step"] is None and [tensor["name"] for tensor in found["tensors"]] == ["w"]
+
+
 def test_orbax(tmp_path):
     ocp = pytest.importorskip("orbax.checkpoint", reason="needs orbax-checkpoint, which this environment has not")
     with ocp.StandardCheckpointer() as checkpointer:

@@ -50,6 +50,9 @@ class Inspect(Cli):
         found = self.ok_json("inspect", root, "--tensor", "h.1.*", "--tensor", "head")
         self.assertEqual([tensor["name"] for tensor in found["tensors"]], ["h.1.mlp.b", "h.1.mlp.w", "h.1.norm", "head"])
         self.assertEqual(found["totals"], {"tensors": 4, "elements": 14, "logical_bytes": 56, "stored_bytes": 56})
+        self.assertEqual(self.ok_json("inspect", root, "h.1.*", "head"), found)
+        self.assertEqual(self.ok_json("inspect", root, "head", "--tensor", "h.1.*"), found)
+        self.fails(3, ['has no tensor "heat"', 'did you mean "head"'], "inspect", root, "heat")
         self.fails(3, ['has no tensor "h.77.*" among its 39'], "inspect", root, "--tensor", "h.77.*")
         self.fails(3, ['did you mean "head"'], "inspect", root, "--tensor", "heat")
 
@@ -66,7 +69,7 @@ class Inspect(Cli):
         picture = (self.dir / "a.svg").read_text()
         self.assertEqual(picture, (self.dir / "b.svg").read_text())
         xml.etree.ElementTree.fromstring(picture)
-        self.fails(2, ["--svg draws one tensor, found 36; --tensor NAME says which"], "inspect", root, "--tensor", "h.*",
+        self.fails(2, ["--svg draws one tensor, found 36; its NAME after the path says which"], "inspect", root, "--tensor", "h.*",
                    "--svg", self.dir / "c.svg")
         self.fails(3, ["--svg", "cannot be written"], "inspect", root, "--tensor", "head", "--svg",
                    self.dir / "nowhere" / "c.svg")

@@ -92,7 +92,7 @@ $ inspect runs/ck --depth two
 $ inspect runs/ck --depth 2 --flat
 2 inspect: --depth excludes --flat; shardwise help inspect shows more
 $ inspect runs/ck --svg out.svg
-2 inspect: --svg draws one tensor, found 23; --tensor NAME says which
+2 inspect: --svg draws one tensor, found 23; its NAME after the path says which
 $ inspect runs/ck --processes-per-host 2
 2 inspect: --processes-per-host requires --processes; shardwise help inspect shows more
 $ inspect runs/ck/step-7

@@ -58,7 +58,7 @@ int run_ls(const LsOptions& options);
 
 struct InspectOptions {
   std::string path;
-  std::vector<std::string> tensors;
+  std::vector<std::string> patterns, tensors;
   std::int64_t depth = -1;  ///< negative: all levels
   std::optional<std::string> svg;
   int processes = 0, processes_per_host = 0;

@@ -134,8 +134,9 @@ void print_list(const std::vector<TensorInfo>& tensors) {
 
 void write_picture(const InspectOptions& options, const std::vector<TensorInfo>& tensors) {
   if (tensors.size() != 1) {
-    throw BadUsage(fmt::format(
-        "inspect: --svg draws one tensor, found {}; --tensor NAME says which", tensors.size()));
+    throw BadUsage(
+        fmt::format("inspect: --svg draws one tensor, found {}; its NAME after the path says which",
+                    tensors.size()));
   }
   const TensorInfo& tensor = tensors[0];
   if (!tensor.sharding) {
@@ -187,8 +188,10 @@ nlohmann::ordered_json ways_json(const std::vector<RestoreTraffic>& ways) {
 
 /// Those that the options ask for.
 std::vector<TensorInfo> tensors_of(const BoxReader& reader, const InspectOptions& options) {
+  std::vector<std::string> patterns = options.patterns;
+  patterns.insert(patterns.end(), options.tensors.begin(), options.tensors.end());
   std::vector<TensorInfo> tensors;
-  for (const std::size_t i : find_tensors(reader, options.path, options.tensors)) {
+  for (const std::size_t i : find_tensors(reader, options.path, patterns)) {
     tensors.push_back(reader.tensors()[i]);
   }
   return tensors;
@@ -261,17 +264,19 @@ int run_inspect(const InspectOptions& options) {
 
   if (options.json) {
     nlohmann::ordered_json json = {{"directory", reader.directory().string()},
-                                   {"step", reader.step()},
+                                   {"step", nullptr},
                                    {"user", nlohmann::ordered_json::parse(reader.user_json())},
                                    {"index", reader.has_index()},
                                    {"tensors", list_json(tensors)},
                                    {"totals", totals_json(totals_of(tensors))}};
+    if (reader.step() >= 0) json["step"] = reader.step();
     if (options.processes > 0) json["restores"] = ways_json(ways_to_restore(tensors, options));
     print_json(json);
     return 0;
   }
-  print_shown(fmt::format("{}: step {}, user {}\n\n", reader.directory().string(), reader.step(),
-                          reader.user_json()));
+  const std::string step = reader.step() < 0 ? "no step" : fmt::format("step {}", reader.step());
+  print_shown(
+      fmt::format("{}: {}, user {}\n\n", reader.directory().string(), step, reader.user_json()));
   print_tensors(tensors, options);
   if (!reader.has_index()) {
     print_shown(
