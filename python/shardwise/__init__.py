@@ -60,7 +60,7 @@ from ._pending import PendingSave as PendingSave
 from ._manager import Restored as Restored
 from ._paths import Path as Path
 from ._progress import Progress as Progress
-from ._resize import check_no_target
+from ._resize import check_extents
 from ._save import SaveStats as SaveStats
 from ._save import save as save
 from ._sharding import Device as Device
@@ -143,8 +143,7 @@ def load(path: Path, names: str | Iterable[str] | None = None, *, rename: Rename
     of a larger array and leaves the rest as it is; "slice" takes the beginning of what is stored. Raises one InvalidArgument
     naming all that does not fit, before anything is changed."""
     if target is None:
-        says_no_extents = isinstance(resize, Mapping) and not {"pad", "slice"}.isdisjoint(resize.values())
-        check_no_target(f"load {path}", skip_mismatched, resize if says_no_extents else None)
+        check_extents(f"load {path}", skip_mismatched, resize)
     with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
                     join=join, resize=resize if target is None else None) as checkpoint:
         if target is not None:

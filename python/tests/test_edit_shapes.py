@@ -205,6 +205,11 @@ def test_torch_loads_a_model_whose_parts_were_stored_as_one(tmp_path):
     tree = swt.load_state_dict(tmp_path / "y", split={"*.qkv": "*.q,*.k@1"}, join={"*.up,*.down": "*.gate@0"})
     assert tree["net"]["gate"].shape == (5,) and torch.equal(tree["net"]["k"], wide["net.qkv.weight"][:, 9:])
 
+    with pytest.raises(sw.InvalidArgument, match="resize is .*'pad'.*, needed is a target that has the new shapes"):
+        swt.load_state_dict(tmp_path / "y", resize={"*.up": "pad"})
+    tree = swt.load_state_dict(tmp_path / "y", resize={"*.up": "pad:5", "*.qkv": "slice:-,4"})
+    assert tree["net"]["up"].tolist() == [1, 1, 1, 0, 0] and torch.equal(tree["net"]["qkv"], wide["net.qkv.weight"][:, :4])
+
     grown = Split()
     back = {"split": {"net.gate.*": "net.up.*,net.down.*@0:3,7"}, "join": {"*.q.*,*.k.*,*.v.*": "*.qkv.*@0"}}
     swt.save(tmp_path / "z", {"net": grown})

@@ -11,9 +11,10 @@ import torch
 
 from .._dtypes import NUMPY
 from .._edits import Cast, Join, Rename, Split, Transpose
+from .._edits import Resize as Extents
 from .._errors import InvalidArgument
 from .._nested import Path, build, decoded_kinds
-from .._resize import Resize
+from .._resize import Resize, check_extents
 from .._sources import Path as FilePath
 from .._sources import check_choice
 from .._tensor import Checkpoint
@@ -78,13 +79,16 @@ def filled(checkpoint: Checkpoint, target: Target, unused: str) -> Loaded:
 
 def load_state_dict(path: FilePath, names: str | Iterable[str] | None = None, *, device: Any = "cpu",
                     rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
-                    split: Split | None = None, join: Join | None = None, threads: int = 0) -> dict[str, Any]:
+                    split: Split | None = None, join: Join | None = None, resize: Extents | None = None,
+                    threads: int = 0) -> dict[str, Any]:
     """What was saved, as the tree it was saved as, without a target: whole tensors, and numpy's arrays as such. names:
-    patterns, as "model.*"; rename, cast, transpose, split and join as load() takes them. Raises NotFound, NameNotFound, InvalidArgument, Corrupt."""
+    patterns, as "model.*"; rename, cast, transpose, split and join as load() takes them, resize as shardwise.open():
+    {"*embed*": "pad:50304,-"}. Raises NotFound, NameNotFound, InvalidArgument, Corrupt."""
     if torch.device(device).type == "meta":
         raise InvalidArgument(f"load {path}: device is 'meta', which has no memory: needed is another")
+    check_extents(f"load {path}", False, resize)
     with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
-                    join=join) as checkpoint:
+                    join=join, resize=resize) as checkpoint:
         of_numpy = checkpoint.document.get("numpy", {})
         found: dict[Path, Any] = {}
         reads = TensorReads(checkpoint._reader)
