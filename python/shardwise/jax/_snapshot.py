@@ -171,11 +171,14 @@ class _Cut:
     def parts(self, array: jax.Array) -> list[Any]:
         if 0 in array.shape:
             return [np.empty(array.shape, array.dtype)]
+        # addressable_data() gives them, too, but asks the sharding each time: a quarter of what save_async() blocks.
+        held: Any = getattr(array, "_arrays", None)
+        shards = [array.addressable_data(number) if held is None else held[number] for number in self.numbers]
         try:
             # Takes two thirds of the time that numpy's take.
-            return [memoryview(array.addressable_data(number)) for number in self.numbers]
+            return [memoryview(shard) for shard in shards]
         except BufferError:  # of bfloat16 and the like, and of accelerators
-            return [np.asarray(array.addressable_data(number)) for number in self.numbers]
+            return [np.asarray(shard) for shard in shards]
 
 
 class _Cuts:
