@@ -215,10 +215,13 @@ class Program:
     def plan(self, mesh: _MeshLike, capacity: int | None = None) -> Plan:
         """What each device of the mesh does, and needs. Nothing runs. capacity: bytes of a device, for Plan.fits; run() takes
         no more. Raises NameNotFound for a mark over an axis that the mesh lacks."""
+        return self._planned(mesh, capacity, to_run=False)
+
+    def _planned(self, mesh: _MeshLike, capacity: int | None, to_run: bool) -> Plan:
         if capacity is not None and capacity < 1:
             raise InvalidArgument(f"plan: capacity: found {capacity}, needed at least 1 byte, or None")
         whole = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
-        return Plan(_core.Executable(self._graph, whole._mesh), self, whole, capacity)
+        return Plan(_core.Executable(self._graph, whole._mesh, to_run), self, whole, capacity, to_run)
 
     def to_html(self, mesh: _MeshLike, path: Path | None = None, *, capacity: int | None = None, machine: str | None = None) -> str | None:
         """plan(mesh, capacity).to_html(path, machine=machine)"""
@@ -246,7 +249,7 @@ class Program:
         """plan(mesh).run(*args). devices: that many along the axis that the marks name, instead of a mesh."""
         if (devices is None) == (mesh is None):
             raise InvalidArgument("run: found " + ("neither" if mesh is None else "both") + ", needed devices= or mesh=")
-        return self.plan(mesh if mesh is not None else self._line_of(devices or 0)).run(*args)
+        return self._planned(mesh if mesh is not None else self._line_of(devices or 0), None, to_run=True).run(*args)
 
     def _line_of(self, devices: int) -> Mesh:
         axes = self._graph.axes or ["devices"]
@@ -273,8 +276,8 @@ class Program:
 class Plan:
     """A program on a mesh, planned to the byte: peak_bytes and what is sent are what a run needs and sends."""
 
-    def __init__(self, executable: _core.Executable, program: Program, mesh: Mesh, capacity: int | None) -> None:
-        self._executable, self._program, self._graph = executable, program, program._graph
+    def __init__(self, executable: _core.Executable, program: Program, mesh: Mesh, capacity: int | None, to_run: bool) -> None:
+        self._executable, self._program, self._graph, self._runs = executable, program, program._graph, to_run
         self.mesh, self.capacity = mesh, capacity
         self.peak_bytes = executable.peak_bytes  #: of the device that needs most
 
@@ -394,6 +397,8 @@ class Plan:
         program = self._program
         arrays = [_fitting(value, *one) for value, one in zip(program._inputs_of(args), program._graph.inputs)]
         results = [np.empty(shape, NUMPY[dtype]) for dtype, shape in program._graph.outputs]
+        if not self._runs:  # which bytes go where is planned when it is needed: on a large mesh that takes long
+            self._executable, self._runs = _core.Executable(self._graph, self.mesh._mesh, True), True
         self._executable.run([array.ctypes.data for array in arrays], [array.ctypes.data for array in results],
                              self.capacity or 0, threads)
         return program._result_of(results)

@@ -194,22 +194,16 @@ WhyNotTuple why_not_of(const Executable& self, const PythonGraph& program, const
           std::move(edits), answer.has_tried_all};
 }
 
-void plan(Executable* self, const PythonGraph& program, const Mesh& mesh) {
+void plan(Executable* self, const PythonGraph& program, const Mesh& mesh, bool to_run) {
   const GilRelease released;
   // What is replaced is held by nobody else: run() makes all arrays itself.
   new (self) Executable(
       program.graph, mesh,
-      CompileOptions{.partition = {.note_choices = true},
+      CompileOptions{.moves = to_run ? MovePlans::made : MovePlans::left_out,
                      .may_donate = std::vector<bool>(program.graph->inputs.size(), true)});
 }
 
-std::size_t peak_of(const Executable& self) {
-  std::size_t peak = 0;
-  for (std::int64_t position = 0; position < self.mesh().size(); ++position) {
-    peak = std::max(peak, self.memory(position).peak_bytes);
-  }
-  return peak;
-}
+std::size_t peak_of(const Executable& self) { return self.memory(0).peak_bytes; }
 
 /// A plan as a text that write(executable, report, options) makes.
 template <class Write>
@@ -323,7 +317,7 @@ void bind_graph(nb::module_& module) {
 void bind_programs(nb::module_& module) {
   bind_graph(module);
   nb::class_<Executable>(module, "Executable")
-      .def("__init__", &plan, nb::arg("graph"), nb::arg("mesh"))
+      .def("__init__", &plan, nb::arg("graph"), nb::arg("mesh"), nb::arg("to_run"))
       .def_prop_ro("peak_bytes", &peak_of)
       .def_prop_ro(
           "bytes_by_kind",

@@ -53,8 +53,8 @@ std::string_view name(CollectiveKind kind) {
 
 struct Executable::Impl : PlannedProgram {
   Impl(std::shared_ptr<const Graph> recorded, const Mesh& on, const CompileOptions& how)
-      : PlannedProgram(std::move(recorded), on, how, MovePlans::made),
-        schedule(lowered.program, 0, plan.reuse),
+      : PlannedProgram(std::move(recorded), on, how),
+        schedule(made_schedule(lowered.program, plan.reuse, how.moves)),
         facts(detail::program_facts(*this)),
         tag(detail::hash(facts)) {}
 
@@ -111,6 +111,11 @@ class Executable::OneRun {
   }
 
   std::vector<ShardedArray> run() {
+    if (e_.impl_->options.moves == MovePlans::left_out) {
+      throw Error(ErrorCode::invalid_argument,
+                  "run a program: found one that is planned without its moves, needed one with "
+                  "CompileOptions::moves as MovePlans::made");
+    }
     check_inputs();
     detail::together(devices_, [&] {
       if (devices_.group().size() > 1) devices_.group().agree("run a program", e_.impl_->facts);

@@ -51,9 +51,14 @@ std::string_view name(CollectiveKind kind);
 /// where it finds one. No two operations are put together, so that the one that made it is named.
 enum class NanCheck { off, on };
 
+/// Whether moves say which bytes go to which place. A program without that is planned, not run: on
+/// thousands of devices in much less time and memory.
+enum class MovePlans { made, left_out };
+
 struct CompileOptions {
   PartitionOptions partition = {};
   NanCheck nan_check = NanCheck::off;
+  MovePlans moves = MovePlans::made;
 
   /// By Graph::inputs: nothing else holds the array, so that an output may take its memory.
   std::vector<bool> may_donate = {};
@@ -150,7 +155,7 @@ class Executable {
   /// Runs on devices that `inputs` (by Graph::inputs, cut as input_spec() says) are on, and gives
   /// the outputs. Arrays in `inputs` that are donated and that nothing else holds are used up.
   /// Throws resource_exhausted before anything runs if a device has too little memory, as
-  /// check_memory() does, and what steps throw.
+  /// check_memory() does, invalid_argument if its moves are left out, and what steps throw.
   std::vector<ShardedArray> run(Devices& devices, std::vector<ShardedArray> inputs) const;
 
   /// The same with arrays that stay the caller's if it throws: all that nothing has begun to write
@@ -166,7 +171,7 @@ class Executable {
   /// CompileOptions::may_donate names counts as donated. Takes no memory of a device.
   void check_memory(const Devices& devices, const std::vector<bool>& is_here) const;
 
-  /// At the mesh position, with inputs and outputs.
+  /// At the mesh position, with inputs and outputs. Position 0 needs the most.
   PlannedMemory memory(std::int64_t position) const;
 
   /// Each kind that occurs, slices without bytes left out. Those of a scan count each time, and of

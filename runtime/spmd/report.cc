@@ -134,11 +134,8 @@ std::span<const Machine> machines() {
 StepReport report(const Executable& executable, const Machine& machine) {
   const Graph& graph = executable.graph();
   const Mesh& mesh = executable.mesh();
-  StepReport result{executable.flops(), 0, executable.collectives(), {}, machine, 0, 0};
-  for (std::int64_t p = 0; p < mesh.size(); ++p) {
-    const PlannedMemory memory = executable.memory(p);
-    if (memory.peak_bytes > result.memory.peak_bytes) result.memory = memory;
-  }
+  StepReport result{
+      executable.flops(), 0, executable.collectives(), executable.memory(0), machine, 0, 0};
   const detail::Modelled times =
       detail::modelled(graph, mesh, executable.propagation(), executable.partitioned(), machine);
   result.device_flops = times.device_flops;

@@ -27,7 +27,7 @@ using testing::Not;
 
 std::string partitioned(std::string_view text) {
   const PlannedProgram planned(std::make_shared<const Graph>(parse_graph(text)),
-                               Mesh::parse("data=2"), {}, MovePlans::made);
+                               Mesh::parse("data=2"), {});
   return dump(*planned.graph, planned.mesh, planned.partitioned);
 }
 

@@ -22,7 +22,7 @@ class Passes {
  public:
   Passes(std::string_view mesh, std::string_view text, const CompileOptions& options = {})
       : planned_(std::make_shared<const Graph>(parse_graph(text)), Mesh::parse(mesh),
-                 with_choices(options), MovePlans::made) {}
+                 with_choices(options)) {}
 
   /// How each node is cut: "%0 data,-".
   std::string propagated() const {

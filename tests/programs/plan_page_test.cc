@@ -16,7 +16,9 @@
 #include "shardwise/runtime/spmd/detail/html/memory_curve.h"
 #include "shardwise/runtime/spmd/detail/html/page_data.h"
 #include "shardwise/runtime/spmd/detail/planned.h"
+#include "shardwise/runtime/spmd/detail/plans/passed.h"
 #include "shardwise/runtime/spmd/plans.h"
+#include "testing/errors.h"
 
 namespace shardwise {
 namespace {
@@ -29,12 +31,13 @@ using testing::Not;
 constexpr std::uint32_t kPrograms = 60;
 
 struct Case {
-  explicit Case(std::uint32_t seed) : program(seed), mesh(program.random_mesh()) {
+  explicit Case(std::uint32_t seed, MovePlans moves = MovePlans::made)
+      : program(seed), mesh(program.random_mesh()) {
     program.mark(mesh);
     const auto graph = std::make_shared<const Graph>(program.graph);
     const std::vector<bool> may_donate(graph->inputs.size(), seed % 2 == 0);
-    executable =
-        std::make_unique<Executable>(graph, mesh, CompileOptions{.may_donate = may_donate});
+    executable = std::make_unique<Executable>(
+        graph, mesh, CompileOptions{.moves = moves, .may_donate = may_donate});
     told = report(*executable, h100());
   }
 
@@ -145,6 +148,81 @@ TEST(CollectiveTimes, AreThoseOfTheReportAndBytesThoseOfTheTraffic) {
     EXPECT_EQ(sent(less), sent(times));
   }
   EXPECT_GT(loops, 0U) << "no program sends something in a loop";
+}
+
+/// By move of a step, slices without bytes left out: what a device sends, of what is no sum what
+/// one receives at most by the move's plan.
+std::vector<std::size_t> sent_by_plans(const PlannedProgram& planned, std::size_t step,
+                                       std::size_t& windows) {
+  std::vector<std::size_t> sent;
+  const auto* const move = std::get_if<Program::Move>(&planned.lowered.program.steps()[step]);
+  for (std::size_t p = 0; move != nullptr && p < move->parts.size(); ++p) {
+    const auto& cut =
+        std::get<PartitionedGraph::Move>(planned.partitioned.steps[planned.steps[step].steps[p]]);
+    std::size_t most = 0;
+    for (const DeviceBytes& bytes : move->parts[p].plan.traffic) {
+      most = std::max(most, bytes.received);
+    }
+    if (cut.kind == CollectiveKind::all_reduce || cut.kind == CollectiveKind::reduce_scatter) {
+      most = cut.wire_bytes;
+    }
+    if (cut.kind == CollectiveKind::slice && most == 0) continue;
+    sent.push_back(most);
+    const Program& program = planned.lowered.program;
+    windows += program.value(move->parts[p].from).layout.has_windows() ||
+                       program.value(move->parts[p].to).layout.has_windows()
+                   ? 1
+                   : 0;
+  }
+  return sent;
+}
+
+TEST(PlanWithoutMoves, SaysWhatOneWithThemSays) {
+  std::size_t moves = 0, windows = 0;
+  for (std::uint32_t seed = 0; seed < 2 * kPrograms; ++seed) {
+    const Case whole(seed), planned(seed, MovePlans::left_out);
+    const PageOptions options{.program = "random", .has_times = true, .capacity_bytes = 1 << 20};
+    const auto line_of = [](NodeId node) { return std::to_string(node); };
+    EXPECT_EQ(page(*planned.executable, planned.told, options),
+              page(*whole.executable, whole.told, options))
+        << "seed " << seed;
+    EXPECT_EQ(plan_html(*planned.executable, planned.told, options, line_of),
+              plan_html(*whole.executable, whole.told, options, line_of))
+        << "seed " << seed;
+    EXPECT_EQ(to_string(planned.told), to_string(whole.told)) << "seed " << seed;
+    EXPECT_EQ(dump(*planned.executable), dump(*whole.executable)) << "seed " << seed;
+    for (std::int64_t position = 0; position < whole.mesh.size(); ++position) {
+      EXPECT_LE(whole.executable->memory(position).peak_bytes, whole.told.memory.peak_bytes)
+          << "seed " << seed;
+    }
+    for (const Program::Step& step : planned.executable->program().steps()) {
+      const auto* const move = std::get_if<Program::Move>(&step);
+      for (std::size_t p = 0; move != nullptr && p < move->parts.size(); ++p) {
+        EXPECT_TRUE(move->parts[p].plan.phases.empty()) << "seed " << seed;
+      }
+    }
+    const PlannedProgram &made = whole.executable->planned(),
+                         &left_out = planned.executable->planned();
+    const Passed in = passed(left_out);
+    for (std::size_t step = 0; step < made.steps.size(); ++step) {
+      std::vector<std::size_t> sent;
+      for_each_move_of_step(in, step,
+                            [&](const CountedMove& one) { sent.push_back(one.wire_bytes); });
+      EXPECT_EQ(sent, sent_by_plans(made, step, windows)) << "seed " << seed << ", step " << step;
+      moves += sent.size();
+    }
+  }
+  EXPECT_GT(moves, 100U);
+  EXPECT_GT(windows, 10U);
+}
+
+TEST(PlanWithoutMoves, IsNotRun) {
+  const Case one(0, MovePlans::left_out);
+  Devices devices(one.mesh.size());
+  EXPECT_EQ(message_of(ErrorCode::invalid_argument,
+                       [&] { one.executable->run(devices, std::vector<ShardedArray>{}); }),
+            "run a program: found one that is planned without its moves, needed one with "
+            "CompileOptions::moves as MovePlans::made");
 }
 
 TEST(PageData, HasTheTilesOfEachDevice) {

@@ -32,7 +32,7 @@ class Order {
         partitioned_(partition_of(trial)),
         lowered_(lower(graph_, trial.mesh, partitioned_,
                        fuse(*graph_, partitioned_, trial.options.nan_check),
-                       trial.options.nan_check)),
+                       trial.options.nan_check, MovePlans::made)),
         plan_(plan_memory(*graph_, lowered_, trial.options.may_donate)),
         schedule_(lowered_.program, 0, plan_.reuse) {
     const std::int64_t tasks = schedule_.graph().size();

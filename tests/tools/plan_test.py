@@ -1,6 +1,7 @@
 """plan: what a program needs on a mesh, from its file; nothing runs."""
 import json
 import re
+import resource
 import unittest
 
 from cli_test import Cli, run
@@ -141,6 +142,20 @@ class Plan(Cli):
         self.assertRegex(text, rf"(?m)^best  {found['best']} +yes +[0-9.]+ MiB +[0-9.]+ MiB +[0-9.]+ ms  (compute|memory|wire)$")
         self.assertIn("times are modelled on H100 SXM (NVIDIA", text)
         self.assertEqual(len(text.splitlines()), 1 + 1 + 4 + 1)
+
+    def test_4096_devices_take_little_memory(self):
+        """A plan of which bytes go where, between all of them, takes a gigabyte for these."""
+        lines = ['%0 = input() "x" : f32[4096, 64] marked data,- kind=loader']
+        for at in range(1, 151, 3):
+            lines += [f'%{at} = input() "w{at}" : f32[64, 64] marked data,model kind=parameter',
+                      f'%{at + 1} = dot_general(%{at - 1}, %{at}) "bi,ij->bj" : f32[4096, 64]',
+                      f"%{at + 2} = tanh(%{at + 1}) : f32[4096, 64]"]
+        self.program.write_text("\n".join([*lines, "return %150\n"]))
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        found = self.ok_json("plan", self.program, "--mesh", "data=64,model=64")
+        self.assertEqual(found["memory"]["by_kind"]["parameter"], 50 * 4)
+        self.assertEqual(sum(one["tensors"] for one in found["traffic"]), 99)
+        self.assertLess(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, max(before, 400_000), "KiB")
 
     def test_of_meshes_those_that_fit_come_first(self):
         marks = ("--mark", "w*=model,-")

@@ -242,6 +242,17 @@ MovePlan plan_redistribution(const Layout& from, const Layout& to, const Shape& 
   return with_traffic({std::move(phase)}, dtype);
 }
 
+std::size_t most_received(const Layout& from, const Layout& to, const Shape& shape, DType dtype) {
+  std::int64_t most = 0;
+  for (std::int64_t position = 0; position < to.mesh().size(); ++position) {
+    // What a device has it takes from itself.
+    const Box wanted = to.box(position, shape);
+    const Box there = intersect(wanted, from.box(position, shape));
+    most = std::max(most, wanted.num_elements() - there.num_elements());
+  }
+  return as_size(most) * size_bytes(dtype);
+}
+
 MovePlan plan_permute(const Sharding& sharding, const Shape& shape, DType dtype, std::size_t axis,
                       std::span<const std::int64_t> targets) {
   const std::size_t axes[] = {axis};

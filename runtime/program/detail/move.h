@@ -88,6 +88,9 @@ MovePlan plan_redistribution(const Sharding& from, const Sharding& to, const Sha
 /// The same for layouts of one mesh. The boxes of `from` have all elements of those of `to`.
 MovePlan plan_redistribution(const Layout& from, const Layout& to, const Shape& shape, DType dtype);
 
+/// The most bytes that a device receives then, in less time than the plan takes.
+std::size_t most_received(const Layout& from, const Layout& to, const Shape& shape, DType dtype);
+
 /// Device i along mesh axis `axis` sends its shard, as it is, to device targets[i] of its group;
 /// -1: to none. Throws invalid_argument if `targets` does not have one entry for each device along
 /// the axis, one comes twice, or a sender's and its receiver's shards differ in shape.

@@ -44,12 +44,9 @@ struct LoweredProgram {
   std::map<std::size_t, LoweredBodies> bodies;
 };
 
-/// Whether moves say which bytes go to which place. A program without that can be planned, not run.
-enum class MovePlans { made, left_out };
-
 /// Carries out the fused steps by the kernels of the op table. The program keeps the graph.
 LoweredProgram lower(std::shared_ptr<const Graph> graph, const Mesh& mesh,
                      const PartitionedGraph& partitioned, const std::vector<FusedStep>& steps,
-                     NanCheck nan_check, MovePlans move_plans = MovePlans::made);
+                     NanCheck nan_check, MovePlans move_plans);
 
 }  // namespace shardwise

@@ -15,7 +15,7 @@ constexpr int kMostReplacedVisits = 64;
 }  // namespace
 
 PlannedProgram::PlannedProgram(std::shared_ptr<const Graph> recorded, const Mesh& on,
-                               const CompileOptions& how, MovePlans moves)
+                               const CompileOptions& how)
     : traced(std::move(recorded)),
       graph(without_unused_results(traced)),
       mesh(on),
@@ -23,7 +23,7 @@ PlannedProgram::PlannedProgram(std::shared_ptr<const Graph> recorded, const Mesh
       propagation(propagate(*graph, mesh)),
       partitioned(partition(*graph, mesh, propagation, input_cuts(), options.partition)),
       steps(fuse(*graph, partitioned, options.nan_check)),
-      lowered(lower(graph, mesh, partitioned, steps, options.nan_check, moves)),
+      lowered(lower(graph, mesh, partitioned, steps, options.nan_check, options.moves)),
       plan(plan_memory(*graph, lowered, options.may_donate)) {}
 
 std::vector<Cut> PlannedProgram::input_cuts() const {

@@ -15,8 +15,7 @@ namespace shardwise {
 /// What the passes make of a graph on a mesh, one after the other. Immutable.
 struct PlannedProgram {
   /// Throws what propagate() and the ops throw.
-  PlannedProgram(std::shared_ptr<const Graph> recorded, const Mesh& on, const CompileOptions& how,
-                 MovePlans moves);
+  PlannedProgram(std::shared_ptr<const Graph> recorded, const Mesh& on, const CompileOptions& how);
 
   /// By Graph::inputs: how each is bound.
   std::vector<Cut> input_cuts() const;
@@ -35,7 +34,7 @@ struct PlannedProgram {
   MemoryPlan plan;
 };
 
-// What Executable says of a plan. The moves are planned, too.
+// What Executable says of a plan.
 std::vector<CollectiveTotal> collectives(const PlannedProgram& planned);
 std::vector<Traffic> traffic(const PlannedProgram& planned);
 FullestStep fullest_step(const PlannedProgram& planned);

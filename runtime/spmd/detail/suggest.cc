@@ -149,6 +149,7 @@ class Adviser {
     nodes_ += graph_.nodes.size();
     auto other = std::make_shared<Graph>(graph_);
     CompileOptions changed = options_;
+    changed.moves = MovePlans::left_out;
     for (const Remark& mark : marks) {
       const PartitionSpec spec = to_spec(mark.cut, mesh_);
       other->node(graph_.inputs[mark.input].node).mark = spec;
@@ -156,8 +157,7 @@ class Adviser {
     }
     if (text.empty()) text = text_of(marks);
     try {
-      const std::size_t peak =
-          PlannedProgram(other, mesh_, changed, MovePlans::left_out).memory(0).peak_bytes;
+      const std::size_t peak = PlannedProgram(other, mesh_, changed).memory(0).peak_bytes;
       Proposal one{std::move(marks), std::move(text), peak};
       if (!best_ || peak < best_->peak_bytes) best_ = one;
       return one;

@@ -27,6 +27,11 @@ std::vector<LoopBody::Place> places(const Program& program, const MemoryPlan& pl
 
 }  // namespace
 
+Schedule made_schedule(const Program& program, const MemoryReuse& reuse, MovePlans move_plans) {
+  return move_plans == MovePlans::made ? Schedule(program, 0, reuse)
+                                       : Schedule(Program(program.mesh()));
+}
+
 LoweredBody lower_body(const detail::BodyParts& parts, const PartitionedBody& body,
                        const Mesh& mesh, NanCheck nan_check, MovePlans move_plans) {
   LoweredBody made;
@@ -43,7 +48,7 @@ LoweredBody lower_body(const detail::BodyParts& parts, const PartitionedBody& bo
     spare_offsets.push_back(made.activation_bytes);
     made.activation_bytes += made.plan.bytes[as_size(lowered.outputs[k])];
   }
-  Schedule schedule(lowered.program, 0, made.plan.reuse);
+  Schedule schedule = made_schedule(lowered.program, made.plan.reuse, move_plans);
   std::vector<LoopBody::Place> where = places(lowered.program, made.plan);
   made.body = std::make_shared<const LoopBody>(LoopBody{.program = std::move(lowered.program),
                                                         .schedule = std::move(schedule),

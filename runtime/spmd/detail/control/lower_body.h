@@ -25,6 +25,9 @@ struct LoweredBody {
   std::size_t activation_bytes = 0, collective_bytes = 0;
 };
 
+/// That of all steps; without moves an empty one, in no time.
+Schedule made_schedule(const Program& program, const MemoryReuse& reuse, MovePlans move_plans);
+
 LoweredBody lower_body(const detail::BodyParts& parts, const PartitionedBody& body,
                        const Mesh& mesh, NanCheck nan_check, MovePlans move_plans);
 

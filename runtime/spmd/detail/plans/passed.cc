@@ -11,12 +11,6 @@
 namespace shardwise {
 namespace {
 
-std::size_t most_received(const MovePlan& plan) {
-  std::size_t most = 0;
-  for (const DeviceBytes& bytes : plan.traffic) most = std::max(most, bytes.received);
-  return most;
-}
-
 // So that no sum over a program's moves is beyond 64 bits.
 constexpr std::int64_t kMostRuns = std::int64_t{1} << 40;
 
@@ -30,9 +24,15 @@ Passed body_of(const Passed& in, const PartitionedGraph::Loop& loop, const Parti
                             "needed at most {} together",
                             trips, in.times, kMostRuns));
   }
-  return {
-      *body.graph,           *body.propagation, body.partitioned, lowered.steps,
-      lowered.body->program, lowered.bodies,    in.times * trips, scope.empty() ? in.scope : scope};
+  return {*body.graph,
+          *body.propagation,
+          body.partitioned,
+          lowered.steps,
+          lowered.body->program,
+          lowered.bodies,
+          in.times * trips,
+          scope.empty() ? in.scope : scope,
+          in.received};
 }
 
 void for_each_move_known(const Passed& in, WireBytes& known, const CountMove& count) {
@@ -66,7 +66,20 @@ Passed passed(const PlannedProgram& planned) {
           planned.lowered.program,
           planned.lowered.bodies,
           1,
-          ""};
+          "",
+          std::make_shared<ReceivedBytes>()};
+}
+
+std::size_t ReceivedBytes::of(const Program::Value& from, const Program::Value& to) {
+  for (const Known& known : known_) {
+    if (known.shape == from.shape && known.dtype == from.dtype && known.from == from.layout &&
+        known.to == to.layout) {
+      return known.bytes;
+    }
+  }
+  known_.push_back({from.layout, to.layout, from.shape, from.dtype,
+                    most_received(from.layout, to.layout, from.shape, from.dtype)});
+  return known_.back().bytes;
 }
 
 std::optional<Passed> body_of_step(const Passed& in, std::size_t step, WireBytes& known) {
@@ -111,7 +124,10 @@ void for_each_move_of_step(const Passed& in, std::size_t step, const CountMove& 
         std::get<PartitionedGraph::Move>(in.partitioned.steps[in.steps[step].steps[part]]);
     const bool combines =
         move.kind == CollectiveKind::all_reduce || move.kind == CollectiveKind::reduce_scatter;
-    const std::size_t wire = combines ? move.wire_bytes : most_received(moves->parts[part].plan);
+    const Program::Move::Part& one = moves->parts[part];
+    const std::size_t wire =
+        combines ? move.wire_bytes
+                 : in.received->of(in.program.value(one.from), in.program.value(one.to));
     // Uneven parts may overlap several of those that they are cut from.
     const bool is_slice = move.kind == CollectiveKind::slice;
     if (is_slice && wire == 0) continue;

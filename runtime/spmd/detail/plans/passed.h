@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +18,22 @@
 
 namespace shardwise {
 
+/// What moves that are no sums receive, as most_received() has it: looked at once for each way that
+/// tensors are placed. Thread-compatible.
+class ReceivedBytes {
+ public:
+  std::size_t of(const Program::Value& from, const Program::Value& to);
+
+ private:
+  struct Known {
+    Layout from, to;
+    Shape shape;
+    DType dtype;
+    std::size_t bytes;
+  };
+  std::vector<Known> known_;
+};
+
 /// A program, or the body of a scan, as the passes have left it. Valid as long as what it is of.
 struct Passed {
   const Graph& graph;
@@ -27,6 +44,7 @@ struct Passed {
   const std::map<std::size_t, LoweredBodies>& bodies;
   std::int64_t times;  ///< that it runs
   std::string scope;   ///< of the scan
+  std::shared_ptr<ReceivedBytes> received;
 };
 
 Passed passed(const PlannedProgram& planned);
