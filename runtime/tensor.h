@@ -86,6 +86,12 @@ class Tensor {
   /// is being recorded uses it.
   void set_value(ShardedArray array);
   void set_value(std::vector<std::byte> bytes);
+  template <ElementValues R>
+  void set_value(const R& values) {
+    check_dtype("set the value of \"" + label() + '"', dtype_of_elements<const R&>(), dtype());
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+    set_value(std::vector<std::byte>(bytes.begin(), bytes.end()));
+  }
 
   /// The value of a scalar: as a double whatever the dtype is, or as a T, which must be the dtype.
   /// Throws as array(), and invalid_argument for another shape or dtype.
@@ -133,6 +139,9 @@ class Tensor {
   void dim() const = delete;                      // shape().size()
   void cpu() const = delete;                      // to_vector<float>()
   void numpy() const = delete;                    // to_vector<float>()
+  void num_elements() const = delete;             // num_elements(x.shape())
+  void values() const = delete;                   // to_vector<float>()
+  void spec() const = delete;                     // placement()
   void sharding() const = delete;                 // array().sharding()
   void max(const auto&...) const = delete;        // reduce_max(x, dims)
   void min(const auto&...) const = delete;        // reduce_min(x, dims)
@@ -148,6 +157,7 @@ class Tensor {
   void operator%(const auto&) const = delete;         // rem(x, y)
   void operator&&(const auto&) const = delete;        // logical_and(x, y)
   void operator||(const auto&) const = delete;        // logical_or(x, y)
+  explicit operator bool() const = delete;            // has_value(), item()
   void operator!() const = delete;                    // logical_not(x); has_value()
   void to_host() const = delete;                      // to_vector<float>()
   template <class B>
@@ -209,6 +219,11 @@ void mark_sharding(Tensor& tensor, const Mesh& mesh, const PartitionSpec& spec);
 
 /// On the tracer's mesh, or the default mesh if the tracer has none yet.
 void mark_sharding(Tensor& tensor, const PartitionSpec& spec);
+void mark_sharding(  // one tensor a call
+    std::initializer_list<Tensor>, const Mesh&, const PartitionSpec&) = delete;
+void shard(const Tensor&, const auto&...) = delete;  // mark_sharding(x, mesh, spec)
+void with_sharding_constraint(                       // mark_sharding(x, mesh, spec)
+    const Tensor&, const auto&...) = delete;
 
 /// The mesh that a program has named as its own, if any: PyTorch/XLA's set_global_mesh() and
 /// get_global_mesh(). A tracer that was given no mesh takes it, in mark_sharding() without a mesh
@@ -279,12 +294,6 @@ void concat(const std::vector<T>&, std::int64_t = 0) = delete;  // concatenate({
 template <TensorLike T>
 void cat(std::initializer_list<T>, std::int64_t = 0) = delete;  // concatenate({x, y}, dim)
 template <TensorLike T>
-void cat(const std::vector<T>&, std::int64_t = 0) = delete;            // concatenate({x, y}, dim)
-void reduce_sum(const TensorLike auto&, std::integral auto) = delete;  // sum(x, 1)
-void reduce_sum(const TensorLike auto&) = delete;                      // sum(x)
-void reduce_max(const TensorLike auto&, std::integral auto) = delete;  // reduce_max(x, {1})
-void reduce_min(const TensorLike auto&, std::integral auto) = delete;  // reduce_min(x, {1})
-void max(const TensorLike auto&) = delete;                             // reduce_max(x, dims)
-void min(const TensorLike auto&) = delete;                             // reduce_min(x, dims)
+void cat(const std::vector<T>&, std::int64_t = 0) = delete;  // concatenate({x, y}, dim)
 
 }  // namespace shardwise

@@ -114,7 +114,11 @@ class Tracer {
   Tensor tensor(ShardedArray array, std::string_view label = "",
                 MemoryKind kind = MemoryKind::array);
 
-  void scalar(const auto&...) = delete;  // tensor<float>({}, {0.1}, "rate")
+  void scalar(const auto&...) = delete;       // tensor<float>({}, {0.1}, "rate")
+  void constant(const auto&...) = delete;     // tensor<float>({}, {0.1}, "rate")
+  void parameter(const auto&...) = delete;    // tensor(shape, values, "w", MemoryKind::parameter)
+  void input(const auto&...) = delete;        // tensor(shape, values, "x", MemoryKind::loader)
+  void from_vector(const auto&...) = delete;  // tensor(shape, values, "x")
 
   /// A tensor of a type, without a value and without memory: for plan() (jax.ShapeDtypeStruct). A
   /// step that uses it cannot run. Throws as tensor().
@@ -143,6 +147,9 @@ class Tracer {
   void mark_step();
   void step() = delete;                           // mark_step()
   void run() = delete;                            // mark_step()
+  void sync() = delete;                           // mark_step()
+  void wait() = delete;                           // mark_step()
+  void execute() = delete;                        // mark_step()
   void dump() const = delete;                     // dump(*tracer.last())
   void explain(std::string_view) const = delete;  // last()->explain("w1")
 

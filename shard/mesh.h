@@ -110,6 +110,7 @@ class Mesh {
 
   /// The device at a position. Requires 0 <= position < size(). Throws as devices().
   DeviceId device_at(std::int64_t position) const;
+  void num_devices() const = delete;       // size()
   void get_logical_mesh() const = delete;  // devices(), device_at(position) or position_of(device)
 
   /// Inverse of device_at(); absent if the device is not in the mesh.
@@ -126,6 +127,8 @@ class Mesh {
   Mesh(std::vector<Axis> axes, std::optional<DeviceOrder> devices, bool is_abstract);
   std::shared_ptr<const Data> data_;
 };
+
+void make_mesh(const auto&...) = delete;  // Mesh({4, 2}, {"data", "model"})
 
 /// Mesh::to_string().
 std::ostream& operator<<(std::ostream& out, const Mesh& mesh);

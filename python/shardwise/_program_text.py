@@ -318,7 +318,8 @@ class ProgramText:
 
     def index_of(self, op: str, x: Value, dim: int) -> Node:
         """argmax or argmin."""
-        return self.node(op, [x], "i32", x.shape[:dim] + x.shape[dim + 1:], listed("dims", [dim]))
+        extreme = self.reduce({"argmax": "reduce_max", "argmin": "reduce_min"}[op], x, [dim])
+        return self.node("index_of", [x, extreme], "i32", extreme.shape, listed("dims", [dim]))
 
     def scatter_add(self, ids: Value, updates: Value, dim: int, extent: int) -> Node:
         shape = updates.shape[:dim] + (extent,) + updates.shape[dim + len(ids.shape):]

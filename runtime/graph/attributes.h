@@ -122,7 +122,7 @@ class LiteralAttributes {
   std::uint64_t hash_;
 };
 
-/// iota, concatenate, argmax, argmin, take, take_along: along one dim.
+/// iota, concatenate, index_of, take, take_along: along one dim.
 struct DimAttributes {
   std::int64_t dim;
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iosfwd>
@@ -92,9 +93,8 @@ enum class Op : std::uint8_t {
   reduce_max,
   reduce_min,  ///< over dims, which go
   reduce_prod,
-  argmax,  ///< index of the first largest along a dim, i32
-  argmin,  ///< likewise of the first least
-  cumsum,  ///< along a dim, from its first element on or from its last
+  index_of,  ///< (x, y): the first index along a dim of x at which it equals y, i32
+  cumsum,    ///< along a dim, from its first element on or from its last
   cumprod,
   cummax,
   cummin,
@@ -136,8 +136,104 @@ inline constexpr std::size_t kOps = static_cast<std::size_t>(Op::manual_all_redu
 /// A node of it has bodies, and gives what `result` nodes say.
 constexpr bool has_bodies(Op op) { return op == Op::scan || op == Op::cond; }
 
+/// In the order of Op.
+inline constexpr std::array<std::string_view, kOps> kOpNames = {
+    "input",
+    "constant",
+    "literal",
+    "iota",
+    "neg",
+    "abs",
+    "sign",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log1p",
+    "tanh",
+    "logistic",
+    "erf",
+    "erf_inv",
+    "sqrt",
+    "rsqrt",
+    "cbrt",
+    "sin",
+    "cos",
+    "floor",
+    "ceil",
+    "round",
+    "is_finite",
+    "logical_not",
+    "population_count",
+    "convert",
+    "bitcast",
+    "identity",
+    "stop_gradient",
+    "optimization_barrier",
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "rem",
+    "max",
+    "min",
+    "pow",
+    "atan2",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "shift_left",
+    "shift_right_logical",
+    "shift_right_arithmetic",
+    "select",
+    "broadcast",
+    "transpose",
+    "reshape",
+    "slice",
+    "pad",
+    "concatenate",
+    "reverse",
+    "reduce_sum",
+    "reduce_max",
+    "reduce_min",
+    "reduce_prod",
+    "index_of",
+    "cumsum",
+    "cumprod",
+    "cummax",
+    "cummin",
+    "cumlogsumexp",
+    "dot_general",
+    "convolution",
+    "reduce_window_sum",
+    "reduce_window_max",
+    "select_and_scatter_add",
+    "take",
+    "scatter_add",
+    "scatter",
+    "take_along",
+    "scatter_add_along",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "argsort",
+    "random_bits",
+    "scan",
+    "cond",
+    "result",
+    "enter_manual",
+    "leave_manual",
+    "manual_all_reduce",
+};
+static_assert(!kOpNames.back().empty());
+
 /// "dot_general", ...
-std::string_view name(Op op);
+constexpr std::string_view name(Op op) { return kOpNames[static_cast<std::size_t>(op)]; }
 
 /// Element type and global shape.
 struct TensorType {

@@ -148,43 +148,27 @@ struct AroundDim {
   std::int64_t outer = 1, count, inner = 1;
 };
 
-/// The first largest or least of elements `step` apart.
-template <class Operation, class T>
-std::int64_t first_extreme(const T* in, std::int64_t step, std::int64_t count) {
-  T extreme = in[0];
-  if (step == 1) {
-    extreme = reduce_functions<Operation, T>().reduce_rows(in, 0, 1, count);
-  } else {
-    for (std::int64_t i = 1; i < count; ++i) extreme = Operation::combine(extreme, in[i * step]);
-  }
-  const auto is_it = [&](T element) {
-    return element == extreme || (extreme != extreme && element != element);  // NOLINT
-  };
-  std::int64_t i = 0;
-  while (!is_it(in[i * step])) ++i;
-  return i;
+constexpr std::int32_t kNowhere = std::numeric_limits<std::int32_t>::max();
+
+template <class T>
+bool is_equal(T a, T b) {
+  return a == b || (a != a && b != b);  // NOLINT: NaN equals NaN
 }
 
-template <class Operation>
-void find_first(const ConstShardView& in, std::size_t dim, const ShardView& out) {
-  assert(out.dtype == DType::i32);
-  if (out.box.empty()) return;
-  assert(in.box.extent(dim) > 0);
-  if (detail::is_half(in.dtype)) {
-    return find_first<Operation>(detail::Widened(in).view(), dim, out);
+/// Where the first of a run of elements is; kNowhere if there is none.
+template <class T>
+std::int32_t first_in_run(const T* in, std::int64_t count, T wanted) {
+  constexpr std::int64_t kBlock = 64;  // looked at together, so that vectors may be used
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t end = std::min(begin + kBlock, count);
+    bool is_here = false;
+    for (std::int64_t i = begin; i < end; ++i) is_here |= is_equal(in[i], wanted);
+    if (!is_here) continue;
+    std::int64_t i = begin;
+    while (!is_equal(in[i], wanted)) ++i;
+    return static_cast<std::int32_t>(i);
   }
-  const AroundDim around(in.box, dim);
-  std::int32_t* result = reinterpret_cast<std::int32_t*>(out.data);
-  detail::with_ordered_type(in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const T* data = reinterpret_cast<const T*>(in.data);
-    for (std::int64_t o = 0; o < around.outer; ++o, data += around.count * around.inner) {
-      for (std::int64_t i = 0; i < around.inner; ++i) {
-        *result++ = static_cast<std::int32_t>(
-            in.box.begin(dim) + first_extreme<Operation>(data + i, around.inner, around.count));
-      }
-    }
-  });
+  return kNowhere;
 }
 
 ReduceLoops loops_of(const Box& in, const Dims& dims, const Box& out) {
@@ -228,27 +212,42 @@ void reduce_dims(Reduction reduction, const ConstShardView& in, const Dims& dims
     case Reduction::min:
       return is_bool ? reduce_with<TakeLeastBoolean>(loops, in, out)
                      : reduce_with<TakeLeast>(loops, in, out);
+    case Reduction::product:
+      return reduce_with<TakeProduct>(loops, in, out);
   }
 }
 
-void reduce_product(const ConstShardView& in, const Dims& dims, const ShardView& out) {
-  assert(in.dtype == out.dtype && in.box.rank() == out.box.rank() + dims.size());
+void index_of(const ConstShardView& in, const ConstShardView& wanted, std::size_t dim,
+              const ShardView& out) {
+  assert(in.dtype == wanted.dtype && out.dtype == DType::i32 && wanted.box == out.box);
   if (out.box.empty()) return;
   if (detail::is_half(in.dtype)) {
-    const detail::Widened wide(in);
-    const detail::Unrounded result(out);
-    reduce_product(wide.view(), dims, result.view());
-    return result.round();
+    return index_of(detail::Widened(in).view(), detail::Widened(wanted).view(), dim, out);
   }
-  reduce_with<TakeProduct>(loops_of(in.box, dims, out.box), in, out);
-}
-
-void argmax(const ConstShardView& in, std::size_t dim, const ShardView& out) {
-  find_first<TakeLargest>(in, dim, out);
-}
-
-void argmin(const ConstShardView& in, std::size_t dim, const ShardView& out) {
-  find_first<TakeLeast>(in, dim, out);
+  const AroundDim around(in.box, dim);
+  const auto first = static_cast<std::int32_t>(in.box.begin(dim));
+  auto* const result = reinterpret_cast<std::int32_t*>(out.data);
+  std::fill_n(result, out.box.num_elements(), kNowhere);
+  detail::with_ordered_type(in.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* row = reinterpret_cast<const T*>(in.data);
+    for (std::int64_t o = 0; o < around.outer; ++o) {
+      const T* const values = reinterpret_cast<const T*>(wanted.data) + o * around.inner;
+      std::int32_t* const at = result + o * around.inner;
+      if (around.inner == 1) {
+        const std::int32_t found = first_in_run(row, around.count, *values);
+        if (found != kNowhere) *at = first + found;
+        row += around.count;
+        continue;
+      }
+      for (std::int64_t c = 0; c < around.count; ++c, row += around.inner) {
+        const auto index = static_cast<std::int32_t>(first + c);
+        for (std::int64_t i = 0; i < around.inner; ++i) {
+          at[i] = std::min(at[i], is_equal(row[i], values[i]) ? index : kNowhere);
+        }
+      }
+    }
+  });
 }
 
 }  // namespace shardwise

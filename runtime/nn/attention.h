@@ -82,4 +82,7 @@ T rotary_embedding(const T& x, double base = 10000) {
   return concatenate<T>({a * c - b * s, b * c + a * s}, 3);
 }
 
+void scaled_dot_product_attention(  // attention(q, k, v)
+    const TensorLike auto&, const auto&...) = delete;
+
 }  // namespace shardwise

@@ -212,4 +212,11 @@ T resize(const T& x, const Dims& dims, const Dims& extents, Interpolation how) {
   return resized;
 }
 
+// Other names that people try; each comment says what to write.
+void conv(const TensorLike auto&, const auto&...) = delete;        // conv2d(x, kernel, options)
+void max_pool2d(const TensorLike auto&, const auto&...) = delete;  // max_pool(x, dims, window)
+void avg_pool2d(const TensorLike auto&, const auto&...) = delete;  // avg_pool(x, dims, window)
+void global_avg_pool(const TensorLike auto&, const auto&...) = delete;  // mean(x, {2, 3})
+void interpolate(const TensorLike auto&, const auto&...) = delete;  // resize(x, dims, extents, how)
+
 }  // namespace shardwise

@@ -230,6 +230,38 @@ template <TensorLike T>
 T binary_cross_entropy_with_logits(const T& logits, const T& labels) {
   return mean(max(logits, 0) - logits * labels + log(1 + exp(-abs(logits))));
 }
+void sum(  // spread(sum(x, dim), x.shape(), {dim}), or reshape(sum(x, dim), {8, 1})
+    const TensorLike auto&, const auto&, bool) = delete;
+void mean(  // spread(mean(x, dim), x.shape(), {dim}), or reshape(mean(x, dim), {8, 1})
+    const TensorLike auto&, const auto&, bool) = delete;
+void clamp(const TensorLike auto&, double, double) = delete;     // clamp(low, x, high)
+void nll_loss(const TensorLike auto&, const auto&...) = delete;  // cross_entropy(logits, labels)
+void accuracy(  // mean(convert(eq(argmax(x, -1), labels), DType::f32))
+    const TensorLike auto&, const auto&...) = delete;
+void softplus(const TensorLike auto&, const auto&...) = delete;    // log(1 + exp(x))
+void leaky_relu(const TensorLike auto&, const auto&...) = delete;  // where(x > 0, x, 0.01 * x)
+void elu(const TensorLike auto&, const auto&...) = delete;         // where(x > 0, x, expm1(x))
+void norm(const TensorLike auto&, const auto&...) = delete;        // sqrt(sum(x * x))
+void logsumexp(  // log(sum(exp(x), dim)), of x less its reduce_max(x, dims)
+    const TensorLike auto&, const auto&...) = delete;
+void prod(const TensorLike auto&, const auto&...) = delete;             // reduce_prod(x, dims)
+void var(const TensorLike auto&, const auto&...) = delete;              // variance(x, dims)
+void any(const TensorLike auto&, const auto&...) = delete;              // reduce_max(x, dims)
+void all(const TensorLike auto&, const auto&...) = delete;              // reduce_min(x, dims)
+void isnan(const TensorLike auto&, const auto&...) = delete;            // ne(x, x)
+void isfinite(const TensorLike auto&, const auto&...) = delete;         // is_finite(x)
+void topk(const TensorLike auto&, const auto&...) = delete;             // top_k(x, dim, k)
+void top_k(const TensorLike auto&, std::integral auto) = delete;        // top_k(x, dim, k)
+void index_select(const TensorLike auto&, const auto&...) = delete;     // take(x, ids, dim)
+void outer(const TensorLike auto&, const auto&...) = delete;            // einsum("a,b->ab", x, y)
+void tensordot(const TensorLike auto&, const auto&...) = delete;        // einsum(equation, x, w)
+void reduce_sum(const TensorLike auto&, std::integral auto) = delete;   // sum(x, 1)
+void reduce_sum(const TensorLike auto&) = delete;                       // sum(x)
+void reduce_max(const TensorLike auto&, std::integral auto) = delete;   // reduce_max(x, {1})
+void reduce_min(const TensorLike auto&, std::integral auto) = delete;   // reduce_min(x, {1})
+void max(const TensorLike auto&) = delete;                              // reduce_max(x, dims)
+void min(const TensorLike auto&) = delete;                              // reduce_min(x, dims)
+void reduce_prod(const TensorLike auto&, std::integral auto) = delete;  // reduce_prod(x, {1})
 void binary_cross_entropy(  // binary_cross_entropy_with_logits(logits, labels)
     const TensorLike auto&, const auto&...) = delete;
 

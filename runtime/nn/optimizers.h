@@ -192,8 +192,13 @@ Tensor full(  // full(tracer, {DType::f32, {4, 3}}, 0, "b")
     Tracer&, const Shape&, double, std::string_view = "") = delete;
 Tensor normal(  // normal(tracer, {DType::f32, {4, 3}}, 0.1, seed, "w")
     Tracer&, const Shape&, double, std::uint64_t, std::string_view = "") = delete;
-void zeros(Tracer&, const auto&...) = delete;  // full(tracer, {DType::f32, {4, 3}}, 0, "b")
-void ones(Tracer&, const auto&...) = delete;   // full(tracer, {DType::f32, {4, 3}}, 1, "b")
+void uniform(  // normal(tracer, {DType::f32, {4, 3}}, 1, seed, "w")
+    Tracer&, const auto&...) = delete;
+void rand(Tracer&, const auto&...) = delete;  // normal(tracer, {DType::f32, {4, 3}}, 1, seed, "w")
+void arange(Tracer&, const auto&...) = delete;  // iota(x, {DType::i32, {10}}, 0)
+void eye(Tracer&, const auto&...) = delete;     // eq(iota(x, type, 0), iota(x, type, 1))
+void zeros(Tracer&, const auto&...) = delete;   // full(tracer, {DType::f32, {4, 3}}, 0, "b")
+void ones(Tracer&, const auto&...) = delete;    // full(tracer, {DType::f32, {4, 3}}, 1, "b")
 void randn(Tracer&, const auto&...) = delete;  // normal(tracer, {DType::f32, {4, 3}}, 1, seed, "w")
 template <class Weights>
 void adamw_state(Tracer&, const Weights&) = delete;  // adamw_state(weights)

@@ -70,4 +70,8 @@ T checkpoint_name(const T& x, std::string_view name) {
   return x;
 }
 
+// Other names that people try; each comment says what to write.
+void remat(const auto&, const TensorLike auto&, const auto&...) = delete;  // checkpoint(block, x)
+void gradient(const TensorLike auto&, const auto&...) = delete;            // grad(loss, weights)
+
 }  // namespace shardwise

@@ -85,6 +85,14 @@ Dims dims_of(const T& x, Dims dims) {
   return dims;
 }
 
+/// The same, ascending: where their order does not matter.
+template <TensorLike T>
+Dims dims_in_order(const T& x, const Dims& dims) {
+  Dims ordered = dims_of(x, dims);
+  std::sort(ordered.begin(), ordered.end());
+  return ordered;
+}
+
 /// The shape that numpy gives two operands; nothing if they do not fit.
 std::optional<Shape> broadcast_shape(const Shape& a, const Shape& b);
 
@@ -120,7 +128,9 @@ T literal(const T& context, const TensorType& type, std::span<const std::byte> e
 }
 template <TensorLike T>
 T iota(const T& context, const TensorType& type, std::int64_t dim) {
-  return append(context, Op::iota, std::span<const T>(), DimAttributes{dim}, type);
+  const auto rank = static_cast<std::int64_t>(type.shape.size());
+  const DimAttributes along{dim < 0 && dim >= -rank ? dim + rank : dim};
+  return append(context, Op::iota, std::span<const T>(), along, type);
 }
 /// `key`: a u64 scalar. Gives u32.
 template <TensorLike T>
@@ -148,7 +158,7 @@ T broadcast_to(const T& x, const Shape& shape) {
 /// Dim i of the result is dim dims[i] of x.
 template <TensorLike T>
 T transpose(const T& x, const Dims& dims) {
-  return append_to(x, Op::transpose, {x}, DimsAttributes{dims});
+  return append_to(x, Op::transpose, {x}, DimsAttributes{dims_of(x, dims)});
 }
 /// The dims in the opposite order, as numpy's: of a matrix the two.
 template <TensorLike T>
@@ -208,8 +218,49 @@ T concatenate(std::initializer_list<T> parts, std::int64_t dim) {
 }
 template <TensorLike T>
 T reverse(const T& x, const Dims& dims) {
-  return append_to(x, Op::reverse, {x}, DimsAttributes{dims});
+  return append_to(x, Op::reverse, {x}, DimsAttributes{dims_in_order(x, dims)});
 }
+
+/// jax.lax.reduce_window with the sum (zero if a window holds nothing) or the maximum (the least
+/// number of the dtype, then).
+template <TensorLike T>
+T reduce_window_sum(const T& x, WindowAttributes attributes) {
+  return append_to(x, Op::reduce_window_sum, {x}, std::move(attributes));
+}
+template <TensorLike T>
+T reduce_window_max(const T& x, WindowAttributes attributes) {
+  return append_to(x, Op::reduce_window_max, {x}, std::move(attributes));
+}
+/// The gradient of reduce_window_max: in the shape of x the sum of the elements of `source`, one
+/// for each window, each at the first largest of its window (the first NaN, if there is one).
+template <TensorLike T>
+T select_and_scatter_add(const T& x, const T& source, WindowAttributes attributes) {
+  return append_to(x, Op::select_and_scatter_add, {x, source}, std::move(attributes));
+}
+
+// Other names that people try; each comment says what to write.
+void flip(const TensorLike auto&, const auto&...) = delete;  // reverse(x, dims)
+void roll(  // concatenate({slice(x, begin, end), slice(x, begin, end)}, dim)
+    const TensorLike auto&, const auto&...) = delete;
+void split(const TensorLike auto&, const auto&...) = delete;   // slice(x, begin, end)
+void chunk(const TensorLike auto&, const auto&...) = delete;   // slice(x, begin, end)
+void narrow(const TensorLike auto&, const auto&...) = delete;  // slice(x, begin, end)
+void tile(const TensorLike auto&, const auto&...) = delete;    // concatenate({x, x}, dim)
+void repeat(  // concatenate({x, x}, dim), or broadcast_to(x, shape)
+    const TensorLike auto&, const auto&...) = delete;
+void expand(const TensorLike auto&, const auto&...) = delete;  // broadcast_to(x, shape)
+void tril(  // where(ge(rows, columns), x, 0), which are iota(x, type, dim)
+    const TensorLike auto&, const auto&...) = delete;
+void triu(  // where(le(rows, columns), x, 0), which are iota(x, type, dim)
+    const TensorLike auto&, const auto&...) = delete;
+void one_hot(  // eq(broadcast(ids, shape, dims), iota(ids, type, dim))
+    const TensorLike auto&, const auto&...) = delete;
+template <TensorLike T>
+void stack(  // concatenate({reshape(x, {1, 8, 4}), reshape(y, {1, 8, 4})}, dim)
+    std::initializer_list<T>, std::int64_t = 0) = delete;
+template <TensorLike T>
+void stack(  // concatenate({reshape(x, {1, 8, 4}), reshape(y, {1, 8, 4})}, dim)
+    const std::vector<T>&, std::int64_t = 0) = delete;
 
 /// Two tensors, or a tensor and a number, which is then of the shape and dtype of the tensor.
 template <class B, class A>

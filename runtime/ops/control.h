@@ -185,4 +185,9 @@ auto cond(const T& predicate, IfTrue&& if_true, IfFalse&& if_false, const Operan
   return detail::with_leaves(*tree, made);
 }
 
+// Other names that people try; each comment says what to write.
+void fori_loop(const auto&...) = delete;   // scan(body, carry, xs, {.length = 10})
+void while_loop(const auto&...) = delete;  // scan(body, carry, xs), whose number of trips is known
+void vmap(const auto&...) = delete;        // an operation on one more dim
+
 }  // namespace shardwise

@@ -268,4 +268,20 @@ T select(const T& condition, const T& a, const T& b) {
   return append_to(a, Op::select, {condition, a, b});
 }
 
+/// a if `condition` holds, else b, by element; broadcast as numpy does, and a or b may be a number.
+template <TensorLike T, class A, OperandWith<A> B>
+T where(const T& condition, const A& a, const B& b) {
+  if constexpr (!TensorLike<A>) {
+    return where(condition, full_like(b, a), b);
+  } else if constexpr (!TensorLike<B>) {
+    return where(condition, a, full_like(a, b));
+  } else {
+    std::optional<Shape> shape = broadcast_shape(a.type().shape, b.type().shape);
+    if (shape) shape = broadcast_shape(condition.type().shape, *shape);
+    if (!shape) return select(condition, a, b);  // says what is wrong
+    return select(broadcast_to(condition, *shape), broadcast_to(a, *shape),
+                  broadcast_to(b, *shape));
+  }
+}
+
 }  // namespace shardwise

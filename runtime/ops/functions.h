@@ -21,22 +21,6 @@ namespace shardwise {
 // The other ops as functions: reductions, products, what goes by index. With those that are
 // included (leaves and layout in build.h), all there are.
 
-/// a if `condition` holds, else b, by element; broadcast as numpy does, and a or b may be a number.
-template <TensorLike T, class A, OperandWith<A> B>
-T where(const T& condition, const A& a, const B& b) {
-  if constexpr (!TensorLike<A>) {
-    return where(condition, full_like(b, a), b);
-  } else if constexpr (!TensorLike<B>) {
-    return where(condition, a, full_like(a, b));
-  } else {
-    std::optional<Shape> shape = broadcast_shape(a.type().shape, b.type().shape);
-    if (shape) shape = broadcast_shape(condition.type().shape, *shape);
-    if (!shape) return select(condition, a, b);  // says what is wrong
-    return select(broadcast_to(condition, *shape), broadcast_to(a, *shape),
-                  broadcast_to(b, *shape));
-  }
-}
-
 /// x, but no less than `least` and no more than `most`, which are numbers or tensors that broadcast
 /// to x's shape. The gradient goes to what the result is; at a tie it is not x's, as in
 /// jax.lax.clamp.
@@ -53,30 +37,55 @@ T clamp(const Least& least, const T& x, const Most& most) {
   return where(le(x, low), low, where(ge(x, high), high, x));
 }
 
+/// The last dim of a tensor. Requires a dim.
+template <TensorLike T>
+std::int64_t last_dim(const T& x) {
+  return static_cast<std::int64_t>(x.type().shape.size()) - 1;
+}
+
 // Dims of these may be counted from the end: -1 is the last.
 template <TensorLike T>
 T reduce_sum(const T& x, const Dims& dims) {
-  return append_to(x, Op::reduce_sum, {x}, DimsAttributes{dims_of(x, dims)});
+  return append_to(x, Op::reduce_sum, {x}, DimsAttributes{dims_in_order(x, dims)});
 }
 template <TensorLike T>
 T reduce_max(const T& x, const Dims& dims) {
-  return append_to(x, Op::reduce_max, {x}, DimsAttributes{dims_of(x, dims)});
+  return append_to(x, Op::reduce_max, {x}, DimsAttributes{dims_in_order(x, dims)});
 }
 template <TensorLike T>
 T reduce_min(const T& x, const Dims& dims) {
-  return append_to(x, Op::reduce_min, {x}, DimsAttributes{dims_of(x, dims)});
-}
-template <TensorLike T>
-T argmax(const T& x, std::int64_t dim) {
-  return append_to(x, Op::argmax, {x}, DimAttributes{dim_of(x, dim)});
-}
-template <TensorLike T>
-T argmin(const T& x, std::int64_t dim) {
-  return append_to(x, Op::argmin, {x}, DimAttributes{dim_of(x, dim)});
+  return append_to(x, Op::reduce_min, {x}, DimsAttributes{dims_in_order(x, dims)});
 }
 template <TensorLike T>
 T reduce_prod(const T& x, const Dims& dims) {
-  return append_to(x, Op::reduce_prod, {x}, DimsAttributes{dims_of(x, dims)});
+  return append_to(x, Op::reduce_prod, {x}, DimsAttributes{dims_in_order(x, dims)});
+}
+
+/// Of each row along `dim` of x the first index at which it equals y's element, i32; 2147483647 if
+/// none does. y has x's shape without the dim. A NaN equals any other, and -0 equals 0.
+template <TensorLike T>
+T index_of(const T& x, const T& y, std::int64_t dim) {
+  return append_to(x, Op::index_of, {x, y}, DimAttributes{dim_of(x, dim)});
+}
+template <TensorLike T>
+void need_element_along(std::string_view operation, const T& x, std::int64_t dim) {
+  const std::int64_t along = dim_of(x, dim);
+  if (along < 0 || along > last_dim(x) || x.type().shape[as_size(along)] == 0) {
+    refuse_all(operation, {x},
+               "found dim " + std::to_string(dim) + ", needed one of its dims that has an element");
+  }
+}
+/// The index of the first largest or least along a dim, i32. NaN counts as both. Throws
+/// invalid_argument if there is no such dim or it has no element.
+template <TensorLike T>
+T argmax(const T& x, std::int64_t dim) {
+  need_element_along("argmax", x, dim);
+  return index_of(x, reduce_max(x, {dim}), dim);
+}
+template <TensorLike T>
+T argmin(const T& x, std::int64_t dim) {
+  need_element_along("argmin", x, dim);
+  return index_of(x, reduce_min(x, {dim}), dim);
 }
 
 /// Along a dim, from its first element on, or in reverse from its last.
@@ -119,12 +128,6 @@ T sum(const T& x, Dim dim) {
   return reduce_sum(x, {static_cast<std::int64_t>(dim)});
 }
 
-/// The last dim of a tensor. Requires a dim.
-template <TensorLike T>
-std::int64_t last_dim(const T& x) {
-  return static_cast<std::int64_t>(x.type().shape.size()) - 1;
-}
-
 /// The result of a reduction over `dims` of a tensor of `shape`, repeated along these dims.
 template <TensorLike T>
 T spread(const T& reduced, const Shape& shape, const Dims& dims) {
@@ -135,7 +138,7 @@ T spread(const T& reduced, const Shape& shape, const Dims& dims) {
   return broadcast(reduced, shape, kept);
 }
 
-/// Over `dims`, which go.
+/// Over dims, which go, or of all elements: a scalar.
 template <TensorLike T>
 T mean(const T& x, const Dims& dims) {
   const T sums = reduce_sum(x, dims);  // throws if there is no such dim
@@ -149,8 +152,6 @@ template <TensorLike T, std::integral Dim>
 T mean(const T& x, Dim dim) {
   return mean(x, {static_cast<std::int64_t>(dim)});
 }
-
-/// Of all elements: a scalar.
 template <TensorLike T>
 T mean(const T& x) {
   return mean(x, all_dims(x.type().shape.size()));
@@ -163,6 +164,10 @@ T variance(const T& x, const Dims& given) {
   const Shape shape = x.type().shape;  // the graph grows, its nodes move
   const T centred = x - spread(mean(x, dims), shape, dims);
   return mean(centred * centred, dims);
+}
+template <TensorLike T, std::integral Dim>
+T variance(const T& x, Dim dim) {
+  return variance(x, Dims{static_cast<std::int64_t>(dim)});
 }
 
 /// "btd,df->btf": see Equation. The result may be of a wider dtype than the operands, in which it
@@ -190,37 +195,28 @@ T convolution(const T& x, const T& kernel, ConvolutionAttributes attributes) {
   return append_to(x, Op::convolution, {x, kernel}, std::move(attributes));
 }
 
-/// jax.lax.reduce_window with the sum (zero if a window holds nothing) or the maximum (the least
-/// number of the dtype, then).
-template <TensorLike T>
-T reduce_window_sum(const T& x, WindowAttributes attributes) {
-  return append_to(x, Op::reduce_window_sum, {x}, std::move(attributes));
-}
-template <TensorLike T>
-T reduce_window_max(const T& x, WindowAttributes attributes) {
-  return append_to(x, Op::reduce_window_max, {x}, std::move(attributes));
-}
-/// The gradient of reduce_window_max: in the shape of x the sum of the elements of `source`, one
-/// for each window, each at the first largest of its window (the first NaN, if there is one).
-template <TensorLike T>
-T select_and_scatter_add(const T& x, const T& source, WindowAttributes attributes) {
-  return append_to(x, Op::select_and_scatter_add, {x, source}, std::move(attributes));
-}
-
 template <TensorLike T>
 T take(const T& x, const T& ids, std::int64_t dim) {
-  return append_to(x, Op::take, {x, ids}, DimAttributes{dim});
+  return append_to(x, Op::take, {x, ids}, DimAttributes{dim_of(x, dim)});
+}
+/// `ids`, of which those outside the dim are the nearest to them that are inside.
+template <TensorLike T>
+T nearest_ids(const T& x, const T& ids, std::int64_t dim) {
+  const std::int64_t along = dim_of(x, dim);
+  // Where there is no such dim, the op that takes the ids says so.
+  if (along < 0 || along > last_dim(x)) return ids;
+  return clamp(0, ids, x.type().shape[as_size(along)] - 1);
 }
 /// The same, of ids outside the table those nearest to them, or `number`.
 template <TensorLike T>
 T take_clipped(const T& x, const T& ids, std::int64_t dim) {
-  return take(x, clamp(0, ids, x.type().shape[as_size(dim)] - 1), dim);
+  return take(x, nearest_ids(x, ids, dim), dim);
 }
 template <TensorLike T>
 T take_or(const T& x, const T& ids, std::int64_t dim, Scalar number) {
-  const T inside = clamp(0, ids, x.type().shape[as_size(dim)] - 1);
+  const T inside = nearest_ids(x, ids, dim);
   const T taken = take(x, inside, dim);
-  Dims dims = Dims::filled(ids.type().shape.size(), dim);
+  Dims dims = Dims::filled(ids.type().shape.size(), dim_of(x, dim));
   for (std::size_t i = 0; i < dims.size(); ++i) dims[i] += static_cast<std::int64_t>(i);
   return where(broadcast(eq(inside, ids), taken.type().shape, dims), taken, number);
 }
@@ -230,7 +226,7 @@ template <TensorLike T>
 T scatter(const T& x, const T& ids, const T& updates, std::int64_t dim,
           Combination combination = Combination::set, OutOfRange mode = OutOfRange::error) {
   return append_to(x, Op::scatter, {x, ids, updates},
-                   ScatterIntoAttributes{dim, combination, mode});
+                   ScatterIntoAttributes{dim_of(x, dim), combination, mode});
 }
 template <TensorLike T>
 T scatter_add(const T& ids, const T& updates, std::int64_t dim, std::int64_t extent) {
@@ -238,21 +234,22 @@ T scatter_add(const T& ids, const T& updates, std::int64_t dim, std::int64_t ext
 }
 template <TensorLike T>
 T take_along(const T& x, const T& ids, std::int64_t dim) {
-  return append_to(x, Op::take_along, {x, ids}, DimAttributes{dim});
+  return append_to(x, Op::take_along, {x, ids}, DimAttributes{dim_of(x, dim)});
 }
 /// As take_clipped and take_or.
 template <TensorLike T>
 T take_along_clipped(const T& x, const T& ids, std::int64_t dim) {
-  return take_along(x, clamp(0, ids, x.type().shape[as_size(dim)] - 1), dim);
+  return take_along(x, nearest_ids(x, ids, dim), dim);
 }
 template <TensorLike T>
 T take_along_or(const T& x, const T& ids, std::int64_t dim, Scalar number) {
-  const T inside = clamp(0, ids, x.type().shape[as_size(dim)] - 1);
+  const T inside = nearest_ids(x, ids, dim);
   return where(eq(inside, ids), take_along(x, inside, dim), number);
 }
 template <TensorLike T>
 T scatter_add_along(const T& ids, const T& updates, std::int64_t dim, std::int64_t extent) {
-  return append_to(ids, Op::scatter_add_along, {ids, updates}, ScatterAttributes{dim, extent});
+  return append_to(ids, Op::scatter_add_along, {ids, updates},
+                   ScatterAttributes{dim_of(ids, dim), extent});
 }
 /// `starts`: an integer scalar for each dim.
 template <TensorLike T>
@@ -269,7 +266,7 @@ T dynamic_update_slice(const T& x, const T& update, const std::vector<T>& starts
 }
 template <TensorLike T>
 T argsort(const T& x, std::int64_t dim, bool descending = false) {
-  return append_to(x, Op::argsort, {x}, SortAttributes{dim, descending});
+  return append_to(x, Op::argsort, {x}, SortAttributes{dim_of(x, dim), descending});
 }
 /// The elements along a dim in order, and the k largest, each with their indices (i32). They are
 /// take_along of argsort, so that they have gradients.
@@ -286,15 +283,16 @@ Sorted<T> sort(const T& x, std::int64_t dim, bool descending = false) {
 template <TensorLike T>
 Sorted<T> top_k(const T& x, std::int64_t dim, std::int64_t k) {
   Dims end = x.type().shape;
-  if (dim < 0 || dim >= static_cast<std::int64_t>(end.size()) || k < 0 || k > end[as_size(dim)]) {
+  const std::int64_t along = dim_of(x, dim), rank = last_dim(x) + 1;
+  if (along < 0 || along >= rank || k < 0 || k > end[as_size(along)]) {
     refuse_all("top_k", {x},
                "found k " + std::to_string(k) + " and dim " + std::to_string(dim) +
                    ", needed one of its dims and at most as many as that has elements");
   }
-  end[as_size(dim)] = k;
-  const T order = argsort(x, dim, true);
+  end[as_size(along)] = k;
+  const T order = argsort(x, along, true);
   const T first = slice(order, Dims::filled(end.size(), 0), end);
-  return {take_along(x, first, dim), first};
+  return {take_along(x, first, along), first};
 }
 
 }  // namespace shardwise

@@ -40,23 +40,26 @@ TensorType sum_type(const TypeCall& call) {
   return reduce_type(call);
 }
 
-TensorType argmax_type(const TypeCall& call) {
-  need_operands(call, 1);
+TensorType index_of_type(const TypeCall& call) {
+  need_operands(call, 2);
+  need_same_dtype(call);
   const Shape& shape = call.operands[0].shape;
-  const std::size_t dim = need_dim(call.get<DimAttributes>().dim, shape.size());
-  if (shape[dim] == 0) refuse("found a dim of extent 0, needed an element");
-  need_small_index(shape[dim]);
-  return {DType::i32, without(shape, {call.get<DimAttributes>().dim})};
+  need_small_index(shape[need_dim(call.get<DimAttributes>().dim, shape.size())]);
+  const Shape kept = without(shape, {call.get<DimAttributes>().dim});
+  if (call.operands[1].shape != kept) {
+    refuse("found a second operand of " + to_string(call.operands[1].shape) + ", needed " +
+           to_string(kept) + ": an element for each row of the first");
+  }
+  return {DType::i32, kept};
 }
 
-FactorRule rule_over(const Node& node, std::span<const TensorType> operands, const Dims& dims,
-                     Factor::Kind kind) {
+FactorRule rule_over(const Node& node, std::span<const TensorType> operands, const Dims& dims) {
   RuleBuilder rule(node, operands);
   const Shape& shape = operands[0].shape;
   std::size_t result_dim = 0;
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
     if (has(dims, dim)) {
-      rule.in(0, dim, rule.factor(shape[dim], kind));
+      rule.in(0, dim, rule.factor(shape[dim], Factor::Kind::reduction));
     } else {
       rule.same(0, dim, result_dim++);
     }
@@ -66,20 +69,17 @@ FactorRule rule_over(const Node& node, std::span<const TensorType> operands, con
 
 template <Reduction R>
 FactorRule reduce_rule(const Node& node, std::span<const TensorType> operands) {
-  FactorRule rule = rule_over(node, operands, std::get<DimsAttributes>(node.attributes).dims,
-                              Factor::Kind::reduction);
+  FactorRule rule = rule_over(node, operands, std::get<DimsAttributes>(node.attributes).dims);
   rule.reduction = R;
   return rule;
 }
 
-FactorRule argmax_rule(const Node& node, std::span<const TensorType> operands) {
-  return rule_over(node, operands, {std::get<DimAttributes>(node.attributes).dim},
-                   Factor::Kind::need_replication);
-}
-
-FactorRule product_rule(const Node& node, std::span<const TensorType> operands) {
-  return rule_over(node, operands, std::get<DimsAttributes>(node.attributes).dims,
-                   Factor::Kind::need_replication);
+/// Each device finds the first of its part; the least of these is the first of all.
+FactorRule index_of_rule(const Node& node, std::span<const TensorType> operands) {
+  FactorRule rule = rule_over(node, operands, {std::get<DimAttributes>(node.attributes).dim});
+  rule.operands[1] = rule.result;
+  rule.reduction = Reduction::min;
+  return rule;
 }
 
 /// A tensor without the reduced dims, repeated along them.
@@ -139,14 +139,8 @@ template <Reduction R>
 void reduce_kernel(const KernelCall& call) {
   reduce_dims(R, call.operands[0], call.get<DimsAttributes>().dims, call.out);
 }
-void argmax_kernel(const KernelCall& call) {
-  argmax(call.operands[0], as_size(call.get<DimAttributes>().dim), call.out);
-}
-void argmin_kernel(const KernelCall& call) {
-  argmin(call.operands[0], as_size(call.get<DimAttributes>().dim), call.out);
-}
-void product_kernel(const KernelCall& call) {
-  reduce_product(call.operands[0], call.get<DimsAttributes>().dims, call.out);
+void index_of_kernel(const KernelCall& call) {
+  index_of(call.operands[0], call.operands[1], as_size(call.get<DimAttributes>().dim), call.out);
 }
 
 }  // namespace
@@ -165,9 +159,9 @@ std::vector<OpRow> reduce_rows() {
            reduce_kernel<Reduction::max>},
           {Op::reduce_min, dims, reduce_type, reduce_rule<Reduction::min>, extreme_gradient,
            reduce_kernel<Reduction::min>},
-          {Op::reduce_prod, dims, sum_type, product_rule, product_gradient, product_kernel},
-          {Op::argmax, dim, argmax_type, argmax_rule, no_gradient, argmax_kernel},
-          {Op::argmin, dim, argmax_type, argmax_rule, no_gradient, argmin_kernel}};
+          {Op::reduce_prod, dims, sum_type, reduce_rule<Reduction::product>, product_gradient,
+           reduce_kernel<Reduction::product>},
+          {Op::index_of, dim, index_of_type, index_of_rule, no_gradient, index_of_kernel}};
 }
 
 }  // namespace shardwise::detail

@@ -130,6 +130,10 @@ class Executable {
   ~Executable();
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
+  void peak() const = delete;         // memory(position).peak_bytes
+  void peak_bytes() const = delete;   // memory(position).peak_bytes
+  void peak_memory() const = delete;  // memory(position).peak_bytes
+  void report() const = delete;       // report(executable, machine)
 
   const Graph& graph() const;
   const Mesh& mesh() const;
@@ -252,6 +256,8 @@ struct StepReport {
   double collective_seconds = 0;  ///< rings, one after another, not hidden by computing
 };
 StepReport report(const Executable& executable, const Machine& machine);
+
+std::ostream& operator<<(std::ostream&, const Executable&) = delete;  // dump(executable)
 
 /// A table for people.
 std::string to_string(const StepReport& report);

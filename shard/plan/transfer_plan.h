@@ -69,7 +69,7 @@ Link link_between(const Topology::Site& a, const Topology::Site& b);
 
 /// How several sources of one element are combined. bit_or takes elements as bits: if all sources
 /// but one are zeros, the result is that one, bit for bit.
-enum class Reduction { none, sum, max, min, bit_or };
+enum class Reduction { none, sum, max, min, bit_or, product };
 
 /// One step of a plan: the elements of `box` go from a source piece to a target piece. The numbers
 /// index TransferPlan::sources() and targets().

@@ -188,6 +188,50 @@ TEST_F(FirstProgram, SumsAndMeansAndCountsDimsFromTheEnd) {
   EXPECT_THROW(mean(x, -3), Error);
 }
 
+TEST_F(FirstProgram, CountsEveryDimFromTheEnd) {
+  const Tensor ids = tracer.tensor<std::int32_t>({2}, {2, 0}, "ids");
+  const Tensor best = convert(argmax(x, -1), DType::f32),
+               worst = convert(argmin(x, -1), DType::f32);
+  const auto [ordered, order] = sort(x, -1);
+  const auto [largest, where_they_are] = top_k(x, -1, 2);
+  const Tensor backwards = reverse(x, {-1}), turned = transpose(x, {-1, 0});
+  const Tensor taken = take(x, ids, -1), nearest = take_clipped(x, ids + 1, -1);
+  const Tensor zeros = take_or(x, ids + 1, -1, 0), columns = iota(x, {DType::f32, {2, 3}}, -1);
+  const Tensor every = sum(x, {-1, 0}), spread_out = variance(x, -1);
+  const Tensor along = take_along(x, order, -1), picked = take_along_clipped(x, order + 5, -1);
+  EXPECT_EQ(values(best), (Values{1, 2}));
+  EXPECT_EQ(values(worst), (Values{2, 0}));
+  EXPECT_EQ(values(ordered), (Values{-3, -1, 2, 4, 5, 6}));
+  EXPECT_EQ(values(largest), (Values{2, -1, 6, 5}));
+  EXPECT_EQ(where_they_are.to_vector<std::int32_t>(), (std::vector<std::int32_t>{1, 0, 2, 1}));
+  EXPECT_EQ(values(backwards), (Values{-3, 2, -1, 6, 5, 4}));
+  EXPECT_EQ(values(turned), (Values{-1, 4, 2, 5, -3, 6}));
+  EXPECT_EQ(values(taken), (Values{-3, -1, 6, 4}));
+  EXPECT_EQ(values(nearest), (Values{-3, 2, 6, 5}));
+  EXPECT_EQ(values(zeros), (Values{0, 2, 0, 5}));
+  EXPECT_EQ(values(columns), (Values{0, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(values(every), Values{13});
+  EXPECT_NEAR(values(spread_out)[1], 2.0 / 3, 1e-6);
+  EXPECT_EQ(values(along), values(ordered));
+  EXPECT_EQ(values(picked), (Values{-3, -3, -3, 6, 6, 6}));
+  for (const std::int64_t none : {2, -3}) {
+    EXPECT_THROW(argmax(x, none), Error);
+    EXPECT_THROW(sort(x, none), Error);
+    EXPECT_THROW(take_clipped(x, ids, none), Error);
+    EXPECT_THROW(take_or(x, ids, none, 0), Error);
+    EXPECT_THROW(take_along_clipped(x, order, none), Error);
+    EXPECT_THROW(take_along_or(x, order, none, 0), Error);
+    EXPECT_THROW(reverse(x, {none}), Error);
+  }
+}
+
+TEST_F(FirstProgram, TakesNewValuesOfItsType) {
+  x.set_value(Values{1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(values(x * 2), (Values{2, 4, 6, 8, 10, 12}));
+  EXPECT_THROW(x.set_value(std::vector<double>(6, 1.0)), Error);
+  EXPECT_THROW(x.set_value(Values(5, 1.0F)), Error);
+}
+
 TEST_F(FirstProgram, MultipliesMatrices) {
   const Tensor w = tracer.tensor({3, 1}, Values{1, 10, 100}, "w");
   const Tensor a = reshape(x, {2, 1, 3}), b = reshape(x, {2, 3, 1});

@@ -8,14 +8,15 @@ SOURCE = pathlib.Path(sys.argv.pop(1))
 HEADERS = [*sorted((SOURCE / "runtime/ops").glob("*.h")), *sorted((SOURCE / "runtime/nn").glob("*.h")),
            SOURCE / "runtime/tensor.h"]
 # What the functions are made with.
-WITHIN = {"append", "append_input", "append_to", "refuse", "refuse_all", "dim_of", "dims_of", "all_dims", "last_dim", "binary",
+WITHIN = {"append", "append_input", "append_to", "refuse", "refuse_all", "dim_of", "dims_of", "dims_in_order", "nearest_ids", "need_element_along", "all_dims", "last_dim", "binary",
           "parse_graph", "broadcast_shape", "complete_shape", "cumulative", "graph_of", "keep_named", "tensor_beside",
           "default_mesh", "set_default_mesh", "record_scan", "record_cond"}
 
 
 def declared(path):
-    """Names of functions at the beginning of a line, without namespace detail, deleted ones and operators."""
+    """Names of functions at the beginning of a line, without namespace detail, comments, deleted ones and operators."""
     text = re.sub(r"(?ms)^namespace detail \{.*?^\}  // namespace detail", "", path.read_text())
+    text = re.sub(r"//.*", "", text)
     for match in re.finditer(r"(?m)^(?:\[\[noreturn\]\] |inline )?[\w:]+(?:<[^;{}()]*>)?[ &]+(\w+)\(", text):
         end = re.search(r"[;{]", text[match.end():])
         if "= delete" not in text[match.end():match.end() + end.start()]:

@@ -141,6 +141,75 @@ void guesses(Tracer& tracer, Tensor x, Tensor w, Tensor b, std::vector<Tensor> w
   auto l2 = batch_norm(x, b, b);       // shows: batchnorm(x, gain, bias, running)
   auto l3 = group_norm(x, 2);          // shows: groupnorm(x, gain, bias, groups)
   auto l4 = cross_entropy_loss(x, w);  // shows: cross_entropy(x, labels)
+  auto l5 = nll_loss(x, w);            // shows: cross_entropy(logits, labels)
+  auto l6 = accuracy(x, w);         // shows: mean(convert(eq(argmax(x, -1), labels), DType::f32))
+  auto l7 = softplus(x);            // shows: log(1 + exp(x))
+  auto l8 = leaky_relu(x, 0.01);    // shows: where(x > 0, x, 0.01 * x)
+  auto l9 = elu(x);                 // shows: where(x > 0, x, expm1(x))
+  auto a2 = norm(x);                // shows: sqrt(sum(x * x))
+  auto a3 = logsumexp(x, -1);       // shows: log(sum(exp(x), dim)), of x less its reduce_max
+  auto a4 = prod(x, 0);             // shows: reduce_prod(x, dims)
+  auto a5 = reduce_prod(x, 0);      // shows: reduce_prod(x, {1})
+  auto a6 = var(x, 0);              // shows: variance(x, dims)
+  auto a7 = any(x > 0);             // shows: reduce_max(x, dims)
+  auto a8 = all(x > 0);             // shows: reduce_min(x, dims)
+  auto a9 = isnan(x);               // shows: ne(x, x)
+  auto b1 = isfinite(x);            // shows: is_finite(x)
+  auto b2 = topk(x, 3);             // shows: top_k(x, dim, k)
+  auto b3 = top_k(x, 3);            // shows: top_k(x, dim, k)
+  auto b4 = index_select(x, 0, w);  // shows: take(x, ids, dim)
+  auto b5 = outer(b, b);            // shows: einsum("a,b->ab", x, y)
+  auto b6 = tensordot(x, w, 1);     // shows: einsum(equation, x, w)
+  auto b7 = sum(x, -1, true);       // shows: reshape(sum(x, dim), {8, 1})
+  auto b8 = mean(x, -1, true);      // shows: reshape(mean(x, dim), {8, 1})
+  auto b9 = clamp(x, 0, 1);         // shows: clamp(low, x, high)
+  auto i1 = flip(x, 0);             // shows: reverse(x, dims)
+  auto i3 = roll(x, 1, 0);          // shows: concatenate({slice(x, begin, end), slice(
+  auto i4 = split(x, 2, 0);         // shows: slice(x, begin, end)
+  auto i5 = chunk(x, 2);            // shows: slice(x, begin, end)
+  auto i6 = narrow(x, 0, 1, 2);     // shows: slice(x, begin, end)
+  auto i7 = tile(x, 2);             // shows: concatenate({x, x}, dim)
+  auto i8 = repeat(x, 2, 0);        // shows: broadcast_to(x, shape)
+  auto i9 = expand(x, 4);           // shows: broadcast_to(x, shape)
+  auto j1 = tril(x);                // shows: where(ge(rows, columns), x, 0)
+  auto j2 = triu(x);                // shows: where(le(rows, columns), x, 0)
+  auto j3 = one_hot(x, 10);         // shows: eq(broadcast(ids, shape, dims), iota(
+  auto j4 = stack({x, x}, 0);       // shows: concatenate({reshape(x, {1, 8, 4}),
+  auto j5 = stack(ws);              // shows: concatenate({reshape(x, {1, 8, 4}),
+  auto j6 = remat(sum<Tensor>, x);  // shows: checkpoint(block, x)
+  auto j7 = gradient(mean(x), w);   // shows: grad(loss, weights)
+  auto j8 = fori_loop(0, 10, x);    // shows: scan(body, carry, xs, {.length = 10})
+  auto j9 = while_loop(x, x);       // shows: scan(body, carry, xs)
+  auto v2 = vmap(x);                // shows: an operation on one more dim
+  auto v3 = scaled_dot_product_attention(x, x, x);  // shows: attention(q, k, v)
+  auto v4 = conv(x, w);                             // shows: conv2d(x, kernel, options)
+  auto v5 = max_pool2d(x, 2);                       // shows: max_pool(x, dims, window)
+  auto v6 = avg_pool2d(x, 2);                       // shows: avg_pool(x, dims, window)
+  auto v7 = global_avg_pool(x);                     // shows: mean(x, {2, 3})
+  auto v8 = interpolate(x, 2);                      // shows: resize(x, dims, extents, how)
+  auto z3 = uniform(tracer, 2);                     // shows: normal(tracer, {DType::f32, {4, 3}}
+  auto z4 = rand(tracer, 2);                        // shows: normal(tracer, {DType::f32, {4, 3}}
+  auto z5 = arange(tracer, 10);                     // shows: iota(x, {DType::i32, {10}}, 0)
+  auto z6 = eye(tracer, 3);                         // shows: eq(iota(x, type, 0), iota(x, type, 1))
+  auto m4 = x.num_elements();                       // shows: num_elements(x.shape())
+  auto m5 = x.values();                             // shows: to_vector<float>()
+  auto m6 = x.spec();                               // shows: placement()
+  if (x) return;                                    // shows: has_value(), item()
+  mark_sharding({x, w}, Mesh::line(2), {"data"});   // shows: one tensor a call
+  shard(x, Mesh::line(2));                          // shows: mark_sharding(x, mesh, spec)
+  with_sharding_constraint(x, Mesh::line(2));       // shows: mark_sharding(x, mesh, spec)
+  tracer.constant(1.0);                             // shows: tensor<float>({}, {0.1}, "rate")
+  tracer.parameter(w, "w");      // shows: tensor(shape, values, "w", MemoryKind::parameter)
+  tracer.input(w, "x");          // shows: tensor(shape, values, "x", MemoryKind::loader)
+  tracer.from_vector(ws);        // shows: tensor(shape, values, "x")
+  tracer.sync();                 // shows: mark_step()
+  tracer.wait();                 // shows: mark_step()
+  tracer.execute();              // shows: mark_step()
+  tracer.last()->peak();         // shows: memory(position).peak_bytes
+  tracer.last()->peak_bytes();   // shows: memory(position).peak_bytes
+  tracer.plan()->peak_memory();  // shows: memory(position).peak_bytes
+  tracer.last()->report();       // shows: report(executable, machine)
+  std::cout << *tracer.last();   // shows: dump(executable)
 }
 
 void guesses(std::vector<std::int64_t> ids) {
@@ -154,4 +223,6 @@ void guesses(std::vector<std::int64_t> ids) {
   PartitionSpec none("data", nullptr);           // shows: PartitionSpec{"data", "model"}
   Tracer of_mesh(devices, Mesh::line(8));        // shows: Tracer(devices, {.mesh = mesh})
   auto along = Mesh::line(4).size("devices");    // shows: axis_size("data")
+  auto count = Mesh::line(4).num_devices();      // shows: size()
+  auto made = make_mesh(4, "data");              // shows: Mesh({4, 2}, {"data", "model"})
 }

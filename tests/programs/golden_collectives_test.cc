@@ -63,6 +63,13 @@ std::function<Tensor(Tracer&)> of_rows(std::function<Tensor(const Tensor&)> op) 
   };
 }
 
+/// Of 64 rows of logits, of which each device has some columns.
+std::function<Tensor(Tracer&)> of_a_vocabulary(std::function<Tensor(const Tensor&)> op) {
+  return [=](Tracer& tracer) {
+    return op(marked(tracer, {64, 1024}, {{}, {"m"}}, MemoryKind::loader));
+  };
+}
+
 const GoldenCase kCases[] = {
     {"embedding, vocabulary cut", "m=8", 917504, embedding({{"m"}, {}}, {{}, {}})},
     {"embedding, vocabulary and batch cut", "d=4,m=2", 131072 + 196608,
@@ -148,6 +155,30 @@ const GoldenCase kCases[] = {
        const Tensor column = convert(full_like(start, 0), DType::i32);
        Tensor y = dynamic_update_slice(x, rows, {start, column});
        mark_sharding(y, {{"d"}, {}});
+       return y;
+     }},
+    {"the largest of a vocabulary that is cut: its numbers, and where they are", "m=8", 2 * 448,
+     of_a_vocabulary([](const Tensor& x) { return argmax(x, 1); })},
+    {"the least: likewise", "m=8", 2 * 448,
+     of_a_vocabulary([](const Tensor& x) { return argmin(x, 1); })},
+    {"a product over a vocabulary that is cut: a number a row", "m=8", 448,
+     of_a_vocabulary([](const Tensor& x) { return reduce_prod(x, {1}); })},
+    {"of narrow numbers: the parts are f32", "m=8", 448,
+     of_a_vocabulary([](const Tensor& x) { return reduce_prod(convert(x, DType::bf16), {1}); })},
+    {"a normalizer over a vocabulary that is cut: the largest and the sum", "m=8", 2 * 448,
+     of_a_vocabulary([](const Tensor& x) {
+       const Tensor most = reduce_max(x, {1});
+       return most + log(sum(exp(x - spread(most, x.shape(), {1})), 1));
+     })},
+    {"a loss over a vocabulary that is cut: no logit moves", "m=8", 4 * 448 + 14,
+     of_a_vocabulary([](const Tensor& x) {
+       return cross_entropy(x, iota(x, {DType::i32, {64}}, 0));
+     })},
+    {"the largest of rows that are cut as well", "d=2,m=4", 2 * 192,
+     [](Tracer& tracer) {
+       const Tensor x = marked(tracer, {64, 1024}, {{"d"}, {"m"}}, MemoryKind::loader);
+       Tensor y = argmax(x, 1);
+       mark_sharding(y, {{"d"}});
        return y;
      }},
 };

@@ -392,10 +392,8 @@ void add_reduction(LaxCases& cases, Op op) {
       if (!last) x = transpose(x, {1, 0});
       const std::int64_t dim = last ? 1 : 0;
       switch (op) {
-        case Op::argmax:
+        case Op::index_of:
           one.add_to(cases, argmax(x, dim));
-          break;
-        case Op::argmin:
           one.add_to(cases, argmin(x, dim));
           break;
         case Op::cumsum:
@@ -546,8 +544,7 @@ void add_op(LaxCases& cases, Op op) {
     case Op::reduce_max:
     case Op::reduce_min:
     case Op::reduce_prod:
-    case Op::argmax:
-    case Op::argmin:
+    case Op::index_of:
     case Op::cumsum:
     case Op::cumprod:
     case Op::cummax:

@@ -86,6 +86,13 @@ TEST(NarrowSums, AreThoseOfOneDevice) {
   for (const char* const mesh : {"data=1", "data=2", "data=4"}) {
     EXPECT_THAT(on_mesh(mesh, DType::f16, {4}, large, total), ElementsAre(32)) << mesh;
   }
+  // Parts of 129 * 131 and 133 * 135, which bf16 has not.
+  const auto all = [](Tracer&, const Tensor& x) { return reduce_prod(x, {0}); };
+  const std::vector<float> factors{129.0F / 64, 131.0F / 64, 133.0F / 64, 135.0F / 64};
+  const auto rounded = on_mesh("data=1", DType::bf16, {4}, factors, all);
+  for (const char* const mesh : {"data=2", "data=4", "data=3"}) {
+    EXPECT_THAT(on_mesh(mesh, DType::bf16, {4}, factors, all), ElementsAreArray(rounded)) << mesh;
+  }
   const auto product = [](Tracer&, const Tensor& x) { return matmul(transpose(x), x); };
   const auto one = on_mesh("data=1", DType::bf16, {4, 1}, {16, 1, 16, 1.4142F}, product);
   EXPECT_THAT(on_mesh("data=2", DType::bf16, {4, 1}, {16, 1, 16, 1.4142F}, product),

@@ -162,21 +162,15 @@ void Interpreter::compute() {
         product = times(product, in(0, at));
       });
       return round_all();
-    case Op::argmax:
-    case Op::argmin: {
-      std::map<std::size_t, Number> best;
-      const Op pick = node_->op == Op::argmax ? Op::gt : Op::lt;
-      each_index(shape(0), [&](const Index& at) {
+    case Op::index_of: {
+      constexpr Number kNowhere = 2147483647;
+      std::fill(out_.elements.begin(), out_.elements.end(), kNowhere);
+      return each_index(shape(0), [&](const Index& at) {
         const Index to = without(at, dims());
-        const Number value = in(0, at);
-        const auto [known, is_first] = best.try_emplace(offset(node_->type.shape, to), value);
-        const bool is_better = apply(pick, of(0), value, known->second) != 0 ||
-                               (std::isnan(value) && !std::isnan(known->second));
-        if (!is_first && !is_better) return;
-        known->second = value;
-        out(to) = static_cast<Number>(at[dim()]);
+        const Number a = in(0, at), b = in(1, to);
+        const bool is_equal = apply(Op::eq, of(0), a, b) != 0 || (std::isnan(a) && std::isnan(b));
+        if (is_equal && out(to) == kNowhere) out(to) = static_cast<Number>(at[dim()]);
       });
-      return;
     }
     case Op::cumlogsumexp:
       out_.inexact = true;

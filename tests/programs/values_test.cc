@@ -134,6 +134,32 @@ TEST_F(Values, NaNIsTheLargestOfTopKAndOfASort) {
   EXPECT_THAT(values_of<std::int32_t>(argsort(x, 0)), ElementsAre(2, 0, 3, 1));
 }
 
+// However the dim is cut: the first of equal ones, of NaN the first, and devices that have nothing.
+TEST_F(Values, TheLargestIsFoundWhereItIsFirstInACutDim) {
+  constexpr auto nan = static_cast<float>(kNaN), kLeast = -std::numeric_limits<float>::infinity();
+  const std::vector<std::vector<float>> rows = {
+      {1, 3, 3, 2, 3},     {2, 2, 2, 2, 2},   {-0.0F, 0, -0.0F, 0, -1},
+      {5, nan, 7, 1, nan}, {nan, 0, 0, 0, 9}, {kLeast, kLeast, kLeast, kLeast, kLeast}};
+  const std::vector<std::int32_t> largest{1, 0, 0, 1, 0, 0}, least{0, 0, 4, 1, 0, 0};
+  for (const char* const mesh : {"d=1", "d=2", "d=3", "d=8", "e=2,d=3"}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+      Devices devices(8);
+      Tracer on(devices, {.mesh = Mesh::parse(mesh)});
+      std::vector<float> values;
+      for (const auto& row : rows) values.insert(values.end(), row.begin(), row.end());
+      Tensor x = on.tensor<float>({6, 5}, values, "x");
+      mark_sharding(x, {{}, {"d"}});
+      const Tensor wide = convert(x, dtype);
+      const Tensor most = argmax(wide, 1), fewest = argmin(wide, -1);
+      const Tensor none = index_of(wide, full_like(reduce_max(wide, {1}), 100), 1);
+      on.mark_step();
+      EXPECT_EQ(most.to_vector<std::int32_t>(), largest) << mesh << ' ' << name(dtype);
+      EXPECT_EQ(fewest.to_vector<std::int32_t>(), least) << mesh << ' ' << name(dtype);
+      EXPECT_THAT(none.to_vector<std::int32_t>(), testing::Each(2147483647)) << mesh;
+    }
+  }
+}
+
 TEST_F(Values, TheLargerOfTwoZerosHasNoSign) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
     const Tensor a = convert(tensor<float>(DType::f32, {0.0F, -0.0F, -0.0F}), dtype);

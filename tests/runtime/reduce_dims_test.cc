@@ -227,54 +227,55 @@ TEST(ReduceDims, TheOrderOfAdditionsDependsOnTheShapeAlone) {
   }
 }
 
-TEST(Argmax, FindsTheFirstLargest) {
+// Of values that are there and of some that are not, in boxes that begin anywhere.
+TEST(IndexOf, FindsTheFirstThatEquals) {
   RandomShardings random(6);
   for (int round = 0; round < 1000; ++round) {
     const std::size_t rank = as_size(random.draw(1, 4));
     const std::size_t dim = as_size(random.draw(0, static_cast<std::int64_t>(rank) - 1));
     const Dims dims{static_cast<std::int64_t>(dim)};
     Shape shape = random_shape(rank, 0, 5, random);
-    shape[dim] = random.draw(1, 40);
+    shape[dim] = random.draw(0, rank == 1 ? 200 : 40);
     const Box box = placed(shape, random);
     const DType dtype = random_dtype(random);
     const Numbers whole = random_numbers_of(dtype, Shape(box.end()), random);
-    TestShard out(DType::i32, without(box, dims));
-    argmax(TestShard(dtype, box, whole), dim, out.target());
+    const Box rows = without(box, dims);
+    const Numbers wanted = random_numbers_of(dtype, Shape(rows.end()), random);
+    TestShard out(DType::i32, rows);
+    index_of(TestShard(dtype, box, whole), TestShard(dtype, rows, wanted), dim, out.target());
     std::size_t element = 0;
-    for_each_index(out.box(), [&](const Index& rest) {
+    for_each_index(rows, [&](const Index& rest) {
       Index at = box.begin();
       for (std::size_t d = 0, from = 0; d < rank; ++d) {
         if (d != dim) at[d] = rest[from++];
       }
-      std::int64_t best = at[dim];
-      std::int64_t largest = whole[at];
-      for (; at[dim] < box.end(dim); ++at[dim]) {
-        if (whole[at] > largest) best = at[dim], largest = whole[at];
-      }
-      ASSERT_EQ(out[element++], best) << to_string(box) << " along " << dim;
+      while (at[dim] < box.end(dim) && whole[at] != wanted[rest]) ++at[dim];
+      const std::int64_t found = at[dim] < box.end(dim) ? at[dim] : 2147483647;
+      ASSERT_EQ(out[element++], found) << to_string(box) << " along " << dim;
     });
     if (HasFatalFailure()) return;
   }
 }
 
-TEST(Argmax, NanCountsAsLargest) {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  for (std::size_t at = 0; at < 40; ++at) {
-    TestShard in(DType::f32, Box({2}, {42})), out(DType::i32, Box());
-    for (float& value : in.as<float>()) value = std::numeric_limits<float>::infinity();
-    in.as<float>()[at] = nan;
-    in.as<float>()[39] = nan;
-    argmax(in, 0, out.target());
-    EXPECT_EQ(out[0], static_cast<std::int64_t>(at) + 2);
+TEST(IndexOf, NanEqualsNanAndZerosAreOne) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    for (std::int64_t at = 0; at < 40; ++at) {
+      for (const double value : {-0.0, std::nan("")}) {
+        const double wanted = value == 0 ? 0.0 : -value;
+        TestShard in(dtype, Box({2}, {42})), one(dtype, Box()), out(DType::i32, Box());
+        std::vector<double> values(40, 1);
+        values[as_size(at)] = values[39] = value;
+        const auto fill = [&](TestShard& shard, const double* from, std::size_t count) {
+          convert(DType::f64, reinterpret_cast<const std::byte*>(from), dtype,
+                  shard.as<std::byte>().data(), count);
+        };
+        fill(in, values.data(), values.size());
+        fill(one, &wanted, 1);
+        index_of(in, one, 0, out.target());
+        EXPECT_EQ(out[0], at + 2);
+      }
+    }
   }
-}
-
-TEST(Argmin, FindsTheFirstLeast) {
-  TestShard in(DType::i32, Box({2}, {7})), out(DType::i32, Box());
-  const std::int32_t values[] = {3, -1, 5, -1, 0};
-  std::copy(std::begin(values), std::end(values), in.as<std::int32_t>().begin());
-  argmin(in, 0, out.target());
-  EXPECT_EQ(out[0], 3);
 }
 
 TEST(Cumulate, SumsOfEveryTypeAndDimEqualTheElementwiseSums) {

@@ -32,7 +32,8 @@ concept Is = std::same_as<std::remove_const_t<A>, Struct>;
 
 inline constexpr std::array<std::string_view, 5> kCombinations{"set", "add", "mul", "min", "max"};
 inline constexpr std::array<std::string_view, 3> kOutOfRange{"", "clip", "drop"};
-inline constexpr std::array<std::string_view, 5> kReductions{"none", "sum", "max", "min", "bit_or"};
+inline constexpr std::array<std::string_view, 6> kReductions{"none", "sum",    "max",
+                                                             "min",  "bit_or", "product"};
 
 template <class Fields>
 void visit(Fields&, Is<NoAttributes> auto&) {}

@@ -9,17 +9,14 @@ namespace shardwise {
 /// order and of the same extents. Both of one dtype. The order of additions depends on the local
 /// shape alone. f16 and bf16 are summed in f32 and rounded once. Of nothing: zero, or the least or
 /// largest value of the dtype (infinities for floating types). NaN wins over numbers in max and
-/// min. boolean: sum and max are "or", min is "and".
+/// min. boolean: sum and max are "or", min is "and". A product requires numbers; of nothing: one.
 void reduce_dims(Reduction reduction, const ConstShardView& in, const Dims& dims,
                  const ShardView& out);
 
-/// The product; of nothing: one. Requires numbers.
-void reduce_product(const ConstShardView& in, const Dims& dims, const ShardView& out);
-
-/// The index (global, as i32) of the first largest or least element along `dim`, which `out` does
-/// not have. NaN counts as both. Requires a dim that is not empty.
-void argmax(const ConstShardView& in, std::size_t dim, const ShardView& out);
-void argmin(const ConstShardView& in, std::size_t dim, const ShardView& out);
+/// The index (global, as i32) of the first element along `dim` that equals that of `wanted`, which,
+/// as `out`, does not have the dim: NaN equals NaN. The largest i32 if there is none.
+void index_of(const ConstShardView& in, const ConstShardView& wanted, std::size_t dim,
+              const ShardView& out);
 
 /// What elements are combined to, and from which end of the dim.
 enum class Cumulation { sum, product, max, min, logsumexp };

@@ -28,6 +28,18 @@ struct Sum {
   }
 };
 
+struct Product {
+  template <class T>
+  static T combine(T a, T b) {
+    if constexpr (std::integral<T>) {
+      // As wide as may be: what is narrower would become a signed int, whose product overflows.
+      return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+    } else {
+      return a * b;
+    }
+  }
+};
+
 struct Max {
   template <class T>
   static T combine(T a, T b) {
@@ -117,9 +129,10 @@ void reduce_with(DType dtype, Sources sources, std::byte* out, std::size_t count
     case DType::u8:
       return reduce_as<Op, std::uint8_t>(sources, out, count);
     case DType::boolean:
-      // Bytes of 0 and 1: the larger is "or", the smaller is "and".
-      return reduce_as<std::conditional_t<std::same_as<Op, Min>, Min, Max>, std::uint8_t>(
-          sources, out, count);
+      // Bytes of 0 and 1: the larger is "or", the smaller and the product are "and".
+      return reduce_as<
+          std::conditional_t<std::same_as<Op, Min> || std::same_as<Op, Product>, Min, Max>,
+          std::uint8_t>(sources, out, count);
     default:
       assert(false && "not computed with");
   }
@@ -139,6 +152,8 @@ void reduce(Reduction reduction, DType dtype, Sources sources, std::byte* out, s
       return reduce_with<Max>(dtype, sources, out, count);
     case Reduction::min:
       return reduce_with<Min>(dtype, sources, out, count);
+    case Reduction::product:
+      return reduce_with<Product>(dtype, sources, out, count);
     case Reduction::bit_or:
       return reduce_as<Or, std::uint8_t>(sources, out, count * size_bytes(dtype));
   }

@@ -214,10 +214,9 @@ class Chooser {
       refines &= problem_.wanted[dim].is_prefix_of(combined[dim]);
     }
     const double combination =
-        problem_.share * combine_bytes(problem_.rule.reduction == Reduction::sum
-                                           ? sum_type(problem_.type)
-                                           : problem_.type,
-                                       combined, choice.partial, mesh_);
+        problem_.share *
+        combine_bytes(is_rounded(problem_.rule.reduction) ? sum_type(problem_.type) : problem_.type,
+                      combined, choice.partial, mesh_);
     if (refines) return combination;
     return combination +
            static_cast<double>(size_bytes(problem_.type.dtype)) *

@@ -18,9 +18,12 @@ double missing_elements(const Shape& shape, const Cut& from, const Cut& to, cons
 /// but in dims with a window, of which it may be more.
 bool holds(const Shape& shape, const Cut& have, const Cut& needed, const Mesh& mesh);
 
-/// Parts of a sum of bf16 or f16 numbers are f32: it is rounded once, as on one device. Others have
-/// the tensor's dtype.
+/// Parts of a sum or product of bf16 or f16 numbers are f32: it is rounded once, as on one device.
+/// Others have the tensor's dtype.
 TensorType sum_type(const TensorType& type);
+constexpr bool is_rounded(Reduction reduction) {
+  return reduction == Reduction::sum || reduction == Reduction::product;
+}
 
 /// Bytes that a device sends in a ring so that parts of a sum over `partial` become the sum cut as
 /// `to`. These are (g - 1) parts if the group's axes cut the result (reduce-scatter), and

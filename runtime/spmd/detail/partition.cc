@@ -119,7 +119,7 @@ class Partitioner {
   /// Parts of a sum are; what has the bytes of its operand is what that is.
   bool is_wide(const PartitionedGraph::Value& made, const std::vector<ValueId>& operands) const {
     const Node& node = graph_.node(made.node);
-    if (made.partial == 0 || made.reduction != Reduction::sum) return false;
+    if (made.partial == 0 || !is_rounded(made.reduction)) return false;
     if (is_alias(node.op)) return value(operands.front()).is_wide;
     return !(sum_type(node.type) == node.type);
   }
