@@ -29,7 +29,7 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 struct Options {
   std::int64_t devices = 16, batch = 16;
   double limit_gib = 32;
-  std::string svg, mfu_svg, machine = "tpu-v4";
+  std::string mesh, plan = "all", svg, mfu_svg, machine = "tpu-v4";
   bool json = false, check = false;
 };
 
@@ -50,12 +50,30 @@ std::vector<std::string> machine_ids() {
   return ids;
 }
 
+/// The ways to cut that were asked for.
+std::vector<Layout> chosen_layouts(const Options& options, std::int64_t devices) {
+  std::vector<Layout> chosen =
+      options.mesh.empty() ? layouts(devices) : layouts_on(Mesh::parse(options.mesh));
+  if (options.plan != "all") {
+    std::erase_if(chosen, [&](const Layout& layout) { return layout.plan != options.plan; });
+  }
+  if (!chosen.empty()) return chosen;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("plan \"{}\": found mesh \"{}\", needed one with an axis data or fsdp "
+                          "for the batch, and model for the plans tensor and 2d",
+                          options.plan, options.mesh));
+}
+
+std::string resnet_mesh(const Options& options) {
+  return options.mesh.empty() ? "devices=8" : options.mesh;
+}
+
 std::vector<Row> plan_all(const Options& options) {
   const bool shows_progress = ::isatty(STDERR_FILENO) == 1;
   std::vector<Row> rows;
   for (Model model : models()) {
     model.sizes.batch = options.batch;
-    for (const Layout& layout : layouts(options.devices)) {
+    for (const Layout& layout : chosen_layouts(options, options.devices)) {
       for (const bool recomputes : {false, true}) {
         if (shows_progress) {
           fmt::print(stderr, "\r\x1b[Kplanning {} {}{}", model.name, layout.name,
@@ -75,7 +93,7 @@ void print_table(const Options& options, const std::vector<Row>& rows) {
   fmt::print(
       "One training step in f32 with AdamW, batch {} of 1,024 tokens, on {} devices. Planned, not "
       "run.\n",
-      options.batch, options.devices);
+      options.batch, Mesh::parse(rows.front().layout.mesh).size());
   fmt::print("{:<6} {:<11} {:<17} {:>12} {:>15} {:>13} {:>9} {:>11}\n", "model", "cut", "mesh",
              "peak GiB", "recomputed GiB", "sent GiB", "MFU %", "plan ms");
   for (std::size_t i = 0; i + 1 < rows.size(); i += 2) {
@@ -101,14 +119,15 @@ struct Studied {
   std::vector<Largest> resnets;
 };
 
-/// Of ResNet-50 with images or their rows cut, on eight devices.
+/// Of ResNet-50 with images or their rows cut over all axes.
 std::vector<Largest> search_all(const Options& options) {
   const auto bytes = static_cast<std::size_t>(options.limit_gib * kGiB);
+  const std::string mesh = resnet_mesh(options);
   std::vector<Largest> all;
   for (const char* const plan : {"batch", "spatial"}) {
-    all.push_back(largest_batch(plan, "devices=8", 224, bytes));
+    all.push_back(largest_batch(plan, mesh, 224, bytes));
     for (const std::int64_t batch : {1, 8}) {
-      all.push_back(largest_image(plan, "devices=8", batch, bytes));
+      all.push_back(largest_image(plan, mesh, batch, bytes));
     }
   }
   return all;
@@ -116,8 +135,8 @@ std::vector<Largest> search_all(const Options& options) {
 
 void print_largest(const Options& options, const std::vector<Largest>& all) {
   fmt::print(
-      "\nThe largest training step of ResNet-50 in f32 that fits {:g} GiB on each of 8 devices.\n",
-      options.limit_gib);
+      "\nThe largest training step of ResNet-50 in f32 that fits {:g} GiB on each of {} devices.\n",
+      options.limit_gib, Mesh::parse(resnet_mesh(options)).size());
   fmt::print("{:<8} {:>18} {:>20} {:>20}\n", "cut", "batch at 224 x 224", "image at a batch of 1",
              "image at a batch of 8");
   for (std::size_t i = 0; i + 2 < all.size(); i += 3) {
@@ -182,7 +201,7 @@ void write_charts(const Options& options, const std::vector<Row>& rows) {
 bool check(const Options& options) {
   const gpt::Sizes small{.layers = 2, .width = 64, .heads = 4, .context = 64, .batch = 16};
   bool all_equal = true;
-  for (const Layout& layout : layouts(std::min<std::int64_t>(options.devices, 8))) {
+  for (const Layout& layout : chosen_layouts(options, std::min<std::int64_t>(options.devices, 8))) {
     for (const auto recompute : {gpt::Recompute::none, gpt::Recompute::all}) {
       const std::size_t planned = plan(small, layout, recompute, machine_of(options)).peak_bytes;
       const std::size_t measured = measured_peak(small, layout, recompute);
@@ -204,7 +223,17 @@ int main(int argc, char** argv) {
       "Plans training steps of GPTs of four sizes and of ResNet-50, and prints what memory they "
       "need"};
   app.option_defaults()->always_capture_default();
-  app.add_option("--devices", options.devices, "Devices of the mesh")->check(CLI::Range(1, 4096));
+  CLI::Option* const devices =
+      app.add_option("--devices", options.devices, "Devices of the meshes of each plan")
+          ->check(CLI::Range(1, 4096));
+  app.add_option("--mesh", options.mesh,
+                 "One mesh instead, for both studies: axes data or fsdp (the batch) and model, as "
+                 "data=4,model=4")
+      ->excludes(devices);
+  app.add_option("--plan", options.plan,
+                 "How the weights are cut: data (replicated), fsdp, tensor, 2d; all: those for "
+                 "which the mesh has the axes")
+      ->check(CLI::IsMember({"all", "data", "fsdp", "tensor", "2d"}));
   app.add_option("--batch", options.batch, "Sequences of 1,024 tokens in a step")
       ->check(CLI::Range(1, 65536));
   app.add_option("--limit", options.limit_gib, "GiB of one device: what needs more is marked")

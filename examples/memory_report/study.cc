@@ -90,6 +90,20 @@ std::vector<Layout> layouts(std::int64_t devices) {
           {"2-d", both, "2d"}};
 }
 
+std::vector<Layout> layouts_on(const Mesh& mesh) {
+  std::vector<Layout> fit;
+  for (Layout& layout : layouts(mesh.size())) {
+    layout.mesh = mesh.to_string();
+    try {
+      gpt::Plan(layout.plan, mesh);
+    } catch (const Error&) {
+      continue;  // it says which axis is not there
+    }
+    fit.push_back(std::move(layout));
+  }
+  return fit;
+}
+
 Planned plan(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute,
              const Machine& machine) {
   const Mesh mesh = Mesh::parse(layout.mesh);

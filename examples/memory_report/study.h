@@ -48,6 +48,9 @@ struct Layout {
 /// Replicated, FSDP, tensor and 2-d, on as many devices.
 std::vector<Layout> layouts(std::int64_t devices);
 
+/// Those for which a mesh has the axes: data or fsdp, and model.
+std::vector<Layout> layouts_on(const shardwise::Mesh& mesh);
+
 Planned plan(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute,
              const shardwise::Machine& machine);
 

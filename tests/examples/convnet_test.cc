@@ -45,21 +45,32 @@ Result train(const std::string& mesh_text, const std::string& plan, const Sizes&
   Devices devices(mesh.size());
   Training training(devices, mesh, Plan(plan, mesh), sizes);
   training.begin(1);
-  const auto source = pictures(256, sizes.image);
-  Loader loader(devices, source, training.placements(),
-                {.batch_size = sizes.batch, .epochs = 100, .order = RecordOrder::sequential});
+  const auto loader_of = [&](std::int64_t images, std::int64_t epochs) {
+    return std::make_unique<Loader>(
+        devices, pictures(images, sizes.image), training.placements(),
+        LoaderOptions{
+            .batch_size = sizes.batch, .epochs = epochs, .order = RecordOrder::sequential});
+  };
+  std::unique_ptr<Loader> loader = loader_of(256, 100);
   Result result;
   for (int step = 0; step < steps; ++step) {
-    const auto batch = loader.next();
-    for (const DeviceId id : devices.addressable()) devices.at(id).reset_peak();
-    result.losses.push_back(training.step(*batch, 0.05));
+    result.losses.push_back(training.step(*loader->next(), 0.05));
   }
   EXPECT_EQ(training.tracer().counters().kept, 1) << training.tracer().last_miss();
+  result.correct = training.count_correct(*loader->next());
+  // The same step, with no other batch in memory.
+  loader = loader_of(sizes.batch, 1);
+  const auto batch = loader->next();
+  for (const DeviceId id : devices.addressable()) devices.at(id).reset_peak();
+  training.step(*batch, 0.05);
   const Executable& step = *training.tracer().last();
+  for (std::int64_t p = 0; p < mesh.size(); ++p) {
+    EXPECT_EQ(devices.at(mesh.device_at(p)).memory().peak_bytes, step.memory(p).peak_bytes)
+        << mesh_text << ", position " << p;
+  }
   Training planned(devices, mesh, Plan(plan, mesh), sizes);
   planned.begin_abstract();
   EXPECT_EQ(planned.plan_step()->memory(0).peak_bytes, step.memory(0).peak_bytes) << plan;
-  result.correct = training.count_correct(*loader.next());
   return result;
 }
 

@@ -49,6 +49,21 @@ class MemoryReport(unittest.TestCase):
             if cut != "replicated":
                 self.assertLess(peaks[model, "FSDP", recomputes], peaks[model, "replicated", recomputes])
 
+    def test_on_one_mesh_and_of_one_plan(self):
+        def run(*options):
+            return subprocess.run([REPORT, "--batch", "8", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+        found = json.loads(run("--mesh", "data=2,model=2", "--plan", "2d", "--json").stdout)
+        self.assertEqual({(row["cut"], row["mesh"]) for row in found["gpt"]}, {("2-d", "data=2,model=2")})
+        self.assertEqual(len(found["gpt"]), 8)
+        self.assertEqual({row["mesh"] for row in found["resnet50"]}, {"data=2,model=2"})
+        wrong = run("--mesh", "data=4", "--plan", "tensor")
+        self.assertEqual(wrong.returncode, 3)
+        self.assertIn('plan "tensor": found mesh "data=4", needed one with an axis data or fsdp', wrong.stderr)
+        self.assertIn("excludes", run("--mesh", "data=4", "--devices", "4").stderr)
+        checked = run("--check", "--mesh", "fsdp=2,model=2", "--plan", "2d").stdout.splitlines()
+        self.assertEqual([line.split()[:2] for line in checked], [["2-d", "fsdp=2,model=2"]] * 2)
+
     def check_mfu(self, rows, table, bars):
         """Modelled: 6 operations for each parameter and token, over what the devices could do meanwhile."""
         for row, bar in zip(rows, bars, strict=True):
