@@ -44,14 +44,18 @@ RandomConvolution random_convolution(std::mt19937& random, const Shape& lhs) {
   if (which == 1) a.batch_groups = divisor(random, images);
   made.rhs[as_size(a.rhs[0])] = a.feature_groups * a.batch_groups * draw(random, 1, 3);
   made.rhs[as_size(a.rhs[1])] = features / a.feature_groups;
+  // Along one dim, now and then, a kernel is larger than the part of any device.
+  const auto large = static_cast<std::size_t>(draw(random, 2, 12));
   for (std::size_t i = 2; i < lhs.size(); ++i) {
-    made.rhs[as_size(a.rhs[i])] = draw(random, 1, 3);
-    a.stride.push_back(draw(random, 1, 2));
-    a.lhs_dilation.push_back(draw(random, 0, 3) == 0 ? 2 : 1);
-    a.rhs_dilation.push_back(draw(random, 0, 3) == 0 ? 2 : 1);
-    a.low.push_back(draw(random, -1, 2));
+    const bool is_large = i == large;
+    made.rhs[as_size(a.rhs[i])] = draw(random, 1, is_large ? 9 : 3);
+    a.stride.push_back(draw(random, 1, is_large ? 4 : 2));
+    a.lhs_dilation.push_back(draw(random, 0, 3) == 0 ? draw(random, 2, is_large ? 3 : 2) : 1);
+    a.rhs_dilation.push_back(draw(random, 0, 3) == 0 ? draw(random, 2, is_large ? 3 : 2) : 1);
+    a.low.push_back(draw(random, -1, is_large ? 8 : 2));
     // At least nothing is left of a dim.
-    a.high.push_back(std::max(draw(random, -1, 2), -lhs[as_size(a.lhs[i])] - a.low[i - 2]));
+    a.high.push_back(
+        std::max(draw(random, -1, is_large ? 8 : 2), -lhs[as_size(a.lhs[i])] - a.low[i - 2]));
   }
   return made;
 }

@@ -223,6 +223,81 @@ TEST(Windows, MoveWhatADeviceLacksAndNothingElse) {
   EXPECT_GT(moved, 100);
 }
 
+/// What the places [begin, end) of a dim of a convolution read of it: the least range.
+std::pair<std::int64_t, std::int64_t> read_by(std::int64_t begin, std::int64_t end,
+                                              std::int64_t extent, std::int64_t kernel,
+                                              const ConvolutionAttributes& a, std::size_t d) {
+  std::int64_t first = extent, last = -1;
+  for (std::int64_t place = begin; place < end; ++place) {
+    for (std::int64_t tap = 0; tap < kernel; ++tap) {
+      const std::int64_t at = place * a.stride[d] - a.low[d] + tap * a.rhs_dilation[d];
+      if (at < 0 || at % a.lhs_dilation[d] != 0 || at / a.lhs_dilation[d] >= extent) continue;
+      first = std::min(first, at / a.lhs_dilation[d]);
+      last = std::max(last, at / a.lhs_dilation[d]);
+    }
+  }
+  return last < 0 ? std::pair(begin, begin) : std::pair(first, last + 1);
+}
+
+// Images that are cut in space at random, and perhaps by batch: kernels larger than a part,
+// strides, dilations and paddings of any kind. A device gets the halo that its part of the result
+// reads.
+TEST(Windows, OfConvolutionsAreTheHalosThatTheResultReads) {
+  int moved = 0, wide = 0;
+  for (std::uint32_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    RandomProgram random(seed);
+    const Shape shape{1 + random.below(8), 2, 30 + random.below(40), 30 + random.below(20)};
+    const Shape kernel{3, 2, 1 + random.below(9), 1 + random.below(9)};
+    ConvolutionAttributes a;
+    a.lhs = a.rhs = a.out = {0, 1, 2, 3};
+    for (int d = 0; d < 2; ++d) {
+      a.stride.push_back(1 + random.below(3));
+      a.low.push_back(random.below(9) - 1);
+      a.high.push_back(random.below(9) - 1);
+      // With both, what is between the needed elements would move as well.
+      a.lhs_dilation.push_back(a.stride[a.stride.size() - 1] == 1 && random.below(4) == 0 ? 2 : 1);
+      a.rhs_dilation.push_back(random.below(4) == 0 ? 2 : 1);
+    }
+    const Mesh mesh = random.random_mesh();
+    Devices devices(16);
+    Tracer tracer(devices, {.mesh = mesh});
+    Tensor x = counting(tracer, shape);
+    const Tensor w = counting(tracer, kernel, "w");
+    Tensor y;
+    try {
+      y = convolution(x, w, a);
+    } catch (const Error&) {
+      continue;  // a kernel that is larger than what there is
+    }
+    const PartitionSpec drawn = random.random_spec(mesh, shape);
+    const PartitionSpec spec({drawn[0], {}, drawn[2], drawn[3]});
+    mark_sharding(x, spec);
+    mark_sharding(y, spec);
+    tracer.mark_step();
+    std::int64_t most = 0;
+    for (std::int64_t position = 0; position < mesh.size(); ++position) {
+      const Box held = Sharding(mesh, spec).box_at(position, shape),
+                made = Sharding(mesh, spec).box_at(position, y.shape());
+      Box needed = held;
+      needed.set(0, made.begin(0), made.end(0));
+      for (const std::size_t d : {2U, 3U}) {
+        const auto [from, to] = read_by(made.begin(d), made.end(d), shape[d], kernel[d], a, d - 2);
+        needed.set(d, from, to);
+        wide += made.extent(d) > 0 && to - from > 2 * std::max<std::int64_t>(held.extent(d), 1);
+      }
+      if (made.num_elements() == 0) continue;
+      most = std::max(most, needed.num_elements() - intersect(needed, held).num_elements());
+    }
+    EXPECT_LE(received(*tracer.last()), as_size(most) * 5)
+        << spec.to_string() << ' ' << mesh.to_string() << '\n'
+        << dump(tracer.last()->graph()) << tracer.last()->dump_steps();
+    moved += most > 0;
+  }
+  EXPECT_GT(moved, 80);
+  EXPECT_GT(wide, 20);
+}
+
 // Pictures of 32 rows on 4 devices: twice as large, linearly, they need a row from either
 // neighbour; by the nearest nothing moves, nor if they shrink by a number that divides the rows of
 // a device.
