@@ -1,8 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shardwise/runtime/ops/functions.h"
@@ -15,12 +18,40 @@ struct Conv2dOptions {
   std::int64_t groups = 1;
 };
 
+namespace detail {
+
+/// Throws invalid_argument if a window is larger than the padded dim that it goes along. Of numbers
+/// that are none of a window the op tells.
+template <TensorLike T>
+void need_room(std::string_view operation, std::initializer_list<T> operands, std::int64_t dim,
+               std::int64_t window, std::int64_t low, std::int64_t high, std::int64_t dilation) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 60;
+  const std::int64_t extent = operands.begin()->type().shape[as_size(dim)];
+  if (window < 1 || dilation < 1 || std::max({extent, low, high}) > kMost) return;
+  const std::int64_t room = extent + low + high;
+  if (room > 0 && (window - 1) <= (room - 1) / dilation) return;
+  refuse_all(operation, operands,
+             "found a window of " + std::to_string(window) + " elements, " +
+                 std::to_string(dilation) + " apart, along dim " + std::to_string(dim) + " of " +
+                 std::to_string(extent) + " with padding " + std::to_string(low) + " and " +
+                 std::to_string(high) + ", needed room for one");
+}
+
+}  // namespace detail
+
 /// As torch's: x [images, features, height, width], kernel [features of the result, features of a
-/// group, height, width]. For everything else there is convolution().
+/// group, height, width]. For everything else there is convolution(), where no window need fit.
+/// Throws invalid_argument if the kernel is larger than the images.
 template <TensorLike T>
 T conv2d(const T& x, const T& kernel, const Conv2dOptions& options = {}) {
   const Dims order{0, 1, 2, 3}, stride{options.stride, options.stride};
   const Dims padding{options.padding, options.padding};
+  if (x.type().shape.size() == 4 && kernel.type().shape.size() == 4) {
+    for (const std::int64_t dim : {2, 3}) {
+      detail::need_room<T>("conv2d", {x, kernel}, dim, kernel.type().shape[as_size(dim)],
+                           options.padding, options.padding, options.dilation);
+    }
+  }
   return convolution(x, kernel,
                      ConvolutionAttributes{.lhs = order,
                                            .rhs = order,
@@ -59,7 +90,8 @@ inline WindowAttributes pool_windows(std::size_t rank, const Dims& dims, const D
   return a;
 }
 
-/// Throws invalid_argument if a list is not empty and has not one number for each of the dims.
+/// Throws invalid_argument if a list is not empty and has not one number for each of the dims, and
+/// if a window is larger than its padded dim.
 template <TensorLike T>
 Dims pool_dims(const T& x, const Dims& given, const Dims& window, const PoolOptions& options) {
   const Dims dims = dims_of(x, given);
@@ -73,6 +105,13 @@ Dims pool_dims(const T& x, const Dims& given, const Dims& window, const PoolOpti
     refuse_all("pool", {x},
                "found a window " + to_string(window) + " over dims " + to_string(given) +
                    ", needed dims of the operand and one number for each in every list");
+  }
+  const auto at = [](const Dims& list, std::size_t i, std::int64_t usual) {
+    return list.empty() ? usual : list[i];
+  };
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    need_room<T>("pool", {x}, dims[i], window[i], at(options.low, i, 0), at(options.high, i, 0),
+                 at(options.dilation, i, 1));
   }
   return dims;
 }

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "shardwise/runtime/nn/attention.h"
+#include "shardwise/runtime/nn/images.h"
 #include "shardwise/runtime/ops/autodiff.h"
 #include "shardwise/runtime/spmd/detail/propagate.h"
 #include "shardwise/runtime/tracer.h"
@@ -58,6 +60,30 @@ TEST_F(BadInput, ShapesThatDoNotFit) {
   EXPECT_EQ(refused([&] { rotary_embedding(x_); }),
             "rotary_embedding(%0 f32[2, 3]) in \"layer0/attention\": found f32[2, 3], needed "
             "[batch, position, head, width] of an even width");
+}
+
+TEST_F(BadInput, WindowsThatAreLargerThanTheirDim) {
+  const Tensor images = counting(tracer_, {1, 2, 8, 6}, "images");
+  const Tensor kernel = counting(tracer_, {3, 2, 3, 7}, "kernel");
+  EXPECT_EQ(
+      refused([&] { conv2d(images, kernel); }),
+      "conv2d(%2 f32[1, 2, 8, 6], %3 f32[3, 2, 3, 7]) in \"layer0/attention\": found a window "
+      "of 7 elements, 1 apart, along dim 3 of 6 with padding 0 and 0, needed room for one");
+  EXPECT_EQ(conv2d(images, kernel, {.padding = 1}).shape(), (Shape{1, 3, 8, 2}));
+  EXPECT_THAT(refused([&] { conv2d(images, kernel, {.padding = 1, .dilation = 2}); }),
+              HasSubstr("7 elements, 2 apart, along dim 3 of 6 with padding 1 and 1"));
+  EXPECT_EQ(refused([&] {
+              max_pool(images, {-1, 2}, {6, 9});
+            }),
+            "pool(%2 f32[1, 2, 8, 6]) in \"layer0/attention\": found a window of 9 elements, 1 "
+            "apart, along dim 2 of 8 with padding 0 and 0, needed room for one");
+  EXPECT_THAT(refused([&] { avg_pool(images, {3}, {3}, {.dilation = {3}}); }),
+              HasSubstr("3 elements, 3 apart, along dim 3 of 6"));
+  EXPECT_EQ(avg_pool(images, {3}, {3}, {.low = {1}, .dilation = {3}}).shape(), (Shape{1, 2, 8, 1}));
+  constexpr std::int64_t kMost = INT64_MAX;
+  EXPECT_THAT(refused([&] { conv2d(images, kernel, {.padding = kMost}); }), HasSubstr("2^63"));
+  EXPECT_THAT(refused([&] { conv2d(images, kernel, {.dilation = kMost}); }), HasSubstr("apart"));
+  EXPECT_THAT(refused([&] { conv2d(images, kernel, {.dilation = 0}); }), HasSubstr("dilation"));
 }
 
 TEST_F(BadInput, DtypesThatDoNotFit) {

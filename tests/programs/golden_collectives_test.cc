@@ -157,6 +157,16 @@ const GoldenCase kCases[] = {
        mark_sharding(y, {{"d"}, {}});
        return y;
      }},
+    {"the middle third of queries, keys and values that are cut", "m=2", 0,
+     [](Tracer& tracer) {
+       const Tensor x = marked(tracer, {64, 768}, {{}, {"m"}}, MemoryKind::loader);
+       return slice(x, {0, 256}, {64, 512}) * 2.0;
+     }},
+    {"the first place of a sequence that is cut", "d=4,m=2", 1024,
+     [](Tracer& tracer) {
+       const Tensor x = marked(tracer, {16, 128, 64}, {{"d"}, {"m"}, {}}, MemoryKind::loader);
+       return reshape(slice(x, {0, 0, 0}, {16, 1, 64}), {16, 64}) * 2.0;
+     }},
     {"the largest of a vocabulary that is cut: its numbers, and where they are", "m=8", 2 * 448,
      of_a_vocabulary([](const Tensor& x) { return argmax(x, 1); })},
     {"the least: likewise", "m=8", 2 * 448,
