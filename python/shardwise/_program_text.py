@@ -205,6 +205,25 @@ class ProgramText:
             return Number(float(value), dtype, x.shape)
         return self.node("convert", [x], dtype, x.shape)
 
+    def bitcast(self, x: Value, dtype: str, shape: Shape) -> Value:
+        """The bits of x. A wider number is made of the last dim, the lowest bits first; narrower ones are one dim more."""
+        theirs, ours = NUMPY[x.dtype].itemsize, NUMPY[dtype].itemsize
+        if ours == theirs:
+            return self._as(x, dtype)
+        x = self._as(x, f"u{8 * theirs}")
+        if ours > theirs:
+            parts = [self.reshape(self.convert(self.part(x, len(shape), place, place + 1), f"u{8 * ours}"), shape) for place in range(ours // theirs)]
+            x = parts[0]
+            for place, part in enumerate(parts[1:], 1):
+                x = self.elementwise("logical_or", x, self.elementwise("shift_left", part, self.full(part, 8 * theirs * place)))
+        else:
+            shifted = [self.elementwise("shift_right_logical", x, self.full(x, 8 * ours * place)) for place in range(theirs // ours)]
+            x = self.concatenate([self.reshape(self.convert(part, f"u{8 * ours}"), (*x.shape, 1)) for part in shifted], len(x.shape))
+        return self._as(x, dtype)
+
+    def _as(self, x: Value, dtype: str) -> Value:
+        return x if x.dtype == dtype else self.node("bitcast", [x], dtype, x.shape)
+
     # ---- Layout.
 
     def broadcast(self, x: Value, shape: Shape, dims: Sequence[int]) -> Value:

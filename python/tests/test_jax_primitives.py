@@ -81,7 +81,10 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
                          jnp.cbrt(x), jnp.sin(x), jnp.cos(x), jnp.tan(x), jnp.arctan(x), jnp.floor(x), jnp.ceil(x), lax.erfc(x),
                          jnp.isfinite(x), jnp.square(x), x**3, x**-2), (F,)),
     "positive": (lambda x: (jnp.log(x), jnp.log1p(x), jnp.sqrt(x), lax.rsqrt(x), x**1.5, lax.pow(x, 3)), (POSITIVE,)),
-    "unit": (lambda x: (lax.erf_inv(x), jnp.arctan2(x, 1 - x), jnp.arcsin(x), jnp.arccos(x)), (UNIT,)),
+    "groups of rows": (lambda x, w, n: jax.value_and_grad(lambda x, w: (lax.ragged_dot(x, w, n) ** 2).sum(), (0, 1))(x, w),
+                       (F, RNG.normal(size=(3, 6, 4)).astype(np.float32), np.array([5, 0, 2], np.int32))),
+    "gammas": (lambda x: (lax.lgamma(x * 4), lax.digamma(x * 4 + 0.1), lax.lgamma(jnp.floor(x)), lax.acosh(1.5 + x * x), lax.lgamma(x.astype("float16"))), (F,)),
+    "unit": (lambda x: (lax.erf_inv(x), jnp.arctan2(x, 1 - x), jnp.arcsin(x), jnp.arccos(x), lax.atanh(x), lax.acosh(1.1 + x * x)), (UNIT,)),
     "hyperbolic": (lambda x: (jnp.sinh(x), jnp.cosh(x)), (F,)),
     "hyperbolic far away": (lambda x: (jnp.sinh(x), jnp.cosh(x), jnp.arcsinh(x)),
                             (np.array([88.9, -88.9, 90, -90, 3e38, 0, -0.0, 1e-6, -1e-6, 1, -1, 9.5, np.inf, -np.inf], "f4"),)),
@@ -158,10 +161,23 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "typed keys": (lambda k: (jax.random.normal(jax.random.split(jax.random.wrap_key_data(k), 4)[2], (8,)),
                               jax.vmap(lambda key: jax.random.uniform(key, (3,)))(jax.random.split(jax.random.key(5), 4)),
                               jax.random.key_data(jax.random.split(jax.random.clone(jax.random.wrap_key_data(k)), (2, 3)).T)), (KEY,)),
+    "keys of XLA's generator": (lambda k: (jax.random.normal(rbg(k), (8, 4)), jax.random.uniform(jax.random.split(rbg(k), 3)[1], (3, 5)),
+                                           jax.random.bits(rbg(k), (2, 3), "uint8"), jax.random.bits(rbg(k), (), "uint16"),
+                                           jax.random.key_data(jax.random.fold_in(rbg(k), 3)), jax.random.normal(jax.random.key(5, impl="unsafe_rbg"), (6,))),
+                                (KEY,)),
+    "generators": (lambda s: [lax.rng_bit_generator(s, shape, dtype, lax.RandomAlgorithm[f"RNG_{name}"]) for name in ("DEFAULT", "PHILOX", "THREE_FRY")
+                              for shape, dtype in (((), "uint32"), ((8, 6), "uint32"), ((3, 5), "uint32"), ((5, 5), "uint32"), ((3, 2, 4), "uint16"), ((7,), "uint8"))],
+                   (np.array([2**32 - 1, 7, 2**32 - 2, 2**32 - 1], "u4"),)),
+    "bits of other widths": (lambda x: (lax.bitcast_convert_type(x, "uint8"), lax.bitcast_convert_type(x.reshape(-1, 2).astype("bfloat16"), "int32"),
+                                        lax.bitcast_convert_type(lax.bitcast_convert_type(x, "int16"), "float32")), (F,)),
     "outputs": (lambda x, y: (x, y, x, jnp.ones((4, 2)), x + y), (F, G)),
     "empty": (lambda x: (x.sum(0), x + 1, jnp.concatenate([x, jnp.ones((2, 3))])), (np.zeros((0, 3), "f4"),)),
     "numbers": (lambda x: (jnp.where(x > 0, jnp.nan, x) * 2, 1 / jnp.where(x > 0, -0.0, 0.0), x + np.float32(1e-45), x - np.float32(3e38)), (F,)),
 }
+
+
+def rbg(key: Any) -> Any:
+    return jax.random.wrap_key_data(jnp.concatenate([key, key + 1]), impl="rbg")
 
 
 def same(ours: Any, theirs: Any) -> None:

@@ -88,7 +88,7 @@ def test_random_programs_compute_what_jax_computes(seed):
 
 # ---- What StableHLO says, by XLA.
 
-_NUMPY = {"f32": np.float32, "i32": np.int32, "ui32": np.uint32, "i1": np.bool_, "i64": np.int64, "ui8": np.uint8}
+_NUMPY = {"f32": np.float32, "i32": np.int32, "ui32": np.uint32, "i1": np.bool_, "i64": np.int64, "ui64": np.uint64, "ui8": np.uint8}
 
 
 SPECIAL = np.array([np.nan, -0.0, 0.0, np.inf, -np.inf], np.float32)
@@ -109,7 +109,8 @@ def compiled(text: str) -> Any:
                                                                  xla_client.CompileOptions())
 
     def run(args: list[np.ndarray]) -> list[np.ndarray]:
-        given = [jax.device_put(x, jax.devices()[0]) for x in args]
+        with jax.enable_x64(True):
+            given = [jax.device_put(x, jax.devices()[0]) for x in args]
         return [np.asarray(parts[0]) for parts in made.execute_sharded(given).disassemble_into_single_device_arrays()]
 
     return run
@@ -267,6 +268,8 @@ HAND: dict[str, tuple[str, str, str]] = {
        for slices, update in (("i", "i"), ("back", "back"), ("i", "back"), ("back", "i"), ("i", "one"), ("one", "i"), ("zero", "three"))},
     **{f"stacked {slices} {update} {source} {added}": ("4x3xf32 4x3xf32 1x3xf32", "4x3xf32 i32", stacked(slices, update, source, added))
        for slices, update, source, added in (("i", "i", "v", "%u"), ("i", "i", "a", "%top"), ("back", "i", "v", "%u"), ("back", "back", "v", "%top"))},
+    **{f"bits by {name} {kind}": ("2xui64", f"2xui64 {kind}", f"%r:2 = stablehlo.rng_bit_generator %a, algorithm = {name} : (tensor<2xui64>) -> (tensor<2xui64>, "
+                                  f"tensor<{kind}>)") for name in ("DEFAULT", "THREE_FRY") for kind in ("6xui64", "3x8xui64", "3xi64", "8x4xi32")},
     **{f"compare {direction} in order": ("16xf32 16xf32", "16xi1", f"%r = stablehlo.compare {direction}, %a, %b, TOTALORDER : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xi1>")
        for direction in ("EQ", "NE", "LT", "LE", "GT", "GE")},
 }
@@ -286,7 +289,10 @@ def test_is_what_xla_computes(name):
         for cut in cuts:
             found = swj.from_stablehlo(text).mark(cut).run(*args, mesh="d=2")
             for ours, expected in zip(found, theirs):
-                np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=3e-6, err_msg=str(cut))
+                if expected.dtype.kind in "biu":
+                    np.testing.assert_array_equal(ours.view(expected.dtype), expected, str(cut))  # XLA gives signed bits as unsigned
+                else:
+                    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=3e-6, err_msg=str(cut))
 
 
 def test_loops_by_slices_are_scans_of_slices():
@@ -311,7 +317,10 @@ def test_loops_by_slices_are_scans_of_slices():
     ("5x6xf32", "3x6xf32", window("stablehlo.add", "window_dimensions = array<i64: 3, 1>", "3x6xf32", "1.0"), "reduce_window: found a value to begin with"),
     ("3x7xf32 3x7xi32", "3x7xf32 3x7xi32", f'%r:2 = "stablehlo.sort"(%a, %b) <{{dimension = 1 : i64}}> {compared("f32", "LE", "FLOAT")} : '
      "(tensor<3x7xf32>, tensor<3x7xi32>) -> (tensor<3x7xf32>, tensor<3x7xi32>)", "sort: found another comparison"),
-    ("2xui64", "2xui64 3xui32", "%r:2 = stablehlo.rng_bit_generator %a, algorithm = PHILOX : (tensor<2xui64>) -> (tensor<2xui64>, tensor<3xui32>)", "rng_bit_generator"),
+    ("3xui64", "3xui64 3xui32", "%r:2 = stablehlo.rng_bit_generator %a, algorithm = PHILOX : (tensor<3xui64>) -> (tensor<3xui64>, tensor<3xui32>)",
+     "rng_bit_generator: found u32 of a state of u64[3], needed integers of a state of two u64"),
+    ("2xui64", "2xui64 3xf32", "%r:2 = stablehlo.rng_bit_generator %a, algorithm = DEFAULT : (tensor<2xui64>) -> (tensor<2xui64>, tensor<3xf32>)",
+     "rng_bit_generator: found f32 of a state"),
     ("4xf32", "4xf32", '%r = stablehlo.custom_call @SPMDFullToShardShape(%a) : (tensor<4xf32>) -> tensor<4xf32>', "custom_call: a step says what each device does"),
     ("4xf32", "3xcomplex<f32>", "%r = stablehlo.fft %a, type = RFFT, length = [4] : (tensor<4xf32>) -> tensor<3xcomplex<f32>>", "found the dtype complex<f32>"),
 ])

@@ -26,6 +26,10 @@ ELEMENTWISE = {
     "powers": lambda x, y: x**2 + x**3 + (y.abs() + 1) ** 0.5 + (y.abs() + 1) ** -0.5 + (x.abs() + 0.5) ** y + 2.0**x,
     "exponentials": lambda x, y: torch.exp(x) + torch.expm1(y) + torch.exp2(x) + torch.sigmoid(y) + torch.tanh(x) + torch.erf(y),
     "angles": lambda x, y: torch.sin(x) + torch.cos(y) + torch.atan2(x, y),
+    "arcs": lambda x, y: torch.asin(x / 4) + torch.acos(y / 4) + torch.atan(x) + torch.tan(y) + torch.sinh(x) + torch.cosh(y) + torch.asinh(x)
+    + torch.atanh(y / 4) + torch.acosh(x.abs() + 1.5) + torch.erfc(y),
+    "gammas": lambda x, y: torch.lgamma(x.abs() * 5 + 0.1) / 4 + torch.lgamma(y - 4.3) / 4,
+    "shrunk": lambda x, y: F.hardshrink(x) + F.softshrink(y),
     "extremes": lambda x, y: torch.maximum(x, y) + torch.minimum(x, y) + x.clamp(-0.5, 0.5) + y.clamp(min=0) + x.clamp(max=y),
     "activations": lambda x, y: F.relu(x) + F.silu(y) + F.gelu(x) + F.gelu(y, approximate="tanh") + F.leaky_relu(x) + F.elu(y) + F.softplus(x)
     + F.hardswish(y) + F.mish(x) + F.hardtanh(y) + F.relu6(x),
@@ -65,6 +69,7 @@ INDEXED = {
     + x.scatter(1, torch.tensor([[1, 0], [0, 2], [5, 4], [2, 3]]), y[:, :2]) + torch.zeros(4, 6).scatter_add(1, IDS.repeat(2, 1), x[:, :3])
     + y.scatter_add(0, IDS, x[:2, :3]),
     "put": lambda x, y: x.index_put((IDS,), y[0], accumulate=True) + y.index_put((torch.tensor([1, 0]), torch.tensor([2, 3])), x[0, :2]),
+    "places": lambda x, y: x.median(1).values + y.median(0, keepdim=True).values[:, :4] + x.median() + y.kthvalue(3, 1).values,
     "order": lambda x, y: x.topk(3, 1).values + y.sort(1).values[:, :3] + x.sort(0, descending=True).values[:, 3:],
     "one hot": lambda x, y: F.one_hot(x.topk(3, 1)[1], 6).float() @ x.T + torch.arange(2, 10, 2).float()[:, None, None],
 }
@@ -124,6 +129,10 @@ def test_convolutions_of_lines_are_those_of_torch():
 
 WITHOUT_GRADIENT = {
     "logarithms": lambda x, y: torch.log(POSITIVE) + torch.log2(POSITIVE) + torch.log10(POSITIVE) + torch.log1p(POSITIVE) + torch.rsqrt(POSITIVE),
+    "gammas of poles": lambda x, y: [torch.lgamma(HALVES - 3), torch.digamma(HALVES * 2.5 - 6.2), torch.digamma(torch.tensor([0.0, -0.0, -1, -2, 3, 1e9])),
+                                     torch.lgamma(torch.tensor([torch.inf, -torch.inf, torch.nan, 1e30, 1, 2]))],
+    "signs": lambda x, y: [torch.signbit(SHARP[:-1]), torch.signbit(INTEGERS)],
+    "medians": lambda x, y: [(x / x.relu()).median(1).values, (x / x.relu()).median(), INTEGERS.median(1), x.median(1).indices],
     "rounding": lambda x, y: (x * 3).floor() + (y * 3).ceil() + (x * 3).round() + (y * 3).trunc() + x.sign(),
     "division": lambda x, y: (x // 0.3) + torch.fmod(x, y) + torch.remainder(x, y) + torch.div(x, y, rounding_mode="trunc"),
     "comparisons": lambda x, y: [x > y, x <= 0, x == x, x != y, (x > 0) & (y > 0), (x > 0) ^ (y > 0), ~(x > 0), torch.isfinite(x / 0 * y)],

@@ -310,14 +310,14 @@ def test_a_model_on_the_meta_device_is_planned():
 def test_what_no_program_has_is_named_at_once_with_its_modules():
     class Strange(nn.Module):
         def forward(self, x):
-            return torch.lgamma(x) + torch.special.i0(x)
+            return torch.special.i1(x) + torch.special.i0(x)
 
     model = nn.Sequential(nn.Linear(6, 6), Strange(), nn.Sequential(Strange()))
     with pytest.raises(sw.Unsupported) as caught:
         swt.capture(model, batch()[0])
     with pytest.raises(sw.Unsupported, match=r"aten\.round\.decimals: found other arguments than its rule knows"):
         swt.capture(lambda x: x.round(decimals=2), batch()[0])
-    assert "aten.lgamma.default (2, first at 1)" in str(caught.value)
+    assert "aten.special_i1.default (2, first at 1)" in str(caught.value)
     assert "aten.i0.default (2, first at 1)" in str(caught.value)
 
 
@@ -331,6 +331,44 @@ def test_what_depends_on_values_is_refused_with_its_line():
     for refused, what in ((step, "a shape that depends on values"), (other, "the value of a tensor")):
         with pytest.raises(sw.Unsupported, match=rf"test_torch_programs\.py:\d+ \(return x.*found {what}"):
             swt.capture(refused, batch()[0])
+
+
+def test_numbers_that_the_step_makes_itself_are_known():
+    """Of what it computes of no input: it may be cut by them, and decide by them."""
+    outside = torch.tensor(3)
+
+    def step(x):
+        length = torch.tensor(5)
+        places = torch.zeros(3, dtype=torch.long)
+        places[1] = 4
+        view = places[1]
+        view.add_(torch.ceil(torch.log2(torch.tensor(5.0))).int())
+        first, second = torch.split(x, torch.tensor([2, 6]).tolist())
+        assert torch.arange(4).max() > 2 and int(places[1]) == 7
+        return x[6 - length:6 + length], x[:int(outside)] * outside, first, second, x[:places[1]], x * torch.tensor(0.5).item()
+
+    x = torch.arange(24.0).reshape(8, 3)
+    program = swt.capture(step, x)
+    torch.testing.assert_close(program.run(x, devices=1), step(x))
+    assert "convert" not in program.text and "reduce" not in program.text
+
+    def by_input(x, y):
+        kept = torch.tensor(1)
+        kept.add_(y)  # no longer known
+        return x[:int(kept)]
+
+    with pytest.raises(sw.Unsupported, match="found the value of a tensor"):
+        swt.capture(by_input, x, torch.tensor(2))
+
+
+def test_what_has_no_program_is_one_clear_error():
+    matrix = torch.eye(4) * 2
+    for step, told in ((torch.linalg.inv, "linalg_inv_ex"), (torch.linalg.cholesky, "linalg_cholesky_ex"),
+                       (lambda x: torch.stft(x.reshape(-1), 8, return_complex=True).abs(), "_fft_r2c"),
+                       (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), "cond"),
+                       (lambda x: (f"{x.sum().item():.2f}", x)[1], r"test_torch_programs.py:\d+ .*found a number that only a run knows")):
+        with pytest.raises(sw.Unsupported, match=f"^capture: .*{told}"):
+            swt.capture(step, matrix)
 
 
 def test_elements_that_are_in_another_order_in_memory_are_not_taken_for_those_of_a_row():

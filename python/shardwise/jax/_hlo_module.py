@@ -208,15 +208,19 @@ def _gspmd_texts(module: Any, outside: Sequence[tuple[dict[str, Any], Any]]) -> 
     return [(str(attribute.value), len(getattr(value.type, "shape", ()))) for attribute, value in found]
 
 
-def _inputs_of(labels: Sequence[str]) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
+def _inputs_of(labels: Sequence[str], dtypes: Sequence[str]) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
+    def plain(value: Any, dtype: str) -> Any:
+        """64 bits only if the module has them, whatever JAX has switched on."""
+        return value if getattr(value, "dtype", None) == NUMPY[dtype] else plain_array(value)
+
     def inputs_of(args: tuple[Any, ...]) -> Sequence[Any]:
         if len(args) == 1 and isinstance(args[0], Mapping) and set(args[0]) >= set(labels):
-            return [plain_array(args[0][label]) for label in labels]
+            return [plain(args[0][label], dtype) for label, dtype in zip(labels, dtypes)]
         values = jax.tree.leaves(args)
         if len(values) != len(labels):
             raise InvalidArgument(f"run: found {len(values)} arrays, needed {len(labels)}: {', '.join(labels[:10])}"
                                   f"{', ..' if len(labels) > 10 else ''}; jit leaves out arguments that a step does not use")
-        return [plain_array(value) for value in values]
+        return list(map(plain, values, dtypes))
 
     return inputs_of
 
@@ -275,4 +279,4 @@ def _program(module: Any, source: str, name: str, names: Sequence[str] | None, k
         own = [mark if mark is not None else found for mark, (*_, found) in zip(marks, graph.inputs)]
         graph = graph.marked_inputs([None if mark is None else _core.PartitionSpec.parse(mark) for mark in own])
     title = str(module.operation.attributes["sym_name"].value).removeprefix("jit_") if "sym_name" in module.operation.attributes else name
-    return Program(graph, title or "program", _inputs_of(labels), _result_of, places)
+    return Program(graph, title or "program", _inputs_of(labels, [dtype for dtype, _ in types]), _result_of, places)

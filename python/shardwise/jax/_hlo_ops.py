@@ -12,8 +12,10 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from .._dtypes import NUMPY
+from .._elementary import FUNCTIONS
 from .._program_text import FLOATS, Number, ProgramText, Refused, Value
 from . import _hlo_bodies
+from ._generators import random_bits
 from ._hlo_marks import shardy_specs
 from ._hlo_writer import RULES, Op, constant, outside_values, rule
 
@@ -36,8 +38,7 @@ _OTHER_NAME = {"cosine": "cos", "divide": "div", "exponential": "exp", "exponent
                "log_plus_one": "log1p", "negate": "neg", "popcnt": "population_count",
                "power": "pow", "remainder": "rem", "round_nearest_even": "round", "sine": "sin", "subtract": "sub", "and": "logical_and",
                "or": "logical_or", "xor": "logical_xor", "not": "logical_not"}
-_PRIMITIVES = {"stablehlo.tan": "tan", "stablehlo.clamp": "clamp", **{f"chlo.{name}": name for name in
-               ("acos", "asin", "asinh", "atan", "cosh", "erfc", "sinh", "square", "tan")}}
+_PRIMITIVES = {"stablehlo.tan": "tan", "stablehlo.clamp": "clamp", **{f"chlo.{name}": name for name in ("square", *FUNCTIONS)}}
 
 RULES.update({f"stablehlo.{name}": _elementwise(name) for name in _SAME_NAME.split()})
 RULES.update({f"stablehlo.{name}": _elementwise(ours) for name, ours in _OTHER_NAME.items()})
@@ -90,6 +91,12 @@ def _convert(op: Op, x: Value) -> Value:
 @rule("stablehlo.bitcast_convert")
 def _bitcast(op: Op, x: Value) -> Sequence[Value]:
     return op.primitive("bitcast_convert_type", {}, x)
+
+
+@rule("stablehlo.rng_bit_generator")
+def _bit_generator(op: Op, state: Value) -> Sequence[Value]:
+    algorithm = stablehlo.RngAlgorithmAttr(op.operation.attributes["rng_algorithm"]).value
+    return random_bits(op.text, str(algorithm), state, *op.results[1])
 
 
 @rule("stablehlo.reduce_precision")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jax.sharding import NamedSharding
 
+from .._elementary import FUNCTIONS
 from .._program_text import Number, ProgramText, Refused, Rules, Shape, Value
 
 
@@ -92,70 +92,11 @@ def _integer_pow(call: Call, x: Value) -> Value:
     return text.elementwise("div", text.full(x, 1), power) if call.params["y"] < 0 else power
 
 
-@rule("erfc")
-def _erfc(call: Call, x: Value) -> Value:
-    return call.text.elementwise("sub", call.text.full(x, 1), call.text.elementwise("erf", x))
+def _elementary(function: Callable[[ProgramText, Value], Value]) -> Rule:
+    return lambda call, x: function(call.text, x)
 
 
-@rule("tan")
-def _tan(call: Call, x: Value) -> Value:
-    return call.text.elementwise("div", call.text.elementwise("sin", x), call.text.elementwise("cos", x))
-
-
-@rule("asin")
-def _asin(call: Call, x: Value) -> Value:
-    return call.text.elementwise("atan2", x, _other_side(call, x))
-
-
-@rule("acos")
-def _acos(call: Call, x: Value) -> Value:
-    return call.text.elementwise("atan2", _other_side(call, x), x)
-
-
-def _other_side(call: Call, x: Value) -> Value:
-    """Of a right triangle of hypotenuse 1: the root of (1 - x) (1 + x)."""
-    text, one = call.text, call.text.full(x, 1)
-    return text.elementwise("sqrt", text.elementwise("mul", text.elementwise("sub", one, x), text.elementwise("add", one, x)))
-
-
-@rule("sinh")
-def _sinh(call: Call, x: Value) -> Value:
-    """(expm1(x) - expm1(-x)) / 2 near 0: a difference of exp(x) and exp(-x) has few of its bits there."""
-    text = call.text
-    up, down = text.elementwise("expm1", x), text.elementwise("expm1", text.elementwise("neg", x))
-    near = text.elementwise("mul", text.elementwise("sub", up, down), text.full(x, 0.5))
-    is_near = text.elementwise("lt", text.elementwise("abs", x), text.full(x, 1))
-    return text.select(is_near, near, text.elementwise("sub", *_half_powers(text, x)))
-
-
-@rule("cosh")
-def _cosh(call: Call, x: Value) -> Value:
-    return call.text.elementwise("add", *_half_powers(call.text, x))
-
-
-def _half_powers(text: ProgramText, x: Value) -> tuple[Value, Value]:
-    """exp(x) / 2 and exp(-x) / 2. If x is 89, exp(x) is infinite in f32 and its half is not."""
-    ln2 = text.full(x, math.log(2))
-    return (text.elementwise("exp", text.elementwise("sub", x, ln2)),
-            text.elementwise("exp", text.elementwise("sub", text.elementwise("neg", x), ln2)))
-
-
-@rule("asinh")
-def _asinh(call: Call, x: Value) -> Value:
-    """Of a = |x|, with the sign of x: log1p(a + a^2 / (1 + root(a^2 + 1))), and log(a) + log(2) if a^2 would be infinite."""
-    text, one = call.text, call.text.full(x, 1)
-    a = text.elementwise("abs", x)
-    square = text.elementwise("mul", a, a)
-    root = text.elementwise("sqrt", text.elementwise("add", square, one))
-    near = text.elementwise("log1p", text.elementwise("add", a, text.elementwise("div", square, text.elementwise("add", one, root))))
-    far = text.elementwise("add", text.elementwise("log", a), text.full(x, math.log(2)))
-    made = text.select(text.elementwise("is_finite", square), near, far)
-    return text.elementwise("mul", text.elementwise("sign", x), made)
-
-
-@rule("atan")
-def _atan(call: Call, x: Value) -> Value:
-    return call.text.elementwise("atan2", x, call.text.full(x, 1))
+RULES.update({name: _elementary(function) for name, function in FUNCTIONS.items()})
 
 
 @rule("round")
@@ -192,9 +133,7 @@ def _convert(call: Call, x: Value) -> Value:
 
 @rule("bitcast_convert_type")
 def _bitcast(call: Call, x: Value) -> Value:
-    if call.shape != x.shape:
-        raise Refused(f"found {x.dtype} as {call.dtype}, needed dtypes of one width")
-    return call.text.node("bitcast", [x], call.dtype, x.shape)
+    return call.text.bitcast(x, call.dtype, call.shape)
 
 
 @rule("reduce_precision")
@@ -360,7 +299,32 @@ RULES["cumlogsumexp"] = _cumulative("cumlogsumexp")
 
 @rule("dot_general")
 def _dot_general(call: Call, a: Value, b: Value) -> Value:
-    (a_summed, b_summed), (a_batch, b_batch) = call.params["dimension_numbers"]
+    return _product(call, call.params["dimension_numbers"], a, b)
+
+
+@rule("ragged_dot_general")
+def _ragged_dot(call: Call, a: Value, b: Value, sizes: Value) -> Value:
+    """Of rows in groups that are as long as sizes says: a product of all rows for each group, of which those of others are 0, as XLA
+    computes it on a CPU."""
+    text, numbers = call.text, call.params["ragged_dot_dimension_numbers"]
+    (a_summed, b_summed), (a_batch, _) = numbers.dot_dimension_numbers
+    if a_batch or len(sizes.shape) != 1 or call.params.get("group_offset") is not None:
+        raise Refused("found groups of batches, needed one dim in groups")
+    (dim,) = numbers.lhs_ragged_dimensions
+    table, wide = (sizes.shape[0], a.shape[dim]), (sizes.shape[0], *a.shape)
+    ends = text.along("cumsum", sizes, 0)
+    begin, end = (text.broadcast(x, table, [0]) for x in (text.elementwise("sub", ends, sizes), ends))
+    place = text.iota(sizes.dtype, table, 1)
+    is_inside = text.elementwise("logical_and", text.elementwise("le", begin, place), text.elementwise("lt", place, end))
+    rows = text.select(text.broadcast(is_inside, wide, [0, dim + 1]), text.broadcast(a, wide, range(1, len(wide))), Number(0, a.dtype, wide))
+    summed = [one + 1 for one in a_summed]
+    if dim in a_summed:  # the gradient of what there is one of for each group
+        return _product(call, ((summed, b_summed), ((), ())), rows, b)
+    return _product(call, (([0, *summed], [*numbers.rhs_group_dimensions, *b_summed]), ((), ())), rows, b)
+
+
+def _product(call: Call, dimension_numbers: Any, a: Value, b: Value) -> Value:
+    (a_summed, b_summed), (a_batch, b_batch) = dimension_numbers
     letters = map(chr, (*range(ord("a"), ord("z") + 1), *range(ord("A"), ord("Z") + 1)))
     of_a, of_b = [""] * len(a.shape), [""] * len(b.shape)
     for i, j in (*zip(a_batch, b_batch), *zip(a_summed, b_summed)):

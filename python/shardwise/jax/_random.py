@@ -10,6 +10,7 @@ import numpy as np
 
 from .._dtypes import NUMPY
 from .._program_text import Number, Refused, Value
+from . import _generators as generators
 from ._primitives import Call, rule
 
 
@@ -71,25 +72,13 @@ def _iota_2x32(call: Call) -> Sequence[Value]:
 
 @rule("threefry2x32")
 def _threefry2x32(call: Call, key_0: Value, key_1: Value, x_0: Value, x_1: Value) -> Sequence[Value]:
-    """Salmon et al., "Parallel random numbers: as easy as 1, 2, 3": 20 rounds."""
-    text = call.text
+    return generators.threefry2x32(call.text, key_0, key_1, x_0, x_1)
 
-    def add(a: Value, b: Value) -> Value:
-        return text.elementwise("add", a, b)
 
-    def xor(a: Value, b: Value) -> Value:
-        return text.elementwise("logical_xor", a, b)
-
-    def rotated(x: Value, bits: int) -> Value:
-        left = text.elementwise("shift_left", x, text.full(x, bits))
-        return text.elementwise("logical_or", left, text.elementwise("shift_right_logical", x, text.full(x, 32 - bits)))
-
-    keys = key_0, key_1, xor(xor(key_0, key_1), text.full(key_0, 0x1BD11BDA))
-    a, b = add(x_0, key_0), add(x_1, key_1)
-    for group in range(5):
-        for bits in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
-            a = add(a, b)
-            b = xor(a, rotated(b, bits))
-        a = add(a, keys[(group + 1) % 3])
-        b = add(b, add(keys[(group + 2) % 3], text.full(key_0, group + 1)))
-    return a, b
+@rule("rng_bit_generator")
+def _bit_generator(call: Call, state: Value) -> Sequence[Value]:
+    """Of a state of four u32, which are two u64, or of u64."""
+    text, params = call.text, call.params
+    wide = state if state.dtype == "u64" else text.bitcast(text.reshape(state, (2, 2)), "u64", (2,))
+    after, bits = generators.random_bits(text, str(params["algorithm"]), wide, call.results[1][0], call.results[1][1])
+    return after if state.dtype == "u64" else text.reshape(text.bitcast(after, "u32", (2, 2)), state.shape), bits

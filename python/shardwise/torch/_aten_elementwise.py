@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .._elementary import FUNCTIONS
 from .._program_text import FLOATS, Refused, Value
 from ._aten import NUMBERS, RULES, Builder, Scalar, Type, is_float, rule
 from ._tensors import OURS
@@ -47,7 +48,12 @@ def _comparison(op: str) -> Callable[..., Value]:
     return of
 
 
+def _elementary(function: Callable[[Builder, Value], Value]) -> Callable[..., Value]:
+    return lambda build, out, x: build.convert(function(build, build.wide(build.convert(x, out.dtype))), out.dtype)
+
+
 RULES.update({name: _unary(op) for name, op in _UNARY.items()})
+RULES.update({name: _elementary(function) for name, function in FUNCTIONS.items()})
 RULES.update({name: _binary(op) for name, op in _BINARY.items()})
 RULES.update({name: _comparison(name) for name in _COMPARISONS})
 
@@ -192,6 +198,21 @@ def _leaky_relu(build: Builder, out: Type, x: Value, slope: Scalar = 0.01) -> Va
 def _elu(build: Builder, out: Type, x: Value, alpha: Scalar = 1, scale: Scalar = 1, input_scale: Scalar = 1) -> Value:
     low = build.binary("mul", build.unary("expm1", build.binary("mul", x, input_scale)), alpha * scale)
     return build.select(build.binary("gt", x, 0), build.binary("mul", x, scale), low)
+
+
+@rule("hardshrink_backward", "softshrink_backward")
+def _shrink_backward(build: Builder, out: Type, gradient: Value, x: Value, size: Scalar) -> Value:
+    """Of what is not shrunk to 0."""
+    return build.select(build.binary("le", build.unary("abs", x), size), build.full(gradient, 0), gradient)
+
+
+@rule("signbit")
+def _signbit(build: Builder, out: Type, x: Value) -> Value:
+    """Also of -0, whose quotient is the other infinity."""
+    if not is_float(x):
+        return build.binary("lt", x, 0)
+    below = build.binary("lt", build.binary("div", build.full(x, 1), x), 0)
+    return build.select(build.binary("eq", x, 0), below, build.binary("lt", x, 0))
 
 
 @rule("silu")

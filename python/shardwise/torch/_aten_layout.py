@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._program_text import Refused, Value
-from ._aten import Builder, Scalar, Type, number_of, replaced, rule
+from ._aten import Builder, Scalar, Type, is_float, number_of, replaced, rule
 
 
 @rule("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "view_copy")
@@ -333,6 +333,34 @@ def _sort(build: Builder, out: Sequence[Type], x: Value, dim: int = -1, descendi
     dim %= len(x.shape)
     order = build.argsort(x, dim, options.get("descending", descending))
     return [build.take_along(x, order, dim), build.as_index(order)]
+
+
+@rule("kthvalue")
+def _kth_value(build: Builder, out: Sequence[Type], x: Value, k: int, dim: int = -1, keepdim: bool = False) -> list[Value]:
+    return _at_place(build, x, dim % len(x.shape), k - 1, keepdim)
+
+
+@rule("median")
+def _median(build: Builder, out: Sequence[Type], x: Value, dim: int | None = None, keepdim: bool = False) -> list[Value] | Value:
+    """The lower of two; NaN, if there is one."""
+    if dim is None:
+        return _at_place(build, build.reshape(x, (math.prod(x.shape),)), 0, (math.prod(x.shape) - 1) // 2, False, is_nan_last=True)[0]
+    dim = dim % len(x.shape)
+    return _at_place(build, x, dim, (x.shape[dim] - 1) // 2, keepdim, is_nan_last=True)
+
+
+def _at_place(build: Builder, x: Value, dim: int, place: int, keepdim: bool, is_nan_last: bool = False) -> list[Value]:
+    """The element that is there in ascending order, and its index."""
+    order = build.argsort(x, dim, False)
+    ids = build.cut(order, dim, place, place + 1)
+    value = build.take_along(x, ids, dim)
+    if is_nan_last and is_float(x):
+        last = build.cut(order, dim, x.shape[dim] - 1, x.shape[dim])
+        has_nan = build.binary("ne", *[build.take_along(x, last, dim)] * 2)
+        ids = build.select(has_nan, last, ids)
+        value = build.take_along(x, ids, dim)
+    shape = replaced(x.shape, dim, 1) if keepdim else x.shape[:dim] + x.shape[dim + 1:]
+    return [build.reshape(value, shape), build.reshape(build.as_index(ids), shape)]
 
 
 @rule("argsort")

@@ -118,8 +118,12 @@ class Writer:
                 reason = f"{operation}: {refused}" if str(refused) else operation
                 values = (self.values[n] for n in node.all_input_nodes)
                 operands = [part for value in values for part in _aten_complex.parts_of(value) if isinstance(part, Value)]
-                self.values[node] = _each(node.meta["val"], lambda val: self.build.refused(
-                    reason, operands, OURS.get(val.dtype) if isinstance(val, torch.Tensor) else "f64", tuple(getattr(val, "shape", ()))))
+                self.values[node] = _each(node.meta["val"], lambda val: self._refused(reason, operands, val))
+
+    def _refused(self, reason: str, operands: Sequence[Value], val: Any) -> Value | _aten_complex.Complex:
+        dtype, shape = OURS.get(val.dtype) if isinstance(val, torch.Tensor) else "f64", tuple(getattr(val, "shape", ()))
+        part = self.build.refused(reason, operands, _aten_complex.PARTS.get(dtype or "", dtype), shape)
+        return _aten_complex.Complex(part, part) if dtype in _aten_complex.PARTS else part
 
     def _result(self, node: torch.fx.Node) -> Any:
         if node.target in NUMBERS:

@@ -14,7 +14,7 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._functorch._aot_autograd.functional_utils import from_fun, to_fun
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
-from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._errors import InvalidArgument, Unsupported
+from ._constants import Constants
 from ._step_state import Slot, StepState
 
 _aten = torch.ops.aten
@@ -167,9 +168,11 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes to each node of the graph the module that it is of. Of a gradient that is the module whose operation autograd
     derives."""
 
+    supports_higher_order_operators = True  # no program has one: they are named as others are
+
     def __init__(self, gradients: _Gradients) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._gradients = gradients
+        self._gradients, self._constants = gradients, Constants()
         self.path: list[str] = [""]
         self._of_sequence: dict[int, str] = {}
 
@@ -184,11 +187,21 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in (_aten.zero_.default, _aten._foreach_zero_.default):
             self._gradients.set_to_zero(args[0] if isinstance(args[0], (list, tuple)) else args)
         fx_traceback.current_meta["custom"] = {"scope": scope, "backward": derived is not None}
-        if func is _aten._local_scalar_dense.default and not args[0].is_floating_point():
-            raise DataDependentOutputException(func)
+        if func is _aten._linalg_check_errors.default:
+            return None
+        if func is _aten._local_scalar_dense.default:
+            known = self._constants.value(args[0])
+            if known is not None:
+                return known.item()
+            if not args[0].is_floating_point():
+                raise DataDependentOutputException(func)
+        if not isinstance(func, torch._ops.OpOverload):
+            return func(*args, **(kwargs or {}))
         if torch.Tag.nondeterministic_seeded in func.tags:
             fx_traceback.current_meta["custom"]["draw"] = _next_draw()
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        self._constants.note(func, args, kwargs or {}, result)
+        return result
 
 
 def _next_draw() -> int:
@@ -222,6 +235,12 @@ def _scopes(state: StepState, gradients: _Gradients) -> Iterator[None]:
     def enter_optimizer(*_: Any) -> None:
         mode.path.append("optimizer")
 
+    def to_list(tensor: torch.Tensor) -> Any:
+        """torch's own looks past the modes."""
+        return [to_list(one) for one in tensor.unbind()] if tensor.dim() else tensor.item()
+
+    torch_to_list = FunctionalTensor.tolist
+    setattr(FunctionalTensor, "tolist", to_list)
     hooks = [nn_module.register_module_forward_pre_hook(enter), nn_module.register_module_forward_hook(leave, always_call=True)]
     for optimizer in state.optimizers:
         hooks += [optimizer.register_step_pre_hook(enter_optimizer), optimizer.register_step_post_hook(leave)]
@@ -229,6 +248,7 @@ def _scopes(state: StepState, gradients: _Gradients) -> Iterator[None]:
         with mode:
             yield
     finally:
+        setattr(FunctionalTensor, "tolist", torch_to_list)
         for hook in hooks:
             hook.remove()
         fx_traceback.current_meta.pop("custom", None)
@@ -264,6 +284,11 @@ def in_words() -> Iterator[None]:
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
         what = "a shape that depends on values" if isinstance(error, DynamicOutputShapeException) else "the value of a tensor"
         raise Unsupported(f"capture: {_line_of(error)}: found {what}, needed a step whose operations do not depend on values") from None
+    except TypeError as error:
+        if "SymFloat" not in str(error):
+            raise
+        raise Unsupported(f"capture: {_line_of(error)}: found a number that only a run knows ({error}), needed a step that computes with it, "
+                          f"or gives it back") from None
 
 
 def _line_of(error: BaseException) -> str:
