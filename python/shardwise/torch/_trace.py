@@ -22,6 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import module as nn_module
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from .._errors import InvalidArgument, Unsupported
 from ._constants import Constants
@@ -98,7 +99,7 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
                     gradients.need_cleared()
                     return [plain(value) for value in [*made, *now()]]
 
-        with sdpa_kernel(SDPBackend.MATH), _without_mkldnn():
+        with sdpa_kernel(SDPBackend.MATH), _scores_again(), _without_mkldnn():
             graph = graph_of(functional, fakes)
     return Traced(graph, [*slots, *arguments], len(slots), treespec,
                   [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], *returned)
@@ -263,6 +264,28 @@ def _compiling() -> Iterator[None]:
         yield
     finally:
         torch.compiler._is_compiling_flag = before
+
+
+@contextlib.contextmanager
+def _scores_again() -> Iterator[None]:
+    """The gradient of attention computes the scores again, as that of torch's fused kernels does: nothing of the size of the sequence
+    squared is kept for it. Dropout draws the same again.
+
+    A function in place of torch's, and no mode for torch functions: autograd calls no mode where a checkpoint around the attention
+    computes again, which then would not do what it did before."""
+    functional = torch.nn.functional
+    known = functional.scaled_dot_product_attention
+
+    def attention(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return known(*args, **kwargs)
+        return checkpoint(known, *args, use_reentrant=False, determinism_check="none", **kwargs)
+
+    functional.scaled_dot_product_attention = attention
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = known
 
 
 @contextlib.contextmanager
