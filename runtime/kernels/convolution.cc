@@ -194,10 +194,10 @@ class Patches {
       spread(begins, of_dim);
     }
     size *= near[0].size();
-    const detail::Scratch copied(as_size(far[0].size() * size + kAtOnce<T>) * sizeof(T));
-    read(from, near, far, dims, copied.as<T>());
+    const detail::Scratch memory(as_size(far[0].size() * size + kAtOnce<T>) * sizeof(T));
+    read(from, near, far, dims, memory.as<T>());
     const Lines line(lines, steps);
-    const T* of_copy = copied.as<T>();
+    const T* of_copy = memory.as<T>();
     for (std::int64_t channel = 0; channel < far[0].size(); ++channel, of_copy += size) {
       for (const std::int64_t first : begins) {
         for (const std::int64_t begin : line.begins) {

@@ -49,10 +49,7 @@ Buffer::Buffer(std::shared_ptr<Arena> arena, std::size_t size_bytes, MemoryKind 
                std::string_view label)
     : arena_(std::move(arena)), size_bytes_(size_bytes), kind_(kind), label_(label) {}
 
-Buffer::~Buffer() {
-  block_.reset();  // the arena keeps memory up to the peak: the buffer still counts
-  arena_->strike(*this);
-}
+Buffer::~Buffer() { arena_->strike(*this); }
 
 DeviceId Buffer::device() const { return arena_->device(); }
 
@@ -106,7 +103,6 @@ MemoryStats Arena::stats() {
 void Arena::reset_peak() {
   const MutexLock lock(mutex_);
   stats_.peak_bytes = stats_.in_use_bytes;
-  free_kept();
 }
 
 std::shared_ptr<Buffer> Arena::book(std::size_t size_bytes, MemoryKind kind,
@@ -142,6 +138,8 @@ void Arena::strike(Buffer& buffer) {
 std::byte* Arena::take_memory(std::size_t size_bytes) {
   {
     const MutexLock lock(mutex_);
+    taken_bytes_ += size_bytes;
+    most_taken_bytes_ = std::max(most_taken_bytes_, taken_bytes_);
     const auto found = kept_.find(size_bytes);
     if (found != kept_.end()) {
       std::byte* const memory = found->second;
@@ -151,12 +149,19 @@ std::byte* Arena::take_memory(std::size_t size_bytes) {
     }
     free_kept();
   }
-  return allocate_memory(size_bytes);
+  try {
+    return allocate_memory(size_bytes);
+  } catch (...) {
+    const MutexLock lock(mutex_);
+    taken_bytes_ -= size_bytes;
+    throw;
+  }
 }
 
 void Arena::take_back(std::byte* memory, std::size_t size_bytes) noexcept {
-  if (size_bytes < kLeastKeptBytes) return free_memory(memory, size_bytes);
   const MutexLock lock(mutex_);
+  taken_bytes_ -= size_bytes;
+  if (size_bytes < kLeastKeptBytes) return free_memory(memory, size_bytes);
   try {
     kept_.emplace(size_bytes, memory);
     kept_bytes_ += size_bytes;
@@ -166,7 +171,7 @@ void Arena::take_back(std::byte* memory, std::size_t size_bytes) noexcept {
 }
 
 void Arena::free_kept() {
-  while (!kept_.empty() && stats_.in_use_bytes + kept_bytes_ > stats_.peak_bytes) {
+  while (!kept_.empty() && taken_bytes_ + kept_bytes_ > most_taken_bytes_) {
     kept_bytes_ -= kept_.begin()->first;
     free_memory(kept_.begin()->second, kept_.begin()->first);
     kept_.erase(kept_.begin());

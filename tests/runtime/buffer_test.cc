@@ -54,6 +54,30 @@ TEST(Block, LivesAsLongAsItsBuffers) {
   std::memset(survivor->data(), 1, survivor->size_bytes());
 }
 
+// Fresh memory of this size comes from the system and is zero: what is in it tells that it was
+// kept.
+TEST(Block, IsKeptForTheNextOneOfItsSizeUpToWhatBlocksTook) {
+  constexpr std::size_t kSize = std::size_t{64} << 20;
+  Devices devices(1);
+  Device& device = devices.at(0);
+  const auto take_and_give_back = [&] {
+    const auto block = device.make_block(kSize);
+    const auto input = device.allocate(9000, MemoryKind::loader, "input");
+    const bool is_kept = block->data()[kSize - 1] == std::byte{1};
+    block->data()[kSize - 1] = std::byte{1};
+    return is_kept;
+  };
+  EXPECT_FALSE(take_and_give_back());
+  // As of steps: each begins a peak, and what is read of one takes a little beside the next.
+  device.reset_peak();
+  const auto loss = device.allocate(4, MemoryKind::array, "loss");
+  EXPECT_TRUE(take_and_give_back());
+
+  // A block of another size takes its place.
+  device.make_block(kSize / 2);
+  EXPECT_FALSE(take_and_give_back());
+}
+
 TEST(Block, RefusesWhatItDoesNotHold) {
   Devices devices(2, {.capacity_bytes = 500});
   Device& device = devices.at(0);

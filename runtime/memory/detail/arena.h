@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 
 #include "shardwise/runtime/memory/buffer.h"
 #include "shardwise/shard/host/mutex.h"
@@ -12,7 +12,8 @@
 namespace shardwise {
 
 /// One device's memory: what is held, by whom, and how much more may be. Freed memory is kept for
-/// blocks of the same size, as long as all memory together is no more than the peak. Thread-safe.
+/// blocks of the same size, as long as all memory together is no more than blocks once
+/// took. Thread-safe.
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   Arena(DeviceId device, std::size_t capacity_bytes);
@@ -47,8 +48,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::byte* take_memory(std::size_t size_bytes);
   void take_back(std::byte* memory, std::size_t size_bytes) noexcept;
 
-  /// Memory in use and kept memory together are never more than the peak of memory in use, except
-  /// for room in blocks beside their buffers.
+  /// Memory of blocks and kept memory together are never more than the most that blocks have taken
+  /// at once: the smallest kept block goes first.
   void free_kept() SHARDWISE_REQUIRES(mutex_);
 
   std::string exhausted(const Buffer& wanted) const SHARDWISE_REQUIRES(mutex_);
@@ -58,7 +59,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
   MemoryStats stats_ SHARDWISE_GUARDED_BY(mutex_);
   Buffer* oldest_ SHARDWISE_GUARDED_BY(mutex_) = nullptr;  // of those that are held
   Buffer* youngest_ SHARDWISE_GUARDED_BY(mutex_) = nullptr;
-  std::unordered_multimap<std::size_t, std::byte*> kept_ SHARDWISE_GUARDED_BY(mutex_);
+  std::size_t taken_bytes_ SHARDWISE_GUARDED_BY(mutex_) = 0;  // by blocks
+  std::size_t most_taken_bytes_ SHARDWISE_GUARDED_BY(mutex_) = 0;
+  std::multimap<std::size_t, std::byte*> kept_ SHARDWISE_GUARDED_BY(mutex_);
   std::size_t kept_bytes_ SHARDWISE_GUARDED_BY(mutex_) = 0;
 };
 
