@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -406,6 +407,60 @@ TEST(Scan, AWeightThatEachTripUsesIsGatheredOnceForEachPass) {
   const Tensor gradient = grad(sum(scan(net.body(), net.first, net.xs).second), net.w);
   on.step();
   EXPECT_EQ(count(*on.tracer().last(), CollectiveKind::all_gather), 2) << dump(*on.tracer().last());
+}
+
+// One more place for a carry that the body still reads when it has the next; none for others.
+TEST(Scan, ACarryIsWrittenOverWhatItWasIfThatCanBe) {
+  const auto peak = [](std::int64_t length, const auto& next) {
+    OnMesh on("data=1");
+    const Tensor h = counting(on.tracer(), {32, 32}, "h"), w = counting(on.tracer(), {32, 32}, "w");
+    const auto body = [&](const Tensor& c, const std::tuple<>&) {
+      return std::pair(next(c, w), std::tuple<>());
+    };
+    const Tensor last = scan(body, h, std::tuple<>(), {.length = length}).first;
+    on.step();
+    return on.tracer().last()->memory(0).peak_bytes;
+  };
+  const auto scaled = [](const Tensor& c, const Tensor& w) { return c * 0.5 + w; };
+  const auto product = [](const Tensor& c, const Tensor& w) { return matmul(c, w); };
+  const auto gone_before = [](const Tensor& c, const Tensor& w) { return matmul(c * 2.0, w); };
+  EXPECT_EQ(peak(5, scaled), peak(1, scaled));
+  EXPECT_EQ(peak(5, product), peak(1, product) + 32 * 32 * 4);
+  EXPECT_EQ(peak(5, gone_before), peak(1, gone_before));
+}
+
+// Carries that take each other's place, are read by a neighbour, and by two results at once.
+TEST(Scan, CarriesThatAreWrittenOverOneAnotherAreThoseOfTheProgramWrittenOut) {
+  const auto run = [](const char* mesh, bool is_loop) {
+    const Mesh of = Mesh::parse(mesh);
+    Devices devices(of.size(), {.threads = 4});
+    Tracer tracer(devices, {.mesh = of});
+    Tensor a = counting(tracer, {24, 3}, "a"), b = counting(tracer, {24, 3}, "b");
+    Tensor xs = tracer.tensor<float>({7, 24, 3}, small({7, 24, 3}, 3), "xs");
+    mark_sharding(a, PartitionSpec::parse("data,-"));
+    mark_sharding(b, PartitionSpec::parse("data,-"));
+    using Carry = std::tuple<Tensor, Tensor, Tensor>;
+    const auto body = [](const Carry& carry, const Tensor& x) {
+      const auto& [p, q, r] = carry;
+      const Tensor above = concatenate({slice(r, {23, 0}, {24, 3}), slice(r, {0, 0}, {23, 3})}, 0);
+      const Tensor n = clamp(-9.0, p - q + x, 9.0), m = clamp(-9.0, q - p * x, 9.0);
+      return std::pair(Carry(m, p, clamp(-9.0, r + above + n, 9.0)), n - q);
+    };
+    const Carry first(a, b, a * 0.0 + b);
+    const auto [last, ys] =
+        is_loop ? scan(body, first, xs) : written_out(body, first, xs, /*reverse=*/false);
+    tracer.mark_step();
+    std::vector<float> all = ys.to_vector<float>();
+    for (const Tensor& one : {std::get<0>(last), std::get<1>(last), std::get<2>(last)}) {
+      const std::vector<float> values = one.to_vector<float>();
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  };
+  const std::vector<float> expected = run("data=1", false);
+  for (const char* const mesh : {"data=1", "data=2", "data=5", "data=8"}) {
+    EXPECT_EQ(run(mesh, true), expected) << mesh;
+  }
 }
 
 TEST(Scan, TheProgramDoesNotGrowWithItsLength) {

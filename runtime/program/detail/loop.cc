@@ -113,12 +113,13 @@ class LoopRun {
     return around_.writable(region, position) + place.offset;
   }
 
-  /// The last trip writes the result, the one before beside it, and so on.
+  /// The last trip writes the result, the one before beside it, and so on; or all write the result.
   std::byte* target(std::size_t output, std::int64_t trip, std::size_t h) const {
     std::byte* const result = around_.writable(loop_.outputs[output], here_[h]);
     if (output >= body_.carries) return result + place(trip) * output_bytes_[output][h];
-    if ((body_.trips - 1 - trip) % 2 == 0) return result;
-    return memory({-1, -1, MemoryKind::activation, body_.spare_offsets[output]}, here_[h]);
+    const std::optional<std::size_t>& spare = body_.spare_offsets[output];
+    if (!spare || (body_.trips - 1 - trip) % 2 == 0) return result;
+    return memory({-1, -1, MemoryKind::activation, *spare}, here_[h]);
   }
 
   const std::byte* carried_in(std::size_t carry, std::int64_t trip, std::size_t h) const {

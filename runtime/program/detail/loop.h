@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "shardwise/runtime/device.h"
@@ -39,8 +40,9 @@ struct LoopBody {
   };
   std::vector<Place> places;
 
-  /// By carry: where, in the memory for activations, it is kept from every other trip to the next.
-  std::vector<std::size_t> spare_offsets;
+  /// By carry: where, in the memory for activations, it is kept from every other trip to the next;
+  /// nothing if each trip writes it over what it was.
+  std::vector<std::optional<std::size_t>> spare_offsets;
 };
 
 /// Carries out the loop with the values of the program around it, on the calling thread and the

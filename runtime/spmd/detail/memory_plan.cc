@@ -67,10 +67,15 @@ class Planner {
     }
   }
 
-  MemoryPlan run(const std::vector<bool>& may_donate) {
+  MemoryPlan run(const std::vector<bool>& may_donate, const Carries& carries) {
     find_roots();
     find_lifetimes();
     find_replaced(may_donate);
+    for (std::size_t k = 0; k < carries.count; ++k) {
+      if (plan_.is_made[k] && may_write_over(k, carries.first + k)) {
+        plan_.donated[k] = static_cast<std::int64_t>(carries.first + k);
+      }
+    }
     write_over_operands();
     place();
     find_reuse();
@@ -152,6 +157,10 @@ class Planner {
     if (used_[input] || (kind != MemoryKind::parameter && kind != MemoryKind::optimizer)) {
       return false;
     }
+    return may_write_over(output, input);
+  }
+
+  bool may_write_over(std::size_t output, std::size_t input) {
     const ValueId to = lowered_.outputs[output], from = lowered_.inputs[input];
     if (home(from) != Home::input || is_output_[as_size(from)]) return false;
     if (!same_memory(to, from) || !(value(to).dtype == value(from).dtype)) return false;
@@ -287,8 +296,8 @@ class Planner {
 }  // namespace
 
 MemoryPlan plan_memory(const Graph& graph, const LoweredProgram& lowered,
-                       const std::vector<bool>& may_donate) {
-  return Planner(graph, lowered).run(may_donate);
+                       const std::vector<bool>& may_donate, const Carries& carries) {
+  return Planner(graph, lowered).run(may_donate, carries);
 }
 
 MemoryKind output_kind(const Graph& graph, const MemoryPlan& plan, std::size_t output) {

@@ -40,9 +40,15 @@ struct MemoryPlan {
   std::vector<std::int64_t> replaced, donated;
 };
 
-/// `may_donate` by Graph::inputs, as CompileOptions says.
+/// Of the body of a loop: output k is what input `first + k` is in the next trip.
+struct Carries {
+  std::size_t first = 0, count = 0;
+};
+
+/// `may_donate` by Graph::inputs, as CompileOptions says. What is carried to the next trip takes
+/// the memory of what came from the last if nothing needs that any more.
 MemoryPlan plan_memory(const Graph& graph, const LoweredProgram& lowered,
-                       const std::vector<bool>& may_donate);
+                       const std::vector<bool>& may_donate, const Carries& carries = {});
 
 /// At the mesh position, with inputs and outputs. Position 0 needs the most.
 PlannedMemory planned_memory(const Graph& graph, const LoweredProgram& lowered,

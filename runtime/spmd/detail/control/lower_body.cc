@@ -1,5 +1,6 @@
 #include "shardwise/runtime/spmd/detail/control/lower_body.h"
 
+#include <optional>
 #include <utility>
 
 #include "shardwise/runtime/memory/detail/offsets.h"
@@ -38,14 +39,16 @@ LoweredBody lower_body(const detail::BodyParts& parts, const PartitionedBody& bo
   made.steps = fuse(*body.graph, body.partitioned, nan_check);
   LoweredProgram lowered =
       lower(body.graph, mesh, body.partitioned, made.steps, nan_check, move_plans);
-  made.plan = plan_memory(*body.graph, lowered, {});
+  const std::size_t first = lowered.inputs.size() - parts.carries - parts.xs;
+  made.plan = plan_memory(*body.graph, lowered, {}, {first, parts.carries});
   made.bodies = std::move(lowered.bodies);
   made.activation_bytes = made.plan.activation_bytes;
   made.collective_bytes = made.plan.collective_bytes;
-  std::vector<std::size_t> spare_offsets;
+  std::vector<std::optional<std::size_t>> spare_offsets(parts.carries);
   for (std::size_t k = 0; parts.length > 1 && k < parts.carries; ++k) {
+    if (made.plan.donated[k] >= 0) continue;
     made.activation_bytes = aligned_offset(made.activation_bytes);
-    spare_offsets.push_back(made.activation_bytes);
+    spare_offsets[k] = made.activation_bytes;
     made.activation_bytes += made.plan.bytes[as_size(lowered.outputs[k])];
   }
   Schedule schedule = made_schedule(lowered.program, made.plan.reuse, move_plans);
