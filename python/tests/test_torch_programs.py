@@ -361,6 +361,17 @@ def test_numbers_that_the_step_makes_itself_are_known():
         swt.capture(by_input, x, torch.tensor(2))
 
 
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "Adamax", "Adagrad", "RMSprop", "Adadelta"])
+def test_optimizers_count_steps_in_double(name):
+    """As those of torch, to all bits but a few: 1 - 0.999 has half of its bits in f32."""
+    models = [mlp().double() for _ in range(2)]
+    given = [x.double() for x in batch()]
+    ours, theirs = (step_of(model, getattr(torch.optim, name)(model.parameters(), lr=1e-2)) for model in models)
+    plan = swt.capture(ours, *given).plan("data=2")
+    for _ in range(3):
+        torch.testing.assert_close(plan.run(*given), theirs(*given), rtol=1e-12, atol=0)
+
+
 def test_what_has_no_program_is_one_clear_error():
     matrix = torch.eye(4) * 2
     for step, told in ((torch.linalg.inv, "linalg_inv_ex"), (torch.linalg.cholesky, "linalg_cholesky_ex"),

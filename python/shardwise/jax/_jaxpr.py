@@ -22,6 +22,7 @@ from ..programs import Program
 from . import _tree
 from . import _indexing as _indexing  # their rules
 from . import _random as _random
+from . import _shard_map as _shard_map
 from . import _windows as _windows
 from ._primitives import INLINED, RULES, Call, spec_of
 

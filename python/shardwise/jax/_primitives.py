@@ -57,7 +57,7 @@ RULES.update({name: _elementwise(name) for name in _SAME_NAME.split()})
 RULES.update({name: _elementwise(op) for name, op in _OTHER_NAME.items()})
 
 
-@rule("copy", "stop_gradient", "name")
+@rule("copy", "stop_gradient", "name", "pvary")
 def _same(call: Call, x: Value) -> Value:
     return x
 

@@ -63,9 +63,10 @@ def _compiled(traced: torch.fx.GraphModule, names: Sequence[str], options: Mappi
         writer.give(node, _name_of(node.name, names), value, "loader")
     writer.write(traced, live_of(nodes, wanted))
     outputs = writer.outputs_of(wanted)
+    made_of = writer.build.graph(outputs)[0]
     if any([*writer.pairs_in, *writer.pairs_out]):
         raise Unsupported("torch.compile: found complex tensors, needed real ones: view_as_real()")
-    program = Program(writer.build.graph(outputs)[0], "graph", lambda args: args[0])
+    program = Program(made_of, "graph", lambda args: args[0])
     labels = [one.label for one in program.inputs]
     program.mark({pattern: spec for pattern, spec in options.get("marks", {}).items()
                   if not _core.SpecRules.parse(f"{pattern}=-").unmatched(labels)})

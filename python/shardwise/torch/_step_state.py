@@ -178,8 +178,10 @@ def _optimizer_with(optimizer: Optimizer, fresh: dict[torch.Tensor, dict[str, An
 
 
 def _plain_group(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
-    """With options by which the optimizer asks for no value on the host."""
-    wanted: dict[str, Any] = {"foreach": False, "fused": False, "capturable": True}
+    """With options by which the optimizer asks for no value on the host. What need not keep the number of the step as a tensor
+    counts in double."""
+    keeps = isinstance(optimizer, (torch.optim.RAdam, torch.optim.ASGD)) or isinstance(group["lr"], torch.Tensor)
+    wanted: dict[str, Any] = {"foreach": False, "fused": False, "capturable": keeps}
     if isinstance(optimizer, torch.optim.SGD) and isinstance(group["lr"], torch.Tensor):
         wanted["lr"] = group["lr"].detach().requires_grad_()
     return {**group, **{key: value for key, value in wanted.items() if key in group}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
     paths, treespec = pytree.tree_flatten_with_path(tuple(example))
     arguments = [Slot(_argument_name(step, path), "loader", leaf) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
     leaves = [leaf for _, leaf in paths]
-    with _counted_draws(), _compiling(), fake_mode, in_words():
+    with _counted_draws(), _compiling(), _counting_in_f64(), fake_mode, in_words():
         slots = state.slots(fake)
         fakes = [fake(slot.tensor) for slot in [*slots, *arguments]]
         returned: list[Any] = []
@@ -286,6 +287,24 @@ def _scores_again() -> Iterator[None]:
         yield
     finally:
         functional.scaled_dot_product_attention = known
+
+
+@contextlib.contextmanager
+def _counting_in_f64() -> Iterator[None]:
+    """Optimizers compute with the number of the step as a double, as they do with one of Python's: 1 - 0.999 has half of its bits in f32."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("torch.optim.") and hasattr(module, "_get_value")]
+    before = [module._get_value for module in modules]
+
+    def get_value(x: Any) -> Any:
+        return x.double() if isinstance(x, torch.Tensor) else x
+
+    for module in modules:
+        setattr(module, "_get_value", get_value)
+    try:
+        yield
+    finally:
+        for module, torch_get_value in zip(modules, before):
+            setattr(module, "_get_value", torch_get_value)
 
 
 @contextlib.contextmanager
