@@ -16,6 +16,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+import shardwise as sw
 import shardwise.jax as swj
 
 MESH = Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("data", "model"))
@@ -74,3 +75,16 @@ def test_its_collectives_are_those_of_the_plan():
     sent = swj.capture(feed_forward, X, UP, DOWN).plan("data=4,model=2").traffic
     assert [(one.collective, one.axes) for one in sent] == [("all-reduce", ("model",))]
     assert not swj.capture(*CASES["no collective"][:1], X).plan("data=4,model=2").traffic
+
+
+def test_a_region_of_stablehlo_without_collectives_is_a_manual_region():
+    """What the gradient of a shard_map is lowered to, too; a collective is named."""
+    function = mapped(lambda x, w: jnp.tanh(x @ w) * x.shape[0], (P("data"), P(None, "model")), P("data", "model"))
+    lowered = jax.jit(function).lower(X, W)
+    program = swj.from_stablehlo(lowered.as_text())
+    assert program.text.count("enter_manual") == 2 and program.text.count("leave_manual") == 1
+    np.testing.assert_allclose(program.run(X, W, mesh="data=4,model=2")[0], function(X, W), rtol=1e-5, atol=1e-6)
+    with pytest.raises(sw.InvalidArgument, match=r"found parts of \[2, 4\] for \[8, 4\] cut as data,- on mesh .*needed even parts"):
+        program.plan("data=2,model=2")
+    with pytest.raises(sw.Unsupported, match="found what no program has: all_reduce"):
+        swj.from_stablehlo(jax.jit(feed_forward).lower(X, UP, DOWN).as_text())

@@ -270,8 +270,10 @@ def test_operations_of_shardy():
       } : (tensor<8xf32>) -> tensor<8xf32>
       return %0 : tensor<8xf32>
     }'''
-    with pytest.raises(sw.Unsupported, match="sdy.manual_computation: a step says what each device does"):
-        swj.from_stablehlo(manual)
+    assert np.array_equal(swj.from_stablehlo(manual).run(np.arange(8, dtype=np.float32), mesh="data=4")[0], np.arange(8))
+    partly = manual.replace('["data"=4]', '["data"=4, "model"=2]').replace('[{"data"}]>] out', '[{"data", "model"}]>] out')
+    with pytest.raises(sw.Unsupported, match="sdy.manual_computation: found the axes model beside those of the region, needed a region of all axes"):
+        swj.from_stablehlo(partly)
 
 
 def test_annotations_that_no_mark_says_are_refused():
