@@ -22,17 +22,8 @@ std::int64_t divisor(std::mt19937& random, std::int64_t of) {
   return of % number == 0 ? number : 1;
 }
 
-}  // namespace
-
-RandomConvolution random_convolution(std::mt19937& random) {
-  Shape lhs;
-  for (std::int64_t dims = draw(random, 3, 5); dims > 0; --dims) {
-    lhs.push_back(draw(random, 1, dims > 2 ? 6 : 9));
-  }
-  return random_convolution(random, lhs);
-}
-
-RandomConvolution random_convolution(std::mt19937& random, const Shape& lhs) {
+/// `may_be_large`: along one dim, now and then, a kernel is larger than the part of any device.
+RandomConvolution convolution_of(std::mt19937& random, const Shape& lhs, bool may_be_large) {
   RandomConvolution made{{}, lhs, Dims::filled(lhs.size(), 1)};
   ConvolutionAttributes& a = made.attributes;
   a.lhs = shuffled(random, lhs.size());
@@ -44,8 +35,7 @@ RandomConvolution random_convolution(std::mt19937& random, const Shape& lhs) {
   if (which == 1) a.batch_groups = divisor(random, images);
   made.rhs[as_size(a.rhs[0])] = a.feature_groups * a.batch_groups * draw(random, 1, 3);
   made.rhs[as_size(a.rhs[1])] = features / a.feature_groups;
-  // Along one dim, now and then, a kernel is larger than the part of any device.
-  const auto large = static_cast<std::size_t>(draw(random, 2, 12));
+  const auto large = static_cast<std::size_t>(may_be_large ? draw(random, 2, 12) : 12);
   for (std::size_t i = 2; i < lhs.size(); ++i) {
     const bool is_large = i == large;
     made.rhs[as_size(a.rhs[i])] = draw(random, 1, is_large ? 9 : 3);
@@ -58,6 +48,20 @@ RandomConvolution random_convolution(std::mt19937& random, const Shape& lhs) {
         std::max(draw(random, -1, is_large ? 8 : 2), -lhs[as_size(a.lhs[i])] - a.low[i - 2]));
   }
   return made;
+}
+
+}  // namespace
+
+RandomConvolution random_convolution(std::mt19937& random) {
+  Shape lhs;
+  for (std::int64_t dims = draw(random, 3, 5); dims > 0; --dims) {
+    lhs.push_back(draw(random, 1, dims > 2 ? 6 : 9));
+  }
+  return convolution_of(random, lhs, true);
+}
+
+RandomConvolution random_convolution(std::mt19937& random, const Shape& lhs) {
+  return convolution_of(random, lhs, false);
 }
 
 WindowAttributes random_windows(std::mt19937& random, const Shape& shape) {
