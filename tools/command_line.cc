@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <ranges>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -106,9 +106,11 @@ void add_plan(CLI::App& app, Commands& c) {
                   "the first pattern that matches counts")
       ->type_name("NAME-PATTERN=SPEC")
       ->allow_extra_args(false);
+  std::vector<std::string> ids;
+  for (const Machine& machine : machines()) ids.push_back(machine.id);
   plan.add_option("--device", c.plan.device,
                   fmt::format("Machine whose memory and modelled times are asked for: {}",
-                              fmt::join(machines() | std::views::transform(&Machine::id), ", ")));
+                              fmt::join(ids, ", ")));
   add_size(plan, "--memory", c.plan.memory_bytes, {1, std::size_t{1} << 60},
            "Memory of each device, 80GiB, instead of the machine's");
   add_rate(plan, "--save-rate", c.plan.save_bytes_per_second,
