@@ -24,7 +24,6 @@ namespace {
 
 struct StepSummary {
   Step step;
-  bool is_step = true;                  ///< or a checkpoint of another name
   std::vector<std::string> names = {};  ///< it is pinned by
   std::size_t tensors = 0, logical_bytes = 0, stored_bytes = 0;
   std::size_t alone_bytes = 0, shared_bytes = 0;  ///< of its files: freed if it goes, or not
@@ -33,9 +32,12 @@ struct StepSummary {
   std::string fault = {};  ///< why it cannot be restored; empty: its manifest and tables are valid
 };
 
+/// Or a checkpoint of another name, which has no number.
+bool is_step(const StepSummary& summary) { return tools::is_step(summary.step.directory); }
+
 /// Absent if it was removed since it was listed.
-std::optional<StepSummary> summarize(const Step& step, bool is_step) {
-  StepSummary summary{.step = step, .is_step = is_step};
+std::optional<StepSummary> summarize(const Step& step) {
+  StepSummary summary{.step = step};
   try {
     const CheckpointReader reader(step.directory, {.pin = false});
     summary.tensors = reader.tensors().size();
@@ -99,8 +101,8 @@ void print_table(const std::vector<StepSummary>& steps) {
   TextTable table(
       {"step", "generation", "tensors", "bytes", "alone", "shared", "mesh", "pinned", "state"});
   for (const StepSummary& s : steps) {
-    table.add({s.is_step ? std::to_string(s.step.step) : s.step.directory.filename().string(),
-               s.is_step ? std::to_string(s.step.generation) : "-", std::to_string(s.tensors),
+    table.add({is_step(s) ? std::to_string(s.step.step) : s.step.directory.filename().string(),
+               is_step(s) ? std::to_string(s.step.generation) : "-", std::to_string(s.tensors),
                human_bytes(s.logical_bytes), human_bytes(s.alone_bytes),
                human_bytes(s.shared_bytes), s.mesh, fmt::format("{}", fmt::join(s.names, " ")),
                s.fault.empty() ? "committed"
@@ -111,7 +113,7 @@ void print_table(const std::vector<StepSummary>& steps) {
 
 nlohmann::ordered_json json_of(const std::filesystem::path& root, const StepSummary& s) {
   nlohmann::ordered_json found = nlohmann::ordered_json::object();
-  if (s.is_step) {
+  if (is_step(s)) {
     found.update({{"step", s.step.step}, {"generation", s.step.generation}, {"pinned", s.names}});
   }
   found.update({{"directory", as_given(root, s.step.directory).string()},
@@ -140,14 +142,14 @@ int run_ls(const LsOptions& options) {
   const CheckpointManager manager(root, {.collect_garbage = false});
   std::vector<StepSummary> steps;
   for (const Step& step : manager.steps()) {
-    if (auto summary = summarize(step, true)) steps.push_back(std::move(*summary));
+    if (auto summary = summarize(step)) steps.push_back(std::move(*summary));
   }
   for (const std::filesystem::path& directory : named_checkpoints(root)) {
-    if (auto summary = summarize({0, 0, directory}, false)) steps.push_back(std::move(*summary));
+    if (auto summary = summarize({0, 0, directory})) steps.push_back(std::move(*summary));
   }
   for (const NamedStep& named : manager.pinned()) {
     for (StepSummary& s : steps) {
-      if (s.is_step && s.step.step == named.step) s.names.push_back(named.name);
+      if (is_step(s) && s.step.step == named.step) s.names.push_back(named.name);
     }
   }
   const auto unfinished = leftovers(root);
@@ -161,7 +163,7 @@ int run_ls(const LsOptions& options) {
 
   if (options.json) {
     auto list = nlohmann::ordered_json::array(), others = list;
-    for (const StepSummary& s : steps) (s.is_step ? list : others).push_back(json_of(root, s));
+    for (const StepSummary& s : steps) (is_step(s) ? list : others).push_back(json_of(root, s));
     print_json(
         {{"root", root.string()}, {"steps", list}, {"others", others}, {"unfinished", unfinished}});
     return status;
