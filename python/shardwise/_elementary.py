@@ -97,13 +97,15 @@ def atanh(text: ProgramText, x: Value) -> Value:
     return text.elementwise("mul", difference, text.full(x, 0.5))
 
 
+def _with_number(text: ProgramText, op: str, a: Value, b: Value | float) -> Value:
+    return text.elementwise(op, a, text.full(a, b) if isinstance(b, (int, float)) else b)
+
+
 @_in_f32
 def lgamma(text: ProgramText, x: Value) -> Value:
     """log |gamma(x)|. Below 1/2 by reflection: gamma(x) gamma(1 - x) = pi / sin(pi x)."""
 
-    def of(op: str, a: Value, b: Value | float) -> Value:
-        return text.elementwise(op, a, text.full(x, b) if isinstance(b, (int, float)) else b)
-
+    of = functools.partial(_with_number, text)
     is_low, z = _reflected(text, x)
     series, _ = _series(text, z)
     t, log_t = _shifted(text, z)
@@ -123,9 +125,7 @@ def lgamma(text: ProgramText, x: Value) -> Value:
 def digamma(text: ProgramText, x: Value) -> Value:
     """The derivative of lgamma. Below 1/2 by reflection: digamma(1 - x) - pi / tan(pi x)."""
 
-    def of(op: str, a: Value, b: Value | float) -> Value:
-        return text.elementwise(op, a, text.full(x, b) if isinstance(b, (int, float)) else b)
-
+    of = functools.partial(_with_number, text)
     is_low, z = _reflected(text, x)
     series, slope = _series(text, z)
     t, log_t = _shifted(text, z)

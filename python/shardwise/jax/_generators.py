@@ -1,4 +1,4 @@
-"""Generators of random bits, of integer operations: the same bits as XLA's on a CPU or GPU."""
+"""Generators of random bits, of integer operations: the same bits as XLA's on a CPU."""
 
 from __future__ import annotations
 
