@@ -4,29 +4,47 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <latch>
-#include <mutex>
-#include <set>
+#include <utility>
 
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/host/mutex.h"
 #include "testing/errors.h"
 
 namespace shardwise::detail {
 namespace {
 
+/// What was read of a file, however often it was opened, and how it is to answer.
+struct Disk {
+  std::atomic<int> reads{0};
+  Mutex mutex;
+  std::size_t largest SHARDWISE_GUARDED_BY(mutex) = 0;
+  std::uint64_t fails_at = UINT64_MAX;
+  bool is_in_memory = false;
+
+  std::size_t take_largest() {
+    const MutexLock lock(mutex);
+    return std::exchange(largest, 0);
+  }
+};
+
 /// Byte i of a file is i * 7; counts what is read, and fails where it is told to.
 class CountingFile : public File {
  public:
+  explicit CountingFile(Disk& disk) : disk_(disk) {}
+
   void read_at(std::uint64_t offset, std::byte* data, std::size_t size) override {
-    if (offset <= fails_at && fails_at < offset + size) {
+    if (offset <= disk_.fails_at && disk_.fails_at < offset + size) {
       throw Error(ErrorCode::io, "read: broken device");
     }
     for (std::size_t i = 0; i < size; ++i) data[i] = value(offset + i);
-    ++reads;
-    largest = std::max(largest.load(), size);
+    ++disk_.reads;
+    const MutexLock lock(disk_.mutex);
+    disk_.largest = std::max(disk_.largest, size);
   }
-  bool in_memory(std::uint64_t) override { return is_in_memory; }
+  bool in_memory(std::uint64_t) override { return disk_.is_in_memory; }
   void write_at(std::uint64_t, const std::byte*, std::size_t) override { std::abort(); }
   std::uint64_t size() override { return UINT64_MAX; }
   void resize(std::uint64_t) override { std::abort(); }
@@ -37,22 +55,12 @@ class CountingFile : public File {
     return static_cast<std::byte>(place * 7 + place / 251);
   }
 
-  std::atomic<int> reads{0};
-  std::atomic<std::size_t> largest{0};
-  std::uint64_t fails_at = UINT64_MAX;
-  bool is_in_memory = false;
+ private:
+  Disk& disk_;
 };
 
 class Pipeline : public testing::Test {
  protected:
-  Pipeline() {
-    for (int i = 0; i < 2; ++i) {
-      auto file = std::make_unique<CountingFile>();
-      counters_.push_back(file.get());
-      made_.push_back(std::move(file));
-    }
-  }
-
   /// Consumes nothing yet.
   ReadJob job_for(std::span<const FileRange> items) {
     return {.files = files_,
@@ -88,9 +96,10 @@ class Pipeline : public testing::Test {
   }
 
   ReadBuffers buffers_;
-  std::vector<std::unique_ptr<File>> made_;
-  std::vector<CountingFile*> counters_;
-  OpenFiles files_{2, [this](std::size_t number) { return std::move(made_[number]); }};
+  std::array<Disk, 2> disks_;
+  // Lanes that need a file at once may each open it.
+  OpenFiles files_{
+      2, [this](std::size_t number) { return std::make_unique<CountingFile>(disks_[number]); }};
 };
 
 TEST_F(Pipeline, GivesEachItemItsBytesWhateverTheBuffers) {
@@ -112,10 +121,10 @@ TEST_F(Pipeline, ReadsNeighboursTogetherAndLeavesOutLargeHoles) {
   const FileRange items[] = {{0, 0, 100},       {0, 104, 100},     {0, 60'000, 100},
                              {0, 200'000, 100}, {1, 200'100, 100}, {1, 200'200, 50}};
   expect_all(items, std::size_t{1} << 20);
-  EXPECT_EQ(counters_[0]->reads, 2);
-  EXPECT_EQ(counters_[0]->largest, 60'100u);
-  EXPECT_EQ(counters_[1]->reads, 1);
-  EXPECT_EQ(counters_[1]->largest, 150u);
+  EXPECT_EQ(disks_[0].reads, 2);
+  EXPECT_EQ(disks_[0].take_largest(), 60'100u);
+  EXPECT_EQ(disks_[1].reads, 1);
+  EXPECT_EQ(disks_[1].take_largest(), 150u);
 }
 
 // Three threads compute, so six read: a sixth of the budget each, less what a call takes itself.
@@ -123,16 +132,16 @@ TEST_F(Pipeline, KeepsToItsBudget) {
   std::vector<FileRange> items;
   for (std::uint64_t i = 0; i < 64; ++i) items.push_back({0, i * 1000, 1000});
   expect_all(items, 24'000);
-  EXPECT_EQ(counters_[0]->largest, 4000u);
-  EXPECT_EQ(counters_[0]->reads, 16);
+  EXPECT_EQ(disks_[0].take_largest(), 4000u);
+  EXPECT_EQ(disks_[0].reads, 16);
 
   ReadJob job = job_for(items);
   job.threads = 3;
   job.budget_bytes = 24'000;
   job.call_bytes = 2000;
-  counters_[0]->largest = 0;
+  disks_[0].take_largest();
   run_read_job(job);
-  EXPECT_EQ(counters_[0]->largest, 2000u);
+  EXPECT_EQ(disks_[0].take_largest(), 2000u);
 
   job.call_bytes = 11'000;  // two lanes of a read and a call each
   std::atomic<int> at_once{0}, most{0};
@@ -151,10 +160,7 @@ TEST_F(Pipeline, BringsARangeInPartsInItsOrder) {
     items.push_back({i / 4, i % 4 * 4'000'000, std::size_t{3'000'000 + i}, true});
   }
   for (const bool in_memory : {false, true}) {
-    for (CountingFile* counter : counters_) {
-      counter->is_in_memory = in_memory;
-      counter->largest = 0;
-    }
+    for (Disk& disk : disks_) disk.is_in_memory = in_memory;
     ReadJob job = job_for(items);
     job.threads = 2;
     job.budget_bytes = 1;
@@ -172,8 +178,8 @@ TEST_F(Pipeline, BringsARangeInPartsInItsOrder) {
     run_read_job(job);
     EXPECT_EQ(wrong, 0);
     EXPECT_EQ(consumed, 5);
-    for (CountingFile* counter : counters_) {
-      EXPECT_EQ(counter->largest, in_memory ? std::size_t{256} << 10 : std::size_t{1} << 20);
+    for (Disk& disk : disks_) {
+      EXPECT_EQ(disk.take_largest(), in_memory ? std::size_t{256} << 10 : std::size_t{1} << 20);
     }
   }
 }
@@ -187,10 +193,10 @@ TEST_F(Pipeline, ReadsARangeInPartsByItselfAndOnlyWhatIsAskedFor) {
   job.consume = [&](std::size_t item, RangeBytes&) { ++consumed[item]; };
   run_read_job(job);
   for (std::size_t i = 0; i < items.size(); ++i) EXPECT_EQ(consumed[i], 1) << i;
-  EXPECT_EQ(counters_[0]->reads, 17) << "neighbours are read together where neither is in parts";
-  EXPECT_EQ(counters_[0]->largest, 2000u);
+  EXPECT_EQ(disks_[0].reads, 17) << "neighbours are read together where neither is in parts";
+  EXPECT_EQ(disks_[0].take_largest(), 2000u);
 
-  counters_[0]->fails_at = 4500;
+  disks_[0].fails_at = 4500;
   job.consume = [](std::size_t, RangeBytes& bytes) { bytes.next(); };
   EXPECT_EQ(message_of(ErrorCode::io, [&] { run_read_job(job); }),
             "read item 4: read: broken device");
@@ -199,13 +205,13 @@ TEST_F(Pipeline, ReadsARangeInPartsByItselfAndOnlyWhatIsAskedFor) {
 TEST_F(Pipeline, ThrowsWhatAReadThrowsAndSaysForWhat) {
   std::vector<FileRange> items;
   for (std::uint64_t i = 0; i < 100; ++i) items.push_back({0, i * 100'000, 10});
-  counters_[0]->fails_at = 7'000'005;
+  disks_[0].fails_at = 7'000'005;
   ReadJob job = job_for(items);
   for (int round = 0; round < 20; ++round) {
     EXPECT_EQ(message_of(ErrorCode::io, [&] { run_read_job(job); }),
               "read item 70: read: broken device");
   }
-  counters_[0]->fails_at = 5;
+  disks_[0].fails_at = 5;
   job.ranges = std::span<const FileRange>(items).first(1);
   EXPECT_EQ(message_of(ErrorCode::io, [&] { run_read_job(job); }),
             "read item 0: read: broken device");
@@ -215,6 +221,8 @@ TEST_F(Pipeline, OfTwoReadsThatFailTheFirstIsReportedWhicheverWasFaster) {
   /// Its first byte cannot be read, but that is found out only after another read has failed.
   class SlowToFail : public CountingFile {
    public:
+    using CountingFile::CountingFile;
+
     void read_at(std::uint64_t offset, std::byte*, std::size_t) override {
       if (offset == 0) another_failed_.wait();
       if (offset != 0) another_failed_.count_down();
@@ -224,7 +232,7 @@ TEST_F(Pipeline, OfTwoReadsThatFailTheFirstIsReportedWhicheverWasFaster) {
    private:
     std::latch another_failed_{1};
   };
-  OpenFiles files(1, [](std::size_t) { return std::make_unique<SlowToFail>(); });
+  OpenFiles files(1, [this](std::size_t) { return std::make_unique<SlowToFail>(disks_[0]); });
   const FileRange items[] = {{0, 0, 10}, {0, 1'000'000, 10}};
   const ReadJob job{.files = files,
                     .buffers = buffers_,
@@ -255,7 +263,7 @@ TEST_F(Pipeline, ThrowsWhatConsumeOrProgressThrow) {
 
 TEST_F(Pipeline, OfNothingDoesNothing) {
   expect_all({}, 100);
-  EXPECT_EQ(counters_[0]->reads, 0);
+  EXPECT_EQ(disks_[0].reads, 0);
 }
 
 }  // namespace
