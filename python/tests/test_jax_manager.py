@@ -194,9 +194,11 @@ def test_a_restart_goes_back_past_damaged_bytes(tmp_path):
 KILLED = """
 import sys, numpy as np, shardwise.jax as swj
 m = swj.CheckpointManager(sys.argv[1], keep_last=2)
-first = m.latest_step()
-print("ready", flush=True)
-for step in range(0 if first is None else first + 1, 10**6):
+last = m.latest_step()
+first = 0 if last is None else last + 1
+m.save(first, {"w": np.full((512, 256), first), "i": first})
+print("saved", flush=True)
+for step in range(first + 1, 10**6):
     m.save_async(step, {"w": np.full((512, 256), step), "i": step})
 """
 
@@ -207,14 +209,16 @@ def test_a_kill_leaves_a_valid_step(tmp_path):
     for _ in range(4):
         process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE,
                                    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
-        process.stdout.readline()
-        time.sleep(0.3 + rng.random() / 4)
+        assert process.stdout.readline() == b"saved\n"
+        instant = time.perf_counter() + rng.random() / 4
+        while time.perf_counter() < instant:
+            pass
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
         with swj.CheckpointManager(tmp_path) as m:
             step = m.latest_step()
-            assert step is not None and step >= last
+            assert step is not None and step > last
             last = step
             got = m.restore(step=step).value
             assert (got["w"] == step).all() and got["i"] == step and sw.verify(tmp_path / f"step-{step:08d}")
