@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
 
 from . import _core
 from ._errors import Unsupported
@@ -17,8 +18,11 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 def instead_of_checkpoint(path: str) -> str:
     """What is at a path that is no checkpoint, and how that is loaded; empty if nothing is known of it."""
     if os.path.isfile(path):
-        way = "sw.import_model() takes it" if _core.model_format(path) else "needed a directory"
-        return f"found a file: {way}"
+        if _core.model_format(path):
+            return "found a file: sw.import_model() takes it"
+        if _is_of_torch_save(path):
+            return "found a file of torch.save(): swt.save(\"new\", torch.load(file, weights_only=True)) makes a checkpoint of it"
+        return "found a file: needed a directory"
     try:
         names = sorted(os.listdir(path))
     except OSError:
@@ -39,9 +43,19 @@ def instead_of_checkpoint(path: str) -> str:
     return ""
 
 
+def _is_of_torch_save(path: str) -> bool:
+    try:
+        with zipfile.ZipFile(path) as file:
+            return any(name.endswith("/data.pkl") for name in file.namelist())
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
+
+
 def local(path: Path, what: str) -> str:
     """A path of this machine's file systems, as text: `~` is the user's folder, as in a shell. Raises Unsupported for
     URLs, which would otherwise be folders of odd names. what: begins the message, as "save"."""
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(f"{what}: the path is {type(path).__name__}, needed is a text or a pathlib.Path: the path comes first")
     text = os.fsdecode(os.fspath(path))
     if _SCHEME.match(text):
         raise Unsupported(f"{what}: found the URL {text!r}, needed a path of a file system that is mounted here")

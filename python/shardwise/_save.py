@@ -131,6 +131,7 @@ def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Cod
     """
     check_choice("existing", existing, ("fail", "replace", "skip"))
     check_codec(codec)
+    path = local(path, "save")
     return write(path, plan_of(tensors), user=user, codec=codec, existing=existing, threads=threads, memory=memory,
                  progress=progress, find_earlier=since(unchanged_since))
 

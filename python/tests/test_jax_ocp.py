@@ -181,3 +181,13 @@ def test_damage_is_no_fresh_start(tmp_path, caplog):
     for ask in (m.latest_step, lambda: m.restore(None)):
         with pytest.raises(sw.Corrupt):
             ask()
+
+
+@pytest.mark.parametrize(("module", "name", "words"), [
+    (ocp, "StandardCheckpointer", "save(path, tree)"), (ocp, "RestoreArgs", "a target with the sharding"), (ocp, "Nothing", "CheckpointManager"),
+    (ocp.args, "PyTreeSave", "StandardSave"), (ocp.args, "PyTreeRestore", "StandardRestore"), (ocp.args, "Nothing", "Composite")])
+def test_a_name_of_orbax_that_is_not_here_says_what_is(module, name, words):
+    with pytest.raises(AttributeError) as told:
+        getattr(module, name)
+    assert f"has no '{name}': needed is" in str(told.value) and words in str(told.value)
+    assert not hasattr(module, name)

@@ -284,3 +284,19 @@ def test_what_safetensors_leave_out_is_filled_by_what_it_is_tied_to(tmp_path):
         tied["second"], tied["view"] = tied["first"], tied["first"][:3]
     with pytest.raises(sw.InvalidArgument, match="1 name of the state is not there: 'view'"):  # a part is not the same
         swt.load(path, tied, rename={kept: "second"})
+
+
+def test_a_plain_state_with_a_wrappers_prefix_is_told_how_to_load(tmp_path):
+    weights = {"w": torch.ones(3), "b": torch.ones(2)}
+    for prefix in ("module.", "_orig_mod."):
+        swt.save(tmp_path / prefix, {prefix + name: tensor for name, tensor in weights.items()})
+        with pytest.raises(sw.InvalidArgument) as told:
+            swt.load(tmp_path / prefix, {"w": torch.zeros(3), "b": torch.zeros(2)})
+        said = f'rename={{"{prefix}*": "*"}}'
+        assert said in str(told.value)
+        again = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
+        swt.load(tmp_path / prefix, again, rename={f"{prefix}*": "*"})
+        assert torch.equal(again["w"], weights["w"])
+    swt.save(tmp_path / "plain", weights)
+    with pytest.raises(sw.InvalidArgument, match=r'rename={"\*": "module.\*"} puts'):
+        swt.load(tmp_path / "plain", {"module.w": torch.zeros(3), "module.b": torch.zeros(2)})

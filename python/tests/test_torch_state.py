@@ -447,3 +447,27 @@ def test_kinds_are_readable_in_the_manifest(tmp_path):
     swt.save(tmp_path / "a", {"t": (torch.ones(1), 1), "o": collections.OrderedDict(x=torch.ones(1)), "d": {"x": torch.ones(2)}})
     manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
     assert json.dumps(manifest["objects"]["containers"]) == json.dumps({'["t"]': "tuple", '["o"]': "OrderedDict"})
+
+
+def test_the_state_of_another_optimizer_is_refused(tmp_path):
+    (net,) = linears(1, 1)
+    swt.save(tmp_path / "a", {"net": net, "optim": torch.optim.SGD(net.parameters(), lr=0.5)})
+    optimizer = adam(net)
+    with pytest.raises(sw.InvalidArgument, match="'optim' is of another optimizer: group 0 has no 'amsgrad', 'betas', .* there, and "
+                                                 "no 'dampening', 'momentum', 'nesterov' here"):
+        swt.load(tmp_path / "a", {"net": net, "optim": optimizer})
+    assert "betas" in optimizer.param_groups[0] and optimizer.param_groups[0]["lr"] == 1e-2
+
+
+def test_words_for_calls_as_those_of_torch(tmp_path):
+    torch.save({"w": torch.ones(3)}, tmp_path / "w.pt")
+    with pytest.raises(sw.NotFound, match=r"a file of torch.save\(\): swt.save\(.*weights_only=True\)\) makes a checkpoint of it"):
+        sw.load(tmp_path / "w.pt")
+    swt.save(tmp_path / "a", torch.load(tmp_path / "w.pt", weights_only=True))
+    with pytest.raises(sw.InvalidArgument, match=r"no state to fill.*load_state_dict\(path\)"):
+        swt.load(tmp_path / "a")
+    with pytest.raises(sw.InvalidArgument, match=r"is torch.nn.modules.linear.Linear, needed is.*or model.state_dict\(\)"):
+        swt.load(tmp_path / "a", nn.Linear(3, 3))
+    for save in (sw.save, swt.save):
+        with pytest.raises(TypeError, match="save: the path is dict, needed is a text or a pathlib.Path: the path comes first"):
+            save({"w": torch.ones(3)}, "a")

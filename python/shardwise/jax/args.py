@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -74,3 +74,13 @@ class Composite(Mapping[str, Any]):
 
 SaveArgs = StandardSave | JsonSave | Composite
 RestoreArgs = StandardRestore | JsonRestore | Composite
+
+
+_ELSEWHERE = {"PyTreeSave": "StandardSave", "PyTreeRestore": "StandardRestore, whose target says the shardings", "ArraySave": "StandardSave",
+              "ArrayRestore": "StandardRestore", "JaxRandomKeySave": "StandardSave, which takes keys", "JaxRandomKeyRestore": "StandardRestore",
+              "NumpyRandomKeySave": "JsonSave", "ProtoSave": "JsonSave of the message's dict"}
+
+if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+    def __getattr__(name: str) -> Any:
+        raise AttributeError(f"shardwise.jax.args has no {name!r}: needed is "
+                             f"{_ELSEWHERE.get(name, 'StandardSave, JsonSave or Composite, or what restores these')}")

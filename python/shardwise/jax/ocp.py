@@ -18,7 +18,7 @@ import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._containers import class_name
 from .._errors import InvalidArgument, NameNotFound, NotFound
@@ -43,6 +43,22 @@ _NOT_HERE = {
     "preservation_policy": "max_to_keep=, keep_period=, keep_time_interval= and best_fn=",
     "keep_checkpoints_without_metrics": "manager.pin(step, name)", "enable_async_checkpointing": "manager.wait_until_finished()",
 }
+
+# Names of Orbax's that users reach for, and what does the same here.
+_ELSEWHERE = {
+    "StandardCheckpointer": "shardwise.jax.save(path, tree), save_async() and load(path, target)",
+    "PyTreeCheckpointer": "shardwise.jax.save(path, tree) and load(path, target)",
+    "Checkpointer": "shardwise.jax.save(path, tree) and load(path, target)",
+    "AsyncCheckpointer": "shardwise.jax.save_async(path, tree)",
+    "RestoreArgs": "a target with the sharding wanted, leaf by leaf", "ArrayRestoreArgs": "a target with the sharding wanted, leaf by leaf",
+    "SaveArgs": "cast= of shardwise.jax.load()", "PLACEHOLDER": "a target without that name, and strict=False",
+    "checkpoint_utils": "jax.eval_shape(), or arrays to be like, as a target", "type_handlers": "leaves of the kinds of docs/python_reference.md",
+}
+
+if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+    def __getattr__(name: str) -> Any:
+        raise AttributeError(f"shardwise.jax.ocp has no {name!r}: needed is "
+                             f"{_ELSEWHERE.get(name, 'a CheckpointManager with args, or shardwise.jax.save() and load()')}")
 
 
 class CheckpointManagerOptions:

@@ -11,6 +11,7 @@ import torch
 from .. import _core
 from .._errors import Unsupported
 from .._sharding import Mesh, placement_text
+from ._tensors import address_of, settled
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Layouts:
         cut = self._cuts.get(key)
         if cut is None:
             cut = self._cuts[key] = self._cut(mesh, placements, shape)
-        local = tensor.to_local()
+        local = settled(tensor.to_local())
         shards = [Shard(begin, local if len(cut.pieces) == 1 else local[at]) for begin, at in cut.pieces]
         return Layout(shape, local, shards, cut.how, cut.is_owner)
 
@@ -96,5 +97,8 @@ def memory_key(local: torch.Tensor, layout: Layout | None) -> MemoryKey | None:
     """Equal for tensors that are the same elements of the same memory: tied ones, which are stored once."""
     if local.numel() == 0 or local.layout != torch.strided or local.is_meta:
         return None
+    address = address_of(settled(local))
+    if address == 0:
+        return None
     cut = None if layout is None else id(layout.how)  # one for all that are cut alike
-    return local.device, local.data_ptr(), local.dtype, local.shape, local.stride(), local.is_conj(), local.is_neg(), cut
+    return local.device, address, local.dtype, local.shape, local.stride(), local.is_conj(), local.is_neg(), cut

@@ -38,7 +38,7 @@ class Loaded(dict[str, Any]):
     skipped: list[str]
 
 
-def load(path: FilePath, state: Mapping[str, Any], *, strict: bool = True, unused: str | None = None,
+def load(path: FilePath, state: Mapping[str, Any] | None = None, *, strict: bool = True, unused: str | None = None,
          rename: Rename | None = None, cast: Cast | None = None, skip_mismatched: bool = False,
          resize: Resize | None = None, transpose: Transpose | None = None,
          split: Split | None = None, join: Join | None = None, group: Group | None = None, threads: int = 0) -> Loaded:
@@ -59,6 +59,9 @@ def load(path: FilePath, state: Mapping[str, Any], *, strict: bool = True, unuse
     nothing is an error. unused: what becomes of stored names that the state has not: "error" (the default if strict),
     "warn" or "ignore". What a load_state_dict() raises, or damage of the stored bytes, comes when tensors are filled.
     """
+    if state is None:
+        raise InvalidArgument(f'load {path}: there is no state to fill, needed is one, as {{"model": model}}; load_state_dict(path) '
+                              f"gives what was saved without one")
     unused = unused or ("error" if strict else "ignore")
     check_choice("unused", unused, ("error", "warn", "ignore"))
     rank = (auto() if group is None else group).rank

@@ -130,7 +130,12 @@ def matched(optimizer: torch.optim.Optimizer, names: ParameterNames, stored_grou
         elif len(from_groups) > 1:
             faults.append(f"has the parameters of the optimizer's group {at} in its groups {sorted(from_groups)}, needed is one")
         elif from_groups:
-            options = {key: value for key, value in stored[from_groups.pop()].items() if key != "params"}
+            there = {key: value for key, value in stored[from_groups.pop()].items() if key != "params"}
+            absent, odd = sorted(set(options) - set(there)), sorted(set(there) - set(options) - {"initial_lr"})
+            if absent and odd and strict:  # a version of torch adds options; another optimizer has others
+                faults.append(f"is of another optimizer: group {at} has no {', '.join(map(repr, absent))} there, and no "
+                              f"{', '.join(map(repr, odd))} here")
+            options = there
         groups.append({**options, "params": members})
     return Matched(numbers, groups, faults)
 

@@ -25,7 +25,7 @@ from ..group import DEADLINE, Call, Group, auto, single
 from ._staging import Staging
 from ._layouts import Layouts, MemoryKey, memory_key
 from ._state import PerRank, State, flat_values, is_array
-from ._tensors import Memory, dtype_name, on_host, shared_tensor
+from ._tensors import Memory, address_of, dtype_name, on_host, settled, shared_tensor
 
 
 @dataclass
@@ -123,7 +123,7 @@ class _Collected:
         dtype_name(tensor, name)
         host = on_host(tensor, name)
         size = host.numel() * host.element_size()
-        is_copy = host.data_ptr() != tensor.data_ptr()
+        is_copy = address_of(host) != address_of(settled(tensor))
         self.bytes += size
         self.copied_bytes += size if self.staging or is_copy else 0
         # On the CPU a tensor changes in place while an asynchronous save goes on.

@@ -56,7 +56,7 @@ class State:
     def __init__(self, state: Mapping[str, Any]) -> None:
         if not isinstance(state, Mapping):
             raise InvalidArgument(f"the state is {type(state).__module__}.{type(state).__qualname__}, needed is a dict by names, as "
-                                  f'{{"model": model}}')
+                                  f'{{"model": model}}, or model.state_dict()')
         self.flat = Flat()
         for name, value in state.items():
             if not isinstance(name, str):

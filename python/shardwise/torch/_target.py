@@ -20,7 +20,7 @@ from .._tensor import Checkpoint
 from . import _modules, _optimizers
 from ._layouts import Layouts, MemoryKey, Shard, memory_key
 from ._state import PerRank, State, flat_values, is_array
-from ._tensors import TORCH, TensorReads, is_shareable, shared_tensor
+from ._tensors import TORCH, TensorReads, address_of, is_shareable, no_memory, settled, shared_tensor
 
 _NOTHING = object()
 
@@ -110,6 +110,17 @@ class Target:
     def _nearest(self, name: str) -> str:
         near = difflib.get_close_matches(name, [*self.checkpoint, *self.checkpoint.objects, *{str(p[0]) for p in self._stored}], 1)
         return f" (nearest: {near[0]!r})" if near else ""
+
+    @staticmethod
+    def _prefix(asked: Iterable[str], there: Iterable[str]) -> str:
+        """What to write if all that differs is what wrappers of modules put before their names."""
+        wanted, stored = set(asked), list(there)
+        for prefix in ("module.", "_orig_mod."):
+            if stored and wanted and wanted <= {name.removeprefix(prefix) for name in stored}:
+                return f': rename={{"{prefix}*": "*"}} takes {prefix!r} away'
+            if stored and wanted and {name.removeprefix(prefix) for name in wanted} <= set(stored):
+                return f': rename={{"*": "{prefix}*"}} puts {prefix!r} before each'
+        return ""
 
     def _miss(self, path: Path) -> None:
         self.missing.append(named(path))
@@ -220,9 +231,12 @@ class Target:
         return True
 
     def _fill(self, name: str, target: torch.Tensor) -> None:
+        local = target = settled(target)
         if isinstance(target, DTensor):
-            self._layouts.of(target, name)  # refuses what cannot be loaded
-        elif target.numel() and any(n > 1 and stride == 0 for n, stride in zip(target.shape, target.stride())):
+            local = self._layouts.of(target, name).local  # refuses what cannot be loaded
+        if local.numel() and local.device.type == "cpu" and not address_of(local):
+            self.wrong.append(no_memory(local, name))
+        elif local is target and any(n > 1 and stride == 0 for n, stride in zip(target.shape, target.stride())) and target.numel():
             self.wrong.append(f"{name!r} is a view here that has one element in several places: needed is its clone()")
         self._used.add(name)
         self._fills.append((name, target))
@@ -430,7 +444,7 @@ class Target:
         there = [*self.checkpoint, *self.checkpoint.objects]
         asked = [named(path) for path in self.state.flat.leaves]
         if not self._used and (there or asked):
-            of_checkpoint = _few(list(dict.fromkeys(str(path[0]) for path in self._stored)))
+            of_checkpoint = _few(list(dict.fromkeys(str(path[0]) for path in self._stored))) + self._prefix(asked, there)
             raise InvalidArgument(f"{where}: found none of the {len(asked)} names of the state ({_few(asked) or 'it is empty'}), needed "
                                   f"is at least one: there {f'are {of_checkpoint}' if there else 'is none'}")
         if self.strict and self.missing:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from .. import _core, _objects
 from .._dtypes import NUMPY, name_of
@@ -27,10 +28,45 @@ OURS: dict[torch.dtype, str] = {theirs: ours for ours, theirs in TORCH.items()}
 
 def dtype_name(tensor: torch.Tensor, name: str) -> str:
     """Our name of its dtype. Raises Unsupported, naming the tensor."""
+    if tensor.is_quantized:
+        raise Unsupported(f"tensor {name!r} is quantized: save its int_repr(), scale and zero point")
     found = OURS.get(tensor.dtype)
     if found is None:
         raise Unsupported(f"tensor {name!r} has dtype {tensor.dtype}: needed is one of {', '.join(map(str, OURS))}")
     return found
+
+
+def settled(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that a collective makes, once that has ended: until then it is in a wrapper that has no memory."""
+    wait = getattr(tensor, "wait", None) if type(tensor).__name__ == "AsyncCollectiveTensor" else None
+    return tensor if wait is None else wait()
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Of its first element; 0 if it has none of its own: it is empty, or wraps others, or its memory was freed."""
+    if isinstance(tensor, FakeTensor):
+        return 0
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:  # within vmap() or grad()
+        return 0
+
+
+def _is_wrapper(tensor: torch.Tensor) -> bool:
+    return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
+def no_memory(tensor: torch.Tensor, name: str) -> str:
+    """What to say of one that has elements, and no address."""
+    kind = f"{type(tensor).__module__}.{type(tensor).__qualname__}"
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is not None:
+        parts = flatten()[0]
+        return (f"tensor {name!r} is a {kind}, which keeps its elements in other tensors: needed are these, "
+                f"{{{', '.join(f'{part!r}: tensor.{part}' for part in parts)}}}")
+    if _is_wrapper(tensor):
+        return f"tensor {name!r} is a {kind}, which has no memory of its own: needed is a plain tensor"
+    return f"tensor {name!r} has no memory: it is within vmap() or grad(), or its storage was freed; needed is one that has"
 
 
 def on_host(tensor: torch.Tensor, name: str) -> torch.Tensor:
@@ -40,9 +76,10 @@ def on_host(tensor: torch.Tensor, name: str) -> torch.Tensor:
         raise Unsupported(f"tensor {name!r} has layout {tensor.layout}: needed is a dense one")
     if tensor.is_meta:
         raise Unsupported(f"tensor {name!r} is on the meta device, where it has no elements")
-    if tensor.is_quantized:
-        raise Unsupported(f"tensor {name!r} is quantized: save its int_repr(), scale and zero point")
-    return tensor.detach().resolve_conj().resolve_neg().cpu()
+    host = settled(tensor).detach().resolve_conj().resolve_neg().cpu()
+    if host.numel() and not address_of(host):
+        raise Unsupported(no_memory(tensor, name))
+    return host
 
 
 _SAME_SIZE = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64, 16: np.complex128}
