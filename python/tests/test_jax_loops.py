@@ -215,6 +215,22 @@ def test_a_loop_whose_length_the_run_says_is_one_clear_error(loop):
     assert str(raised.value).startswith(f"capture: found what no program has: {told}{__file__}:")
 
 
+def test_a_while_that_carries_its_limit_and_its_step_is_a_scan():
+    def step(x: Any) -> Any:
+        return lax.while_loop(lambda c: c[0] < c[2], lambda c: (c[3] + c[0], c[1] * 2 + c[0], c[2], c[3]), (1, x, 10, 4))
+
+    program = swj.capture(step, X)
+    assert " = scan(" in program.text and "length=[3]" in program.text
+    for ours, theirs in zip(program.run(X, devices=1), step(X)):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("body", [lambda c: (c[0] * 2, c[1]), lambda c: (c[0] - 1, c[1]), lambda c: (c[0] + c[1], c[1] - 1)])
+def test_a_while_whose_counter_does_not_step_evenly_to_its_limit_is_refused(body):
+    with pytest.raises(sw.Unsupported, match="while: how many steps it takes"):
+        swj.capture(lambda x: lax.while_loop(lambda c: c[0] < 5, body, (1, 3))[0] + x, X)
+
+
 def test_an_array_that_bodies_hold_is_written_once_in_each():
     table = jnp.asarray(X[:6])
     program = swj.capture(lambda x: lax.scan(lambda c, r: (jax.jit(lambda a: a @ table + table[0])(c) + r, None), x[0] @ table, x)[0], T[:, :, :1] * X[0])

@@ -170,6 +170,20 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
                    (np.array([2**32 - 1, 7, 2**32 - 2, 2**32 - 1], "u4"),)),
     "bits of other widths": (lambda x: (lax.bitcast_convert_type(x, "uint8"), lax.bitcast_convert_type(x.reshape(-1, 2).astype("bfloat16"), "int32"),
                                         lax.bitcast_convert_type(lax.bitcast_convert_type(x, "int16"), "float32")), (F,)),
+    "stacked and taken apart": (grad_of(lambda x, y: jnp.stack([jnp.sin(x), y], 1) * jnp.stack([y, x], 1)), (F, G)),
+    "rows": (lambda x: [row * place for place, row in enumerate(lax.unstack(x, axis=1))], (F,)),
+    "columns": (lambda x: (jnp.column_stack(x), lax.reshape(x, (6, 8), (1, 0)), lax.reshape(x, (48,), (1, 0))), (F,)),
+    "next numbers": (lambda x, y: (jnp.nextafter(x, y), jnp.nextafter(y, x), jnp.nextafter(x, x), jnp.nextafter(jnp.float32(1), y)),
+                     (SPECIAL, SPECIAL[:, ::-1].copy())),
+    "cut normal": (lambda k: jax.random.truncated_normal(k, -2.0, 2.0, (8, 3)), (KEY,)),
+    "of a platform": (lambda x: (jnp.diag(x[:, :6]), lax.platform_dependent(x, tpu=jnp.sin, cpu=jnp.cos, default=jnp.tan),
+                                 lax.platform_dependent(x, tpu=jnp.sin, default=jnp.tanh)), (F[:6],)),
+    "the largest, as a TPU finds them": (lambda x: (lax.approx_max_k(x, 3), lax.approx_min_k(x, 2, reduction_dimension=0)), (F,)),
+    "counted while": (lambda x: (lax.while_loop(lambda c: c[0] < 5, lambda c: (c[0] + 1, jnp.sin(c[1]) + c[0]), (0, x)),
+                                 lax.while_loop(lambda c: 2 <= c[1], lambda c: (c[0] * 0.5, c[1] - 3), (x, 9)),
+                                 lax.while_loop(lambda c: c[0] > 5, lambda c: (c[0] + 1, jnp.sin(c[1])), (0, x))), (F,)),
+    "solved by hand": (grad_of(lambda x, b: lax.custom_linear_solve(lambda v: v * (2 + x[0, 0] ** 2), b, lambda _, w: w / (2 + x[0, 0] ** 2),
+                                                                    lambda _, w: w / (2 + x[0, 0] ** 2))), (F, G)),
     "outputs": (lambda x, y: (x, y, x, jnp.ones((4, 2)), x + y), (F, G)),
     "empty": (lambda x: (x.sum(0), x + 1, jnp.concatenate([x, jnp.ones((2, 3))])), (np.zeros((0, 3), "f4"),)),
     "numbers": (lambda x: (jnp.where(x > 0, jnp.nan, x) * 2, 1 / jnp.where(x > 0, -0.0, 0.0), x + np.float32(1e-45), x - np.float32(3e38)), (F,)),
@@ -215,7 +229,7 @@ def test_no_rule_is_without_a_case():
 
     for function, args in CASES.values():
         walk(jax.make_jaxpr(function)(*args).jaxpr)
-    elsewhere = {"while", "sharding_constraint", "reshard"}  # in test_jax_programs.py
+    elsewhere = {"sharding_constraint", "reshard"}  # in test_jax_programs.py
     elsewhere |= {"shard_map", "pvary", "psum", "pmax", "pmin"}  # in test_jax_shard_map.py
     elsewhere |= {"iota_2x32_shape", "threefry2x32"}  # which the random ones are made of
     assert set(_primitives.RULES) - met - elsewhere == set() and elsewhere - set(_primitives.RULES) == set()

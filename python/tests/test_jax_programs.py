@@ -353,6 +353,7 @@ def test_all_that_is_not_supported_is_named_at_once():
     "cholesky": jnp.linalg.cholesky, "lu": jax.scipy.linalg.lu, "qr": jnp.linalg.qr, "eigh": jnp.linalg.eigh,
     "fft": lambda x: jnp.fft.fft(x).real, "polygamma": lambda x: jax.scipy.special.polygamma(1, x),
     "ragged_dot_general": lambda x: jax.vmap(jax.lax.ragged_dot)(x[None], x[None, None], jnp.array([[4]])), "convert_element_type": lambda x: (x + 1j) * x,
+    "scatter: found a function that is applied": lambda x: x.at[jnp.array([1, 2])].apply(jnp.sin),
     "pure_callback": lambda x: jax.pure_callback(lambda a: a, S((4, 4), jnp.float32), x),
 }.items(), ids=lambda value: value if isinstance(value, str) else "")
 def test_what_is_not_there_yet_is_refused_by_its_name(name, function):

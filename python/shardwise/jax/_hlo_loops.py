@@ -12,6 +12,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from .._program_text import Number, Refused, Value
 from ._hlo_writer import RETURNS, Op, outside_values, rule, tensor_type
+from ._while import trips
 
 _UNKNOWN = "how many steps it takes is known only when it runs, needed a loop of a fixed length, as jax.lax.scan and fori_loop"
 
@@ -175,15 +176,10 @@ def _counted(op: Op, operands: Sequence[Value]) -> tuple[int, int, int, int]:
         raise Refused(_UNKNOWN)
     step = _step(op, counter)
     first, last = int(start.value), int(limit)
-    if direction in ("LT", "LE") and step > 0:
-        length = -(-(last - first + (direction == "LE")) // step)
-    elif direction in ("GT", "GE") and step < 0:
-        length = -(-(first - last + (direction == "GE")) // -step)
-    elif direction == "NE" and step and (last - first) % step == 0 and (last - first) // step >= 0:
-        length = (last - first) // step
-    else:
+    length = trips(direction.lower(), first, last, step) if direction != "EQ" else None
+    if length is None:
         raise Refused(_UNKNOWN)
-    return counter, first, step, max(length, 0)
+    return counter, first, step, length
 
 
 def _step(op: Op, counter: int) -> int:

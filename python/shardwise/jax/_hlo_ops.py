@@ -39,7 +39,7 @@ _OTHER_NAME = {"cosine": "cos", "divide": "div", "exponential": "exp", "exponent
                "log_plus_one": "log1p", "negate": "neg", "popcnt": "population_count",
                "power": "pow", "remainder": "rem", "round_nearest_even": "round", "sine": "sin", "subtract": "sub", "and": "logical_and",
                "or": "logical_or", "xor": "logical_xor", "not": "logical_not"}
-_PRIMITIVES = {"stablehlo.tan": "tan", "stablehlo.clamp": "clamp", **{f"chlo.{name}": name for name in ("square", *FUNCTIONS)}}
+_PRIMITIVES = {"stablehlo.tan": "tan", "chlo.next_after": "nextafter", "stablehlo.clamp": "clamp", **{f"chlo.{name}": name for name in ("square", *FUNCTIONS)}}
 
 RULES.update({f"stablehlo.{name}": _elementwise(name) for name in _SAME_NAME.split()})
 RULES.update({f"stablehlo.{name}": _elementwise(ours) for name, ours in _OTHER_NAME.items()})
@@ -552,4 +552,19 @@ def _custom_call(op: Op, *operands: Value) -> Value | Sequence[Value]:
     if target in ("mhlo.erf", "mhlo.topk"):  # as jax.export had them before there were composites
         found: Value | Sequence[Value] = RULES["chlo.erf" if target == "mhlo.erf" else "chlo.top_k"](op, *operands)
         return found
+    if target == "ApproxTopK":  # exact, as on a CPU
+        return _approximate_top_k(op, operands[0])
     raise Refused(f"@{target}")
+
+
+def _approximate_top_k(op: Op, x: Value) -> Sequence[Value]:
+    attributes = op.operation.attributes
+    options = attributes["mhlo.backend_config"] if "mhlo.backend_config" in attributes else None
+    (comparator,) = attributes["called_computations"]
+    block = op.writer.block_of(str(comparator.value))
+    compare = next(iter(block.operations)).operation if block is not None else None
+    if options is None or compare is None or compare.name != "stablehlo.compare" or list(compare.operands) != list(block.arguments)[:2]:
+        raise Refused("@ApproxTopK: found another form than JAX gives it")
+    is_max = str(stablehlo.ComparisonDirectionAttr(compare.attributes["comparison_direction"]).value) == "GT"
+    params = {"reduction_dimension": int(options["reduction_dim"].value), "k": int(options["top_k"].value), "is_max_k": is_max}
+    return op.primitive("approx_top_k", params, x)

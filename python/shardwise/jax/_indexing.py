@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._dtypes import NUMPY
-from .._program_text import FLOATS, Number, ProgramText, Shape, Value
+from .._program_text import FLOATS, Number, ProgramText, Refused, Shape, Value
 from ._primitives import RULES, Call, Rule, rule
 
 
@@ -261,7 +261,14 @@ def _scattered(text: ProgramText, combination: str, x: Value, ids: Value, rows: 
 
 
 def _scatter_rule(combination: str) -> Rule:
-    return lambda call, x, ids, updates: _scatter(combination, call, x, ids, updates)
+    def scatter(call: Call, x: Value, ids: Value, updates: Value) -> Value:
+        body = call.params.get("update_jaxpr")
+        if combination == "set" and body is not None and (body.eqns or list(body.outvars) != list(body.invars[1:])):
+            raise Refused("found a function that is applied to what is there, as at[ids].apply, needed one to set, add, multiply, or "
+                          "take the least or largest")
+        return _scatter(combination, call, x, ids, updates)
+
+    return scatter
 
 
 RULES.update({f"scatter-{combination}": _scatter_rule(combination) for combination in ("add", "mul", "min", "max")})

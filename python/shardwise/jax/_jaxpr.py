@@ -23,6 +23,7 @@ from . import _tree
 from . import _indexing as _indexing  # their rules
 from . import _random as _random
 from . import _shard_map as _shard_map
+from . import _while as _while
 from . import _windows as _windows
 from ._primitives import INLINED, RULES, Call, spec_of
 

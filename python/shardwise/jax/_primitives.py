@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jax.sharding import NamedSharding
 
+from .._dtypes import NUMPY
 from .._elementary import FUNCTIONS
 from .._program_text import Number, ProgramText, Refused, Rules, Shape, Value
 
@@ -110,6 +112,20 @@ def _round(call: Call, x: Value) -> Value:
     return text.select(is_half, text.elementwise("add", whole, text.elementwise("sign", x)), whole)
 
 
+@rule("nextafter")
+def _next_after(call: Call, x: Value, to: Value) -> Value:
+    """The bits of x, as a whole number, and one more or less."""
+    text, bits = call.text, 8 * NUMPY[x.dtype].itemsize
+    whole = text.bitcast(x, f"i{bits}", x.shape)
+    grows = text.elementwise("eq", text.elementwise("lt", x, to), text.elementwise("gt", x, text.full(x, 0)))
+    beside = text.elementwise("add", whole, text.select(grows, text.full(whole, 1), text.full(whole, -1)))
+    least = text.select(text.elementwise("gt", to, text.full(to, 0)), text.full(whole, 1), text.full(whole, 1 - 2 ** (bits - 1)))
+    beside = text.select(text.elementwise("eq", x, text.full(x, 0)), least, beside)
+    found = text.select(text.elementwise("eq", x, to), to, text.bitcast(beside, x.dtype, x.shape))
+    is_number = text.elementwise("logical_and", text.elementwise("eq", x, x), text.elementwise("eq", to, to))
+    return text.select(is_number, found, text.full(x, math.nan))
+
+
 @rule("clamp")
 def _clamp(call: Call, low: Value, x: Value, high: Value) -> Value:
     return call.text.elementwise("min", call.text.elementwise("max", x, low), high)
@@ -174,8 +190,10 @@ def _broadcast(call: Call, x: Value, *dynamic: Value) -> Value:
 
 
 @rule("reshape", "squeeze")
-def _reshape(call: Call, x: Value) -> Value:
-    return call.text.reshape(x, call.shape)
+def _reshape(call: Call, x: Value, *dynamic: Value) -> Value:
+    """dimensions: the order in which the dims of x are gone through."""
+    order = call.params.get("dimensions") if "new_sizes" in call.params else None
+    return call.text.reshape(x if order is None else call.text.transpose(x, order), call.shape)
 
 
 @rule("transpose")
@@ -215,6 +233,13 @@ def _concatenate(call: Call, *parts: Value) -> Value:
 def _stack(call: Call, *parts: Value) -> Value:
     axis = call.params["axis"]
     return call.text.concatenate([call.text.reshape(x, x.shape[:axis] + (1,) + x.shape[axis:]) for x in parts], axis)
+
+
+@rule("unstack")
+def _unstack(call: Call, x: Value) -> Sequence[Value]:
+    """The gradient of stack, too."""
+    axis, text = call.params["axis"], call.text
+    return [text.reshape(text.part(x, axis, place, place + 1), shape) for place, (_, shape) in enumerate(call.results)]
 
 
 @rule("tile")
@@ -356,6 +381,16 @@ def _sort(call: Call, *operands: Value) -> Sequence[Value]:
     return [text.take_along(x, order, dim) for x in operands]
 
 
+@rule("approx_top_k")
+def _approximate_top_k(call: Call, x: Value) -> Sequence[Value]:
+    """Exact, as on a CPU."""
+    params, text = call.params, call.text
+    dim = params["reduction_dimension"] % len(x.shape)
+    words = " descending" if params["is_max_k"] else ""
+    order = text.part(text.along("argsort", x, dim, words), dim, 0, params["k"])
+    return text.take_along(x, order, dim), order
+
+
 @rule("top_k")
 def _top_k(call: Call, x: Value) -> Sequence[Value]:
     dim = call.params.get("axis", -1) % len(x.shape)
@@ -378,6 +413,8 @@ def _scan(call: Call, *operands: Value) -> Sequence[Value]:
 def _cond(call: Call, *operands: Value) -> Sequence[Value]:
     """Of several branches the middle is asked for, then that of a half, .."""
     branches = call.params["branches"]
+    if isinstance(operands[0], Number):  # only one is needed
+        return call.inlined(branches[min(max(int(operands[0].value), 0), len(branches) - 1)], operands[1:])
 
     def one_of(first: int, end: int, values: Sequence[Value]) -> list[Value]:
         which, *given = values
@@ -390,6 +427,19 @@ def _cond(call: Call, *operands: Value) -> Sequence[Value]:
     return one_of(0, len(branches), operands)
 
 
-@rule("while")
-def _while(call: Call, *operands: Value) -> Value:
-    raise Refused("how many steps it takes is known only when it runs, needed a loop of a fixed length: jax.lax.scan")
+@rule("platform_index")
+def _platform(call: Call) -> Value:
+    """Which of the cases a CPU takes, or the default."""
+    cases = call.params["platforms"]
+    found = [place for place, names in enumerate(cases) if names is None or "cpu" in names]
+    if not found:
+        raise Refused(f"found cases for {', '.join(name for names in cases for name in names)}, needed one for a CPU, or a default")
+    return Number(min(found, key=lambda place: cases[place] is None), call.dtype, call.shape)
+
+
+@rule("custom_linear_solve")
+def _custom_linear_solve(call: Call, *operands: Value) -> Sequence[Value]:
+    """What it is told to solve with."""
+    counts, solve = call.params["const_lengths"], call.params["jaxprs"].solve
+    before = counts.matvec + counts.vecmat
+    return call.inlined(solve, [*operands[before:before + counts.solve], *operands[sum(counts):]])

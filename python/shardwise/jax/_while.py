@@ -1,0 +1,111 @@
+"""while loops that count from one known number to another, as scans."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.extend.core
+import numpy as np
+
+from .._program_text import Number, Refused, Value
+from ._primitives import Call, rule
+
+_UNKNOWN = "how many steps it takes is known only when it runs, needed a loop of a fixed length: jax.lax.scan"
+_TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "ne": "ne"}
+
+#: Of an atom of a jaxpr: the place of the input that it is, a known number, or None.
+_Known = int | Number | None
+
+
+@rule("while")
+def _while(call: Call, *operands: Value) -> Sequence[Value]:
+    params = call.params
+    of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
+    tested, consts, carry = operands[:of_condition], operands[of_condition:of_condition + of_body], operands[of_condition + of_body:]
+    length = _length(params["cond_jaxpr"], params["body_jaxpr"], tested, consts, carry)
+    return call.text.scan(consts, carry, (), length, False, lambda values: call.inlined(params["body_jaxpr"], values))
+
+
+def _length(condition: Any, body: Any, tested: Sequence[Value], consts: Sequence[Value], carry: Sequence[Value]) -> int:
+    """How many trips there are. Raises Refused."""
+    body_jaxpr, test = body.jaxpr, condition.jaxpr
+    returned = [_source(atom, body_jaxpr) for atom in body_jaxpr.outvars]
+
+    def unchanged(place: int) -> bool:
+        return returned[place] == len(consts) + place
+
+    def number_of(atom: Any) -> Number | None:
+        """Of an atom of the condition that is the same in all trips."""
+        found = _source(atom, test)
+        if not isinstance(found, int):
+            return found
+        place = found - len(tested)
+        known = tested[found] if place < 0 else carry[place] if unchanged(place) else None
+        return known if isinstance(known, Number) else None
+
+    compare = _maker(test.outvars[0], test)
+    if compare is None or compare.primitive.name not in _TURNED:
+        raise Refused(_UNKNOWN)
+    (left, right), name = compare.invars, compare.primitive.name
+    if number_of(left) is not None:
+        left, right, name = right, left, _TURNED[name]
+    limit, counter = number_of(right), _source(left, test)
+    if limit is None or not isinstance(counter, int) or counter < len(tested):
+        raise Refused(_UNKNOWN)
+    place = counter - len(tested)
+    start, step = carry[place], _step(body_jaxpr.outvars[place], body_jaxpr, len(consts) + place, [*consts, *carry], unchanged, len(consts))
+    if not isinstance(start, Number) or start.shape or start.dtype[0] not in "iu":
+        raise Refused(_UNKNOWN)
+    length = trips(name, int(start.value), int(limit.value), step)
+    if length is None:
+        raise Refused(_UNKNOWN)
+    return length
+
+
+def trips(direction: str, first: int, last: int, step: int) -> int | None:
+    """Of a loop that goes on while its counter is "lt", "le", "gt", "ge" or "ne" to the last number; None if that is not known to end."""
+    if not getattr(operator, direction)(first, last):
+        return 0
+    if direction in ("lt", "le") and step > 0:
+        return -(-(last - first + (direction == "le")) // step)
+    if direction in ("gt", "ge") and step < 0:
+        return -(-(first - last + (direction == "ge")) // -step)
+    if direction == "ne" and step and (last - first) % step == 0 and (last - first) // step > 0:
+        return (last - first) // step
+    return None
+
+
+def _step(atom: Any, body: Any, counter: int, inputs: Sequence[Value], unchanged: Callable[[int], bool], consts: int) -> int:
+    """What a trip adds to the counter. Raises Refused."""
+    made = _maker(atom, body)
+    if made is not None and made.primitive.name in ("add", "sub"):
+        a, b = (_source(one, body) for one in made.invars)
+        if made.primitive.name == "add" and b == counter:
+            a, b = b, a
+        if isinstance(b, int) and (b < consts or unchanged(b - consts)):
+            given = inputs[b]
+            b = given if isinstance(given, Number) else None
+        if a == counter and isinstance(b, Number):
+            return int(b.value) * (1 if made.primitive.name == "add" else -1)
+    raise Refused(_UNKNOWN)
+
+
+def _maker(atom: Any, jaxpr: Any) -> Any:
+    """The equation that an atom comes from; None of an input or a literal."""
+    return next((one for one in jaxpr.eqns if not isinstance(atom, jax.extend.core.Literal) and atom in one.outvars), None)
+
+
+def _source(atom: Any, jaxpr: Any) -> _Known:
+    """Through conversions and copies."""
+    while True:
+        if isinstance(atom, jax.extend.core.Literal):
+            value = np.asarray(atom.val)
+            return None if value.shape or value.dtype.kind not in "iu" else Number(int(value), "i64", ())
+        if atom in jaxpr.invars:
+            return list(jaxpr.invars).index(atom)
+        made = _maker(atom, jaxpr)
+        if made is None or made.primitive.name not in ("copy", "pvary", "optimization_barrier") or len(made.invars) != 1:
+            return None
+        atom = made.invars[0]
