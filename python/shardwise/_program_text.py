@@ -43,6 +43,36 @@ class Number:
 
 Value = Node | Number
 
+_OF_PARTS = {"f32": "c64", "f64": "c128"}
+PARTS = {ours: part for part, ours in _OF_PARTS.items()}  #: dtypes of complex numbers, and of their parts
+
+
+@dataclass(frozen=True, slots=True)
+class Complex:
+    """Numbers that are computed with as a pair of real tensors. Loops and branches take them as they take tensors."""
+
+    real: Value
+    imag: Value
+
+    @property
+    def dtype(self) -> str:
+        return _OF_PARTS[self.real.dtype]
+
+    @property
+    def shape(self) -> Shape:
+        return self.real.shape
+
+
+def parts_of(values: Iterable[Any]) -> list[Any]:
+    """Themselves, with both parts of what is complex."""
+    return [part for x in values for part in ((x.real, x.imag) if isinstance(x, Complex) else (x,))]
+
+
+def together(parts: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+    """The other way: of parts of values like those."""
+    given = iter(parts)
+    return [Complex(next(given), next(given)) if isinstance(x, Complex) else next(given) for x in like]
+
 
 class Refused(Exception):
     """Why no program has what is asked for, without its name."""
@@ -114,6 +144,18 @@ def _nodes(*values: Value) -> list[Value]:
 
 def _number_text(value: float | int, dtype: str) -> str:
     return repr(float(value)) if dtype in FLOATS else str(int(value))
+
+
+class _Pairs:
+    """What writes a body, of parts of complex numbers in and out."""
+
+    def __init__(self, write: Callable[[list[Any]], Sequence[Any]]) -> None:
+        self._write = write
+        self.results: Sequence[Any] = ()  #: what it gave
+
+    def __call__(self, values: list[Value], like: Sequence[Any]) -> list[Value]:
+        self.results = self._write(together(values, like))
+        return parts_of(self.results)
 
 
 class ProgramText:
@@ -311,6 +353,16 @@ class ProgramText:
         """Of one dim, and repeated: an elementwise op reads a broadcast where it is, so the rest takes no memory."""
         return self.broadcast(self.node("iota", (), dtype, [shape[dim]], listed("dims", [0])), tuple(shape), [dim])
 
+    def pair(self, x: Value) -> Complex:
+        """A real tensor with a last dim of 2 as a complex one."""
+        last = len(x.shape) - 1
+        real, imag = (self.reshape(self.part(x, last, place, place + 1), x.shape[:-1]) for place in (0, 1))
+        return Complex(real, imag)
+
+    def in_one(self, x: Complex) -> Value:
+        """The other way."""
+        return self.concatenate([self.reshape(part, (*x.shape, 1)) for part in (x.real, x.imag)], len(x.shape))
+
     # ---- Reductions, products, by index.
 
     def reduce(self, op: str, x: Value, dims: Sequence[int]) -> Value:
@@ -372,21 +424,25 @@ class ProgramText:
              write: Callable[[list[Value]], Sequence[Value]]) -> list[Value]:
         """As jax.lax.scan: of what stands for the consts, the carry and a slice of each of the xs in the body, write() gives
         the next carry and a slice of each of what is stacked."""
+        operands, given = [*consts, *carry, *xs], _Pairs(write)
+        consts, carry, xs = parts_of(consts), parts_of(carry), parts_of(xs)
         carry = [self._written(x) for x in carry]
         shapes = [*(x.shape for x in (*consts, *carry)), *(x.shape[1:] for x in xs)]
-        body = self._body((*consts, *carry, *xs), shapes, write, len(carry))
+        body = self._body((*consts, *carry, *xs), shapes, lambda values: given(values, operands), len(carry))
         stacked = sum(isinstance(x, Node) for x in xs)
         words = f" length=[{length}] carries=[{len(carry)}] xs=[{stacked}]" + (" reverse" if reverse else "")
         types = [(x.dtype, x.shape if place < len(carry) else (length, *x.shape)) for place, x in enumerate(self._given(body))]
-        return self._results(self.node("scan", _nodes(*consts, *carry, *xs), "bool", (0,), words, (body,)), types)
+        return together(self._results(self.node("scan", _nodes(*consts, *carry, *xs), "bool", (0,), words, (body,)), types), given.results)
 
     def cond(self, predicate: Value, operands: Sequence[Value], if_true: Callable[[list[Value]], Sequence[Value]],
              if_false: Callable[[list[Value]], Sequence[Value]]) -> list[Value]:
         """As jax.lax.cond."""
-        shapes = [x.shape for x in operands]
-        bodies = self._body(operands, shapes, if_true), self._body(operands, shapes, if_false)
+        outside, operands = operands, parts_of(operands)
+        given, shapes = [_Pairs(if_true), _Pairs(if_false)], [x.shape for x in operands]
+        bodies = (self._body(operands, shapes, lambda values: given[0](values, outside)),
+                  self._body(operands, shapes, lambda values: given[1](values, outside)))
         types = [(x.dtype, x.shape) for x in self._given(bodies[0])]
-        return self._results(self.node("cond", [predicate, *_nodes(*operands)], "bool", (0,), "", bodies), types)
+        return together(self._results(self.node("cond", [predicate, *_nodes(*operands)], "bool", (0,), "", bodies), types), given[0].results)
 
     def _body(self, operands: Sequence[Value], shapes: Sequence[Shape], write: Callable[[list[Value]], Sequence[Value]],
               carries: int = 0) -> int:

@@ -17,9 +17,9 @@ from jax.sharding import NamedSharding
 from .. import _core
 from .._dtypes import known_name
 from .._errors import InvalidArgument
-from .._program_text import Place, ProgramText, Refused, Value
+from .._program_text import PARTS, Complex, Place, ProgramText, Refused, Value, parts_of
 from ..programs import Program
-from . import _tree
+from . import _complex, _tree
 from . import _indexing as _indexing  # their rules
 from . import _random as _random
 from . import _shard_map as _shard_map
@@ -41,25 +41,37 @@ def captured(step: Callable[..., Any], example: tuple[Any, ...], kinds: Mapping[
     closed, result = jax.make_jaxpr(step, return_shape=True)(*plain)
     state = given_back(_argument_names(step, len(example)), plain, result)
 
-    text = ProgramText()
-    inputs = [text.input(label, *_input_type(variable.aval, label), kind_of(label, kinds, state))
-              for label, variable in zip(leaves, closed.jaxpr.invars)]
-    graph, places = text.graph(_Writer(text).jaxpr(closed.jaxpr, closed.consts, inputs, ""))
-    given = [_mark(leaf, label) for label, leaf in leaves.items()]
-    marks = [own if own is not None else mark for own, (*_, mark) in zip(given, graph.inputs)]
+    text, used = ProgramText(), {atom for equation in closed.jaxpr.eqns for atom in equation.invars if isinstance(atom, jax.extend.core.Var)}
+    pairs_in: list[bool] = []
+    inputs: list[Any] = []
+    for label, variable in zip(leaves, closed.jaxpr.invars):
+        dtype, shape = _input_type(variable.aval, label)
+        pairs_in.append(dtype in PARTS and variable in used)  # what is only moved stays as it is
+        made = text.input(label, *((PARTS[dtype], (*shape, 2)) if pairs_in[-1] else (dtype, shape)), kind_of(label, kinds, state))
+        inputs.append(text.pair(made) if pairs_in[-1] else made)
+    given = _Writer(text).jaxpr(closed.jaxpr, closed.consts, inputs, "")
+    graph, places = text.graph([text.in_one(x) if isinstance(x, Complex) else x for x in given])
+    shardings = [_mark(leaf, label) for label, leaf in leaves.items()]
+    marks = [own if own is not None else mark for own, (*_, mark) in zip(shardings, graph.inputs)]
     if marks != [None] * len(marks):
         graph = graph.marked_inputs([None if mark is None else _core.PartitionSpec.parse(mark) for mark in marks])
-    return Program(graph, getattr(step, "__name__", "program"), _inputs_of(tree), _result_of(result), places)
+    return Program(graph, getattr(step, "__name__", "program"), _inputs_of(tree, pairs_in), _result_of(result), places)
 
 
-def _inputs_of(tree: Any) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
+def _inputs_of(tree: Any, pairs: Sequence[bool]) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
     def inputs_of(args: tuple[Any, ...]) -> Sequence[Any]:
         values, found = jax.tree.flatten(args)
         if found != tree:
             raise InvalidArgument(f"run: found arguments of the tree {found}, needed {tree}, of which the program was captured")
-        return [plain_array(value) for value in values]
+        return [_pairs_of(value) if is_pair else plain_array(value) for value, is_pair in zip(values, pairs)]
 
     return inputs_of
+
+
+def _pairs_of(value: Any) -> Any:
+    """A complex array as a real one with a last dim of 2."""
+    array = np.asarray(plain_array(value))
+    return np.stack([array.real, array.imag], -1) if array.dtype.kind == "c" else array
 
 
 def plain_array(value: Any) -> Any:
@@ -75,9 +87,13 @@ def _result_of(result: Any) -> Callable[[Sequence[np.ndarray]], Any]:
     leaves, tree = jax.tree.flatten(result)
 
     def result_of(arrays: Sequence[np.ndarray]) -> Any:
-        values: list[Any] = [jax.random.wrap_key_data(jax.numpy.asarray(array), impl=leaf.dtype._impl) if _tree.is_key(leaf)
-                             else array for array, leaf in zip(arrays, leaves)]
-        return jax.tree.unflatten(tree, values)
+        return jax.tree.unflatten(tree, [as_given(array, leaf) for array, leaf in zip(arrays, leaves)])
+
+    def as_given(array: np.ndarray, leaf: Any) -> Any:
+        if _tree.is_key(leaf):
+            return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=leaf.dtype._impl)
+        is_pair = np.dtype(leaf.dtype).kind == "c" and array.dtype.kind == "f"
+        return np.ascontiguousarray(array).view(leaf.dtype)[..., 0] if is_pair else array
 
     return result_of
 
@@ -209,14 +225,14 @@ class _Writer:
     def __init__(self, text: ProgramText) -> None:
         self.text = text
         self._places: dict[tuple[int, int], _Place] = {}
-        self._held: dict[tuple[int, int], tuple[Any, Value]] = {}  #: arrays that jaxprs hold, by body and id; each is written once
+        self._held: dict[tuple[int, int], tuple[Any, Any]] = {}  #: arrays that jaxprs hold, by body and id; each is written once
 
     def jaxpr(self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Value], stack: str) -> list[Value]:
         values: dict[Any, Value] = dict(zip(jaxpr.invars, operands))
         for variable, const in zip(jaxpr.constvars, consts):
             values[variable] = const if isinstance(const, Value) else self._array(const)
 
-        def value_of(atom: Any) -> Value:
+        def value_of(atom: Any) -> Any:
             if isinstance(atom, jax.extend.core.Literal):
                 aval: Any = atom.aval
                 return self._array(atom.val, aval.dtype)
@@ -227,13 +243,18 @@ class _Writer:
             values.update(zip(equation.outvars, self.equation(equation, operands, stack)))
         return [value_of(atom) for atom in jaxpr.outvars]
 
-    def _array(self, held: Any, dtype: Any = None) -> Value:
+    def _array(self, held: Any, dtype: Any = None) -> Any:
         if not isinstance(held, (jax.Array, np.ndarray)):  # a number
-            return self.text.array(np.asarray(held, dtype))
+            return self._of_array(np.asarray(held, dtype))
         key = self.text.body, id(held)
         if key not in self._held:
-            self._held[key] = held, self.text.array(np.asarray(held, dtype))
+            self._held[key] = held, self._of_array(np.asarray(held, dtype))
         return self._held[key][1]
+
+    def _of_array(self, array: np.ndarray) -> Any:
+        if array.dtype.kind != "c":
+            return self.text.array(array)
+        return Complex(self.text.array(array.real), self.text.array(array.imag))
 
     def equation(self, equation: Any, operands: list[Value], stack: str) -> Sequence[Value]:
         outer = self.text.source
@@ -246,18 +267,23 @@ class _Writer:
                 return self._results(equation, operands, stack)
             except Refused as refused:
                 reason = f"{name}: {refused}" if str(refused) else name
-                return [self.text.refused(reason, operands, *_data_type(v.aval)) for v in equation.outvars]
+                return [self._refused(reason, operands, *_data_type(v.aval)) for v in equation.outvars]
+
+    def _refused(self, reason: str, operands: Sequence[Value], dtype: str | None, shape: tuple[int, ...]) -> Any:
+        found = self.text.refused(reason, parts_of(operands), PARTS.get(dtype or "", dtype), shape)
+        return Complex(found, found) if dtype in PARTS else found
 
     def _results(self, equation: Any, operands: list[Value], stack: str) -> Sequence[Value]:
         name, params = equation.primitive.name, equation.params
         if name in INLINED:
             return self._inlined(params, operands, stack)
-        if name not in RULES:
+        if name not in RULES and name not in _complex.OF_BOTH:
             raise Refused
         call = Call(self.text, params, [atom.aval for atom in equation.invars], [_type(v.aval) for v in equation.outvars],
                     lambda closed, values: self.jaxpr(closed.jaxpr, closed.consts, values, stack))
-        found = RULES[name](call, *operands)
-        results = [found] if isinstance(found, Value) else list(found)
+        is_complex = any(isinstance(x, Complex) for x in operands) or any(dtype in PARTS for dtype, _ in call.results)
+        found = (_complex.rule_of(name) if is_complex else RULES[name])(call, *operands)
+        results: list[Any] = [found] if isinstance(found, (Value, Complex)) else list(found)
         types = [(result.dtype, result.shape) for result in results]
         assert types == call.results, f"{name}: the rule gave {types}, the jaxpr has {call.results}"
         return results
@@ -271,8 +297,11 @@ class _Writer:
             results = self.jaxpr(inner, (), given, stack)
         return [self._constrained(x, s) for x, s in zip(results, params.get("out_shardings", [None] * len(results)))]
 
-    def _constrained(self, x: Value, sharding: Any) -> Value:
-        return self.text.marked(x, spec_of(sharding, len(x.shape))) if isinstance(sharding, NamedSharding) else x
+    def _constrained(self, x: Any, sharding: Any) -> Any:
+        if not isinstance(sharding, NamedSharding):
+            return x
+        made: list[Any] = [self.text.marked(part, spec_of(sharding, len(x.shape))) for part in parts_of([x])]
+        return made[0] if len(made) == 1 else Complex(*made)
 
 
 def _data_type(aval: Any) -> tuple[str | None, tuple[int, ...]]:

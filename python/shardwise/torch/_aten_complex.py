@@ -4,29 +4,10 @@ are real, with a last dim of 2, as torch.view_as_real shows them."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from .._program_text import Refused, Rules, Shape, Value
+from .._program_text import PARTS, Complex, Refused, Rules, Value
 from ._aten import RULES, Builder, Scalar, Type
-
-_OF_PARTS = {"f32": "c64", "f64": "c128"}
-PARTS = {ours: part for part, ours in _OF_PARTS.items()}  #: the dtypes of the parts
-
-
-@dataclass(frozen=True, slots=True)
-class Complex:
-    real: Value
-    imag: Value
-
-    @property
-    def dtype(self) -> str:
-        return _OF_PARTS[self.real.dtype]
-
-    @property
-    def shape(self) -> Shape:
-        return self.real.shape
-
 
 #: Those that look at both parts at once, by the name of the ATen operation.
 OF_BOTH = Rules()
@@ -69,21 +50,6 @@ def _part_type(out: Type) -> Type:
     return Type(PARTS[out.dtype], out.shape)
 
 
-def split(build: Builder, pairs: Value) -> Complex:
-    """A real tensor with a last dim of 2 as a complex one."""
-    last = len(pairs.shape) - 1
-    real, imag = (build.reshape(build.cut(pairs, last, n, n + 1), pairs.shape[:-1]) for n in (0, 1))
-    return Complex(real, imag)
-
-
-def joined(build: Builder, x: Complex) -> Value:
-    return build.concatenate([build.reshape(part, (*x.shape, 1)) for part in (x.real, x.imag)], len(x.shape))
-
-
-def parts_of(value: Any) -> list[Any]:
-    return [value.real, value.imag] if isinstance(value, Complex) else [value]
-
-
 def _complex(build: Builder, x: Complex | Value | Scalar | complex, out: Type) -> Complex:
     """Broadcast to the result."""
     real, imag = (x.real, x.imag) if isinstance(x, (Complex, complex)) else (x, 0)
@@ -93,12 +59,12 @@ def _complex(build: Builder, x: Complex | Value | Scalar | complex, out: Type) -
 
 @OF_BOTH.rule("view_as_complex")
 def _view_as_complex(build: Builder, out: Type, x: Value) -> Complex:
-    return split(build, x)
+    return build.pair(x)
 
 
 @OF_BOTH.rule("view_as_real")
 def _view_as_real(build: Builder, out: Type, x: Complex) -> Value:
-    return joined(build, x)
+    return build.in_one(x)
 
 
 @OF_BOTH.rule("_to_copy", "to")

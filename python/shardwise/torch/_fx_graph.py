@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .._errors import InvalidArgument
-from .._program_text import Refused, Value
+from .._program_text import PARTS, Complex, Refused, Value, parts_of
 from ..programs import Program
 from . import _aten_complex
 from . import _aten_elementwise as _aten_elementwise
@@ -71,13 +71,13 @@ class Writer:
             found = Type.of(tensor)
         except Refused as refused:
             raise InvalidArgument(f"capture: {label}: {refused}") from None
-        self.pairs_in.append(found.dtype in _aten_complex.PARTS and _is_computed_with(placeholder))
+        self.pairs_in.append(found.dtype in PARTS and _is_computed_with(placeholder))
         if self.pairs_in[-1]:
-            found = Type(_aten_complex.PARTS[found.dtype], (*found.shape, 2))
+            found = Type(PARTS[found.dtype], (*found.shape, 2))
             mark = None if mark is None else [*mark, "-"]
         made: Value = self.build.input(label, found.dtype, found.shape, kind)
         made = made if mark is None else self.build.marked(made, ",".join(mark))
-        self.values[placeholder] = _aten_complex.split(self.build, made) if self.pairs_in[-1] else made
+        self.values[placeholder] = self.build.pair(made) if self.pairs_in[-1] else made
 
     def write(self, graph: torch.fx.GraphModule, live: set[torch.fx.Node]) -> None:
         """The operations that are live, if the inputs have been given."""
@@ -91,14 +91,14 @@ class Writer:
     def outputs_of(self, wanted: Sequence[torch.fx.Node]) -> list[Value]:
         """Complex ones as pairs of real numbers."""
         outputs = [self.values[node] for node in wanted]
-        self.pairs_out = [isinstance(one, _aten_complex.Complex) for one in outputs]
-        return [_aten_complex.joined(self.build, one) if isinstance(one, _aten_complex.Complex) else one for one in outputs]
+        self.pairs_out = [isinstance(one, Complex) for one in outputs]
+        return [self.build.in_one(one) if isinstance(one, Complex) else one for one in outputs]
 
-    def _literal(self, tensor: torch.Tensor, node: torch.fx.Node) -> Value | _aten_complex.Complex:
+    def _literal(self, tensor: torch.Tensor, node: torch.fx.Node) -> Value | Complex:
         with self.build.inside("", False, _Place("a tensor that the step holds", "")):
             try:
                 if tensor.is_complex() and _is_computed_with(node):
-                    return _aten_complex.Complex(literal(self.build, tensor.real), literal(self.build, tensor.imag))
+                    return Complex(literal(self.build, tensor.real), literal(self.build, tensor.imag))
                 return literal(self.build, tensor)
             except Refused as refused:
                 return self.build.refused(f"a tensor that the step holds: {refused}", (), None, tuple(tensor.shape))
@@ -117,13 +117,13 @@ class Writer:
             except Refused as refused:
                 reason = f"{operation}: {refused}" if str(refused) else operation
                 values = (self.values[n] for n in node.all_input_nodes)
-                operands = [part for value in values for part in _aten_complex.parts_of(value) if isinstance(part, Value)]
+                operands = [part for part in parts_of(values) if isinstance(part, Value)]
                 self.values[node] = _each(node.meta["val"], lambda val: self._refused(reason, operands, val))
 
-    def _refused(self, reason: str, operands: Sequence[Value], val: Any) -> Value | _aten_complex.Complex:
+    def _refused(self, reason: str, operands: Sequence[Value], val: Any) -> Value | Complex:
         dtype, shape = OURS.get(val.dtype) if isinstance(val, torch.Tensor) else "f64", tuple(getattr(val, "shape", ()))
-        part = self.build.refused(reason, operands, _aten_complex.PARTS.get(dtype or "", dtype), shape)
-        return _aten_complex.Complex(part, part) if dtype in _aten_complex.PARTS else part
+        part = self.build.refused(reason, operands, PARTS.get(dtype or "", dtype), shape)
+        return Complex(part, part) if dtype in PARTS else part
 
     def _result(self, node: torch.fx.Node) -> Any:
         if node.target in NUMBERS:

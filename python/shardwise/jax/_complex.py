@@ -1,0 +1,239 @@
+"""Complex numbers that are computed with, as rotary embeddings do: a pair of real tensors each. In and out of a program they are real, with
+a last dim of 2."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .._dtypes import NUMPY
+from .._program_text import PARTS, Complex, Number, ProgramText, Refused, Rules, Value
+from ._primitives import RULES, Call
+
+#: Those that look at both parts at once.
+OF_BOTH = Rules()
+
+#: Those that do to each part what they do to a real tensor. Real operands (indices, conditions) are the same for both.
+_OF_EACH = frozenset("""copy stop_gradient name pvary device_put optimization_barrier sharding_constraint reshard broadcast_in_dim reshape squeeze
+    transpose slice pad concatenate stack unstack tile split rev empty2 select_n dynamic_slice dynamic_update_slice gather scatter scatter-add
+    scatter-sub reduce_sum psum cumsum neg add sub add_any""".split())
+
+#: Those that are written with complex operands as they are with real ones: loops and branches.
+_OF_ANY = frozenset(("scan", "cond", "while", "custom_linear_solve", "shard_map"))
+
+
+def rule_of(name: str) -> Callable[..., Any]:
+    """Of a primitive that is given complex tensors, or gives one. Raises Refused."""
+    if name in OF_BOTH:
+        return OF_BOTH[name]
+    if name in _OF_ANY:
+        return RULES[name]
+    if name in _OF_EACH:
+        return lambda call, *operands: _each(name, call, operands)
+    raise Refused("found complex numbers")
+
+
+def _each(name: str, call: Call, operands: Sequence[Any]) -> Any:
+    results = [(PARTS.get(dtype, dtype), shape) for dtype, shape in call.results]
+
+    def made(part: str) -> list[Value]:
+        found = RULES[name](replace(call, results=results), *(getattr(x, part) if isinstance(x, Complex) else x for x in operands))
+        return list(found) if isinstance(found, (list, tuple)) else [found]
+
+    real, imag = made("real"), made("imag")
+    return [Complex(a, b) if dtype in PARTS else a for a, b, (dtype, _) in zip(real, imag, call.results)]
+
+
+def product(text: ProgramText, a: Complex, b: Complex) -> Complex:
+    of = text.elementwise
+    return Complex(of("sub", of("mul", a.real, b.real), of("mul", a.imag, b.imag)), of("add", of("mul", a.real, b.imag), of("mul", a.imag, b.real)))
+
+
+def _scaled(text: ProgramText, x: Complex, by: Value) -> Complex:
+    return Complex(text.elementwise("mul", x.real, by), text.elementwise("mul", x.imag, by))
+
+
+def _size(text: ProgramText, x: Complex) -> Value:
+    """The larger part times root(1 + (smaller / larger)^2), which is finite if the result is."""
+    of = text.elementwise
+    a, b = of("abs", x.real), of("abs", x.imag)
+    large, small = of("max", a, b), of("min", a, b)
+    is_plain = of("logical_or", of("eq", large, text.full(large, 0)), of("eq", small, large))
+    ratio = of("div", small, text.select(of("eq", large, text.full(large, 0)), text.full(large, 1), large))
+    root = of("sqrt", of("add", text.full(ratio, 1), of("mul", ratio, ratio)))
+    equal = of("mul", large, text.full(large, 2**0.5))
+    return text.select(is_plain, equal, of("mul", large, root))
+
+
+@OF_BOTH.rule("complex")
+def _of_parts(call: Call, real: Value, imag: Value) -> Complex:
+    return Complex(call.text.broadcast_to(real, call.shape), call.text.broadcast_to(imag, call.shape))
+
+
+@OF_BOTH.rule("real")
+def _real(call: Call, x: Complex) -> Value:
+    return x.real
+
+
+@OF_BOTH.rule("imag")
+def _imag(call: Call, x: Complex) -> Value:
+    return x.imag
+
+
+@OF_BOTH.rule("conj")
+def _conj(call: Call, x: Complex | Value) -> Complex:
+    if not isinstance(x, Complex):
+        return Complex(x, call.text.full(x, 0))
+    return Complex(x.real, call.text.elementwise("neg", x.imag))
+
+
+@OF_BOTH.rule("convert_element_type")
+def _convert(call: Call, x: Complex | Value) -> Complex | Value:
+    text, dtype = call.text, PARTS.get(call.dtype, call.dtype)
+    if not isinstance(x, Complex):
+        real = text.convert(x, dtype)
+        return Complex(real, text.full(real, 0))
+    return Complex(text.convert(x.real, dtype), text.convert(x.imag, dtype)) if call.dtype in PARTS else text.convert(x.real, dtype)
+
+
+@OF_BOTH.rule("mul")
+def _mul(call: Call, a: Complex, b: Complex) -> Complex:
+    return product(call.text, a, b)
+
+
+@OF_BOTH.rule("square")
+def _square(call: Call, x: Complex) -> Complex:
+    return product(call.text, x, x)
+
+
+@OF_BOTH.rule("div")
+def _div(call: Call, a: Complex, b: Complex) -> Complex:
+    """a times the conjugate of b over |b|, divided by |b|."""
+    text, size = call.text, _size(call.text, b)
+    turned = Complex(text.elementwise("div", b.real, size), text.elementwise("neg", text.elementwise("div", b.imag, size)))
+    found = product(text, a, turned)
+    return Complex(text.elementwise("div", found.real, size), text.elementwise("div", found.imag, size))
+
+
+@OF_BOTH.rule("integer_pow")
+def _integer_pow(call: Call, x: Complex) -> Complex:
+    text, power, found = call.text, call.params["y"], Complex(call.text.full(x.real, 1), call.text.full(x.real, 0))
+    base, rest = x, abs(power)
+    while rest:
+        found = product(text, found, base) if rest & 1 else found
+        rest >>= 1
+        base = product(text, base, base) if rest else base
+    return found if power >= 0 else _div(call, Complex(text.full(x.real, 1), text.full(x.real, 0)), found)
+
+
+@OF_BOTH.rule("abs")
+def _abs(call: Call, x: Complex) -> Value:
+    return _size(call.text, x)
+
+
+@OF_BOTH.rule("sign")
+def _sign(call: Call, x: Complex) -> Complex:
+    text, size = call.text, _size(call.text, x)
+    size = text.select(text.elementwise("eq", size, text.full(size, 0)), text.full(size, 1), size)
+    return Complex(text.elementwise("div", x.real, size), text.elementwise("div", x.imag, size))
+
+
+@OF_BOTH.rule("exp")
+def _exp(call: Call, x: Complex) -> Complex:
+    text = call.text
+    return _scaled(text, Complex(text.elementwise("cos", x.imag), text.elementwise("sin", x.imag)), text.elementwise("exp", x.real))
+
+
+@OF_BOTH.rule("log")
+def _log(call: Call, x: Complex) -> Complex:
+    text = call.text
+    return Complex(text.elementwise("log", _size(text, x)), text.elementwise("atan2", x.imag, x.real))
+
+
+@OF_BOTH.rule("sqrt")
+def _sqrt(call: Call, x: Complex) -> Complex:
+    text = call.text
+    root, angle = text.elementwise("sqrt", _size(text, x)), text.elementwise("atan2", x.imag, x.real)
+    half = text.elementwise("mul", angle, text.full(angle, 0.5))
+    return _scaled(text, Complex(text.elementwise("cos", half), text.elementwise("sin", half)), root)
+
+
+@OF_BOTH.rule("eq")
+def _equal(call: Call, a: Complex, b: Complex) -> Value:
+    of = call.text.elementwise
+    return of("logical_and", of("eq", a.real, b.real), of("eq", a.imag, b.imag))
+
+
+@OF_BOTH.rule("ne")
+def _different(call: Call, a: Complex, b: Complex) -> Value:
+    return call.text.elementwise("logical_not", _equal(call, a, b))
+
+
+@OF_BOTH.rule("dot_general")
+def _dot_general(call: Call, a: Complex, b: Complex) -> Complex:
+    real = replace(call, results=[(PARTS[call.dtype], call.shape)])
+
+    def of(x: Value, y: Value) -> Value:
+        found: Value = RULES["dot_general"](real, x, y)
+        return found
+
+    text = call.text
+    return Complex(text.elementwise("sub", of(a.real, b.real), of(a.imag, b.imag)), text.elementwise("add", of(a.real, b.imag), of(a.imag, b.real)))
+
+
+# ---- Fourier transforms: products with tables of sines and cosines, which the program makes.
+
+
+def _tables(text: ProgramText, dtype: str, rows: int, columns: int, size: int) -> tuple[Value, Value]:
+    """cos and sin of 2 pi row column / size."""
+    whole = "i32" if rows * columns < 2**31 else "i64"
+    of, shape = text.elementwise, (rows, columns)
+    place = of("rem", of("mul", text.iota(whole, shape, 0), text.iota(whole, shape, 1)), Number(size, whole, shape))
+    angle = of("mul", text.convert(place, dtype), Number(2 * math.pi / size, dtype, shape))
+    return of("cos", angle), of("sin", angle)
+
+
+def _along(text: ProgramText, x: Value, table: Value, dim: int) -> Value:
+    letters = [chr(ord("a") + d) for d in range(len(x.shape))]
+    result = [*letters[:dim], "z", *letters[dim + 1:]]
+    return text.einsum(f"{''.join(letters)},{letters[dim]}z->{''.join(result)}", x, table, x.dtype)
+
+
+def _transformed(text: ProgramText, x: Complex, dim: int, sign: int) -> Complex:
+    """sign: -1 there, and 1 back, divided by the extent."""
+    size = x.shape[dim]
+    cos, sin = _tables(text, x.real.dtype, size, size, size)
+    of = text.elementwise
+    a, b, c, d = (_along(text, part, table, dim) for part in (x.real, x.imag) for table in (cos, sin))
+    found = Complex(of("sub", a, d), of("add", c, b)) if sign > 0 else Complex(of("add", a, d), of("sub", c, b))
+    return _scaled(text, found, text.full(found.real, 1 / size)) if sign > 0 else found
+
+
+@OF_BOTH.rule("fft")
+def _fft(call: Call, x: Any) -> Any:
+    text, sizes, kind = call.text, call.params["fft_lengths"], int(call.params["fft_type"])  # there, back, of real numbers there, back
+    if 0 in x.shape or 0 in call.shape:
+        return Complex(*(Number(0, PARTS[call.dtype], call.shape) for _ in range(2))) if call.dtype in PARTS else Number(0, call.dtype, call.shape)
+    dims = range(len(x.shape) - len(sizes), len(x.shape))
+    if kind < 2:
+        for dim in dims:
+            x = _transformed(text, x, dim, 1 if kind else -1)
+        return x
+    last, half = dims[-1], sizes[-1] // 2 + 1
+    if kind == 2:
+        cos, sin = _tables(text, x.dtype, sizes[-1], half, sizes[-1])
+        x = Complex(_along(text, x, cos, last), text.elementwise("neg", _along(text, x, sin, last)))
+        for dim in dims[:-1]:
+            x = _transformed(text, x, dim, -1)
+        return x
+    for dim in dims[:-1]:
+        x = _transformed(text, x, dim, 1)
+    # All but the first, and the middle one of an even number, stand for themselves and their conjugates.
+    counts = [1 if place == 0 or 2 * place == sizes[-1] else 2 for place in range(half)]
+    weights = text.broadcast(text.array(np.array(counts, NUMPY[call.dtype]) / sizes[-1]), (half, sizes[-1]), [0])
+    cos, sin = (text.elementwise("mul", table, weights) for table in _tables(text, call.dtype, half, sizes[-1], sizes[-1]))
+    return text.elementwise("sub", _along(text, x.real, cos, last), _along(text, x.imag, sin, last))
