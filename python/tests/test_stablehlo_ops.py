@@ -307,7 +307,7 @@ def test_loops_by_slices_are_scans_of_slices():
 @pytest.mark.parametrize(("inputs", "results", "body", "reason"), [
     ("3xf32", "3xf32", "%r = stablehlo.cholesky %a : tensor<3xf32>", "line 2: "),
     ("3xf32 i32", "i32 3xf32", loop("LT, %i, %b", "1", 0, 0), "while: how many steps it takes"),
-    ("3xf32", "i32 3xf32", loop("LT, %n, %i", "1", 0, 0), "while: how many steps it takes"),
+    ("3xf32", "i32 3xf32", loop("LT, %n, %i", "1", 1, 0), "while: how many steps it takes"),
     ("3xf32", "i32 3xf32", loop("NE, %i, %n", "2", 0, 5), "while: how many steps it takes"),
     ("3xf32", "i32 3xf32", loop("LT, %i, %n", "1", 1, 9).replace("stablehlo.add %i, %k", "stablehlo.add %i, %i"), "while: how many steps it takes"),
     ("4xi32 i32", "i32", f'%r = "stablehlo.reduce"(%a, %b) <{{dimensions = array<i64: 0>}}> {two("i32", "stablehlo.xor")} : (tensor<4xi32>, tensor<i32>) -> tensor<i32>',
