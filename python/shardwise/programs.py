@@ -96,6 +96,7 @@ class Searched:
     plans: int  #: that were made
     is_exact: bool  #: all choices were planned: there is none better
     hand_made: dict[str, Cost]  #: plans as people write them: "data", "fsdp", "tensor over model"
+    hand_made_fit: dict[str, bool]  #: which of these fit
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,24 @@ class Storage:
     optimizer_bytes: int
     device_bytes: int  #: of these, on the device that holds most: an asynchronous save copies them to the host
     input_bytes: int  #: of all inputs of the kind loader
+
+
+def _cost_tuple(cost: Cost) -> tuple[Any, ...]:
+    return cost.peak_bytes, cost.wire_bytes, cost.compute_seconds, cost.memory_seconds, cost.wire_seconds, cost.bound_by
+
+
+def _marks_list(marks: Mapping[str, str]) -> list[str]:
+    return [f"{pattern}={spec}" for pattern, spec in marks.items()]
+
+
+def _search_tuple(found: Searched) -> tuple[Any, ...]:
+    hand_made = [(name, _cost_tuple(cost), found.hand_made_fit[name]) for name, cost in found.hand_made.items()]
+    return _marks_list(found.marks), _cost_tuple(found.cost), found.fits, found.plans, found.is_exact, hand_made
+
+
+def _changes_tuple(changes: Changes) -> tuple[Any, ...]:
+    return [(one.kind, one.text, _marks_list(one.marks), one.mesh, one.batch, _cost_tuple(one.cost), one.fits, one.part)
+            for one in changes.found], changes.batch_refused
 
 
 def _rules(marks: Sequence[str]) -> dict[str, str]:
@@ -243,7 +262,7 @@ class Program:
         whole = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
         marks, cost, fits, plans, is_exact, hand_made = self._graph.search(whole._mesh, machine, capacity or 0)
         return Searched(_rules(marks), Cost(*cost), fits, plans, is_exact,
-                        {name: Cost(*one) for name, one, _ in hand_made})
+                        {name: Cost(*one) for name, one, _ in hand_made}, {name: fits for name, _, fits in hand_made})
 
     def run(self, *args: Any, devices: int | None = None, mesh: _MeshLike | None = None) -> Any:
         """plan(mesh).run(*args). devices: that many along the axis that the marks name, instead of a mesh."""
@@ -359,26 +378,37 @@ class Plan:
         """Bytes of a checkpoint and of the input."""
         return Storage(*self._executable.storage)
 
-    def report(self, machine: str | None = None, save_rate: float | None = None) -> str:
+    def report(self, machine: str | None = None, save_rate: float | None = None, *, search: Searched | None = None,
+               changes: Changes | None = None) -> str:
         """A page for people, as `shardwise plan` prints it. machine: "h100-80gb" or another of meshes(), for modelled times. save_rate:
-        bytes a second that checkpoints are written with."""
-        return self._executable.page(self._program._name, self.capacity or 0, machine, save_rate or 0.0)
+        bytes a second that checkpoints are written with. search, changes: what search() and changes() have found for this
+        plan, to be told with it; a search needs the machine."""
+        return self._executable.page(self._how(machine, save_rate, search, changes))
 
-    def to_json(self, machine: str | None = None, save_rate: float | None = None) -> dict[str, Any]:
+    def to_json(self, machine: str | None = None, save_rate: float | None = None, *, search: Searched | None = None,
+                changes: Changes | None = None) -> dict[str, Any]:
         """The numbers of report(), as `shardwise plan --json` prints them."""
-        text = self._executable.json(self._program._name, self.capacity or 0, machine, save_rate or 0.0)
-        found: dict[str, Any] = json.loads(text)
+        found: dict[str, Any] = json.loads(self._executable.json(self._how(machine, save_rate, search, changes)))
         return found
 
+    def _how(self, machine: str | None, save_rate: float | None, search: Searched | None, changes: Changes | None) -> Any:
+        if search is not None and machine is None:
+            raise InvalidArgument("tell a plan: found a search without a machine, needed the machine of its times")
+        return (self._program._name, self.capacity or 0, machine, save_rate or 0.0, search and _search_tuple(search),
+                changes and _changes_tuple(changes))
+
     @overload
-    def to_html(self, path: None = None, *, machine: str | None = None, save_rate: float | None = None) -> str: ...
+    def to_html(self, path: None = None, *, machine: str | None = None, save_rate: float | None = None,
+                search: Searched | None = None, changes: Changes | None = None) -> str: ...
     @overload
-    def to_html(self, path: Path, *, machine: str | None = None, save_rate: float | None = None) -> None: ...
-    def to_html(self, path: Path | None = None, *, machine: str | None = None, save_rate: float | None = None) -> str | None:
+    def to_html(self, path: Path, *, machine: str | None = None, save_rate: float | None = None,
+                search: Searched | None = None, changes: Changes | None = None) -> None: ...
+    def to_html(self, path: Path | None = None, *, machine: str | None = None, save_rate: float | None = None,
+                search: Searched | None = None, changes: Changes | None = None) -> str | None:
         """The plan as one page for a browser, without a network: memory over the step, collectives on a timeline, the inputs
-        with why they are cut so and their tiles on each device, tables. Its numbers are those of to_json(). Written to
-        path; without one, the page is the result. Raises IOFailed."""
-        page = self._executable.html(self._program._name, self.capacity or 0, machine, save_rate or 0.0, self._lines())
+        with why they are cut so and their tiles on each device, tables; and what search() and changes() have found. Its
+        numbers are those of to_json(). Written to path; without one, the page is the result. Raises IOFailed."""
+        page = self._executable.html(self._how(machine, save_rate, search, changes), self._lines())
         if path is None:
             return page
         try:

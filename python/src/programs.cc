@@ -114,6 +114,11 @@ CostTuple cost_of(const PlanCost& cost) {
           cost.memory_seconds, cost.wire_seconds, std::string(cost.bound())};
 }
 
+PlanCost cost_from(const CostTuple& tuple) {
+  const auto& [peak_bytes, wire_bytes, compute, memory, wire, bound] = tuple;
+  return {peak_bytes, wire_bytes, compute, memory, wire};
+}
+
 /// mesh, cost, why there is none, whether it fits
 using MeshPlanTuple = std::tuple<std::string, std::optional<CostTuple>, std::string, bool>;
 std::vector<MeshPlanTuple> meshes_of(const PythonGraph& self, std::int64_t devices,
@@ -145,21 +150,58 @@ SearchTuple search(const PythonGraph& self, const Mesh& mesh, const std::string&
   return {found.marks, cost_of(found.cost), found.fits, found.plans, found.is_exact, hand_made};
 }
 
+SearchedPlan searched_of(const SearchTuple& tuple) {
+  const auto& [marks, cost, fits, plans, is_exact, hand_made] = tuple;
+  SearchedPlan found{.graph = nullptr,
+                     .marks = marks,
+                     .cost = cost_from(cost),
+                     .fits = fits,
+                     .plans = plans,
+                     .is_exact = is_exact};
+  for (const auto& [plan, its_cost, its_fits] : hand_made) {
+    found.hand_made.push_back({plan, cost_from(its_cost), its_fits});
+  }
+  return found;
+}
+
 /// kind, text, marks, mesh, batch, cost, whether it fits, part of the batch
 using ChangeTuple = std::tuple<std::string, std::string, std::vector<std::string>, std::string,
                                std::int64_t, CostTuple, bool, double>;
-std::pair<std::vector<ChangeTuple>, std::string> changes_of(
-    const Executable& self, const PythonGraph& program, const std::optional<std::string>& machine,
-    std::size_t capacity_bytes) {
+/// The changes, and why the batch cannot be changed.
+using ChangesTuple = std::pair<std::vector<ChangeTuple>, std::string>;
+
+Change::Kind kind_of(const std::string& text) {
+  using enum Change::Kind;
+  for (const Change::Kind kind : {marks, mesh, batch}) {
+    if (text == name(kind)) return kind;
+  }
+  return recompute;
+}
+
+Changes changes_from(const ChangesTuple& tuple) {
+  Changes found{.changes = {}, .batch_refused = tuple.second};
+  for (const auto& [kind, text, marks, mesh, batch, cost, fits, part] : tuple.first) {
+    Change change{.kind = kind_of(kind), .text = text, .marks = marks};
+    if (!mesh.empty()) change.mesh = Mesh::parse(mesh);
+    change.batch = batch;
+    change.cost = cost_from(cost);
+    change.fits = fits;
+    change.part = part;
+    found.changes.push_back(std::move(change));
+  }
+  return found;
+}
+
+ChangesTuple changes_of(const Executable& self, const PythonGraph& program,
+                        const std::optional<std::string>& machine, std::size_t capacity_bytes) {
   const CompareOptions options = compare_options(machine, capacity_bytes);
   const GilRelease released;
   const Changes found = changes_that_fit(program.graph, self.mesh(), options);
   std::vector<ChangeTuple> all;
   for (const Change& change : found.changes) {
-    constexpr const char* kKinds[] = {"marks", "mesh", "batch", "recompute"};
-    const char* const kind = kKinds[static_cast<std::size_t>(change.kind)];
-    all.emplace_back(kind, change.text, change.marks, change.mesh ? change.mesh->to_string() : "",
-                     change.batch, cost_of(change.cost), change.fits, change.part);
+    all.emplace_back(name(change.kind), change.text, change.marks,
+                     change.mesh ? change.mesh->to_string() : "", change.batch,
+                     cost_of(change.cost), change.fits, change.part);
   }
   return {std::move(all), found.batch_refused};
 }
@@ -205,34 +247,38 @@ void plan(Executable* self, const PythonGraph& program, const Mesh& mesh, bool t
 
 std::size_t peak_of(const Executable& self) { return self.memory(0).peak_bytes; }
 
+/// What a plan is told with: what it is called, the capacity (0: not asked for), the machine of the
+/// times, the bytes a second of a save (0: not told), and what was found beside it.
+using ToldTuple = std::tuple<std::string, std::size_t, std::optional<std::string>, double,
+                             std::optional<SearchTuple>, std::optional<ChangesTuple>>;
+
 /// A plan as a text that write(executable, report, options) makes.
 template <class Write>
-std::string told(const Executable& self, const std::string& program, std::size_t capacity_bytes,
-                 const std::optional<std::string>& machine, double save_bytes_per_second,
-                 const Write& write) {
+std::string told(const Executable& self, const ToldTuple& how, const Write& write) {
+  const auto& [program, capacity_bytes, machine, save_bytes_per_second, search, changes] = how;
   const std::optional<Machine> named = machine_of(machine);
   const GilRelease released;
+  std::optional<SearchedPlan> searched;
+  if (search) searched = searched_of(*search);
+  std::optional<Changes> found;
+  if (changes) found = changes_from(*changes);
   return write(self, report(self, named.value_or(machines().front())),
                PageOptions{.program = program,
                            .has_times = named.has_value(),
                            .capacity_bytes = capacity_bytes,
-                           .save_bytes_per_second = save_bytes_per_second});
+                           .save_bytes_per_second = save_bytes_per_second,
+                           .search = searched ? &*searched : nullptr,
+                           .changes = found ? &*found : nullptr});
 }
 
-std::string page_of(const Executable& self, const std::string& program, std::size_t capacity_bytes,
-                    const std::optional<std::string>& machine, double save_bytes_per_second) {
-  return told(self, program, capacity_bytes, machine, save_bytes_per_second, page);
+std::string page_of(const Executable& self, const ToldTuple& how) { return told(self, how, page); }
+
+std::string json_of(const Executable& self, const ToldTuple& how) {
+  return told(self, how, plan_json);
 }
 
-std::string json_of(const Executable& self, const std::string& program, std::size_t capacity_bytes,
-                    const std::optional<std::string>& machine, double save_bytes_per_second) {
-  return told(self, program, capacity_bytes, machine, save_bytes_per_second, plan_json);
-}
-
-std::string html_of(const Executable& self, const std::string& program, std::size_t capacity_bytes,
-                    const std::optional<std::string>& machine, double save_bytes_per_second,
-                    std::vector<std::string> lines) {
-  return told(self, program, capacity_bytes, machine, save_bytes_per_second,
+std::string html_of(const Executable& self, const ToldTuple& how, std::vector<std::string> lines) {
+  return told(self, how,
               [&](const Executable& one, const StepReport& costs, const PageOptions& options) {
                 return plan_html(one, costs, options, line_of(std::move(lines)));
               });
@@ -343,12 +389,9 @@ void bind_programs(nb::module_& module) {
             return self.output_spec(output).sharding.spec();
           },
           nb::arg("output"))
-      .def("page", &page_of, nb::arg("program"), nb::arg("capacity_bytes"),
-           nb::arg("machine").none(), nb::arg("save_bytes_per_second"))
-      .def("json", &json_of, nb::arg("program"), nb::arg("capacity_bytes"),
-           nb::arg("machine").none(), nb::arg("save_bytes_per_second"))
-      .def("html", &html_of, nb::arg("program"), nb::arg("capacity_bytes"),
-           nb::arg("machine").none(), nb::arg("save_bytes_per_second"), nb::arg("lines"))
+      .def("page", &page_of, nb::arg("how"))
+      .def("json", &json_of, nb::arg("how"))
+      .def("html", &html_of, nb::arg("how"), nb::arg("lines"))
       .def_prop_ro("storage",
                    [](const Executable& self) {
                      const StorageNeeds needs = storage_needs(self);

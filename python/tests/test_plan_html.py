@@ -30,11 +30,26 @@ def test_json_is_what_the_command_prints(program, tmp_path):
         done = subprocess.run([sys.executable, "-m", "shardwise", "plan", tmp_path / "step.swp", "--mesh", MESH, "--json", *options],
                               capture_output=True, text=True, check=False)
         printed = json.loads(done.stdout)
-        printed.pop("changes", None)
+        printed.pop("changes", None), printed.pop("batch_refused", None)
         plan = program.plan(MESH, capacity)
         assert plan.to_json(machine) == printed
         assert printed["memory"]["peak_bytes"] == plan.peak_bytes and printed["memory"]["by_kind"] == plan.bytes_by_kind
     assert plan.to_json(save_rate=1e6)["checkpoint"]["modelled_save_seconds"] == pytest.approx(2.097, rel=1e-3)
+
+
+def test_what_was_found_beside_a_plan_is_told_as_the_command_tells_it(program, tmp_path):
+    search = program.search(MESH, MACHINE, 1 << 10)
+    assert not search.fits and set(search.hand_made_fit.values()) == {False}
+    chosen = sw.programs.load(tmp_path / "step.swp").mark(search.marks)
+    plan = chosen.plan(MESH, 1 << 10)
+    how = {"machine": MACHINE, "search": search, "changes": plan.changes(MACHINE)}
+    command = [sys.executable, "-m", "shardwise", "plan", tmp_path / "step.swp", "--mesh", MESH, "--device", MACHINE, "--memory", "1024", "--search"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    assert plan.to_json(**how) == json.loads(done.stdout) == data_of(plan.to_html(**how))["plan"]
+    assert plan.report(**how) == subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    assert {one.kind for one in how["changes"].found} >= {"marks", "mesh"}
+    with pytest.raises(sw.InvalidArgument, match="found a search without a machine"):
+        plan.to_html(search=search)
 
 
 def test_the_page_holds_these_numbers(program, tmp_path):

@@ -268,11 +268,17 @@ std::string to_string(const StepReport& report);
 std::vector<std::pair<std::string_view, std::size_t>> bytes_by_kind(const FullestStep& fullest,
                                                                     std::size_t peak_bytes);
 
+struct SearchedPlan;  // runtime/spmd/plans.h
+struct Changes;
+
 struct PageOptions {
   std::string program = "program";   ///< what the page calls it: "step.swp"
   bool has_times = false;            ///< the modelled ones, of the report's machine
   std::size_t capacity_bytes = 0;    ///< of a device, for whether it fits; 0: not asked for
   double save_bytes_per_second = 0;  ///< of a checkpoint, for the time that it takes; 0: not told
+
+  const SearchedPlan* search = nullptr;  ///< whose marks the program has; told first
+  const Changes* changes = nullptr;      ///< of a program that does not fit; told last
 };
 
 /// What a program needs on its mesh, as `shardwise plan` prints it: memory, traffic, products,

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/runtime/spmd/detail/plans/found.h"
 #include "shardwise/runtime/spmd/executable.h"
 #include "shardwise/runtime/spmd/plans.h"
 #include "shardwise/shard/text.h"
@@ -187,8 +188,9 @@ std::vector<std::pair<std::string_view, std::size_t>> bytes_by_kind(const Fulles
 std::string page(const Executable& executable, const StepReport& report,
                  const PageOptions& options) {
   const Mesh& mesh = executable.mesh();
-  std::string text = fmt::format("{}: {} operations on {} ({} devices)\n", shown(options.program),
-                                 executable.graph().nodes.size(), mesh.to_string(), mesh.size());
+  std::string text = detail::search_text(report, options);
+  text += fmt::format("{}: {} operations on {} ({} devices)\n", shown(options.program),
+                      executable.graph().nodes.size(), mesh.to_string(), mesh.size());
   text += memory_text(executable, report.memory.peak_bytes, options);
   text += traffic_text(executable.traffic());
   text += fmt::format("\n{:.3f} GFLOP in products, {:.3f} on one device\n",
@@ -198,7 +200,8 @@ std::string page(const Executable& executable, const StepReport& report,
                         report.machine.name, report.compute_seconds * 1e3,
                         report.collective_seconds * 1e3, report.machine.source);
   }
-  return text + storage_text(storage_needs(executable), report, options);
+  text += storage_text(storage_needs(executable), report, options);
+  return text + detail::changes_text(options);
 }
 
 }  // namespace shardwise

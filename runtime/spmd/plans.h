@@ -34,6 +34,12 @@ struct PlanCost {
   std::string_view bound() const;
 };
 
+/// "1.234 s", "56.789 ms"
+std::string time_text(double seconds);
+
+/// A JSON object; without times these are null.
+std::string cost_json(const PlanCost& cost, bool has_times);
+
 /// Plans the program without saying which bytes go where: in less time than an Executable takes.
 /// Without a machine times are 0. Throws what that throws.
 PlanCost plan_cost(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
@@ -96,6 +102,9 @@ struct Change {
   /// For a whole batch.
   double seconds() const { return cost.seconds() / part; }
 };
+
+/// "marks", "mesh", "batch", "recompute"
+std::string_view name(Change::Kind kind);
 
 struct Changes {
   /// At most one of a kind. What fits first, then the shortest time for a whole batch.

@@ -219,6 +219,13 @@ class Html(Cli):
                 self.value("document.querySelectorAll('[data-input]').forEach(one => one.click())")
                 self.assertLessEqual(self.value("document.documentElement.scrollWidth"), 360)
                 self.assertIn("does not fit", self.value("document.getElementById('about').textContent"))
+        self.written("--mesh", "data=4,model=2", "--device", "h100-80gb", "--search", "--memory", "1KiB", status=1, width=360)
+        self.value("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+        self.assertLessEqual(self.value("document.documentElement.scrollWidth"), 360)
+        for part in ("search", "changes"):
+            self.assertGreater(len(self.value(rows(part))), 1)
+            widest = self.value(f"Math.max(...[...document.querySelectorAll('#{part} td, #{part}-part li')].map(one => one.getBoundingClientRect().right))")
+            self.assertLessEqual(widest, 360)
         curve = self.data()["curve"]
         self.value("document.getElementById('memory-chart').scrollIntoView({block: 'center'})")
         box = self.value("(({x, y, width, height}) => ({x, y, width, height}))(document.querySelector('#memory-chart svg').getBoundingClientRect())")
@@ -230,6 +237,56 @@ class Html(Cli):
             colors.append(self.value("getComputedStyle(document.body).backgroundColor"))
         self.assertNotEqual(*colors)
 
+    def seconds_of(self, where):
+        return self.value(f"[...document.querySelectorAll('{where} [data-seconds]')].map(one => Number(one.dataset.seconds))")
+
+    def test_what_a_search_chose_is_told_with_what_it_beats(self):
+        self.program.write_text(PROGRAM.replace(" marked -,-", "").replace(" marked data,-", ""))
+        found = self.written("--mesh", "data=4,model=2", "--device", "h100-80gb", "--search")
+        search = found["search"]
+        self.assertGreater(len(search["marks"]), 0)
+        self.assertEqual(self.value("[...document.querySelectorAll('#search-marks li')].map(one => one.textContent)"),
+                         [f"--mark '{mark}'" for mark in search["marks"]])
+        self.assertIn(f"The best of {search['plans']} plans, by modelled times on {found['modelled']['machine']}.",
+                      self.value("document.getElementById('search-note').textContent"))
+        plans = [search["cost"], *search["hand_made"]]
+        shown = self.value(rows("search"))
+        self.assertEqual([row[0] for row in shown], ["these marks", *(one["plan"] for one in search["hand_made"])])
+        self.assertEqual([row[1] for row in shown], ["yes"] * len(plans))
+        self.assertEqual(self.bytes_of("#search"), [bytes_ for one in plans for bytes_ in (one["peak_bytes"], one["wire_bytes"])])
+        own, *times = self.seconds_of("#search")
+        self.assertEqual(own, search["cost"]["modelled_seconds"])
+        self.assertEqual(times[::2], [one["modelled_seconds"] for one in search["hand_made"]])
+        for longer, one in zip(times[1::2], search["hand_made"], strict=True):
+            self.assertEqual(longer, one["modelled_seconds"] - own)
+        self.assertGreater(max(times[1::2]), 0)
+        self.assertEqual([row[-1] for row in shown], [one["bound_by"] for one in plans])
+        self.assertTrue(self.value("document.getElementById('changes-part').hidden"))
+
+    def test_changes_that_fit_are_told(self):
+        self.program.write_text(PROGRAM.replace('"w1" : f32[256, 1024] marked -,-', '"w1" : f32[256, 1024] marked -,model'))
+        peak = self.written("--mesh", "data=4,model=2")["memory"]["peak_bytes"]
+        self.assertTrue(self.value("document.getElementById('changes-part').hidden && document.getElementById('search-part').hidden"))
+        for machine in ([], ["--device", "h100-80gb"]):
+            found = self.written("--mesh", "data=4,model=2", "--memory", peak - 1, *machine, status=1)
+            changes, shown = found["changes"], self.value(rows("changes"))
+            self.assertEqual({one["kind"] for one in changes}, {"batch", "marks", "mesh", "recompute"})
+            self.assertEqual([row[1] for row in shown], [one["kind"] for one in changes])
+            for row, one in zip(shown, changes, strict=True):
+                self.assertEqual(row[2], "yes" if one["fits"] else "no")
+                for part in one["marks"] if len(one["marks"]) > 1 else [one["change"]]:
+                    self.assertIn(part, row[0])
+            costs = [one["cost"] for one in changes]
+            self.assertEqual(self.bytes_of("#changes"), [bytes_ for one in costs for bytes_ in (one["peak_bytes"], one["wire_bytes"])])
+            times = [seconds for one in changes for seconds in (one["cost"]["modelled_seconds"], one["whole_batch_seconds"])] if machine else []
+            self.assertEqual(self.seconds_of("#changes"), times)
+        # The reason why there is no other batch.
+        self.program.write_text('%0 = input() "x" : f32[64, 8] marked data,- kind=loader\n'
+                                "%1 = slice(%0) begin=[1, 0] end=[64, 8] stride=[1, 1] : f32[63, 8]\nreturn %1\n")
+        found = self.written("--mesh", "data=8", "--memory", "100B", status=1)
+        self.assertIn("found a slice", found["batch_refused"])
+        self.assertIn(f"No smaller batch: {found['batch_refused']}", self.value("document.getElementById('changes').textContent"))
+
     def test_a_program_without_inputs_steps_or_traffic_is_a_page_too(self):
         for text in ("%0 = constant() 1 : f32[4]\nreturn %0\n", '%0 = input() "x" : f32[]\nreturn %0\n', '%0 = input() "x" : f32[0, 3]\n%1 = neg(%0) : f32[0, 3]\nreturn %1\n'):
             self.program.write_text(text)
@@ -237,12 +294,14 @@ class Html(Cli):
             self.assertEqual(self.value("document.getElementById('page').hidden"), False)
 
     def test_without_a_script_it_is_the_text(self):
-        text = self.ok("plan", self.program, "--mesh", "data=8", "--html", self.page)
-        self.assertEqual(text, self.ok("plan", self.program, "--mesh", "data=8"))
-        self.browser.ask("Emulation.setScriptExecutionDisabled", value=True)
-        self.browser.open(self.page)
-        self.browser.ask("Emulation.setScriptExecutionDisabled", value=False)
-        self.assertEqual(self.value("document.querySelector('noscript pre').textContent"), text)
+        for options in ([], ["--device", "h100-80gb", "--search", "--memory", "1KiB"]):
+            text = run("plan", self.program, "--mesh", "data=8", *options, "--html", self.page).stdout
+            self.assertEqual(text, run("plan", self.program, "--mesh", "data=8", *options).stdout)
+            self.assertEqual("the cheapest change of each kind" in text and "these marks" in text, bool(options))
+            self.browser.ask("Emulation.setScriptExecutionDisabled", value=True)
+            self.browser.open(self.page)
+            self.browser.ask("Emulation.setScriptExecutionDisabled", value=False)
+            self.assertEqual(self.value("document.querySelector('noscript pre').textContent"), text)
 
 
 class Written(Cli):

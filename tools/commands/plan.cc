@@ -17,8 +17,6 @@
 namespace shardwise::tools {
 namespace {
 
-using plans::Json;
-
 void check_together(const PlanOptions& options) {
   if (options.mesh.has_value() == (options.devices != 0)) {
     throw BadUsage(fmt::format("plan: found {}, needed --mesh or --devices",
@@ -56,7 +54,7 @@ int run_plan(const PlanOptions& options) {
   plans::Task task = plans::load(options, mesh);
   if (options.why) return plans::print_why(task, mesh, options);
   if (options.why_not) return plans::print_why_not(task, mesh, options);
-  const PageOptions page_options{
+  PageOptions page_options{
       .program = options.program,
       .has_times = task.machine.has_value(),
       .capacity_bytes = task.capacity_bytes,
@@ -74,19 +72,16 @@ int run_plan(const PlanOptions& options) {
   const bool fits = task.capacity_bytes == 0 || told.memory.peak_bytes <= task.capacity_bytes;
   std::optional<Changes> changes;
   if (!fits) changes = plans::find_changes(task, mesh);
+  page_options.search = found ? &*found : nullptr;
+  page_options.changes = changes ? &*changes : nullptr;
   if (options.html) {
     write_file("--html", *options.html,
                plan_html(executable, told, page_options, plans::line_of(task)));
   }
   if (options.json) {
-    Json all = Json::parse(plan_json(executable, told, page_options));
-    if (found) all["search"] = plans::search_json(*found);
-    if (changes) all["changes"] = plans::changes_json(task, *changes);
-    print_json(all);
+    print_json(plans::Json::parse(plan_json(executable, told, page_options)));
   } else {
-    print_shown((found ? plans::search_text(task, *found) : "") +
-                page(executable, told, page_options) +
-                (changes ? plans::changes_text(task, *changes) : ""));
+    print_shown(page(executable, told, page_options));
   }
   return fits ? 0 : 1;
 }

@@ -20,7 +20,7 @@ void print_as_json(const Task& task, std::int64_t devices, const std::vector<Mes
   for (const MeshPlan& plan : plans) {
     Json row{{"mesh", plan.mesh.to_string()},
              {"fits", task.capacity_bytes == 0 ? Json() : Json(plan.fits)}};
-    row.update(plan.cost ? cost_json(*plan.cost, task.machine.has_value())
+    row.update(plan.cost ? cost_as_json(*plan.cost, task.machine.has_value())
                          : Json{{"refused", plan.refused}});
     rows.push_back(std::move(row));
   }

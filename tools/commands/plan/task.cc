@@ -60,19 +60,18 @@ Task load(const PlanOptions& options, const std::optional<Mesh>& mesh) {
   return task;
 }
 
-std::string time_text(double seconds) {
-  return seconds < 1 ? fmt::format("{:.3f} ms", seconds * 1e3) : fmt::format("{:.3f} s", seconds);
+SearchedPlan search(const Task& task, const Mesh& mesh) {
+  ProgressLine line("search");
+  return search_marks(task.graph, mesh, task.compare(line, "plans at most"));
 }
 
-Json cost_json(const PlanCost& cost, bool has_times) {
-  const auto time = [&](double seconds) { return has_times ? Json(seconds) : Json(); };
-  return {{"peak_bytes", cost.peak_bytes},
-          {"wire_bytes", cost.wire_bytes},
-          {"modelled_seconds", time(cost.seconds())},
-          {"compute_seconds", time(cost.compute_seconds)},
-          {"memory_seconds", time(cost.memory_seconds)},
-          {"wire_seconds", time(cost.wire_seconds)},
-          {"bound_by", has_times ? Json(cost.bound()) : Json()}};
+Changes find_changes(const Task& task, const Mesh& mesh) {
+  ProgressLine line("plan");
+  return changes_that_fit(task.graph, mesh, task.compare(line, "changes"));
+}
+
+Json cost_as_json(const PlanCost& cost, bool has_times) {
+  return Json::parse(cost_json(cost, has_times));
 }
 
 }  // namespace shardwise::tools::plans

@@ -36,21 +36,14 @@ Task load(const PlanOptions& options, const std::optional<Mesh>& mesh);
 /// Where a tensor is marked: "line 3" of the file, or "--mark". The task has to live as long.
 LineOf line_of(const Task& task);
 
-/// "1.234 s", "56.789 ms"
-std::string time_text(double seconds);
-
 /// Of a cost; times are null without a machine.
-Json cost_json(const PlanCost& cost, bool has_times);
+Json cost_as_json(const PlanCost& cost, bool has_times);
 
-/// Marks that are chosen for the mesh: as a page, or as JSON. Gives the program with them.
+/// Marks that are chosen for the mesh. Gives the program with them.
 SearchedPlan search(const Task& task, const Mesh& mesh);
-std::string search_text(const Task& task, const SearchedPlan& found);
-Json search_json(const SearchedPlan& found);
 
 /// What would make the program fit.
 Changes find_changes(const Task& task, const Mesh& mesh);
-std::string changes_text(const Task& task, const Changes& found);
-Json changes_json(const Task& task, const Changes& found);
 
 /// What --why and --why-not ask for.
 int print_why(const Task& task, const Mesh& mesh, const PlanOptions& options);

@@ -99,10 +99,10 @@ Json why_not_json(const Task& task, NodeId node, const WhyNot& answer) {
   const bool has_times = task.machine.has_value();
   Json edits = Json::array();
   for (const MarkEdit& edit : answer.edits) {
-    edits.push_back({{"marks", edit.marks}, {"cost", cost_json(edit.cost, has_times)}});
+    edits.push_back({{"marks", edit.marks}, {"cost", cost_as_json(edit.cost, has_times)}});
   }
   const auto cost = [&](const PlanCost& one) {
-    return answer.is_so_already ? Json() : cost_json(one, has_times);
+    return answer.is_so_already ? Json() : cost_as_json(one, has_times);
   };
   return {{"tensor", tensor_of(*task.graph, node)},
           {"now", answer.now},

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "shardwise/runtime/spmd/detail/html/json_writer.h"
+#include "shardwise/runtime/spmd/detail/plans/found.h"
 #include "shardwise/runtime/spmd/executable.h"
 #include "shardwise/runtime/spmd/plans.h"
 
@@ -86,7 +87,9 @@ std::string plan_json(const Executable& executable, const StepReport& report,
   json.key("input").open('{').key("bytes").number(needs.input_bytes);
   json.key("modelled_bytes_per_second");
   put_rate(json, static_cast<double>(needs.input_bytes), options.has_times ? seconds : 0);
-  return json.close('}').close('}').done();
+  json.close('}');
+  detail::put_found(json, options);
+  return json.close('}').done();
 }
 
 }  // namespace shardwise

@@ -28,6 +28,8 @@ function head() {
 
 at("page").hidden = false;
 head();
+changes();
+search();
 memory();
 timeline();
 tree();
