@@ -4,7 +4,7 @@ at (_lazy_program.py)."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ import torch._meta_registrations  # what of operations on the meta device is wri
 from torch.utils import _pytree as pytree
 
 from .._errors import InvalidArgument, Unsupported
+from . import _spmd_autocast
 from ._recording import Call, Recording, Ref, Root, View, now
 from ._spmd_mesh import Placement
 
@@ -48,7 +49,8 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
     @staticmethod
     def __new__(cls, root: Root, meta: torch.Tensor, path: tuple[Any, ...] = (), at: tuple[int, int] = (-1, -1)) -> LazyTensor:
         made: LazyTensor = torch.Tensor._make_wrapper_subclass(
-            cls, meta.shape, strides=meta.stride(), storage_offset=meta.storage_offset(), dtype=meta.dtype, device=DEVICE)
+            cls, meta.shape, strides=meta.stride(), storage_offset=meta.storage_offset(), dtype=meta.dtype, device=DEVICE,
+            _extra_dispatch_keys=_spmd_autocast.KEYS)
         made._root, made._meta, made._path, made._at = root, meta, path, at
         return made
 
@@ -65,6 +67,10 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
         words = [f"device='{DEVICE}'", *(["requires_grad=True"] if self.requires_grad else [])]
         return f"{text[:-1]}, {', '.join(words)})"
 
+    def __format__(self, spec: str) -> str:
+        """Of one number, as of that: f"{loss:.3f}"."""
+        return format(value_of(self).item(), spec) if self.dim() == 0 else format(str(self), spec)
+
     def tolist(self) -> Any:
         return value_of(self).tolist()
 
@@ -72,7 +78,7 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
         """A copy, as of all that is looked at."""
         return value_of(self).numpy(force=force)
 
-    def __array__(self, dtype: Any = None) -> Any:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return value_of(self).numpy() if dtype is None else value_of(self).numpy().astype(dtype)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -104,11 +110,42 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
         return sharding_text(self)
 
     @property
+    def sharding_type(self) -> Any:
+        """get_xla_sharding_type()."""
+        from ._lazy_shards import sharding_type
+
+        return sharding_type(self)
+
+    @property
+    def mesh_shape(self) -> tuple[int, ...] | None:
+        """Of the mesh that it is marked over; None without a mark."""
+        mark = self._root.mark
+        return None if mark is None else mark.mesh.mesh_shape
+
+    @property
+    def partition_spec(self) -> tuple[Any, ...] | None:
+        """Of its mark, with the axes by name if they have names; None without one."""
+        mark = self._root.mark
+        if mark is None:
+            return None
+        names: Sequence[Any] = mark.mesh.axis_names or tuple(range(len(mark.mesh.mesh_shape)))
+        return tuple(tuple(names[axis] for axis in axes) if len(axes) > 1 else names[axes[0]] if axes else None for axes in mark.spec)
+
+    @property
     def local_shards(self) -> list[Any]:
         """Each device's part."""
         from ._lazy_shards import shards_of
 
         return shards_of(self)
+
+    def load_local_shards_(self, shards: Sequence[Any]) -> None:
+        """Takes the values of parts such as local_shards gives. Raises InvalidArgument for parts of other shapes."""
+        from ._lazy_shards import load_shards
+
+        load_shards(self, shards)
+
+    def invalidate_spec_cache(self) -> None:
+        """Does nothing: sharding_spec is as the tensor is now."""
 
     @property
     def data(self) -> Any:
@@ -175,6 +212,11 @@ def recorded(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     now.recording.add(call)
     own = _Aliases(func, pytree.tree_unflatten(leaves, tree))
     made = [_result(call, own, place, len(tensors), meta) for place, meta in enumerate(tensors)]
+    region = next((leaf._root.region for leaf in leaves if isinstance(leaf, LazyTensor) and leaf._root.region), None)
+    if region is not None:
+        for one in made:
+            if isinstance(one, LazyTensor):
+                one._root.region = region
     return pytree.tree_unflatten(made, out_tree)
 
 
@@ -304,6 +346,8 @@ def call(func: Any, tensor: LazyTensor, placement: Placement, *more: Any) -> Laz
         meta = func(tensor._meta, "", *more)
         leaves, tree = pytree.tree_flatten(((Ref(number_of(tensor)), placement, *more), {}))
         made = Root(meta)
+        borders = {torch.ops.shardwise.enter_manual.default: placement.mesh, torch.ops.shardwise.leave_manual.default: None}
+        made.region = borders.get(func, tensor._root.region)
         made.number, made.version = now.recording.next_number(), now.recording.version
         now.recording.add(Call(func, leaves, tree, [made.number], *now.place()))
         now.recording.changed[made.number] = weakref.ref(made)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 
 import torch
 
+from .._errors import InvalidArgument
 from ._lazy import LazyTensor, value_of
-from ._spmd_mesh import Placement, global_runtime_device_count
+from ._spmd_mesh import Placement, ShardingType, global_runtime_device_count
 
 
 def placement_of(tensor: torch.Tensor) -> Placement | None:
@@ -33,6 +35,12 @@ def sharding_text(tensor: torch.Tensor) -> str:
         return placement.text
     is_there = isinstance(tensor, LazyTensor) and tensor._root.value is not None
     return "{replicated}" if is_there and (not tensor._path or tensor._root.placement is None) else ""  # type: ignore[attr-defined]
+
+
+def sharding_type(tensor: torch.Tensor) -> ShardingType | None:
+    """What the sharding comes to; None if nothing is known."""
+    placement = placement_of(tensor)
+    return placement.type if placement is not None else ShardingType.REPLICATED if sharding_text(tensor) else None
 
 
 @dataclass(frozen=True)
@@ -66,3 +74,16 @@ def shards_of(tensor: LazyTensor) -> list[XLAShard]:
         data[tuple(slice(0, part.stop - part.start) for part in box)] = value[box]
         shards.append(XLAShard(data, [slice(part.start, part.stop, 1) for part in box], f"EMULATED:{number}", replicas[number]))
     return shards
+
+
+def load_shards(tensor: LazyTensor, shards: Sequence[XLAShard]) -> None:
+    """Raises InvalidArgument."""
+    value = value_of(tensor)
+    for shard in shards:
+        place = ... if isinstance(shard.indices, EllipsisType) else tuple(shard.indices)
+        if value[place].shape != shard.unpadded_data.shape:
+            raise InvalidArgument(f"load_local_shards_: found a part of {list(shard.unpadded_data.shape)} of {shard.shard_device}, needed one of "
+                                  f"{list(value[place].shape)}")
+        value[place] = shard.unpadded_data
+    with torch.no_grad():
+        tensor.detach().copy_(value)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ._spmd_mesh import Placement
+from ._spmd_mesh import Mesh, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,14 @@ class View:
 class Root:
     """What a tensor and its views share: a value on the host (torch's own tensor), or one that is pending; how it is cut."""
 
-    __slots__ = ("__weakref__", "failed", "is_parameter", "mark", "meta", "number", "placement", "value", "version")
+    __slots__ = ("__weakref__", "failed", "is_parameter", "mark", "meta", "number", "placement", "region", "value", "version")
 
     def __init__(self, meta: torch.Tensor, value: torch.Tensor | None = None) -> None:
         self.meta, self.value = meta, value
         self.mark: Placement | None = None  #: that the user asked for
         self.placement: Placement | None = None  #: of the value, since a run
         self.number = self.version = -1  #: of its tensor in the recording of that version
+        self.region: Mesh | None = None  #: of a manual region: each device has its own
         self.is_parameter = False
         self.failed = ""  #: why it has no value
 

@@ -27,11 +27,24 @@ import torch
 
 from .._errors import InvalidArgument
 from ..programs import Plan
-from . import _lazy, _lazy_dispatch, _lazy_program
+from . import _lazy, _lazy_dispatch, _lazy_program, _spmd_autocast, _spmd_fsdp
 from ._lazy import LazyTensor
 from ._lazy import XLAShardedTensor as XLAShardedTensor
 from ._lazy_shards import XLAShard as XLAShard
-from ._lazy_shards import placement_of, sharding_text
+from ._lazy_shards import sharding_text
+from ._lazy_shards import sharding_type as get_xla_sharding_type
+from ._spmd_collectives import REDUCE_AND as REDUCE_AND
+from ._spmd_collectives import REDUCE_MAX as REDUCE_MAX
+from ._spmd_collectives import REDUCE_MIN as REDUCE_MIN
+from ._spmd_collectives import REDUCE_MUL as REDUCE_MUL
+from ._spmd_collectives import REDUCE_OR as REDUCE_OR
+from ._spmd_collectives import REDUCE_SUM as REDUCE_SUM
+from ._spmd_collectives import all_gather as all_gather
+from ._spmd_collectives import all_reduce as all_reduce
+from ._spmd_collectives import all_to_all as all_to_all
+from ._spmd_collectives import collective_permute as collective_permute
+from ._spmd_collectives import reduce_scatter as reduce_scatter
+from ._spmd_fsdp import SpmdFullyShardedDataParallel as SpmdFullyShardedDataParallel
 from ._spmd_mesh import Entry, Placement
 from ._spmd_mesh import HybridMesh as HybridMesh
 from ._spmd_mesh import Mesh as Mesh
@@ -39,6 +52,35 @@ from ._spmd_mesh import ShardingType as ShardingType
 from ._spmd_mesh import global_runtime_device_count as global_runtime_device_count
 from ._spmd_mesh import set_device_count as set_device_count
 from ._spmd_mesh import tiles_of_text
+from ._spmd_runtime import add_step_closure as add_step_closure
+from ._spmd_runtime import addressable_runtime_device_count as addressable_runtime_device_count
+from ._spmd_runtime import broadcast_master_param as broadcast_master_param
+from ._spmd_runtime import compile as compile
+from ._spmd_runtime import device_type as device_type
+from ._spmd_runtime import fork_rng as fork_rng
+from ._spmd_runtime import get_rng_state as get_rng_state
+from ._spmd_runtime import global_ordinal as global_ordinal
+from ._spmd_runtime import global_runtime_device_attributes as global_runtime_device_attributes
+from ._spmd_runtime import is_bf16_supported as is_bf16_supported
+from ._spmd_runtime import is_master_ordinal as is_master_ordinal
+from ._spmd_runtime import is_xla_tensor as is_xla_tensor
+from ._spmd_runtime import manual_seed as manual_seed
+from ._spmd_runtime import master_print as master_print
+from ._spmd_runtime import mesh_reduce as mesh_reduce
+from ._spmd_runtime import optimization_barrier_ as optimization_barrier_
+from ._spmd_runtime import optimizer_step as optimizer_step
+from ._spmd_runtime import process_count as process_count
+from ._spmd_runtime import reduce_gradients as reduce_gradients
+from ._spmd_runtime import rendezvous as rendezvous
+from ._spmd_runtime import save as save
+from ._spmd_runtime import send_cpu_data_to_device as send_cpu_data_to_device
+from ._spmd_runtime import step as step
+from ._spmd_runtime import sync as sync
+from ._spmd_runtime import unlazy as unlazy
+from ._spmd_runtime import wait_device_ops as wait_device_ops
+from ._spmd_runtime import world_size as world_size
+from ._spmd_runtime import xla_device_hw as xla_device_hw
+from ._spmd_runtime import refused
 
 runtime = sys.modules[__name__]  # torch_xla.runtime.use_spmd(), if this module is torch_xla
 
@@ -46,6 +88,11 @@ _is_spmd = False
 _global_mesh: Mesh | None = None
 
 _lazy_dispatch.install()
+_spmd_autocast.install()
+
+
+def __getattr__(name: str) -> Any:
+    return refused(name)
 
 
 # ---- Device and steps.
@@ -82,15 +129,19 @@ def get_xla_supported_devices() -> list[str]:
     return [f"EMULATED:{number}" for number in range(global_runtime_device_count())]
 
 
-def mark_step() -> None:
-    """Runs what has been done to tensors of the device: those that are alive then have their values. A step that was run
-    before is not planned again. Raises Unsupported for operations that no program has, each with its line."""
-    _lazy.run()
+mark_step = sync
+local_ordinal = get_local_ordinal = process_index = host_index = global_ordinal
+set_rng_state = manual_seed
 
 
-def sync() -> None:
-    """mark_step(), as torch_xla.sync()."""
-    _lazy.run()
+def devices() -> list[torch.device]:
+    """xla_device(), which stands for all."""
+    return [_lazy.DEVICE]
+
+
+def device_count() -> int:
+    """How many devices are emulated."""
+    return global_runtime_device_count()
 
 
 def last_plan() -> Plan | None:
@@ -155,6 +206,32 @@ def clear_sharding(t: torch.Tensor) -> torch.Tensor:
     return t
 
 
+class MarkShardingFunction(torch.autograd.Function):
+    """mark_sharding_with_gradients() as torch calls it: MarkShardingFunction.apply(t, mesh, partition_spec)."""
+
+    @staticmethod
+    def forward(ctx: Any, t: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Entry]) -> Any:
+        ctx.mesh, ctx.partition_spec = mesh, partition_spec
+        return mark_sharding(t.clone(), mesh, partition_spec)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
+        return mark_sharding(grad_output.clone(), ctx.mesh, ctx.partition_spec), None, None
+
+
+def mark_sharding_with_gradients(t: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Entry]) -> Any:
+    """A tensor like t that is marked, as its gradient is; t keeps its own mark. Raises InvalidArgument."""
+    return MarkShardingFunction.apply(t, mesh, partition_spec)
+
+
+def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Entry]) -> Any:
+    """Says, in place, how a tensor is cut from here on in the step; its mark stays. Raises InvalidArgument."""
+    placement = _placement("annotate_custom_sharding", t, mesh, partition_spec)
+    with torch.no_grad():
+        t.detach().copy_(_lazy.call(torch.ops.shardwise.mark_sharding.default, t, placement))  # type: ignore[arg-type]
+    return t
+
+
 def wrap_if_sharded(x: Any) -> Any:
     """x: a tensor that is marked is an XLAShardedTensor as it is."""
     return x
@@ -197,14 +274,10 @@ def get_xla_sharding_spec(t: torch.Tensor) -> str:
     return sharding_text(t)
 
 
-def get_xla_sharding_type(t: torch.Tensor) -> ShardingType | None:
-    """What that comes to; None for ""."""
-    placement = placement_of(t)
-    return placement.type if placement is not None else ShardingType.REPLICATED if get_xla_sharding_spec(t) else None
-
-
 # torch_xla._XLAC._get_xla_sharding_spec(t), if this module is torch_xla.
-_XLAC = types.SimpleNamespace(_get_xla_sharding_spec=get_xla_sharding_spec, _get_xla_sharding_type=get_xla_sharding_type)
+_XLAC = types.SimpleNamespace(
+    _get_xla_sharding_spec=get_xla_sharding_spec, _get_xla_sharding_type=get_xla_sharding_type, _xla_spmd_all_reduce=all_reduce,
+    _xla_spmd_reduce_scatter=reduce_scatter)
 
 
 # ---- Manual sharding.
@@ -339,3 +412,6 @@ def visualize_tensor_sharding(t: torch.Tensor, **_: Any) -> str:
     if not text:
         raise InvalidArgument("visualize_tensor_sharding: found a tensor that is pending and not marked, needed one after mark_step()")
     return visualize_sharding(text)
+
+
+_spmd_fsdp.names.update(get_global_mesh=get_global_mesh, mark_sharding=mark_sharding, get_xla_sharding_spec=get_xla_sharding_spec)
