@@ -23,12 +23,14 @@ import numpy as np
 
 from . import _core
 from ._dtypes import NUMPY
-from ._errors import InvalidArgument, IOFailed
+from ._errors import InvalidArgument, IOFailed, Unsupported
 from ._paths import Path, local
 from ._plan_html import small_html
 from ._sharding import Entry, Mesh, PartitionSpec
 
 _MeshLike = str | Mesh | Mapping[str, int]
+_MOST_DEVICES = 1 << 20  #: as `shardwise plan` has it: what a plan says of each device fills the memory of most machines
+
 _InputsOf = Callable[[tuple[Any, ...]], Sequence[Any]]
 _ResultOf = Callable[[Sequence[np.ndarray]], Any]
 
@@ -240,6 +242,8 @@ class Program:
         if capacity is not None and capacity < 1:
             raise InvalidArgument(f"plan: capacity: found {capacity}, needed at least 1 byte, or None")
         whole = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
+        if whole.size > _MOST_DEVICES:
+            raise Unsupported(f"plan: found a mesh of {whole.size} devices, needed at most {_MOST_DEVICES}")
         return Plan(_core.Executable(self._graph, whole._mesh, to_run), self, whole, capacity, to_run)
 
     def to_html(self, mesh: _MeshLike, path: Path | None = None, *, capacity: int | None = None, machine: str | None = None) -> str | None:

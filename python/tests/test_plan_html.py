@@ -52,6 +52,12 @@ def test_what_was_found_beside_a_plan_is_told_as_the_command_tells_it(program, t
         plan.to_html(search=search)
 
 
+@pytest.mark.parametrize("devices", [(1 << 20) + 1, 10**9, 2**62])
+def test_a_mesh_of_too_many_devices_is_refused_at_once(program, devices):
+    with pytest.raises(sw.Unsupported, match=f"plan: found a mesh of {devices} devices, needed at most 1048576"):
+        program.plan({"data": devices})
+
+
 def test_the_page_holds_these_numbers(program, tmp_path):
     plan = program.plan(MESH)
     page = plan.to_html(machine=MACHINE)
