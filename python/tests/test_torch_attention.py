@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="needs torch, which this environment
 
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.functional import scaled_dot_product_attention as by_another_name
 from torch.utils.checkpoint import checkpoint
 
 import shardwise.torch as swt
@@ -130,3 +131,19 @@ def test_attention_may_be_called_by_names_and_without_a_gradient():
     with torch.no_grad():
         assert swt.capture(nn.MultiheadAttention(8, 2), q.reshape(4, 2, 8), q.reshape(4, 2, 8), q.reshape(4, 2, 8)).text.count("exp(") == 1
     assert F.scaled_dot_product_attention is torch._C._nn.scaled_dot_product_attention
+
+
+def test_attention_by_another_name_of_a_module_computes_its_scores_again():
+    q = torch.randn(1, 2, 64, 4)
+
+    def step(attention):
+        def of(q):
+            leaf = q.detach().requires_grad_()
+            for _ in range(3):
+                leaf = attention()(leaf, leaf, leaf)
+            return torch.autograd.grad(leaf.sum(), leaf)
+
+        return of
+
+    sizes = [swt.capture(step(one), q).plan("data=1").peak_bytes for one in (lambda: F.scaled_dot_product_attention, lambda: by_another_name)]
+    assert sizes[0] == sizes[1] and by_another_name is torch._C._nn.scaled_dot_product_attention

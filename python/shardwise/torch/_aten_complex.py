@@ -14,7 +14,8 @@ OF_BOTH = Rules()
 
 #: Those that do to each part what they do to a real tensor. Numbers and real tensors beside it are the same for both.
 _OF_EACH = frozenset("""alias detach clone view _unsafe_view reshape unsqueeze squeeze permute transpose t expand slice select cat
-    stack index index_select flip roll split_with_sizes repeat slice_scatter select_scatter neg sum mean copy where""".split())
+    stack index index_select flip roll split_with_sizes repeat slice_scatter select_scatter neg sum mean copy where
+    constant_pad_nd unfold as_strided gather scatter_add diagonal cumsum""".split())
 
 
 def is_complex(one: Any) -> bool:
@@ -96,6 +97,25 @@ def _polar(build: Builder, out: Type, size: Value, angle: Value) -> Complex:
     return Complex(build.binary("mul", size, build.unary("cos", angle)), build.binary("mul", size, build.unary("sin", angle)))
 
 
+@OF_BOTH.rule("abs")
+def _abs(build: Builder, out: Type, x: Complex) -> Value:
+    made: Value = RULES["hypot"](build, out, x.real, x.imag)
+    return made
+
+
+@OF_BOTH.rule("angle")
+def _angle(build: Builder, out: Type, x: Complex) -> Value:
+    return build.binary("atan2", x.imag, x.real)
+
+
+@OF_BOTH.rule("sgn")
+def _sgn(build: Builder, out: Type, x: Complex) -> Complex:
+    """Of size 1, but for 0."""
+    size = _abs(build, out, x)
+    divisor = build.select(build.binary("eq", size, 0), build.full(size, 1), size)
+    return Complex(build.binary("div", x.real, divisor), build.binary("div", x.imag, divisor))
+
+
 @OF_BOTH.rule("_conj", "conj_physical", "_conj_physical")
 def _conj(build: Builder, out: Type, x: Complex) -> Complex:
     return Complex(x.real, build.unary("neg", x.imag))
@@ -132,14 +152,20 @@ def _product(build: Builder, out: Type, a: Any, b: Any) -> Complex:
 
 
 @OF_BOTH.rule("div")
-def _quotient(build: Builder, out: Type, a: Complex, b: Any) -> Complex:
+def _quotient(build: Builder, out: Type, a: Any, b: Any) -> Complex:
+    """By a complex number: of the quotient of its parts, so that no square is infinite."""
     if isinstance(b, (Complex, complex)):
-        raise Refused("found a complex divisor, needed a real one")
+        y = _complex(build, b, out)
+        size = build.binary("max", build.unary("abs", y.real), build.unary("abs", y.imag))
+        c, d = build.binary("div", y.real, size), build.binary("div", y.imag, size)
+        squares = build.binary("mul", size, build.binary("add", build.binary("mul", c, c), build.binary("mul", d, d)))
+        above = _product(build, out, _complex(build, a, out), Complex(c, build.unary("neg", d)))
+        return Complex(build.binary("div", above.real, squares), build.binary("div", above.imag, squares))
     x, divisor = _complex(build, a, out), build.operand(b, PARTS[out.dtype], out.shape)
     return Complex(build.binary("div", x.real, divisor), build.binary("div", x.imag, divisor))
 
 
-@OF_BOTH.rule("full", "full_like", "new_full")
+@OF_BOTH.rule("full", "full_like", "new_full", "scalar_tensor")
 def _full(build: Builder, out: Type, *arguments: Any, **_: Any) -> Complex:
     return _complex(build, arguments[-1], out)
 

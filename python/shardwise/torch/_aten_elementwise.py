@@ -17,7 +17,7 @@ from ._tensors import OURS
 _UNARY = {
     "neg": "neg", "abs": "abs", "sign": "sign", "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log1p": "log1p",
     "tanh": "tanh", "sigmoid": "logistic", "erf": "erf", "erfinv": "erf_inv", "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin",
-    "cos": "cos", "floor": "floor", "ceil": "ceil", "round": "round", "logical_not": "logical_not", "bitwise_not": "logical_not",
+    "cos": "cos", "floor": "floor", "ceil": "ceil", "logical_not": "logical_not", "bitwise_not": "logical_not",
 }  # fmt: skip
 _BINARY = {
     "mul": "mul", "maximum": "max", "minimum": "min", "atan2": "atan2", "fmod": "rem", "logical_and": "logical_and",
@@ -25,6 +25,15 @@ _BINARY = {
     "bitwise_xor": "logical_xor",
 }  # fmt: skip
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+@rule("round")
+def _round(build: Builder, out: Type, x: Value, *, decimals: int = 0) -> Value:
+    if not is_float(x):
+        return x
+    scale = 10.0 ** abs(decimals)
+    first, then = ("mul", "div") if decimals > 0 else ("div", "mul")
+    return build.unary("round", x) if decimals == 0 else build.binary(then, build.unary("round", build.binary(first, x, scale)), scale)
 
 
 def _unary(op: str) -> Callable[..., Value]:
@@ -213,6 +222,53 @@ def _signbit(build: Builder, out: Type, x: Value) -> Value:
         return build.binary("lt", x, 0)
     below = build.binary("lt", build.binary("div", build.full(x, 1), x), 0)
     return build.select(build.binary("eq", x, 0), below, build.binary("lt", x, 0))
+
+
+@rule("hypot")
+def _hypot(build: Builder, out: Type, a: Value, b: Value) -> Value:
+    """Of the quotient of the two sides: their squares may be infinite, or 0."""
+    x, y = (build.unary("abs", build.operand(one, out.dtype, out.shape)) for one in (a, b))
+    most, least = build.binary("max", x, y), build.binary("min", x, y)
+    quotient = build.binary("div", least, build.select(build.binary("eq", most, 0), build.full(most, 1), most))
+    made = build.binary("mul", most, build.unary("sqrt", build.binary("add", build.binary("mul", quotient, quotient), 1)))
+    is_infinite = build.binary("logical_or", build.binary("eq", x, math.inf), build.binary("eq", y, math.inf))
+    return build.select(is_infinite, build.full(made, math.inf), made)
+
+
+def _of_numbers_alone(op: str) -> Callable[..., Value]:
+    """NaN only if both are."""
+
+    def of(build: Builder, out: Type, a: Value, b: Value) -> Value:
+        x, y = build.operand(a, out.dtype, out.shape), build.operand(b, out.dtype, out.shape)
+        made = build.binary(op, x, y)
+        return build.select(_isnan(build, out, x), y, build.select(_isnan(build, out, y), x, made)) if is_float(x) else made
+
+    return of
+
+
+RULES["fmax"], RULES["fmin"] = _of_numbers_alone("max"), _of_numbers_alone("min")
+
+
+@rule("copysign")
+def _copysign(build: Builder, out: Type, a: Value, b: Value | Scalar) -> Value:
+    size = build.unary("abs", build.operand(a, out.dtype, out.shape))
+    is_below = _signbit(build, out, build.operand(b, out.dtype, out.shape))
+    return build.select(is_below, build.unary("neg", size), size)
+
+
+@rule("ldexp")
+def _ldexp(build: Builder, out: Type, x: Value, power: Value) -> Value:
+    return build.binary("mul", build.operand(x, out.dtype, out.shape), build.unary("exp2", build.operand(power, out.dtype, out.shape)))
+
+
+@rule("angle")
+def _angle(build: Builder, out: Type, x: Value) -> Value:
+    x = build.convert(x, out.dtype)
+    return build.select(build.binary("ne", x, x), x, build.select(build.binary("lt", x, 0), build.full(x, math.pi), build.full(x, 0)))
+
+
+RULES["bitwise_left_shift"] = RULES["__lshift__"] = lambda build, out, a, b: _on(build, "shift_left", out, a, b)
+RULES["bitwise_right_shift"] = RULES["__rshift__"] = lambda build, out, a, b: _on(build, "shift_right_arithmetic", out, a, b)
 
 
 @rule("silu")

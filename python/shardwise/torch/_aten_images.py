@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -107,7 +108,11 @@ def _convolution_backward(build: Builder, out: Sequence[Type | None], gradient: 
     forward = _forward(x, stride, padding, dilation, groups)
     of_x = of_kernel = of_bias = None
     if wanted[0]:
-        of_x = forward.apply(build, gradient, kernel) if transposed else _spread(build, gradient, kernel, forward, x.shape)
+        if transposed:  # output_padding may add places that no element of x has reached
+            of_x = forward.apply(build, gradient, kernel)
+            of_x = build.slice(of_x, [0] * len(x.shape), x.shape)
+        else:
+            of_x = _spread(build, gradient, kernel, forward, x.shape)
     if wanted[1]:
         operand, result = (gradient, x) if transposed else (x, gradient)
         of_kernel = _of_kernel(build, operand, result, forward, kernel.shape)
@@ -151,7 +156,27 @@ def _max_pool(build: Builder, out: Sequence[Type], x: Value, window: Numbers, st
               dilation: Numbers = (1,), ceil_mode: bool = False) -> list[Value]:
     windows = _windows(x, out[0].shape, window, stride, padding, dilation)
     made = build.node("reduce_window_max", (x,), x.dtype, out[0].shape, windows.words)
-    return [made, build.refused("the indices of max_pool", [x], out[1].dtype, out[1].shape)]
+    return [made, _places_of_most(build, x, made, windows, len(window))]
+
+
+def _places_of_most(build: Builder, x: Value, most: Value, windows: _Windows, space: int) -> Value:
+    """The first element of each window that is its largest, or NaN, as a place in its picture. What is beyond the edge is none."""
+    nothing = [0] * len(x.shape)
+    inside = build.pad(build.operand(True, "bool", x.shape), windows.low, windows.high, nothing, 0)
+    padded = build.pad(x, windows.low, windows.high, nothing, 0)
+    found: Value = build.operand(0, "i64", most.shape)
+    for taps in reversed(list(itertools.product(*(range(windows.window[d]) for d in range(len(x.shape)))))):
+        begin = [tap * gap for tap, gap in zip(taps, windows.dilation, strict=True)]
+        end = [b + (n - 1) * step + 1 for b, n, step in zip(begin, most.shape, windows.stride, strict=True)]
+        here = build.slice(padded, begin, end, windows.stride)
+        is_it = build.binary("logical_or", build.binary("eq", here, most), build.binary("ne", here, here))
+        is_it = build.binary("logical_and", is_it, build.slice(inside, begin, end, windows.stride))
+        place: Value = build.operand(0, "i64", most.shape)
+        for d in range(len(x.shape) - space, len(x.shape)):
+            along = build.binary("add", build.binary("mul", build.iota("i64", most.shape, d), windows.stride[d]), begin[d] - windows.low[d])
+            place = build.binary("add", build.binary("mul", place, x.shape[d]), along)
+        found = build.select(is_it, place, found)
+    return build.as_index(found)
 
 
 @rule("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
@@ -203,32 +228,81 @@ def _avg_pool_backward(build: Builder, out: Type, gradient: Value, x: Value, win
 
 @rule("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
 def _adaptive_pool(build: Builder, out: Type, x: Value, sizes: Numbers) -> Value:
-    window = _adaptive_window(x, sizes)
-    return _avg_pool(build, out, x, window, window)
+    """Windows of uneven sizes are a product with a matrix along each dim, as interpolation is."""
+    window = _adaptive_window(x.shape, out.shape, len(sizes))
+    return _avg_pool(build, out, x, window, window) if window else _along(build, x, _means(x.shape, out.shape, len(sizes)))
 
 
-@rule("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
-def _adaptive_pool_backward(build: Builder, out: Type, gradient: Value, x: Value) -> Value:
-    window = _adaptive_window(x, gradient.shape[-(len(x.shape) - 2):])
-    return _avg_pool_backward(build, out, gradient, x, window, window, (0,), False, True, None)
+def _adaptive_backward(space: int) -> Callable[..., Value]:
+    def backward(build: Builder, out: Type, gradient: Value, x: Value) -> Value:
+        window = _adaptive_window(x.shape, gradient.shape, space)
+        if window:
+            return _avg_pool_backward(build, out, gradient, x, window, window, (0,), False, True, None)
+        return _along(build, gradient, [matrix.T for matrix in _means(x.shape, gradient.shape, space)])
+
+    return backward
 
 
-def _adaptive_window(x: Value, sizes: Numbers) -> list[int]:
-    extents = x.shape[-len(sizes):]
-    if any(extent % size for extent, size in zip(extents, sizes, strict=True)):
-        raise Refused(f"adaptive pooling of {list(extents)} to {list(sizes)}, needed sizes that divide it")
-    return [extent // size for extent, size in zip(extents, sizes, strict=True)]
+RULES["_adaptive_avg_pool2d_backward"], RULES["_adaptive_avg_pool3d_backward"] = _adaptive_backward(2), _adaptive_backward(3)
 
 
-@rule("upsample_nearest2d")
-def _upsample(build: Builder, out: Type, x: Value, sizes: Numbers, *_: Scalar | None) -> Value:
+def _adaptive_window(before: Shape, after: Shape, space: int) -> list[int]:
+    """None, if its sizes are uneven."""
+    pairs = list(zip(before[-space:], after[-space:], strict=True))
+    return [a // b for a, b in pairs] if all(a % b == 0 for a, b in pairs) else []
+
+
+def _means(before: Shape, after: Shape, space: int) -> list[np.ndarray[Any, Any]]:
+    made = []
+    for extent, count in zip(before[-space:], after[-space:], strict=True):
+        matrix = np.zeros((count, extent))
+        for i in range(count):
+            begin, end = i * extent // count, -(-(i + 1) * extent // count)
+            matrix[i, begin:end] = 1 / (end - begin)
+        made.append(matrix)
+    return made
+
+
+# The nearest elements: each repeated, or those of computed places.
+
+
+def _nearest(is_exact: bool, build: Builder, out: Type, x: Value, sizes: Any = None, *scales: Any) -> Value:
     wide = _with_repeats(x.shape, out.shape)
-    return build.reshape(build.broadcast(x, wide, [0, 1, 2, 4]), out.shape)
+    if wide and not any(_numbers_in(scales)):
+        return build.reshape(build.broadcast(x, wide, [0, *(d for d in range(1, len(wide)) if d == 1 or d % 2 == 0)]), out.shape)
+    for dim, places in _nearest_places(is_exact, x.shape, out.shape, scales):
+        x = build.take(x, build.array(places), dim)
+    return x
 
 
-@rule("upsample_nearest2d_backward")
-def _upsample_backward(build: Builder, out: Type, gradient: Value, *_: Any) -> Value:
-    return build.reduce("reduce_sum", build.reshape(gradient, _with_repeats(out.shape, gradient.shape)), [3, 5])
+def _nearest_backward(is_exact: bool, build: Builder, out: Type, gradient: Value, sizes: Any, before: Any, *scales: Any) -> Value:
+    wide = _with_repeats(out.shape, gradient.shape)
+    if wide and not any(_numbers_in(scales)):
+        return build.reduce("reduce_sum", build.reshape(gradient, wide), range(3, len(wide), 2))
+    for dim, places in _nearest_places(is_exact, out.shape, gradient.shape, scales):
+        gradient = build.scatter_add(build.array(places), gradient, dim, out.shape[dim])
+    return gradient
+
+
+def _numbers_in(scales: Any) -> list[float]:
+    return [scale for one in scales if one for scale in (one if isinstance(one, (list, tuple)) else [one]) if scale and scale != int(scale)]
+
+
+def _nearest_places(is_exact: bool, before: Shape, after: Shape, scales: Any) -> list[tuple[int, np.ndarray[Any, Any]]]:
+    """Of each dim of space, in f32, as torch computes them."""
+    given = [scale for one in scales for scale in (one if isinstance(one, (list, tuple)) else [one])] or [None] * (len(before) - 2)
+    made = []
+    for dim, scale in zip(range(2, len(before)), given, strict=True):
+        step = np.float32(1 / scale if scale else before[dim] / after[dim])
+        places = (np.arange(after[dim], dtype=np.float32) + np.float32(0.5 if is_exact else 0)) * step
+        made.append((dim, np.minimum(places.astype(np.int64), before[dim] - 1)))
+    return made
+
+
+for _space in (1, 2, 3):
+    for _prefix, _is_exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True)):
+        RULES[f"{_prefix}{_space}d"] = functools.partial(_nearest, _is_exact)
+        RULES[f"{_prefix}{_space}d_backward"] = functools.partial(_nearest_backward, _is_exact)
 
 
 # Interpolation is a product with a matrix along each dim of space.
@@ -284,13 +358,13 @@ def _interpolate_backward(cubic: bool, build: Builder, out: Type, gradient: Valu
     return _along(build, gradient, [m.T for m in _matrices(out.shape, gradient.shape, align_corners, scales, cubic)])
 
 
-for _name, _cubic in (("upsample_linear1d", False), ("upsample_bilinear2d", False), ("upsample_bicubic2d", True)):
+for _name, _cubic in (("upsample_linear1d", False), ("upsample_bilinear2d", False), ("upsample_trilinear3d", False), ("upsample_bicubic2d", True)):
     RULES[_name] = functools.partial(_interpolate, _cubic)
     RULES[f"{_name}_backward"] = functools.partial(_interpolate_backward, _cubic)
 
 
 def _with_repeats(small: Numbers, large: Numbers) -> Shape:
-    """[n, c, h, repeats, w, repeats]"""
-    if large[2] % small[2] or large[3] % small[3]:
-        raise Refused(f"nearest neighbours of {list(small)} for {list(large)}, needed a multiple")
-    return (*small[:3], large[2] // small[2], small[3], large[3] // small[3])
+    """[n, c, h, repeats, w, repeats]; none, if these are no whole numbers."""
+    if any(b % a for a, b in zip(small[2:], large[2:], strict=True)):
+        return ()
+    return (*small[:2], *(n for a, b in zip(small[2:], large[2:], strict=True) for n in (a, b // a)))

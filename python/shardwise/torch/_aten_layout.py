@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
-from .._program_text import Refused, Value
-from ._aten import Builder, Scalar, Type, is_float, number_of, replaced, rule
+from .._program_text import FLOATS, Node, Number, Refused, Value
+from ._aten import RULES, Builder, Scalar, Type, is_float, number_of, replaced, rule
+from ._tensors import TORCH
 
 
 @rule("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "view_copy")
@@ -43,25 +45,57 @@ def _expand(build: Builder, out: Type, x: Value, *_: Any, **__: Any) -> Value:
 
 @rule("as_strided")
 def _as_strided(build: Builder, out: Type, x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Value:
-    _need_all_in_order(build, x, size, stride, offset)
-    return build.reshape(x, out.shape)
+    if _is_all_in_order(build, x, size, stride, offset):
+        return build.reshape(x, out.shape)
+    own = build.examples[0]
+    if not own.is_contiguous():
+        raise Refused(f"as_strided of size {list(size)} and stride {list(stride)}, of what is not contiguous")
+    begin = 0 if offset is None else offset - own.storage_offset()
+    places: Value = Number(begin, "i64", out.shape)
+    for dim, step in enumerate(stride):
+        if out.shape[dim] > 1:
+            along = build.iota("i64", out.shape, dim)
+            along = along if step == 1 else build.binary("mul", along, step)
+            places = along if number_of(places) == 0 else build.binary("add", along, places)
+    return build.take(build.reshape(x, (math.prod(x.shape),)), places, 0)
+
+
+@rule("unfold")
+def _unfold(build: Builder, out: Type, x: Value, dim: int, size: int, step: int) -> Value:
+    """Windows along a dim, each of which is the last dim: a slice for each of their elements or for each window."""
+    if not x.shape:
+        return build.reshape(x, out.shape)
+    dim %= len(x.shape)
+    count = out.shape[dim]
+    if size <= count:
+        parts = [build.cut(x, dim, i, i + (count - 1) * step + 1, step) for i in range(size)]
+        return build.concatenate([build.reshape(part, (*part.shape, 1)) for part in parts], len(x.shape))
+    order = [*(d for d in range(len(x.shape)) if d != dim), dim]
+    windows = [build.transpose(build.cut(x, dim, i * step, i * step + size), order) for i in range(count)]
+    return build.concatenate([build.reshape(window, (*window.shape[:dim], 1, *window.shape[dim:])) for window in windows], dim)
+
+
+@rule("narrow_copy")
+def _narrow(build: Builder, out: Type, x: Value, dim: int, begin: int, length: int) -> Value:
+    dim %= len(x.shape)
+    begin %= max(x.shape[dim], 1)
+    return build.cut(x, dim, begin, begin + length)
 
 
 @rule("as_strided_scatter")
 def _as_strided_scatter(build: Builder, out: Type, x: Value, source: Value, size: Sequence[int], stride: Sequence[int],
                         offset: int | None = None) -> Value:
-    _need_all_in_order(build, x, size, stride, offset)
+    if not _is_all_in_order(build, x, size, stride, offset):
+        raise Refused(f"as_strided of size {list(size)} and stride {list(stride)}")
     return build.reshape(source, out.shape)
 
 
-def _need_all_in_order(build: Builder, x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None) -> None:
-    """Raises Refused if this is not each element of x once, row-major."""
+def _is_all_in_order(build: Builder, x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None) -> bool:
+    """Whether this is each element of x once, row-major."""
     contiguous = [math.prod(size[d + 1:]) for d in range(len(size))]
     same = all(n == 1 or a == b for n, a, b in zip(size, stride, contiguous, strict=True))
-    own = build.examples[0]
-    whole = own.is_contiguous() and offset in (None, own.storage_offset()) and math.prod(size) == math.prod(x.shape)
-    if not same or not whole:
-        raise Refused(f"as_strided of size {list(size)} and stride {list(stride)}")
+    own: torch.Tensor = build.examples[0]
+    return same and own.is_contiguous() and offset in (None, own.storage_offset()) and math.prod(size) == math.prod(x.shape)
 
 
 def _bounds(extent: int, begin: int | None, end: int | None) -> tuple[int, int]:
@@ -76,8 +110,10 @@ def _slice(build: Builder, out: Type, x: Value, dim: int = 0, begin: int | None 
 
 
 @rule("select")
-def _select(build: Builder, out: Type, x: Value, dim: int, index: int) -> Value:
+def _select(build: Builder, out: Type, x: Value, dim: int, index: int | Value) -> Value:
     dim %= len(x.shape)
+    if isinstance(index, (Node, Number)):  # that is computed
+        return build.take(x, build.from_front(build.convert(index, "i64"), x.shape[dim]), dim)
     index %= x.shape[dim]
     return build.reshape(build.cut(x, dim, index, index + 1), out.shape)
 
@@ -218,12 +254,16 @@ def _embedding_backward(build: Builder, out: Type, gradient: Value, ids: Value, 
 
 @rule("index_select")
 def _index_select(build: Builder, out: Type, x: Value, dim: int, ids: Value) -> Value:
-    return build.take(x, ids, dim % len(x.shape))
+    return build.take(x, ids, dim % len(x.shape)) if x.shape else build.broadcast(x, out.shape, [])
 
 
 @rule("gather")
 def _gather(build: Builder, out: Type, x: Value, dim: int, ids: Value, **_: Any) -> Value:
-    dim %= max(len(x.shape), 1)
+    if not x.shape:
+        return build.broadcast(x, out.shape, [])
+    if not ids.shape:
+        return build.reshape(build.take_along(x, build.reshape(ids, (1,)), 0), ())
+    dim %= len(x.shape)
     for d, extent in enumerate(ids.shape):
         if d != dim:
             x = build.cut(x, d, 0, extent)
@@ -286,7 +326,9 @@ def _scattered(build: Builder, x: Value, ids: Value, updates: Value, accumulate:
 
 @rule("scatter_add")
 def _scatter_add(build: Builder, out: Type, x: Value, dim: int, ids: Value, source: Value) -> Value:
-    dim %= max(len(x.shape), 1)
+    if not x.shape:
+        return build.binary("add", x, build.reshape(build.reduce("reduce_sum", source, range(len(source.shape))), ()))
+    dim %= len(x.shape)
     for d, extent in enumerate(ids.shape):
         source = build.cut(source, d, 0, extent)
     added = build.scatter_add_along(ids, source, dim, x.shape[dim])
@@ -294,31 +336,72 @@ def _scatter_add(build: Builder, out: Type, x: Value, dim: int, ids: Value, sour
 
 
 @rule("scatter")
-def _scatter(build: Builder, out: Type, x: Value, dim: int, ids: Value, source: Value | Scalar, **options: Any) -> Value:
+def _scatter(build: Builder, out: Type, x: Value, dim: int, ids: Value, source: Value | Scalar, *, reduce: str | None = None) -> Value:
     """One update a row is a comparison with its place: that cuts as other operations do."""
-    if options.get("reduce"):
-        raise Refused(f"scatter with reduce={options['reduce']}")
-    dim %= max(len(x.shape), 1)
+    if not x.shape:
+        x, ids = build.reshape(x, (1,)), build.reshape(ids, (1,))
+        source = build.reshape(source, (1,)) if isinstance(source, Value) else source
+        return build.reshape(_scatter(build, Type(out.dtype, (1,)), x, 0, ids, source, reduce=reduce), ())
+    dim %= len(x.shape)
     updates = build.operand(source, x.dtype, ids.shape) if not isinstance(source, Value) else source
     for d, extent in enumerate(ids.shape):
         updates = build.cut(updates, d, 0, extent)
-    if replaced(ids.shape, dim, 0) != replaced(x.shape, dim, 0):
-        raise Refused(f"scatter of ids of shape {list(ids.shape)} into {list(x.shape)}")
+    if reduce or replaced(ids.shape, dim, 0) != replaced(x.shape, dim, 0):
+        return _combined(build, x, dim, ids, updates, {None: "set", "add": "add", "multiply": "mul"}[reduce])
     if ids.shape[dim] == 1:
         hit = build.binary("eq", build.iota(ids.dtype, x.shape, dim), build.broadcast_to(ids, x.shape))
         return build.select(hit, build.broadcast_to(updates, x.shape), x)
     if not isinstance(source, Value):
         hits = build.scatter_add_along(ids, build.operand(1, "i32", ids.shape), dim, x.shape[dim])
         return build.select(build.binary("gt", hits, 0), build.operand(source, x.dtype, x.shape), x)
-    size = math.prod(x.shape)
+    return _combined(build, x, dim, ids, updates, "set")
+
+
+def _combined(build: Builder, x: Value, dim: int, ids: Value, updates: Value, how: str) -> Value:
+    """x with each update set, added, .. at its id along the dim, in the rows of the other dims."""
     strides = [math.prod(x.shape[d + 1:]) for d in range(len(x.shape))]
-    places = build.binary("mul", ids, strides[dim])
+    places: Value = build.convert(build.from_front(ids, x.shape[dim]), "i64")
+    places = build.binary("mul", places, strides[dim]) if strides[dim] != 1 else places
     for d in range(len(x.shape)):
         if d != dim:
-            places = build.binary("add", places, build.binary("mul", build.iota(ids.dtype, ids.shape, d), strides[d]))
-    flat = math.prod(ids.shape)
-    made = _scattered(build, build.reshape(x, (size,)), build.reshape(places, (flat,)), build.reshape(updates, (flat,)), False)
-    return build.reshape(made, x.shape)
+            places = build.binary("add", places, build.binary("mul", build.iota("i64", ids.shape, d), strides[d]))
+    size, flat = math.prod(x.shape), math.prod(ids.shape)
+    operands = build.reshape(x, (size,)), build.reshape(places, (flat,)), build.reshape(build.convert(updates, x.dtype), (flat,))
+    return build.reshape(build.node("scatter", operands, x.dtype, (size,), f" dims=[0] {how}"), x.shape)
+
+
+@rule("scatter_reduce")
+def _scatter_reduce(build: Builder, out: Type, x: Value, dim: int, ids: Value, source: Value, reduce: str, *, include_self: bool = True) -> Value:
+    if not x.shape:
+        x, ids, source = (build.reshape(one, (1,)) for one in (x, ids, source))
+        return build.reshape(_scatter_reduce(build, Type(out.dtype, (1,)), x, 0, ids, source, reduce, include_self=include_self), ())
+    dim %= len(x.shape)
+    for d, extent in enumerate(ids.shape):
+        source = build.cut(source, d, 0, extent)
+    counts: Value | None = None
+    if reduce == "mean" or not include_self:
+        counts = _combined(build, Number(0, x.dtype, x.shape), dim, ids, build.operand(1, x.dtype, ids.shape), "add")
+    if not include_self:
+        assert counts is not None
+        x = build.select(build.binary("gt", counts, 0), build.full(x, _nothing(reduce, x.dtype)), x)
+    how = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}[reduce]
+    made = _combined(build, x, dim, ids, source, how)
+    if reduce != "mean":
+        return made
+    assert counts is not None
+    divisor = build.binary("add", counts, 1) if include_self else build.binary("max", counts, 1)
+    whole: Value = RULES["div"](build, out, made, divisor, None if is_float(made) else "floor")
+    return whole
+
+
+def _nothing(reduce: str, dtype: str) -> Scalar:
+    """What changes nothing in a combination."""
+    if reduce in ("amax", "amin"):
+        if dtype in FLOATS:
+            return -math.inf if reduce == "amax" else math.inf
+        bounds = torch.iinfo(TORCH[dtype])
+        return bounds.min if reduce == "amax" else bounds.max
+    return 1 if reduce == "prod" else 0
 
 
 @rule("topk")
@@ -366,3 +449,47 @@ def _at_place(build: Builder, x: Value, dim: int, place: int, keepdim: bool, is_
 @rule("argsort")
 def _argsort(build: Builder, out: Type, x: Value, dim: int = -1, descending: bool = False) -> Value:
     return build.as_index(build.argsort(x, dim % len(x.shape), descending))
+
+
+@rule("nanmedian")
+def _median_of_numbers(build: Builder, out: Sequence[Type], x: Value, dim: int | None = None, keepdim: bool = False) -> list[Value] | Value:
+    """NaN is last in ascending order."""
+    if dim is None:
+        return _median_of_numbers(build, [], build.reshape(x, (math.prod(x.shape),)), 0)[0]  # type: ignore[index]
+    dim %= len(x.shape)
+    order = build.argsort(x, dim, False)
+    is_number = build.binary("eq", x, x)
+    place = build.reduced("reduce_sum", build.convert(is_number, "i64"), [dim], keep=True)
+    place = build.binary("div", build.binary("max", build.binary("sub", place, 1), 0), 2)
+    ids = build.take_along(order, place, dim)
+    shape = replaced(x.shape, dim, 1) if keepdim else x.shape[:dim] + x.shape[dim + 1:]
+    return [build.reshape(build.take_along(x, ids, dim), shape), build.reshape(build.as_index(ids), shape)]
+
+
+def _extreme_so_far(op: str) -> Callable[..., list[Value]]:
+    """With the index of the last element that is it, or that is NaN."""
+
+    def of(build: Builder, out: Sequence[Type], x: Value, dim: int) -> list[Value]:
+        if not x.shape:
+            return [x, build.operand(0, "i64", ())]
+        dim %= len(x.shape)
+        made = build.along(op, x, dim)
+        is_new = build.binary("eq", x, made)
+        is_new = build.binary("logical_or", is_new, build.binary("ne", x, x)) if is_float(x) else is_new
+        places = build.iota("i64", x.shape, dim)
+        return [made, build.as_index(build.along("cummax", build.select(is_new, places, build.full(places, -1)), dim))]
+
+    return of
+
+
+RULES["cummax"], RULES["cummin"] = _extreme_so_far("cummax"), _extreme_so_far("cummin")
+
+
+def _triangle_ids(is_there: Callable[..., Any]) -> Callable[..., Value]:
+    def of(build: Builder, out: Type, rows: int, columns: int, offset: int = 0, **_: Any) -> Value:
+        return build.convert(build.array(np.stack(np.nonzero(is_there(np.ones((rows, columns)), offset)))), out.dtype)
+
+    return of
+
+
+RULES["tril_indices"], RULES["triu_indices"] = _triangle_ids(np.tril), _triangle_ids(np.triu)

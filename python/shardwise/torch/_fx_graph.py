@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -14,12 +12,15 @@ from .._errors import InvalidArgument
 from .._program_text import PARTS, Complex, Refused, Value, parts_of
 from ..programs import Program
 from . import _aten_complex
+from . import _aten_composed as _aten_composed
 from . import _aten_elementwise as _aten_elementwise
+from . import _aten_fourier as _aten_fourier
 from . import _aten_images as _aten_images
 from . import _aten_layout as _aten_layout
 from . import _aten_random
 from . import _aten_sums as _aten_sums
-from ._aten import NUMBERS, RULES, Builder, Type, literal
+from ._aten import Builder, Type, literal
+from ._aten_graph import each, result_of
 from ._tensors import OURS, array_of, shared_tensor
 from ._trace import Traced, trace
 
@@ -104,52 +105,22 @@ class Writer:
                 return self.build.refused(f"a tensor that the step holds: {refused}", (), None, tuple(tensor.shape))
 
     def _add(self, node: torch.fx.Node) -> None:
-        if node.target is operator.getitem:
-            several, place = node.args
-            self.values[node] = self.values[several][place]  # type: ignore[index]
-            return
         told = node.meta.get("custom", {})
         scope, backward = told.get("scope", ""), told.get("backward", False)
         operation = str(node.target) if isinstance(node.target, torch._ops.OpOverload) else f"{getattr(node.target, '__name__', node.target)} of a number"
         with self.build.inside(scope, backward, _Place(operation, scope)):
             try:
-                self.values[node] = self._result(node)
+                self.values[node] = result_of(self.build, node, self.values)
             except Refused as refused:
                 reason = f"{operation}: {refused}" if str(refused) else operation
                 values = (self.values[n] for n in node.all_input_nodes)
                 operands = [part for part in parts_of(values) if isinstance(part, Value)]
-                self.values[node] = _each(node.meta["val"], lambda val: self._refused(reason, operands, val))
+                self.values[node] = each(node.meta["val"], lambda val: self._refused(reason, operands, val))
 
     def _refused(self, reason: str, operands: Sequence[Value], val: Any) -> Value | Complex:
         dtype, shape = OURS.get(val.dtype) if isinstance(val, torch.Tensor) else "f64", tuple(getattr(val, "shape", ()))
         part = self.build.refused(reason, operands, PARTS.get(dtype or "", dtype), shape)
         return Complex(part, part) if dtype in PARTS else part
-
-    def _result(self, node: torch.fx.Node) -> Any:
-        if node.target in NUMBERS:
-            operands: Any = torch.fx.node.map_arg(node.args, self.values.__getitem__)
-            return NUMBERS[node.target](self.build, *operands)
-        if not isinstance(node.target, torch._ops.OpOverload):
-            raise Refused
-        name = node.target._schema.name.partition("::")[2]
-        self.build.examples = [_example(arg) for arg in node.args]
-        self.build.draw = node.meta.get("custom", {}).get("draw", 0)
-        out = _each(node.meta["val"], Type.of)
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self.values.__getitem__)
-        rule = RULES.get(name) or RULES.get(name.removesuffix("_copy"))
-        if _aten_complex.is_complex(args) or (_aten_complex.is_complex(out) and name not in ("alias", "detach")):
-            rule = _aten_complex.rule_of(name)
-        if rule is None:
-            raise Refused
-        made = _applied(rule, self.build, out, *args, **kwargs)
-        _check(name, made, out)
-        return made
-
-
-def _example(arg: Any) -> Any:
-    """An operand as torch knows it. A number that is computed is one of Python's, which torch takes to the dtype of tensors."""
-    value = arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg
-    return 1.0 if isinstance(value, torch.SymFloat) else 1 if isinstance(value, torch.SymInt) else value
 
 
 class _Place:
@@ -160,29 +131,6 @@ class _Place:
 
     def __str__(self) -> str:
         return self._scope.replace("/", ".") or "the step"
-
-
-def _each(value: Any, of: Callable[[torch.Tensor], Any]) -> Any:
-    return [None if one is None else of(one) for one in value] if isinstance(value, (list, tuple)) else of(value)
-
-
-def _applied(rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Raises Refused for arguments that the rule does not know."""
-    try:
-        return rule(*args, **kwargs)
-    except TypeError as error:
-        try:
-            inspect.signature(rule).bind(*args, **kwargs)
-        except TypeError:
-            raise Refused(f"found other arguments than its rule knows ({error})") from None
-        raise
-
-
-def _check(name: str, made: Any, out: Any) -> None:
-    pairs = zip(made, out, strict=True) if isinstance(out, list) else [(made, out)]
-    for value, wanted in pairs:
-        if value is not None and (value.dtype, value.shape) != (wanted.dtype, wanted.shape):
-            raise AssertionError(f"{name}: the rule gave {value.dtype}{list(value.shape)}, torch {wanted.dtype}{list(wanted.shape)}")
 
 
 def _origin(node: torch.fx.Node) -> torch.fx.Node:
@@ -238,7 +186,7 @@ class _Values:
         return [*map(array_of, real), *key]
 
     def result_of(self, arrays: Sequence[Any]) -> Any:
-        tensors = [torch.view_as_complex(shared_tensor(array)) if is_pair else shared_tensor(array)
+        tensors = [torch.view_as_complex(shared_tensor(array).clone(memory_format=torch.contiguous_format)) if is_pair else shared_tensor(array)
                    for array, is_pair in zip(arrays, self._pairs_out, strict=True)]
         for slot, tensor in zip(self._replaced, tensors[self._results:], strict=True):
             slot.give(tensor)

@@ -41,6 +41,12 @@ _TAKEN_APART = (_aten.native_batch_norm, _aten._native_batch_norm_legit, _aten._
                 _aten.native_dropout, _aten.linalg_vector_norm)
 
 
+#: By what is in the words of torch.
+_NEED_VALUES = {
+    ".numpy() is not supported": "the values of a tensor",
+    "its data is not allocated yet": "the values of a tensor",
+    "non-infra torch dispatch mode present": "what torch compiles by itself",
+}
 _COMPUTED = (torch.Tensor, torch.SymFloat, torch.SymInt, torch.SymBool)
 
 
@@ -100,7 +106,7 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
                     gradients.need_cleared()
                     return [plain(value) for value in [*made, *now()]]
 
-        with sdpa_kernel(SDPBackend.MATH), _scores_again(), _without_mkldnn():
+        with sdpa_kernel(SDPBackend.MATH), _scores_again(step), _without_mkldnn():
             graph = graph_of(functional, fakes)
     return Traced(graph, [*slots, *arguments], len(slots), treespec,
                   [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], *returned)
@@ -268,25 +274,29 @@ def _compiling() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _scores_again() -> Iterator[None]:
+def _scores_again(step: Callable[..., Any]) -> Iterator[None]:
     """The gradient of attention computes the scores again, as that of torch's fused kernels does: nothing of the size of the sequence
     squared is kept for it. Dropout draws the same again.
 
-    A function in place of torch's, and no mode for torch functions: autograd calls no mode where a checkpoint around the attention
-    computes again, which then would not do what it did before."""
-    functional = torch.nn.functional
-    known = functional.scaled_dot_product_attention
+    A function in place of torch's, by each name that a module has for it, and no mode for torch functions: autograd calls no mode where
+    a checkpoint around the attention computes again, which then would not do what it did before."""
+    known = torch.nn.functional.scaled_dot_product_attention
 
     def attention(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return known(*args, **kwargs)
         return checkpoint(known, *args, use_reentrant=False, determinism_check="none", **kwargs)
 
-    functional.scaled_dot_product_attention = attention
+    own = {id(names): names for names in [*(getattr(module, "__dict__", {}) for module in list(sys.modules.values())),
+                                          getattr(step, "__globals__", {})] if names is not vars(torch._C._nn)}
+    places = [(names, name) for names in own.values() for name, value in list(names.items()) if value is known]
+    for names, name in places:
+        names[name] = attention
     try:
         yield
     finally:
-        functional.scaled_dot_product_attention = known
+        for names, name in places:
+            names[name] = known
 
 
 @contextlib.contextmanager
@@ -326,6 +336,11 @@ def in_words() -> Iterator[None]:
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
         what = "a shape that depends on values" if isinstance(error, DynamicOutputShapeException) else "the value of a tensor"
         raise Unsupported(f"capture: {_line_of(error)}: found {what}, needed a step whose operations do not depend on values") from None
+    except RuntimeError as error:
+        found = next((found for text, found in _NEED_VALUES.items() if text in str(error)), None)
+        if found is None:
+            raise
+        raise Unsupported(f"capture: {_line_of(error)}: found {found}, needed a step whose operations do not depend on values") from None
     except TypeError as error:
         if "SymFloat" not in str(error):
             raise

@@ -1,0 +1,120 @@
+"""Nodes of a graph of ATen operations, each written by its rule; and rules that are such graphs: functions of torch, traced."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd.functional_utils import to_fun
+from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch.utils import _pytree as pytree
+
+from .._program_text import Node, Number, Refused, Value
+from . import _aten_complex
+from ._aten import NUMBERS, RULES, Builder, Type, literal
+from ._tensors import TORCH
+from ._trace import graph_of, plain, without_memory
+
+
+def result_of(build: Builder, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Any:
+    """Of an operation, if those of its operands are there. Raises Refused."""
+    if node.target is operator.getitem:
+        several, place = node.args
+        return values[several][place]  # type: ignore[index]
+    if node.target in NUMBERS:
+        operands: Any = torch.fx.node.map_arg(node.args, values.__getitem__)
+        return NUMBERS[node.target](build, *operands)
+    if not isinstance(node.target, torch._ops.OpOverload):
+        raise Refused
+    name = node.target._schema.name.partition("::")[2]
+    build.examples = [_example(arg) for arg in node.args]
+    build.draw = node.meta.get("custom", {}).get("draw", 0)
+    out = each(node.meta["val"], Type.of)
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+    rule = RULES.get(name) or RULES.get(name.removesuffix("_copy"))
+    if _aten_complex.is_complex(args) or (_aten_complex.is_complex(out) and name not in ("alias", "detach")):
+        rule = _aten_complex.rule_of(name)
+    if rule is None:
+        raise Refused
+    made = _applied(rule, build, out, *args, **kwargs)
+    _check(name, made, out)
+    return made
+
+
+def _example(arg: Any) -> Any:
+    """An operand as torch knows it. A number that is computed is one of Python's, which torch takes to the dtype of tensors."""
+    value = arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg
+    return 1.0 if isinstance(value, torch.SymFloat) else 1 if isinstance(value, torch.SymInt) else value
+
+
+def each(value: Any, of: Callable[[torch.Tensor], Any]) -> Any:
+    return [None if one is None else of(one) for one in value] if isinstance(value, (list, tuple)) else of(value)
+
+
+def _applied(rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Raises Refused for arguments that the rule does not know."""
+    try:
+        return rule(*args, **kwargs)
+    except TypeError as error:
+        try:
+            inspect.signature(rule).bind(*args, **kwargs)
+        except TypeError:
+            raise Refused(f"found other arguments than its rule knows ({error})") from None
+        raise
+
+
+def _check(name: str, made: Any, out: Any) -> None:
+    pairs = zip(made, out, strict=True) if isinstance(out, list) else [(made, out)]
+    for value, wanted in pairs:
+        if value is not None and (value.dtype, value.shape) != (wanted.dtype, wanted.shape):
+            raise AssertionError(f"{name}: the rule gave {value.dtype}{list(value.shape)}, torch {wanted.dtype}{list(wanted.shape)}")
+
+
+# ---- Rules that are functions of torch.
+
+
+def composed(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The rule of these operations is what the function does, in operations that have rules. It takes what they take, of tensors
+    tensors, and may ask autograd for gradients. None is what only torch's own gradient would use."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        RULES.update(dict.fromkeys(names, lambda build, out, *args, **kwargs: _as_traced(function, build, out, args, kwargs)))
+        return function
+
+    return add
+
+
+def _as_traced(function: Callable[..., Any], build: Builder, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    leaves, tree = pytree.tree_flatten((args, kwargs))
+    operands = [leaf for leaf in leaves if isinstance(leaf, (Node, Number))]
+
+    def functional(tensors: list[torch.Tensor]) -> list[Any]:
+        with FunctionalTensorMode(), torch.enable_grad():
+            given = iter([to_fun(tensor) for tensor in tensors])
+            own_args, own_kwargs = pytree.tree_unflatten([next(given) if isinstance(leaf, (Node, Number)) else leaf for leaf in leaves], tree)
+            made = function(*own_args, **own_kwargs)
+            return [plain(one) for one in (made if isinstance(out, list) else [made])]
+
+    with without_memory():
+        graph = graph_of(functional, [torch.empty(x.shape, dtype=TORCH[x.dtype]) for x in operands])
+    values: dict[torch.fx.Node, Any] = {}
+    inputs = iter(operands)
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            values[node] = next(inputs)
+        elif node.op == "get_attr":
+            values[node] = literal(build, getattr(graph, str(node.target)))
+        elif node.op == "call_function":
+            values[node] = result_of(build, node, values)
+    returned: Sequence[Any] = next(node for node in graph.graph.nodes if node.op == "output").args[0]
+    results = [values[node] if node is not None else one and build.refused("a result that only torch's own gradient uses", [], one.dtype, one.shape)
+               for node, one in zip(returned, out if isinstance(out, list) else [out], strict=True)]
+    return results if isinstance(out, list) else results[0]
+
+
+def gradients(made: torch.Tensor, of: Sequence[torch.Tensor], gradient: torch.Tensor) -> list[torch.Tensor]:
+    """What autograd gives for a function of torch."""
+    return list(torch.autograd.grad(made, of, gradient, allow_unused=True, materialize_grads=True))
