@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,7 +50,8 @@ def _of_distances(gradient: Tensor, x: Tensor, y: Tensor, p: float, distances: T
 
 @composed("dist")
 def _distance(x: Tensor, y: Tensor, p: float = 2) -> Tensor:
-    return torch.linalg.vector_norm(x - y, p)
+    made: Tensor = torch.linalg.vector_norm(x - y, p)
+    return made
 
 
 @composed("addbmm")
@@ -64,7 +66,8 @@ def _sum_of_products(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha:
 @composed("masked_scatter")
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """The elements of source, one after the other, where the mask is."""
-    x, mask = torch.broadcast_tensors(x, mask)
+    shape = np.broadcast_shapes(x.shape, mask.shape)
+    x, mask = x.expand(shape), mask.expand(shape)
     places = (mask.flatten().cumsum(0) - 1).clamp(0, source.numel() - 1)
     return torch.where(mask, source.flatten()[places].view_as(x), x)
 
@@ -106,8 +109,7 @@ def _search_sorted(edges: Tensor, x: Tensor | float, *, out_int32: bool = False,
 
 @composed("bucketize")
 def _bucketize(x: Tensor | float, edges: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
-    made: Tensor = _search_sorted(edges, x, out_int32=out_int32, right=right)
-    return made
+    return _search_sorted(edges, x, out_int32=out_int32, right=right)
 
 
 # Bags of embeddings. Modes: 0 a sum, 1 a mean, 2 the maximum.
@@ -284,7 +286,7 @@ def _adaptive_max(x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     for i, size in enumerate(sizes):
         dim, extent = rank - space + 2 * i, x.shape[rank - space + i]
         places = _adaptive_places(extent, size)
-        windows = windows.index_select(dim, places.flatten()).unflatten(dim, places.shape)
+        windows = windows.index_select(dim, places.flatten()).reshape(*windows.shape[:dim], *places.shape, *windows.shape[dim + 1:])
         shape = [1] * (2 * space)
         shape[2 * i], shape[2 * i + 1] = places.shape
         flat = flat * extent + places.view(shape)

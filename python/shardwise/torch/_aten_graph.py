@@ -12,7 +12,7 @@ from torch._functorch._aot_autograd.functional_utils import to_fun
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.utils import _pytree as pytree
 
-from .._program_text import Node, Number, Refused, Value
+from .._program_text import Function, Node, Number, Refused, Value
 from . import _aten_complex
 from ._aten import NUMBERS, RULES, Builder, Type, literal
 from ._tensors import TORCH
@@ -76,11 +76,11 @@ def _check(name: str, made: Any, out: Any) -> None:
 # ---- Rules that are functions of torch.
 
 
-def composed(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def composed(*names: str) -> Callable[[Function], Function]:
     """The rule of these operations is what the function does, in operations that have rules. It takes what they take, of tensors
     tensors, and may ask autograd for gradients. None is what only torch's own gradient would use."""
 
-    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+    def add(function: Function) -> Function:
         RULES.update(dict.fromkeys(names, lambda build, out, *args, **kwargs: _as_traced(function, build, out, args, kwargs)))
         return function
 
