@@ -87,7 +87,6 @@ def test_a_complex_buffer_may_be_replaced():
 
 
 def test_what_no_program_has_of_complex_numbers_is_named():
-    for refused, named in ((torch.exp, r"aten\.exp\.default: found complex numbers"), (lambda z: z / z, "found a complex divisor, needed a real one"),
-                           (torch.fft.fft, r"aten\._fft_c2c\.default")):
+    for refused, named in ((torch.exp, r"aten\.exp\.default: found complex numbers"), (torch.sin, r"aten\.sin\.default: found complex numbers")):
         with pytest.raises(sw.Unsupported, match=named):
             swt.capture(lambda z: refused(z * 2), Z)
