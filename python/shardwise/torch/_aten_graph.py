@@ -88,6 +88,10 @@ def composed(*names: str) -> Callable[[Function], Function]:
 
 
 def _as_traced(function: Callable[..., Any], build: Builder, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise Refused(f"found other arguments than its rule knows ({error})") from None
     leaves, tree = pytree.tree_flatten((args, kwargs))
     operands = [leaf for leaf in leaves if isinstance(leaf, (Node, Number))]
 

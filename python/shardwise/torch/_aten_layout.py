@@ -48,9 +48,10 @@ def _as_strided(build: Builder, out: Type, x: Value, size: Sequence[int], stride
     if _is_all_in_order(build, x, size, stride, offset):
         return build.reshape(x, out.shape)
     own = build.examples[0]
-    if not own.is_contiguous():
-        raise Refused(f"as_strided of size {list(size)} and stride {list(stride)}, of what is not contiguous")
     begin = 0 if offset is None else offset - own.storage_offset()
+    last = begin + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if not own.is_contiguous() or begin < 0 or last >= math.prod(x.shape):
+        raise Refused(f"as_strided of size {list(size)} and stride {list(stride)}")
     places: Value = Number(begin, "i64", out.shape)
     for dim, step in enumerate(stride):
         if out.shape[dim] > 1:
