@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from .._dtypes import NUMPY
+from .._fourier import of_real, product, to_real, transformed
 from .._program_text import PARTS, Complex, Number, ProgramText, Refused, Rules, Value
 from ._primitives import RULES, Call
 
@@ -46,11 +44,6 @@ def _each(name: str, call: Call, operands: Sequence[Any]) -> Any:
 
     real, imag = made("real"), made("imag")
     return [Complex(a, b) if dtype in PARTS else a for a, b, (dtype, _) in zip(real, imag, call.results)]
-
-
-def product(text: ProgramText, a: Complex, b: Complex) -> Complex:
-    of = text.elementwise
-    return Complex(of("sub", of("mul", a.real, b.real), of("mul", a.imag, b.imag)), of("add", of("mul", a.real, b.imag), of("mul", a.imag, b.real)))
 
 
 def _scaled(text: ProgramText, x: Complex, by: Value) -> Complex:
@@ -185,55 +178,19 @@ def _dot_general(call: Call, a: Complex, b: Complex) -> Complex:
     return Complex(text.elementwise("sub", of(a.real, b.real), of(a.imag, b.imag)), text.elementwise("add", of(a.real, b.imag), of(a.imag, b.real)))
 
 
-# ---- Fourier transforms: products with tables of sines and cosines, which the program makes.
-
-
-def _tables(text: ProgramText, dtype: str, rows: int, columns: int, size: int) -> tuple[Value, Value]:
-    """cos and sin of 2 pi row column / size."""
-    whole = "i32" if rows * columns < 2**31 else "i64"
-    of, shape = text.elementwise, (rows, columns)
-    place = of("rem", of("mul", text.iota(whole, shape, 0), text.iota(whole, shape, 1)), Number(size, whole, shape))
-    angle = of("mul", text.convert(place, dtype), Number(2 * math.pi / size, dtype, shape))
-    return of("cos", angle), of("sin", angle)
-
-
-def _along(text: ProgramText, x: Value, table: Value, dim: int) -> Value:
-    letters = [chr(ord("a") + d) for d in range(len(x.shape))]
-    result = [*letters[:dim], "z", *letters[dim + 1:]]
-    return text.einsum(f"{''.join(letters)},{letters[dim]}z->{''.join(result)}", x, table, x.dtype)
-
-
-def _transformed(text: ProgramText, x: Complex, dim: int, sign: int) -> Complex:
-    """sign: -1 there, and 1 back, divided by the extent."""
-    size = x.shape[dim]
-    cos, sin = _tables(text, x.real.dtype, size, size, size)
-    of = text.elementwise
-    a, b, c, d = (_along(text, part, table, dim) for part in (x.real, x.imag) for table in (cos, sin))
-    found = Complex(of("sub", a, d), of("add", c, b)) if sign > 0 else Complex(of("add", a, d), of("sub", c, b))
-    return _scaled(text, found, text.full(found.real, 1 / size)) if sign > 0 else found
-
-
 @OF_BOTH.rule("fft")
 def _fft(call: Call, x: Any) -> Any:
     text, sizes, kind = call.text, call.params["fft_lengths"], int(call.params["fft_type"])  # there, back, of real numbers there, back
     if 0 in x.shape or 0 in call.shape:
         return Complex(*(Number(0, PARTS[call.dtype], call.shape) for _ in range(2))) if call.dtype in PARTS else Number(0, call.dtype, call.shape)
     dims = range(len(x.shape) - len(sizes), len(x.shape))
-    if kind < 2:
-        for dim in dims:
-            x = _transformed(text, x, dim, 1 if kind else -1)
-        return x
-    last, half = dims[-1], sizes[-1] // 2 + 1
+    if kind == 0:
+        return transformed(text, x, dims, -1)
     if kind == 2:
-        cos, sin = _tables(text, x.dtype, sizes[-1], half, sizes[-1])
-        x = Complex(_along(text, x, cos, last), text.elementwise("neg", _along(text, x, sin, last)))
-        for dim in dims[:-1]:
-            x = _transformed(text, x, dim, -1)
-        return x
-    for dim in dims[:-1]:
-        x = _transformed(text, x, dim, 1)
-    # All but the first, and the middle one of an even number, stand for themselves and their conjugates.
-    counts = [1 if place == 0 or 2 * place == sizes[-1] else 2 for place in range(half)]
-    weights = text.broadcast(text.array(np.array(counts, NUMPY[call.dtype]) / sizes[-1]), (half, sizes[-1]), [0])
-    cos, sin = (text.elementwise("mul", table, weights) for table in _tables(text, call.dtype, half, sizes[-1], sizes[-1]))
-    return text.elementwise("sub", _along(text, x.real, cos, last), _along(text, x.imag, sin, last))
+        return of_real(text, x, dims)
+    part = 1 / math.prod(sizes)
+    if kind == 1:
+        made = transformed(text, x, dims, 1)
+        return _scaled(text, made, text.full(made.real, part))
+    real = to_real(text, x, dims, sizes[-1])
+    return text.elementwise("mul", real, text.full(real, part))

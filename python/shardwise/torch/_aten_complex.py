@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .._fourier import product
 from .._program_text import PARTS, Complex, Refused, Rules, Value
 from ._aten import RULES, Builder, Scalar, Type
 
@@ -146,9 +147,7 @@ def _product(build: Builder, out: Type, a: Any, b: Any) -> Complex:
     x = _complex(build, a, out)
     if not isinstance(b, (Complex, complex)):
         return Complex(*(build.binary("mul", part, build.operand(b, PARTS[out.dtype], out.shape)) for part in (x.real, x.imag)))
-    y = _complex(build, b, out)
-    real = build.binary("sub", build.binary("mul", x.real, y.real), build.binary("mul", x.imag, y.imag))
-    return Complex(real, build.binary("add", build.binary("mul", x.real, y.imag), build.binary("mul", x.imag, y.real)))
+    return product(build, x, _complex(build, b, out))
 
 
 @OF_BOTH.rule("div")
