@@ -14,6 +14,14 @@ Z = torch.randn(4, 6, dtype=torch.complex64, generator=torch.Generator().manual_
 W = torch.randn(4, 6, dtype=torch.complex64, generator=torch.Generator().manual_seed(2))
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(3))
 
+
+def filled(into, source):
+    into = into.clone()
+    into.copy_(source)
+    into[1] = source[0]
+    return into
+
+
 CASES = {
     "arithmetic": lambda z, w, x: [z * w, z + w, z - w, z * x, x * z, z / x, z + x, x - z, z + 2, 3 * z, torch.sub(z, w, alpha=2), -z, z * (1 + 2j)],
     "parts": lambda z, w, x: [z.real, w.imag, z.conj() * w, torch.view_as_real(z), torch.complex(x, x + 1), torch.polar(x.abs(), x)],
@@ -21,6 +29,8 @@ CASES = {
                                z[torch.tensor([2, 0])], z.permute(1, 0).flip(0), z.repeat(2, 1), z.sum(1), z.mean(0), z.clone()],
     "made": lambda z, w, x: [z + torch.ones_like(z), z * torch.zeros(4, 6, dtype=torch.complex64), x.to(torch.complex64) * w, z.to(torch.complex128),
                              torch.where(x > 0, z, w), z * Z],
+    "beside real numbers": lambda z, w, x: [torch.where(x > 0, z, x), torch.cat([z, x]), torch.stack([x, w]), nn.functional.pad(z, (1, 2), value=3.0),
+                                            x.sum(0, dtype=torch.complex64), torch.add(z, w, alpha=2j), filled(z, x), filled(x, z)],
     "as they are": lambda z, w, x: [z, w.detach(), x],
 }
 

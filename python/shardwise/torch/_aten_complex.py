@@ -3,7 +3,7 @@ are real, with a last dim of 2, as torch.view_as_real shows them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._fourier import product
@@ -13,10 +13,13 @@ from ._aten import RULES, Builder, Scalar, Type
 #: Those that look at both parts at once, by the name of the ATen operation.
 OF_BOTH = Rules()
 
-#: Those that do to each part what they do to a real tensor. Numbers and real tensors beside it are the same for both.
+#: Those that do to each part what they do to a real tensor, of which the imaginary part is 0.
 _OF_EACH = frozenset("""alias detach clone view _unsafe_view reshape unsqueeze squeeze permute transpose t expand slice select cat
-    stack index index_select flip roll split_with_sizes repeat slice_scatter select_scatter neg sum mean copy where
-    constant_pad_nd unfold as_strided gather scatter_add diagonal cumsum""".split())
+    stack index index_select flip roll split_with_sizes repeat slice_scatter select_scatter neg sum mean where
+    unfold as_strided gather scatter_add diagonal cumsum""".split())
+
+#: Which of their operands is no data, but a condition or indices: the same for both parts.
+_NO_DATA = {"where": 0, "index": 1, "index_select": 2, "gather": 2, "scatter_add": 2}
 
 
 def is_complex(one: Any) -> bool:
@@ -40,12 +43,20 @@ def _each(name: str, build: Builder, out: Any, args: tuple[Any, ...], kwargs: di
             return [part(value, which) for value in values]
         return getattr(values, which) if isinstance(values, Complex) else values
 
+    args = tuple(arg if place == _NO_DATA.get(name) else _with_imag(build, arg) for place, arg in enumerate(args))
+
     def made(which: str) -> Any:
         types = [_part_type(one) for one in out] if isinstance(out, list) else _part_type(out)
         return RULES[name](build, types, *part(args, which), **kwargs)
 
     real, imag = made("real"), made("imag")
     return [Complex(*pair) for pair in zip(real, imag, strict=True)] if isinstance(out, list) else Complex(real, imag)
+
+
+def _with_imag(build: Builder, x: Any) -> Any:
+    if isinstance(x, (list, tuple)):
+        return [_with_imag(build, one) for one in x]
+    return Complex(x, build.full(x, 0)) if isinstance(x, Value) else x
 
 
 def _part_type(out: Type) -> Type:
@@ -75,6 +86,20 @@ def _to_copy(build: Builder, out: Type, x: Complex | Value, *_: Any, **__: Any) 
         return _complex(build, x, out)
     assert isinstance(x, Complex)
     return build.convert(x.real, out.dtype)
+
+
+@OF_BOTH.rule("copy")
+def _copy(build: Builder, out: Type, _: Any, x: Complex | Value, *__: Any) -> Complex | Value:
+    if out.dtype in PARTS:
+        return _complex(build, x, out)
+    assert isinstance(x, Complex)
+    return build.operand(x.real, out.dtype, out.shape)
+
+
+@OF_BOTH.rule("constant_pad_nd")
+def _padded(build: Builder, out: Type, x: Complex, pads: Sequence[int], number: Scalar | complex = 0) -> Complex:
+    pad, part = RULES["constant_pad_nd"], _part_type(out)
+    return Complex(pad(build, part, x.real, pads, number.real), pad(build, part, x.imag, pads, number.imag))
 
 
 @OF_BOTH.rule("real")
@@ -128,10 +153,10 @@ def _same(build: Builder, out: Type, x: Complex) -> Complex:
 
 
 def _sum(op: str) -> Callable[..., Complex]:
-    def of(build: Builder, out: Type, a: Any, b: Any, alpha: Scalar = 1) -> Complex:
+    def of(build: Builder, out: Type, a: Any, b: Any, alpha: Scalar | complex = 1) -> Complex:
         x, y = _complex(build, a, out), _complex(build, b, out)
-        scaled = [part if alpha == 1 else build.binary("mul", part, alpha) for part in (y.real, y.imag)]
-        return Complex(build.binary(op, x.real, scaled[0]), build.binary(op, x.imag, scaled[1]))
+        y = y if alpha == 1 else _product(build, out, y, alpha)
+        return Complex(build.binary(op, x.real, y.real), build.binary(op, x.imag, y.imag))
 
     return of
 
