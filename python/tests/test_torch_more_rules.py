@@ -15,6 +15,7 @@ X, Y = floats(8, 6), floats(8, 6) * 1.5
 IDS = torch.tensor([[2, 0, 3], [3, 3, 1], [0, 5, 5], [1, 1, 1], [4, 2, 0], [5, 0, 1], [2, 2, 3], [0, 1, 4]])
 MASK = X > 0.2
 LONG = floats(2, 600)
+BYTES = torch.full((2,), 200, dtype=torch.uint8)
 BAGS = torch.tensor([0, 5, 5, 6, 13, 14, 20, 22])
 
 DISTANCES = {
@@ -68,7 +69,13 @@ LOSSES = {
     "margins": lambda x, y: F.multi_margin_loss(x, IDS[:, 0], weight=torch.arange(1.0, 7)) + F.multi_margin_loss(y, IDS[:, 1], p=2, reduction="none"),
     "margins of labels": lambda x, y: F.multilabel_margin_loss(x, torch.tensor([[2, 0, -1, 1, 1, 1]]).expand(8, 6)),
 }
+NOT_A_NUMBER = torch.tensor([torch.nan, 2.0, 0.5, torch.inf])
 WITHOUT_GRADIENT = {
+    "edges of other types": lambda x, y: [torch.bucketize(x * 4, torch.tensor([-1, 0, 2])), torch.bucketize(NOT_A_NUMBER, torch.tensor([1.0, 2.0])),
+                                          torch.searchsorted(torch.tensor([1.0, 2.0]), NOT_A_NUMBER, right=True)],
+    "small numbers": lambda x, y: [(IDS * 50).to(torch.uint8) >> 2, torch.round(x.half() * 100, decimals=2), torch.round(x.bfloat16() * 100, decimals=2),
+                                   BYTES.scatter_reduce(0, torch.zeros(256, dtype=torch.int64), torch.ones(256, dtype=torch.uint8), "amax", include_self=False)],
+    "nothing": lambda x, y: [x.masked_scatter(x > 100, x[:0]), x.unfold(1, 0, 1), *x[0, 0].nanmedian(0)],
     "edges": lambda x, y: [torch.bucketize(x, y[0].sort().values), torch.searchsorted(y.sort(1).values, x, right=True)],
     "so far": lambda x, y: [*x.cummax(1), *y.cummin(0), *torch.where(MASK, x, torch.nan).cummax(0), *(x * 2).round().cummin(1)],
     "sides": lambda x, y: [torch.hypot(SHARP[:, None], SHARP), torch.fmax(SHARP[:, None], SHARP), torch.copysign(SHARP[:-1, None], SHARP[:-1]),

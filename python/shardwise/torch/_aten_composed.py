@@ -66,6 +66,8 @@ def _sum_of_products(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha:
 @composed("masked_scatter")
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """The elements of source, one after the other, where the mask is."""
+    if not source.numel():
+        return x.clone()
     shape = np.broadcast_shapes(x.shape, mask.shape)
     x, mask = x.expand(shape), mask.expand(shape)
     places = (mask.flatten().cumsum(0) - 1).clamp(0, source.numel() - 1)
@@ -99,11 +101,12 @@ def _index_reduce(x: Tensor, dim: int, ids: Tensor, source: Tensor, reduce: str,
 @composed("searchsorted")
 def _search_sorted(edges: Tensor, x: Tensor | float, *, out_int32: bool = False, right: bool = False, side: str | None = None,
                    sorter: Tensor | None = None) -> Tensor:
-    """How many of the edges are below x, in the same row."""
-    x = torch.as_tensor(x, dtype=edges.dtype)
+    """How many of the edges are below x, in the same row. NaN is above all."""
+    x = torch.as_tensor(x, dtype=None if isinstance(x, Tensor) or not edges.is_floating_point() else edges.dtype)
     edges = edges if sorter is None else edges.gather(-1, sorter)
     edges = edges if edges.dim() == 1 else edges.unsqueeze(-2)
-    is_below = edges <= x.unsqueeze(-1) if right or side == "right" else edges < x.unsqueeze(-1)
+    x = x.unsqueeze(-1)
+    is_below = (edges <= x if right or side == "right" else edges < x) | (x != x)
     return is_below.sum(-1).to(torch.int32 if out_int32 else torch.int64)
 
 

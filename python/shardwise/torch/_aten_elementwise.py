@@ -31,9 +31,11 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 def _round(build: Builder, out: Type, x: Value, *, decimals: int = 0) -> Value:
     if not is_float(x):
         return x
-    scale = 10.0 ** abs(decimals)
+    if decimals == 0:
+        return build.unary("round", x)
+    scale, wide = 10.0 ** abs(decimals), build.wide(x)
     first, then = ("mul", "div") if decimals > 0 else ("div", "mul")
-    return build.unary("round", x) if decimals == 0 else build.binary(then, build.unary("round", build.binary(first, x, scale)), scale)
+    return build.convert(build.binary(then, build.unary("round", build.binary(first, wide, scale)), scale), x.dtype)
 
 
 def _unary(op: str) -> Callable[..., Value]:
@@ -268,7 +270,11 @@ def _angle(build: Builder, out: Type, x: Value) -> Value:
 
 
 RULES["bitwise_left_shift"] = RULES["__lshift__"] = lambda build, out, a, b: _on(build, "shift_left", out, a, b)
-RULES["bitwise_right_shift"] = RULES["__rshift__"] = lambda build, out, a, b: _on(build, "shift_right_arithmetic", out, a, b)
+
+
+@rule("bitwise_right_shift", "__rshift__")
+def _right_shift(build: Builder, out: Type, a: Value | Scalar, b: Value | Scalar) -> Value:
+    return _on(build, "shift_right_logical" if out.dtype[0] == "u" else "shift_right_arithmetic", out, a, b)
 
 
 @rule("silu")

@@ -247,7 +247,7 @@ RULES["_adaptive_avg_pool2d_backward"], RULES["_adaptive_avg_pool3d_backward"] =
 
 
 def _adaptive_window(before: Shape, after: Shape, space: int) -> list[int]:
-    """None, if its sizes are uneven."""
+    """Empty, if there are windows of several sizes."""
     pairs = list(zip(before[-space:], after[-space:], strict=True))
     return [a // b for a, b in pairs] if all(a % b == 0 for a, b in pairs) else []
 

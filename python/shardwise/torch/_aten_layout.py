@@ -64,8 +64,8 @@ def _as_strided(build: Builder, out: Type, x: Value, size: Sequence[int], stride
 @rule("unfold")
 def _unfold(build: Builder, out: Type, x: Value, dim: int, size: int, step: int) -> Value:
     """Windows along a dim, each of which is the last dim: a slice for each of their elements or for each window."""
-    if not x.shape:
-        return build.reshape(x, out.shape)
+    if not x.shape or 0 in out.shape:
+        return build.reshape(x, out.shape) if 0 not in out.shape else build.operand(0, x.dtype, out.shape)
     dim %= len(x.shape)
     count = out.shape[dim]
     if size <= count:
@@ -381,7 +381,8 @@ def _scatter_reduce(build: Builder, out: Type, x: Value, dim: int, ids: Value, s
         source = build.cut(source, d, 0, extent)
     counts: Value | None = None
     if reduce == "mean" or not include_self:
-        counts = _combined(build, Number(0, x.dtype, x.shape), dim, ids, build.operand(1, x.dtype, ids.shape), "add")
+        dtype = x.dtype if is_float(x) else "i64"
+        counts = _combined(build, Number(0, dtype, x.shape), dim, ids, build.operand(1, dtype, ids.shape), "add")
     if not include_self:
         assert counts is not None
         x = build.select(build.binary("gt", counts, 0), build.full(x, _nothing(reduce, x.dtype)), x)
@@ -391,7 +392,7 @@ def _scatter_reduce(build: Builder, out: Type, x: Value, dim: int, ids: Value, s
         return made
     assert counts is not None
     divisor = build.binary("add", counts, 1) if include_self else build.binary("max", counts, 1)
-    whole: Value = RULES["div"](build, out, made, divisor, None if is_float(made) else "floor")
+    whole: Value = RULES["div"](build, out, made, build.convert(divisor, x.dtype), None if is_float(made) else "floor")
     return whole
 
 
@@ -457,6 +458,8 @@ def _median_of_numbers(build: Builder, out: Sequence[Type], x: Value, dim: int |
     """NaN is last in ascending order."""
     if dim is None:
         return _median_of_numbers(build, [], build.reshape(x, (math.prod(x.shape),)), 0)[0]  # type: ignore[index]
+    if not x.shape:
+        return [x, build.operand(0, "i64", ())]
     dim %= len(x.shape)
     order = build.argsort(x, dim, False)
     is_number = build.binary("eq", x, x)
