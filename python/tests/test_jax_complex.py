@@ -52,6 +52,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "by index": (lambda c: (c[jnp.array([1, 7, 1])], c.at[jnp.array([0, 3])].set(1j), c.at[jnp.array([2, 2])].add(c[:2]),
                             lax.dynamic_slice(c, (1, 2), (3, 3))), (C,)),
     "product": (lambda c, d: (c @ d.T, jnp.einsum("ij,ij->i", c, jnp.conj(d))), (C, D)),
+    "product with real ones": (lambda c, x: (c @ x.T, x @ c.T), (C, F)),
     "scan": (lambda c: lax.scan(lambda h, x: (h * 0.5j + x, (h, x.real)), c[0], c), (C,)),
     "associative scan": (lambda c, d: lax.associative_scan(lambda p, q: (p[0] * q[0], q[0] * p[1] + q[1]), (c / 2, d)), (C, D)),
     "cond": (lambda c: lax.cond(c[0, 0].real > 0, lambda x: x * 1j, jnp.conj, c), (C,)),
@@ -70,6 +71,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     **{f"gradient of {name}": (grad_of(function), args) for name, (function, args) in {
         "rotary": (lambda x, t: rotated(x, t), (F, TABLE)), "a quotient": (lambda c, d: c / d, (C, D)), "a size": (lambda c: jnp.abs(c), (C,)),
         "functions": (lambda c: jnp.exp(c) + jnp.log(c) * jnp.sqrt(c) + c**3, (C,)), "a product": (lambda c, d: c @ d.T, (C, D)),
+        "a product with real ones": (lambda c, x: c @ x.T, (C, F)),
         "a scan": (lambda c: lax.scan(lambda h, x: (h * 0.5j + x, h), c[0], c)[1], (C,)), "places": (lambda c: c[jnp.array([1, 7, 1])].T, (C,)),
     }.items()},
 }

@@ -167,7 +167,8 @@ def _different(call: Call, a: Complex, b: Complex) -> Value:
 
 
 @OF_BOTH.rule("dot_general")
-def _dot_general(call: Call, a: Complex, b: Complex) -> Complex:
+def _dot_general(call: Call, a: Complex | Value, b: Complex | Value) -> Complex:
+    """Of a complex and a real one, each part times that."""
     real = replace(call, results=[(PARTS[call.dtype], call.shape)])
 
     def of(x: Value, y: Value) -> Value:
@@ -175,6 +176,9 @@ def _dot_general(call: Call, a: Complex, b: Complex) -> Complex:
         return found
 
     text = call.text
+    if not isinstance(a, Complex) or not isinstance(b, Complex):
+        pairs = [(getattr(a, part, a), getattr(b, part, b)) for part in ("real", "imag")]
+        return Complex(*(of(text.convert(x, real.dtype), text.convert(y, real.dtype)) for x, y in pairs))
     return Complex(text.elementwise("sub", of(a.real, b.real), of(a.imag, b.imag)), text.elementwise("add", of(a.real, b.imag), of(a.imag, b.real)))
 
 
