@@ -241,6 +241,9 @@ def test_processes_steps_files_and_what_there_is_not():
     assert placed.sharding_spec == "{devices=[8,1]0,1,2,3,4,5,6,7}"
     file = io.BytesIO()
     spmd.save({"a": [placed]}, file)
+    printed = io.StringIO()
+    spmd.master_print("loss", 1, fd=printed, flush=True)
+    assert printed.getvalue() == "loss 1\n"
     file.seek(0)
     assert torch.load(file)["a"][0].device.type == "cpu"
     for name, told in (("launch", r"launch: found a function that emulated devices have not, needed fn\(0, \*args\)"),

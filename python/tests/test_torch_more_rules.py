@@ -66,7 +66,8 @@ PICTURES = {
     "wide steps back": lambda x, k: F.conv_transpose2d(x, k[:4], output_padding=1, dilation=2),
 }
 LOSSES = {
-    "margins": lambda x, y: F.multi_margin_loss(x, IDS[:, 0], weight=torch.arange(1.0, 7)) + F.multi_margin_loss(y, IDS[:, 1], p=2, reduction="none"),
+    "margins": lambda x, y: F.multi_margin_loss(x, IDS[:, 0], weight=torch.arange(1.0, 7)) + F.multi_margin_loss(y, IDS[:, 1], p=2, reduction="none")
+    + F.multi_margin_loss(x[0], IDS[0, 0], reduction="none").sum(),
     "margins of labels": lambda x, y: F.multilabel_margin_loss(x, torch.tensor([[2, 0, -1, 1, 1, 1]]).expand(8, 6)),
 }
 NOT_A_NUMBER = torch.tensor([torch.nan, 2.0, 0.5, torch.inf])

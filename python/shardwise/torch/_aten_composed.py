@@ -319,7 +319,7 @@ composed("adaptive_max_pool3d_backward")(_of_adaptive_max(3))
 def _derived(loss: Callable[..., Tensor]) -> Callable[..., Any]:
     def backward(gradient: Tensor, x: Tensor, *arguments: Any) -> Tensor:
         x = x.detach().requires_grad_()
-        return gradients(loss(x, *arguments), [x], gradient)[0]
+        return gradients(loss(x, *arguments).view_as(gradient), [x], gradient)[0]
 
     return backward
 

@@ -71,9 +71,9 @@ def is_master_ordinal(local: bool = True) -> bool:
     return True
 
 
-def master_print(*args: Any, **options: Any) -> None:
-    """print()."""
-    print(*args, **{name: value for name, value in options.items() if name not in ("fd", "local", "flush")})
+def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = False) -> None:
+    """print() to the file fd, or what sys.stdout is."""
+    print(*args, file=fd, flush=flush)
 
 
 def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:
