@@ -177,7 +177,7 @@ def _dot_general(call: Call, a: Complex | Value, b: Complex | Value) -> Complex:
 
     text = call.text
     if not isinstance(a, Complex) or not isinstance(b, Complex):
-        pairs = [(getattr(a, part, a), getattr(b, part, b)) for part in ("real", "imag")]
+        pairs: list[tuple[Any, Any]] = [(getattr(a, part, a), getattr(b, part, b)) for part in ("real", "imag")]
         return Complex(*(of(text.convert(x, real.dtype), text.convert(y, real.dtype)) for x, y in pairs))
     return Complex(text.elementwise("sub", of(a.real, b.real), of(a.imag, b.imag)), text.elementwise("add", of(a.real, b.imag), of(a.imag, b.real)))
 

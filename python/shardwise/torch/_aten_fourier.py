@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from .._fourier import of_real, to_real, transformed
-from .._program_text import Value
+from .._program_text import Complex, Value
 from ._aten import Builder, Type, replaced
-from ._aten_complex import OF_BOTH, Complex
+from ._aten_complex import OF_BOTH
 
 
 def _scaled(build: Builder, x: Value, count: int, normalization: int) -> Value:
