@@ -99,6 +99,7 @@ def test_what_collectives_refuse():
     mesh = spmd.get_1d_mesh("data")
     whole = torch.ones(8, 4).to(spmd.xla_device())
     assert spmd.all_reduce("sum", whole).tolist() == [[1.0] * 4] * 8  # as in SPMD mode of PyTorch/XLA
+    assert spmd.all_reduce("sum", whole, 0.5).tolist() == [[0.5] * 4] * 8
     part = spmd.enable_manual_sharding(whole, ("data", None), mesh=mesh)
     for call, told in (
         (lambda: spmd.all_gather(whole), "all_gather: found a tensor that is whole, needed one of a manual region"),

@@ -132,13 +132,14 @@ def _order_of(operation: str, mesh: Mesh, groups: Sequence[Sequence[int]]) -> li
 
 def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Groups = None, pin_layout: bool = True) -> Any:
     """The sum over the devices of a group (or product, minimum, ..), on each; groups: lists of device ids, all devices if there are none. Of a
-    list of tensors, in place. A tensor that is whole is given back: as in SPMD mode of PyTorch/XLA, there is one. Raises InvalidArgument."""
+    list of tensors, in place. A tensor that is whole is given back, times the scale: as in SPMD mode of PyTorch/XLA, there is one. Raises
+    InvalidArgument."""
     if not isinstance(inputs, torch.Tensor):
         for one in inputs:
             one.copy_(all_reduce(reduce_type, one, scale, groups))
         return inputs
     if not is_of_region(inputs):
-        return inputs.clone()
+        return inputs.clone() if scale == 1.0 else inputs * scale
     parts = _Parts("all_reduce", inputs, groups)
     return parts.given(parts.reduced(reduce_type, scale).expand_as(parts.whole))
 
