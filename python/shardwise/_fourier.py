@@ -55,7 +55,7 @@ def _along_last(text: ProgramText, x: Complex, sign: int) -> Complex:
     An Algorithm for the Machine Calculation of Complex Fourier Series, 1965)."""
     *before, size = x.shape
     a = next((n for n in range(math.isqrt(size), 1, -1) if size % n == 0), 1) if size > MOST_AT_ONCE else 1
-    letters = "abcdefgh"[:len(before)]
+    letters = "abcdefghilmnopqrstuvwxyz"[:len(before)]  # all but j and k
     if a == 1:
         return _times(text, f"{letters}j,jk->{letters}k", x, _turns(text, x.real.dtype, (size, size), size, sign))
     b = size // a

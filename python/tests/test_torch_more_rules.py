@@ -86,6 +86,7 @@ WITHOUT_GRADIENT = {
                             *F.max_pool2d(x.view(1, 8, 6).round(), 3, 2, 1, return_indices=True), *F.max_pool1d(x, 2, return_indices=True)],
     "whole numbers": lambda x, y: [IDS.scatter_reduce(1, IDS % 3, IDS, how, include_self=own) for how in ("sum", "mean", "amax", "amin")
                                    for own in (True, False)],
+    "many dims": lambda x, y: [torch.fft.fft(x.view(2, 1, 2, 1, 2, 1, 1, 1, 1, 6))],
     "large": lambda x, y: [torch.fft.rfft(LONG), torch.fft.fft(LONG[:, :521]), torch.complex(x, y).angle()],
 }
 
