@@ -20,7 +20,7 @@ void add_looks(CLI::App& app, Commands& c) {
       ->required();
 
   CLI::App& inspect =
-      add_command(app, "inspect", "Show the tensors and the user data of a checkpoint",
+      add_command(app, "inspect", "Show the tensors, objects and user data of a checkpoint",
                   "shardwise inspect runs/checkpoints/step-00000400 'h.0.*'\n"
                   "  shardwise inspect runs/checkpoints --depth 2\n"
                   "  shardwise inspect runs/checkpoints w1 --svg w1.svg",
@@ -106,12 +106,12 @@ void add_diff(CLI::App& app, Commands& c) {
 }
 
 void add_elements(CLI::App& app, Commands& c) {
-  CLI::App& cat = add_command(app, "cat", "Show the elements of a tensor, or write them as .npy",
+  CLI::App& cat = add_command(app, "cat", "Show an object, or the elements of a tensor, or write them as .npy",
                               "shardwise cat runs/checkpoints w1 --box '0:4,:,3'\n"
                               "  shardwise cat model.safetensors lm_head.weight --npy head.npy",
                               c, c.cat, run_cat);
   cat.add_option("path", c.cat.path, kTensors)->check(local_path())->required();
-  cat.add_option("tensor", c.cat.tensor, "Its name")->required();
+  cat.add_option("tensor", c.cat.tensor, "Its name, or that of an object")->required();
   cat.add_option("--box", c.cat.box,
                  "Which elements, as Python writes it: 0:4,:,3 (default: all); an index takes its "
                  "dim out");

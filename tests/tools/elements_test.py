@@ -73,6 +73,7 @@ class Elements(Cli):
             shown = self.ok_json("cat", self.path, "large", f"--box={box}")
             self.assertEqual(numpy.array(shown["values"], "<f4").tobytes(), expected.tobytes(), box)
         self.assertEqual(shown["shape"], [40, 8, 300])
+        self.assertEqual(self.ok_json("cat", self.path, "large", "--box", " [1 : 3, 2] "), shown)  # as boxes are shown
         for box, parts in (("1,2,3,4", ["4 dims", "3"]), ("x", ['"x"', "whole number"]), ("40", ['"40"', "index"]),
                            ("0:41", ["41", "a dim of 40"]), ("3:1", ['"3:1"']), ("-41", ["-41"]), ("1,,2", ['""'])):
             self.fails(2, ["--box", *parts], "cat", self.path, "large", f"--box={box}")

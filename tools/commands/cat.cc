@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -10,8 +11,10 @@
 #include <system_error>
 
 #include "commands/commands.h"
+#include "objects.h"
 #include "output.h"
 #include "parse.h"
+#include "shardwise/checkpoint/reader.h"
 #include "shardwise/convert/elements.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
@@ -40,11 +43,16 @@ std::optional<std::int64_t> place(std::string_view all, std::string_view text,
   return from_begin;
 }
 
-/// "0:4,:,3": a range, all or one index of each dim, as Python writes it; other dims are whole.
+/// "0:4,:,3": a range, all or one index of each dim, as Python writes it; other dims are whole. In
+/// brackets, too, as boxes are shown.
 ShownBox parse_box(std::string_view text, const Shape& shape) {
   ShownBox shown{Box::whole(shape), {}};
+  std::string_view inner = trim(text);
+  if (inner.size() >= 2 && inner.front() == '[' && inner.back() == ']') {
+    inner = trim(inner.substr(1, inner.size() - 2));
+  }
   std::vector<std::string_view> parts;
-  if (!trim(text).empty()) parts = split(text, ',');
+  if (!inner.empty()) parts = split(inner, ',');
   if (parts.size() > shape.size()) {
     refuse_box(text, fmt::format("found {} dims, needed at most the {} of {}", parts.size(),
                                  shape.size(), to_string(shape)));
@@ -95,6 +103,27 @@ void write_npy_file(const std::string& path, const BoxReader& reader, std::size_
   check();
 }
 
+/// Prints the object of that name, which is no tensor; false if there is none.
+bool print_object(const BoxReader& reader, const CatOptions& options) {
+  const auto* checkpoint = dynamic_cast<const CheckpointReader*>(&reader);
+  if (checkpoint == nullptr || std::ranges::find(reader.tensors(), options.tensor,
+                                                 &TensorInfo::name) != reader.tensors().end())
+    return false;
+  const nlohmann::ordered_json objects = objects_of(*checkpoint);
+  const auto found = objects.find(options.tensor);
+  if (found == objects.end()) return false;
+  if (options.npy || !options.box.empty()) {
+    throw BadUsage(fmt::format("cat: {}: found the object \"{}\", needed a tensor",
+                               options.npy ? "--npy" : "--box", options.tensor));
+  }
+  if (options.json) {
+    print_json({{"object", options.tensor}, {"value", *found}});
+  } else {
+    print_json(*found);
+  }
+  return true;
+}
+
 }  // namespace
 
 int run_cat(const CatOptions& options) {
@@ -102,6 +131,7 @@ int run_cat(const CatOptions& options) {
     throw BadUsage("cat: --npy - and --json both write to stdout, needed is one of the two");
   }
   const auto reader = open_tensors(options.path, {});
+  if (print_object(*reader, options)) return 0;
   const std::size_t tensor = find_tensor(*reader, options.path, options.tensor);
   const TensorInfo& info = reader->tensors()[tensor];
   const ShownBox shown =

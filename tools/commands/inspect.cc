@@ -8,6 +8,7 @@
 #include "commands/commands.h"
 #include "commands/name_tree.h"
 #include "commands/python/import.h"
+#include "objects.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/checkpoint/reader.h"
@@ -245,6 +246,21 @@ int inspect_foreign(const InspectOptions& options, const BoxReader& reader,
   return 0;
 }
 
+/// Of a checkpoint, below its tensors.
+void print_objects(const Metrics& metrics, const nlohmann::ordered_json& objects) {
+  constexpr std::size_t kMostShown = 20;
+  TextTable table({"object", "value"});
+  if (!metrics.empty()) table.add({"metrics", short_text(nlohmann::ordered_json(metrics))});
+  std::size_t shown = 0;
+  for (const auto& [name, value] : objects.items()) {
+    if (++shown <= kMostShown) table.add({name, short_text(value)});
+  }
+  if (metrics.empty() && objects.empty()) return;
+  print_shown("\n" + table.to_string());
+  if (shown <= kMostShown) return;
+  print_shown(fmt::format("and {} more, which --json shows\n", shown - kMostShown));
+}
+
 }  // namespace
 
 int run_inspect(const InspectOptions& options) {
@@ -266,6 +282,8 @@ int run_inspect(const InspectOptions& options) {
     nlohmann::ordered_json json = {{"directory", reader.directory().string()},
                                    {"step", nullptr},
                                    {"user", nlohmann::ordered_json::parse(reader.user_json())},
+                                   {"metrics", reader.metrics()},
+                                   {"objects", objects_of(reader)},
                                    {"index", reader.has_index()},
                                    {"tensors", list_json(tensors)},
                                    {"totals", totals_json(totals_of(tensors))}};
@@ -278,6 +296,9 @@ int run_inspect(const InspectOptions& options) {
   print_shown(
       fmt::format("{}: {}, user {}\n\n", reader.directory().string(), step, reader.user_json()));
   print_tensors(tensors, options);
+  if (options.patterns.empty() && options.tensors.empty()) {
+    print_objects(reader.metrics(), objects_of(reader));
+  }
   if (!reader.has_index()) {
     print_shown(
         fmt::format("\nno index.h5: there are too many shard files or pieces for HDF5 to map\n"));
