@@ -106,10 +106,11 @@ void add_diff(CLI::App& app, Commands& c) {
 }
 
 void add_elements(CLI::App& app, Commands& c) {
-  CLI::App& cat = add_command(app, "cat", "Show an object, or the elements of a tensor, or write them as .npy",
-                              "shardwise cat runs/checkpoints w1 --box '0:4,:,3'\n"
-                              "  shardwise cat model.safetensors lm_head.weight --npy head.npy",
-                              c, c.cat, run_cat);
+  CLI::App& cat =
+      add_command(app, "cat", "Show an object, or the elements of a tensor, or write them as .npy",
+                  "shardwise cat runs/checkpoints w1 --box '0:4,:,3'\n"
+                  "  shardwise cat model.safetensors lm_head.weight --npy head.npy",
+                  c, c.cat, run_cat);
   cat.add_option("path", c.cat.path, kTensors)->check(local_path())->required();
   cat.add_option("tensor", c.cat.tensor, "Its name, or that of an object")->required();
   cat.add_option("--box", c.cat.box,
