@@ -6,14 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ._complex import product
 from ._program_text import Complex, Number, ProgramText, Value
 
 MOST_AT_ONCE = 256  #: elements of a dim that are one product; more are two, one after the other, if their number has factors
-
-
-def product(text: ProgramText, a: Complex, b: Complex) -> Complex:
-    of = text.elementwise
-    return Complex(of("sub", of("mul", a.real, b.real), of("mul", a.imag, b.imag)), of("add", of("mul", a.real, b.imag), of("mul", a.imag, b.real)))
 
 
 def transformed(text: ProgramText, x: Complex, dims: Sequence[int], sign: int) -> Complex:

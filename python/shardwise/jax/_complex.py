@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .._fourier import of_real, product, to_real, transformed
+from .._complex import hypotenuse, product, quotient
+from .._fourier import of_real, to_real, transformed
 from .._program_text import PARTS, Complex, Number, ProgramText, Refused, Rules, Value
 from ._primitives import RULES, Call
 
@@ -48,18 +49,6 @@ def _each(name: str, call: Call, operands: Sequence[Any]) -> Any:
 
 def _scaled(text: ProgramText, x: Complex, by: Value) -> Complex:
     return Complex(text.elementwise("mul", x.real, by), text.elementwise("mul", x.imag, by))
-
-
-def _size(text: ProgramText, x: Complex) -> Value:
-    """The larger part times root(1 + (smaller / larger)^2), which is finite if the result is."""
-    of = text.elementwise
-    a, b = of("abs", x.real), of("abs", x.imag)
-    large, small = of("max", a, b), of("min", a, b)
-    is_plain = of("logical_or", of("eq", large, text.full(large, 0)), of("eq", small, large))
-    ratio = of("div", small, text.select(of("eq", large, text.full(large, 0)), text.full(large, 1), large))
-    root = of("sqrt", of("add", text.full(ratio, 1), of("mul", ratio, ratio)))
-    equal = of("mul", large, text.full(large, 2**0.5))
-    return text.select(is_plain, equal, of("mul", large, root))
 
 
 @OF_BOTH.rule("complex")
@@ -105,11 +94,7 @@ def _square(call: Call, x: Complex) -> Complex:
 
 @OF_BOTH.rule("div")
 def _div(call: Call, a: Complex, b: Complex) -> Complex:
-    """a times the conjugate of b over |b|, divided by |b|."""
-    text, size = call.text, _size(call.text, b)
-    turned = Complex(text.elementwise("div", b.real, size), text.elementwise("neg", text.elementwise("div", b.imag, size)))
-    found = product(text, a, turned)
-    return Complex(text.elementwise("div", found.real, size), text.elementwise("div", found.imag, size))
+    return quotient(call.text, a, b)
 
 
 @OF_BOTH.rule("integer_pow")
@@ -120,17 +105,17 @@ def _integer_pow(call: Call, x: Complex) -> Complex:
         found = product(text, found, base) if rest & 1 else found
         rest >>= 1
         base = product(text, base, base) if rest else base
-    return found if power >= 0 else _div(call, Complex(text.full(x.real, 1), text.full(x.real, 0)), found)
+    return found if power >= 0 else quotient(text, Complex(text.full(x.real, 1), text.full(x.real, 0)), found)
 
 
 @OF_BOTH.rule("abs")
 def _abs(call: Call, x: Complex) -> Value:
-    return _size(call.text, x)
+    return hypotenuse(call.text, x.real, x.imag)
 
 
 @OF_BOTH.rule("sign")
 def _sign(call: Call, x: Complex) -> Complex:
-    text, size = call.text, _size(call.text, x)
+    text, size = call.text, hypotenuse(call.text, x.real, x.imag)
     size = text.select(text.elementwise("eq", size, text.full(size, 0)), text.full(size, 1), size)
     return Complex(text.elementwise("div", x.real, size), text.elementwise("div", x.imag, size))
 
@@ -144,13 +129,13 @@ def _exp(call: Call, x: Complex) -> Complex:
 @OF_BOTH.rule("log")
 def _log(call: Call, x: Complex) -> Complex:
     text = call.text
-    return Complex(text.elementwise("log", _size(text, x)), text.elementwise("atan2", x.imag, x.real))
+    return Complex(text.elementwise("log", hypotenuse(text, x.real, x.imag)), text.elementwise("atan2", x.imag, x.real))
 
 
 @OF_BOTH.rule("sqrt")
 def _sqrt(call: Call, x: Complex) -> Complex:
     text = call.text
-    root, angle = text.elementwise("sqrt", _size(text, x)), text.elementwise("atan2", x.imag, x.real)
+    root, angle = text.elementwise("sqrt", hypotenuse(text, x.real, x.imag)), text.elementwise("atan2", x.imag, x.real)
     half = text.elementwise("mul", angle, text.full(angle, 0.5))
     return _scaled(text, Complex(text.elementwise("cos", half), text.elementwise("sin", half)), root)
 

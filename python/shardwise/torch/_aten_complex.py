@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._fourier import product
+from .._complex import hypotenuse, product, quotient
 from .._program_text import PARTS, Complex, Refused, Rules, Value
 from ._aten import RULES, Builder, Scalar, Type
 
@@ -125,8 +125,7 @@ def _polar(build: Builder, out: Type, size: Value, angle: Value) -> Complex:
 
 @OF_BOTH.rule("abs")
 def _abs(build: Builder, out: Type, x: Complex) -> Value:
-    made: Value = RULES["hypot"](build, out, x.real, x.imag)
-    return made
+    return hypotenuse(build, x.real, x.imag)
 
 
 @OF_BOTH.rule("angle")
@@ -177,14 +176,8 @@ def _product(build: Builder, out: Type, a: Any, b: Any) -> Complex:
 
 @OF_BOTH.rule("div")
 def _quotient(build: Builder, out: Type, a: Any, b: Any) -> Complex:
-    """By a complex number: of the quotient of its parts, so that no square is infinite."""
     if isinstance(b, (Complex, complex)):
-        y = _complex(build, b, out)
-        size = build.binary("max", build.unary("abs", y.real), build.unary("abs", y.imag))
-        c, d = build.binary("div", y.real, size), build.binary("div", y.imag, size)
-        squares = build.binary("mul", size, build.binary("add", build.binary("mul", c, c), build.binary("mul", d, d)))
-        above = _product(build, out, _complex(build, a, out), Complex(c, build.unary("neg", d)))
-        return Complex(build.binary("div", above.real, squares), build.binary("div", above.imag, squares))
+        return quotient(build, _complex(build, a, out), _complex(build, b, out))
     x, divisor = _complex(build, a, out), build.operand(b, PARTS[out.dtype], out.shape)
     return Complex(build.binary("div", x.real, divisor), build.binary("div", x.imag, divisor))
 

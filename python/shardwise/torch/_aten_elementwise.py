@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .._elementary import FUNCTIONS
+from .._complex import hypotenuse
 from .._program_text import FLOATS, Refused, Value
 from ._aten import NUMBERS, RULES, Builder, Scalar, Type, is_float, rule
 from ._tensors import OURS
@@ -228,13 +229,8 @@ def _signbit(build: Builder, out: Type, x: Value) -> Value:
 
 @rule("hypot")
 def _hypot(build: Builder, out: Type, a: Value, b: Value) -> Value:
-    """Of the quotient of the two sides: their squares may be infinite, or 0."""
-    x, y = (build.unary("abs", build.operand(one, out.dtype, out.shape)) for one in (a, b))
-    most, least = build.binary("max", x, y), build.binary("min", x, y)
-    quotient = build.binary("div", least, build.select(build.binary("eq", most, 0), build.full(most, 1), most))
-    made = build.binary("mul", most, build.unary("sqrt", build.binary("add", build.binary("mul", quotient, quotient), 1)))
-    is_infinite = build.binary("logical_or", build.binary("eq", x, math.inf), build.binary("eq", y, math.inf))
-    return build.select(is_infinite, build.full(made, math.inf), made)
+    x, y = (build.operand(one, out.dtype, out.shape) for one in (a, b))
+    return hypotenuse(build, x, y)
 
 
 def _of_numbers_alone(op: str) -> Callable[..., Value]:
