@@ -7,12 +7,9 @@ namespace shardwise::tools {
 nlohmann::ordered_json objects_of(const CheckpointReader& reader) {
   using Json = nlohmann::ordered_json;
   if (reader.objects_json().empty()) return Json::object();
-  Json all = Json::parse(reader.objects_json());
-  if (!all.is_object()) return {{"objects", all}};
-  if (all.contains("objects") && all["objects"].is_object()) return all["objects"];
-  all.erase("metrics");
-  for (const char* own : {"paths", "containers", "per_rank", "numpy"}) all.erase(own);
-  return all;
+  const Json document = Json::parse(reader.objects_json());
+  const bool has_objects = document.is_object() && document.contains("objects");
+  return has_objects && document["objects"].is_object() ? document["objects"] : Json::object();
 }
 
 std::string short_text(const nlohmann::ordered_json& value) {

@@ -7,8 +7,8 @@
 
 namespace shardwise::tools {
 
-/// What a checkpoint holds beside its tensors and metrics, by name: Python's objects, or the
-/// members of the JSON that a job of C++ gave. What is no JSON object has the name "objects".
+/// Python's objects, by name: the member "objects" of what is saved beside the tensors. Empty if
+/// there is none.
 nlohmann::ordered_json objects_of(const CheckpointReader& reader);
 
 /// As JSON, in one line, of which no more than some 60 bytes are shown.

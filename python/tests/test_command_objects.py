@@ -38,6 +38,13 @@ def test_objects_and_metrics_are_shown(tmp_path):
     assert "\nobject" not in told("inspect", tmp_path / "step-00000001", "w")
 
 
+def test_what_a_save_notes_for_itself_is_no_object(tmp_path):
+    sw.save(tmp_path / "a", {"of": {"w": np.zeros(4, "f4")}})  # with the kinds of its dicts
+    assert "\nobject" not in told("inspect", tmp_path / "a")
+    assert json.loads(told("inspect", tmp_path / "a", "--json"))["objects"] == {}
+    assert 'has no tensor "tree"' in told("cat", tmp_path / "a", "tree", status=3)
+
+
 def test_cat_shows_an_object(tmp_path):
     sw.save(tmp_path / "a", {"w": np.zeros(4, "f4"), "epoch": 3, "of": {"lr": 0.1}})
     assert told("cat", tmp_path / "a", "epoch") == "3\n"
