@@ -13,9 +13,6 @@ from .._errors import InvalidArgument
 from . import _lazy
 from ._spmd_mesh import Mesh
 
-#: By spmd: mark_sharding(), get_global_mesh(), get_xla_sharding_spec().
-names: dict[str, Callable[..., Any]] = {}
-
 
 def _spec(tensor: torch.Tensor, extra_data_axis: str | None = None, by_largest: bool = False) -> tuple[Any, ...]:
     """Over "fsdp" in the first dim, or the largest."""
@@ -34,7 +31,9 @@ class SpmdFullyShardedDataParallel(nn.Module):
     def __init__(self, module: nn.Module, *, mesh: Mesh | None = None, shard_output: Callable[[Any, Mesh], None] | None = None,
                  auto_wrap_policy: Callable[..., Any] | None = None, auto_wrapper_callable: Callable[..., Any] | None = None,
                  extra_data_axis: str | None = None) -> None:
-        whole = names["get_global_mesh"]() if mesh is None else mesh
+        from .spmd import get_global_mesh, get_xla_sharding_spec, mark_sharding
+
+        whole = get_global_mesh() if mesh is None else mesh
         if isinstance(module, SpmdFullyShardedDataParallel):
             raise InvalidArgument("FSDPv2: found a module that is wrapped already, needed one that is not: its parts are wrapped before it")
         if type(module).forward is nn.Module.forward:
@@ -52,18 +51,20 @@ class SpmdFullyShardedDataParallel(nn.Module):
                             only_wrap_children=True, mesh=whole, shard_output=shard_output)
         self._orig_module, self._mesh = module.to(_lazy.DEVICE), whole
         for parameter in module.parameters():
-            if not names["get_xla_sharding_spec"](parameter).startswith("{devices"):
-                names["mark_sharding"](parameter, whole, _spec(parameter, by_largest=True))
+            if not get_xla_sharding_spec(parameter).startswith("{devices"):
+                mark_sharding(parameter, whole, _spec(parameter, by_largest=True))
         self._extra_data_axis = extra_data_axis
         self._shard_output = shard_output or self._first_is_cut
 
     def _first_is_cut(self, output: Any, mesh: Mesh) -> None:
+        from .spmd import mark_sharding
+
         first = output[0] if isinstance(output, tuple) and output else output
         if isinstance(output, tuple):
             warnings.warn("FSDPv2: of an output that is a tuple, the first tensor alone is cut; shard_output= cuts others", stacklevel=3)
         if not isinstance(first, torch.Tensor):
             raise InvalidArgument(f"FSDPv2: found an output of {type(first).__name__}, needed a tensor, or shard_output=")
-        names["mark_sharding"](first, mesh, _spec(first, self._extra_data_axis))
+        mark_sharding(first, mesh, _spec(first, self._extra_data_axis))
 
     @property
     def module(self) -> nn.Module:

@@ -27,7 +27,7 @@ import torch
 
 from .._errors import InvalidArgument
 from ..programs import Plan
-from . import _lazy, _lazy_dispatch, _lazy_program, _spmd_autocast, _spmd_fsdp
+from . import _lazy, _lazy_dispatch, _lazy_program, _spmd_autocast
 from ._lazy import LazyTensor
 from ._lazy import XLAShardedTensor as XLAShardedTensor
 from ._lazy_shards import XLAShard as XLAShard
@@ -412,6 +412,3 @@ def visualize_tensor_sharding(t: torch.Tensor, **_: Any) -> str:
     if not text:
         raise InvalidArgument("visualize_tensor_sharding: found a tensor that is pending and not marked, needed one after mark_step()")
     return visualize_sharding(text)
-
-
-_spmd_fsdp.names.update(get_global_mesh=get_global_mesh, mark_sharding=mark_sharding, get_xla_sharding_spec=get_xla_sharding_spec)
