@@ -40,6 +40,16 @@ def from_text(step: Callable[..., Any], *example: Any, **options: Any) -> Any:
     return swj.from_stablehlo(lowered.as_text(debug_info=True))
 
 
+def computes_as_jax_does(function: Callable[..., Any], args: Any, same: Callable[[Any, Any], None]) -> None:
+    """same(ours, theirs): of its program on one device, and with the operands cut over four, in each dim."""
+    theirs = on_host(jax.jit(function)(*args))
+    program = swj.capture(function, *args)
+    same(program.run(*args, devices=1), theirs)
+    for dim in range(max(np.ndim(arg) for arg in args)):
+        cut = {i.label: ",".join("d" if d == dim else "-" for d in range(len(i.shape))) for i in program.inputs if len(i.shape) > dim}
+        same(swj.capture(function, *args).mark(cut).run(*args, mesh="d=4"), theirs)
+
+
 def trains_as_jax_does(step: Step, state: Any, batches: list[Any], plans: dict[str, Any], captured: Any = swj.capture) -> None:
     """state, loss = step(state, batch), three times: on one device by JAX, and by its program on each mesh under its marks."""
     theirs, losses = state, []

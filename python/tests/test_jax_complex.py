@@ -18,7 +18,7 @@ from jax import lax
 
 import shardwise as sw
 import shardwise.jax as swj
-from jax_steps import trains_as_jax_does
+from jax_steps import computes_as_jax_does, trains_as_jax_does
 
 RNG = np.random.default_rng(11)
 F, G = RNG.normal(size=(8, 6)).astype("f4"), RNG.normal(size=(8, 6)).astype("f4")
@@ -87,13 +87,7 @@ def same(ours: Any, theirs: Any) -> None:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore")
 def test_is_what_jax_computes(name):
-    function, args = CASES[name]
-    theirs = jax.tree.map(np.asarray, jax.jit(function)(*args))
-    program = swj.capture(function, *args)
-    same(program.run(*args, devices=1), theirs)
-    for dim in range(max(np.ndim(arg) for arg in args)):
-        cut = {i.label: ",".join("d" if d == dim else "-" for d in range(len(i.shape))) for i in program.inputs if len(i.shape) > dim}
-        same(swj.capture(function, *args).mark(cut).run(*args, mesh="d=4"), theirs)
+    computes_as_jax_does(*CASES[name], same)
 
 
 def test_a_step_with_rotary_embeddings_of_complex_numbers_trains_as_jax_does():

@@ -19,6 +19,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 import shardwise.jax as swj
+from jax_steps import computes_as_jax_does
 from shardwise.jax import _primitives
 
 RNG = np.random.default_rng(3)
@@ -208,13 +209,7 @@ def same(ours: Any, theirs: Any) -> None:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore")
 def test_is_what_jax_computes(name):
-    function, args = CASES[name]
-    theirs = jax.tree.map(np.asarray, jax.jit(function)(*args))
-    program = swj.capture(function, *args)
-    same(program.run(*args, devices=1), theirs)
-    for dim in range(max(np.ndim(arg) for arg in args)):
-        cut = {i.label: ",".join("d" if d == dim else "-" for d in range(len(i.shape))) for i in program.inputs if len(i.shape) > dim}
-        same(swj.capture(function, *args).mark(cut).run(*args, mesh="d=4"), theirs)
+    computes_as_jax_does(*CASES[name], same)
 
 
 def test_no_rule_is_without_a_case():
