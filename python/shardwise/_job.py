@@ -21,7 +21,7 @@ from ._progress import Progress, ProgressFunction, function_of
 from ._resize import Resize
 from ._save import SaveStats, no_step, write_together
 from ._sources import Codec, check_choice, check_codec
-from .group import Group
+from .group import Call, Group
 
 log = logging.getLogger("shardwise")
 
@@ -34,7 +34,7 @@ class Managed:
     metrics: dict[str, Any] = field(default_factory=dict)  #: encoded; rank 0's count
     before: Callable[[int], None] = lambda size: None  #: with the bytes of this rank's values
     progress: ProgressFunction = lambda done, total: None
-    after: Callable[[SaveStats], None] = lambda stats: None  #: when it is committed
+    after: Callable[[Call, SaveStats], None] = lambda call, stats: None  #: when it is committed
     write: Callable[..., SaveStats] = write_together  #: what the ranks have agreed on
     begun: float = field(default_factory=time.monotonic)  #: when its caller called
     started: Callable[[PendingSave], None] = lambda pending: None  #: with a save on a thread, also if it is to fail there
@@ -137,7 +137,8 @@ class JobManager(ManagerContext):
         return None if found is None else int(found[0])
 
     def steps(self) -> list[int]:
-        """Committed steps, ascending. Says nothing about their bytes."""
+        """Committed steps, ascending, as this rank's file system shows them. Says nothing about their bytes. While no save is
+        under way it is the same on all ranks: a save ends on each of them when what it supersedes is gone."""
         return [step for step, _ in self._manager.steps()]
 
     def best(self) -> int | None:
@@ -253,19 +254,22 @@ class JobManager(ManagerContext):
         path = str(self._on_first(look, f"where step {step} is"))
         watch = _Watch(self._manager, step)
 
-        def after(stats: SaveStats) -> None:
+        def after(call: Call, stats: SaveStats) -> None:
             if stats.skipped:
                 return
             watch.end()
             self._damaged.discard(step)
-            if self._saves.rank != 0:
-                return
-            try:
-                self._manager.retire_superseded()
-            except Error as error:  # the step is saved all the same
-                note_cleanup_error(step, stats, str(error))
-            if self._write_stats:
-                keep_stats(self._manager, step, stats)
+
+            def retire() -> bytes:
+                try:
+                    self._manager.retire_superseded()
+                except Error as error:  # the step is saved all the same
+                    note_cleanup_error(step, stats, str(error))
+                if self._write_stats:
+                    keep_stats(self._manager, step, stats)
+                return b""
+
+            call.agree(bytes, lambda said: retire())  # on rank 0; all see the same steps after it
 
         return path, Managed(encoded, watch.begin, watch.progress, after, begun=begun)
 

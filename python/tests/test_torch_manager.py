@@ -2,6 +2,7 @@
 
 import os
 import random
+import select
 import signal
 import threading
 import time
@@ -328,13 +329,32 @@ def test_what_a_save_did_is_kept_beside_its_step(tmp_path):
         assert (tmp_path / "stats-step-00000004.json").read_text() == "mine"
 
 
+class LateToRetire:
+    """The manager of C++, which lets the other rank go on, if it can, before it removes what is superseded."""
+
+    def __init__(self, manager, other):
+        self.manager, self.other = manager, other
+
+    def __getattr__(self, name):
+        if name == "retire_superseded":
+            select.select([self.other], [], [], 0.3)  # nothing comes, as the other rank is still in its save
+        return getattr(self.manager, name)
+
+
 def telling(rank, size, port, folder):
     mesh = begin(rank, size, port)
     with swt.CheckpointManager(folder, keep_last=1) as manager:
-        return [manager.save(1, {"w": cut(mesh, 1)}), manager.save_async(2, {"w": cut(mesh, 2)}).result()]
+        fifo = os.open(folder + ".went_on", os.O_RDWR)
+        if rank == 0:
+            manager._manager = LateToRetire(manager._manager, fifo)
+        said = [manager.save(1, {"w": cut(mesh, 1)}), manager.save_async(2, {"w": cut(mesh, 2)}).result()]
+        assert manager.steps() == [2]
+        os.write(fifo, b"1")
+        return said
 
 
 def test_rank_0_keeps_what_all_ranks_saved(tmp_path):
+    os.mkfifo(str(tmp_path) + ".went_on")
     (_, first), (_, second) = run_ranks(telling, 2, free_port(), str(tmp_path))
     assert names(tmp_path) == ["stats-step-00000002.json", "step-00000002"]
     check_told(tmp_path, 2, first)

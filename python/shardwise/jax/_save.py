@@ -123,7 +123,7 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
             if not stats.skipped:
                 stats.blocked_seconds = waited if copy else time.monotonic() - managed.begun
                 stats.memory_bytes += copied_bytes
-            managed.after(stats)
+            managed.after(call, stats)
             return stats
 
     copied_bytes = held[0].copied_bytes if held else 0

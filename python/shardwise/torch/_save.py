@@ -219,7 +219,7 @@ def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any
     if not stats.skipped:
         stats.blocked_seconds = time.monotonic() - managed.begun if waited is None else waited
         stats.memory_bytes += collected.copied_bytes
-    managed.after(stats)
+    managed.after(call, stats)
     return stats
 
 
