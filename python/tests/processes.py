@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import pathlib
+import random
 import signal
 import socket
 import traceback
@@ -9,19 +11,29 @@ from typing import Any, Callable
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
+    """Below those that the kernel gives to sockets that ask for any: none of these takes it before it is used."""
+    try:
+        above = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        above = 32768
+    ports = range(10_000, above) if above > 12_000 else range(61_000, 65_536)
+    while True:
+        port = random.SystemRandom().choice(ports)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
-def _main(function: Callable[..., Any], rank: int, size: int, arguments: tuple[Any, ...], pipe: Any) -> None:
+def _main(function: Callable[..., Any], rank: int, size: int, arguments: tuple[Any, ...], pipe: Any, seconds: float) -> None:
     try:
         result = ("value", function(rank, size, *arguments))
     except BaseException as error:  # noqa: BLE001 - told to the test
         result = ("error", "".join(traceback.format_exception(error)))
     pipe.send(result)
-    pipe.poll(60)  # until all ranks have said something: some depend on rank 0's process
+    pipe.poll(seconds * size)  # until all ranks have said something: some depend on rank 0's process
     os._exit(0)  # whatever threads are left
 
 
@@ -31,7 +43,7 @@ def run_ranks(function: Callable[..., Any], size: int, *arguments: Any, seconds:
     pipes, ranks = [], []
     for rank in range(size):
         ours, theirs = context.Pipe()
-        process = context.Process(target=_main, args=(function, rank, size, arguments, theirs))
+        process = context.Process(target=_main, args=(function, rank, size, arguments, theirs, seconds))
         process.start()
         theirs.close()
         pipes.append(ours)

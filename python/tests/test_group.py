@@ -1,9 +1,9 @@
 """Process groups: whatever goes wrong, every rank that can hear raises the same, in time, naming rank and cause."""
 
 import os
+import pathlib
 import re
 import signal
-import time
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from processes import free_port, run_ranks
 import shardwise as sw
 from shardwise import _stores, group
 
-DEADLINE = 2.0
+LONG = 240.0  # a deadline that nothing here waits for
 
 
 def make(kind: str, rank: int, size: int, where: str) -> group.Group:
@@ -32,7 +32,7 @@ def make(kind: str, rank: int, size: int, where: str) -> group.Group:
     return group.from_jax()
 
 
-def outcomes(rank: int, size: int, kind: str, where: str) -> list[str]:
+def outcomes(rank: int, size: int, kind: str, where: str, folder: str, deadline: float) -> list[str]:
     whole = make(kind, rank, size, where)
     said = []
     for case in ("well", "raises", "publishing", "late", "killed"):
@@ -42,8 +42,7 @@ def outcomes(rank: int, size: int, kind: str, where: str) -> list[str]:
             if rank == 2 and case == "raises":
                 raise OSError(28, "No space left on device")
             if rank == 2 and case == "late":
-                end = time.monotonic() + 2 * DEADLINE
-                while time.monotonic() < end:
+                while len(os.listdir(folder)) < size - 1:  # until the others have been told
                     pass
             return str(rank).encode()
 
@@ -55,9 +54,11 @@ def outcomes(rank: int, size: int, kind: str, where: str) -> list[str]:
         if rank == 2 and case == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         try:
-            said.append(g.agree(work, merge, DEADLINE, "save of step 100").decode())
+            said.append(g.agree(work, merge, deadline if case in ("late", "killed") else LONG, "save of step 100").decode())
         except BaseException as error:
             said.append(f"{type(error).__name__}: {error}")
+        if rank != 2 and case == "late":
+            pathlib.Path(folder, str(rank)).touch()
     return said
 
 
@@ -65,9 +66,14 @@ def outcomes(rank: int, size: int, kind: str, where: str) -> list[str]:
 def test_what_goes_wrong_is_the_same_error_everywhere(tmp_path, kind):
     if kind != "files":
         pytest.importorskip(kind, reason=f"needs {kind}, which this environment has not")
-    where = str(tmp_path / "store") if kind == "files" else str(free_port())
-    said = run_ranks(outcomes, 3, kind, where, may_die=True)
-    assert said[2] is None  # killed
+    for deadline in (2, 10, 60):
+        folder = tmp_path / f"told{deadline}"
+        folder.mkdir()
+        where = str(tmp_path / f"store{deadline}") if kind == "files" else str(free_port())
+        said = run_ranks(outcomes, 3, kind, where, str(folder), deadline, may_die=True)
+        assert said[2] is None  # killed
+        if not any(re.search("rank 0 of 3 did not come|ranks 1 and 2 of 3", text) for of_rank in said[:2] for text in of_rank):
+            break  # else, on a busy machine, another rank was late, too
     assert said[0].pop(2) == "OSError: [Errno 5] Input/output error"  # publishing: as merge raised it
     publishing = said[1].pop(2)
     assert said[0] == said[1]
@@ -75,9 +81,8 @@ def test_what_goes_wrong_is_the_same_error_everywhere(tmp_path, kind):
     assert well == "0,1,2"
     assert "GroupError" in raises and "rank 2" in raises and "No space left" in raises
     assert "rank 0" in publishing and "Input/output error" in publishing
-    # On a busy machine rank 1 may be late, too.
     for text in (late, killed):
-        assert re.search("(rank|ranks 1 and) 2 of 3 did not come within 2 s", text), text
+        assert f"rank 2 of 3 did not come within {deadline} s" in text, text
 
 
 def save_with_faults(rank: int, size: int, folder: str) -> list[str]:
@@ -99,7 +104,7 @@ def save_with_faults(rank: int, size: int, folder: str) -> list[str]:
         plan = Plan(sources, {"rank": rank if case == "objects" else 0})
         path = f"{folder}/{'well' if case == 'existing' else case}"
         try:
-            with call_of(g, path, user=None, codec="zstd", existing="fail", deadline=20) as call:
+            with call_of(g, path, user=None, codec="zstd", existing="fail", deadline=LONG) as call:
                 write_together(call, path, plan, g, list(range(size + 1)))
             said.append("ok")
         except Exception as error:

@@ -254,10 +254,11 @@ def one_dies(rank: int, size: int, port: int, root: str) -> list[Any]:
     start(rank, size, port)
     sharding = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
     tree = {"w": placed(np.arange(64.0, dtype="f4"), sharding)}
-    m = swj.CheckpointManager(root, deadline=4)
-    m.save(0, tree)
+    with swj.CheckpointManager(root, deadline=240) as m:
+        m.save(0, tree)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+    m = swj.CheckpointManager(root, deadline=4)
     try:
         m.save(1, tree)
     except sw.GroupError as error:

@@ -21,11 +21,13 @@ from shardwise._sources import Sources
 
 ROUNDS = int(os.environ.get("SHARDWISE_ROUNDS", "3"))
 SIZE = 3
+LATE = 3  # a rank's status that has waited for another one in vain
 
 
-def save_on(rank: int, root: str, store: str, first: int) -> None:
+def save_on(rank: int, root: str, store: str, first: int, deadline: float) -> None:
     """Saves steps until it is killed, or another one was."""
     g = group.from_files(store, rank, SIZE)
+    g.barrier(600, "all are there")
     rows = np.arange(SIZE * 40 * 1000, dtype=np.float64).reshape(SIZE * 40, 1000)
     for step in range(first, first + 1000):
         sources = Sources()
@@ -33,10 +35,10 @@ def save_on(rank: int, root: str, store: str, first: int) -> None:
                     mesh=f"p={SIZE}", spec="p,-")
         try:
             path = f"{root}/step-{step:08}"
-            with call_of(g, path, user=None, codec="zstd", existing="fail", deadline=1) as call:
+            with call_of(g, path, user=None, codec="zstd", existing="fail", deadline=deadline) as call:
                 write_together(call, path, Plan(sources, {"step": step}), g, list(range(SIZE + 1)))
-        except sw.Error:
-            os._exit(3)
+        except sw.GroupError:
+            os._exit(LATE)
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
@@ -44,29 +46,32 @@ def test_a_rank_is_killed_in_a_save(tmp_path, seed):
     chance = random.Random(seed)
     context = multiprocessing.get_context("spawn")
     root = tmp_path / "root"
-    expected = -1
-    for attempt in range(2):
+    expected, attempts, deadline = -1, 0, 1
+    while attempts < 2:
         with sw.CheckpointManager(root) as m:
             latest = m.latest()  # raises Corrupt where steps are there and none is valid
             assert (latest.step if latest else -1) >= expected
             first = latest.step + 1 if latest else 0
-        ranks = [context.Process(target=save_on, args=(rank, str(root), str(tmp_path / f"store{attempt}"), first))
-                 for rank in range(SIZE)]
+        ranks = [context.Process(target=save_on, args=(rank, str(root), str(tmp_path / f"store{attempts}-{deadline}"), first,
+                                                       deadline)) for rank in range(SIZE)]
         for process in ranks:
             process.start()
-        give_up = time.monotonic() + 60
         wanted = root / f"step-{first + chance.randrange(1, 4):08}"
-        while not wanted.exists() and time.monotonic() < give_up:
+        while not wanted.exists() and any(process.is_alive() for process in ranks):
             pass
-        assert wanted.exists(), "nothing was saved"
+        if not wanted.exists():  # on a busy machine ranks may not meet in so short a time
+            assert {process.exitcode for process in ranks} == {LATE} and deadline < 60, "nothing was saved"
+            deadline *= 4
+            continue
         instant = time.perf_counter() + chance.random() * 0.02
         while time.perf_counter() < instant:
             pass
         os.kill(chance.choice(ranks).pid, signal.SIGKILL)
         for process in ranks:
-            process.join(60)
+            process.join(240)
             assert not process.is_alive(), "it hangs"
         expected = int(wanted.name[5:])
+        attempts += 1
     with sw.CheckpointManager(root) as m:
         latest = m.latest()
         assert latest is not None and latest.step >= expected and not latest.rejected

@@ -148,7 +148,7 @@ def test_steps_of_any_zeros_are_listed(tmp_path):
 
 # A shell may start its background jobs so that they, and their children, ignore SIGINT.
 SLOW = """
-import sys, os, signal, numpy as np, shardwise as sw
+import itertools, sys, os, signal, numpy as np, shardwise as sw
 signal.signal(signal.SIGINT, signal.default_int_handler)
 root = sys.argv[1]
 w = np.random.default_rng(0).standard_normal((64, 1 << 20), np.float32)
@@ -161,29 +161,29 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("what", ["sw.save(root + '/a', {'w': w})",
-                                  "[sw.CheckpointManager(root).save(i, {'w': w}) for i in range(9)]"])
+# Saves follow each other until it comes: one alone may have ended before, on a busy machine.
+@pytest.mark.parametrize("what", ["while True: sw.save(root + '/a', {'w': w}, existing='replace')",
+                                  "[sw.CheckpointManager(root).save(i, {'w': w}) for i in itertools.count()]"])
 def test_ctrl_c_ends_a_save_and_leaves_no_attempt(tmp_path, what):
     child = subprocess.Popen([sys.executable, "-c", SLOW % what, str(tmp_path)], env=ENVIRONMENT, stdout=subprocess.PIPE,
                              text=True)
     assert child.stdout.readline() == "go\n"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not [n for n in os.listdir(tmp_path) if n.endswith(".tmp")]:
+    while child.poll() is None and not [n for n in os.listdir(tmp_path) if n.endswith(".tmp")]:
         pass  # until it is under way
     child.send_signal(signal.SIGINT)
-    out, _ = child.communicate(timeout=60)
+    out, _ = child.communicate(timeout=240)
     assert "interrupted" in out and ".tmp" not in out and ".lease" not in out
     assert not [n for n in os.listdir(tmp_path) if n.startswith(".")]
 
 
 HANDLER = """
 import os, signal, sys, numpy as np, shardwise as sw
-root, stop = sys.argv[1], []
+root, stop, LAST = sys.argv[1], [], 1_000_000
 m = sw.CheckpointManager(root)
 w = np.random.default_rng(0).standard_normal((64, 1 << 18), np.float32)
 def handler(signum, frame):
-    pending = m.save_async(99, {"w": w + 1})
-    m.save(100, {"w": np.ones(4)}, progress=lambda done, total: None)
+    pending = m.save_async(LAST - 1, {"w": w + 1})
+    m.save(LAST, {"w": np.ones(4)}, progress=lambda done, total: None)
     stop.append(pending.result().path)
 signal.signal(signal.SIGTERM, handler)
 print("go", flush=True)
@@ -192,8 +192,8 @@ while not stop:
     %s
     step += 1
 m.wait()
-print(step, [s for s in m.steps() if s < 99] == list(range(step)), m.steps()[-2:], bool(sw.verify(m.step(99))),
-      np.array_equal(m.open(99)["w"], w + 1),
+print(step, m.steps() == [*range(step), LAST - 1, LAST], bool(sw.verify(m.step(LAST - 1))),
+      np.array_equal(m.open(LAST - 1)["w"], w + 1),
       all(np.array_equal(m.open(s)["w"], w) for s in range(step)), flush=True)
 """
 
@@ -209,10 +209,10 @@ def test_a_handler_of_a_signal_may_save(tmp_path, what):
         while child.poll() is None and not [n for n in os.listdir(tmp_path) if n.endswith(".tmp")]:
             pass  # until a save is under way
         child.send_signal(signal.SIGTERM)
-        out, errors = child.communicate(timeout=60)
+        out, errors = child.communicate(timeout=240)
     finally:
         child.kill()
-    assert out.endswith("True [99, 100] True True True\n"), (out, errors)
+    assert out.endswith(" True True True True\n"), (out, errors)
 
 
 def test_a_callback_may_save(tmp_path):
@@ -297,22 +297,28 @@ def test_after_fork_what_is_inherited_says_so(tmp_path):
     assert "['fork', 'fork', 'fork'] 0.0" in done.stdout and "child 0 1048576 [1]" in done.stdout, done
 
 
-def test_the_gil_is_free_while_it_reads(tmp_path, rng):
+def test_the_gil_is_free_while_it_reads(tmp_path, rng, waits_alone_let_others_run):
     sw.save(tmp_path / "a", {"w": rng.standard_normal((64, 1 << 18), np.float32)})
     ticks, stop = 0, threading.Event()
 
     def tick():
         nonlocal ticks
-        while not stop.wait(0):
+        while not stop.wait(1e-6):
             ticks += 1
 
     thread = threading.Thread(target=tick)
-    thread.start()
     with sw.open(tmp_path / "a") as c:
-        np.asarray(c["w"])
-    stop.set()
+        w = c["w"]
+        thread.start()
+        for _ in range(1000):  # on a busy machine the other thread may have no turn in one
+            before = ticks
+            np.asarray(w)
+            found = ticks - before
+            if found > 10:
+                break
+        stop.set()
     thread.join()
-    assert ticks > 10
+    assert found > 10
 
 
 SHORT = """

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import signal
 from typing import Any
 
@@ -19,8 +20,11 @@ import shardwise.torch as swt  # noqa: E402
 from processes import free_port, run_ranks  # noqa: E402
 from shardwise import _links  # noqa: E402
 
-SIZE, DEADLINE = 3, 5.0
+SIZE = 3
 KILLED = 1
+PATIENT = 240.0  # the deadline of what all ranks come to
+# On a busy machine another one may not come in time, or the killed one not to its door.
+LATE = re.compile("(rank [02]|ranks .*) of 3 did not come|rank 0 of 3 said nothing")
 
 
 def join(rank: int, port: int) -> None:
@@ -37,18 +41,18 @@ def state_of(step: int) -> dict[str, Any]:
     return {"w": distribute_tensor(whole(step), init_device_mesh("cpu", (SIZE,)), [Shard(0)]), "step": step}
 
 
-def manager_of(kind: str, folder: str, rank: int) -> Any:
+def manager_of(kind: str, folder: str, rank: int, deadline: float = PATIENT) -> Any:
     if kind == "plain":
-        return swt.CheckpointManager(folder, threads=1, deadline=DEADLINE)
+        return swt.CheckpointManager(folder, threads=1, deadline=deadline)
     return swt.TieredManager(f"{folder}/host{rank}", f"{folder}/durable", copies=1, processes_per_host=1, drain_every=1, threads=1,
-                             deadline=DEADLINE, address="127.0.0.1")
+                             deadline=deadline, address="127.0.0.1")
 
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def killed(rank: int, size: int, port: int, folder: str, kind: str, door: str) -> tuple[str, str]:
+def killed(rank: int, size: int, port: int, folder: str, kind: str, door: str, deadline: float) -> tuple[str, str]:
     """Step 1 is saved, if it is not there; in the next one a rank dies as it comes to the door."""
     join(rank, port)
     with manager_of(kind, folder, rank) as manager:
@@ -67,8 +71,8 @@ def killed(rank: int, size: int, port: int, folder: str, kind: str, door: str) -
             send(self, to, channel, number, message)
 
         _links._Sender.send = last  # type: ignore[method-assign]
-    manager = manager_of(kind, folder, rank)
     try:
+        manager = manager_of(kind, folder, rank, deadline)
         manager.save(2, state_of(2), progress=in_the_middle if rank == KILLED and door == "writes" else None)
     except Exception as error:
         return type(error).__name__, str(error)
@@ -90,7 +94,11 @@ def going_on(rank: int, size: int, port: int, folder: str, kind: str) -> None:
 def test_a_rank_is_killed_in_the_middle_of_a_save(tmp_path: pathlib.Path, kind: str, doors: list[str]) -> None:
     root = tmp_path if kind == "plain" else tmp_path / "durable"
     for door in doors:
-        said = run_ranks(killed, SIZE, free_port(), str(tmp_path), kind, door, may_die=True)
+        for deadline in (5.0, 30.0, 120.0):
+            said = run_ranks(killed, SIZE, free_port(), str(tmp_path), kind, door, deadline, may_die=True)
+            others = [text for _, text in said[:KILLED] + said[KILLED + 1 :]]
+            if said[KILLED] is None and not any(LATE.search(text) for text in others):
+                break
         assert said.pop(KILLED) is None
         for name, text in said:
             assert name == "GroupError" and f"rank {KILLED}" in text, said
