@@ -25,9 +25,12 @@ std::size_t width(std::string_view text) {
 }  // namespace
 
 std::string TextTable::to_string() const {
+  constexpr std::size_t kWidest = 120;
   std::vector<std::size_t> widths(rows_.front().size(), 0);
   for (const auto& row : rows_) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width(row[i]));
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (width(row[i]) <= kWidest) widths[i] = std::max(widths[i], width(row[i]));
+    }
   }
   std::string text;
   for (std::size_t r = 0; r < rows_.size(); ++r) {
@@ -35,7 +38,7 @@ std::string TextTable::to_string() const {
     for (std::size_t i = 0; i < rows_[r].size(); ++i) {
       const std::string& cell = rows_[r][i];
       const std::string& sample = r == 0 && rows_.size() > 1 ? rows_[1][i] : cell;
-      const std::string space(widths[i] - width(cell), ' ');
+      const std::string space(widths[i] - std::min(widths[i], width(cell)), ' ');
       line += (i == 0 ? "" : "  ") + (looks_like_number(sample) ? space + cell : cell + space);
     }
     line.erase(line.find_last_not_of(' ') + 1);

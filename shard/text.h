@@ -41,7 +41,7 @@ std::vector<std::string_view> nearest_names(const std::vector<std::string_view>&
 /// "1.50 MiB"
 std::string human_bytes(std::size_t bytes);
 
-/// Rows of text under a heading, each column as wide as its widest cell; numbers to the right.
+/// Rows under a heading; a column is as wide as its widest cell, to 120; numbers to the right.
 class TextTable {
  public:
   explicit TextTable(std::vector<std::string> heading) : rows_{std::move(heading)} {}

@@ -116,6 +116,10 @@ TensorEdits parse_edits(std::string_view command, const EditOptions& options) {
 
 fs::path existing_root(const std::string& path) {
   std::error_code ignored;
+  if (path.empty()) {
+    throw Error(ErrorCode::not_found,
+                "the path is \"\", needed is a checkpoint, or a directory of checkpoints");
+  }
   if (!fs::exists(path, ignored)) {
     throw Error(ErrorCode::not_found, fmt::format("{} does not exist", path));
   }

@@ -1,18 +1,21 @@
 """Containers of Python, so that what is loaded has the kinds of what was saved.
 
 A kind is JSON: "list", "tuple", "OrderedDict", "Counter", ["defaultdict", name of a built-in type or null],
-["deque", maximum or null], {"namedtuple": "module:class", "fields": names}. Of a plain dict, and of what is none, it is
-None. A container of any other class is of the kind of the built-in class that it derives from. A named tuple is of its
+["deque", maximum or null], {"namedtuple": "module:class", "fields": names}, {"dataclass": "module:class", "fields": names}. Of
+a plain dict, and of what is none, it is None. Of a dataclass that is at hand it is the class itself. A container of any other class is of the kind of the built-in class that it derives from. A named tuple is of its
 class if that module is imported when it is loaded, else a dict of its fields: nothing is imported, and no code of theirs
-runs.
+runs. A dataclass is a dict of its fields, unless a target has one there: like().
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from ._errors import InvalidArgument
 
 _FACTORIES = {kind.__name__: kind for kind in (list, dict, set, tuple, int, float, bool, str)}
 
@@ -46,7 +49,7 @@ def named_tuple(name: Any, fields: Iterable[str]) -> type[tuple[Any, ...]] | Non
 
 def kind_of(value: Any) -> Any:
     """None for a plain dict, for a mapping of any other class, and for what is no container. Raises TypeError for a named
-    tuple whose class could not be found again, and as plain()."""
+    tuple whose class could not be found again, for a dataclass that is more than its fields, and as plain()."""
     kind = type(value)
     if kind is list:
         return "list"
@@ -69,8 +72,59 @@ def kind_of(value: Any) -> Any:
         return {"namedtuple": class_name(kind), "fields": list(fields)}
     if isinstance(value, collections.deque):
         return ["deque", value.maxlen]
+    if _is_dataclass(value):
+        _check_dataclass(value)
+        return kind
     found = type(plain(value)) if kind is not dict and isinstance(value, (dict, list, tuple)) else None
     return "list" if found is list else "tuple" if found is tuple else None
+
+
+def _is_dataclass(value: Any) -> bool:
+    """Whether it is one, and no container by another of its classes."""
+    return (dataclasses.is_dataclass(value) and not isinstance(value, (type, Mapping, list, tuple, collections.deque, str, bytes, int, float)))
+
+
+def _check_dataclass(value: Any) -> None:
+    kind, names = type(value), {field.name for field in dataclasses.fields(value)}
+    more = [*(name for name in getattr(value, "__dict__", ()) if name not in names), *(n for n in names if not hasattr(value, n))]
+    try:
+        object.__new__(kind)
+    except TypeError:
+        more.append("its built-in base")
+    if more:
+        raise TypeError(f"the dataclass {class_name(kind)} cannot be stored, as it is not what its fields say: {', '.join(map(str, more))}")
+
+
+def written(kind: Any) -> Any:
+    """A kind as JSON."""
+    if not isinstance(kind, type):
+        return kind
+    return {"dataclass": class_name(kind), "fields": [field.name for field in dataclasses.fields(kind)]}
+
+
+def like(wanted: Any, found: Any) -> Any:
+    """What was loaded, with dicts of fields as the dataclasses and named tuples that a target has in their places. Raises
+    InvalidArgument for other fields. No code of theirs runs."""
+    names = ([field.name for field in dataclasses.fields(wanted)] if _is_dataclass(wanted) else
+             list(getattr(wanted, "_fields", ())) if isinstance(wanted, tuple) else [])
+    if type(found) is dict and (names or _is_dataclass(wanted)):
+        if found.keys() != set(names):
+            raise InvalidArgument(f"has the fields {', '.join(map(str, found)) or 'of nothing'} there, the target's {type(wanted).__name__} "
+                                  f"{', '.join(names)}")
+        values = [like(getattr(wanted, name), found[name]) for name in names]
+        return tuple.__new__(type(wanted), values) if isinstance(wanted, tuple) else _dataclass(type(wanted), zip(names, values))
+    if type(found) is dict and isinstance(wanted, Mapping):
+        return {key: like(wanted[key], value) if key in wanted else value for key, value in found.items()}
+    if type(found) in (list, tuple) and type(wanted) is type(found) and len(wanted) == len(found):
+        return type(found)(map(like, wanted, found))
+    return found
+
+
+def _dataclass(kind: type, found: Iterable[tuple[Any, Any]]) -> Any:
+    value = object.__new__(kind)
+    for name, inner in found:
+        object.__setattr__(value, name, inner)
+    return value
 
 
 def plain(value: Any) -> Any:
@@ -89,12 +143,14 @@ def plain(value: Any) -> Any:
 
 
 def is_container(value: Any) -> bool:
-    """Whether items() takes it apart: a mapping, a list, a tuple or a deque, of any class."""
-    return isinstance(value, (Mapping, list, tuple, collections.deque))
+    """Whether items() takes it apart: a mapping, a list, a tuple, a deque or a dataclass, of any class."""
+    return isinstance(value, (Mapping, list, tuple, collections.deque)) or _is_dataclass(value)
 
 
 def items(value: Any) -> Iterable[tuple[Any, Any]]:
-    """The keys, or numbers from 0 on, and values of a container."""
+    """The keys, numbers from 0 on, or names of fields, and values of a container."""
+    if _is_dataclass(value):
+        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
     return value.items() if isinstance(value, Mapping) else enumerate(value)
 
 
@@ -103,6 +159,8 @@ def made(kind: Any, found: Iterable[tuple[Any, Any]]) -> Any:
     if kind == "OrderedDict":
         return collections.OrderedDict(found)
     values = dict(found)
+    if isinstance(kind, type):
+        return _dataclass(kind, values.items()) if values.keys() == {field.name for field in dataclasses.fields(kind)} else values
     if kind == "Counter":
         return collections.Counter(values)
     name, argument = kind if isinstance(kind, list) and len(kind) == 2 else (kind, None)
@@ -112,6 +170,8 @@ def made(kind: Any, found: Iterable[tuple[Any, Any]]) -> Any:
         return values
     ordered = [values[i] for i in range(len(values))]
     if isinstance(kind, dict):
+        if "dataclass" in kind:
+            return values
         fields = kind.get("fields", [])
         of_class = named_tuple(kind.get("namedtuple"), fields) if len(fields) == len(ordered) else None
         return dict(zip(fields, ordered)) if of_class is None else tuple.__new__(of_class, ordered)

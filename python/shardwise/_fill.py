@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ._containers import is_container, items, kind_of
+from ._containers import is_container, items, kind_of, like
 from ._errors import InvalidArgument
 from ._nested import Flat, Path, build, names_of
 from ._resize import Resizing
@@ -20,7 +20,7 @@ def _taken_apart(flat: Flat, containers: Collection[Path]) -> Flat:
     """Containers without arrays are leaves only if they are stored as such. containers: what is stored in parts."""
     parts = Flat({}, dict(flat.kinds))
     for path, leaf in flat.leaves.items():
-        if path in containers and is_container(leaf) and not is_array(leaf) and len(leaf):
+        if path in containers and is_container(leaf) and not is_array(leaf) and any(True for _ in items(leaf)):
             inner = Flat({(*path, key): value for key, value in items(leaf)}, {path: kind_of(leaf)})
             inner = _taken_apart(inner, containers)
             parts.leaves.update(inner.leaves)
@@ -69,7 +69,10 @@ class Filling:
             value = self._checkpoint.objects[name]
             if is_array(leaf):
                 self._wrong.append(f"{name!r} is an object, a {type(value).__name__}, the target {leaf.dtype} {list(leaf.shape)}")
-            self._found[path] = value
+            try:
+                self._found[path] = like(leaf, value)
+            except InvalidArgument as error:
+                self._wrong.append(f"{name!r} {error}")
             return
         tensor = self._checkpoint[name]
         if leaf is None:  # whatever is there

@@ -39,7 +39,7 @@ def flatten(tree: Any, is_array: Callable[[Any], bool], path: Path = (), *, ever
 
 
 def _walk(tree: Any, is_array: Callable[[Any], bool], path: Path, every_dict: bool, flat: Flat) -> None:
-    if is_array(tree) or not _containers.is_container(tree) or not len(tree) or not (
+    if is_array(tree) or not _containers.is_container(tree) or not any(True for _ in _containers.items(tree)) or not (
             every_dict and _is_plain_dict(tree) or _holds(tree, is_array)):
         flat.leaves[path] = tree
         return
@@ -71,7 +71,7 @@ def _holds(tree: Any, is_array: Callable[[Any], bool]) -> bool:
         elif _containers.is_container(value):
             if len(levels) > 2 * _MOST_LEVELS:
                 return False  # as an object it is refused
-            levels.append(iter(value.values() if isinstance(value, Mapping) else value))
+            levels.append(inner for _, inner in _containers.items(value))
     return False
 
 
@@ -97,7 +97,8 @@ def names_of(paths: Iterable[Path], separator: str) -> dict[Path, str]:
 
 def encoded_kinds(kinds: Mapping[Path, Any]) -> dict[str, Any]:
     """For the checkpoint: of what is no plain dict, by the JSON text of the path."""
-    return {json.dumps(encoded_path(path), ensure_ascii=False): kind for path, kind in kinds.items() if kind is not None}
+    return {json.dumps(encoded_path(path), ensure_ascii=False): _containers.written(kind)
+            for path, kind in kinds.items() if kind is not None}
 
 
 def decoded_kinds(document: Mapping[str, Any]) -> dict[Path, Any] | None:

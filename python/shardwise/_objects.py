@@ -4,12 +4,13 @@ JSON's own are themselves: None, bool, int, str, list, and dict with keys that a
 else is an object of one key: {"$tuple": [...]}, {"$float": "nan"}, {"$int": "hex"} (of very many digits),
 {"$items": [[key, value], ...]}, {"$bytes": "hex"}, {"$complex": ["re", "im"]}, {"$text": "hex of utf-8 with surrogates"},
 {"$set": [...]}, {"$frozenset": [...]}, {"$kept": [kind, items]} (other containers: `_containers` has the kinds),
-{"$enum": ["module:class", name, value]}, {"$torch": "torch.float32"}, {"$numpy": [dtype, value]},
-{"$array": [dtype, shape, "hex"]}.
+{"$enum": ["module:class", name, value]}, {"$numpy": [dtype, value]},
+{"$array": [dtype, shape, "hex"]}, and those of `_values`: {"$date": "2026-11-27"}.
 
 Classes are never imported: an enum or a named tuple is of its class if that module is imported when it is loaded, else
-the enum's value and a dict of the fields, or as a key or in a set a tuple of them. A value of any other subclass of a
-known type comes back as the known type, to which it must be equal.
+the enum's value and a dict of the fields, or as a key or in a set a tuple of them; a dataclass is always such a dict, as
+only a target says which class is meant. A value of any other subclass of a known type comes back as the known type, to
+which it must be equal.
 """
 
 from __future__ import annotations
@@ -21,23 +22,19 @@ from typing import Any, Callable
 
 import numpy as np
 
-from . import _containers
+from . import _containers, _values
 from ._dtypes import NUMPY, dtype_called, known_name
-from ._errors import InvalidArgument
-
-# Of other types, by the name of their tag: torch's, which shardwise.torch adds.
-_DECODERS: dict[str, Callable[[Any], Any]] = {}
-_ENCODERS: list[Callable[[Any], Any]] = []
+from ._errors import Corrupt, Error, InvalidArgument
 
 # The manifest may be nested 256 levels deep; what is around an object takes some of them.
 _MOST_LEVELS = 200
 # Larger arrays are tensors: these are in the manifest, which every reader reads whole.
 _MOST_ARRAY_BYTES = 1 << 20
-# From this many bits on, an int is stored in hex: Python refuses to write more than 4,300 decimal digits.
-_MOST_DECIMAL_BITS = 8192
+# From this many bits on, an int is stored in hex: no number of the manifest may be beyond the range of a double.
+_MOST_DECIMAL_BITS = 1000
 
-_NEEDED = ("needed are None, bool, int, float, complex, str, bytes, enums, dtypes, arrays, and list, tuple, dict and set of "
-           "these: give its state_dict(), a dict of its fields, or the bytes of a pickle")
+_NEEDED = ("needed are None, bool, int, float, complex, str, bytes, enums, dtypes, arrays, dates and times, paths, and list, "
+           "tuple, dict, set and dataclass of these: give its state_dict(), a dict of its fields, or the bytes of a pickle")
 
 
 def encode(value: Any, level: int = 0) -> Any:
@@ -78,14 +75,13 @@ def _encode_tagged(value: Any, kind: type, level: int) -> Any:
         return {"$enum": [_containers.class_name(kind), value.name, encode(value.value, level + 2)]}
     if isinstance(value, (np.generic, np.ndarray)) and not isinstance(value, np.character):
         return _encode_numpy(value)
-    for encoder in _ENCODERS:
-        encoded = encoder(value)
-        if encoded is not None:
-            return encoded
+    found = _values.encoded(value)
+    if found is not None:
+        return {found[0]: encode(found[1], level + 1)}
     container = _containers.kind_of(value)
     if container not in (None, "list", "tuple"):
         items = [[encode(k, level + 4), encode(v, level + 4)] for k, v in _containers.items(value)]
-        return {"$kept": [container, items]}
+        return {"$kept": [_containers.written(container), items]}
     plain = _containers.plain(value)
     if plain is not None:
         return encode(plain, level)
@@ -95,6 +91,8 @@ def _encode_tagged(value: Any, kind: type, level: int) -> Any:
 def _encode_numpy(value: np.generic | np.ndarray) -> Any:
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError("a masked array cannot be stored, as its mask would be lost: needed are its data and its mask")
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        return {"$numpy": [value.dtype.str, int(value.view(np.int64))]}
     if known_name(value.dtype.newbyteorder("<")) is None:
         raise TypeError(f"numpy's {type(value).__name__} of dtype {value.dtype} cannot be stored: needed are numbers")
     if isinstance(value, np.generic):
@@ -106,6 +104,11 @@ def _encode_numpy(value: np.generic | np.ndarray) -> Any:
                         f"{_MOST_ARRAY_BYTES}, or the array as a value of a dict or list")
     native = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
     return {"$array": [known_name(native.dtype), list(value.shape), native.tobytes().hex()]}
+
+
+def _decode_numpy(encoded: Any) -> Any:
+    dtype, value = dtype_called(encoded[0]), decode(encoded[1])
+    return np.int64(value).view(dtype) if dtype.kind in "mM" else dtype.type(value)
 
 
 def _decode_array(encoded: Any) -> np.ndarray:
@@ -134,7 +137,19 @@ def decode(value: Any) -> Any:
         decoder = _DECODERS.get(tag)
         if decoder is not None:
             return decoder(inner)
+        if tag in _values.DECODERS:
+            return _values.DECODERS[tag](decode(inner))
     return {k: decode(v) for k, v in value.items()}
+
+
+def decode_named(name: str, value: Any, where: str) -> Any:
+    """What encode() was given as the object of that name. Raises Corrupt for what it has not written."""
+    try:
+        return decode(value)
+    except Error:
+        raise
+    except Exception as error:  # of whatever constructor a hostile text has reached
+        raise Corrupt(f"{where}: object {name!r} is none that can be stored: {type(error).__name__}: {error}"[:400]) from None
 
 
 def decode_key(value: Any) -> Any:
@@ -159,7 +174,7 @@ def is_text(value: str) -> bool:
     return True
 
 
-_DECODERS.update({
+_DECODERS: dict[str, Callable[[Any], Any]] = {
     "$tuple": lambda v: tuple(decode(i) for i in v),
     "$items": lambda v: {decode_key(k): decode(i) for k, i in v},
     "$bytes": bytes.fromhex,
@@ -171,15 +186,9 @@ _DECODERS.update({
     "$frozenset": lambda v: frozenset(decode_key(i) for i in v),
     "$kept": lambda v: _containers.made(v[0], [(decode_key(k), decode(i)) for k, i in v[1]]),
     "$enum": _decode_enum,
-    "$numpy": lambda v: dtype_called(v[0]).type(decode(v[1])),
+    "$numpy": _decode_numpy,
     "$array": _decode_array,
-})
-
-
-def register(tag: str, encoder: Callable[[Any], Any], decoder: Callable[[Any], Any]) -> None:
-    """Adds a type. The encoder gives None for what is not of it."""
-    _DECODERS[tag] = decoder
-    _ENCODERS.append(encoder)
+}
 
 
 def dumps(value: Any) -> str:

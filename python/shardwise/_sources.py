@@ -68,8 +68,8 @@ def as_array(name: str, value: Any) -> np.ndarray:
 
 def is_array(value: Any) -> bool:
     """Whether it is stored as a tensor: arrays and numpy's scalars."""
-    if isinstance(value, np.character):
-        return False  # a str or bytes
+    if isinstance(value, (np.character, np.datetime64, np.timedelta64, type)):
+        return False  # a str or bytes, and what is no number
     return isinstance(value, (np.ndarray, np.generic)) or (
         hasattr(value, "__array__") and hasattr(value, "shape") and hasattr(value, "dtype"))
 

@@ -280,7 +280,8 @@ class Checkpoint(Mapping[str, Tensor]):
         self.user: Any = json.loads(self._reader.user)
         """The JSON that was given to save()."""
         self._is_whole = True
-        self.objects: dict[str, Any] = {n: _objects.decode(v) for n, v in self._document.get("objects", {}).items()}
+        self.objects: dict[str, Any] = {n: _objects.decode_named(n, v, f"checkpoint {self.path}")
+                                        for n, v in self._document.get("objects", {}).items()}
         """What was saved and is no array, by name."""
 
     def _edit(self, names: str | Iterable[str] | None, edits: Edits) -> None:

@@ -117,9 +117,9 @@ bool print_object(const BoxReader& reader, const CatOptions& options) {
                                options.npy ? "--npy" : "--box", options.tensor));
   }
   if (options.json) {
-    print_json({{"object", options.tensor}, {"value", *found}});
+    fmt::print("{}\n", exact_text({{"object", options.tensor}, {"value", *found}}));
   } else {
-    print_json(*found);
+    print_shown(shown_text(*found) + "\n");
   }
   return true;
 }

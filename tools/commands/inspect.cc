@@ -233,12 +233,12 @@ int inspect_foreign(const InspectOptions& options, const BoxReader& reader,
   if (options.json) {
     auto left_out = nlohmann::ordered_json::array();
     for (const std::string& name : foreign.left_out) left_out.push_back(name);
-    print_json({{"path", options.path},
-                {"format", foreign.format},
-                {"user", nlohmann::ordered_json::parse(foreign.user_json)},
-                {"left_out", left_out},
-                {"tensors", list_json(tensors)},
-                {"totals", totals_json(totals_of(tensors))}});
+    fmt::print("{}\n", exact_text({{"path", options.path},
+                                   {"format", foreign.format},
+                                   {"user", exact_json(foreign.user_json)},
+                                   {"left_out", left_out},
+                                   {"tensors", list_json(tensors)},
+                                   {"totals", totals_json(totals_of(tensors))}}));
     return 0;
   }
   print_shown(fmt::format("{}: {}, user {}\n\n", options.path, foreign.format, foreign.user_json));
@@ -281,7 +281,7 @@ int run_inspect(const InspectOptions& options) {
   if (options.json) {
     nlohmann::ordered_json json = {{"directory", reader.directory().string()},
                                    {"step", nullptr},
-                                   {"user", nlohmann::ordered_json::parse(reader.user_json())},
+                                   {"user", exact_json(reader.user_json())},
                                    {"metrics", reader.metrics()},
                                    {"objects", objects_of(reader)},
                                    {"index", reader.has_index()},
@@ -289,7 +289,7 @@ int run_inspect(const InspectOptions& options) {
                                    {"totals", totals_json(totals_of(tensors))}};
     if (reader.step() >= 0) json["step"] = reader.step();
     if (options.processes > 0) json["restores"] = ways_json(ways_to_restore(tensors, options));
-    print_json(json);
+    fmt::print("{}\n", exact_text(json));
     return 0;
   }
   const std::string step = reader.step() < 0 ? "no step" : fmt::format("step {}", reader.step());

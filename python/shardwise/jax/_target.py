@@ -11,6 +11,8 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from .._containers import like
+from .._errors import InvalidArgument
 from .._resize import Resizing
 from .._sources import is_array
 from .._tensor import Checkpoint, Tensor
@@ -74,6 +76,12 @@ def _object(value: Any, want: Any) -> Reading:
         return Reading(lambda _: value)
     if _tree.is_stateful(want):
         return Reading(lambda _: _given(want, value))
+    try:
+        filled = like(want, value)
+    except InvalidArgument as error:
+        raise Refused(str(error)) from None
+    if type(filled) is type(want):  # of a dict of fields
+        return Reading(lambda _: filled)
     if not hasattr(want, "dtype"):
         raise Refused(f"is an object, a {type(value).__name__}, the target a {type(want).__name__}")
     if tuple(want.shape) != () or _tree.is_key(want) or _number_type(want.dtype) is not type(value):

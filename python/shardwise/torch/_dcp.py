@@ -150,6 +150,9 @@ class StorageWriter(_StorageWriter):
             encoded = {name: _or_pickle(value) for name, value in values.items()}
         else:
             encoded = encode_objects(values)
+            if found := [repr(name) for name, value in encoded.items() if _holds_dataclass(value)]:
+                raise TypeError(f"{len(found)} of {len(encoded)} objects: {', '.join(found[:10])}: a dataclass would come back as a dict, as "
+                                f"DCP shows a reader no objects of the target: needed is dataclasses.asdict(), or shardwise.torch.save()")
         return [WriteResult(item.index, 0, encoded[item.index.fqn]) for item in items]
 
     @staticmethod
@@ -233,24 +236,24 @@ def _check_replicas(of_ranks: Sequence[tuple[int, dict[str, str]]]) -> None:
                               f"shardwise.torch.save() as PerRank(value); StorageWriter(replicas=\"trust\") does not look")
 
 
+def _holds_dataclass(encoded: Any) -> bool:
+    if isinstance(encoded, dict):
+        kept = encoded.get("$kept") if len(encoded) == 1 else None
+        is_one = isinstance(kept, list) and isinstance(kept[0], dict) and "dataclass" in kept[0]
+        return is_one or any(map(_holds_dataclass, encoded.values()))
+    return isinstance(encoded, list) and any(map(_holds_dataclass, encoded))
+
+
 def _or_pickle(value: Any) -> Any:
     try:
-        return _objects.encode(value)
+        encoded = _objects.encode(value)
     except TypeError:
-        import pickle
-
-        return {"$pickle": pickle.dumps(value).hex()}
-
-
-def _unpickled(value: Any, allow: bool, name: str) -> Any:
-    if not (isinstance(value, dict) and list(value) == ["$pickle"]):
-        return _objects.decode(value)
-    if not allow:
-        raise InvalidArgument(f"object {name!r} was saved as a pickle, which can run any code: "
-                              f"StorageReader(allow_pickle=True) loads it")
+        encoded = None
+    if encoded is not None and not _holds_dataclass(encoded) or value is None:
+        return encoded
     import pickle
 
-    return pickle.loads(bytes.fromhex(value["$pickle"]))
+    return {"$pickle": pickle.dumps(value).hex()}
 
 
 def _empty_dicts(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -392,9 +395,19 @@ class StorageReader(_StorageReader):
             raise NameNotFound(f"checkpoint {checkpoint.path}: there is no object {name!r}")
         # In memory alone: the planner insists on torch.load, and these bytes are our own.
         buffer = io.BytesIO()
-        torch.save(_unpickled(encoded[name], self._allow_pickle, name), buffer)
+        torch.save(self._value_of(name, encoded[name]), buffer)
         buffer.seek(0)
         planner.load_bytes(item, buffer)
+
+    def _value_of(self, name: str, encoded: Any) -> Any:
+        if isinstance(encoded, dict) and list(encoded) == ["$pickle"]:
+            if not self._allow_pickle:
+                raise InvalidArgument(f"object {name!r} was saved as a pickle, which can run any code: "
+                                      f"StorageReader(allow_pickle=True) loads it")
+            import pickle
+
+            return pickle.loads(bytes.fromhex(encoded["$pickle"]))
+        return self._open().objects[name]
 
     @property
     def checkpoint_id(self) -> str | None:

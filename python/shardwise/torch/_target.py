@@ -144,10 +144,10 @@ class Target:
                 return leaf
             return self._take_array(path, name, leaf)
         if name is not None and name in self.checkpoint.objects:
-            return self._object(name)
+            return self._as(leaf, self._object(name), path)
         if leaf is None or _containers.is_container(leaf):
             if self._names_below(path):
-                return self._like(leaf, self._subtree(path))
+                return self._as(leaf, self._subtree(path), path)
             if leaf is None and name is not None:
                 return self._fresh(name)
         if name is not None:
@@ -160,10 +160,14 @@ class Target:
         self._miss(path)
         return leaf
 
-    @staticmethod
-    def _like(leaf: Any, found: Any) -> Any:
+    def _as(self, leaf: Any, found: Any, path: Path) -> Any:
         # DCP, and earlier versions, have stored a list without tensors value by value: a tuple is a list there.
-        return type(leaf)(found) if type(leaf) in (list, tuple) and type(found) is list else found
+        found = type(leaf)(found) if type(leaf) in (list, tuple) and type(found) is list else found
+        try:
+            return _containers.like(leaf, found)
+        except InvalidArgument as error:
+            self.wrong.append(f"{named(path)!r} {error}")
+            return leaf
 
     def _within_object(self, path: Path) -> Any:
         """A value of a container that was stored as one object."""
@@ -339,6 +343,8 @@ class Target:
     def _take_stateful(self, path: Path, value: Any) -> Any:
         """What is stored of it, as it was; in the memory of its own tensors if these fit."""
         template = flat_values(self.state.tree_of(value), path)
+        if self._kinds is not None:
+            self._kinds.update({place: kind for place, kind in template.kinds.items() if isinstance(kind, type)})
         names = self._names_below(path)
         per_rank = [place for place in self._per_rank if place[: len(path)] == path]
         if path in self._stored:
@@ -355,7 +361,7 @@ class Target:
             place = self._paths[name]
             own = template.leaves.get(place)
             if name in self.checkpoint.objects:
-                taken[place] = self._object(name)
+                taken[place] = self._as(own, self._object(name), place)
             elif is_array(own) and not _modules.is_meta(own):
                 taken[place] = self._take_array(place, name, own)
             else:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .. import _core, _objects
+from .. import _core
 from .._dtypes import NUMPY, name_of
 from .._errors import Unsupported
 from .._sources import MEMORY
@@ -170,19 +170,3 @@ def _is_plain_memory(tensor: torch.Tensor) -> bool:
     """Whether the core can write its elements where they are."""
     return (tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.layout == torch.strided
             and not tensor.is_conj() and not tensor.is_neg())
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, (torch.dtype, torch.device)):
-        return {"$torch": str(value)}
-    if isinstance(value, torch.Size):
-        return {"$size": list(value)}
-    return None
-
-
-def _decode(text: str) -> Any:
-    return getattr(torch, text[6:]) if text.startswith("torch.") else torch.device(text)
-
-
-_objects.register("$torch", _encode, _decode)
-_objects.register("$size", lambda _: None, torch.Size)

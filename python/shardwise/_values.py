@@ -1,0 +1,148 @@
+"""Values of the standard library, numpy and torch as plain data, and back: equal, and of the same type.
+
+A value is written as its type's tag and plain data: {"$date": "2026-11-27"}. Only the types of this table are made, whatever
+a file says. Those of torch are texts and tuples as long as torch is not imported.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ._dtypes import dtype_called
+
+
+class _Kind(NamedTuple):
+    name: str  #: "module.Class"; it is looked for among the modules that are imported
+    tag: str
+    plain: Callable[[Any], Any]
+    made: Callable[[Any], Any]
+
+
+def _std(name: str) -> Any:
+    """A class of one of the modules of the table."""
+    module, _, kind = name.rpartition(".")
+    return getattr(__import__(module), kind)
+
+
+def _own_name(zone: datetime.timezone) -> str | None:
+    """None for the one that its offset gives it."""
+    name = zone.tzname(None)
+    return None if name == datetime.timezone(zone.utcoffset(None)).tzname(None) else name
+
+
+def _plain_time(value: datetime.datetime | datetime.time) -> Any:
+    zone = value.tzinfo
+    if zone is not None and type(zone) is not datetime.timezone:
+        raise TypeError(f"a {type(value).__name__} of the zone {zone} cannot be stored: needed is a fixed offset, as "
+                        f".astimezone(datetime.timezone.utc) has, or none")
+    text, name = value.replace(fold=0).isoformat(), None if zone is None else _own_name(zone)
+    return [text, value.fold, name] if value.fold or name is not None else text
+
+
+def _time(kind: Any) -> Callable[[Any], Any]:
+    def made(plain: Any) -> Any:
+        if isinstance(plain, str):
+            return kind.fromisoformat(plain)
+        text, fold, name = plain
+        value = kind.fromisoformat(text).replace(fold=fold)
+        return value if name is None else value.replace(tzinfo=datetime.timezone(value.utcoffset(), name))
+
+    return made
+
+
+def _path(plain: list[Any]) -> Any:
+    kind, text = plain
+    if kind not in ("Path", "PurePosixPath", "PureWindowsPath"):
+        raise ValueError(f"found a path of the kind {kind!r}")
+    return _std(f"pathlib.{kind}")(text)
+
+
+def _namespace(name: str) -> Callable[[Any], Any]:
+    def made(plain: Any) -> Any:
+        value = _std(name)()
+        vars(value).update(plain)
+        return value
+
+    return made
+
+
+_KINDS = (
+    _Kind("datetime.datetime", "$datetime", _plain_time, _time(datetime.datetime)),
+    _Kind("datetime.time", "$time", _plain_time, _time(datetime.time)),
+    _Kind("datetime.date", "$date", datetime.date.isoformat, datetime.date.fromisoformat),
+    _Kind("datetime.timedelta", "$timedelta", lambda v: [v.days, v.seconds, v.microseconds], lambda v: datetime.timedelta(*v)),
+    _Kind("datetime.timezone", "$timezone", lambda v: [v.utcoffset(None), _own_name(v)],
+          lambda v: datetime.timezone(v[0]) if v[1] is None else datetime.timezone(*v)),
+    _Kind("pathlib.PosixPath", "$path", lambda v: ["Path", str(v)], _path),
+    _Kind("pathlib.WindowsPath", "$path", lambda v: ["Path", str(v)], _path),
+    _Kind("pathlib.PurePosixPath", "$path", lambda v: ["PurePosixPath", str(v)], _path),
+    _Kind("pathlib.PureWindowsPath", "$path", lambda v: ["PureWindowsPath", str(v)], _path),
+    _Kind("decimal.Decimal", "$decimal", str, lambda v: _std("decimal.Decimal")(str(v))),
+    _Kind("fractions.Fraction", "$fraction", lambda v: [v.numerator, v.denominator], lambda v: _std("fractions.Fraction")(*v)),
+    _Kind("uuid.UUID", "$uuid", str, lambda v: _std("uuid.UUID")(v)),
+    _Kind("types.SimpleNamespace", "$namespace", vars, _namespace("types.SimpleNamespace")),
+    _Kind("argparse.Namespace", "$arguments", vars, _namespace("argparse.Namespace")),
+    _Kind("builtins.slice", "$slice", lambda v: [v.start, v.stop, v.step], lambda v: slice(*v)),
+    _Kind("builtins.range", "$range", lambda v: [v.start, v.stop, v.step], lambda v: range(*v)),
+    _Kind("builtins.ellipsis", "$ellipsis", lambda v: None, lambda v: ...),
+    _Kind("builtins.bytearray", "$bytearray", lambda v: v.hex(), bytearray.fromhex),
+)
+_BY_NAME = {kind.name: kind for kind in _KINDS}
+_TORCH = ("dtype", "device", "layout", "memory_format")
+
+
+def encoded(value: Any) -> tuple[str, Any] | None:
+    """Its tag, and what is to be encoded in its place; None if its type is none of these."""
+    kind = type(value)
+    found = _BY_NAME.get(f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}")  # some say pathlib._local
+    if found is not None and (kind is type(...) or _std(found.name) is kind):
+        return found.tag, found.plain(value)
+    if isinstance(value, np.dtype):
+        return "$dtype", _dtype_name(value)
+    if isinstance(value, type) and (value in np.sctypeDict.values() or issubclass(value, np.generic) and value.__module__ == "ml_dtypes"):
+        return "$scalar", _dtype_name(np.dtype(value))
+    torch = sys.modules.get("torch")
+    if torch is None or kind.__module__ != "torch":
+        return None
+    if kind is torch.Size:
+        return "$size", list(value)
+    return ("$torch", str(value)) if isinstance(value, tuple(getattr(torch, name) for name in _TORCH)) else None
+
+
+def _dtype_name(dtype: np.dtype) -> str:
+    name = str(dtype.str if dtype.isbuiltin in (0, 1) else dtype.name)
+    if dtype.fields is not None or dtype.subdtype is not None or dtype_called(name) != dtype:
+        raise TypeError(f"numpy's dtype {dtype} cannot be stored: needed is one of elements without parts")
+    return name
+
+
+def _of_torch(text: str) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return text
+    if not text.startswith("torch."):
+        return torch.device(text)
+    found = vars(torch).get(text.removeprefix("torch."))
+    if not isinstance(found, tuple(getattr(torch, name) for name in _TORCH)):
+        raise ValueError(f"torch has no dtype, layout or memory format {text!r}")
+    return found
+
+
+def _size(extents: list[Any]) -> Any:
+    torch = sys.modules.get("torch")
+    return tuple(extents) if torch is None else torch.Size(extents)
+
+
+#: By tag, what makes a value of decoded plain data. Of what is none, they raise any exception.
+DECODERS: dict[str, Callable[[Any], Any]] = {
+    **{kind.tag: kind.made for kind in _KINDS},
+    "$dtype": dtype_called,
+    "$scalar": lambda name: dtype_called(name).type,
+    "$torch": _of_torch,
+    "$size": _size,
+}

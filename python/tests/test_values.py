@@ -1,0 +1,219 @@
+"""Values of the standard library, numpy and torch, and dataclasses: what is loaded equals what was saved, and has its type."""
+
+import argparse
+import dataclasses
+import datetime
+import decimal
+import fractions
+import functools
+import pathlib
+import subprocess
+import sys
+import types
+import typing
+import uuid
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise import _objects, _save
+
+UTC, EAST = datetime.timezone.utc, datetime.timezone(datetime.timedelta(hours=5, minutes=30, seconds=1))
+NAMED = datetime.timezone(datetime.timedelta(hours=-3), "BRT")
+VALUES = [
+    datetime.datetime(2026, 11, 27, 12, 30, 1, 7), datetime.datetime(1, 1, 1, fold=1), datetime.datetime.max.replace(tzinfo=UTC),
+    datetime.datetime(2026, 1, 2, tzinfo=EAST), datetime.datetime(2026, 1, 2, tzinfo=NAMED, fold=1), datetime.date.min,
+    datetime.time(3, 4), datetime.time(3, 4, 5, 6, tzinfo=NAMED), datetime.timedelta(-3, 4, 5), UTC, EAST, NAMED,
+    pathlib.Path("/data/a b"), pathlib.Path("é\udc80"), pathlib.PurePosixPath("."), pathlib.PureWindowsPath("C:\\x\\y"),
+    *map(decimal.Decimal, ("1.10", "-0", "1E+99999", "NaN123", "-sNaN", "Infinity")), fractions.Fraction(-(2**9000), 3),
+    uuid.UUID(int=2**127 + 5), slice(None), slice(1, 2.5, "a"), range(3, -2**70, -2), ..., bytearray(b"\x00a"),
+    types.SimpleNamespace(a=1, **{"$b": (2,)}), argparse.Namespace(lr=0.1, out=pathlib.Path("x")),
+    np.dtype("<f4"), np.dtype(">i2"), np.dtype("M8[ms]"), np.dtype("U5"), np.dtype("O"), np.float32, np.bool_, np.str_, np.datetime64,
+    np.datetime64("2026-11-27"), np.datetime64("NaT", "ns"), np.timedelta64(-5, "h"), np.complex64(1 - 2j), np.float16("nan"),
+]  # fmt: skip
+
+
+def same(found, value):
+    if isinstance(value, types.SimpleNamespace | argparse.Namespace):
+        return type(found) is type(value) and same(vars(found), vars(value))
+    if isinstance(value, dict):
+        return type(found) is dict and list(found) == list(value) and all(same(found[key], value[key]) for key in value)
+    if isinstance(value, datetime.datetime | datetime.time):
+        return type(found) is type(value) and repr(found) == repr(value) and found.tzname() == value.tzname()
+    return type(found) is type(value) and (repr(found) == repr(value) or found == value)
+
+
+def test_values_come_back_equal_and_of_their_types(tmp_path):
+    tree = {f"v{i}": value for i, value in enumerate(VALUES)}
+    kept = {value: i for i, value in enumerate(VALUES) if isinstance(value, typing.Hashable) and not isinstance(value, slice)
+            and repr(value) != "Decimal('-sNaN')"}  # a hash of which is refused
+    sw.save(tmp_path / "a", {**tree, "in": [VALUES, {"w": np.ones(1), "of": VALUES}], "keys": kept})
+    found = sw.load(tmp_path / "a")
+    assert [name for name in tree if not same(found[name], tree[name])] == []
+    assert all(map(same, found["in"][0], VALUES)) and all(map(same, found["in"][1]["of"], VALUES))
+    assert [repr(key) for key in found["keys"]] == [repr(key) for key in kept]
+
+
+def test_torch_values_are_texts_and_tuples_without_torch(tmp_path):
+    torch = pytest.importorskip("torch")
+    import shardwise.torch as swt
+
+    values = {"a": torch.bfloat16, "b": torch.device("cuda:1"), "c": torch.strided, "d": torch.channels_last, "e": torch.Size([2, 3])}
+    swt.save(tmp_path / "a", {"of": [values], "when": datetime.date(2026, 1, 2)})
+    found = swt.load_state_dict(tmp_path / "a")
+    assert found["of"] == [values] and type(found["of"][0]["e"]) is torch.Size and found["when"] == datetime.date(2026, 1, 2)
+    program = "import sys, shardwise as sw; print(sw.load(sys.argv[1])['of']); assert 'torch' not in sys.modules"
+    told = subprocess.run([sys.executable, "-c", program, tmp_path / "a"], capture_output=True, text=True)
+    assert told.stdout == ("[{'a': 'torch.bfloat16', 'b': 'cuda:1', 'c': 'torch.strided', 'd': 'torch.channels_last', 'e': (2, 3)}]\n"), told
+
+
+class Own(datetime.datetime):
+    pass
+
+
+def test_values_that_would_not_be_the_same_are_refused(tmp_path):
+    zoneinfo = pytest.importorskip("zoneinfo")
+    berlin = datetime.datetime(2026, 1, 2, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
+    for bad, why in ((berlin, "of the zone Europe/Berlin cannot be stored: needed is a fixed offset"), (Own(2026, 1, 2), "Own cannot be stored"),
+                     (np.dtype([("a", "f4")]), "dtype .* cannot be stored"), (np.floating, "type cannot be stored"), (int, "type cannot be stored"),
+                     (memoryview(b""), "memoryview cannot be stored"), (np.array(["2026"], "M8"), "array of numbers|needed are numbers")):
+        with pytest.raises(TypeError, match=why):
+            sw.save(tmp_path / "a", {"x": bad})
+
+
+HOSTILE = [
+    {"$date": "now"}, {"$date": 5}, {"$datetime": ["x"]}, {"$datetime": [1, 2, 3]}, {"$timedelta": [10**30]}, {"$timezone": [1]},
+    {"$path": ["os.system", "ls"]}, {"$path": "x"}, {"$decimal": "one"}, {"$fraction": [1, 0]}, {"$fraction": ["1"] * 3}, {"$uuid": []},
+    {"$slice": [1, 2, 3, 4]}, {"$slice": 5}, {"$range": [1, 2, 0]}, {"$bytearray": "xy"}, {"$bytes": "0"}, {"$bytes": {}},
+    {"$namespace": 5}, {"$arguments": [1]}, {"$dtype": "nothing"}, {"$dtype": {"a": 1}}, {"$scalar": "os"}, {"$numpy": ["<f4"]},
+    {"$numpy": ["nothing", 1]}, {"$numpy": ["<M8[s]", "x"]}, {"$array": ["f32", [4], "00"]}, {"$array": ["f32", [-1, 10**18], "00" * 4]},
+    {"$array": ["os", [1], ""]}, {"$float": "x"}, {"$int": "zz"}, {"$complex": "a"}, {"$set": [{"$bytearray": "00"}]}, {"$set": 5},
+    {"$items": [[1]]}, {"$items": 5}, {"$kept": []}, {"$kept": [["deque", "x"], [[0, 1]]]}, {"$enum": 5}, {"$text": "zz"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=repr)
+def test_what_no_save_has_written_is_one_clear_error(tmp_path, monkeypatch, hostile):
+    monkeypatch.setattr(_save, "encode_objects", lambda objects: {"bad": {"within": [hostile]}})
+    sw.save(tmp_path / "a", {"bad": 0, "w": np.ones(1)})
+    with pytest.raises(sw.Corrupt, match=f"^checkpoint {tmp_path}/a: object 'bad' is none that can be stored: "):
+        sw.load(tmp_path / "a")
+
+
+def test_torch_gives_none_of_its_functions():
+    torch = pytest.importorskip("torch")
+    for text in ("torch.load", "torch.nn", "torch._dynamo", "torch.hub", "torch.x", "torch.", "nowhere:0", 5):
+        with pytest.raises(sw.Corrupt, match="object 'a' is none that can be stored"):
+            _objects.decode_named("a", {"$torch": text}, "here")
+    assert _objects.decode({"$torch": "torch.float32"}) is torch.float32
+
+
+class Point(typing.NamedTuple):
+    x: int
+    y: typing.Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Optimizer:
+    lr: float
+    since: datetime.date = datetime.date(2026, 1, 1)
+
+
+@dataclasses.dataclass
+class Config:
+    name: str
+    optimizer: Optimizer
+    w: typing.Any = None
+    points: list = dataclasses.field(default_factory=list)
+    made: int = dataclasses.field(default=0, init=False)
+
+    def __post_init__(self):
+        assert self.name != "loaded", "no code of the class runs in a load"
+
+
+def config(one, *, empty=False):
+    made = Config("", Optimizer(0.0), None if one is None else one * 0, [Point(0, 0)])
+    if not empty:
+        made = Config("x", Optimizer(0.1, datetime.date(2026, 11, 27)), one, [Point(1, (2,))])
+        made.name, made.made = "loaded", 7
+    return made
+
+
+@functools.cache
+def faces():
+    found = [(sw.save, sw.load, lambda path, target: sw.load(path, target=target), np.ones)]
+    try:
+        import torch
+        import shardwise.torch as swt
+
+        found.append((swt.save, swt.load_state_dict, swt.load, torch.ones))
+    except ImportError:
+        print("without torch")
+    return found
+
+
+def plain(value):
+    return {**dataclasses.asdict(value), "points": value.points, "w": None if value.w is None else value.w.tolist()}
+
+
+@pytest.mark.parametrize("holds_array", [False, True])
+def test_a_dataclass_comes_from_the_target_alone(tmp_path, holds_array):
+    for number, (save, plain_load, load, ones) in enumerate(faces()):
+        path = tmp_path / str(number)
+        saved = config(ones(2) if holds_array else None)
+        save(path, {"config": saved, "of": {"all": [saved]}, "w": ones(1)})
+        without = plain_load(path)
+        assert type(without["config"]) is dict and without["config"]["optimizer"] == {"lr": 0.1, "since": datetime.date(2026, 11, 27)}
+        target = config(ones(2) if holds_array else None, empty=True)
+        found = load(path, {"config": target, "of": {"all": [target]}, "w": ones(1)})
+        for one in (found["config"], found["of"]["all"][0]):
+            assert type(one) is Config and type(one.optimizer) is Optimizer and type(one.points[0]) is Point
+            assert plain(one) == plain(saved)
+        assert target.name == ""  # a new one is given
+
+
+def test_a_dataclass_with_other_fields_is_a_misfit(tmp_path):
+    for number, (save, _, load, ones) in enumerate(faces()):
+        path = tmp_path / str(number)
+        save(path, {"optimizer": Optimizer(0.1), "point": {"x": 1, "y": 2, "z": 3}, "w": ones(1)})
+        needed = r"'optimizer' has the fields lr, since there, the target's Point x, y.*'point' has the fields x, y, z there"
+        with pytest.raises(sw.InvalidArgument, match=needed):
+            load(path, {"optimizer": Point(1, 2), "point": Point(0, 0), "w": ones(1)})
+        save(path.with_suffix(".b"), {"point": {"x": 1, "y": 2}, "w": ones(1)})  # as earlier code, that had no class
+        assert load(path.with_suffix(".b"), {"point": Point(0, 0), "w": ones(1)})["point"] == Point(1, 2)
+
+
+def test_a_dataclass_that_is_more_than_its_fields_is_refused(tmp_path):
+    more = config(None)
+    more.also = 1
+
+    @dataclasses.dataclass
+    class OfError(Exception):
+        a: int
+
+    for bad, why in ((more, "Config cannot be stored, as it is not what its fields say: also"), (OfError(1), "its built-in base")):
+        for tree in ({"x": bad}, {"x": [bad, np.ones(1)]}):
+            with pytest.raises(TypeError, match=f"'x.*{why}"):
+                sw.save(tmp_path / "a", tree)
+
+
+def test_jax_fills_dataclasses_and_dcp_refuses_them(tmp_path):
+    jnp = pytest.importorskip("jax.numpy")
+    import shardwise.jax as swj
+
+    swj.save(tmp_path / "a", {"config": config(None), "w": jnp.ones(2)})
+    assert plain(swj.load(tmp_path / "a", {"config": config(None, empty=True), "w": jnp.zeros(2)})["config"]) == plain(config(None))
+    with pytest.raises(sw.InvalidArgument, match="'config' has the fields name, .* there, the target's Optimizer lr, since"):
+        swj.load(tmp_path / "a", {"config": Optimizer(0.0), "w": jnp.zeros(2)})
+    torch = pytest.importorskip("torch")
+    import shardwise.torch as swt
+    import torch.distributed.checkpoint as dcp
+
+    state = {"config": [config(None)], "w": torch.ones(2)}
+    with pytest.raises(dcp.api.CheckpointException, match="'config': a dataclass would come back as a dict"):
+        dcp.save(state, storage_writer=swt.StorageWriter(tmp_path / "b"), no_dist=True)
+    dcp.save(state, storage_writer=swt.StorageWriter(tmp_path / "b", objects="pickle"), no_dist=True)
+    state = {"config": [config(None, empty=True)], "w": torch.zeros(2)}
+    dcp.load(state, storage_reader=swt.StorageReader(tmp_path / "b", allow_pickle=True), no_dist=True)
+    assert plain(state["config"][0]) == plain(config(None)) and state["w"].tolist() == [1, 1]
