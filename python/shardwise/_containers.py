@@ -121,7 +121,7 @@ def like(wanted: Any, found: Any) -> Any:
 
 
 def _dataclass(kind: type, found: Iterable[tuple[Any, Any]]) -> Any:
-    value = object.__new__(kind)
+    value: Any = object.__new__(kind)
     for name, inner in found:
         object.__setattr__(value, name, inner)
     return value

@@ -52,8 +52,9 @@ class Managed:
 
 
 class Rules(TypedDict, total=False):
-    """How names, dtypes and shapes change as a step is restored: arguments of load()."""
+    """What is taken of a step, and how names, dtypes and shapes change as it is restored: arguments of load()."""
 
+    names: str | Iterable[str] | None
     rename: Rename | None
     cast: Cast | None
     transpose: Transpose | None

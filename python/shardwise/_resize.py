@@ -14,17 +14,12 @@ Resize = Mapping[str, Literal["pad", "slice"]]
 is stored."""
 
 
-def check_no_target(what: str, skip_mismatched: bool, resize: object) -> None:
-    """Of a load without a target. Raises InvalidArgument."""
-    for name, value in (("resize", resize), ("skip_mismatched", skip_mismatched)):
+def check_extents(what: str, skip_mismatched: bool, resize: object) -> None:
+    """Of a load without a target, whose resize says extents. Raises InvalidArgument."""
+    says_none = isinstance(resize, Mapping) and not {"pad", "slice"}.isdisjoint(resize.values())
+    for name, value in (("resize", resize if says_none else None), ("skip_mismatched", skip_mismatched)):
         if value:
             raise InvalidArgument(f"{what}: {name} is {value!r}, needed is a target that has the new shapes")
-
-
-def check_extents(what: str, skip_mismatched: bool, resize: object) -> None:
-    """Of a load without a target whose resize says extents. Raises InvalidArgument."""
-    says_none = isinstance(resize, Mapping) and not {"pad", "slice"}.isdisjoint(resize.values())
-    check_no_target(what, skip_mismatched, resize if says_none else None)
 
 
 class Resizing:

@@ -381,6 +381,9 @@ class Checkpoint(Mapping[str, Tensor]):
         there = [*self._numbers, *self.objects]
         if names is None:
             return there
+        if isinstance(names, Mapping):
+            raise InvalidArgument(f"open {self.path}: names is a {type(names).__name__}, needed are patterns, as 'layers/*'; what is to be "
+                                  f"filled goes to target=, or to shardwise.torch.load() or shardwise.jax.load()")
         chosen: dict[str, None] = {}
         for pattern in [names] if isinstance(names, str) else names:
             found = [pattern] if pattern in self._numbers or pattern in self.objects else [

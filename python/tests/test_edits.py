@@ -344,3 +344,40 @@ def test_values_of_each_rank_keep_their_place(tmp_path):
     target = {"v": torch.ones(3), "rng": swt.rng(), "mine": swt.PerRank(None)}
     found = swt.load(tmp_path / "x", target, rename={"w": "v", "own@*": "mine@*"})
     assert torch.equal(torch.rand(3), draws) and found["mine"].tolist() == [7, 7] and not found.missing
+
+
+def test_all_loads_take_names_and_resizes(tmp_path):
+    jnp, torch = pytest.importorskip("jax.numpy"), pytest.importorskip("torch")
+    import shardwise.jax as swj
+    import shardwise.torch as swt
+
+    saved = {"model": {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(3, np.float32)}, "opt": {"m": np.zeros(2)}, "step": 3}
+    with swj.CheckpointManager(tmp_path / "jax") as manager:
+        manager.save(1, jax_tree := {key: value for key, value in saved.items()})
+        wanted = {"model": {"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)}}
+        for found in (swj.load(tmp_path / "jax/step-00000001", wanted, names="model/*"), manager.restore(wanted, names=["model/w", "model/b"]).value):
+            assert found["model"]["w"].tolist() == saved["model"]["w"].tolist() and found.keys() == {"model"}
+    path = tmp_path / "jax/step-00000001"
+    assert swj.load(path, names=["*/w", "step"])["model/w"].shape == (2, 3) and jax_tree.keys() == swj.load(path).keys()
+    renamed = swj.load(path, {"v": jnp.zeros((2, 3))}, names="model/w", rename={"model/*": "v"})
+    assert renamed["v"].tolist() == saved["model"]["w"].tolist()
+    grown = swj.load(path, names="model/w", resize={"*": "pad:3,-"})["model/w"]
+    assert grown.shape == (3, 3) and not grown[2].any() and (grown[:2] == saved["model"]["w"]).all()
+    with pytest.raises(sw.NameNotFound, match="there is no tensor 'modl/\\*'"):
+        swj.load(path, names="modl/*")
+
+    state = {"model": {name: torch.from_numpy(array.copy()) for name, array in saved["model"].items()}, "opt": torch.zeros(2), "step": 3}
+    with swt.CheckpointManager(tmp_path / "torch") as manager:
+        manager.save(1, state)
+        for load in (lambda target, **how: swt.load(tmp_path / "torch/step-00000001", target, **how),
+                     lambda target, **how: manager.restore(target, **how).value):
+            mine = {"model": {"w": torch.zeros(2, 3), "b": torch.zeros(3)}}
+            found = load(mine, names="model.*")
+            assert found.unused == [] and torch.equal(mine["model"]["w"], state["model"]["w"])
+            with pytest.raises(sw.InvalidArgument, match="1 stored name is not in the state: 'step'"):
+                load(mine, names=["model.*", "step"])
+            with pytest.raises(sw.InvalidArgument, match="'model.b'"):
+                load(mine, names="model.w")
+    for call in (lambda: sw.load(path, wanted), lambda: swt.load_state_dict(path, wanted), lambda: swj.load(path, names=wanted)):
+        with pytest.raises(sw.InvalidArgument, match="names is a dict, needed are patterns, as 'layers/\\*'; what is to be filled goes to target="):
+            call()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator
 
@@ -12,8 +13,9 @@ import jax
 import numpy as np
 
 from .._edits import Cast, Join, Rename, Split, Transpose
+from .._edits import Resize as Extents
 from .._errors import InvalidArgument
-from .._resize import Resize, Resizing, check_no_target
+from .._resize import Resize, Resizing, check_extents
 from .._sources import MEMORY, Path
 from .._tensor import Checkpoint, aligned_empty, read_boxes
 from . import _tree
@@ -34,9 +36,10 @@ ANY = _Any()
 """In a target, for a leaf or for all below a node: what is there, as without a target."""
 
 
-def load(path: Path, target: Any = None, *, strict: bool = True, rename: Rename | None = None, cast: Cast | None = None,
-         transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
-         skip_mismatched: bool = False, resize: Resize | None = None, threads: int = 0, memory: int = MEMORY) -> Any:
+def load(path: Path, target: Any = None, *, strict: bool = True, names: str | Iterable[str] | None = None,
+         rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None, split: Split | None = None,
+         join: Join | None = None, skip_mismatched: bool = False, resize: Resize | Extents | None = None, threads: int = 0,
+         memory: int = MEMORY) -> Any:
     """The tree of a checkpoint. Without a target: arrays of numpy's (of PRNG keys their data), objects as they were
     saved; dict, list, tuple and None as they were, named tuples if their module is imported, else dicts of fields;
     of other classes dicts. Needs no devices. A checkpoint that was saved without a tree is a dict of names.
@@ -47,20 +50,24 @@ def load(path: Path, target: Any = None, *, strict: bool = True, rename: Rename 
     a loader, or another object with state_dict() and load_state_dict(), which is given its state.
     A number of Python's and an array without dims stand for each other if the kind is the same and the value exact.
     A process reads what its own devices hold, each box once. strict=False: names that the target lacks are left out.
-    rename: new names of what is stored, by patterns, {"params/*": "*"}; without a target the tree is then a dict of names.
+    names: patterns of what is taken, "params/*", as if nothing else was stored. rename: new names of what is stored, by
+    patterns, {"params/*": "*"}. Without a target the tree is then a dict of names.
     cast: dtypes of what is stored, "bf16" for all floats, or by patterns of the stored names. transpose, split and join
     are those of shardwise.open(); a split or join makes the tree a dict of names, too. skip_mismatched=True: an array
     in the target that has another shape than what is stored stays. resize: arrays that have grown or shrunk, by patterns of
     their names, {"*/embedding": "pad"}: "pad" fills the beginning of a larger array, and the rest is as in the target; "slice"
-    takes the beginning of what is stored.
+    takes the beginning of what is stored. Without a target it says extents, as that of shardwise.open(): "pad:50304,-".
 
     Raises one InvalidArgument naming all that does not fit, before anything is read: names, shapes, dtypes (nothing else
     is cast), shapes that a sharding does not divide; also a target without leaves, with strict=False, too. NotFound,
     Corrupt.
     """
-    with Checkpoint(path, threads=threads, memory=memory, rename=rename, cast=cast, transpose=transpose, split=split,
-                    join=join) as checkpoint:
-        return restore(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched, resize=resize)
+    if target is None:
+        check_extents(f"load {path}", skip_mismatched, resize)
+    with Checkpoint(path, threads=threads, memory=memory, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
+                    join=join, resize=resize if target is None else None) as checkpoint:
+        shapes: Any = None if target is None else resize
+        return restore(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched, resize=shapes)
 
 
 def root_of(checkpoint: Checkpoint) -> Any:
@@ -99,7 +106,6 @@ def planned(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = ()
         raise InvalidArgument(f"restore {checkpoint.path}: there is no item {'/'.join(prefix)!r}")
     resizing = Resizing(resize)
     if target is None:
-        check_no_target(f"restore {checkpoint.path}", skip_mismatched, resize)
         names = dict(_tree.leaves_of(node))
         return Planned({name: reading_of(checkpoint, name, None, key, resizing) for name, key in names.items()},
                        lambda values: _tree.build(node, values.__getitem__))

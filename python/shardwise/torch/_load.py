@@ -39,8 +39,8 @@ class Loaded(dict[str, Any]):
 
 
 def load(path: FilePath, state: Mapping[str, Any] | None = None, *, strict: bool = True, unused: str | None = None,
-         rename: Rename | None = None, cast: Cast | None = None, skip_mismatched: bool = False,
-         resize: Resize | None = None, transpose: Transpose | None = None,
+         names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None,
+         skip_mismatched: bool = False, resize: Resize | None = None, transpose: Transpose | None = None,
          split: Split | None = None, join: Join | None = None, group: Group | None = None, threads: int = 0) -> Loaded:
     """Restores a checkpoint into a state as save() takes it, on any number of processes.
 
@@ -49,7 +49,8 @@ def load(path: FilePath, state: Mapping[str, Any] | None = None, *, strict: bool
     was saved, and what was filled. An empty dict, and None, are filled with all that is stored under their names. Modules
     on the meta device get memory; other tensors there are refused.
 
-    Every name, dtype and shape that does not fit is in one InvalidArgument, before anything is changed. rename: new names of
+    Every name, dtype and shape that does not fit is in one InvalidArgument, before anything is changed. names: patterns of
+    what is taken, "model.*", as if nothing else was stored. rename: new names of
     what is stored, by patterns, {"model.module.*": "model.*"}. cast: dtypes of what is stored, "bf16" for all floats, or by
     patterns of the stored names; else nothing is cast. transpose, split and join are those of shardwise.open(), for the names
     that the state has. skip_mismatched=True leaves tensors of another shape as they are: they
@@ -65,7 +66,8 @@ def load(path: FilePath, state: Mapping[str, Any] | None = None, *, strict: bool
     unused = unused or ("error" if strict else "ignore")
     check_choice("unused", unused, ("error", "warn", "ignore"))
     rank = (auto() if group is None else group).rank
-    with Checkpoint(path, threads=threads, rename=rename, cast=cast, transpose=transpose, split=split, join=join) as checkpoint:
+    with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
+                    join=join) as checkpoint:
         return filled(checkpoint, Target(checkpoint, state, rank, strict, skip_mismatched, resize), unused)
 
 
