@@ -25,6 +25,7 @@ from . import _random as _random
 from . import _shard_map as _shard_map
 from . import _while as _while
 from . import _windows as _windows
+from ._nnx import Modules
 from ._primitives import INLINED, RULES, Call, spec_of
 
 KINDS = ("parameter", "optimizer", "loader")
@@ -36,31 +37,40 @@ _WHOLE_WORDS = {"parameter": ("model", "variables"), "optimizer": ("mu", "nu", "
 
 def captured(step: Callable[..., Any], example: tuple[Any, ...], kinds: Mapping[str, str]) -> Program:
     """See capture()."""
-    leaves, tree = _named_leaves(step, example)
+    modules = Modules(example)
+    arguments, names = modules.arguments(example), _argument_names(step, len(example))
+    leaves, tree = _named_leaves(names, arguments)
     plain = tree.unflatten([_struct(leaf) for leaf in leaves.values()])
-    closed, result = jax.make_jaxpr(step, return_shape=True)(*plain)
-    state = given_back(_argument_names(step, len(example)), plain, result)
+    closed, (result, after) = jax.make_jaxpr(modules.pure(step), return_shape=True)(*plain)
+    state = given_back(names, plain, result)
 
     text, used = ProgramText(), {atom for equation in closed.jaxpr.eqns for atom in equation.invars if isinstance(atom, jax.extend.core.Var)}
     pairs_in: list[bool] = []
     inputs: list[Any] = []
-    for label, variable in zip(leaves, closed.jaxpr.invars):
+    own_kinds = modules.kinds(arguments)
+    for label, own_kind, variable in zip(leaves, own_kinds, closed.jaxpr.invars):
         dtype, shape = _input_type(variable.aval, label)
         pairs_in.append(dtype in PARTS and variable in used)  # what is only moved stays as it is
-        made = text.input(label, *((PARTS[dtype], (*shape, 2)) if pairs_in[-1] else (dtype, shape)), kind_of(label, kinds, state))
+        kind = kind_of(label, kinds, state, own_kind)
+        made = text.input(label, *((PARTS[dtype], (*shape, 2)) if pairs_in[-1] else (dtype, shape)), kind)
         inputs.append(text.pair(made) if pairs_in[-1] else made)
     given = _Writer(text).jaxpr(closed.jaxpr, closed.consts, inputs, "")
+    count = len(given) - len(after)
+    of_modules = [x for x, own_kind in zip(inputs, own_kinds) if own_kind]
+    changed = [place for place, (old, new) in enumerate(zip(of_modules, given[count:])) if old is not new]
+    given = given[:count] + [given[count + place] for place in changed]
     graph, places = text.graph([text.in_one(x) if isinstance(x, Complex) else x for x in given])
     shardings = [_mark(leaf, label) for label, leaf in leaves.items()]
     marks = [own if own is not None else mark for own, (*_, mark) in zip(shardings, graph.inputs)]
     if marks != [None] * len(marks):
         graph = graph.marked_inputs([None if mark is None else _core.PartitionSpec.parse(mark) for mark in marks])
-    return Program(graph, getattr(step, "__name__", "program"), _inputs_of(tree, pairs_in), _result_of(result), places)
+    result_of = _result_of(result) if not changed else _result_of_modules(result, after, changed, modules)
+    return Program(graph, getattr(step, "__name__", "program"), _inputs_of(tree, pairs_in, modules), result_of, places)
 
 
-def _inputs_of(tree: Any, pairs: Sequence[bool]) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
+def _inputs_of(tree: Any, pairs: Sequence[bool], modules: Modules) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
     def inputs_of(args: tuple[Any, ...]) -> Sequence[Any]:
-        values, found = jax.tree.flatten(args)
+        values, found = jax.tree.flatten(modules.arguments(args))
         if found != tree:
             raise InvalidArgument(f"run: found arguments of the tree {found}, needed {tree}, of which the program was captured")
         return [_pairs_of(value) if is_pair else plain_array(value) for value, is_pair in zip(values, pairs)]
@@ -81,6 +91,18 @@ def plain_array(value: Any) -> Any:
     if not isinstance(value, (np.ndarray, np.generic)):
         return value
     return value.astype(jax.dtypes.canonicalize_dtype(value.dtype), copy=False)
+
+
+def _result_of_modules(result: Any, after: list[Any], changed: list[int], modules: Modules) -> Callable[[Sequence[np.ndarray]], Any]:
+    """With new values of the variables that the step changes."""
+    both = _result_of((result, [after[place] for place in changed]))
+
+    def result_of(arrays: Sequence[np.ndarray]) -> Any:
+        given, values = both(arrays)
+        modules.update([values[changed.index(place)] if place in changed else None for place in range(len(after))])
+        return given
+
+    return result_of
 
 
 def _result_of(result: Any) -> Callable[[Sequence[np.ndarray]], Any]:
@@ -110,10 +132,9 @@ def _argument_names(step: Callable[..., Any], count: int) -> list[str]:
     return names + [str(number) for number in range(len(names), count)]
 
 
-def _named_leaves(step: Callable[..., Any], example: tuple[Any, ...]) -> tuple[dict[str, Any], Any]:
+def _named_leaves(names: Sequence[str], example: tuple[Any, ...]) -> tuple[dict[str, Any], Any]:
     """The leaves of the arguments by label, as they have shapes and dtypes, and the tree of all."""
     leaves: dict[str, Any] = {}
-    names = _argument_names(step, len(example))
     found, tree = jax.tree_util.tree_flatten_with_path(example)
     for (argument, *path), value in found:
         label = "/".join((names[argument.idx], *_tree.parts_of(tuple(path))))
@@ -164,12 +185,15 @@ def given_back(names: Sequence[str], arguments: Sequence[Any], result: Any) -> s
     return found
 
 
-def kind_of(label: str, kinds: Mapping[str, str], state: set[str]) -> str:
+def kind_of(label: str, kinds: Mapping[str, str], state: set[str], own: str = "") -> str:
+    """own: what it is, whatever it is called; "" if that is not known."""
     for pattern, kind in kinds.items():
         if kind not in KINDS:
             raise InvalidArgument(f"kinds: found {kind!r} for {pattern!r}, needed one of {', '.join(KINDS)}")
         if not _core.SpecRules.parse(f"{pattern}=-").unmatched([label]):
             return kind
+    if own:
+        return own
     for part in label.lower().split("/"):
         for kind in ("optimizer", "parameter"):
             if part.startswith(_WORDS[kind]) or part in _WHOLE_WORDS[kind]:

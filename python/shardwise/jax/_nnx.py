@@ -1,0 +1,85 @@
+"""Modules of flax.nnx among the arguments of a step, which changes them in place, as nnx.jit has it: their variables are what the program
+takes, and those that the step changes are what it gives, too."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._errors import InvalidArgument
+from . import _tree
+
+
+def _is_module(value: Any) -> bool:
+    """Or a variable that is an argument itself. A step that has one has imported flax.nnx."""
+    nnx: Any = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(value, (nnx.Pytree, nnx.Variable)) and not isinstance(value, nnx.State)
+
+
+def _is_state(value: Any) -> bool:
+    nnx: Any = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(value, nnx.State)
+
+
+class Modules:
+    """Of the arguments of one step. A variable that several of them hold is one, that of the first."""
+
+    def __init__(self, example: Sequence[Any]) -> None:
+        self._nnx: Any = sys.modules.get("flax.nnx")
+        self.places = [place for place, one in enumerate(example)
+                       if any(map(_is_module, jax.tree.leaves(one, is_leaf=lambda x: _is_module(x) or _is_state(x))))]
+        self._graph = self._nnx.split(self._of(example))[0] if self.places else None
+        self._given: tuple[Any, ...] = ()  #: of the last run
+
+    def _of(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(args[place] for place in self.places if place < len(args))
+
+    def arguments(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments, with the states of modules in their places."""
+        self._given, found = self._of(args), list(args)
+        state = self._nnx.split(self._given)[1] if self._given else {}
+        for number, place in enumerate(self.places[:len(self._given)]):
+            found[place] = state[number] if number in state else {}
+        return tuple(found)
+
+    def kinds(self, arguments: Sequence[Any]) -> list[str]:
+        """What each leaf is; "" of those that are of no module."""
+        found = []
+        for place, one in enumerate(arguments):
+            for leaf in jax.tree.leaves(one, is_leaf=_is_module if place in self.places else None):
+                is_optimizer = place in self.places and isinstance(leaf, self._nnx.OptState)
+                found += ["optimizer" if is_optimizer else "parameter" if place in self.places else ""] * len(jax.tree.leaves(leaf))
+        return found
+
+    def pure(self, step: Callable[..., Any]) -> Callable[..., tuple[Any, list[Any]]]:
+        """Of arguments(): what the step gives, and the leaves of the states after it."""
+
+        def whole(*arguments: Any) -> tuple[Any, list[Any]]:
+            if not self.places:
+                return step(*arguments), []
+            before = {number: arguments[place] for number, place in enumerate(self.places)}
+            modules, args = self._nnx.merge(self._graph, self._nnx.State(before)), list(arguments)
+            for place, one in zip(self.places, modules):
+                args[place] = one
+            result = step(*args)
+            after = jax.tree_util.tree_flatten_with_path(self._nnx.split(modules)[1])[0]
+            paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(self._nnx.State(before))[0]]
+            if [path for path, _ in after] != paths:
+                new = next((path for path, _ in after if path not in paths), None)
+                what = "takes a variable from a module" if new is None else f"adds the variable {'/'.join(_tree.parts_of(new[1:]))} to a module"
+                raise InvalidArgument(f"capture: found that the step {what}, needed modules whose variables are all there before it, and stay")
+            return result, [leaf for _, leaf in after]
+
+        return whole
+
+    def update(self, changed: Sequence[Any]) -> None:
+        """The modules of the last arguments. changed: of each leaf of their states its value, or None of one that stays."""
+        state = self._nnx.split(self._given)[1]
+        leaves, tree = jax.tree.flatten(state)
+        kept = [leaf if value is None else jax.numpy.asarray(value) if isinstance(value, np.ndarray) else value
+                for leaf, value in zip(leaves, changed)]
+        self._nnx.update(self._given, jax.tree.unflatten(tree, kept))
