@@ -133,6 +133,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "gradient of take": (grad_of(lambda x: x[IDS]), (F,)),
     "gradient of take in batches": (grad_of(lambda x: jnp.take_along_axis(x, np.abs(J), 1)), (F,)),
     "gradient of take several": (grad_of(lambda x: x[jnp.arange(8), J[:, 0]]), (F,)),
+    "gradient of the least by clipped ids": (grad_of(lambda x, u: x.at[WILD[1]].min(u, mode="clip")), (F, G[:3])),
     "gradient of dynamic": (grad_of(lambda x: lax.dynamic_slice(x, (3, 1), (4, 2))), (F,)),
     "gradient of windows": (grad_of(lambda x: jax.vmap(lambda row, i: lax.dynamic_slice(row, (i, 0), (2, 3)))(x, jnp.array([0, 3, 1, 9]))), (T,)),
     "gradient of sort": (grad_of(lambda x: jnp.sort(x, 0) + lax.top_k(x, 6)[0]), (F,)),

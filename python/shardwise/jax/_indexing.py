@@ -54,7 +54,7 @@ class _Places:
                 self.start[dim] = Number(0, self.dtype, self.batch)
 
     def _bounded(self, start: Value, last: int, mode: str) -> Value:
-        """Where windows begin that are inside; notes in which places they were. If the step promises that all are, the nearest
+        """Where windows begin that are inside; notes in which places they were. If a gather promises that all are, the nearest
         that is inside stands for one that is not, as XLA has it."""
         text = self.text
         bounded = text.elementwise("min", text.elementwise("max", start, text.full(start, 0)), text.full(start, last))
@@ -191,8 +191,8 @@ def _scatter(combination: str, call: Call, x: Value, ids: Value, updates: Value)
     kept = [dim for dim in range(len(x.shape)) if dim not in numbers.inserted_window_dims and dim not in paired]
     size_of = dict(zip(kept, (updates.shape[dim] for dim in numbers.update_window_dims)))
     sizes = [size_of.get(dim, 1) for dim in range(len(x.shape))]
-    places = _Places(text, x.shape, ids, numbers.scatter_dims_to_operand_dims, sizes, numbers.inserted_window_dims, paired,
-                     call.params["mode"])
+    mode = "FILL" if "PROMISE" in str(call.params["mode"]) else call.params["mode"]  # XLA drops what is outside, also of the gradient of a clipped one
+    places = _Places(text, x.shape, ids, numbers.scatter_dims_to_operand_dims, sizes, numbers.inserted_window_dims, paired, mode)
     at_batch = [dim for dim in range(len(updates.shape)) if dim not in numbers.update_window_dims]
     if places.is_one:
         return _at_one_place(text, combination, x, text.reshape(updates, sizes), places)

@@ -14,14 +14,19 @@ from .._errors import InvalidArgument
 from . import _tree
 
 
+def _flax_nnx() -> Any:
+    """None if it is not imported: then a step has no modules of it."""
+    return sys.modules.get("flax.nnx")
+
+
 def _is_module(value: Any) -> bool:
-    """Or a variable that is an argument itself. A step that has one has imported flax.nnx."""
-    nnx: Any = sys.modules.get("flax.nnx")
+    """Or a variable that is an argument itself."""
+    nnx = _flax_nnx()
     return nnx is not None and isinstance(value, (nnx.Pytree, nnx.Variable)) and not isinstance(value, nnx.State)
 
 
 def _is_state(value: Any) -> bool:
-    nnx: Any = sys.modules.get("flax.nnx")
+    nnx = _flax_nnx()
     return nnx is not None and isinstance(value, nnx.State)
 
 
@@ -29,7 +34,7 @@ class Modules:
     """Of the arguments of one step. A variable that several of them hold is one, that of the first."""
 
     def __init__(self, example: Sequence[Any]) -> None:
-        self._nnx: Any = sys.modules.get("flax.nnx")
+        self._nnx = _flax_nnx()
         self.places = [place for place, one in enumerate(example)
                        if any(map(_is_module, jax.tree.leaves(one, is_leaf=lambda x: _is_module(x) or _is_state(x))))]
         self._graph = self._nnx.split(self._of(example))[0] if self.places else None
