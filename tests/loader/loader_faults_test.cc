@@ -148,25 +148,23 @@ TEST(LoaderFaults, StopsAtAnyPointOfARun) {
   }
 }
 
-// All readers hang in a read. The source lets one read after the other through only until the
-// loader is gone, which takes fewer than it would take to end the tickets that the readers have.
-TEST(LoaderFaults, StopsWhileReadsAreBlocked) {
+/// How many of all records are read by a loader that is destroyed while its readers hang in a read.
+/// The source lets one read after the other through only until the loader is gone.
+std::int64_t reads_of_a_loader_that_goes(int threads, std::int64_t records) {
   Devices devices(2, {.threads = 1});
-  constexpr int kThreads = 3;
-  constexpr std::int64_t kRecords = kThreads * 32768;  // of a byte: a ticket each
   const ConstructorsThread constructor;
-  std::latch entered(kThreads), destroying(1);
+  std::latch entered(threads), destroying(1);
   std::atomic<std::int64_t> arrivals{0}, permits{0};
   const auto source = std::make_shared<const PatternSource>(
-      kRecords, std::vector<Field>{{"x", DType::u8, {}}}, [&](std::size_t, std::int64_t) {
+      records, std::vector<Field>{{"x", DType::u8, {}}}, [&](std::size_t, std::int64_t) {
         if (constructor.here()) return;
         const std::int64_t mine = arrivals++;
-        if (mine < kThreads) entered.count_down();
+        if (mine < threads) entered.count_down();
         for (std::int64_t now = permits; now <= mine; now = permits) permits.wait(now);
       });
   auto loader = std::make_unique<Loader>(
       devices, source, std::vector<FieldPlacement>{{"x", make_sharding("data", "data=2")}},
-      LoaderOptions{.batch_size = kRecords, .threads = kThreads});
+      LoaderOptions{.batch_size = records, .threads = threads});
   entered.wait();
   std::atomic<bool> gone{false};
   std::jthread destroyer([&] {
@@ -181,7 +179,19 @@ TEST(LoaderFaults, StopsWhileReadsAreBlocked) {
     std::this_thread::yield();
   }
   destroyer.join();
-  EXPECT_LT(arrivals, kRecords);
+  return arrivals;
+}
+
+// Which are fewer than it would take to end the tickets that the readers have: unless a busy
+// machine holds up the thread that destroys it while they go on.
+TEST(LoaderFaults, StopsWhileReadsAreBlocked) {
+  constexpr int kThreads = 3;
+  constexpr std::int64_t kRecords = kThreads * 32768;  // of a byte: a ticket each
+  std::int64_t reads = kRecords;
+  for (int run = 0; run < 10 && reads == kRecords; ++run) {
+    reads = reads_of_a_loader_that_goes(kThreads, kRecords);
+  }
+  EXPECT_LT(reads, kRecords);
 }
 
 TEST(LoaderFaults, StopsWhileTheConsumerHoldsUpTheRing) {

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "mpi_world.h"
+#include "shardwise/runtime/process/detail/message.h"
 #include "testing/errors.h"
 #include "testing/group_operations.h"
 
@@ -54,13 +56,21 @@ TEST(Mpi, AnAbortReachesAll) {
 }
 
 TEST(Mpi, WhoDoesNotComeInTimeIsNamed) {
-  const ProcessGroup group = mpi_world().duplicate(milliseconds(100));
-  if (group.size() > 1 && group.rank() < group.size() - 1) {
-    EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { group.barrier(); }),
-                HasSubstr("rank " + std::to_string(group.size() - 1) + " of " +
-                          std::to_string(group.size()) + " did not come within 0.1 s"));
+  const int last = mpi_world().size() - 1;
+  for (milliseconds deadline(100);; deadline *= 8) {
+    const ProcessGroup group = mpi_world().duplicate(deadline);
+    const std::string wanted = "rank " + std::to_string(last) + " of " + std::to_string(last + 1) +
+                               " did not come within " + detail::seconds_text(deadline);
+    std::string found = wanted;
+    if (group.rank() < last) {
+      found = message_of(ErrorCode::cancelled, [&] { group.barrier(); });
+    }
+    // On a busy machine another one may not come, either: then they take more time.
+    const bool is_right = found.find(wanted) != std::string::npos;
+    const auto all = mpi_world().all_gather(Bytes(1, std::byte{is_right}));
+    if (std::ranges::all_of(all, [](const Bytes& one) { return one[0] == std::byte{1}; })) break;
+    ASSERT_LT(deadline, std::chrono::seconds(20)) << found;
   }
-  mpi_world().barrier();
 }
 
 TEST(MpiNightly, CarriesMessagesThatMpiCannotCount) {

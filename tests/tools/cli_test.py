@@ -531,7 +531,7 @@ class Reshard(Cli):
             except OSError:
                 pass  # a terminal whose other end is closed
             os.close(master)
-            self.assertEqual(process.wait(timeout=60), 0, shown)
+            self.assertEqual(process.wait(timeout=240), 0, shown)
             if b" % of " in shown:
                 break
         text = shown.decode()

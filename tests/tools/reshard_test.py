@@ -129,7 +129,7 @@ class Interrupted(Cli):
         while job.poll() is None and not self.is_done() and self.whole() < files:
             pass
         job.send_signal(number)
-        shown = job.communicate(timeout=60)
+        shown = job.communicate(timeout=240)
         return None if self.is_done() else (job.returncode, *shown)
 
     def is_done(self):
@@ -161,7 +161,7 @@ class Interrupted(Cli):
         while job.poll() is None and not list(self.out.glob(".step-*")):
             pass
         job.send_signal(signal.SIGINT)
-        message = job.communicate(timeout=60)[1]
+        message = job.communicate(timeout=240)[1]
         if not self.is_done():
             self.assertEqual((job.returncode, message), (-signal.SIGINT, "shardwise: reshard: interrupted; nothing is kept; with "
                                                          "--writers 2 or more, whole shard files are\n"))
@@ -174,7 +174,7 @@ class Interrupted(Cli):
         while job.poll() is None and not list(self.out.glob(".step-*")):
             pass
         job.send_signal(signal.SIGTERM)
-        message = job.communicate(timeout=60)[1]
+        message = job.communicate(timeout=240)[1]
         if not self.is_done():
             self.assertEqual((job.returncode, message), (-signal.SIGTERM, "shardwise: import: interrupted; nothing is kept\n"))
             self.assertEqual(list(self.out.iterdir()), [])
