@@ -96,7 +96,8 @@ class Filling:
 
     def _read(self, tensor: Tensor, array: np.ndarray, common: tuple[int, ...]) -> None:
         """What is common to both, which is at the beginning of both."""
-        place = array[tuple(map(slice, common))]
+        index: Any = (*map(slice, common), ...)
+        place = array[index]  # a view, of no dims, too
         into = place if place.flags.c_contiguous else aligned_empty(common, tensor.dtype)
         self._boxes.append((tensor.number, (0,) * len(common), into))
         if into is not place:

@@ -6,7 +6,6 @@ import os
 import re
 import zipfile
 
-from . import _core
 from ._errors import Unsupported
 
 Path = str | os.PathLike[str]
@@ -18,8 +17,6 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 def instead_of_checkpoint(path: str) -> str:
     """What is at a path that is no checkpoint, and how that is loaded; empty if nothing is known of it."""
     if os.path.isfile(path):
-        if _core.model_format(path):
-            return "found a file: sw.import_model() takes it"
         if _is_of_torch_save(path):
             return "found a file of torch.save(): swt.save(\"new\", torch.load(file, weights_only=True)) makes a checkpoint of it"
         return "found a file: needed a directory"
@@ -38,8 +35,6 @@ def instead_of_checkpoint(path: str) -> str:
         return "found a checkpoint of torch.distributed.checkpoint's own: sw.import_dcp() takes it"
     if {"_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt"} & set(names):
         return "found a checkpoint of Orbax's: sw.import_orbax() takes it"
-    if kind := _core.model_format(path):
-        return f"found files of {kind}: sw.import_model() takes them"
     return ""
 
 

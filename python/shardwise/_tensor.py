@@ -7,6 +7,7 @@ import html
 import itertools
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -71,7 +72,7 @@ def read_boxes(reader: _core.Reader, boxes: Iterable[tuple[int, Sequence[int], n
     reader.read(targets)
 
 
-class _Selection:
+class Selection:
     """A basic index as the box that it touches, and what is to be done to its elements."""
 
     def __init__(self, tensor: Tensor, index: Any) -> None:
@@ -119,11 +120,11 @@ class _Selection:
         """Adds what is to be read. Gives what makes the result of it."""
         full = [len(r) for r in self.ranges]
         if 0 in full:
-            return lambda: np.empty(self.shape, tensor.dtype)
+            return lambda: np.empty(self.shape, NUMPY[tensor.dtype_name])
         split = self._split()
         # Dims before `split` are read index by index; the others as a box that covers all their indices.
         covers = [range(min(r[0], r[-1]), max(r[0], r[-1]) + 1) for r in self.ranges[split:]]
-        out = aligned_empty([*full[:split], *[len(r) for r in covers]], tensor.dtype)
+        out = aligned_empty([*full[:split], *[len(r) for r in covers]], NUMPY[tensor.dtype_name])
         begins = [r.start for r in covers]
         for at in np.ndindex(*full[:split]):
             begin = [r[i] for r, i in zip(self.ranges, at)] + begins
@@ -193,7 +194,11 @@ class Tensor:
 
     def __getitem__(self, index: Any) -> Any:
         """Reads what is indexed. A new array; a scalar of numpy's if every dim has an integer."""
-        return _scalar_or_array(self, _Selection(self, index).read(self))
+        return self._given(Selection(self, index).read(self))
+
+    def _given(self, array: np.ndarray) -> Any:
+        """What was read of it, as its reader gets it."""
+        return array[()] if array.ndim == 0 and self.ndim > 0 else array
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
@@ -201,7 +206,7 @@ class Tensor:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
             raise ValueError(f"tensor {self.name!r} is on the disk: it cannot be had without a copy")
-        array: np.ndarray = np.asarray(_Selection(self, ...).read(self))
+        array: np.ndarray = np.asarray(Selection(self, ...).read(self))
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def view(self, dtype: Any) -> np.ndarray:
@@ -210,7 +215,7 @@ class Tensor:
 
     def read_into(self, out: np.ndarray, box: Any = ...) -> None:
         """Fills a writable array, of any strides, of the same dtype and of the shape that `box`, an index, has."""
-        selection = _Selection(self, box)
+        selection = Selection(self, box)
         if not isinstance(out, np.ndarray):
             raise InvalidArgument(f"read_into: for {self.name!r} found {type(out).__module__}.{type(out).__qualname__}, needed is "
                                   f"a numpy array")
@@ -226,12 +231,8 @@ class Tensor:
             out[...] = selection.read(self)
 
 
-def _scalar_or_array(tensor: Tensor, array: np.ndarray) -> Any:
-    return array[()] if array.ndim == 0 and tensor.ndim > 0 else array
-
-
 class Checkpoint(Mapping[str, Tensor]):
-    """A committed checkpoint, open: names and their lazy tensors. Opening reads no data and needs no mesh. While it is
+    """A committed checkpoint, or a file of safetensors, HDF5 or npz, open: names and their lazy tensors. Opening reads no data and needs no mesh. While it is
     open, retention leaves it alone. A context manager; safe on several threads."""
 
     def __init__(self, path: Path, *, pin: bool = True, threads: int = 0, memory: int = MEMORY,
@@ -257,6 +258,8 @@ class Checkpoint(Mapping[str, Tensor]):
                 raise
             raise NotFound(f"{error}: {instead}") from None
         self._describe()
+        if self._reader.left_out:
+            warnings.warn(f"open {text}: left out {', '.join(self._reader.left_out)}", stacklevel=3)
         edits = edits_of(None, rename, cast, transpose, split, join, resize)
         if names is not None or any(edits):
             self._edit(names, edits)
@@ -337,11 +340,14 @@ class Checkpoint(Mapping[str, Tensor]):
         return self._document
 
     def __getitem__(self, name: str) -> Tensor:
+        return Tensor(self._reader, *self._row(name))
+
+    def _row(self, name: str) -> tuple[int, tuple[Any, ...]]:
         try:
             number = self._numbers[name]
         except KeyError:
             raise NameNotFound(self._missing(name)) from None
-        return Tensor(self._reader, number, self._rows[number])
+        return number, self._rows[number]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._numbers)
@@ -417,9 +423,9 @@ class Checkpoint(Mapping[str, Tensor]):
         finish = []
         for box in boxes:
             name, index = (box, ...) if isinstance(box, str) else box
-            finish.append((self[name], _Selection(self[name], index).add(self[name], targets)))
+            finish.append((self[name], Selection(self[name], index).add(self[name], targets)))
         read_boxes(self._reader, targets)
-        return [_scalar_or_array(tensor, made()) for tensor, made in finish]
+        return [tensor._given(made()) for tensor, made in finish]
 
     def stats(self) -> tuple[int, int, int]:
         """Chunks read, bytes read from files, bytes decoded: so far, by this object."""

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <span>
@@ -13,6 +14,7 @@
 #include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/tiers.h"
+#include "shardwise/convert/model.h"
 #include "shardwise/shard/error.h"
 #include "work.h"
 
@@ -57,8 +59,7 @@ using NamedNumber = std::tuple<std::string, std::int64_t>;
 /// together.
 class NamedTensors final : public BoxReader {
  public:
-  NamedTensors(std::shared_ptr<const CheckpointReader> reader,
-               const std::vector<NamedNumber>& names)
+  NamedTensors(std::shared_ptr<const BoxReader> reader, const std::vector<NamedNumber>& names)
       : reader_(std::move(reader)) {
     const std::span<const TensorInfo> all = reader_->tensors();
     for (const auto& [name, number] : names) {
@@ -80,7 +81,7 @@ class NamedTensors final : public BoxReader {
   std::size_t number(std::size_t tensor) const { return numbers_[tensor]; }
 
  private:
-  std::shared_ptr<const CheckpointReader> reader_;
+  std::shared_ptr<const BoxReader> reader_;
   std::vector<TensorInfo> infos_;
   std::vector<std::size_t> numbers_;
 };
@@ -104,12 +105,19 @@ class Interruptible {
   Interruptible& operator=(const Interruptible&) = delete;
 };
 
+/// Of a checkpoint, or of a file or folder of another format, which has no objects.
 class Reader {
  public:
   /// `partial`: shard files may be missing, and are opened when something of them is read.
   Reader(const std::string& path, bool pin, int threads, std::size_t memory, bool partial)
       : memory_(memory) {
     const GilRelease released;
+    if (!std::filesystem::exists(std::filesystem::path(path) / "manifest.json") &&
+        !model_format(path).empty()) {
+      reader_ = std::make_shared<const ModelReader>(path);
+      path_ = path;
+      return;
+    }
     ReadOptions options{.memory_budget_bytes = memory, .threads = threads, .pin = pin};
     // Called on the thread that reads.
     options.progress = [](const Progress&) {
@@ -118,20 +126,42 @@ class Reader {
       }
     };
     const TierStep step{.tier = partial ? Tier::fast : Tier::durable, .step = {0, 1, path}};
-    reader_ = std::make_shared<CheckpointReader>(step.open(options));
+    keep(step.open(options));
   }
-  explicit Reader(CheckpointReader reader)
-      : memory_(0), reader_(std::make_shared<CheckpointReader>(std::move(reader))) {}
+  explicit Reader(CheckpointReader reader) : memory_(0) { keep(std::move(reader)); }
 
   /// Kept while it is used, as another thread or a signal's handler may close it.
-  std::shared_ptr<const CheckpointReader> get() const {
+  std::shared_ptr<const BoxReader> get() const {
     process_.check("an open checkpoint");
     if (!reader_) throw Error(ErrorCode::invalid_argument, "this checkpoint is closed");
     return reader_;
   }
 
+  /// Null for another format.
+  std::shared_ptr<const CheckpointReader> checkpoint() const {
+    return std::dynamic_pointer_cast<const CheckpointReader>(get());
+  }
+
+  std::string path() const {
+    get();
+    return path_;
+  }
+
+  std::string user() const {
+    if (const auto known = checkpoint()) return known->user_json();
+    return dynamic_cast<const ModelReader&>(*get()).user_json();
+  }
+
+  /// What a file of another format holds that is no tensor.
+  std::vector<std::string> left_out() const {
+    if (checkpoint()) return {};
+    const auto kept = get();
+    const auto names = dynamic_cast<const ModelReader&>(*kept).left_out();
+    return {names.begin(), names.end()};
+  }
+
   void close() {
-    std::shared_ptr<const CheckpointReader> dropped = std::move(reader_);
+    std::shared_ptr<const BoxReader> dropped = std::move(reader_);
     std::shared_ptr<const Edited> edited = std::move(edited_);  // holds the reader, too
     const GilRelease released;
     edited.reset();
@@ -147,8 +177,8 @@ class Reader {
     const TensorEdits edits = edits_of(argument);
     auto edited = std::make_shared<Edited>();
     edited->named = std::make_shared<const NamedTensors>(get(), names);
-    edited->tensors = std::make_shared<const EditedTensors>(
-        edited->named, edits, "open " + get()->directory().string(), memory_ / 4);
+    edited->tensors =
+        std::make_shared<const EditedTensors>(edited->named, edits, "open " + path(), memory_ / 4);
     const std::span<const TensorInfo> infos = edited->tensors->tensors();
     const List rows = rows_of(infos);
     std::map<std::pair<std::size_t, DType>, std::vector<std::size_t>> by_first;
@@ -201,19 +231,29 @@ class Reader {
   }
 
   std::tuple<std::int64_t, std::size_t, std::size_t> stats() const {
-    const ReadStats stats = get()->stats();
+    const auto known = checkpoint();
+    const ReadStats stats = known ? known->stats() : ReadStats{};
     return {stats.chunks, stats.stored_bytes, stats.decoded_bytes};
   }
 
  private:
   /// What is read at once: of the checkpoint, and what is not as it is there.
   struct Reading {
-    std::shared_ptr<const CheckpointReader> reader;
+    std::shared_ptr<const BoxReader> reader;
     std::shared_ptr<const Edited> edited;
     std::vector<BoxTarget> targets, changed;
 
     void run() const {
-      if (!targets.empty()) reader->read(targets);
+      if (const auto* known = dynamic_cast<const CheckpointReader*>(reader.get())) {
+        if (!targets.empty()) known->read(targets);
+      } else {
+        for (const auto& [number, box, out] : targets) {
+          if (interrupts_this_thread != nullptr && *interrupts_this_thread) {
+            throw Error(ErrorCode::cancelled, "it was interrupted");
+          }
+          reader->read(number, box, out);
+        }
+      }
       for (const auto& [number, box, out] : changed) edited->tensors->read(number, box, out);
     }
   };
@@ -238,7 +278,7 @@ class Reader {
   }
 
   /// Of a number as it is now.
-  const TensorInfo& tensor(const CheckpointReader& reader, std::size_t number) const {
+  const TensorInfo& tensor(const BoxReader& reader, std::size_t number) const {
     const std::span<const TensorInfo> infos =
         edited_ ? edited_->tensors->tensors() : reader.tensors();
     if (number < infos.size()) return infos[number];
@@ -276,9 +316,15 @@ class Reader {
     });
   }
 
+  void keep(CheckpointReader reader) {
+    path_ = reader.directory().string();
+    reader_ = std::make_shared<const CheckpointReader>(std::move(reader));
+  }
+
   OwnProcess process_;
   const std::size_t memory_;
-  std::shared_ptr<const CheckpointReader> reader_;
+  std::string path_;
+  std::shared_ptr<const BoxReader> reader_;
   std::shared_ptr<const Edited> edited_;
 };
 
@@ -298,11 +344,24 @@ void bind_read(nb::module_& module) {
       .def("edit", &Reader::edit, nb::arg("names"), nb::arg("edits"))
       .def("read", &Reader::read, nb::arg("targets"))
       .def("read_whole", &Reader::read_whole, nb::arg("numbers"), nb::arg("addresses"))
-      .def_prop_ro("path", [](const Reader& self) { return self.get()->directory().string(); })
-      .def_prop_ro("step", [](const Reader& self) { return self.get()->step(); })
-      .def_prop_ro("user", [](const Reader& self) { return self.get()->user_json(); })
-      .def_prop_ro("objects", [](const Reader& self) { return self.get()->objects_json(); })
-      .def_prop_ro("pinned", [](const Reader& self) { return self.get()->pinned(); })
+      .def_prop_ro("path", &Reader::path)
+      .def_prop_ro("step",
+                   [](const Reader& self) {
+                     const auto known = self.checkpoint();
+                     return known ? known->step() : -1;
+                   })
+      .def_prop_ro("user", &Reader::user)
+      .def_prop_ro("objects",
+                   [](const Reader& self) {
+                     const auto known = self.checkpoint();
+                     return known ? known->objects_json() : std::string();
+                   })
+      .def_prop_ro("left_out", &Reader::left_out)
+      .def_prop_ro("pinned",
+                   [](const Reader& self) {
+                     const auto known = self.checkpoint();
+                     return known && known->pinned();
+                   })
       .def_prop_ro("stats", &Reader::stats);
 }
 

@@ -39,7 +39,7 @@ class Case:
 
 class Reading(Case):
     covers = """Reader.close Reader.tensors Reader.read Reader.read_whole Reader.path Reader.step Reader.user Reader.objects
-        Reader.pinned Reader.stats Reader.edit"""
+        Reader.pinned Reader.stats Reader.edit Reader.left_out"""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -52,7 +52,7 @@ class Reading(Case):
         assert (c["w"][10:20, ::7] == W[10:20, ::7]).all() and (np.asarray(c["long"]) == LONG).all()
         assert (c.load("w")["w"] == W).all() and len(reader.tensors()) == 2
         assert [reader.path, reader.step, reader.user] == [self.folder + "/a", -1, "{}"] and isinstance(reader.pinned, bool)
-        assert "note" in reader.objects and len(reader.stats) == 3
+        assert "note" in reader.objects and len(reader.stats) == 3 and reader.left_out == []
         edited = sw.load(self.folder + "/a", rename={"w": "v", "note": "n"}, cast={"w": "f64"})
         assert (edited["v"] == W).all() and edited["v"].dtype == np.float64 and edited["n"] == "x"
 

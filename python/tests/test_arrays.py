@@ -330,13 +330,13 @@ class Range:
 
 
 def test_an_index_is_not_walked_through(tmp_path):
-    from shardwise._tensor import _Selection
+    from shardwise._tensor import Selection
 
     flat = np.arange(1000, dtype=np.int16)
     sw.save(tmp_path / "a", {"flat": flat})
     with sw.open(tmp_path / "a") as c:
         for index in (np.s_[...], np.s_[5:], np.s_[::-3], np.s_[7]):
-            selection = _Selection(c["flat"], index)
+            selection = Selection(c["flat"], index)
             selection.ranges = [Range(r) for r in selection.ranges]
             np.testing.assert_array_equal(selection.read(c["flat"]), flat[index])
         with pytest.raises(sw.InvalidArgument, match="read_into.*builtins.list.*numpy array"):
@@ -347,15 +347,14 @@ def test_what_is_no_checkpoint_is_told_with_the_way_to_load_it(tmp_path):
     with sw.CheckpointManager(tmp_path / "run") as manager:
         for step in (1, 12):
             manager.save(step, {"w": np.ones(1)})
-    for name, files in (("empty", []), ("dcp", [".metadata"]), ("orbax", ["_CHECKPOINT_METADATA"]), ("hf", ["model.safetensors"])):
+    for name, files in (("empty", []), ("dcp", [".metadata"]), ("orbax", ["_CHECKPOINT_METADATA"])):
         (tmp_path / name).mkdir()
         for file in files:
             (tmp_path / name / file).touch()
     (tmp_path / "x.pt").touch()
-    (tmp_path / "m.safetensors").touch()
     for name, why in (("run", r"folder of 2 steps \(1, 12\).*newest is step-00000012"), ("empty", "empty directory"),
-                      ("dcp", r"sw\.import_dcp"), ("orbax", r"sw\.import_orbax"), ("hf", r"sw\.import_model"),
-                      ("x.pt", "found a file: needed a directory"), ("m.safetensors", r"sw\.import_model"), ("nix", "no such")):
+                      ("dcp", r"sw\.import_dcp"), ("orbax", r"sw\.import_orbax"),
+                      ("x.pt", "found a file: needed a directory"), ("nix", "no such")):
         with pytest.raises(sw.NotFound, match=why):
             sw.load(tmp_path / name)
 

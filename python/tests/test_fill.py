@@ -107,3 +107,10 @@ def test_a_tree_is_found_by_the_paths_that_another_library_stored(tmp_path):
     sw.load(tmp_path / "x", target=target)
     assert np.array_equal(target["model"]["weight"], model.weight.detach().numpy())
     assert np.array_equal(target["model"]["bias"], model.bias.detach().numpy())
+
+
+def test_an_array_without_dims_is_filled(tmp_path):
+    sw.save(tmp_path / "a", {"n": np.array(7.5), "w": np.ones(2)})
+    target = {"n": np.zeros(()), "w": np.zeros(2)}
+    found = sw.load(tmp_path / "a", target=target)
+    assert found["n"] is target["n"] and target["n"].tolist() == 7.5

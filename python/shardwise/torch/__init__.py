@@ -26,6 +26,9 @@ from ._loader import Batch as Batch
 from ._loader import Loader as Loader
 from ._manager import CheckpointManager as CheckpointManager
 from ._manager import rng as rng
+from ._open import Checkpoint as Checkpoint
+from ._open import Tensor as Tensor
+from ._open import open as open
 from ._save import prepare_async as prepare_async
 from ._save import save as save
 from ._save import save_async as save_async

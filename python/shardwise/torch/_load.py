@@ -94,27 +94,32 @@ def load_state_dict(path: FilePath, names: str | Iterable[str] | None = None, *,
     check_extents(f"load {path}", False, resize)
     with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
                     join=join, resize=resize) as checkpoint:
-        of_numpy = checkpoint.document.get("numpy", {})
-        found: dict[Path, Any] = {}
-        reads = TensorReads(checkpoint._reader)
-        numbers: list[int] = []  # of those on the CPU, by their addresses: there may be very many
-        addresses: list[int] = []
-        for name, place in checkpoint.paths.items():
-            if name in checkpoint.objects:
-                found[place] = checkpoint.objects[name]
-                continue
-            stored = checkpoint[name]
-            if name in of_numpy:
-                found[place] = np.empty(stored.shape, NUMPY[stored.dtype_name])
-                tensor = shared_tensor(found[place])
-            else:
-                tensor = found[place] = torch.empty(stored.shape, dtype=TORCH[stored.dtype_name], device=device)
-            if tensor.device.type == "cpu":
-                numbers.append(stored.number)
-                addresses.append(tensor.data_ptr())
-            else:
-                reads.add(stored.number, (0,) * stored.ndim, tensor, tensor.dtype)
-        checkpoint._reader.read_whole(numbers, addresses)
-        reads.run()
-        tree: dict[str, Any] = build(found, decoded_kinds(checkpoint.document))
-        return tree
+        return state_of(checkpoint, device)
+
+
+def state_of(checkpoint: Checkpoint, device: Any) -> dict[str, Any]:
+    """All of a checkpoint, whole."""
+    of_numpy = checkpoint.document.get("numpy", {})
+    found: dict[Path, Any] = {}
+    reads = TensorReads(checkpoint._reader)
+    numbers: list[int] = []  # of those on the CPU, by their addresses: there may be very many
+    addresses: list[int] = []
+    for name, place in checkpoint.paths.items():
+        if name in checkpoint.objects:
+            found[place] = checkpoint.objects[name]
+            continue
+        stored = checkpoint[name]
+        if name in of_numpy:
+            found[place] = np.empty(stored.shape, NUMPY[stored.dtype_name])
+            tensor = shared_tensor(found[place])
+        else:
+            tensor = found[place] = torch.empty(stored.shape, dtype=TORCH[stored.dtype_name], device=device)
+        if tensor.device.type == "cpu":
+            numbers.append(stored.number)
+            addresses.append(tensor.data_ptr())
+        else:
+            reads.add(stored.number, (0,) * stored.ndim, tensor, tensor.dtype)
+    checkpoint._reader.read_whole(numbers, addresses)
+    reads.run()
+    tree: dict[str, Any] = build(found, decoded_kinds(checkpoint.document))
+    return tree

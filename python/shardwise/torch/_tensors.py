@@ -145,7 +145,7 @@ class TensorReads:
         passing_bytes = 0
         for number, begin, target, dtype in self._boxes:
             memory = target
-            if target.dtype != dtype or not _is_plain_memory(target):
+            if target.dtype != dtype or not is_plain_memory(target):
                 size = target.numel() * dtype.itemsize
                 if passing and passing_bytes + size > MEMORY:
                     self._fill(boxes, passing)
@@ -166,7 +166,7 @@ class TensorReads:
         passing.clear()
 
 
-def _is_plain_memory(tensor: torch.Tensor) -> bool:
+def is_plain_memory(tensor: torch.Tensor) -> bool:
     """Whether the core can write its elements where they are."""
     return (tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.layout == torch.strided
             and not tensor.is_conj() and not tensor.is_neg())

@@ -1,0 +1,82 @@
+"""shardwise.torch.open: a checkpoint, or a file of another format, whose tensors are read as torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import _tensor
+from .._edits import Cast, Join, Rename, Resize, Split, Transpose
+from .._errors import InvalidArgument
+from .._sources import Path
+from .._tensor import read_boxes
+from ._load import state_of
+from ._tensors import TORCH, Memory, is_plain_memory, shared_tensor
+
+
+def open(path: Path, *, device: Any = "cpu", pin: bool = True, threads: int = 0,  # noqa: A001 - as safetensors' safe_open
+         names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None,
+         transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
+         resize: Resize | None = None) -> Checkpoint:
+    """As shardwise.open(), but indexing gives torch's tensors, on a device: open(path)["w"][:, 2:5]."""
+    if torch.device(device).type == "meta":
+        raise InvalidArgument(f"open {path}: device is 'meta', which has no memory: needed is another")
+    checkpoint = Checkpoint(path, pin=pin, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
+                            join=join, resize=resize)
+    checkpoint.device = torch.device(device)
+    return checkpoint
+
+
+class Tensor(_tensor.Tensor):
+    """A tensor of an open checkpoint. t[10:20, ::2] reads it, of the file only the chunks that are needed. Indices are integers,
+    slices and "...", and steps may be negative. np.asarray(t) gives numpy's."""
+
+    __slots__ = ("device",)
+    device: torch.device
+
+    @property
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
+        return TORCH[self.dtype_name]
+
+    def _given(self, array: np.ndarray) -> torch.Tensor:
+        return shared_tensor(np.asarray(array)).to(self.device)
+
+    def read_into(self, out: torch.Tensor, box: Any = ...) -> None:  # type: ignore[override]
+        """Fills a tensor of the same dtype, of any strides and device, and of the shape that `box`, an index, has."""
+        selection = _tensor.Selection(self, box)
+        if not isinstance(out, torch.Tensor):
+            raise InvalidArgument(f"read_into: for {self.name!r} found {type(out).__module__}.{type(out).__qualname__}, needed is a "
+                                  f"tensor")
+        if out.dtype != self.dtype or tuple(out.shape) != selection.shape:
+            raise InvalidArgument(f"read_into: {self.name!r} is {self.dtype} {list(selection.shape)} there, the tensor {out.dtype} "
+                                  f"{list(out.shape)}")
+        if selection.is_box and type(out) in (torch.Tensor, torch.nn.Parameter) and is_plain_memory(out):
+            whole = out.detach().reshape([len(r) for r in selection.ranges])
+            boxes: Any = [(self.number, [r.start for r in selection.ranges], Memory(whole))]
+            read_boxes(self.reader, boxes)
+        else:
+            with torch.no_grad():
+                out.copy_(shared_tensor(np.asarray(selection.read(self))))
+
+
+class Checkpoint(_tensor.Checkpoint):
+    """shardwise.Checkpoint, whose tensors are read as torch's."""
+
+    device = torch.device("cpu")
+
+    def __getitem__(self, name: str) -> Tensor:
+        found = Tensor(self._reader, *self._row(name))
+        found.device = self.device
+        return found
+
+    def load(self, names: str | Iterable[str] | None = None) -> dict[str, Any]:
+        """Tensors and objects by name; without names the tree that was saved, as shardwise.torch.load_state_dict()."""
+        if names is None:
+            return state_of(self, self.device)
+        chosen = self.select(names)
+        stored = [name for name in chosen if name not in self.objects]
+        read = dict(zip(stored, self.read(stored)))
+        return {name: self.objects[name] if name in self.objects else read[name] for name in chosen}
