@@ -18,7 +18,7 @@ from jax import lax
 
 import shardwise as sw
 import shardwise.jax as swj
-from jax_steps import computes_as_jax_does, trains_as_jax_does
+from jax_steps import computes_as_jax_does, from_text, on_host, trains_as_jax_does
 
 RNG = np.random.default_rng(11)
 F, G = RNG.normal(size=(8, 6)).astype("f4"), RNG.normal(size=(8, 6)).astype("f4")
@@ -57,7 +57,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "associative scan": (lambda c, d: lax.associative_scan(lambda p, q: (p[0] * q[0], q[0] * p[1] + q[1]), (c / 2, d)), (C, D)),
     "cond": (lambda c: lax.cond(c[0, 0].real > 0, lambda x: x * 1j, jnp.conj, c), (C,)),
     "while": (lambda c: lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] * 0.5j), (0, c))[1], (C,)),
-    "conversions": (lambda x, c: (x.astype("c8"), x * 1j, c.astype("f4")), (F, C)),
+    "conversions": (lambda x, c: (x.astype("c8"), x * 1j, c.astype("f4"), lax.iota("c8", 5)), (F, C)),
     "rotary": (lambda x: rotated(x, jnp.exp(1j * jnp.outer(jnp.arange(8), 0.5 ** jnp.arange(3)))), (F,)),
     "rotary by a table that the step holds": (lambda x: rotated(x, jnp.asarray(TABLE)), (F,)),
     "rotary by a table that is given": (rotated, (F, TABLE)),
@@ -88,6 +88,21 @@ def same(ours: Any, theirs: Any) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_is_what_jax_computes(name):
     computes_as_jax_does(*CASES[name], same)
+
+
+@pytest.mark.parametrize("name", ["in and out", "of one number", "layout", "by index", "scan", "cond", "conversions", "Fourier transforms", "of real numbers",
+                                  "rotary by a table that the step holds", "gradient of functions"])
+@pytest.mark.filterwarnings("ignore")
+def test_its_stablehlo_is_what_jax_computes(name):
+    function, args = CASES[name]
+    theirs = on_host(jax.jit(function)(*args))
+    same(jax.tree.unflatten(jax.tree.structure(theirs), from_text(function, *args).run(*args, devices=1)), theirs)
+
+
+def test_many_complex_numbers_that_a_module_holds():
+    many = (np.arange(300) * (1 - 2j)).astype("c8")  # printed as bits
+    found = from_text(lambda x: x * jnp.asarray(many), np.ones(300, "f4")).run(np.ones(300, "f4"), devices=1)[0]
+    np.testing.assert_array_equal(found, many)
 
 
 def test_a_step_with_rotary_embeddings_of_complex_numbers_trains_as_jax_does():

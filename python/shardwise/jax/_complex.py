@@ -82,6 +82,12 @@ def _convert(call: Call, x: Complex | Value) -> Complex | Value:
     return Complex(text.convert(x.real, dtype), text.convert(x.imag, dtype)) if call.dtype in PARTS else text.convert(x.real, dtype)
 
 
+@OF_BOTH.rule("iota")
+def _iota(call: Call) -> Complex:
+    real = call.text.iota(PARTS[call.dtype], call.shape, call.params["dimension"])
+    return Complex(real, call.text.full(real, 0))
+
+
 @OF_BOTH.rule("mul")
 def _mul(call: Call, a: Complex, b: Complex) -> Complex:
     return product(call.text, a, b)

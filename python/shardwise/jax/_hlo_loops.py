@@ -10,7 +10,7 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from .._program_text import Number, Refused, Value
+from .._program_text import PARTS, Complex, Number, Refused, Value
 from ._hlo_writer import RETURNS, Op, outside_values, rule, tensor_type
 from ._while import trips
 
@@ -236,9 +236,9 @@ def _scan(op: Op, operands: Sequence[Value], followed: _Followed, counter: int, 
     def write(given: list[Value]) -> list[Value]:
         values: dict[Any, Value] = {}
         for n in numbers:
-            values[arguments[n]] = Number(0, *types[n])  # of what nothing asks for
+            values[arguments[n]] = _nothing(*types[n])  # of what nothing asks for
         for value in outside:
-            values[value] = Number(0, op.values[value].dtype, op.values[value].shape)
+            values[value] = _nothing(op.values[value].dtype, op.values[value].shape)
         inside = dict(zip([*wholes, *carried], given))
         for what, x in inside.items():
             values[arguments[what] if isinstance(what, int) else what] = x
@@ -254,6 +254,11 @@ def _scan(op: Op, operands: Sequence[Value], followed: _Followed, counter: int, 
     results: dict[int, Value] = dict(zip([*carried, *stacked], made))
     results[counter] = results.get(counter, Number(end, *types[counter]))
     return [results.get(n, operands[n]) for n in numbers]
+
+
+def _nothing(dtype: str, shape: Sequence[int]) -> Any:
+    zeros = Number(0, PARTS.get(dtype, dtype), tuple(shape))
+    return Complex(zeros, zeros) if dtype in PARTS else zeros
 
 
 def _is_given(followed: _Followed, counter: int) -> bool:

@@ -19,15 +19,16 @@ from jaxlib.mlir.dialects import stablehlo
 from .. import _core
 from .._dtypes import NUMPY
 from .._errors import InvalidArgument, NotFound, Unsupported
-from .._program_text import ProgramText, Refused, Value
+from .._program_text import PARTS, Complex, ProgramText, Refused
 from .._sharding import Mesh
 from ..programs import Program
 from . import _hlo_bytecode
-from . import _hlo_loops as _hlo_loops  # its rules
+from . import _hlo_complex as _hlo_complex  # its rules
+from . import _hlo_loops as _hlo_loops
 from . import _hlo_ops as _hlo_ops
 from ._hlo_marks import GspmdMesh, shardy_specs
-from ._hlo_writer import DOING, Writer, operations_of, parts_of
-from ._jaxpr import plain_array, given_back, kind_of
+from ._hlo_writer import DOING, RETURNS, Writer, operations_of, parts_of
+from ._jaxpr import given_back, kind_of, pairs_of, plain_array
 
 DEEPEST = 256  #: brackets in each other
 
@@ -208,25 +209,29 @@ def _gspmd_texts(module: Any, outside: Sequence[tuple[dict[str, Any], Any]]) -> 
     return [(str(attribute.value), len(getattr(value.type, "shape", ()))) for attribute, value in found]
 
 
-def _inputs_of(labels: Sequence[str], dtypes: Sequence[str]) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
+def _inputs_of(labels: Sequence[str], dtypes: Sequence[str], pairs: Sequence[bool]) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
     def plain(value: Any, dtype: str) -> Any:
         """64 bits only if the module has them, whatever JAX has switched on."""
         return value if getattr(value, "dtype", None) == NUMPY[dtype] else plain_array(value)
 
+    def given(values: Sequence[Any]) -> list[Any]:
+        return [pairs_of(plain(value, dtype)) if is_pair else plain(value, dtype) for value, dtype, is_pair in zip(values, dtypes, pairs)]
+
     def inputs_of(args: tuple[Any, ...]) -> Sequence[Any]:
         if len(args) == 1 and isinstance(args[0], Mapping) and set(args[0]) >= set(labels):
-            return [plain(args[0][label], dtype) for label, dtype in zip(labels, dtypes)]
+            return given([args[0][label] for label in labels])
         values = jax.tree.leaves(args)
         if len(values) != len(labels):
             raise InvalidArgument(f"run: found {len(values)} arrays, needed {len(labels)}: {', '.join(labels[:10])}"
                                   f"{', ..' if len(labels) > 10 else ''}; jit leaves out arguments that a step does not use")
-        return list(map(plain, values, dtypes))
+        return given(values)
 
     return inputs_of
 
 
-def _result_of(arrays: Sequence[np.ndarray]) -> Any:
-    return list(arrays)
+def _result_of(pairs: Sequence[str]) -> Callable[[Sequence[np.ndarray]], Any]:
+    """pairs: the dtypes of those that are complex, else \"\"."""
+    return lambda arrays: [np.ascontiguousarray(one).view(NUMPY[dtype])[..., 0] if dtype else one for one, dtype in zip(arrays, pairs)]
 
 
 # ---- The whole.
@@ -267,16 +272,21 @@ def _program(module: Any, source: str, name: str, names: Sequence[str] | None, k
     result_types = [writer.argument_type(value, one) for value, one in zip(given, result_names)]
     state = _state(labels, types, outside, result_types)
     state_by_label = [state | ({label.split("/")[0]} if _is_donated(one) else set()) for label, one in zip(labels, inside)]
-    inputs: list[Value] = [text.input(label, *one, kind_of(label, kinds, known))
-                           for label, one, known in zip(labels, types, state_by_label)]
+    # What is complex is a pair of real tensors, unless it is only moved.
+    pairs_in = [dtype in PARTS and any(use.owner.operation.name not in RETURNS for use in argument.uses) for (dtype, _), argument in zip(types, arguments)]
+    inputs: list[Any] = []
+    for label, (dtype, shape), known, is_pair in zip(labels, types, state_by_label, pairs_in):
+        made = text.input(label, *((PARTS[dtype], (*shape, 2)) if is_pair else (dtype, shape)), kind_of(label, kinds, known))
+        inputs.append(text.pair(made) if is_pair else made)
     marks = [_mark_of(one, len(shape), spans, label) for one, (_, shape), label in zip(inside, types, labels)]
     results = writer.function(entry, inputs, ("", ()))
     for number, (one, label) in enumerate(zip(outside, result_names)):
         mark = _mark_of(one, len(results[number].shape), spans, label)
-        results[number] = results[number] if mark is None else text.marked(results[number], mark)
-    graph, places = text.graph(results)
+        results[number] = results[number] if mark is None else writer.marked(results[number], mark)
+    pairs_out = [x.dtype if isinstance(x, Complex) else "" for x in results]
+    graph, places = text.graph([text.in_one(x) if isinstance(x, Complex) else x for x in results])
     if marks != [None] * len(marks):
         own = [mark if mark is not None else found for mark, (*_, found) in zip(marks, graph.inputs)]
         graph = graph.marked_inputs([None if mark is None else _core.PartitionSpec.parse(mark) for mark in own])
     title = str(module.operation.attributes["sym_name"].value).removeprefix("jit_") if "sym_name" in module.operation.attributes else name
-    return Program(graph, title or "program", _inputs_of(labels, [dtype for dtype, _ in types]), _result_of, places)
+    return Program(graph, title or "program", _inputs_of(labels, [dtype for dtype, _ in types], pairs_in), _result_of(pairs_out), places)

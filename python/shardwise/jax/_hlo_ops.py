@@ -195,6 +195,7 @@ def _tuple_element(op: Op, *parts: Value) -> Value:
 def _dynamic_slice(op: Op, x: Value, *starts: Value) -> Value | Sequence[Value]:
     taken = op.writer.sliced.get((op.path[1], op.operation.results[0]))
     if taken is not None:
+        taken = getattr(taken, op.part) if op.part else taken
         return op.text.reshape(taken, op.shape)
     return op.primitive("dynamic_slice", {}, x, *starts)
 

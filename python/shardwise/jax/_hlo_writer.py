@@ -14,7 +14,9 @@ from jaxlib.mlir import ir
 
 from .._dtypes import NUMPY
 from .._errors import InvalidArgument, Unsupported
-from .._program_text import FLOATS, MOST_NODES, Number, ProgramText, Refused, Rules, Shape, Value
+from .._program_text import FLOATS, MOST_NODES, PARTS, Complex, Number, ProgramText, Refused, Rules, Shape, Value
+from .._program_text import parts_of as both_parts
+from . import _complex
 from ._hlo_marks import GspmdMesh, shardy_specs
 from ._jaxpr import scope_of_stack
 from ._primitives import RULES as PRIMITIVES
@@ -30,8 +32,11 @@ RETURNS = ("func.return", "stablehlo.return", "sdy.return")
 RULES = Rules()
 rule = RULES.rule
 
+#: Those of operations that take or give complex numbers.
+COMPLEX_RULES = Rules()
+
 _DTYPES = {"i1": "bool", "f8E4M3FN": "f8_e4m3fn", "f8E5M2": "f8_e5m2", "f8E4M3FNUZ": "f8_e4m3fnuz", "f8E5M2FNUZ": "f8_e5m2fnuz",
-           "f8E8M0FNU": "f8_e8m0fnu",
+           "f8E8M0FNU": "f8_e8m0fnu", "complex<f32>": "c64", "complex<f64>": "c128",
            **{f"i{bits}": f"i{bits}" for bits in (8, 16, 32, 64)}, **{f"ui{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
            **{name: name for name in ("bf16", "f16", "f32", "f64")}}
 
@@ -143,7 +148,7 @@ def constant(text: ProgramText, attribute: Any, dtype: str, shape: Shape) -> Val
 def splat(value: Any) -> float | int | None:
     """Of a value that is one number everywhere, as the module has it."""
     owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.constant":
+    if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.constant" or isinstance(value.type.element_type, ir.ComplexType):
         return None
     attribute = owner.operation.attributes["value"]
     if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
@@ -191,12 +196,13 @@ def parts_of(values: Iterable[Any]) -> list[Any]:
 class Op:
     """An operation that is to be written."""
 
-    __slots__ = ("writer", "operation", "results", "values", "path", "own")
+    __slots__ = ("writer", "operation", "results", "values", "path", "own", "part")
 
     def __init__(self, writer: Writer, operation: Any, results: list[tuple[str, Shape]], values: dict[Any, Value], path: Path,
                  own: str) -> None:
         """own: what its location is called by, after that of the path."""
         self.writer, self.operation, self.results, self.values, self.path, self.own = writer, operation, results, values, path, own
+        self.part = ""  #: of complex numbers: "real" or "imag", if it is written for that
 
     @property
     def text(self) -> ProgramText:
@@ -237,10 +243,11 @@ class Op:
             return known.value
         return splat(value)
 
-    def primitive(self, name: str, params: Mapping[str, Any], *operands: Value) -> Sequence[Value]:
+    def primitive(self, name: str, params: Mapping[str, Any], *operands: Any) -> Sequence[Any]:
         """As a primitive of JAX that does the same is written."""
-        found = PRIMITIVES[name](Call(self.text, params, [], self.results, self._branch), *operands)
-        return [found] if isinstance(found, Value) else found
+        is_complex = any(isinstance(x, Complex) for x in operands) or any(dtype in PARTS for dtype, _ in self.results)
+        found: Any = (_complex.rule_of(name) if is_complex else PRIMITIVES[name])(Call(self.text, params, [], self.results, self._branch), *operands)
+        return [found] if isinstance(found, (Value, Complex)) else found
 
     def call(self, name: str, operands: Sequence[Value]) -> list[Value]:
         """A function, in place."""
@@ -327,26 +334,35 @@ class Writer:
         before = text.scope, text.backward, text.source
         text.scope, text.backward, text.source = scope, backward, Place(line or self._line, scope, name.removeprefix("stablehlo."))
         try:
-            if name not in RULES:
-                raise Refused
             # Of a call, what is inside says what no program has.
             results = [] if name == "func.call" else [self._type(result.type) for result in operation.results]
-            made = RULES[name](Op(self, operation, results, values, path, own), *operands)
-            given = [made] if isinstance(made, Value) else list(made)
+            is_complex = any(isinstance(x, Complex) for x in operands) or any(dtype in PARTS for dtype, _ in results)
+            if name not in (COMPLEX_RULES if is_complex else RULES):
+                raise Refused("found complex numbers" if is_complex and name in RULES else "")
+            made = (COMPLEX_RULES if is_complex else RULES)[name](Op(self, operation, results, values, path, own), *operands)
+            given: list[Any] = [made] if isinstance(made, (Value, Complex)) else list(made)
             return self._marked(operation, given, results)
         except Refused as refused:
             told = name.removeprefix("stablehlo.")
             reason = f"{told}: {refused}" if str(refused) else told
-            return [text.refused(reason, operands, *self._known_type(result.type)) for result in operation.results]
+            return [self._refused(reason, operands, *self._known_type(result.type)) for result in operation.results]
         finally:
             text.scope, text.backward, text.source = before
 
-    def _marked(self, operation: Any, given: list[Value], types: Sequence[tuple[str, Shape]]) -> list[Value]:
+    def _refused(self, reason: str, operands: Sequence[Value], dtype: str | None, shape: Shape) -> Any:
+        found = self.text.refused(reason, both_parts(operands), PARTS.get(dtype or "", dtype), shape)
+        return Complex(found, found) if dtype in PARTS else found
+
+    def _marked(self, operation: Any, given: list[Any], types: Sequence[tuple[str, Shape]]) -> list[Any]:
         """What an annotation of an operation says."""
         if "sdy.sharding" in operation.attributes:
             specs = shardy_specs(operation.attributes["sdy.sharding"], [len(shape) for _, shape in types])
-            given = [x if spec is None else self.text.marked(x, spec) for x, spec in zip(given, specs)]
+            given = [x if spec is None else self.marked(x, spec) for x, spec in zip(given, specs)]
         return given
+
+    def marked(self, x: Any, spec: str) -> Any:
+        """Both parts of what is complex."""
+        return Complex(self.text.marked(x.real, spec), self.text.marked(x.imag, spec)) if isinstance(x, Complex) else self.text.marked(x, spec)
 
     def _type(self, kind: Any) -> tuple[str, Shape]:
         """Raises Refused, and Unsupported for a shape that only a run knows."""

@@ -73,12 +73,12 @@ def _inputs_of(tree: Any, pairs: Sequence[bool], modules: Modules) -> Callable[[
         values, found = jax.tree.flatten(modules.arguments(args))
         if found != tree:
             raise InvalidArgument(f"run: found arguments of the tree {found}, needed {tree}, of which the program was captured")
-        return [_pairs_of(value) if is_pair else plain_array(value) for value, is_pair in zip(values, pairs)]
+        return [pairs_of(value) if is_pair else plain_array(value) for value, is_pair in zip(values, pairs)]
 
     return inputs_of
 
 
-def _pairs_of(value: Any) -> Any:
+def pairs_of(value: Any) -> Any:
     """A complex array as a real one with a last dim of 2."""
     array = np.asarray(plain_array(value))
     return np.stack([array.real, array.imag], -1) if array.dtype.kind == "c" else array
