@@ -184,10 +184,51 @@ def test_damage_is_no_fresh_start(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(("module", "name", "words"), [
-    (ocp, "StandardCheckpointer", "save(path, tree)"), (ocp, "RestoreArgs", "a target with the sharding"), (ocp, "Nothing", "CheckpointManager"),
+    (ocp, "AsyncCheckpointer", "StandardCheckpointer()"), (ocp, "RestoreArgs", "a target with the sharding"), (ocp, "Nothing", "CheckpointManager"),
     (ocp.args, "PyTreeSave", "StandardSave"), (ocp.args, "PyTreeRestore", "StandardRestore"), (ocp.args, "Nothing", "Composite")])
 def test_a_name_of_orbax_that_is_not_here_says_what_is(module, name, words):
     with pytest.raises(AttributeError) as told:
         getattr(module, name)
     assert f"has no '{name}': needed is" in str(told.value) and words in str(told.value)
     assert not hasattr(module, name)
+
+
+@pytest.mark.parametrize("kind", [ocp.StandardCheckpointer, ocp.PyTreeCheckpointer])
+def test_checkpointers_save_and_restore_a_path(tmp_path, monkeypatch, kind):
+    tree = {"w": jnp.arange(6.0).reshape(2, 3), "key": jax.random.key(3), "step": 7, "none": None, "t": (jnp.ones(2), [1.5])}
+    like = jax.tree.map(lambda x: jnp.zeros_like(x) if isinstance(x, jax.Array) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, tree)
+    with kind() as checkpointer:
+        checkpointer.save(tmp_path / "a", tree)
+        assert kind is ocp.StandardCheckpointer or (tmp_path / "a/manifest.json").exists()
+        found = checkpointer.restore(tmp_path / "a", like)  # waits for the save
+        assert jax.tree.structure(found) == jax.tree.structure(tree)
+        assert found["w"].tolist() == [[0, 1, 2], [3, 4, 5]] and found["step"] == 7 and found["t"][1] == [1.5]
+        assert checkpointer.restore(tmp_path / "a")["t"][0].tolist() == [1, 1]
+        assert checkpointer.restore(tmp_path / "a", {"w": like["w"]}, strict=False)["w"].shape == (2, 3)
+        with pytest.raises(sw.AlreadyExists):
+            checkpointer.save(tmp_path / "a", tree)
+            checkpointer.wait_until_finished()
+        checkpointer.save(tmp_path / "a", {"w": jnp.zeros(2)}, force=True, custom_metadata={"by": "me"})
+        told = checkpointer.metadata(tmp_path / "a")
+        assert told.item_metadata["w"].shape == (2,) and (told.step, told.custom_metadata, told.path) == (-1, {"by": "me"}, str(tmp_path / "a"))
+        items = ocp.args.Composite(state=ocp.args.StandardSave({"w": jnp.ones(2)}), loader=ocp.args.JsonSave({"at": (1,)}))
+        checkpointer.save(tmp_path / "b", args=items)
+        assert checkpointer.restore(tmp_path / "b").loader == {"at": (1,)}
+        assert checkpointer.restore(tmp_path / "b", args=ocp.args.Composite(state=ocp.args.StandardRestore({"w": jnp.zeros(2)}))).state["w"].sum() == 2
+        for call, why in ((lambda: checkpointer.save(tmp_path / "c", tree, save_args={}), "found save_args, needed is cast="),
+                          (lambda: checkpointer.restore(tmp_path / "a", restore_args={}), "found restore_args, needed is a target with the sharding"),
+                          (lambda: checkpointer.save(tmp_path / "c"), "needed is one of items and args"),
+                          (lambda: checkpointer.restore(tmp_path / "a", {}, args=ocp.args.StandardRestore({})), "needed is one of target and args")):
+            with pytest.raises(sw.InvalidArgument, match=why):
+                call()
+
+    def full(*args: Any) -> None:
+        raise sw.IOFailed("write: No space left on device")
+
+    monkeypatch.setattr(sw._core, "write_shards", full)
+    for inner, seen in ((None, sw.IOFailed), (KeyError("of the job"), KeyError)):
+        with pytest.raises(seen), kind() as checkpointer:
+            checkpointer.save(tmp_path / "d", tree) if inner is None or kind is ocp.StandardCheckpointer else None
+            if inner is not None:
+                raise inner
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["a", "b"]

@@ -7,7 +7,11 @@
         manager.save(step, args=ocp.args.StandardSave(state))
         state = manager.restore(None, args=ocp.args.StandardRestore(abstract_state))
 
-All of it is done by a shardwise.jax.CheckpointManager: these are translations of words, with no rules of their own.
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save("final", state)
+        state = checkpointer.restore("final", abstract_state)
+
+All of it is done by a shardwise.jax.CheckpointManager, save_async() and load(): these are translations of words, with no rules of their own.
 """
 
 from __future__ import annotations
@@ -18,17 +22,19 @@ import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from .._containers import class_name
 from .._errors import InvalidArgument, NameNotFound, NotFound
 from .._manager import ManagerContext
 from .._paths import Path, local
+from .._pending import PendingSave
 from .._sources import check_choice
 from .._tensor import Checkpoint
 from . import _load, _tree
 from . import args as args_
 from ._manager import CheckpointManager as _Manager
+from ._save import save_async
 
 args = args_
 log = logging.getLogger("shardwise")
@@ -46,10 +52,8 @@ _NOT_HERE = {
 
 # Names of Orbax's that users reach for, and what does the same here.
 _ELSEWHERE = {
-    "StandardCheckpointer": "shardwise.jax.save(path, tree), save_async() and load(path, target)",
-    "PyTreeCheckpointer": "shardwise.jax.save(path, tree) and load(path, target)",
-    "Checkpointer": "shardwise.jax.save(path, tree) and load(path, target)",
-    "AsyncCheckpointer": "shardwise.jax.save_async(path, tree)",
+    "Checkpointer": "PyTreeCheckpointer(), of trees", "AsyncCheckpointer": "StandardCheckpointer(), whose saves go on in the background",
+    "StandardCheckpointHandler": "StandardCheckpointer()", "PyTreeCheckpointHandler": "PyTreeCheckpointer()",
     "RestoreArgs": "a target with the sharding wanted, leaf by leaf", "ArrayRestoreArgs": "a target with the sharding wanted, leaf by leaf",
     "SaveArgs": "cast= of shardwise.jax.load()", "PLACEHOLDER": "a target without that name, and strict=False",
     "checkpoint_utils": "jax.eval_shape(), or arrays to be like, as a target", "type_handlers": "leaves of the kinds of docs/python_reference.md",
@@ -196,11 +200,7 @@ class CheckpointManager(ManagerContext):
 
     def metadata(self, step: int) -> StepMetadata:
         """Raises NotFound."""
-        with Checkpoint(self.manager._manager.step(step), pin=False) as checkpoint:
-            items = _items(checkpoint)
-            tree = _load.metadata(checkpoint)
-            return StepMetadata(step, checkpoint.path, args_.Composite(**tree) if items else tree, checkpoint.metrics,
-                                checkpoint.user or None)
+        return _metadata(self.manager._manager.step(step), step)
 
     def item_metadata(self, step: int) -> Any:
         """The tree, with jax.ShapeDtypeStruct for arrays; of several items a Composite. Raises NotFound."""
@@ -233,6 +233,78 @@ class CheckpointManager(ManagerContext):
     def close(self) -> None:
         """wait_until_finished()"""
         self.wait_until_finished()
+
+
+class StandardCheckpointer:
+    """One checkpoint at a path, by the names of Orbax's methods: save() is shardwise.jax.save_async(), restore() load(). One save
+    is under way at a time, and the next call waits for it. A context manager, whose end waits."""
+
+    def __init__(self) -> None:
+        self._pending: PendingSave | None = None
+
+    def save(self, directory: Path, state: Any = None, *, args: args_.SaveArgs | None = None, force: bool = False,
+             custom_metadata: Any = None, save_args: None = None) -> None:
+        """Returns when the values are held. `state` is a tree, short for args=StandardSave(state). force: takes the place of a
+        checkpoint that is there; without it that is AlreadyExists."""
+        if save_args is not None:
+            raise InvalidArgument(f"save {directory}: found save_args, needed is {_ELSEWHERE['SaveArgs']}")
+        tree = _tree_of(state, args, None)
+        self.wait_until_finished()
+        self._pending = save_async(directory, tree, user=custom_metadata, existing="replace" if force else "fail")
+
+    def restore(self, directory: Path, target: Any = None, *, args: args_.RestoreArgs | None = None, strict: bool = True,
+                restore_args: None = None) -> Any:
+        """What save() was given, as shardwise.jax.load() gives it; `target` is short for args=StandardRestore(target)."""
+        if restore_args is not None:
+            raise InvalidArgument(f"restore {directory}: found restore_args, needed is {_ELSEWHERE['RestoreArgs']}")
+        if target is not None and args is not None:
+            raise InvalidArgument(f"restore {directory}: needed is one of target and args")
+        self.wait_until_finished()
+        with Checkpoint(directory) as checkpoint:
+            return _restored(checkpoint, args if target is None else args_.StandardRestore(target, strict))
+
+    def metadata(self, directory: Path) -> StepMetadata:
+        """Of a path without a step's number, -1 is the step."""
+        self.wait_until_finished()
+        return _metadata(directory)
+
+    def wait_until_finished(self) -> None:
+        """Waits for the save under way. Raises its error."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        """wait_until_finished()"""
+        self.wait_until_finished()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.close()
+        except Exception:
+            if kind is None:  # else the error under way is what is raised
+                raise
+
+
+class PyTreeCheckpointer(StandardCheckpointer):
+    """StandardCheckpointer, whose save() returns when the checkpoint is committed."""
+
+    def save(self, directory: Path, state: Any = None, **how: Any) -> None:
+        """As StandardCheckpointer's."""
+        super().save(directory, state, **how)
+        self.wait_until_finished()
+
+
+def _metadata(path: Path, step: int | None = None) -> StepMetadata:
+    with Checkpoint(path, pin=False) as checkpoint:
+        tree = _load.metadata(checkpoint)
+        if step is None:
+            step = -1 if checkpoint.step is None else checkpoint.step
+        return StepMetadata(step, checkpoint.path, args_.Composite(**tree) if _items(checkpoint) else tree, checkpoint.metrics,
+                            checkpoint.user or None)
 
 
 def _number(name: str, value: Any) -> float:
