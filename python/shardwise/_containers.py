@@ -92,7 +92,8 @@ def _check_dataclass(value: Any) -> None:
     except TypeError:
         more.append("its built-in base")
     if more:
-        raise TypeError(f"the dataclass {class_name(kind)} cannot be stored, as it is not what its fields say: {', '.join(map(str, more))}")
+        raise TypeError(f"the dataclass {class_name(kind)} cannot be stored, as it is not what its fields say: {', '.join(map(str, more))}: "
+                        f"needed is a dict of what is to be kept")
 
 
 def written(kind: Any) -> Any:

@@ -222,6 +222,12 @@ def test_checkpointers_save_and_restore_a_path(tmp_path, monkeypatch, kind):
             with pytest.raises(sw.InvalidArgument, match=why):
                 call()
 
+    if kind is ocp.PyTreeCheckpointer:
+        assert kind().restore(tmp_path / "a", item={"w": jnp.ones(2)})["w"].sum() == 0
+    for options in ((checkpointer,), (checkpointer, ocp.CheckpointManagerOptions())):  # of old jobs
+        with pytest.raises(sw.InvalidArgument, match=f"found {kind.__name__} as options, needed are CheckpointManagerOptions; what is saved, save"):
+            ocp.CheckpointManager(tmp_path / "m", *options)
+
     def full(*args: Any) -> None:
         raise sw.IOFailed("write: No space left on device")
 

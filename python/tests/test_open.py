@@ -114,12 +114,21 @@ def test_torch_and_jax_load_files_of_other_formats(tmp_path):
         state = {"model": {name: torch.zeros(shape) for name, shape in SHAPES.items() if name != "b"}}
         found = swt.load(path, state, names=["a", "c", "d", "e"], rename={"*": "model.*"})
         assert found.tensors == 4 and all(np.array_equal(tensor.numpy(), saved[name]) for name, tensor in state["model"].items())
+        with pytest.raises(sw.InvalidArgument, match=r"found none of the 1 names.*: rename=\{\"\*\": \"model\.\*\"\} puts 'model\.' before each"):
+            swt.load(path, {"model": module_of(torch, saved)})
         assert swt.load_state_dict(path, "a")["a"].tolist() == saved["a"].tolist()
     jnp = pytest.importorskip("jax.numpy")
     import shardwise.jax as swj
 
     for path in paths:
         assert swj.load(path, {"a": jnp.zeros((6, 5))}, strict=False)["a"].tolist() == saved["a"].tolist()
+
+
+def module_of(torch, saved):
+    module = torch.nn.Module()
+    for name, array in saved.items():
+        module.register_buffer(name, torch.zeros(array.shape))
+    return module
 
 
 def test_torch_open_gives_tensors_by_any_index(tmp_path):

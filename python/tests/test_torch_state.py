@@ -368,7 +368,7 @@ def test_what_differs_between_ranks_is_told_to_both(tmp_path):
     for meet, (own, said) in enumerate((
             ([torch.zeros(3), torch.zeros(4)], f"tensor 'w' is f32 [4] on rank 1 and f32 [3] on rank 0: {give}"),
             ([torch.zeros(3), torch.zeros(3).half()], f"tensor 'w' is f16 [3] on rank 1 and f32 [3] on rank 0: {give}"),
-            ([torch.zeros(3), torch.ones(3)], f"tensor 'w' of rank 1 is not that of rank 0: {give}"),
+            ([torch.zeros(3), torch.ones(3)], f"tensor 'w' of rank 1 is not that of rank 0: {give}, and replicas=\"trust\" does not compare tensors"),
             ([1, 2], "object 'w' differs between rank 0 and rank 1: a value that each rank has of its own is given as PerRank(value)"))):
         first, second = on_two_ranks(tmp_path, lambda rank: {"w": own[rank]}, meet=meet)
         assert first == f"InvalidArgument: {said}"

@@ -6,6 +6,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Iterable
 
@@ -139,7 +140,9 @@ def snapshot(tree: Any, *, copy: bool) -> Snapshot:
                 seen[id(leaf)] = name
         except (TypeError, Error) as error:
             only_dtypes = only_dtypes and isinstance(error, Unsupported)
-            wrong.append(str(error) if repr(name) in str(error) else f"{name!r}: {error}")
+            node = ("; a dataclass that holds JAX's arrays is taken apart if jax.tree_util.register_dataclass() has been told of it"
+                    if dataclasses.is_dataclass(leaf) else "")
+            wrong.append((str(error) if repr(name) in str(error) else f"{name!r}: {error}") + node)
     if wrong:
         text = f"{len(wrong)} of {len(leaves)} leaves cannot be stored: {'; '.join(wrong[:20])}"
         raise Unsupported(text) if only_dtypes else TypeError(text)

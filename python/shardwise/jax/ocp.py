@@ -22,7 +22,7 @@ import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from .._containers import class_name
 from .._errors import InvalidArgument, NameNotFound, NotFound
@@ -109,10 +109,13 @@ class CheckpointManager(ManagerContext):
     replaces a step that is there; latest_step() looks whether the step is valid; restore(None) goes back past damaged bytes,
     and the log says so; metrics are numbers by names."""
 
-    def __init__(self, directory: Path, options: CheckpointManagerOptions | None = None, *,
+    def __init__(self, directory: Path, options: CheckpointManagerOptions | None = None, *more: NoReturn,
                  item_names: Iterable[str] | None = None, **policies: Any) -> None:
         """item_names: which items a Composite may have; any, if it is not given. policies: those of
         shardwise.jax.CheckpointManager that Orbax has no word for, as preemption_signals."""
+        if more or not isinstance(options, CheckpointManagerOptions | None):
+            raise InvalidArgument(f"CheckpointManager {directory}: found {type(options).__name__} as options, needed are "
+                                  f"CheckpointManagerOptions; what is saved, save(step, args=...) says")
         self._items = None if item_names is None else [item_names] if isinstance(item_names, str) else list(item_names)
         self._options = CheckpointManagerOptions() if options is None else options
         root = os.path.abspath(local(directory, "open a folder of steps"))
@@ -290,12 +293,16 @@ class StandardCheckpointer:
 
 
 class PyTreeCheckpointer(StandardCheckpointer):
-    """StandardCheckpointer, whose save() returns when the checkpoint is committed."""
+    """StandardCheckpointer, whose save() returns when the checkpoint is committed, and whose trees are called `item`."""
 
-    def save(self, directory: Path, state: Any = None, **how: Any) -> None:
+    def save(self, directory: Path, item: Any = None, **how: Any) -> None:  # type: ignore[override]
         """As StandardCheckpointer's."""
-        super().save(directory, state, **how)
+        super().save(directory, item, **how)
         self.wait_until_finished()
+
+    def restore(self, directory: Path, item: Any = None, **how: Any) -> Any:  # type: ignore[override]
+        """As StandardCheckpointer's."""
+        return super().restore(directory, item, **how)
 
 
 def _metadata(path: Path, step: int | None = None) -> StepMetadata:

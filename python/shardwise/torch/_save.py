@@ -183,7 +183,8 @@ def _agree_on(values: list[bytes]) -> bytes:
             if kind != expected:
                 wrong.append(f"the container at {path} is {kind} on rank {rank} and {expected} on rank {known}")
     if wrong:
-        raise InvalidArgument(f"{'; '.join(wrong[:10])}: give a value that each rank has of its own as PerRank(value)")
+        trust = ', and replicas="trust" does not compare tensors' if any("is not that of rank" in one for one in wrong) else ""
+        raise InvalidArgument(f"{'; '.join(wrong[:10])}: give a value that each rank has of its own as PerRank(value){trust}")
     owners = {name: of[0] for name, of in ranks.items() if len(of) < len(values)}
     return json.dumps({"owners": owners, "aliases": _agreed_aliases(said)}).encode()
 

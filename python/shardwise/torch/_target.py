@@ -111,10 +111,12 @@ class Target:
         near = difflib.get_close_matches(name, [*self.checkpoint, *self.checkpoint.objects, *{str(p[0]) for p in self._stored}], 1)
         return f" (nearest: {near[0]!r})" if near else ""
 
-    @staticmethod
-    def _prefix(asked: Iterable[str], there: Iterable[str]) -> str:
-        """What to write if all that differs is what wrappers of modules put before their names."""
+    def _prefix(self, asked: Iterable[str], there: Iterable[str]) -> str:
+        """What to write if all that differs is what wrappers of modules put before their names, or the state does."""
         wanted, stored = set(asked), list(there)
+        for top in map(str, self._top):
+            if any(name.removeprefix(f"{top}.") in stored for name in self.missing if name.startswith(f"{top}.")):
+                return f': rename={{"*": "{top}.*"}} puts {f"{top}."!r} before each'
         for prefix in ("module.", "_orig_mod."):
             if stored and wanted and wanted <= {name.removeprefix(prefix) for name in stored}:
                 return f': rename={{"{prefix}*": "*"}} takes {prefix!r} away'
