@@ -10,7 +10,7 @@ from . import _core
 from ._edits import Cast, Join, Rename, Resize, Split, Transpose, edits_of
 from ._errors import InvalidArgument
 from ._progress import Progress, function_of
-from ._paths import Path, local
+from ._paths import Path, local, told_instead
 from ._sources import Codec, Existing, check_choice
 from ._tensor import Checkpoint
 
@@ -91,9 +91,11 @@ def export_model(source: Path, target: Path, *, format: str | None = None, max_s
         return export(local(source, "export"), text, format, max_shard=_bytes(max_shard), existing=existing, memory=memory,
                       progress=progress, edits=edits_of(names, rename, cast, transpose, split, join, resize))
     words = (format or "", json.dumps(metadata or {}), "" if config_from is None else local(config_from, "export"))
-    files: list[str] = _core.export_model(local(source, "export"), text, words, _bytes(max_shard), existing, memory,
-                                          function_of(progress, f"export {os.path.basename(text)}"),
-                                          edits_of(names, rename, cast, transpose, split, join, resize))
+    given = local(source, "export")
+    with told_instead(given):
+        files: list[str] = _core.export_model(given, text, words, _bytes(max_shard), existing, memory,
+                                              function_of(progress, f"export {os.path.basename(text)}"),
+                                              edits_of(names, rename, cast, transpose, split, join, resize))
     return files
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import zipfile
+from collections.abc import Iterator
 
-from ._errors import Unsupported
+from . import _core
+from ._errors import NotFound, Unsupported
 
 Path = str | os.PathLike[str]
 
@@ -14,8 +17,22 @@ Path = str | os.PathLike[str]
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
+@contextlib.contextmanager
+def told_instead(path: str) -> Iterator[None]:
+    """Adds to NotFound what is at a path that is no checkpoint."""
+    try:
+        yield
+    except NotFound as error:
+        instead = "" if os.path.exists(os.path.join(path, "manifest.json")) else instead_of_checkpoint(path)
+        if not instead:
+            raise
+        raise NotFound(f"{error}: {instead}") from None
+
+
 def instead_of_checkpoint(path: str) -> str:
     """What is at a path that is no checkpoint, and how that is loaded; empty if nothing is known of it."""
+    if kind := _core.model_format(path):
+        return f"found {kind}: sw.import_model() makes a checkpoint of it"
     if os.path.isfile(path):
         if _is_of_torch_save(path):
             return "found a file of torch.save(): swt.save(\"new\", torch.load(file, weights_only=True)) makes a checkpoint of it"

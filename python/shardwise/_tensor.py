@@ -16,8 +16,8 @@ import numpy as np
 from . import _core, _nested, _objects
 from ._dtypes import NUMPY
 from ._edits import Cast, Edits, Join, Made, Rename, Resize, Split, Transpose, edited_document, edits_of
-from ._errors import InvalidArgument, NameNotFound, NotFound
-from ._paths import Path, instead_of_checkpoint, local
+from ._errors import InvalidArgument, NameNotFound
+from ._paths import Path, local, told_instead
 from ._sources import MEMORY
 
 
@@ -250,13 +250,8 @@ class Checkpoint(Mapping[str, Tensor]):
         Raises NotFound, Corrupt, Unsupported (also for URLs), NameNotFound for names that are not there, and one
         InvalidArgument for all rules that do not fit."""
         text = local(path, "open a checkpoint")
-        try:
+        with told_instead(text):
             self._reader = _core.Reader(text, pin, threads, memory, partial)
-        except NotFound as error:
-            instead = instead_of_checkpoint(text)
-            if not instead:
-                raise
-            raise NotFound(f"{error}: {instead}") from None
         self._describe()
         if self._reader.left_out:
             warnings.warn(f"open {text}: left out {', '.join(self._reader.left_out)}", stacklevel=3)
@@ -378,7 +373,8 @@ class Checkpoint(Mapping[str, Tensor]):
         import difflib
 
         by_small = {n.lower(): n for n in self._numbers}
-        near = [by_small[n] for n in difflib.get_close_matches(str(name).lower(), list(by_small), 3)]
+        below = [n for n in self._numbers if n.startswith((f"{name}/", f"{name}."))]
+        near = below[:3] or [by_small[n] for n in difflib.get_close_matches(str(name).lower(), list(by_small), 3)]
         nearest = f", nearest: {', '.join(map(repr, near))}" if near else ""
         return f"checkpoint {self.path}: there is no tensor {name!r}{nearest}"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _core
-from ._paths import Path, local
+from ._paths import Path, local, told_instead
 from ._progress import Progress, function_of
 
 
@@ -92,7 +92,9 @@ def _report(found: tuple[Any, ...]) -> VerifyReport:
 def verify(path: Path, *, threads: int = 0, progress: Progress = None) -> VerifyReport:
     """Reads every byte of a checkpoint and compares it with its hash. Damage is reported, not raised. Raises NotFound,
     Unsupported, IOFailed."""
-    return _report(_core.verify(local(path, "verify"), threads, function_of(progress, "verify")))
+    text = local(path, "verify")
+    with told_instead(text):
+        return _report(_core.verify(text, threads, function_of(progress, "verify")))
 
 
 def repair(path: Path, *, sources: Iterable[Path] = (), threads: int = 0, progress: Progress = None) -> RepairReport:
