@@ -322,7 +322,7 @@ def test_loops_by_slices_are_scans_of_slices():
     ("2xui64", "2xui64 3xf32", "%r:2 = stablehlo.rng_bit_generator %a, algorithm = DEFAULT : (tensor<2xui64>) -> (tensor<2xui64>, tensor<3xf32>)",
      "rng_bit_generator: found f32 of a state"),
     ("4xf32", "4xf32", '%r = stablehlo.custom_call @SPMDFullToShardShape(%a) : (tensor<4xf32>) -> tensor<4xf32>', "custom_call: a step says what each device does"),
-    ("4xcomplex<f32>", "4xcomplex<f32>", "%r = stablehlo.sine %a : tensor<4xcomplex<f32>>", "sine: found complex numbers"),
+    ("4xcomplex<f32>", "4xcomplex<f32>", "%r = stablehlo.tanh %a : tensor<4xcomplex<f32>>", "tanh: found complex numbers"),
     ("4xcomplex<f32> complex<f32>", "complex<f32>", '%r = "stablehlo.reduce"(%a, %b) <{dimensions = array<i64: 0>}> ' + two("complex<f32>", "stablehlo.multiply")
      + " : (tensor<4xcomplex<f32>>, tensor<complex<f32>>) -> tensor<complex<f32>>", "reduce: found the combination mul of complex numbers, needed a sum"),
 ])

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from .._complex import hypotenuse, product, quotient
+from .._elementary import cosh, sinh
 from .._fourier import of_real, to_real, transformed
 from .._program_text import PARTS, Complex, Number, ProgramText, Refused, Rules, Value
 from ._primitives import RULES, Call
@@ -144,6 +145,39 @@ def _sqrt(call: Call, x: Complex) -> Complex:
     root, angle = text.elementwise("sqrt", hypotenuse(text, x.real, x.imag)), text.elementwise("atan2", x.imag, x.real)
     half = text.elementwise("mul", angle, text.full(angle, 0.5))
     return _scaled(text, Complex(text.elementwise("cos", half), text.elementwise("sin", half)), root)
+
+
+@OF_BOTH.rule("rsqrt")
+def _rsqrt(call: Call, x: Complex) -> Complex:
+    text = call.text
+    return quotient(text, Complex(text.full(x.real, 1), text.full(x.real, 0)), _sqrt(call, x))
+
+
+@OF_BOTH.rule("pow")
+def _pow(call: Call, x: Complex | Value, y: Complex | Value) -> Complex:
+    """exp(y log(x)); of 0, 1 to the power of 0 and else 0."""
+    text, of = call.text, call.text.elementwise
+    x = x if isinstance(x, Complex) else Complex(text.convert(x, PARTS[call.dtype]), Number(0, PARTS[call.dtype], x.shape))
+    logarithm = _log(call, x)
+    power = product(text, logarithm, y) if isinstance(y, Complex) else _scaled(text, logarithm, text.convert(y, x.real.dtype))
+    found = _exp(call, power)
+    is_zero = of("logical_and", of("eq", x.real, text.full(x.real, 0)), of("eq", x.imag, text.full(x.imag, 0)))
+    exponent = y if isinstance(y, Complex) else Complex(y, text.full(y, 0))
+    is_one = of("logical_and", of("eq", exponent.real, text.full(exponent.real, 0)), of("eq", exponent.imag, text.full(exponent.imag, 0)))
+    at_zero = text.convert(is_one, x.real.dtype)
+    return Complex(text.select(is_zero, at_zero, found.real), text.select(is_zero, text.full(found.imag, 0), found.imag))
+
+
+@OF_BOTH.rule("sin")
+def _sin(call: Call, x: Complex) -> Complex:
+    of = call.text.elementwise
+    return Complex(of("mul", of("sin", x.real), cosh(call.text, x.imag)), of("mul", of("cos", x.real), sinh(call.text, x.imag)))
+
+
+@OF_BOTH.rule("cos")
+def _cos(call: Call, x: Complex) -> Complex:
+    of = call.text.elementwise
+    return Complex(of("mul", of("cos", x.real), cosh(call.text, x.imag)), of("neg", of("mul", of("sin", x.real), sinh(call.text, x.imag))))
 
 
 @OF_BOTH.rule("eq")

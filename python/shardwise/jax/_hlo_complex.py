@@ -28,7 +28,8 @@ _OF_ANY = ("func.call", "stablehlo.while", "stablehlo.case", "stablehlo.if", "st
            "sdy.named_computation", "sdy.propagation_barrier", "sdy.sharding_group", "stablehlo.get_dimension_size")
 
 _PRIMITIVES = {"complex": "complex", "real": "real", "imag": "imag", "convert": "convert_element_type", "multiply": "mul", "divide": "div",
-               "abs": "abs", "sign": "sign", "exponential": "exp", "log": "log", "sqrt": "sqrt"}
+               "abs": "abs", "sign": "sign", "exponential": "exp", "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt",
+               "power": "pow", "sine": "sin", "cosine": "cos"}
 
 rule = COMPLEX_RULES.rule
 
