@@ -79,5 +79,17 @@ TEST(TextTable, PutsNumbersToTheRightAndWordsToTheLeft) {
             "      1 B  \xc3\xa9t\xc3\xa9\n");
 }
 
+TEST(TextTable, ACellOfMoreThan120CharactersWidensItsOwnRowAlone) {
+  TextTable table({"name", "bytes"});
+  table.add({std::string(120, 'a'), "1 B"});
+  table.add({std::string(121, 'b'), "10 B"});
+  table.add({"w", std::string(130, '9')});
+  EXPECT_EQ(table.to_string(), "name" + std::string(116, ' ') + "  bytes\n" +  //
+                                   std::string(120, 'a') + "    1 B\n" +       //
+                                   std::string(121, 'b') + "   10 B\n" +       //
+                                   "w" + std::string(119, ' ') + "  " + std::string(130, '9') +
+                                   "\n");
+}
+
 }  // namespace
 }  // namespace shardwise
