@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _containers, _objects
-from ._errors import InvalidArgument
+from ._errors import Corrupt, InvalidArgument
 
 Path = tuple[Any, ...]
 """Keys of dicts, and numbers of what is in a list."""
@@ -106,7 +106,8 @@ def decoded_kinds(document: Mapping[str, Any]) -> dict[Path, Any] | None:
     kinds = document.get("containers")
     if not isinstance(kinds, dict):
         return None
-    return {decoded_path(json.loads(path)): kind for path, kind in kinds.items()}
+    with _objects.refusing("a path of the checkpoint's containers"):
+        return {decoded_path(json.loads(path)): kind for path, kind in kinds.items()}
 
 
 def encoded_path(path: Path) -> Any:
@@ -118,8 +119,10 @@ def encoded_path(path: Path) -> Any:
 
 
 def decoded_path(encoded: Any) -> Path:
-    """Inverse of encoded_path()."""
-    return tuple(map(_objects.decode_key, encoded))
+    """Inverse of encoded_path(). Raises TypeError for what is no key."""
+    path = tuple(map(_objects.decode_key, encoded))
+    hash(path)
+    return path
 
 
 def build(leaves: Mapping[Path, Any], kinds: Mapping[Path, Any] | None, at: Path = ()) -> Any:
@@ -132,6 +135,8 @@ def build(leaves: Mapping[Path, Any], kinds: Mapping[Path, Any] | None, at: Path
         inner = tree
         for key in path[:-1]:
             inner = inner.setdefault(key, _Inner())
+            if not isinstance(inner, _Inner):
+                raise Corrupt(f"{named(path)!r} is below {key!r}, which is no container")
         inner[path[-1]] = leaf
     return _made(tree, kinds, at)
 
@@ -143,5 +148,6 @@ class _Inner(dict[Any, Any]):
 def _made(tree: _Inner, kinds: Mapping[Path, Any] | None, path: Path) -> Any:
     made = {key: _made(value, kinds, (*path, key)) if isinstance(value, _Inner) else value for key, value in tree.items()}
     if kinds is not None:
-        return _containers.made(kinds.get(path), made.items())
+        with _objects.refusing(f"the container {named(path)!r} of the checkpoint"):
+            return _containers.made(kinds.get(path), made.items())
     return list(made.values()) if made and list(made) == list(range(len(made))) else made

@@ -15,9 +15,11 @@ which it must be equal.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import math
+from collections.abc import Iterator
 from typing import Any, Callable
 
 import numpy as np
@@ -142,14 +144,21 @@ def decode(value: Any) -> Any:
     return {k: decode(v) for k, v in value.items()}
 
 
-def decode_named(name: str, value: Any, where: str) -> Any:
-    """What encode() was given as the object of that name. Raises Corrupt for what it has not written."""
+@contextlib.contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Within it, whatever a hostile text makes a constructor raise is one Corrupt."""
     try:
-        return decode(value)
+        yield
     except Error:
         raise
-    except Exception as error:  # of whatever constructor a hostile text has reached
-        raise Corrupt(f"{where}: object {name!r} is none that can be stored: {type(error).__name__}: {error}"[:400]) from None
+    except Exception as error:
+        raise Corrupt(f"{what} is none that can be stored: {type(error).__name__}: {error}"[:400]) from None
+
+
+def decode_named(name: str, value: Any, where: str) -> Any:
+    """What encode() was given as the object of that name. Raises Corrupt for what it has not written."""
+    with refusing(f"{where}: object {name!r}"):
+        return decode(value)
 
 
 def decode_key(value: Any) -> Any:

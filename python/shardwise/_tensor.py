@@ -314,7 +314,8 @@ class Checkpoint(Mapping[str, Tensor]):
     @property
     def metrics(self) -> dict[str, float]:
         """What was given to CheckpointManager.save()."""
-        return {name: _objects.decode(value) for name, value in self._document.get("metrics", {}).items()}
+        return {name: _objects.decode_named(name, value, f"checkpoint {self.path}")
+                for name, value in self._document.get("metrics", {}).items()}
 
     @property
     def tree(self) -> Any:
@@ -327,7 +328,8 @@ class Checkpoint(Mapping[str, Tensor]):
         list. A name without one is its own."""
         encoded = self._document.get("paths", {})
         there = {name: None for name in (*encoded, *self._numbers, *self.objects) if name in self._numbers or name in self.objects}
-        return {name: _nested.decoded_path(encoded[name]) if name in encoded else (name,) for name in there}
+        with _objects.refusing(f"checkpoint {self.path}: a path of its tree"):
+            return {name: _nested.decoded_path(encoded[name]) if name in encoded else (name,) for name in there}
 
     @property
     def document(self) -> dict[str, Any]:

@@ -101,6 +101,25 @@ def test_what_no_save_has_written_is_one_clear_error(tmp_path, monkeypatch, host
         sw.load(tmp_path / "a")
 
 
+@pytest.mark.parametrize("key, value", [
+    ("paths", {"of/0": 5}), ("paths", {"of/0": [{"$date": "x"}]}), ("paths", {"of/0": [{"$bytearray": ""}]}), ("containers", {"x": "list"}),
+    ("paths", {"of/0": ["w"], "of/1": ["w", "x"]}),
+    ("containers", {"5": "list"}), ("containers", {'["of"]': ["deque", "x"]}), ("containers", {'["of"]': {"namedtuple": 1, "fields": 2}}),
+    ("metrics", {"loss": {"$float": "x"}})])  # fmt: skip
+def test_a_hostile_tree_is_one_clear_error(tmp_path, monkeypatch, key, value):
+    plan_of = _save.plan_of
+
+    def hostile(tensors):
+        plan = plan_of(tensors)
+        plan.extra[key] = {**plan.extra.get(key, {}), **value}
+        return plan
+
+    monkeypatch.setattr(_save, "plan_of", hostile)
+    sw.save(tmp_path / "a", {"of": [np.ones(1), np.ones(2)], "w": np.ones(1)})
+    with pytest.raises(sw.Corrupt, match="is none that can be stored: |is below 'w', which is no container"), sw.open(tmp_path / "a") as c:
+        c.load() if key != "metrics" else c.metrics
+
+
 def test_torch_gives_none_of_its_functions():
     torch = pytest.importorskip("torch")
     for text in ("torch.load", "torch.nn", "torch._dynamo", "torch.hub", "torch.x", "torch.", "nowhere:0", 5):
