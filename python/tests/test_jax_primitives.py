@@ -35,6 +35,7 @@ B = RNG.integers(0, 2, (8, 6)).astype(bool)
 C = RNG.integers(0, 2, (8, 6)).astype(bool)
 IDS = np.array([[0, 3], [7, 2], [5, 5]], np.int32)  # all inside 8
 WILD = np.array([[0, -1, 3], [9, -30, 5]], np.int32)  # some outside
+SQUARE = (F[:4, :4] + 2 * np.eye(4)).astype("f4")
 SPECIAL = np.array([[1, np.nan, -0.0, 0.0, np.inf, -np.inf, 1, -3]] * 2, np.float32)
 KEY = np.array([7, 2**31 + 5], np.uint32)
 IMAGE = RNG.normal(size=(4, 8, 8, 3)).astype(np.float32)
@@ -186,6 +187,13 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
                                  lax.while_loop(lambda c: c[0] > 5, lambda c: (c[0] + 1, jnp.sin(c[1])), (0, x))), (F,)),
     "solved by hand": (grad_of(lambda x, b: lax.custom_linear_solve(lambda v: v * (2 + x[0, 0] ** 2), b, lambda _, w: w / (2 + x[0, 0] ** 2),
                                                                     lambda _, w: w / (2 + x[0, 0] ** 2))), (F, G)),
+    "decompositions": (lambda a, b: (jnp.linalg.cholesky(a @ a.T + jnp.eye(4)), lax.linalg.cholesky(-a @ a.T), jnp.linalg.solve(a, b.T), jnp.linalg.qr(b),
+                                     jnp.linalg.qr(b.T, mode="complete"), lax.linalg.lu(b), jnp.linalg.slogdet(a), jax.scipy.linalg.lu(b.T)), (SQUARE, F[:, :4])),
+    "decompositions in a batch": (lambda a, b: (lax.linalg.triangular_solve(a, b, lower=True), jnp.linalg.inv(a), lax.linalg.householder_product(a, b[:, 0]),
+                                                lax.linalg.lu_pivots_to_permutation(lax.linalg.lu(a)[1], 5)),
+                                  (np.stack([SQUARE, SQUARE.T]), np.stack([G[:4, :4]] * 2))),
+    "gradients of decompositions": (grad_of(lambda a, b: jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(a @ a.T + jnp.eye(4)), b.T) + jnp.linalg.qr(b)[1].sum()),
+                                    (SQUARE, F[:, :4])),
     "outputs": (lambda x, y: (x, y, x, jnp.ones((4, 2)), x + y), (F, G)),
     "empty": (lambda x: (x.sum(0), x + 1, jnp.concatenate([x, jnp.ones((2, 3))])), (np.zeros((0, 3), "f4"),)),
     "numbers": (lambda x: (jnp.where(x > 0, jnp.nan, x) * 2, 1 / jnp.where(x > 0, -0.0, 0.0), x + np.float32(1e-45), x - np.float32(3e38)), (F,)),

@@ -254,6 +254,15 @@ HAND: dict[str, tuple[str, str, str]] = {
     **{f"sort {how} {direction}": ("3x7xf32 3x7xi32", "3x7xf32 3x7xi32", f'%r:2 = "stablehlo.sort"(%a, %b) <{{dimension = 1 : i64, is_stable = true}}> {compared("f32", direction, how)} : '
                                    "(tensor<3x7xf32>, tensor<3x7xi32>) -> (tensor<3x7xf32>, tensor<3x7xi32>)")
        for direction in ("LT", "GT") for how in ("FLOAT", "TOTALORDER")},
+    **{f"Cholesky's factor, {lower}": ("4x4xf32", "4x4xf32", "%t = stablehlo.transpose %a, dims = [1, 0] : (tensor<4x4xf32>) -> tensor<4x4xf32>\n%p = stablehlo.dot %a, %t : "
+                                       "(tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>\n%u = stablehlo.iota dim = 0 : tensor<4x4xi32>\n%v = stablehlo.iota dim = 1 : tensor<4x4xi32>\n"
+                                       "%e = stablehlo.compare EQ, %u, %v : (tensor<4x4xi32>, tensor<4x4xi32>) -> tensor<4x4xi1>\n%d = stablehlo.convert %e : (tensor<4x4xi1>) -> tensor<4x4xf32>\n"
+                                       f"%s = stablehlo.add %p, %d : tensor<4x4xf32>\n%r = stablehlo.cholesky %s, lower = {lower} : tensor<4x4xf32>") for lower in ("true", "false")},
+    "triangular solve": ("4x4xf32 4x3xf32", "4x3xf32", "%u = stablehlo.iota dim = 0 : tensor<4x4xi32>\n%v = stablehlo.iota dim = 1 : tensor<4x4xi32>\n"
+                         "%e = stablehlo.compare EQ, %u, %v : (tensor<4x4xi32>, tensor<4x4xi32>) -> tensor<4x4xi1>\n%d = stablehlo.convert %e : (tensor<4x4xi1>) -> tensor<4x4xf32>\n"
+                         "%n = stablehlo.constant dense<9.0> : tensor<4x4xf32>\n%w = stablehlo.multiply %d, %n : tensor<4x4xf32>\n%s = stablehlo.add %w, %a : tensor<4x4xf32>\n"
+                         '%r = "stablehlo.triangular_solve"(%s, %b) <{left_side = true, lower = false, unit_diagonal = false, transpose_a = #stablehlo<transpose TRANSPOSE>}> : '
+                         "(tensor<4x4xf32>, tensor<4x3xf32>) -> tensor<4x3xf32>"),
     "case": ("i32 3xf32", "3xf32", case_of(3)),
     "case of two": ("i32 3xf32", "3xf32", case_of(2)),
     "if": ("i1 3xf32", "3xf32", '%r = "stablehlo.if"(%a) ({\n%x = stablehlo.negate %b : tensor<3xf32>\nstablehlo.return %x : tensor<3xf32>\n}, {\nstablehlo.return %b : tensor<3xf32>\n}) : '

@@ -24,6 +24,7 @@ from .._sharding import Mesh
 from ..programs import Program
 from . import _hlo_bytecode
 from . import _hlo_complex as _hlo_complex  # its rules
+from . import _hlo_linear_algebra as _hlo_linear_algebra
 from . import _hlo_loops as _hlo_loops
 from . import _hlo_ops as _hlo_ops
 from ._hlo_marks import GspmdMesh, shardy_specs

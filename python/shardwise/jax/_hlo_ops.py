@@ -14,7 +14,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from .._dtypes import NUMPY
 from .._elementary import FUNCTIONS
-from .._program_text import FLOATS, Number, ProgramText, Refused, Value
+from .._program_text import FLOATS, Number, ProgramText, Refused, Rules, Value
 from . import _hlo_bodies
 from ._generators import random_bits
 from ._hlo_marks import shardy_specs
@@ -542,9 +542,16 @@ def _manual(op: Op, *operands: Value) -> Value:
     raise Refused("a step says what each device does, as shard_map has it, needed one that is written for one device")
 
 
+#: By their targets.
+CUSTOM_CALLS = Rules()
+
+
 @rule("stablehlo.custom_call")
 def _custom_call(op: Op, *operands: Value) -> Value | Sequence[Value]:
     target = op.string("call_target_name")
+    if target in CUSTOM_CALLS:
+        called: Value | Sequence[Value] = CUSTOM_CALLS[target](op, *operands)
+        return called
     if target == "Sharding":
         spec = op.writer.mesh.spec(op.string("mhlo.sharding"), len(op.shape))
         return operands[0] if spec is None else op.text.marked(operands[0], spec)

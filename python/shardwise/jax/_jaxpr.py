@@ -21,12 +21,13 @@ from .._program_text import PARTS, Complex, Place, ProgramText, Refused, Value, 
 from ..programs import Program
 from . import _complex, _tree
 from . import _indexing as _indexing  # their rules
+from . import _linear_algebra as _linear_algebra
 from . import _random as _random
 from . import _shard_map as _shard_map
 from . import _while as _while
 from . import _windows as _windows
 from ._nnx import Modules
-from ._primitives import INLINED, RULES, Call, spec_of
+from ._primitives import INLINED, REASONS, RULES, Call, spec_of
 
 KINDS = ("parameter", "optimizer", "loader")
 
@@ -228,8 +229,8 @@ class _Place:
         from jax._src import source_info_util  # nothing public has it
 
         own = str(source_info_util.summarize(self.equation.source_info))
-        is_ours = own.startswith(os.path.dirname(__file__))  # a rule that traces a function of JAX's
-        return str(self.outer) if self.outer and (is_ours or not own) else own or "an unknown line"
+        is_ours = own.startswith(os.path.dirname(__file__))  # a rule that traces a function, or what calls the step
+        return own if own and not is_ours else str(self.outer) if self.outer else "an unknown line"
 
 
 @lru_cache(maxsize=4096)
@@ -302,7 +303,7 @@ class _Writer:
         if name in INLINED:
             return self._inlined(params, operands, stack)
         if name not in RULES and name not in _complex.OF_BOTH:
-            raise Refused
+            raise Refused(REASONS.get(name, ""))
         call = Call(self.text, params, [atom.aval for atom in equation.invars], [_type(v.aval) for v in equation.outvars],
                     lambda closed, values: self.jaxpr(closed.jaxpr, closed.consts, values, stack))
         is_complex = any(isinstance(x, Complex) for x in operands) or any(dtype in PARTS for dtype, _ in call.results)
@@ -326,6 +327,12 @@ class _Writer:
             return x
         made: list[Any] = [self.text.marked(part, spec_of(sharding, len(x.shape))) for part in parts_of([x])]
         return made[0] if len(made) == 1 else Complex(*made)
+
+
+def write(text: ProgramText, closed: Any, operands: Sequence[Value]) -> list[Value]:
+    """A closed jaxpr, in the scope that is now."""
+    stack = f"transpose({text.scope})" if text.backward else text.scope
+    return _Writer(text).jaxpr(closed.jaxpr, closed.consts, operands, stack)
 
 
 def _data_type(aval: Any) -> tuple[str | None, tuple[int, ...]]:

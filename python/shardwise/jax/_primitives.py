@@ -42,6 +42,16 @@ INLINED = {"jit", "pjit", "closed_call", "core_call", "core_closed_call", "custo
 RULES = Rules()
 rule = RULES.rule
 
+#: Why there is no rule, of some.
+REASONS = {
+    **dict.fromkeys(("eigh", "svd", "eig", "schur", "hessenberg", "tridiagonal"), "found a decomposition that takes as many steps as its numbers ask for, "
+                    "needed cholesky, qr, lu, or products alone, as Newton-Schulz iterations are"),
+    **dict.fromkeys(("igamma", "igammac", "igamma_grad_a", "random_gamma_grad", "regularized_incomplete_beta"), "found a series of as many terms as its "
+                    "numbers ask for, needed a function of a fixed number of operations"),
+    "random_gamma": "found draws that are repeated until one is taken, needed those of one draw, as normal, uniform and gumbel are",
+    **dict.fromkeys(("pure_callback", "io_callback"), "found a function that only Python can run, needed operations of JAX"),
+}
+
 
 # ---- Element by element.
 

@@ -12,7 +12,8 @@ import numpy as np
 from .._program_text import Number, Refused, Value
 from ._primitives import Call, rule
 
-_UNKNOWN = "how many steps it takes is known only when it runs, needed a loop of a fixed length: jax.lax.scan"
+_UNKNOWN = ("how many steps it takes is known only when it runs, needed a loop of a fixed length: jax.lax.scan over the most steps that it may take, with "
+            "jnp.where for those after its end")
 _TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "ne": "ne"}
 
 #: Of an atom of a jaxpr: the place of the input that it is, a known number, or None.
