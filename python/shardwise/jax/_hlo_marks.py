@@ -44,6 +44,16 @@ def shardy_specs(attribute: Any, ranks: Sequence[int]) -> list[str | None]:
     return [_shardy_spec(attribute, rank) for rank in ranks]
 
 
+def shardy_meshes(module: Any) -> dict[str, tuple[tuple[str, int], ...]]:
+    """The axes of each, with their sizes. Devices are in the order of the mesh, or it is left out."""
+    found = {}
+    for op in (one.operation for one in module.body.operations if one.operation.name == "sdy.mesh"):
+        mesh = sdy.MeshAttr(op.attributes["mesh"])
+        if not list(mesh.device_ids):
+            found[str(op.attributes["sym_name"].value)] = tuple((str(axis.name), int(axis.size)) for axis in map(sdy.MeshAxisAttr, mesh.axes))
+    return found
+
+
 class GspmdMesh:
     """The mesh over which GSPMD's texts, "{devices=[4,1,2]<=[8] last_tile_dim_replicate}", are read. Without one that is given: the
     coarsest that all of them cut along whole axes, called axis_0, axis_1, .."""

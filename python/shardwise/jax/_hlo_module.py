@@ -27,7 +27,8 @@ from . import _hlo_complex as _hlo_complex  # its rules
 from . import _hlo_linear_algebra as _hlo_linear_algebra
 from . import _hlo_loops as _hlo_loops
 from . import _hlo_ops as _hlo_ops
-from ._hlo_marks import GspmdMesh, shardy_specs
+from . import _hlo_regions as _hlo_regions
+from ._hlo_marks import GspmdMesh, shardy_meshes, shardy_specs
 from ._hlo_writer import DOING, RETURNS, Writer, operations_of, parts_of
 from ._jaxpr import given_back, kind_of, pairs_of, plain_array
 
@@ -268,6 +269,7 @@ def _program(module: Any, source: str, name: str, names: Sequence[str] | None, k
     texts = _gspmd_texts(module, [*zip(inside, arguments), *zip(outside, given)]) if mesh is None else ()
     spans = GspmdMesh(mesh, texts, _partitions(module))
     writer = Writer(text, functions, spans, source)
+    writer.meshes = shardy_meshes(module)
     types = [writer.argument_type(argument, label) for argument, label in zip(arguments, labels)]
     result_names = [f"result {number}" for number in range(len(given))]
     result_types = [writer.argument_type(value, one) for value, one in zip(given, result_names)]

@@ -517,27 +517,6 @@ def _named_computation(op: Op, *operands: Value) -> Sequence[Value]:
     return op.writer.block(block, dict(zip(block.arguments, operands)), op.path)
 
 
-@rule("sdy.manual_computation")
-def _manual_computation(op: Op, *operands: Value) -> Sequence[Value]:
-    """A manual region of a program, of what each device has; on meshes of the sizes that the module has it for."""
-    (block,), attributes, text = op.operation.regions[0].blocks, op.operation.attributes, op.text
-    inside = [tensor_type(argument.type) for argument in block.arguments]
-    given = _whole_specs(attributes["in_shardings"], [len(shape) for _, shape in inside])
-    wanted = _whole_specs(attributes["out_shardings"], [len(shape) for _, shape in op.results])
-    used = set(re.findall(r"[^,+\-?]+", ",".join([*given, *wanted])))
-    others = sorted(used - set(re.findall(r'"([^"]+)"', str(attributes["manual_axes"]))))
-    if others:
-        raise Refused(f"found the axes {', '.join(others)} beside those of the region, needed a region of all axes")
-    parts = [text.node("enter_manual", [x], dtype, shape, f' "{spec}" dims=[1]') for x, spec, (dtype, shape) in zip(operands, given, inside)]
-    made = op.writer.block(block, dict(zip(block.arguments, parts)), op.path)
-    return [text.node("leave_manual", [x], dtype, shape, f' "{spec}" dims=[1]') for x, spec, (dtype, shape) in zip(made, wanted, op.results)]
-
-
-def _whole_specs(attribute: Any, ranks: Sequence[int]) -> list[str]:
-    """What is open is whole on each device."""
-    return [",".join(["-"] * rank) if spec is None else spec for spec, rank in zip(shardy_specs(attribute, ranks), ranks)]
-
-
 def _manual(op: Op, *operands: Value) -> Value:
     raise Refused("a step says what each device does, as shard_map has it, needed one that is written for one device")
 

@@ -271,6 +271,8 @@ class Writer:
         self.text, self.mesh = text, mesh
         self.sliced: dict[tuple[tuple[Any, ...], Any], Value] = {}  #: in loops: results that are slices of what is gone through
         self.updated: set[tuple[tuple[Any, ...], Any]] = set()  #: in loops: results that are slices of what is stacked
+        self.meshes: dict[str, tuple[tuple[str, int], ...]] = {}  #: of Shardy, by name: axes and sizes
+        self.region: Any = None  #: that is written now: sdy.manual_computation
         self._functions, self._source = functions, source
         self._calling: list[str] = []
         self._visited = self._calls = 0
