@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ._errors import InvalidArgument
@@ -153,6 +153,13 @@ def items(value: Any) -> Iterable[tuple[Any, Any]]:
     if _is_dataclass(value):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
     return value.items() if isinstance(value, Mapping) else enumerate(value)
+
+
+def values(value: Any) -> Iterator[Any]:
+    """Those of items()."""
+    if _is_dataclass(value):
+        return (inner for _, inner in items(value))
+    return iter(value.values() if isinstance(value, Mapping) else value)
 
 
 def made(kind: Any, found: Iterable[tuple[Any, Any]]) -> Any:

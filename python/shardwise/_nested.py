@@ -19,6 +19,7 @@ Path = tuple[Any, ...]
 
 # As many levels of containers as the manifest can say the kinds of.
 _MOST_LEVELS = 100
+_SCALARS = frozenset((int, float, bool, str, bytes, type(None)))
 
 
 @dataclass
@@ -66,12 +67,14 @@ def _holds(tree: Any, is_array: Callable[[Any], bool]) -> bool:
         value = next(levels[-1], levels)
         if value is levels:
             levels.pop()
+        elif type(value) in _SCALARS:  # of which there may be very many
+            continue
         elif is_array(value):
             return True
         elif _containers.is_container(value):
             if len(levels) > 2 * _MOST_LEVELS:
                 return False  # as an object it is refused
-            levels.append(inner for _, inner in _containers.items(value))
+            levels.append(_containers.values(value))
     return False
 
 
