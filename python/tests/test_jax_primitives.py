@@ -100,7 +100,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "converts": (lambda x, y: (x.astype("i1"), x.astype("u4"), y.astype("i4"), y.astype(jnp.bfloat16), x.astype("f4"), x.astype(bool),
                                lax.bitcast_convert_type(y, jnp.int32), lax.reduce_precision(y, 8, 7)), (I, F)),
     "select": (lambda c, x, y: (jnp.where(c, x, y), jnp.where(c, x, 1.0), lax.select_n(jnp.asarray(2), x, y, x * y),
-                                lax.select_n(c.astype("i4"), x, y)), (B, F, G)),
+                                lax.select_n(c.astype("i4"), x, y), lax.select_n(c, x)), (B, F, G)),
     "layout": (lambda x: (x.reshape(2, 15, 4), x.transpose(2, 0, 1), x[1:3, ::2, 1], x[::-1], jnp.flip(x, (0, 2)), x[:, None], x.ravel(),
                           jnp.concatenate([x, x * 2], 1), jnp.stack([x, x]), jnp.tile(x, (2, 1, 3)), jnp.repeat(x, 2, 1), jnp.roll(x, 1, 0),
                           jnp.split(x, [1, 4], 1), jnp.broadcast_to(x[0], (3, 6, 5)), jnp.swapaxes(x, 0, 1), jnp.squeeze(x[:1])), (T,)),

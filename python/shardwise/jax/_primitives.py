@@ -144,7 +144,7 @@ def _clamp(call: Call, low: Value, x: Value, high: Value) -> Value:
 @rule("select_n")
 def _select_n(call: Call, which: Value, *cases: Value) -> Value:
     text = call.text
-    if which.dtype == "bool":
+    if which.dtype == "bool" and len(cases) == 2:
         return text.select(which, cases[1], cases[0])
     found = cases[-1]
     for number in reversed(range(len(cases) - 1)):
