@@ -122,7 +122,18 @@ def drawn(x: Any) -> Any:
                     jax.random.key(7), (keys, x))[1]
 
 
+def until_still(x: Any) -> Any:
+    """Ends before 40 trips: after one for x of zeros."""
+    return lax.while_loop(lambda c: (c[0] < 40) & (jnp.abs(c[1] - c[2]).max() > 0.01), lambda c: (c[0] + 1, jnp.tanh(c[1] * 0.3 + x), c[1]), (0, x * 0, x + 1))
+
+
+def solved(x: Any) -> Any:
+    return jax.scipy.sparse.linalg.cg(lambda v: x @ (x.T @ v) + v, x[:, 0], maxiter=20)[0]
+
+
 CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "until it is still": (until_still, (X,)),
+    "solved": (of_grad(solved), (X,)),
     "with consts": (with_consts, (RNG.normal(size=(5, 5)).astype("f4"), T)),
     "gradient with consts": (of_grad(with_consts), (RNG.normal(size=(5, 5)).astype("f4"), T)),
     "backwards": (of_grad(lambda x: lax.scan(lambda c, r: (jnp.sin(c) + r, c * r), x[0] * 0, x, reverse=True)), (T,)),
@@ -213,6 +224,24 @@ def test_a_loop_whose_length_the_run_says_is_one_clear_error(loop):
         swj.capture(loop, S((3,), jnp.float32), S((), jnp.int32))
     told = "while: how many steps it takes is known only when it runs, needed a loop of a fixed length: jax.lax.scan over the most steps that it may take, with jnp.where for those after its end (at "
     assert str(raised.value).startswith(f"capture: found what no program has: {told}{__file__}:")
+
+
+def test_a_while_that_may_end_earlier_is_a_scan_of_its_limit():
+    program, read = swj.capture(until_still, X), jax_steps.from_text(until_still, X)
+    for x in (X, X * 0):
+        trips, *theirs = jax.jit(until_still)(x)
+        assert 0 < int(trips) < 40
+        for ours in (program.run(x, devices=1), read.run(x, devices=1)):
+            assert int(ours[0]) == int(trips)
+            np.testing.assert_allclose(ours[1:], theirs, rtol=1e-5, atol=1e-6)
+    assert "length=[40]" in program.text and "length=[40]" in read.text and " = cond(" in program.text
+
+    def long(x: Any) -> Any:
+        return lax.while_loop(lambda c: (c[0] < 10_001) & (c[1].sum() < 9), lambda c: (c[0] + 1, c[1] * 2), (0, x))
+
+    for made in (swj.capture, jax_steps.from_text):
+        with pytest.raises(sw.Unsupported, match="while: how many steps it takes is known only when it runs"):
+            made(long, X)
 
 
 def test_a_while_that_carries_its_limit_and_its_step_is_a_scan():

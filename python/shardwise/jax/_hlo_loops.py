@@ -11,11 +11,10 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from .._program_text import PARTS, Complex, Number, Refused, Value
-from ._hlo_writer import RETURNS, Op, outside_values, rule, tensor_type
-from ._while import trips
+from ._hlo_writer import RETURNS, Op, outside_values, rule, splat, tensor_type
+from ._while import MOST_TRIPS, trips
 
 _UNKNOWN = "how many steps it takes is known only when it runs, needed a loop of a fixed length, as jax.lax.scan and fori_loop"
-
 
 _COUNTERS = {f"tensor<{dtype}>" for dtype in ("i32", "i64", "ui32", "ui64")}
 
@@ -143,16 +142,30 @@ class _Followed:
             and shape[0] == self._length and sizes == [1, *shape[1:]]
 
 
-def _counted(op: Op, operands: Sequence[Value]) -> tuple[int, int, int, int]:
-    """The number of the counter, its start, its step, and the length. Raises Refused."""
+def _asked(value: Any) -> list[Any]:
+    """The operations that must all be true; None for what is none."""
+    if isinstance(value.owner, ir.Block):
+        return [None]
+    op = value.owner.operation
+    if op.name == "stablehlo.and":
+        return [one for part in op.operands for one in _asked(part)]
+    # JAX makes a strong type of a weak one: whether it is another than false.
+    is_not_false = op.name == "stablehlo.compare" and str(op.operands[0].type) == "tensor<i1>" and _is_false(op.operands[1]) \
+        and stablehlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value == "NE"
+    is_same = op.name == "stablehlo.convert" and op.operands[0].type == value.type
+    return _asked(op.operands[0]) if is_same or is_not_false else [op]
+
+
+def _is_false(value: Any) -> bool:
+    while not isinstance(value.owner, ir.Block) and value.owner.operation.name in ("stablehlo.broadcast_in_dim", "stablehlo.reshape"):
+        value = value.owner.operation.operands[0]
+    return splat(value) == 0
+
+
+def _counted(op: Op, compare: Any, operands: Sequence[Value]) -> tuple[int, int, int, int]:
+    """The number of the counter, its start, its step, and after how many trips the comparison is false. Raises Refused."""
     condition, body = (region.blocks[0] for region in op.operation.regions)
-    compare, said = None, None
-    for one in (inner.operation for inner in condition.operations):
-        if one.name == "stablehlo.return":
-            said = one.operands[0].owner
-    if said is not None and not isinstance(said, ir.Block) and said.operation.name == "stablehlo.compare":
-        compare = said.operation
-    if compare is None:
+    if compare is None or compare.name != "stablehlo.compare":
         raise Refused(_UNKNOWN)
     arguments, returned = list(condition.arguments), list(list(body.operations)[-1].operation.operands)
 
@@ -192,13 +205,39 @@ def _step(op: Op, counter: int) -> int:
 
 @rule("stablehlo.while")
 def _while(op: Op, *operands: Value) -> Sequence[Value]:
-    counter, start, step, length = _counted(op, operands)
+    asked = _asked(list(op.operation.regions[0].blocks[0].operations)[-1].operation.operands[0])
+    if len(asked) > 1:
+        return _until(op, operands, asked)
+    counter, start, step, length = _counted(op, asked[0], operands)
     followed = _Followed(op, counter, start, step, length, False)
     reverse = not followed.use.slices and not followed.use.updates
     if reverse:
         followed = _Followed(op, counter, start, step, length, True)
         reverse = bool(followed.use.slices or followed.use.updates)
     return _scan(op, operands, followed, counter, start + step * length, length, reverse)
+
+
+def _until(op: Op, operands: Sequence[Value], asked: Sequence[Any]) -> list[Value]:
+    """A loop that may end before it has counted to its limit: as many trips as that, of which those after its end do nothing."""
+    lengths = []
+    for compare in asked:
+        try:
+            lengths.append(_counted(op, compare, operands)[3])
+        except Refused:
+            continue
+    if not lengths or min(lengths) > MOST_TRIPS:
+        raise Refused(_UNKNOWN)
+    condition, body = (region.blocks[0] for region in op.operation.regions)
+    outside = outside_values(op.operation.regions)
+
+    def values_of(block: Any, given: Sequence[Value]) -> dict[Any, Value]:
+        return dict(zip([*outside, *block.arguments], given))
+
+    def trip(given: list[Value]) -> Sequence[Value]:
+        (goes_on,) = op.writer.block(condition, values_of(condition, given), op.path)
+        return op.text.cond(goes_on, given, lambda inside: op.writer.block(body, values_of(body, inside), op.path), lambda inside: inside[len(outside):])
+
+    return op.text.scan([op.values[value] for value in outside], operands, (), min(lengths), False, trip)
 
 
 def _scan(op: Op, operands: Sequence[Value], followed: _Followed, counter: int, end: int, length: int, reverse: bool) -> Sequence[Value]:
