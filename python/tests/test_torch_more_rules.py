@@ -26,6 +26,26 @@ DISTANCES = {
     "powers of two": lambda x, y: torch.ldexp(x, (y * 2).round()) + torch.round(x.detach(), decimals=1),
     "sums of products": lambda x, y: torch.addbmm(x[:2, :3], x.view(4, 2, 6), y.view(4, 6, 2)[:, :, :1].expand(4, 6, 3), beta=0.5, alpha=2),
 }
+def experts(x, y):
+    """A product of each group of rows with its own matrix; one has no rows."""
+    ends = torch.tensor([2, 2, 7, 8], dtype=torch.int32)
+    rows, columns = F.pad(x, (0, 2)), F.pad(y, (0, 2))
+    made = torch._grouped_mm(rows, columns * torch.arange(1.0, 5).view(4, 1, 1), offs=ends)
+    return (made + torch._grouped_mm(rows.t(), columns, offs=ends).mean(0))[:, :6]
+
+
+def triangles(x, y):
+    lower, upper = x[:5, :5].tril(-1) + 2 * torch.eye(5), x[:3, :3].triu()
+    solve = torch.linalg.solve_triangular
+    return (solve(lower, y[:5], upper=False) + solve(lower.mT, y[:5], upper=True, unitriangular=True)
+            + solve(upper * 0.1 + torch.eye(3), y[:5, :3], upper=True, left=False).mean() + torch.triangular_solve(y[:5], lower, upper=False)[0])
+
+
+PRODUCTS = {
+    "groups": experts, "triangles": triangles,
+    "both sides": lambda x, y: F.bilinear(x, y, torch.stack([x[:6], y[:6]])),
+    "short rows": lambda x, y: F.embedding(IDS, (x * 2).detach().clone(), max_norm=1.0).sum(1) * y[:, :1] + F.embedding(IDS, y, scale_grad_by_freq=True).mean(1),
+}
 INDEXED = {
     **{f"reduced by {how} {own}": lambda x, y, how=how, own=own: x.scatter_reduce(1, IDS, y[:, :3], how, include_self=own)
        for how in ("sum", "prod", "mean", "amax", "amin") for own in (True, False)},
@@ -108,9 +128,9 @@ def agree(function, *operands):
     torch.testing.assert_close(marked(program).run(*operands, mesh="data=8"), expected, rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", [*DISTANCES, *INDEXED, *FOURIER, *LOSSES])
+@pytest.mark.parametrize("name", [*DISTANCES, *PRODUCTS, *INDEXED, *FOURIER, *LOSSES])
 def test_an_operation_and_its_gradient_are_those_of_torch(name):
-    agree({**DISTANCES, **INDEXED, **FOURIER, **LOSSES}[name], X, Y)
+    agree({**DISTANCES, **PRODUCTS, **INDEXED, **FOURIER, **LOSSES}[name], X, Y)
 
 
 @pytest.mark.parametrize("name", PICTURES)

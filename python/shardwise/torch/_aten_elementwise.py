@@ -379,6 +379,7 @@ NUMBERS.update({
     torch.ops.aten._local_scalar_dense.default: lambda build, x: build.convert(build.reshape(x, ()), "f64"),
     operator.add: _of_numbers("add"), operator.sub: _of_numbers("sub"), operator.mul: _of_numbers("mul"), operator.neg: _of_numbers("neg"),
     operator.truediv: _of_numbers("div"), operator.pow: _of_numbers("pow"), torch.sym_float: lambda build, x: x,
+    torch.sym_max: _of_numbers("max"), torch.sym_min: _of_numbers("min"),
 })
 
 

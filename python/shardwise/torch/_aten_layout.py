@@ -246,7 +246,8 @@ def _embedding(build: Builder, out: Type, table: Value, ids: Value, *_: Any) -> 
 @rule("embedding_dense_backward")
 def _embedding_backward(build: Builder, out: Type, gradient: Value, ids: Value, extent: int, padding: int, by_frequency: bool) -> Value:
     if by_frequency:
-        raise Refused("embedding with scale_grad_by_freq")
+        counts = build.take(build.scatter_add(ids, Number(1.0, gradient.dtype, ids.shape), 0, extent), ids, 0)
+        gradient = build.binary("div", gradient, build.broadcast(counts, gradient.shape, range(len(ids.shape))))
     if padding >= 0:
         is_padding = build.broadcast(build.binary("eq", ids, padding), gradient.shape, range(len(ids.shape)))
         gradient = build.select(is_padding, build.full(gradient, 0), gradient)

@@ -200,6 +200,52 @@ def _addmm(build: Builder, out: Type, c: Value, a: Value, b: Value, *, beta: Sca
     return build.binary("add", c if beta == 1 else build.binary("mul", c, beta), product)
 
 
+# Products of groups: of rows x, the first group up to ends[0], the next up to ends[1] and so on, each with a matrix of its own. They are a
+# product of all rows for each group, of which those of others are 0, so that groups may be cut.
+
+
+def _in_groups(build: Builder, x: Value, ends: Value, dim: int) -> Value:
+    """[groups, *x]: for each group x, with zeros where along the dim it has none."""
+    groups, extent = ends.shape[0], x.shape[dim]
+    ends = build.convert(ends, "i64")
+    begins = build.padded(build.cut(ends, 0, 0, groups - 1), [1], [0])
+    place = build.iota("i64", (groups, extent), 1)
+    begin, end = (build.broadcast(one, (groups, extent), [0]) for one in (begins, ends))
+    is_inside = build.binary("logical_and", build.binary("le", begin, place), build.binary("lt", place, end))
+    shape = (groups, *x.shape)
+    wide = build.broadcast(x, shape, list(range(1, len(shape))))
+    return build.select(build.broadcast(is_inside, shape, [0, dim + 1]), wide, build.full(wide, 0))
+
+
+@rule("_grouped_mm")
+def _grouped_mm(build: Builder, out: Type, a: Value, b: Value, ends: Value | None = None, bias: Value | None = None, *,
+                offs: Value | None = None, out_dtype: Any = None) -> Value:
+    ends = offs if ends is None else ends
+    if bias is not None or (ends is None) != (len(a.shape) == len(b.shape) == 3):
+        raise Refused("_grouped_mm with a bias, or without offs")
+    if ends is None:
+        made = build.batched_product(a, b)
+    elif len(b.shape) == 3:
+        made = build.product("gsi,gio->so", _in_groups(build, a, ends, 0), b)
+    elif len(a.shape) == 3:
+        made = build.product("goi,gis->os", a, _in_groups(build, b, ends, 1))
+    else:  # the gradient of the matrices
+        made = build.product("is,gso->gio", a, _in_groups(build, b, ends, 0))
+    return build.convert(made, out.dtype)
+
+
+@rule("grouped_mm_fallback")
+def _grouped_mm_of_transformers(build: Builder, out: Type, x: Value, weight: Value, offs: Value) -> Value:
+    """What transformers has for experts when a step is traced."""
+    return build.product("gsi,gio->so", _in_groups(build, x, offs, 0), weight)
+
+
+@rule("grouped_mm_fallback_backward")
+def _of_grouped_mm(build: Builder, out: Sequence[Type], x: Value, weight: Value, offs: Value, gradient: Value) -> list[Value]:
+    gradients = _in_groups(build, gradient, offs, 0)
+    return [build.product("gso,gio->si", gradients, weight), build.product("si,gso->gio", x, gradients)]
+
+
 @rule("histc")
 def _histc(build: Builder, out: Type, x: Value, bins: int = 100, least: Scalar = 0, most: Scalar = 0) -> Value:
     """As counts of experts are taken. What equals `most` is in the last bin."""

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
+    from torch.optim.lr_scheduler import LRScheduler
+
     from ..programs import Program
 
 
-def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Module | torch.optim.Optimizer] = ()) -> Program:
+def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Module | torch.optim.Optimizer | LRScheduler] = ()) -> Program:
     """The program of step(*example): forward, loss, backward and optimizer, as the step calls them.
 
         def step(tokens, labels):
@@ -24,13 +26,13 @@ def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Mod
         program = swt.capture(step, tokens, labels)
 
     `example`: trees of tensors; their values do not matter, so that they may be on the meta device, as the model may.
-    torch traces the step on tensors without memory: nothing is computed. Modules and optimizers are those that the step's
+    torch traces the step on tensors without memory: nothing is computed. Modules, optimizers and schedulers are those that the step's
     variables hold, or its object's attributes; `uses` names those that are held otherwise. A module instead of a step is its
     forward pass.
 
     Inputs are called as the module calls its parameters and buffers ("layers.3.attn.wq.weight"), then optimizer state
-    ("exp_avg.layers.3.attn.wq.weight"), then the step's arguments ("tokens"). A learning rate that is a tensor is an input,
-    one that is a number is part of the program. Program.run(*args) does what step(*args) does: it gives what the step
+    ("exp_avg.layers.3.attn.wq.weight"), then the step's arguments ("tokens"). A learning rate that is a tensor or has a scheduler
+    is an input, one that is a number is part of the program. Program.run(*args) does what step(*args) does: it gives what the step
     returns, and the module and the optimizer have their new values.
 
     Random numbers (dropout) are the program's own, and not those that torch would draw: they follow from an input, "random_key",

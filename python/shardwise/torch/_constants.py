@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakTensorKeyDictionary
 
-MOST_ELEMENTS = 64  #: of a tensor whose value is kept
+MOST_ELEMENTS = 65536  #: of a tensor whose value is kept
 _WITHOUT_VALUES = ("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided")
 
 

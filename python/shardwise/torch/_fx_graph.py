@@ -169,6 +169,7 @@ class _Values:
         self._replaced = [traced.inputs[i] for i in writer.replaced]
         self._results, self._result_of = traced.results, traced.result_of
         self._tree, self._numbers = traced.arguments, traced.numbers
+        self._schedules = traced.schedules
 
     def inputs_of(self, args: tuple[Any, ...]) -> Sequence[Any]:
         leaves, tree = pytree.tree_flatten(args)
@@ -179,6 +180,7 @@ class _Values:
             if is_tensor != (known is torch.Tensor) or (not is_tensor and leaf != known):
                 needed = "a tensor" if known is torch.Tensor else f"{known!r}, which is part of the program"
                 raise InvalidArgument(f"run: found the argument {leaf!r}, needed {needed}")
+        self._schedules.begin()
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         key = [array_of(torch.empty((), dtype=torch.int64).random_().view(torch.uint64))] if self._draws else []
         tensors = [*(slot.value() for slot in self._state), *given]
@@ -190,4 +192,5 @@ class _Values:
                    for array, is_pair in zip(arrays, self._pairs_out, strict=True)]
         for slot, tensor in zip(self._replaced, tensors[self._results:], strict=True):
             slot.give(tensor)
+        self._schedules.end()
         return self._result_of(tensors[:self._results])

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from .._errors import InvalidArgument, Unsupported
 
@@ -35,11 +36,17 @@ class Slot:
     home: Callable[[], dict[Any, Any]] = dict
     key: Any = None
     is_fresh: bool = False
-    places: list[tuple[dict[Any, Any], Any]] = field(default_factory=list)  #: of a module's, all that hold it
+    first: Callable[[], dict[Any, Any]] | None = None  #: of fresh state that is not zero: what the optimizer begins with
+    places: list[tuple[Any, Any]] = field(default_factory=list)  #: of a module's, all that hold it
 
     def value(self) -> torch.Tensor:
         """As it is now. Raises InvalidArgument if it has none."""
         found = self.home().get(self.key)
+        if isinstance(found, float):  # a learning rate
+            found = torch.tensor(found, dtype=torch.float64)
+        if found is None and self.first is not None:
+            self.home().update(self.first())
+            found = self.home().get(self.key)
         if not isinstance(found, torch.Tensor):
             found = torch.zeros(self.tensor.shape, dtype=self.tensor.dtype)
         if found.device.type == "meta":
@@ -60,15 +67,20 @@ class StepState:
     modules."""
 
     def __init__(self, step: Callable[..., Any], uses: Iterable[Any]) -> None:
-        held = dict(_held_by(step, uses))
+        containers: list[Any] = []
+        held = dict(_held_by(step, uses, containers))
         self._modules = _roots({name: m for name, m in held.items() if isinstance(m, torch.nn.Module)})
         self._optimizers = {name: o for name, o in held.items() if isinstance(o, Optimizer)}
+        self.schedulers = [scheduler for scheduler in held.values() if isinstance(scheduler, LRScheduler)]
+        self._rates = {id(s.optimizer): _rates_of(s) for s in self.schedulers}
         self.scopes = {id(inner): "/".join(filter(None, (name, path.replace(".", "/"))))
                        for name, module in self._modules.items() for path, inner in module.named_modules()}
         self._slots: dict[int, Slot] = {}
         self._fresh: dict[int, dict[torch.Tensor, dict[str, Any]]] = {}
         for name, module in self._modules.items():
             self._add_module(f"{name}." if name else "", module)
+        for container in containers:
+            self._add_places(container)
 
     @property
     def optimizers(self) -> Iterable[Optimizer]:
@@ -92,15 +104,23 @@ class StepState:
                     slot = self._slots.setdefault(id(tensor), Slot(label, "parameter", tensor, functools.partial(_itself, held), name))
                     slot.places.append((held, name))
 
+    def _add_places(self, container: list[Any] | dict[Any, Any]) -> None:
+        """Of parameters and buffers in it: what clips gradients may have a list of them."""
+        for key, value in list(container.items() if isinstance(container, dict) else enumerate(container)):
+            slot = self._slots.get(id(value)) if isinstance(value, torch.Tensor) else None
+            if slot is not None:
+                slot.places.append((container, key))
+
     def _optimizer_slots(self, prefix: str, optimizer: Optimizer, fake: Callable[[torch.Tensor], torch.Tensor]) -> list[Slot]:
         slots = []
         labels = {id(slot.tensor): slot.label for slot in self._slots.values()}
-        for number, group in enumerate(optimizer.param_groups):
+        rates = self._rates.get(id(optimizer), [])
+        for number, group in enumerate(_with_rates(optimizer.param_groups, rates)):
             for key, value in group.items():
                 if isinstance(value, torch.Tensor):
                     label = f"{prefix}{key}" + (f".{number}" if number else "")
                     slots.append(Slot(label, "optimizer", value, functools.partial(_group_of, optimizer, number), key))
-        fresh = _state_to_be_made(optimizer, fake)
+        fresh = _state_to_be_made(optimizer, rates, fake)
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             if id(parameter) not in labels:
                 raise InvalidArgument(f"capture: found a parameter of shape {list(parameter.shape)} of "
@@ -112,7 +132,8 @@ class StepState:
                     label = f"{key}.{own}" if value.shape == parameter.shape else f"{own}.{key}"  # so that "*.weight" is of one rank
                     slots.append(Slot(prefix + label, "optimizer", value,
                                       functools.partial(_state_of, optimizer, parameter), key,
-                                      is_fresh=not optimizer.state.get(parameter)))
+                                      is_fresh=not optimizer.state.get(parameter),
+                                      first=None if _begins_with_zeros(optimizer) else functools.partial(_first_state, optimizer, parameter)))
         self._fresh[id(optimizer)] = fresh
         return slots
 
@@ -130,7 +151,7 @@ class StepState:
                 if slot.places:
                     now.append(functools.partial(slot.places[0][0].__getitem__, slot.places[0][1]))
             for optimizer in self.optimizers:
-                undo.enter_context(_optimizer_with(optimizer, self._fresh[id(optimizer)], new))
+                undo.enter_context(_optimizer_with(optimizer, self._rates.get(id(optimizer), []), self._fresh[id(optimizer)], new))
                 now += _places_of(optimizer)
             yield lambda: [get() for get in now]
 
@@ -157,7 +178,7 @@ def _places_of(optimizer: Optimizer) -> list[Callable[[], torch.Tensor]]:
 
 
 @contextlib.contextmanager
-def _optimizer_with(optimizer: Optimizer, fresh: dict[torch.Tensor, dict[str, Any]], new: dict[int, torch.Tensor]) -> Iterator[None]:
+def _optimizer_with(optimizer: Optimizer, rates: Sequence[torch.Tensor], fresh: dict[torch.Tensor, dict[str, Any]], new: dict[int, torch.Tensor]) -> Iterator[None]:
     """It works on other tensors."""
     groups, state = optimizer.param_groups, optimizer.state
 
@@ -165,7 +186,7 @@ def _optimizer_with(optimizer: Optimizer, fresh: dict[torch.Tensor, dict[str, An
         return new.get(id(value), value) if isinstance(value, torch.Tensor) else value
 
     optimizer.param_groups = [{**_plain_group(optimizer, {key: mapped(value) for key, value in group.items()}),
-                               "params": [mapped(p) for p in group["params"]]} for group in groups]
+                               "params": [mapped(p) for p in group["params"]]} for group in _with_rates(groups, rates)]
     optimizer.state = type(state)(dict)
     for parameter in (p for group in groups for p in group["params"]):
         own = state.get(parameter) or fresh.get(parameter)
@@ -187,29 +208,87 @@ def _plain_group(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
     return {**group, **{key: value for key, value in wanted.items() if key in group}}
 
 
-def _state_to_be_made(optimizer: Optimizer, fake: Callable[[torch.Tensor], torch.Tensor]) -> dict[torch.Tensor, dict[str, Any]]:
+def _rates_of(scheduler: LRScheduler) -> list[torch.Tensor]:
+    """In place of the rates that it sets, which are numbers. Raises Unsupported."""
+    if getattr(scheduler, "cycle_momentum", False):
+        raise Unsupported(f"capture: found {type(scheduler).__name__} that sets momentum, which is part of the program, needed "
+                          f"cycle_momentum=False")
+    return [torch.tensor(float(group["lr"]), dtype=torch.float64) for group in scheduler.optimizer.param_groups]
+
+
+def _with_rates(groups: Sequence[dict[str, Any]], rates: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
+    """Numbers are replaced."""
+    if not rates:
+        return list(groups)
+    return [group if isinstance(group["lr"], torch.Tensor) else {**group, "lr": rate} for group, rate in zip(groups, rates, strict=True)]
+
+
+def _state_to_be_made(optimizer: Optimizer, rates: Sequence[torch.Tensor],
+                      fake: Callable[[torch.Tensor], torch.Tensor]) -> dict[torch.Tensor, dict[str, Any]]:
     """Of parameters that have no state yet, what the first step makes."""
     missing = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and not optimizer.state.get(p)]
     if not missing:
         return {}
     stand_ins = {id(p): fake(p).requires_grad_() for p in missing}
-    groups, state = optimizer.param_groups, optimizer.state
+    groups = _with_rates(optimizer.param_groups, [fake(rate) for rate in rates])
+    with _on_stand_ins(optimizer, groups, stand_ins):
+        for stand_in in stand_ins.values():
+            stand_in.grad = torch.zeros_like(stand_in)
+        try:
+            optimizer.step()
+        except TypeError as error:
+            raise Unsupported(f"capture: found {type(optimizer).__name__}, whose step needs more than gradients ({error}), needed an "
+                              f"optimizer that steps by them alone") from None
+        made = {p: dict(optimizer.state.get(stand_ins[id(p)], {})) for p in missing}
+    has_tensors = any(isinstance(value, torch.Tensor) for of_one in made.values() for value in of_one.values())
+    if not has_tensors or _begins_with_zeros(optimizer):
+        return made
+    first = {}
+    if hasattr(optimizer, "_init_group"):
+        with _on_stand_ins(optimizer, groups, stand_ins):
+            _initialise(optimizer)
+            first = {p: dict(optimizer.state.get(stand_ins[id(p)], {})) for p in missing}
+    if any(_tensors_in(first.get(p, {})) != _tensors_in(made[p]) for p in missing):
+        raise Unsupported(f"capture: found {type(optimizer).__name__} without state, whose first values are not known, needed one that "
+                          f"has made a step")
+    return made
+
+
+def _begins_with_zeros(optimizer: Optimizer) -> bool:
+    """And from zeros steps as it does without state."""
+    return type(optimizer) in _BEGIN_WITH_ZEROS and not any(group.get("dampening") for group in optimizer.param_groups)
+
+
+def _tensors_in(state: dict[str, Any]) -> set[str]:
+    return {key for key, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+@contextlib.contextmanager
+def _on_stand_ins(optimizer: Optimizer, groups: Sequence[dict[str, Any]], stand_ins: dict[int, torch.Tensor]) -> Iterator[None]:
+    """It works on these alone, by the ids of its own, and has no state."""
+    before, state = optimizer.param_groups, optimizer.state
     optimizer.param_groups = [{**_plain_group(optimizer, group),
                                "params": [stand_ins[id(p)] for p in group["params"] if id(p) in stand_ins]} for group in groups]
     optimizer.state = type(state)(dict)
     try:
-        for stand_in in stand_ins.values():
-            stand_in.grad = torch.zeros_like(stand_in)
-        optimizer.step()
-        made = {p: dict(optimizer.state.get(stand_ins[id(p)], {})) for p in missing}
+        yield
     finally:
-        optimizer.param_groups, optimizer.state = groups, state
-    has_tensors = any(isinstance(value, torch.Tensor) for of_one in made.values() for value in of_one.values())
-    is_zero = type(optimizer) in _BEGIN_WITH_ZEROS and not any(group.get("dampening") for group in groups)
-    if has_tensors and not is_zero:
-        raise Unsupported(f"capture: found {type(optimizer).__name__} without state, whose first values are not known, needed one that "
-                          f"has made a step")
-    return made
+        optimizer.param_groups, optimizer.state = before, state
+
+
+def _initialise(optimizer: Any) -> None:
+    """It makes the state that it begins with, as optimizers of torch do."""
+    lists = len(inspect.signature(optimizer._init_group).parameters) - 1
+    for group in optimizer.param_groups:
+        optimizer._init_group(group, *([] for _ in range(lists)))
+
+
+def _first_state(optimizer: Optimizer, parameter: torch.Tensor) -> dict[str, Any]:
+    stand_in = torch.zeros_like(parameter, requires_grad=True)
+    stand_in.grad = torch.zeros_like(stand_in)
+    with _on_stand_ins(optimizer, optimizer.param_groups, {id(parameter): stand_in}):
+        _initialise(optimizer)
+        return dict(optimizer.state[stand_in])
 
 
 def _roots(modules: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
@@ -222,8 +301,9 @@ def _roots(modules: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
     return roots
 
 
-def _held_by(step: Callable[..., Any], uses: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Modules and optimizers, each once, by the names of the variables that hold them."""
+def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[Any]) -> Iterator[tuple[str, Any]]:
+    """Modules, optimizers and their schedulers, each once, by the names of the variables that hold them. `containers` gets the lists and
+    dicts, which may hold their tensors."""
     open_: list[tuple[str, Any]] = [*((type(one).__name__.lower(), one) for one in uses), ("step", step)]
     seen: set[int] = set()
     names: set[str] = set()
@@ -232,12 +312,16 @@ def _held_by(step: Callable[..., Any], uses: Iterable[Any]) -> Iterator[tuple[st
         if id(holder) in seen:
             continue
         seen.add(id(holder))
-        if isinstance(holder, (torch.nn.Module, Optimizer)):
+        if isinstance(holder, (torch.nn.Module, Optimizer, LRScheduler)):
             while name in names:
                 name += "_"
             names.add(name)
             yield name, holder
-        else:
+        if not isinstance(holder, (torch.nn.Module, Optimizer)):
+            if isinstance(holder, (list, dict)):
+                containers.append(holder)
+            elif hasattr(holder, "__dict__") and not isinstance(holder, (type, types.ModuleType, types.FunctionType, torch.Tensor)):
+                containers.append(holder.__dict__)
             open_ += _within(holder, depth=name.count("."))
 
 

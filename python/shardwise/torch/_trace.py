@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .._errors import InvalidArgument, Unsupported
 from ._constants import Constants
+from ._schedules import Schedules
 from ._step_state import Slot, StepState
 
 _aten = torch.ops.aten
@@ -41,11 +43,14 @@ _TAKEN_APART = (_aten.native_batch_norm, _aten._native_batch_norm_legit, _aten._
                 _aten.native_dropout, _aten.linalg_vector_norm)
 
 
-#: By what is in the words of torch.
-_NEED_VALUES = {
-    ".numpy() is not supported": "the values of a tensor",
-    "its data is not allocated yet": "the values of a tensor",
-    "non-infra torch dispatch mode present": "what torch compiles by itself",
+_NO_VALUES = "a step whose operations do not depend on values"
+#: What is found and what is needed, by what is in the words of torch.
+_IN_WORDS = {
+    ".numpy() is not supported": ("the values of a tensor", _NO_VALUES),
+    "its data is not allocated yet": ("the values of a tensor", _NO_VALUES),
+    "non-infra torch dispatch mode present": ("what torch compiles by itself", _NO_VALUES),
+    "mutating a non-functional tensor": ("a change of a tensor that the step holds", "one of a module, as register_buffer() makes it, or a new value"),
+    "storage of SparseTensorImpl": ("a sparse tensor", "one with all of its elements: sparse=False"),
 }
 _COMPUTED = (torch.Tensor, torch.SymFloat, torch.SymInt, torch.SymBool)
 
@@ -62,6 +67,7 @@ class Traced:
     numbers: list[Any]  #: the leaves of the arguments, which are part of the program; of a tensor torch.Tensor
     result: pytree.TreeSpec  #: of what the step returns
     leaves: list[Any]  #: of it; of what is computed the type: torch.Tensor, or torch.SymFloat and the like (of .item())
+    schedules: Schedules  #: that the step calls
 
     @property
     def results(self) -> int:
@@ -87,19 +93,22 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
     arguments = [Slot(_argument_name(step, path), "loader", leaf) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
     leaves = [leaf for _, leaf in paths]
     with _counted_draws(), _compiling(), _counting_in_f64(), fake_mode, in_words():
-        slots = state.slots(fake)
+        with fake_mode.shape_env.ignore_fresh_unbacked_symbols():  # of a step that makes state
+            slots = state.slots(fake)
         fakes = [fake(slot.tensor) for slot in [*slots, *arguments]]
         returned: list[Any] = []
+        schedules = Schedules()
 
         def functional(tensors: list[torch.Tensor]) -> list[Any]:
             with FunctionalTensorMode(), fx_traceback.preserve_node_meta():
                 own = [to_fun(tensor) for tensor in tensors]
                 for slot, tensor in zip(slots, own, strict=False):
                     tensor.requires_grad_(slot.tensor.requires_grad)
+                    _hook_as(tensor, slot.tensor)
                 given = iter(own[len(slots):])
                 values = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
                 gradients = _Gradients({slot.label: tensor for slot, tensor in zip(slots, own, strict=False) if tensor.requires_grad})
-                with state.replaced(slots, own[:len(slots)]) as now, _scopes(state, gradients):
+                with state.replaced(slots, own[:len(slots)]) as now, _scopes(state, gradients), schedules.recorded(state.schedulers):
                     made, result = pytree.tree_flatten(step(*pytree.tree_unflatten(values, treespec)))
                     returned[:] = [result, [_kind_of(leaf) for leaf in made]]
                     made = [leaf for leaf in made if _kind_of(leaf) in _COMPUTED]
@@ -109,7 +118,7 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
         with sdpa_kernel(SDPBackend.MATH), _scores_again(step), _without_mkldnn():
             graph = graph_of(functional, fakes)
     return Traced(graph, [*slots, *arguments], len(slots), treespec,
-                  [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], *returned)
+                  [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], *returned, schedules)
 
 
 def _kind_of(leaf: Any) -> Any:
@@ -141,32 +150,51 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return {op: rule for op, rule in table.items() if op.name().partition("::")[2].partition(".")[0] not in _KEPT}
 
 
+def _hook_as(tensor: torch.Tensor, parameter: torch.Tensor) -> None:
+    """Functions that torch is to call with the gradient of the parameter, it calls with that of the tensor."""
+    for hook in (parameter._backward_hooks or {}).values():
+        tensor.register_hook(hook)
+    for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+        tensor.register_post_accumulate_grad_hook(hook)
+
+
 class _Gradients:
-    """Finds parameters whose gradients the next step would add to. Each has one, which the step is to clear before it derives
-    or after."""
+    """Finds parameters whose gradients the next step would add to. Each has one from the step before, which this one is to clear before
+    it derives that parameter, or before it ends."""
 
     def __init__(self, parameters: dict[str, torch.Tensor]) -> None:
         self._parameters = parameters
         self._before = {label: torch.zeros_like(parameter) for label, parameter in parameters.items()}
+        self._zero: dict[int, Any] = {}  #: gradients that are zero, by their ids
+        self._added_to: set[str] = set()
         for label, parameter in parameters.items():
             parameter.grad = self._before[label]
-        self._added_to: set[str] | None = None  #: None: nothing has been derived yet
+            parameter.register_hook(functools.partial(self._derived, label))
 
     def set_to_zero(self, tensors: Sequence[Any]) -> None:
-        zero = {id(tensor) for tensor in tensors}
-        self._before = {label: gradient for label, gradient in self._before.items() if id(gradient) not in zero}
+        self._zero.update((id(tensor), tensor) for tensor in tensors)
 
-    def begin(self) -> None:
-        """The step derives. What it has not cleared is taken for empty."""
-        if self._added_to is not None:
-            return
-        self._added_to = {label for label, gradient in self._before.items() if self._parameters[label].grad is gradient}
-        for parameter in self._parameters.values():
+    def _derived(self, label: str, _: torch.Tensor) -> None:
+        """There is a gradient of the parameter. What the step has not cleared is taken for empty."""
+        parameter = self._parameters[label]
+        before = parameter.grad is self._before[label]
+        if before and id(parameter.grad) not in self._zero:
+            self._added_to.add(label)
+        if before:
             parameter.grad = None
+        self._zero.pop(id(parameter.grad), None)
+
+    def without_those_before(self, parameters: Iterable[torch.Tensor]) -> None:
+        """An optimizer steps: of what the step does not derive it sees none."""
+        own = set(map(id, parameters))
+        for label, parameter in self._parameters.items():
+            if id(parameter) in own and parameter.grad is self._before[label]:
+                parameter.grad = None
 
     def need_cleared(self) -> None:
         """Raises InvalidArgument."""
-        left = [label for label, parameter in self._parameters.items() if label in (self._added_to or ()) and parameter.grad is not None]
+        left = [label for label in self._parameters if label in self._added_to and (grad := self._parameters[label].grad) is not None
+                and id(grad) not in self._zero]
         if left:
             raise InvalidArgument(f"capture: found gradients that the step leaves to the next one ({left[0]} has one), needed a step "
                                   f"that clears them: optimizer.zero_grad()")
@@ -191,7 +219,6 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._of_sequence[torch.autograd._get_sequence_nr() - 1] = scope
         else:
             scope = self._of_sequence.get(derived._sequence_nr(), "")
-            self._gradients.begin()
         if func in (_aten.zero_.default, _aten._foreach_zero_.default):
             self._gradients.set_to_zero(args[0] if isinstance(args[0], (list, tuple)) else args)
         fx_traceback.current_meta["custom"] = {"scope": scope, "backward": derived is not None}
@@ -240,7 +267,8 @@ def _scopes(state: StepState, gradients: _Gradients) -> Iterator[None]:
     def leave(*_: Any) -> None:
         mode.path.pop()
 
-    def enter_optimizer(*_: Any) -> None:
+    def enter_optimizer(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        gradients.without_those_before(p for group in optimizer.param_groups for p in group["params"])
         mode.path.append("optimizer")
 
     def to_list(tensor: torch.Tensor) -> Any:
@@ -301,20 +329,21 @@ def _scores_again(step: Callable[..., Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _counting_in_f64() -> Iterator[None]:
-    """Optimizers compute with the number of the step as a double, as they do with one of Python's: 1 - 0.999 has half of its bits in f32."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("torch.optim.") and hasattr(module, "_get_value")]
-    before = [module._get_value for module in modules]
-
-    def get_value(x: Any) -> Any:
-        return x.double() if isinstance(x, torch.Tensor) else x
-
-    for module in modules:
-        setattr(module, "_get_value", get_value)
-    try:
+    """Optimizers compute with the number of the step as a double, as they do with one of Python's: 1 - 0.999 has half of its bits in f32.
+    The larger of two numbers is one that a run computes."""
+    names = {"_get_value": lambda x: x.double() if isinstance(x, torch.Tensor) else x,
+             "max": functools.partial(_extreme, max, torch.sym_max), "min": functools.partial(_extreme, min, torch.sym_min)}
+    with contextlib.ExitStack() as undo:
+        for module in [vars(module) for name, module in sys.modules.items() if name.startswith("torch.optim.")]:
+            for name in names if "_get_value" in module or "Optimizer" in module else ():
+                undo.callback(*((module.__setitem__, name, module[name]) if name in module else (module.pop, name)))
+                module[name] = names[name]
         yield
-    finally:
-        for module, torch_get_value in zip(modules, before):
-            setattr(module, "_get_value", torch_get_value)
+
+
+def _extreme(of_known: Callable[..., Any], of_computed: Callable[..., Any], *numbers: Any, **options: Any) -> Any:
+    is_computed = any(isinstance(number, torch.SymFloat) for number in numbers)
+    return functools.reduce(of_computed, numbers) if is_computed else of_known(*numbers, **options)
 
 
 @contextlib.contextmanager
@@ -335,12 +364,12 @@ def in_words() -> Iterator[None]:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
         what = "a shape that depends on values" if isinstance(error, DynamicOutputShapeException) else "the value of a tensor"
-        raise Unsupported(f"capture: {_line_of(error)}: found {what}, needed a step whose operations do not depend on values") from None
+        raise Unsupported(f"capture: {_line_of(error)}: found {what}, needed {_NO_VALUES}") from None
     except RuntimeError as error:
-        found = next((found for text, found in _NEED_VALUES.items() if text in str(error)), None)
+        found, needed = next((told for text, told in _IN_WORDS.items() if text in str(error)), (None, None))
         if found is None:
             raise
-        raise Unsupported(f"capture: {_line_of(error)}: found {found}, needed a step whose operations do not depend on values") from None
+        raise Unsupported(f"capture: {_line_of(error)}: found {found}, needed {needed}") from None
     except TypeError as error:
         if "SymFloat" not in str(error):
             raise
