@@ -22,7 +22,9 @@ def _flax_nnx() -> Any:
 def _is_module(value: Any) -> bool:
     """Or a variable that is an argument itself."""
     nnx = _flax_nnx()
-    return nnx is not None and isinstance(value, (nnx.Pytree, nnx.Variable)) and not isinstance(value, nnx.State)
+    if nnx is None or isinstance(value, nnx.State):
+        return False
+    return isinstance(value, (nnx.Pytree if hasattr(nnx, "Pytree") else nnx.Object, nnx.Variable))  # as flax called it before 0.12
 
 
 def _is_state(value: Any) -> bool:
@@ -56,7 +58,7 @@ class Modules:
         found = []
         for place, one in enumerate(arguments):
             for leaf in jax.tree.leaves(one, is_leaf=_is_module if place in self.places else None):
-                is_optimizer = place in self.places and isinstance(leaf, self._nnx.OptState)
+                is_optimizer = place in self.places and isinstance(leaf, getattr(self._nnx, "OptState", ()))
                 found += ["optimizer" if is_optimizer else "parameter" if place in self.places else ""] * len(jax.tree.leaves(leaf))
         return found
 
