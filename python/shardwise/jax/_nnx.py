@@ -24,7 +24,7 @@ def _is_module(value: Any) -> bool:
     nnx = _flax_nnx()
     if nnx is None or isinstance(value, nnx.State):
         return False
-    return isinstance(value, (nnx.Pytree if hasattr(nnx, "Pytree") else nnx.Object, nnx.Variable))  # as flax called it before 0.12
+    return isinstance(value, (nnx.Pytree if hasattr(nnx, "Pytree") else nnx.Object, nnx.Variable))  # older versions call it Object
 
 
 def _is_state(value: Any) -> bool:
