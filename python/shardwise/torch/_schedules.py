@@ -55,7 +55,7 @@ class Schedules:
             yield
 
 
-def _and_its_kinds(schedule: type) -> Iterator[type]:
+def _and_its_kinds(schedule: type[LRScheduler]) -> Iterator[type[LRScheduler]]:
     yield schedule
     for kind in schedule.__subclasses__():
         yield from _and_its_kinds(kind)

@@ -42,7 +42,7 @@ class Slot:
     def value(self) -> torch.Tensor:
         """As it is now. Raises InvalidArgument if it has none."""
         found = self.home().get(self.key)
-        if isinstance(found, float):  # a learning rate
+        if isinstance(found, (int, float)):  # a learning rate
             found = torch.tensor(found, dtype=torch.float64)
         if found is None and self.first is not None:
             self.home().update(self.first())

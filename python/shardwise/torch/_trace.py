@@ -93,6 +93,7 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
     arguments = [Slot(_argument_name(step, path), "loader", leaf) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
     leaves = [leaf for _, leaf in paths]
     with _counted_draws(), _compiling(), _counting_in_f64(), fake_mode, in_words():
+        assert fake_mode.shape_env is not None
         with fake_mode.shape_env.ignore_fresh_unbacked_symbols():  # of a step that makes state
             slots = state.slots(fake)
         fakes = [fake(slot.tensor) for slot in [*slots, *arguments]]
@@ -118,7 +119,7 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
         with sdpa_kernel(SDPBackend.MATH), _scores_again(step), _without_mkldnn():
             graph = graph_of(functional, fakes)
     return Traced(graph, [*slots, *arguments], len(slots), treespec,
-                  [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], *returned, schedules)
+                  [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], returned[0], returned[1], schedules)
 
 
 def _kind_of(leaf: Any) -> Any:
@@ -153,9 +154,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def _hook_as(tensor: torch.Tensor, parameter: torch.Tensor) -> None:
     """Functions that torch is to call with the gradient of the parameter, it calls with that of the tensor."""
     for hook in (parameter._backward_hooks or {}).values():
-        tensor.register_hook(hook)
+        tensor.register_hook(hook)  # type: ignore[no-untyped-call]
     for hook in (parameter._post_accumulate_grad_hooks or {}).values():
-        tensor.register_post_accumulate_grad_hook(hook)
+        tensor.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
 
 class _Gradients:
@@ -169,7 +170,7 @@ class _Gradients:
         self._added_to: set[str] = set()
         for label, parameter in parameters.items():
             parameter.grad = self._before[label]
-            parameter.register_hook(functools.partial(self._derived, label))
+            parameter.register_hook(functools.partial(self._derived, label))  # type: ignore[no-untyped-call]
 
     def set_to_zero(self, tensors: Sequence[Any]) -> None:
         self._zero.update((id(tensor), tensor) for tensor in tensors)
