@@ -420,6 +420,11 @@ def test_numbers_that_the_step_makes_itself_are_known():
         swt.capture(by_input, x, torch.tensor(2))
 
 
+def test_a_mask_that_the_step_makes_itself_is_known():
+    mask = swt.capture(lambda x: -x if torch.ones(64, 64).tril().bool().any(1).all() else x, torch.ones(3))
+    assert mask.run(torch.ones(3), devices=1).tolist() == [-1, -1, -1]
+
+
 def test_what_has_no_program_is_one_clear_error():
     matrix = torch.eye(4) * 2
     for step, told in ((torch.linalg.inv, "linalg_inv_ex"), (torch.linalg.cholesky, "linalg_cholesky_ex"),
