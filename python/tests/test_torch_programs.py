@@ -244,7 +244,10 @@ def test_functions_that_change_gradients_are_called():
     agree(make, lambda model: torch.optim.SGD(model.parameters(), lr=0.1), lambda model, x, y: (model(x) - y).square().mean(), batch(), "data")
 
 
-def test_parameters_may_be_held_by_lists_and_objects():
+HELD: tuple[nn.Parameter, ...] = ()
+
+
+def test_parameters_may_be_held_by_variables_containers_and_objects():
     """As what clips gradients has them."""
     class Clipper:
         def __init__(self, model):
@@ -258,20 +261,29 @@ def test_parameters_may_be_held_by_lists_and_objects():
     def of():
         model = mlp()
         optimizer, clip = torch.optim.SGD(model.parameters(), lr=0.1), Clipper(model)
+        first, pairs = model[0].weight, (1, (model[0].bias, model[3].weight))
+        model.own = (model[3].bias,)
+        global HELD
+        HELD = (model[0].bias,)
 
         def step(x, y):
             loss = (model(x) - y).square().mean()
             loss.backward()
             clip()
+            first.grad.mul_(3)
+            nn.utils.clip_grad_norm_(pairs[1], 0.01)
+            model.own[0].grad.mul_(3)
+            HELD[0].grad.mul_(5)
             optimizer.step()
             optimizer.zero_grad()
             return loss
 
         return model, clip, step
 
-    (ours, clip, step), (theirs, _, torch_step) = of(), of()
+    ours, clip, step = of()
     program = swt.capture(step, *batch())
-    assert clip.parameters[0] is ours[0].weight and clip.last is ours[3].bias
+    assert clip.parameters[0] is ours[0].weight and clip.last is ours[3].bias and ours.own[0] is clip.last and HELD[0] is ours[0].bias
+    theirs, _, torch_step = of()
     for _ in range(2):
         torch.testing.assert_close(program.run(*batch(), devices=1), torch_step(*batch()), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-5, atol=1e-6)

@@ -104,12 +104,14 @@ class StepState:
                     slot = self._slots.setdefault(id(tensor), Slot(label, "parameter", tensor, functools.partial(_itself, held), name))
                     slot.places.append((held, name))
 
-    def _add_places(self, container: list[Any] | dict[Any, Any]) -> None:
+    def _add_places(self, container: Any) -> None:
         """Of parameters and buffers in it: what clips gradients may have a list of them."""
-        for key, value in list(container.items() if isinstance(container, dict) else enumerate(container)):
+        for key, value in list(enumerate(container) if isinstance(container, list) else container.items()):
             slot = self._slots.get(id(value)) if isinstance(value, torch.Tensor) else None
             if slot is not None:
                 slot.places.append((container, key))
+            elif isinstance(value, tuple):
+                self._add_places(_Tuple(container, key))
 
     def _optimizer_slots(self, prefix: str, optimizer: Optimizer, fake: Callable[[torch.Tensor], torch.Tensor]) -> list[Slot]:
         slots = []
@@ -154,6 +156,53 @@ class StepState:
                 undo.enter_context(_optimizer_with(optimizer, self._rates.get(id(optimizer), []), self._fresh[id(optimizer)], new))
                 now += _places_of(optimizer)
             yield lambda: [get() for get in now]
+
+
+class _Variables:
+    """Those of a function's surroundings that it uses, as a dict."""
+
+    def __init__(self, function: types.FunctionType) -> None:
+        self._cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
+        self._globals, self._names = function.__globals__, function.__code__.co_names
+
+    def items(self) -> list[tuple[str, Any]]:
+        cells = [(name, cell.cell_contents) for name, cell in self._cells.items() if _is_filled(cell)]
+        return cells + [(name, self._globals[name]) for name in self._names if name in self._globals and name not in self._cells]
+
+    def __getitem__(self, name: str) -> Any:
+        return self._cells[name].cell_contents if name in self._cells else self._globals[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name in self._cells:
+            self._cells[name].cell_contents = value
+        else:
+            self._globals[name] = value
+
+
+class _Tuple:
+    """What a container has at a key, a tuple, as a dict of its items. A changed one is another tuple at that key."""
+
+    def __init__(self, container: Any, key: Any) -> None:
+        self._container, self._key = container, key
+
+    def items(self) -> list[tuple[int, Any]]:
+        return list(enumerate(self._container[self._key]))
+
+    def __getitem__(self, place: int) -> Any:
+        return self._container[self._key][place]
+
+    def __setitem__(self, place: int, value: Any) -> None:
+        old = self._container[self._key]
+        items = [*old[:place], value, *old[place + 1:]]
+        self._container[self._key] = old._make(items) if hasattr(old, "_make") else tuple(items)
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents
+    except ValueError:
+        return False
+    return True
 
 
 def _itself(held: dict[str, Any]) -> dict[str, Any]:
@@ -302,8 +351,8 @@ def _roots(modules: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
 
 
 def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[Any]) -> Iterator[tuple[str, Any]]:
-    """Modules, optimizers and their schedulers, each once, by the names of the variables that hold them. `containers` gets the lists and
-    dicts, which may hold their tensors."""
+    """Modules, optimizers and their schedulers, each once, by the names of the variables that hold them. `containers` gets the lists,
+    dicts and variables that may hold their tensors."""
     open_: list[tuple[str, Any]] = [*((type(one).__name__.lower(), one) for one in uses), ("step", step)]
     seen: set[int] = set()
     names: set[str] = set()
@@ -317,9 +366,15 @@ def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[Any
                 name += "_"
             names.add(name)
             yield name, holder
-        if not isinstance(holder, (torch.nn.Module, Optimizer)):
+        if isinstance(holder, torch.nn.Module):
+            containers += (vars(module) for module in holder.modules())
+            containers += (value for module in holder.modules() for key, value in vars(module).items()
+                           if isinstance(value, (list, dict)) and key not in ("_parameters", "_buffers"))
+        elif not isinstance(holder, Optimizer):
             if isinstance(holder, (list, dict)):
                 containers.append(holder)
+            elif inspect.isfunction(holder):
+                containers.append(_Variables(holder))
             elif hasattr(holder, "__dict__") and not isinstance(holder, (type, types.ModuleType, types.FunctionType, torch.Tensor)):
                 containers.append(holder.__dict__)
             open_ += _within(holder, depth=name.count("."))
