@@ -254,6 +254,20 @@ def test_a_while_that_carries_its_limit_and_its_step_is_a_scan():
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize("test, first, step", [
+    (lambda n: n < np.int8(120), np.int8(0), np.int8(57)), (lambda n: n < 2_000_000_000, np.int32(0), np.int32(1_500_000_001)),
+    (lambda n: n < np.uint8(100), np.uint8(10), np.uint8(255)), (lambda n: (n >= np.uint8(0)) & (n < np.uint8(9)), np.uint8(5), np.uint8(255))])
+def test_a_while_whose_counter_begins_again_at_the_other_end_is_refused(test, first, step):
+    """JAX goes on with what is left of the counter in its dtype: -85 after 57, 114."""
+
+    def loop(x):
+        return lax.while_loop(lambda c: test(c[0]), lambda c: (c[0] + step, c[1] + 1), (first, x))[1]
+
+    for captured in (swj.capture, jax_steps.from_text):
+        with pytest.raises(sw.Unsupported, match="while: how many steps it takes is known only when it runs"):
+            captured(loop, X)
+
+
 @pytest.mark.parametrize("body", [lambda c: (c[0] * 2, c[1]), lambda c: (c[0] - 1, c[1]), lambda c: (c[0] + c[1], c[1] - 1)])
 def test_a_while_whose_counter_does_not_step_evenly_to_its_limit_is_refused(body):
     with pytest.raises(sw.Unsupported, match="while: how many steps it takes"):

@@ -84,3 +84,24 @@ def test_a_variable_that_the_step_adds_is_one_clear_error(rng):
 
     with pytest.raises(sw.InvalidArgument, match="capture: found that the step adds the variable seen/value to a module, needed modules whose"):
         swj.capture(adds, model_and_optimizer()[0], batch_of(rng)["x"])
+
+
+def test_a_module_in_another_mode_is_one_clear_error(rng):
+    """As eval() sets it: a program is of one mode."""
+    model, _ = model_and_optimizer()
+    x = batch_of(rng)["x"]
+    model.train()
+    program = swj.capture(lambda model, x: model(x), model, x)
+    program.run(model, x, devices=1)
+    model.eval()
+    with pytest.raises(sw.InvalidArgument, match=r"run: found drop/deterministic = True, before False; .* needed modules as they were at the capture"):
+        program.run(model, x, devices=1)
+
+    def evaluates(model: Any, x: Any) -> Any:
+        model.eval()
+        return model(x)
+
+    swj.capture(evaluates, model, x)
+    model.train()
+    with pytest.raises(sw.InvalidArgument, match="capture: found a step that changes a module to drop/deterministic = True, before False"):
+        swj.capture(evaluates, model, x)

@@ -196,6 +196,20 @@ def test_annotations_of_gspmd_are_the_marks_of_capture():
         swj.from_stablehlo(text, mesh="data=8")
 
 
+def test_decompositions_have_the_bits_of_the_module():
+    """64, whatever JAX has switched on now."""
+    a = np.array([[4.0, 1, 0], [1, 3, 1], [0, 1, 2]])
+
+    def factors(x: Any) -> Any:
+        return jnp.linalg.cholesky(x), jnp.linalg.qr(x), jax.lax.linalg.lu(x)
+
+    with jax.enable_x64(True):
+        text, expected = jax.jit(factors).lower(a).as_text(), on_host(jax.tree.leaves(factors(a)))
+    for ours, theirs in zip(swj.from_stablehlo(text).run(a, devices=1), expected, strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_allclose(ours, theirs, rtol=1e-13, atol=1e-15)
+
+
 def annotated(text: str, devices: int = 8) -> str:
     return (f'module attributes {{mhlo.num_partitions = {devices} : i32}} {{\n  func.func @main(%a: tensor<16x16xf32> {{mhlo.sharding = "{text}"}}) '
             f'-> tensor<16x16xf32> {{\n    return %a : tensor<16x16xf32>\n  }}\n}}\n')

@@ -1,5 +1,7 @@
 """Optimizers and schedulers in captured steps: their numbers are those of torch."""
 
+import collections
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
@@ -104,3 +106,99 @@ def test_schedulers_that_no_program_follows_are_refused():
     hidden = iter([scheduler])
     with pytest.raises(sw.InvalidArgument, match=r"found a ReduceLROnPlateau that the step's variables do not hold, needed uses="):
         swt.capture(lambda x: next(hidden).step(), batch()[0])
+
+
+def with_model(body, optimizer_of=lambda p: torch.optim.SGD(p, lr=0.1)):
+    """A step, of the loss, the model and the optimizer that `body` has."""
+    model = mlp()
+    optimizer = optimizer_of(model.parameters())
+    rest = body(model, optimizer)
+
+    def step(x, y):
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        return loss, rest()
+
+    return step
+
+
+def test_schedulers_that_a_run_would_call_too_late_are_refused():
+    def twice(model, optimizer):
+        scheduler = RATES.ExponentialLR(optimizer, 0.5)
+        return lambda: (optimizer.step(), scheduler.step(), optimizer.step(), optimizer.zero_grad()) and 0
+
+    def tells(model, optimizer):
+        scheduler = RATES.ExponentialLR(optimizer, 0.5)
+        return lambda: (optimizer.step(), scheduler.step(), optimizer.zero_grad(), scheduler.get_last_lr())[-1]
+
+    with pytest.raises(sw.Unsupported, match="found a step of SGD after one of its scheduler's, needed schedulers that are called once its last step"):
+        swt.capture(with_model(twice), *batch())
+    with pytest.raises(sw.Unsupported, match=r"found ExponentialLR.get_last_lr\(\), whose numbers would be those of the capture"):
+        swt.capture(with_model(tells), *batch())
+
+
+class Counting(torch.optim.SGD):
+    """Counts its steps in numbers of Python's."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                state["count"] = state.get("count", 0) + 1
+                p.data.add_(p.grad, alpha=-group["lr"] / state["count"])
+
+
+def test_numbers_of_an_optimizer_that_the_step_changes_are_refused():
+    def decays(model, optimizer):
+        def rest():
+            optimizer.step()
+            optimizer.zero_grad()
+            for group in optimizer.param_groups:
+                group["lr"] *= 0.5
+
+        return rest
+
+    def plain(model, optimizer):
+        return lambda: (optimizer.step(), optimizer.zero_grad()) and 0
+
+    with pytest.raises(sw.Unsupported, match="found that the step changes the number 'lr' of SGD, .* needed a tensor, or a scheduler"):
+        swt.capture(with_model(decays), *batch())
+    with pytest.raises(sw.Unsupported, match="found that the step changes the number 'count' of Counting, .* needed a tensor"):
+        swt.capture(with_model(plain, lambda p: Counting(p, lr=0.1)), *batch())
+
+
+def test_an_optimizer_that_is_not_found_is_one_clear_error():
+    """It would step on what the step does not derive: on nothing."""
+
+    def hides(model, optimizer):
+        one = iter([optimizer])
+        return lambda: (next(one).step(), model.zero_grad()) and 0
+
+    with pytest.raises(sw.InvalidArgument, match=r"found a step of SGD that the step's variables do not hold, needed uses=\[.., optimizer\]"):
+        swt.capture(with_model(hides), *batch())
+
+
+@pytest.mark.parametrize("held, use", [
+    (lambda model: collections.deque(model.parameters()), lambda ps: torch.nn.utils.clip_grad_norm_(ps, 0.1)),
+    (lambda model: {model[0].weight}, lambda weights: sum(weight.square().sum() for weight in weights)),
+    (lambda model: model[0].weight.detach().T, lambda weight: weight.square().sum()),
+], ids=["deque", "set", "view"])
+def test_parameters_from_elsewhere_than_their_module_are_refused(held, use):
+    """There the step would see those of the capture, and no gradients."""
+
+    def elsewhere(model, optimizer):
+        mine = held(model)
+        return lambda: (use(mine), optimizer.step(), optimizer.zero_grad()) and 0
+
+    step = with_model(elsewhere)
+    with pytest.raises(sw.Unsupported, match="found 0.weight, or its gradient, from elsewhere than its module"):
+        swt.capture(step, *batch())
+    model = step.__closure__[0].cell_contents
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_adafactor_with_a_scheduler():
+    (_, _, ours), (_, _, theirs) = (scheduled(lambda o: RATES.ExponentialLR(o, 0.5), lambda p: torch.optim.Adafactor(p, lr=0.1)) for _ in range(2))
+    program = swt.capture(ours, *batch())
+    for _ in range(4):
+        torch.testing.assert_close(program.run(*batch(), devices=1), theirs(*batch()), rtol=1e-5, atol=1e-6)

@@ -189,7 +189,7 @@ def _counted(op: Op, compare: Any, operands: Sequence[Value]) -> tuple[int, int,
         raise Refused(_UNKNOWN)
     step = _step(op, counter)
     first, last = int(start.value), int(limit)
-    length = trips(direction.lower(), first, last, step) if direction != "EQ" else None
+    length = trips(direction.lower(), first, last, step, start.dtype) if direction != "EQ" else None
     if length is None:
         raise Refused(_UNKNOWN)
     return counter, first, step, length

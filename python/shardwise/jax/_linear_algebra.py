@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from .._dtypes import NUMPY
@@ -21,6 +21,8 @@ Algorithm = tuple[Callable[..., Any], Sequence[int]]
 
 def cholesky(a: Any) -> Any:
     """The lower factor; NaN if there is none, as XLA has it. Column j is what is left of a's, over the root of its diagonal element."""
+    if not a.size:
+        return a
     places = jnp.arange(a.shape[0])
 
     def column(rest: Any, j: Any) -> Any:
@@ -35,6 +37,8 @@ def cholesky(a: Any) -> Any:
 
 def triangular_solve(a: Any, b: Any, *, left: bool, lower: bool, transposed: bool, unit: bool) -> Any:
     """x of a x = b, or of x a = b: row after row, each taken from the rows that are left of b."""
+    if not b.size:
+        return b
     if not left:
         return triangular_solve(a, b.T, left=True, lower=lower, transposed=not transposed, unit=unit).T
     if transposed:
@@ -54,6 +58,8 @@ def triangular_solve(a: Any, b: Any, *, left: bool, lower: bool, transposed: boo
 def lu(a: Any) -> Any:
     """The two factors in one matrix, which row each was changed with, and the order of all."""
     rows, columns = jnp.arange(a.shape[0], dtype="i4"), jnp.arange(a.shape[1], dtype="i4")
+    if not a.size:
+        return a, rows[:0], rows
 
     def column(given: Any, j: Any) -> Any:
         rest, order = given
@@ -83,6 +89,8 @@ def order_of_pivots(pivots: Any, *, size: int) -> Any:
 def geqrf(a: Any) -> Any:
     """By reflections, as LAPACK has it: R, below it the vectors, whose first element is 1; and their factors."""
     rows, columns = jnp.arange(a.shape[0]), jnp.arange(a.shape[1])
+    if not a.size:
+        return a, a.ravel()
 
     def column(rest: Any, j: Any) -> Any:
         own = lax.dynamic_index_in_dim(rest, j, 1, keepdims=False)
@@ -102,6 +110,8 @@ def geqrf(a: Any) -> Any:
 def householder_product(a: Any, factors: Any) -> Any:
     """The columns of the product of reflections."""
     rows = jnp.arange(a.shape[0])
+    if not factors.size:
+        return jnp.eye(a.shape[0], a.shape[1], dtype=a.dtype)
 
     def reflect(q: Any, given: Any) -> Any:
         j, factor, own = given
@@ -131,7 +141,9 @@ def jaxpr_of(algorithm: Callable[..., Any], ranks: Sequence[int], operands: Sequ
             raise Refused(f"found {x.dtype}, needed f32 or f64")
     for _ in operands[0].shape[ranks[0]:]:
         algorithm = jax.vmap(algorithm)
-    return jax.make_jaxpr(algorithm)(*(np.zeros(x.shape, NUMPY[x.dtype]) for x in operands))
+    is_wide = any(x.dtype == "f64" for x in operands)  # as a module may be, whatever JAX has switched on
+    with contextlib.nullcontext() if not is_wide or jax.config.jax_enable_x64 else jax.enable_x64(True):
+        return jax.make_jaxpr(algorithm)(*(jax.ShapeDtypeStruct(x.shape, NUMPY[x.dtype]) for x in operands))
 
 
 def _written(call: Call, algorithm: Callable[..., Any], ranks: Sequence[int], *operands: Value) -> Sequence[Value]:

@@ -40,6 +40,7 @@ class Modules:
         self.places = [place for place, one in enumerate(example)
                        if any(map(_is_module, jax.tree.leaves(one, is_leaf=lambda x: _is_module(x) or _is_state(x))))]
         self._graph = self._nnx.split(self._of(example))[0] if self.places else None
+        self._settings = self._settings_of(self._of(example))
         self._given: tuple[Any, ...] = ()  #: of the last run
 
     def _of(self, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -48,10 +49,26 @@ class Modules:
     def arguments(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments, with the states of modules in their places."""
         self._given, found = self._of(args), list(args)
+        different = self._different(self._given)
+        if different:
+            raise InvalidArgument(f"run: found {different}; that is part of the program, needed modules as they were at the capture: capture a program of "
+                                  f"each mode")
         state = self._nnx.split(self._given)[1] if self._given else {}
         for number, place in enumerate(self.places[:len(self._given)]):
             found[place] = state[number] if number in state else {}
         return tuple(found)
+
+    def _settings_of(self, modules: Sequence[Any]) -> dict[str, Any]:
+        """Attributes that are no variables, as the numbers and flags that eval() sets, by their paths."""
+        return {"/".join(map(str, (*path[1:], name))): value for path, node in (self._nnx.iter_graph(modules) if modules else ())
+                if _is_module(node) and not isinstance(node, self._nnx.Variable) for name, value in vars(node).items()
+                if isinstance(value, (bool, int, float, str)) and not name.startswith(("_pytree__", "_object__"))}
+
+    def _different(self, modules: Sequence[Any]) -> str:
+        """What is not as it was; "" if all is."""
+        now = self._settings_of(modules)
+        return next((f"{name} = {now.get(name)!r}, before {self._settings.get(name)!r}" for name in sorted({*now, *self._settings})
+                     if now.get(name) != self._settings.get(name)), "")
 
     def kinds(self, arguments: Sequence[Any]) -> list[str]:
         """What each leaf is; "" of those that are of no module."""
@@ -73,6 +90,9 @@ class Modules:
             for place, one in zip(self.places, modules):
                 args[place] = one
             result = step(*args)
+            different = self._different(modules)
+            if different:
+                raise InvalidArgument(f"capture: found a step that changes a module to {different}, needed what stays, or a variable")
             after = jax.tree_util.tree_flatten_with_path(self._nnx.split(modules)[1])[0]
             paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(self._nnx.State(before))[0]]
             if [path for path, _ in after] != paths:

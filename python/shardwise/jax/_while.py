@@ -9,6 +9,7 @@ from typing import Any
 import jax.extend.core
 import numpy as np
 
+from .._dtypes import NUMPY
 from .._program_text import Number, Refused, Value
 from ._primitives import Call, rule
 
@@ -78,20 +79,23 @@ def _length(compare: Any, condition: Any, body: Any, tested: Sequence[Value], co
     start, step = carry[place], _step(body_jaxpr.outvars[place], body_jaxpr, len(consts) + place, [*consts, *carry], unchanged, len(consts))
     if step is None or not isinstance(start, Number) or start.shape or start.dtype[0] not in "iu":
         return None
-    return trips(name, int(start.value), int(limit.value), step)
+    return trips(name, int(start.value), int(limit.value), step, start.dtype)
 
 
-def trips(direction: str, first: int, last: int, step: int) -> int | None:
-    """Of a loop that goes on while its counter is "lt", "le", "gt", "ge" or "ne" to the last number; None if that is not known to end."""
+def trips(direction: str, first: int, last: int, step: int, dtype: str) -> int | None:
+    """Of a loop that goes on while its counter is "lt", "le", "gt", "ge" or "ne" to the last number; None if that is not known to end
+    before the counter is past what its dtype has, and begins at the other end."""
+    found = None
     if not getattr(operator, direction)(first, last):
-        return 0
-    if direction in ("lt", "le") and step > 0:
-        return -(-(last - first + (direction == "le")) // step)
-    if direction in ("gt", "ge") and step < 0:
-        return -(-(first - last + (direction == "ge")) // -step)
-    if direction == "ne" and step and (last - first) % step == 0 and (last - first) // step > 0:
-        return (last - first) // step
-    return None
+        found = 0
+    elif direction in ("lt", "le") and step > 0:
+        found = -(-(last - first + (direction == "le")) // step)
+    elif direction in ("gt", "ge") and step < 0:
+        found = -(-(first - last + (direction == "ge")) // -step)
+    elif direction == "ne" and step and (last - first) % step == 0 and (last - first) // step > 0:
+        found = (last - first) // step
+    range_ = np.iinfo(NUMPY[dtype])
+    return found if found is not None and range_.min <= first + found * step <= range_.max else None
 
 
 def _step(atom: Any, body: Any, counter: int, inputs: Sequence[Value], unchanged: Callable[[int], bool], consts: int) -> int | None:

@@ -32,9 +32,19 @@ class Schedules:
     @contextlib.contextmanager
     def recorded(self, known: Sequence[LRScheduler]) -> Iterator[None]:
         """Of the step's schedulers, calls are kept for the runs. Raises InvalidArgument for those of others, and Unsupported for calls that
-        give a value."""
+        take or give a value."""
         stepped: set[int] = set()
         self._before, self._after = [], []
+
+        def optimizer_stepped(optimizer: Any, *_: Any) -> None:
+            stepped.add(id(optimizer))
+            if any(scheduler.optimizer is optimizer for scheduler in self._after):
+                raise Unsupported(f"capture: found a step of {type(optimizer).__name__} after one of its scheduler's, needed schedulers that are called "
+                                  f"once its last step of a run is done")
+
+        def last_rates(scheduler: LRScheduler) -> None:
+            raise Unsupported(f"capture: found {type(scheduler).__name__}.get_last_lr(), whose numbers would be those of the capture, needed one that is "
+                              f"called between steps")
 
         def step(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
             name = type(scheduler).__name__
@@ -47,11 +57,12 @@ class Schedules:
 
         with contextlib.ExitStack() as undo:
             for optimizer in {id(one.optimizer): one.optimizer for one in known}.values():
-                undo.callback(optimizer.register_step_post_hook(lambda one, *_: stepped.add(id(one))).remove)
+                undo.callback(optimizer.register_step_post_hook(optimizer_stepped).remove)
             for schedule in _and_its_kinds(LRScheduler):
-                if "step" in vars(schedule):
-                    undo.callback(setattr, schedule, "step", vars(schedule)["step"])
-                    setattr(schedule, "step", step)
+                for name, ours in (("step", step), ("get_last_lr", last_rates)):
+                    if name in vars(schedule):
+                        undo.callback(setattr, schedule, name, vars(schedule)[name])
+                        setattr(schedule, name, ours)
             yield
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .._errors import InvalidArgument, Unsupported
 
@@ -140,6 +141,24 @@ class StepState:
         return slots
 
     @contextlib.contextmanager
+    def guarded(self) -> Iterator[dict[int, str]]:
+        """Labels of the modules' tensors, by their memory: a step that computes with one has it from elsewhere than its module, where no other
+        is in its place. Gradients are there meanwhile, of which the same holds."""
+        labels: dict[int, str] = {}
+        with contextlib.ExitStack() as undo:
+            for slot in self._slots.values():
+                tensor = slot.tensor
+                if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+                    continue
+                labels[memory_of(tensor)] = slot.label
+                if tensor.requires_grad and tensor.is_leaf:
+                    undo.callback(setattr, tensor, "grad", tensor.grad)
+                    with _disable_current_modes():
+                        tensor.grad = torch.zeros((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
+                    labels[memory_of(tensor.grad)] = slot.label
+            yield labels
+
+    @contextlib.contextmanager
     def replaced(self, slots: Sequence[Slot], tensors: Sequence[torch.Tensor]) -> Iterator[Callable[[], list[torch.Tensor]]]:
         """Modules and optimizers have other tensors meanwhile, and then their own again. Gives what is in the places at
         the end."""
@@ -205,6 +224,11 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
+def memory_of(tensor: torch.Tensor) -> int:
+    found: int = tensor.untyped_storage()._cdata
+    return found
+
+
 def _itself(held: dict[str, Any]) -> dict[str, Any]:
     return held
 
@@ -241,10 +265,22 @@ def _optimizer_with(optimizer: Optimizer, rates: Sequence[torch.Tensor], fresh: 
         own = state.get(parameter) or fresh.get(parameter)
         if own:
             optimizer.state[mapped(parameter)] = {key: mapped(value) for key, value in own.items()}
+    numbers = _numbers_of(optimizer)
     try:
         yield
+        changed = next((key for key, value in _numbers_of(optimizer).items() if numbers.get(key, value) != value), None)
+        if changed is not None:
+            raise Unsupported(f"capture: found that the step changes the number {changed[-1]!r} of {type(optimizer).__name__}, which is part of the program, "
+                              f"needed a tensor" + (", or a scheduler" if changed[-1] == "lr" else ""))
     finally:
         optimizer.param_groups, optimizer.state = groups, state
+
+
+def _numbers_of(optimizer: Optimizer) -> dict[tuple[Any, ...], int | float]:
+    """Its own, its groups' and its state's, by where they are."""
+    holders = [vars(optimizer), *optimizer.param_groups, *(optimizer.state.get(p, {}) for group in optimizer.param_groups for p in group["params"])]
+    return {(place, key): value for place, holder in enumerate(holders) for key, value in holder.items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and not str(key).startswith("_")}
 
 
 def _plain_group(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:

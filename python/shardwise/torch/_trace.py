@@ -22,6 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import module as nn_module
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -29,7 +30,7 @@ from torch.utils.checkpoint import checkpoint
 from .._errors import InvalidArgument, Unsupported
 from ._constants import Constants
 from ._schedules import Schedules
-from ._step_state import Slot, StepState
+from ._step_state import Slot, StepState, memory_of
 
 _aten = torch.ops.aten
 
@@ -109,7 +110,7 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
                 given = iter(own[len(slots):])
                 values = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
                 gradients = _Gradients({slot.label: tensor for slot, tensor in zip(slots, own, strict=False) if tensor.requires_grad})
-                with state.replaced(slots, own[:len(slots)]) as now, _scopes(state, gradients), schedules.recorded(state.schedulers):
+                with state.replaced(slots, own[:len(slots)]) as now, state.guarded() as elsewhere, _scopes(state, gradients, elsewhere), schedules.recorded(state.schedulers):
                     made, result = pytree.tree_flatten(step(*pytree.tree_unflatten(values, treespec)))
                     returned[:] = [result, [_kind_of(leaf) for leaf in made]]
                     made = [leaf for leaf in made if _kind_of(leaf) in _COMPUTED]
@@ -207,13 +208,14 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True  # no program has one: they are named as others are
 
-    def __init__(self, gradients: _Gradients) -> None:
+    def __init__(self, gradients: _Gradients, elsewhere: dict[int, str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._gradients, self._constants = gradients, Constants()
+        self._gradients, self._constants, self._elsewhere = gradients, Constants(), elsewhere
         self.path: list[str] = [""]
         self._of_sequence: dict[int, str] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._need_of_modules((args, kwargs))
         derived = torch._C._current_autograd_node()
         if derived is None:
             scope = self.path[-1]
@@ -240,6 +242,13 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
+    def _need_of_modules(self, arguments: Any) -> None:
+        for leaf in pytree.tree_leaves(arguments):
+            if type(leaf) in (torch.Tensor, torch.nn.Parameter) and memory_of(leaf) in self._elsewhere:
+                raise Unsupported(f"capture: found {self._elsewhere[memory_of(leaf)]}, or its gradient, from elsewhere than its module (a set, a view, an "
+                                  f"iterator), needed it as the module has it, or from a variable, list, tuple or dict")
+
+
 def _next_draw() -> int:
     """The number of a draw. torch's generator counts them: what computes a part of the step again (torch.utils.checkpoint) sets
     that back, and draws the same again."""
@@ -259,8 +268,8 @@ def _counted_draws() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _scopes(state: StepState, gradients: _Gradients) -> Iterator[None]:
-    mode = _ScopeMode(gradients)
+def _scopes(state: StepState, gradients: _Gradients, elsewhere: dict[int, str]) -> Iterator[None]:
+    mode = _ScopeMode(gradients, elsewhere)
 
     def enter(module: torch.nn.Module, _: Any) -> None:
         mode.path.append(state.scopes.get(id(module), mode.path[-1]))
@@ -276,9 +285,15 @@ def _scopes(state: StepState, gradients: _Gradients) -> Iterator[None]:
         """torch's own looks past the modes."""
         return [to_list(one) for one in tensor.unbind()] if tensor.dim() else tensor.item()
 
+    def need_known(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not any(optimizer is one for one in state.optimizers):
+            name = type(optimizer).__name__
+            raise InvalidArgument(f"capture: found a step of {name} that the step's variables do not hold, needed uses=[.., optimizer]")
+
     torch_to_list = FunctionalTensor.tolist
     setattr(FunctionalTensor, "tolist", to_list)
     hooks = [nn_module.register_module_forward_pre_hook(enter), nn_module.register_module_forward_hook(leave, always_call=True)]
+    hooks.append(register_optimizer_step_pre_hook(need_known))
     for optimizer in state.optimizers:
         hooks += [optimizer.register_step_pre_hook(enter_optimizer), optimizer.register_step_post_hook(leave)]
     try:
@@ -343,7 +358,8 @@ def _counting_in_f64() -> Iterator[None]:
 
 
 def _extreme(of_known: Callable[..., Any], of_computed: Callable[..., Any], *numbers: Any, **options: Any) -> Any:
-    is_computed = any(isinstance(number, torch.SymFloat) for number in numbers)
+    is_computed = any(isinstance(number, (torch.SymFloat, torch.Tensor)) for number in numbers)
+    numbers = tuple(number.item() if is_computed and isinstance(number, torch.Tensor) else number for number in numbers)
     return functools.reduce(of_computed, numbers) if is_computed else of_known(*numbers, **options)
 
 
