@@ -116,3 +116,12 @@ return %r : tensor<4xf32>
 def test_a_permute_that_leaves_devices_out_gives_them_zeros():
     shifted = mapped(lambda x: lax.ppermute(x, "data", [(0, 2), (1, 3), (3, 0)]), P("data"), P("data"))
     np.testing.assert_array_equal(from_text(shifted, X).run(X, mesh="data=4,model=2")[0], shifted(X))
+
+
+def test_collectives_that_a_capture_lacks_are_one_error():
+    several = mapped(lambda x: lax.all_gather(x, ("data", "model"), tiled=True).sum() * x, P(("data", "model")), P(("data", "model")))
+    with pytest.raises(sw.Unsupported, match=r"shard_map: found a collective that vmap does not know \(axis size doesn't match\), needed one over one axis"):
+        swj.capture(several, X)
+    shifted = mapped(lambda x: lax.ppermute(x, "data", [(0, 2)]), P("data"), P("data"))
+    with pytest.raises(sw.Unsupported, match=r"shard_map: found a collective that vmap does not know .*, and a ppermute of all its devices"):
+        swj.capture(shifted, X)

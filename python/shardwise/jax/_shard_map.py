@@ -56,12 +56,15 @@ def _shard_map(call: Call, *operands: Value) -> Sequence[Value]:
 
     kept = [frozenset(sum(axes, ())) for axes in wanted]
     try:
-        closed = of_all(kept)
-    except ValueError:  # a result that the body gives of each device, and that is said to be the same on all
-        kept = [frozenset(sizes)] * len(kept)
-        closed = of_all(kept)
+        try:
+            closed = of_all(kept)
+        except ValueError:  # a result that the body gives of each device, and that is said to be the same on all
+            kept = [frozenset(sizes)] * len(kept)
+            closed = of_all(kept)
     except NotImplementedError as error:
         raise Refused(str(error).splitlines()[0]) from None
+    except AssertionError as error:
+        raise Refused(f"found a collective that vmap does not know ({error}), needed one over one axis, and a ppermute of all its devices") from None
     return [_joined(text, x, axes, sizes, own, shape)
             for x, axes, own, (_, shape) in zip(call.inlined(closed, tiles), wanted, kept, call.results)]
 
