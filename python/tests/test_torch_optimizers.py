@@ -202,3 +202,17 @@ def test_adafactor_with_a_scheduler():
     program = swt.capture(ours, *batch())
     for _ in range(4):
         torch.testing.assert_close(program.run(*batch(), devices=1), theirs(*batch()), rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_in_another_mode_is_one_clear_error():
+    model = torch.nn.Sequential(mlp(), torch.nn.Dropout(0.5))
+    x = batch()[0]
+    model.eval()
+    program = swt.capture(model, x)
+    torch.testing.assert_close(program.run(x, devices=1), model(x))
+    model.train()
+    with pytest.raises(sw.InvalidArgument, match=r"run: found Sequential in the mode train\(\), needed eval\(\), as at the capture"):
+        program.run(x, devices=1)
+    sets = swt.capture(lambda x: model.eval()(x), x)
+    model.train()
+    torch.testing.assert_close(sets.run(x, devices=1), model.eval()(x))

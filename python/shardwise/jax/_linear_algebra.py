@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from .._dtypes import NUMPY
@@ -142,8 +143,8 @@ def jaxpr_of(algorithm: Callable[..., Any], ranks: Sequence[int], operands: Sequ
     for _ in operands[0].shape[ranks[0]:]:
         algorithm = jax.vmap(algorithm)
     is_wide = any(x.dtype == "f64" for x in operands)  # as a module may be, whatever JAX has switched on
-    with contextlib.nullcontext() if not is_wide or jax.config.jax_enable_x64 else jax.enable_x64(True):
-        return jax.make_jaxpr(algorithm)(*(jax.ShapeDtypeStruct(x.shape, NUMPY[x.dtype]) for x in operands))
+    with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
+        return jax.make_jaxpr(algorithm)(*(np.broadcast_to(np.zeros((), NUMPY[x.dtype]), x.shape) for x in operands))
 
 
 def _written(call: Call, algorithm: Callable[..., Any], ranks: Sequence[int], *operands: Value) -> Sequence[Value]:

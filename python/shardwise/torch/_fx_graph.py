@@ -169,7 +169,7 @@ class _Values:
         self._replaced = [traced.inputs[i] for i in writer.replaced]
         self._results, self._result_of = traced.results, traced.result_of
         self._tree, self._numbers = traced.arguments, traced.numbers
-        self._schedules = traced.schedules
+        self._schedules, self._need_modes = traced.schedules, traced.need_modes
 
     def inputs_of(self, args: tuple[Any, ...]) -> Sequence[Any]:
         leaves, tree = pytree.tree_flatten(args)
@@ -180,6 +180,8 @@ class _Values:
             if is_tensor != (known is torch.Tensor) or (not is_tensor and leaf != known):
                 needed = "a tensor" if known is torch.Tensor else f"{known!r}, which is part of the program"
                 raise InvalidArgument(f"run: found the argument {leaf!r}, needed {needed}")
+        if self._need_modes is not None:
+            self._need_modes()
         self._schedules.begin()
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         key = [array_of(torch.empty((), dtype=torch.int64).random_().view(torch.uint64))] if self._draws else []

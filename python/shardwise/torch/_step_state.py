@@ -140,6 +140,19 @@ class StepState:
         self._fresh[id(optimizer)] = fresh
         return slots
 
+    def modes(self) -> Callable[[], None]:
+        """What a run calls: raises InvalidArgument for a module that is not in the mode, train() or eval(), of now, which is part of the program."""
+        known = [(".".join(filter(None, (name, path))) or type(inner).__name__, inner, inner.training)
+                 for name, module in self._modules.items() for path, inner in module.named_modules()]
+
+        def need_same() -> None:
+            for label, module, training in known:
+                if module.training != training:
+                    found, needed = ("train()", "eval()") if module.training else ("eval()", "train()")
+                    raise InvalidArgument(f"run: found {label} in the mode {found}, needed {needed}, as at the capture: capture a program of each mode")
+
+        return need_same
+
     @contextlib.contextmanager
     def guarded(self) -> Iterator[dict[int, str]]:
         """Labels of the modules' tensors, by their memory: a step that computes with one has it from elsewhere than its module, where no other

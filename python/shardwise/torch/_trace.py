@@ -69,6 +69,7 @@ class Traced:
     result: pytree.TreeSpec  #: of what the step returns
     leaves: list[Any]  #: of it; of what is computed the type: torch.Tensor, or torch.SymFloat and the like (of .item())
     schedules: Schedules  #: that the step calls
+    need_modes: Callable[[], None] | None  #: see StepState.modes; None of a step that sets them
 
     @property
     def results(self) -> int:
@@ -90,6 +91,7 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
     state = StepState(step, uses)
+    need_modes, sets_modes = state.modes(), list[torch.nn.Module]()
     paths, treespec = pytree.tree_flatten_with_path(tuple(example))
     arguments = [Slot(_argument_name(step, path), "loader", leaf) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
     leaves = [leaf for _, leaf in paths]
@@ -117,10 +119,10 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
                     gradients.need_cleared()
                     return [plain(value) for value in [*made, *now()]]
 
-        with sdpa_kernel(SDPBackend.MATH), _scores_again(step), _without_mkldnn():
+        with sdpa_kernel(SDPBackend.MATH), _scores_again(step), _without_mkldnn(), _noted_modes(sets_modes):
             graph = graph_of(functional, fakes)
     return Traced(graph, [*slots, *arguments], len(slots), treespec,
-                  [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], returned[0], returned[1], schedules)
+                  [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], returned[0], returned[1], schedules, None if sets_modes else need_modes)
 
 
 def _kind_of(leaf: Any) -> Any:
@@ -361,6 +363,22 @@ def _extreme(of_known: Callable[..., Any], of_computed: Callable[..., Any], *num
     is_computed = any(isinstance(number, (torch.SymFloat, torch.Tensor)) for number in numbers)
     numbers = tuple(number.item() if is_computed and isinstance(number, torch.Tensor) else number for number in numbers)
     return functools.reduce(of_computed, numbers) if is_computed else of_known(*numbers, **options)
+
+
+@contextlib.contextmanager
+def _noted_modes(noted: list[torch.nn.Module]) -> Iterator[None]:
+    """Modules of which the step calls train() or eval()."""
+    known = torch.nn.Module.train
+
+    def train(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
+        noted.append(module)
+        return known(module, mode)
+
+    setattr(torch.nn.Module, "train", train)
+    try:
+        yield
+    finally:
+        setattr(torch.nn.Module, "train", known)
 
 
 @contextlib.contextmanager
