@@ -139,7 +139,8 @@ class JobManager(ManagerContext):
 
     def steps(self) -> list[int]:
         """Committed steps, ascending, as this rank's file system shows them. Says nothing about their bytes. While no save is
-        under way it is the same on all ranks: a save ends on each of them when what it supersedes is gone."""
+        under way it is the same on all ranks: a save ends on each of them when what it supersedes is gone, or its
+        stats have a cleanup_error."""
         return [step for step, _ in self._manager.steps()]
 
     def best(self) -> int | None:
@@ -261,7 +262,10 @@ class JobManager(ManagerContext):
             watch.end()
             self._damaged.discard(step)
 
+            retired: list[int] = []
+
             def retire() -> bytes:
+                retired.append(step)
                 try:
                     self._manager.retire_superseded()
                 except Error as error:  # the step is saved all the same
@@ -270,7 +274,12 @@ class JobManager(ManagerContext):
                     keep_stats(self._manager, step, stats)
                 return b""
 
-            call.agree(bytes, lambda said: retire())  # on rank 0; all see the same steps after it
+            try:
+                call.agree(bytes, lambda said: retire())  # on rank 0; all see the same steps after it
+            except Error as error:  # a rank has ended since the commit
+                note_cleanup_error(step, stats, f"it is committed; what it supersedes may still be seen: {error}")
+                if self._saves.rank == 0 and not retired:
+                    retire()
 
         return path, Managed(encoded, watch.begin, watch.progress, after, begun=begun)
 

@@ -359,3 +359,38 @@ def test_rank_0_keeps_what_all_ranks_saved(tmp_path):
     assert names(tmp_path) == ["stats-step-00000002.json", "step-00000002"]
     check_told(tmp_path, 2, first)
     assert first.logical_bytes == second.logical_bytes == 2 * 100 * 10 * 4 and second.blocked_seconds > 0
+
+
+class EndsAfterCommit:
+    """The manager of C++ on a rank that ends when the second step is committed."""
+
+    def __init__(self, manager):
+        self.manager, self.ended = manager, 0
+
+    def __getattr__(self, name):
+        return getattr(self.manager, name)
+
+    def end_save(self, *how):
+        self.ended += 1
+        if self.ended == 2:
+            raise RuntimeError("the rank ends")
+
+
+def ending(rank, size, port, folder):
+    mesh = begin(rank, size, port)
+    with swt.CheckpointManager(folder, keep_last=1) as manager:
+        if rank == 1:
+            manager._manager = EndsAfterCommit(manager._manager)
+        manager.save(1, {"w": cut(mesh, 1)})
+        if rank == 1:
+            with pytest.raises(RuntimeError, match="the rank ends"):
+                manager.save(2, {"w": cut(mesh, 2)})
+            return None
+        return manager.save(2, {"w": cut(mesh, 2)}), manager.steps()
+
+
+def test_a_rank_that_ends_after_the_commit_takes_no_step_away(tmp_path):
+    (stats, steps), _ = run_ranks(ending, 2, free_port(), str(tmp_path))
+    assert steps == [2] and names(tmp_path) == ["stats-step-00000002.json", "step-00000002"]
+    assert stats.cleanup_error.startswith("it is committed; what it supersedes may still be seen: ") and "the rank ends" in stats.cleanup_error
+    check_told(tmp_path, 2, stats)
