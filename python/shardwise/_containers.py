@@ -10,6 +10,7 @@ runs. A dataclass is a dict of its fields, unless a target has one there: like()
 from __future__ import annotations
 
 import collections
+import copy
 import dataclasses
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -86,7 +87,9 @@ def _is_dataclass(value: Any) -> bool:
 
 def _check_dataclass(value: Any) -> None:
     kind, names = type(value), {field.name for field in dataclasses.fields(value)}
-    more = [*(name for name in getattr(value, "__dict__", ()) if name not in names), *(n for n in names if not hasattr(value, n))]
+    declared = [of.__dict__.get("__slots__", ()) for of in kind.__mro__]
+    slots = [name for of in declared for name in ([of] if isinstance(of, str) else of) if name[:2] != "__" and hasattr(value, name)]
+    more = [*(name for name in (*getattr(value, "__dict__", ()), *slots) if name not in names), *(n for n in names if not hasattr(value, n))]
     try:
         object.__new__(kind)
     except TypeError:
@@ -114,10 +117,15 @@ def like(wanted: Any, found: Any) -> Any:
                                   f"{', '.join(names)}")
         values = [like(getattr(wanted, name), found[name]) for name in names]
         return tuple.__new__(type(wanted), values) if isinstance(wanted, tuple) else _dataclass(type(wanted), zip(names, values))
-    if type(found) is dict and isinstance(wanted, Mapping):
-        return {key: like(wanted[key], value) if key in wanted else value for key, value in found.items()}
-    if type(found) in (list, tuple) and type(wanted) is type(found) and len(wanted) == len(found):
-        return type(found)(map(like, wanted, found))
+    if isinstance(found, dict) and isinstance(wanted, Mapping):
+        filled = copy.copy(found)
+        for key in found.keys() & wanted.keys():
+            filled[key] = like(wanted[key], found[key])
+        return filled
+    if isinstance(found, (list, tuple, collections.deque)) and type(wanted) is type(found) and len(wanted) == len(found):
+        inner = map(like, wanted, found)
+        return (collections.deque(inner, found.maxlen) if isinstance(found, collections.deque) else
+                list(inner) if isinstance(found, list) else tuple.__new__(type(found), inner))
     return found
 
 

@@ -110,7 +110,10 @@ def _encode_numpy(value: np.generic | np.ndarray) -> Any:
 
 def _decode_numpy(encoded: Any) -> Any:
     dtype, value = dtype_called(encoded[0]), decode(encoded[1])
-    return np.int64(value).view(dtype) if dtype.kind in "mM" else dtype.type(value)
+    is_time = dtype.kind in "mM"
+    if not (is_time or known_name(dtype.newbyteorder("<"))) or type(value) not in ((int,) if is_time else (bool, int, float, complex)):
+        raise TypeError(f"found a {type(value).__name__} as an element of {dtype}")
+    return np.int64(value).view(dtype) if is_time else dtype.type(value)
 
 
 def _decode_array(encoded: Any) -> np.ndarray:

@@ -1,19 +1,23 @@
 """Values of the standard library, numpy and torch as plain data, and back: equal, and of the same type.
 
 A value is written as its type's tag and plain data: {"$date": "2026-11-27"}. Only the types of this table are made, whatever
-a file says. Those of torch are texts and tuples as long as torch is not imported.
+a file says. Those of torch are texts and tuples as long as torch is not imported; so are devices and dtypes that this torch has not.
 """
 
 from __future__ import annotations
 
 import datetime
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._dtypes import dtype_called
+from ._dtypes import dtype_called, known_name
+
+
+_MOST_BITS = 1 << 16
 
 
 class _Kind(NamedTuple):
@@ -62,13 +66,29 @@ def _path(plain: list[Any]) -> Any:
     return _std(f"pathlib.{kind}")(text)
 
 
+def _fields(value: Any) -> dict[str, Any]:
+    """Of a namespace. Names as "__array_interface__" are words to numpy, which would read memory at any address."""
+    found: dict[str, Any] = vars(value)
+    if wrong := [name for name in found if not isinstance(name, str) or name.startswith("__")]:
+        raise TypeError(f"a {type(value).__name__} with the name {wrong[0]!r} cannot be stored: needed are names without \"__\" before them")
+    return found
+
+
 def _namespace(name: str) -> Callable[[Any], Any]:
     def made(plain: Any) -> Any:
         value = _std(name)()
         vars(value).update(plain)
+        _fields(value)
         return value
 
     return made
+
+
+def _whole(values: list[Any]) -> list[int]:
+    """Fractions and ranges compute with theirs, for a time that grows with the square of their bits; of a text, with more."""
+    if any(type(value) is not int or value.bit_length() > _MOST_BITS for value in values):
+        raise TypeError(f"its numbers cannot be stored: needed are integers of at most {_MOST_BITS} bits")
+    return values
 
 
 _KINDS = (
@@ -83,12 +103,13 @@ _KINDS = (
     _Kind("pathlib.PurePosixPath", "$path", lambda v: ["PurePosixPath", str(v)], _path),
     _Kind("pathlib.PureWindowsPath", "$path", lambda v: ["PureWindowsPath", str(v)], _path),
     _Kind("decimal.Decimal", "$decimal", str, lambda v: _std("decimal.Decimal")(str(v))),
-    _Kind("fractions.Fraction", "$fraction", lambda v: [v.numerator, v.denominator], lambda v: _std("fractions.Fraction")(*v)),
+    _Kind("fractions.Fraction", "$fraction", lambda v: _whole([v.numerator, v.denominator]),
+          lambda v: _std("fractions.Fraction")(*_whole(v))),
     _Kind("uuid.UUID", "$uuid", str, lambda v: _std("uuid.UUID")(v)),
-    _Kind("types.SimpleNamespace", "$namespace", vars, _namespace("types.SimpleNamespace")),
-    _Kind("argparse.Namespace", "$arguments", vars, _namespace("argparse.Namespace")),
+    _Kind("types.SimpleNamespace", "$namespace", _fields, _namespace("types.SimpleNamespace")),
+    _Kind("argparse.Namespace", "$arguments", _fields, _namespace("argparse.Namespace")),
     _Kind("builtins.slice", "$slice", lambda v: [v.start, v.stop, v.step], lambda v: slice(*v)),
-    _Kind("builtins.range", "$range", lambda v: [v.start, v.stop, v.step], lambda v: range(*v)),
+    _Kind("builtins.range", "$range", lambda v: _whole([v.start, v.stop, v.step]), lambda v: range(*_whole(v))),
     _Kind("builtins.ellipsis", "$ellipsis", lambda v: None, lambda v: ...),
     _Kind("builtins.bytearray", "$bytearray", lambda v: v.hex(), bytearray.fromhex),
 )
@@ -116,8 +137,9 @@ def encoded(value: Any) -> tuple[str, Any] | None:
 
 def _dtype_name(dtype: np.dtype) -> str:
     name = str(dtype.str if dtype.isbuiltin in (0, 1) else dtype.name)
-    if dtype.fields is not None or dtype.subdtype is not None or dtype_called(name) != dtype:
-        raise TypeError(f"numpy's dtype {dtype} cannot be stored: needed is one of elements without parts")
+    is_known = dtype.isbuiltin in (0, 1) or known_name(dtype) is not None  # where ml_dtypes is not imported, too
+    if dtype.fields is not None or dtype.subdtype is not None or dtype.metadata or not is_known or dtype_called(name) != dtype:
+        raise TypeError(f"numpy's dtype {dtype} cannot be stored: needed is one of numpy's, or of a tensor, without parts and metadata")
     return name
 
 
@@ -126,8 +148,16 @@ def _of_torch(text: str) -> Any:
     if torch is None:
         return text
     if not text.startswith("torch."):
-        return torch.device(text)
-    found = vars(torch).get(text.removeprefix("torch."))
+        try:
+            return torch.device(text)
+        except RuntimeError:
+            if re.fullmatch("[a-z][a-z0-9_]*(:[0-9]+)?", text):  # of a backend that is not there
+                return text
+            raise
+    name = text.removeprefix("torch.")
+    if name.isidentifier() and not hasattr(torch, name):  # of a later version
+        return text
+    found = vars(torch).get(name)
     if not isinstance(found, tuple(getattr(torch, name) for name in _TORCH)):
         raise ValueError(f"torch has no dtype, layout or memory format {text!r}")
     return found

@@ -1,6 +1,7 @@
 """Values of the standard library, numpy and torch, and dataclasses: what is loaded equals what was saved, and has its type."""
 
 import argparse
+import collections
 import dataclasses
 import datetime
 import decimal
@@ -76,7 +77,9 @@ def test_values_that_would_not_be_the_same_are_refused(tmp_path):
     zoneinfo = pytest.importorskip("zoneinfo")
     berlin = datetime.datetime(2026, 1, 2, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
     for bad, why in ((berlin, "of the zone Europe/Berlin cannot be stored: needed is a fixed offset"), (Own(2026, 1, 2), "Own cannot be stored"),
-                     (np.dtype([("a", "f4")]), "dtype .* cannot be stored"), (np.floating, "type cannot be stored"), (int, "type cannot be stored"),
+                     (np.dtype([("a", "f4")]), "dtype .* cannot be stored"), (np.dtype("f4", metadata={"a": 1}), "without parts and metadata"),
+                     (types.SimpleNamespace(__array__=1), "SimpleNamespace with the name '__array__' cannot be stored"),
+                     (fractions.Fraction(1, 2**70_000), "needed are integers of at most 65536 bits"), (np.floating, "type cannot be stored"), (int, "type cannot be stored"),
                      (memoryview(b""), "memoryview cannot be stored"), (np.array(["2026"], "M8"), "array of numbers|needed are numbers")):
         with pytest.raises(TypeError, match=why):
             sw.save(tmp_path / "a", {"x": bad})
@@ -89,11 +92,14 @@ HOSTILE = [
     {"$namespace": 5}, {"$arguments": [1]}, {"$dtype": "nothing"}, {"$dtype": {"a": 1}}, {"$scalar": "os"}, {"$numpy": ["<f4"]},
     {"$numpy": ["nothing", 1]}, {"$numpy": ["<M8[s]", "x"]}, {"$array": ["f32", [4], "00"]}, {"$array": ["f32", [-1, 10**18], "00" * 4]},
     {"$array": ["os", [1], ""]}, {"$float": "x"}, {"$int": "zz"}, {"$complex": "a"}, {"$set": [{"$bytearray": "00"}]}, {"$set": 5},
-    {"$items": [[1]]}, {"$items": 5}, {"$kept": []}, {"$kept": [["deque", "x"], [[0, 1]]]}, {"$enum": 5}, {"$text": "zz"},
+    {"$fraction": ["1e100000000", None]}, {"$fraction": [1, {"$int": "0x1" + "0" * 20_000}]}, {"$range": [0, {"$int": "0x1" + "0" * 20_000}, 3]},
+    {"$range": "abc"}, {"$numpy": ["V1", 1]}, {"$numpy": ["O", 1]}, {"$numpy": ["<M8[s]", 1.5]}, {"$namespace": {"$items": [[1, 2]]}},
+    {"$numpy": ["f4", {"$namespace": {"__array_interface__": {"shape": {"$tuple": [4]}, "typestr": "<f4", "data": {"$tuple": [4096, True]}, "version": 3}}}]},
+    {"$arguments": {"__array_interface__": 1}}, {"$items": [[1]]}, {"$items": 5}, {"$kept": []}, {"$kept": [["deque", "x"], [[0, 1]]]}, {"$enum": 5}, {"$text": "zz"},
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("hostile", HOSTILE, ids=repr)
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda value: repr(value)[:60])
 def test_what_no_save_has_written_is_one_clear_error(tmp_path, monkeypatch, hostile):
     monkeypatch.setattr(_save, "encode_objects", lambda objects: {"bad": {"within": [hostile]}})
     sw.save(tmp_path / "a", {"bad": 0, "w": np.ones(1)})
@@ -122,10 +128,12 @@ def test_a_hostile_tree_is_one_clear_error(tmp_path, monkeypatch, key, value):
 
 def test_torch_gives_none_of_its_functions():
     torch = pytest.importorskip("torch")
-    for text in ("torch.load", "torch.nn", "torch._dynamo", "torch.hub", "torch.x", "torch.", "nowhere:0", 5):
+    for text in ("torch.load", "torch.nn", "torch._dynamo", "torch.hub", "torch.x.y", "torch.", "no where:0", "cpu:", 5):
         with pytest.raises(sw.Corrupt, match="object 'a' is none that can be stored"):
             _objects.decode_named("a", {"$torch": text}, "here")
     assert _objects.decode({"$torch": "torch.float32"}) is torch.float32
+    for text in ("torch.float1_of_later", "nowhere:0"):  # as without torch: what another torch has saved is not damaged
+        assert _objects.decode_named("a", {"$torch": text}, "here") == text
 
 
 class Point(typing.NamedTuple):
@@ -192,6 +200,19 @@ def test_a_dataclass_comes_from_the_target_alone(tmp_path, holds_array):
         assert target.name == ""  # a new one is given
 
 
+def test_a_dataclass_comes_back_within_containers_of_each_kind(tmp_path):
+    one, zero = Optimizer(0.5), Optimizer(0.0)
+    kinds = {"ordered": lambda v: collections.OrderedDict(a=v), "default": lambda v: collections.defaultdict(list, a=v),
+             "deque": lambda v: collections.deque([v], 3), "tuple": lambda v: (v,), "named": lambda v: Point(1, v),
+             "count": lambda v: collections.Counter(a=2)}  # fmt: skip
+    for number, (save, _, load, ones) in enumerate(faces()):
+        save(tmp_path / str(number), {name: kind(one) for name, kind in kinds.items()} | {"w": ones(1)})
+        found = load(tmp_path / str(number), {name: kind(zero) for name, kind in kinds.items()} | {"w": ones(1)})
+        for name, kind in kinds.items():
+            assert found[name] == kind(one) and type(found[name]) is type(kind(one)), name
+        assert found["deque"].maxlen == 3 and found["default"].default_factory is list
+
+
 def test_a_dataclass_with_other_fields_is_a_misfit(tmp_path):
     for number, (save, _, load, ones) in enumerate(faces()):
         path = tmp_path / str(number)
@@ -211,7 +232,16 @@ def test_a_dataclass_that_is_more_than_its_fields_is_refused(tmp_path):
     class OfError(Exception):
         a: int
 
-    for bad, why in ((more, "Config cannot be stored, as it is not what its fields say: also: needed is a dict"), (OfError(1), "its built-in base")):
+    class Below:
+        __slots__ = "hidden"
+
+    @dataclasses.dataclass(slots=True)
+    class OfSlots(Below):
+        a: int
+
+    slots = OfSlots(1)
+    slots.hidden = 2
+    for bad, why in ((slots, "not what its fields say: hidden"), (more, "Config cannot be stored, as it is not what its fields say: also: needed is a dict"), (OfError(1), "its built-in base")):
         for tree in ({"x": bad}, {"x": [bad, np.ones(1)]}):
             with pytest.raises(TypeError, match=f"'x.*{why}"):
                 sw.save(tmp_path / "a", tree)
