@@ -144,7 +144,7 @@ std::string tagged_text(const std::string& tag, const Json& inner) {
 
 Json exact_json(std::string_view text) {
   std::string mark = "\\u0001";  // that no string of the text begins with
-  while (text.find(mark) != std::string_view::npos) mark += "\\u0001";
+  while (text.find(mark) != std::string_view::npos) mark += mark;
   Json value = Json::parse(with_marked_numbers(text, mark));
   unmark(value, std::string(mark.size() / 6, '\x01'));
   return value;

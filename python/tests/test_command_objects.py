@@ -103,7 +103,8 @@ def test_values_are_shown_as_python_writes_them(tmp_path):
 
 
 def test_whole_numbers_are_exact(tmp_path):
-    numbers = {"a": 2**64, "b": [-(2**63) - 1, {"c": 10**300 + 7}], "d": 1.5e300, "e": "12345678901234567890", "f": "\x01123", "g\\": 10**25}
+    numbers = {"a": 2**64, "b": [-(2**63) - 1, {"c": 10**300 + 7}], "d": 1.5e300, "e": "12345678901234567890", "f": "\x01123",
+               "x": ["\x01" * 5 + "1", "\x01" * 9], "g\\": 10**25}
     sw.save(tmp_path / "a", {"w": np.zeros(1), **numbers, "huge": -(10**400)}, user=numbers)
     said = json.loads(told("inspect", tmp_path / "a", "--json"))
     assert said["user"] == numbers and said["objects"] == {**numbers, "huge": {"$int": hex(-(10**400))}}
