@@ -18,12 +18,13 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 @contextlib.contextmanager
-def told_instead(path: str) -> Iterator[None]:
-    """Adds to NotFound what is at a path that is no checkpoint."""
+def told_instead(path: str, takes_files: bool = False) -> Iterator[None]:
+    """Adds to NotFound what is at a path that is no checkpoint. takes_files: of other formats, of which a part is not there."""
     try:
         yield
     except NotFound as error:
-        instead = "" if os.path.exists(os.path.join(path, "manifest.json")) else instead_of_checkpoint(path)
+        is_taken = os.path.exists(os.path.join(path, "manifest.json")) or takes_files and bool(_core.model_format(path))
+        instead = "" if is_taken else instead_of_checkpoint(path)
         if not instead:
             raise
         raise NotFound(f"{error}: {instead}") from None

@@ -250,7 +250,7 @@ class Checkpoint(Mapping[str, Tensor]):
         Raises NotFound, Corrupt, Unsupported (also for URLs), NameNotFound for names that are not there, and one
         InvalidArgument for all rules that do not fit."""
         text = local(path, "open a checkpoint")
-        with told_instead(text):
+        with told_instead(text, takes_files=True):
             self._reader = _core.Reader(text, pin, threads, memory, partial)
         self._describe()
         if self._reader.left_out:

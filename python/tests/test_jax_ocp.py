@@ -228,6 +228,9 @@ def test_checkpointers_save_and_restore_a_path(tmp_path, monkeypatch, kind):
         with pytest.raises(sw.InvalidArgument, match=f"found {kind.__name__} as options, needed are CheckpointManagerOptions; what is saved, save"):
             ocp.CheckpointManager(tmp_path / "m", *options)
 
+    with pytest.raises(sw.InvalidArgument, match="found strict=False without a target"), kind() as checkpointer:
+        checkpointer.restore(tmp_path / "a", args=ocp.args.StandardRestore(tree), strict=False)
+
     def full(*args: Any) -> None:
         raise sw.IOFailed("write: No space left on device")
 

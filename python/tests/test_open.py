@@ -91,6 +91,10 @@ def test_damaged_and_missing_files(tmp_path):
     for name in ("cut.npz", "m.safetensors"):
         with pytest.raises(sw.Corrupt, match=name):
             sw.open(tmp_path / name)
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub/model.safetensors.index.json").write_text('{"weight_map": {"w": "gone.safetensors"}}')
+    with pytest.raises(sw.NotFound, match=r"gone\.safetensors: No such file or directory$"):  # an import would not help
+        sw.open(tmp_path / "hub")
     for name in ("none.npz", "none.safetensors", "none"):
         with pytest.raises(FileNotFoundError, match=name):
             sw.open(tmp_path / name)

@@ -46,7 +46,7 @@ def save_async(path: Path, tree: Any, *, user: Any = None, codec: Codec = "zstd"
     for the commit and raises what went wrong."""
     prepared = prepare(path, tree, from_jax(), copy=True, user=user, codec=codec, existing=existing, threads=threads,
                        memory=memory, deadline=deadline)
-    pending = prepared.start(None, prepared.write)
+    pending = prepared.start(None, prepared.write, f"save {path}")
     if prepared.failed is not None:
         raise prepared.failed  # the other processes hear of it on the thread
     return pending
@@ -60,10 +60,10 @@ class Prepared:
     write: Write
     failed: BaseException | None  #: why this process cannot take part: `write` raises it on all
 
-    def start(self, step: int | None, run: Callable[[Progress], SaveStats | None]) -> PendingSave:
+    def start(self, step: int | None, run: Callable[[Progress], SaveStats | None], what: str = "") -> PendingSave:
         """run(), which calls write(), on a thread. If that cannot be started, the other processes are told."""
         try:
-            return PendingSave(step, run)
+            return PendingSave(step, run, what)
         except BaseException as error:
             self.call.end(error)
             raise

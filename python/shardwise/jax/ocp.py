@@ -262,6 +262,8 @@ class StandardCheckpointer:
             raise InvalidArgument(f"restore {directory}: found restore_args, needed is {_ELSEWHERE['RestoreArgs']}")
         if target is not None and args is not None:
             raise InvalidArgument(f"restore {directory}: needed is one of target and args")
+        if not strict and target is None:
+            raise InvalidArgument(f"restore {directory}: found strict=False without a target: args have a strict of their own")
         self.wait_until_finished()
         with Checkpoint(directory) as checkpoint:
             return _restored(checkpoint, args if target is None else args_.StandardRestore(target, strict))
