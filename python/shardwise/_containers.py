@@ -122,7 +122,8 @@ def like(wanted: Any, found: Any) -> Any:
         for key in found.keys() & wanted.keys():
             filled[key] = like(wanted[key], found[key])
         return filled
-    if isinstance(found, (list, tuple, collections.deque)) and type(wanted) is type(found) and len(wanted) == len(found):
+    is_taken_apart = type(found) in (list, tuple, collections.deque) or isinstance(found, tuple) and hasattr(found, "_fields")
+    if is_taken_apart and type(wanted) is type(found) and len(wanted) == len(found):
         inner = map(like, wanted, found)
         return (collections.deque(inner, found.maxlen) if isinstance(found, collections.deque) else
                 list(inner) if isinstance(found, list) else tuple.__new__(type(found), inner))

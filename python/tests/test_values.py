@@ -64,6 +64,8 @@ def test_torch_values_are_texts_and_tuples_without_torch(tmp_path):
     swt.save(tmp_path / "a", {"of": [values], "when": datetime.date(2026, 1, 2)})
     found = swt.load_state_dict(tmp_path / "a")
     assert found["of"] == [values] and type(found["of"][0]["e"]) is torch.Size and found["when"] == datetime.date(2026, 1, 2)
+    target = {"of": [dict(values, e=torch.Size([0, 0]))], "when": None}
+    assert swt.load(tmp_path / "a", target)["of"] == [values] and type(target["of"][0]["e"]) is torch.Size
     program = "import sys, shardwise as sw; print(sw.load(sys.argv[1])['of']); assert 'torch' not in sys.modules"
     told = subprocess.run([sys.executable, "-c", program, tmp_path / "a"], capture_output=True, text=True)
     assert told.stdout == ("[{'a': 'torch.bfloat16', 'b': 'cuda:1', 'c': 'torch.strided', 'd': 'torch.channels_last', 'e': (2, 3)}]\n"), told
