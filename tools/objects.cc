@@ -130,10 +130,10 @@ std::string tagged_text(const std::string& tag, const Json& inner) {
     return "array(" + class_text(inner[0]) + " " + leaf_text(inner[1]) + ")";
   }
   const bool holds_any = tag == "tuple" || tag == "set" || tag == "frozenset" || tag == "slice";
-  const std::string all = is_list             ? joined(inner, holds_any ? shown_text : plain_text)
-                          : inner.is_string() ? inner.get<std::string>()
-                          : inner.is_null()   ? ""
-                                              : shown_text(inner);
+  std::string all = is_list             ? joined(inner, holds_any ? shown_text : plain_text)
+                    : inner.is_string() ? inner.get<std::string>()
+                    : inner.is_null()   ? ""
+                                        : shown_text(inner);
   if (tag == "float" || tag == "int" || tag == "torch") return all;
   if (tag == "tuple" && is_list) return "(" + all + (inner.size() == 1 ? ",)" : ")");
   if (tag == "set" && !all.empty()) return "{" + all + "}";
