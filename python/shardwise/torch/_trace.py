@@ -243,7 +243,6 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._constants.note(func, args, kwargs or {}, result)
         return result
 
-
     def _need_of_modules(self, arguments: Any) -> None:
         for leaf in pytree.tree_leaves(arguments):
             if type(leaf) in (torch.Tensor, torch.nn.Parameter) and memory_of(leaf) in self._elsewhere:
