@@ -19,7 +19,7 @@ std::string with_marked_numbers(std::string_view text, std::string_view mark) {
   bool in_string = false;
   for (std::size_t at = 0; at < text.size(); ++at) {
     const char c = text[at];
-    if (in_string && c == '\\') marked += text[at++];
+    if (in_string && c == '\\' && at + 1 < text.size()) marked += text[at++];
     if (c == '"') in_string = !in_string;
     if (in_string || (c != '-' && std::isdigit(static_cast<unsigned char>(c)) == 0)) {
       marked += text[at];
