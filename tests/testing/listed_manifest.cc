@@ -30,10 +30,12 @@ Json json_of(const PieceEntry& piece) {
 }
 
 Json json_of(const TensorEntry& tensor) {
+  // A mesh of no text is that of one device, and a scalar is cut by it: what has no sharding gets a
+  // text that is no mesh's.
   Json json = {{"name", tensor.name},
                {"dtype", name(tensor.dtype)},
                {"shape", json_of(tensor.shape)},
-               {"mesh", tensor.sharding ? tensor.sharding->mesh().to_string() : ""},
+               {"mesh", tensor.sharding ? tensor.sharding->mesh().to_string() : "?"},
                {"spec", tensor.sharding ? tensor.sharding->spec().to_string() : ""}};
   if (tensor.sharding && tensor.sharding->policy() != UnevenPolicy()) {
     json["policy"] = tensor.sharding->policy().to_string();
