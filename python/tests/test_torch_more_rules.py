@@ -41,6 +41,16 @@ def triangles(x, y):
             + solve(upper * 0.1 + torch.eye(3), y[:5, :3], upper=True, left=False).mean() + torch.triangular_solve(y[:5], lower, upper=False)[0])
 
 
+def chunks(x, y):
+    """Windows that overlap, of rows of several heads, as Longformer has them."""
+    heads = x.view(8, 3, 2).transpose(0, 1)
+    own = [heads.stride(0), 2 * heads.stride(1), heads.stride(1), 1]
+    windows = heads.as_strided((3, 3, 4, 2), own).transpose(0, 1).reshape(3, 24)
+    places = y * 1
+    places.as_strided((2, 3), (24, 2), 7).copy_(x[:2, :3])
+    return windows.sum(0).view(4, 6) @ places.t() + x.as_strided((3, 8), (16, 0), 3).mean() + x.t().as_strided((4, 8), (2, 5), 1)
+
+
 PRODUCTS = {
     "groups": experts, "triangles": triangles,
     "both sides": lambda x, y: F.bilinear(x, y, torch.stack([x[:6], y[:6]])),
@@ -56,7 +66,7 @@ INDEXED = {
     "put": lambda x, y: x.put(IDS, y[:, :3], accumulate=True) + x.put(IDS[0] * 7, y[0, :3]) + x.take(IDS.flatten()[:6]),
     "extremes so far": lambda x, y: x.cummax(1).values + y.cummin(0).values,
     "windows": lambda x, y: x.unfold(1, 3, 1).sum(1) @ y[:3] + x.unfold(0, 5, 3).mean() + x.unfold(1, 2, 2).flatten(1),
-    "windows of a line": lambda x, y: torch.as_strided(x.detach(), (8, 6), (5, 1)) * y,
+    "chunks": chunks, "windows of a line": lambda x, y: torch.as_strided(x.detach(), (8, 6), (5, 1)) * y,
     "medians of numbers": lambda x, y: x.nanmedian(1).values + torch.where(MASK, y, torch.nan).nanmedian(1).values,
     "bags": lambda x, y: F.embedding_bag(IDS, x, mode="sum", per_sample_weights=y[:, :3]) + F.embedding_bag(IDS, y, mode="mean", padding_idx=1)
     + F.embedding_bag(IDS, x, mode="max"),

@@ -447,8 +447,8 @@ def test_what_has_no_program_is_one_clear_error():
             swt.capture(step, matrix)
 
 
-def test_elements_that_are_in_another_order_in_memory_are_not_taken_for_those_of_a_row():
-    for function in (lambda x: torch.as_strided(x.t(), (8, 6), (6, 1)), lambda x: torch.as_strided(x[1:], (7, 6), (6, 1), 0)):
+def test_elements_that_a_view_does_not_have_are_not_taken_from_it():
+    for function in (lambda x: torch.as_strided(x[:, :3], (8, 6), (6, 1)), lambda x: torch.as_strided(x[1:], (7, 6), (6, 1), 0)):
         with pytest.raises(sw.Unsupported, match=r"aten\.as_strided\.default: as_strided of size \[\d, 6\] and stride \[6, 1\]"):
             swt.capture(function, batch()[0])
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .._program_text import FLOATS, Number, ProgramText, Refused, Rules, Shape, Value
+from .._program_text import FLOATS, Node, Number, ProgramText, Refused, Rules, Shape, Value
 from ._tensors import OURS, array_of
 
 Scalar = bool | int | float
@@ -69,6 +69,7 @@ class Builder(ProgramText):
         self.random_key: Value | None = None  #: an input, if the step draws random numbers
         self.draw = 0  #: the number of the draw that the operation makes
         self._indices: set[int] = set()
+        self._places: dict[int, tuple[Shape, list[int], int]] = {}
         self._transposed: dict[int, tuple[Value, list[int]]] = {}
 
     # Element by element.
@@ -178,6 +179,29 @@ class Builder(ProgramText):
         if (not isinstance(ids, Number) and ids.line in self._indices) or (isinstance(ids, Number) and ids.value >= 0):
             return ids
         return self.select(self.binary("lt", ids, 0), self.binary("add", ids, extent), ids)
+
+    def counted(self, dtype: str, shape: Sequence[int], steps: Sequence[int], begin: int) -> Value:
+        """The sum of begin and of the place along each dim times its step."""
+        made: Value = Number(begin, dtype, tuple(shape))
+        for dim, step in enumerate(steps):
+            if shape[dim] > 1 and step:
+                along = self.iota(dtype, shape, dim)
+                along = along if step == 1 else self.binary("mul", along, step)
+                made = along if number_of(made) == 0 else self.binary("add", along, made)
+        return made
+
+    def noted_places(self, made: Value, steps: Sequence[int], begin: int) -> Value:
+        """What counted() gave, so that it is known as such."""
+        if isinstance(made, Node):
+            self._places[made.line] = made.shape, list(steps), begin
+        return made
+
+    def places_of(self, ids: Value) -> tuple[Shape, list[int], int] | None:
+        """Of such places, or of all of them in one dim, the shape, the steps and the first."""
+        if not isinstance(ids, Node):
+            return None
+        line = self._lines[ids.line]
+        return self._places.get(line.operands[0] if line.op == "reshape" else ids.line)
 
 
 def literal(build: Builder, tensor: torch.Tensor) -> Value:

@@ -11,6 +11,7 @@ import torch
 
 from .._program_text import FLOATS, Node, Number, Refused, Value
 from ._aten import RULES, Builder, Scalar, Type, is_float, number_of, replaced, rule
+from ._aten_strided import added_in_windows
 from ._tensors import TORCH
 
 
@@ -43,24 +44,6 @@ def _expand(build: Builder, out: Type, x: Value, *_: Any, **__: Any) -> Value:
     return build.broadcast_to(x, out.shape)
 
 
-@rule("as_strided")
-def _as_strided(build: Builder, out: Type, x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Value:
-    if _is_all_in_order(build, x, size, stride, offset):
-        return build.reshape(x, out.shape)
-    own = build.examples[0]
-    begin = 0 if offset is None else offset - own.storage_offset()
-    last = begin + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-    if not own.is_contiguous() or begin < 0 or last >= math.prod(x.shape):
-        raise Refused(f"as_strided of size {list(size)} and stride {list(stride)}")
-    places: Value = Number(begin, "i64", out.shape)
-    for dim, step in enumerate(stride):
-        if out.shape[dim] > 1:
-            along = build.iota("i64", out.shape, dim)
-            along = along if step == 1 else build.binary("mul", along, step)
-            places = along if number_of(places) == 0 else build.binary("add", along, places)
-    return build.take(build.reshape(x, (math.prod(x.shape),)), places, 0)
-
-
 @rule("unfold")
 def _unfold(build: Builder, out: Type, x: Value, dim: int, size: int, step: int) -> Value:
     """Windows along a dim, each of which is the last dim: a slice for each of their elements or for each window."""
@@ -81,22 +64,6 @@ def _narrow(build: Builder, out: Type, x: Value, dim: int, begin: int, length: i
     dim %= len(x.shape)
     begin %= max(x.shape[dim], 1)
     return build.cut(x, dim, begin, begin + length)
-
-
-@rule("as_strided_scatter")
-def _as_strided_scatter(build: Builder, out: Type, x: Value, source: Value, size: Sequence[int], stride: Sequence[int],
-                        offset: int | None = None) -> Value:
-    if not _is_all_in_order(build, x, size, stride, offset):
-        raise Refused(f"as_strided of size {list(size)} and stride {list(stride)}")
-    return build.reshape(source, out.shape)
-
-
-def _is_all_in_order(build: Builder, x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None) -> bool:
-    """Whether this is each element of x once, row-major."""
-    contiguous = [math.prod(size[d + 1:]) for d in range(len(size))]
-    same = all(n == 1 or a == b for n, a, b in zip(size, stride, contiguous, strict=True))
-    own: torch.Tensor = build.examples[0]
-    return same and own.is_contiguous() and offset in (None, own.storage_offset()) and math.prod(size) == math.prod(x.shape)
 
 
 def _bounds(extent: int, begin: int | None, end: int | None) -> tuple[int, int]:
@@ -314,7 +281,8 @@ def _index_put(build: Builder, out: Type, x: Value, indices: Sequence[Value | No
     values = build.operand(values, x.dtype, (*shape[:before], *ids.shape, *shape[before:]))
     after = before + len(ids.shape)
     values = build.transpose(values, [*range(before, after), *range(before), *range(after, len(values.shape))])
-    made = _scattered(build, flat, ids, values, accumulate)
+    is_sum = accumulate and number_of(x) == 0 and len(flat.shape) == 1
+    made = (added_in_windows(build, flat.shape[0], ids, values) if is_sum else None) or _scattered(build, flat, ids, values, accumulate)
     inverse = [order.index(d) for d in range(len(x.shape))]
     return build.transpose(build.reshape(made, rows.shape), inverse)
 
