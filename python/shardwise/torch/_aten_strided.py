@@ -136,7 +136,7 @@ def _as_strided_scatter(build: Builder, out: Type, x: Value, source: Value, size
 
 def _order_in_memory(own: torch.Tensor) -> list[int] | None:
     """Dims, major first, if its elements are one after the other in some order of them."""
-    order = sorted(range(own.dim()), key=lambda d: (own.shape[d] > 1, -own.stride(d)))
+    order = sorted(range(own.dim()), key=lambda d: (own.shape[d] > 1, -own.stride()[d]))
     step = 1
     for d in reversed(order):
         if own.shape[d] > 1 and own.stride(d) != step:

@@ -28,6 +28,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from .._errors import InvalidArgument, Unsupported
+from . import _aten_ctc
+from ._checks import passing_value
 from ._constants import Constants
 from ._schedules import Schedules
 from ._step_state import Slot, StepState, memory_of
@@ -117,6 +119,8 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
                     returned[:] = [result, [_kind_of(leaf) for leaf in made]]
                     made = [leaf for leaf in made if _kind_of(leaf) in _COMPUTED]
                     gradients.need_cleared()
+                    if any(_follows_from_values(leaf) for leaf in made):
+                        raise DynamicOutputShapeException(_aten.masked_select.default)
                     return [plain(value) for value in [*made, *now()]]
 
         with sdpa_kernel(SDPBackend.MATH), _scores_again(step), _without_mkldnn(), _noted_modes(sets_modes):
@@ -127,6 +131,11 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
 
 def _kind_of(leaf: Any) -> Any:
     return next((kind for kind in _COMPUTED if isinstance(leaf, kind)), leaf)
+
+
+def _follows_from_values(leaf: Any) -> bool:
+    """Whether the shape of a tensor does."""
+    return isinstance(leaf, torch.Tensor) and any(type(n) is not int for n in leaf.shape)
 
 
 def plain(value: Any) -> Any:
@@ -151,7 +160,7 @@ def graph_of(functional: Callable[..., Any], fakes: list[torch.Tensor]) -> torch
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Of operations for which there are no rules, into those for which there are."""
     table = {**dict(core_aten_decompositions()), **get_decompositions(_TAKEN_APART)}
-    return {op: rule for op, rule in table.items() if op.name().partition("::")[2].partition(".")[0] not in _KEPT}
+    return {**{op: rule for op, rule in table.items() if op.name().partition("::")[2].partition(".")[0] not in _KEPT}, **_aten_ctc.decompositions()}
 
 
 def _hook_as(tensor: torch.Tensor, parameter: torch.Tensor) -> None:
@@ -217,7 +226,7 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._of_sequence: dict[int, str] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self._need_of_modules((args, kwargs))
+        self._need_known((args, kwargs), func)
         derived = torch._C._current_autograd_node()
         if derived is None:
             scope = self.path[-1]
@@ -233,6 +242,9 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = self._constants.value(args[0])
             if known is not None:
                 return known.item()
+            passing = passing_value() if args[0].dtype == torch.bool else None
+            if passing is not None:
+                return passing
             if not args[0].is_floating_point():
                 raise DataDependentOutputException(func)
         if not isinstance(func, torch._ops.OpOverload):
@@ -243,8 +255,11 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._constants.note(func, args, kwargs or {}, result)
         return result
 
-    def _need_of_modules(self, arguments: Any) -> None:
+    def _need_known(self, arguments: Any, func: Any) -> None:
+        """Tensors must be of modules, and their shapes must not follow from values, but of what _aten_ctc.TAKES_SELECTED has."""
         for leaf in pytree.tree_leaves(arguments):
+            if _follows_from_values(leaf) and (not isinstance(func, torch._ops.OpOverload) or func._schema.name not in _aten_ctc.TAKES_SELECTED):
+                raise DynamicOutputShapeException(func)
             if type(leaf) in (torch.Tensor, torch.nn.Parameter) and memory_of(leaf) in self._elsewhere:
                 raise Unsupported(f"capture: found {self._elsewhere[memory_of(leaf)]}, or its gradient, from elsewhere than its module (a set, a view, an "
                                   f"iterator), needed it as the module has it, or from a variable, list, tuple or dict")

@@ -1,0 +1,102 @@
+"""The loss of connectionist temporal classification in captured steps, and checks that such models begin with."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
+
+import torch.nn.functional as F
+
+import shardwise as sw
+import shardwise.torch as swt
+
+TIMES, COUNT, CLASSES, LABELS = 9, 8, 4, 4
+
+
+def example(blank, seed):
+    """Labels that repeat, targets of no length, and some for which there is not enough time."""
+    generator = torch.Generator().manual_seed(seed)
+    targets = (blank + torch.randint(1, 3, (COUNT, LABELS), generator=generator)) % CLASSES
+    lengths, target_lengths = (torch.randint(low, high, (COUNT,), generator=generator) for low, high in ((0, TIMES + 1), (0, LABELS + 1)))
+    lengths[0], target_lengths[:2], target_lengths[2] = TIMES, torch.tensor([LABELS, 0]), LABELS
+    return torch.randn(TIMES, COUNT, CLASSES, generator=generator), targets, lengths, target_lengths
+
+
+def loss_of(form, **options):
+    def step(x, targets, lengths, target_lengths):
+        x = x.detach().requires_grad_()
+        if form == "selected":  # as transformers have it
+            mask = torch.arange(LABELS) < target_lengths[:, None]
+            targets = torch.where(mask, targets, -100)
+            targets = targets.masked_select(targets >= 0)
+        loss = F.ctc_loss((x * 2).log_softmax(-1), targets, lengths, target_lengths, **options)
+        return loss, torch.autograd.grad(loss.sum(), x)[0]
+
+    return step
+
+
+@pytest.mark.parametrize("form, blank, reduction, zero_infinity", [("padded", 0, "mean", True), ("padded", 3, "none", False), ("flat", 1, "sum", True),
+                                                                  ("selected", 0, "mean", True)])
+def test_the_loss_and_its_gradient_are_those_of_torch(form, blank, reduction, zero_infinity):
+    x, targets, lengths, target_lengths = example(blank, seed=5)
+    if form == "flat":
+        targets = torch.cat([row[:n] for row, n in zip(targets, target_lengths)])
+    given = x, targets, lengths, target_lengths
+    step = loss_of(form, blank=blank, reduction=reduction, zero_infinity=zero_infinity)
+    program, expected = swt.capture(step, *given), step(*given)
+    torch.testing.assert_close(program.run(*given, devices=1), expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+    targets_mark = "data" if form == "flat" else "data,-"
+    program.mark({"x": "-,data,-", "targets": "-" if form == "flat" else targets_mark, "*lengths": "data"})
+    torch.testing.assert_close(program.run(*given, mesh="data=8"), expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def test_the_loss_is_a_loop_over_time():
+    step = loss_of("padded")
+    lines = [swt.capture(step, torch.zeros(times, 2, 4), torch.ones(2, 3, dtype=torch.int64), torch.tensor([4, 3]), torch.tensor([3, 1])).text.count("\n")
+             for times in (5, 50)]
+    assert lines[0] == lines[1]
+
+
+def test_nothing_else_may_be_done_with_as_many_elements_as_values_say():
+    for step in (lambda x: x.masked_select(x > 0) * 2, lambda x: x * x.masked_select(x > 0).numel(), lambda x: x.masked_select(x > 0)):
+        with pytest.raises(sw.Unsupported, match="^capture: .*(a shape that depends on values|what no program has)"):
+            swt.capture(step, torch.randn(3))
+
+
+def test_checks_that_only_raise_are_taken_to_pass():
+    def step(x, y=None):
+        if y is None and x.max() > 3:
+            raise ValueError("large")
+        if not (x > -9).all():
+            raise ValueError("small")
+        assert torch.isfinite(x).all() and not x.isnan().any().item(), "no numbers"
+        if (
+            x.sum() == 0
+            or not x.max()
+            .ge(-1)
+        ):
+            raise ValueError("others")
+        return x * 2
+
+    assert torch.equal(swt.capture(step, torch.ones(3)).run(torch.full((3,), 4.0), devices=1), torch.full((3,), 8.0))
+
+
+def test_what_is_more_than_a_check_is_refused():
+    def branch(x):
+        if x.max() > 3:
+            return x
+        return x * 2
+
+    def both(x):
+        if x.max() > 3:
+            raise ValueError("large")
+        else:
+            return x * 2
+
+    def part(x):
+        if bool(x.max() > 3) == bool(x.min() > 3):
+            raise ValueError("both")
+        return x
+
+    for step in (branch, both, part):
+        with pytest.raises(sw.Unsupported, match=r"^capture: .*test_torch_ctc.py:\d+ \(if .*found the value of a tensor"):
+            swt.capture(step, torch.ones(3))
