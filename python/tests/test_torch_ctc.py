@@ -80,7 +80,49 @@ def test_checks_that_only_raise_are_taken_to_pass():
     assert torch.equal(swt.capture(step, torch.ones(3)).run(torch.full((3,), 4.0), devices=1), torch.full((3,), 8.0))
 
 
+def test_checks_of_torch_itself_are_taken_to_pass_and_what_is_infinite_is_clamped():
+    def step(x):
+        torch._check_tensor_all(x.sum() > 0)
+        x = x + torch.distributions.Normal(x, x.exp()).log_prob(x)
+        if not torch.isfinite(x).all():
+            bound = torch.finfo(x.dtype).max - 1000
+            x = torch.clamp(x, min=-bound, max=bound)
+        return x
+
+    program = swt.capture(step, torch.ones(3))
+    for x in (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1e38, 1.0, 2.0]) * 3):
+        torch.testing.assert_close(program.run(x, devices=1), step(x))
+
+
+def test_state_that_the_step_makes_larger_is_refused():
+    class Grows(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", torch.zeros(1))
+
+        def forward(self, x):
+            if len(self.table) < len(x):
+                self.table = torch.arange(float(len(x)))
+            return x + self.table[:len(x), None]
+
+    model = Grows()
+
+    def step(x):
+        return model(x)
+
+    with pytest.raises(sw.Unsupported, match=r"^capture: table: found that the step makes it \[3\], it is \[1\], needed"):
+        swt.capture(step, torch.ones(3, 2))
+    step(torch.ones(3, 2))
+    swt.capture(step, torch.ones(3, 2))
+
+
 def test_what_is_more_than_a_check_is_refused():
+    def clamp(x):
+        if not torch.isfinite(x).all():
+            bound = torch.finfo(x.dtype).max - 1000
+            x = torch.clamp(x, min=-bound, max=3)
+        return x
+
     def branch(x):
         if x.max() > 3:
             return x
@@ -97,6 +139,6 @@ def test_what_is_more_than_a_check_is_refused():
             raise ValueError("both")
         return x
 
-    for step in (branch, both, part):
+    for step in (branch, both, part, clamp):
         with pytest.raises(sw.Unsupported, match=r"^capture: .*test_torch_ctc.py:\d+ \(if .*found the value of a tensor"):
             swt.capture(step, torch.ones(3))

@@ -1,4 +1,4 @@
-"""Checks of a step: conditions of which all that follows is that an error is raised."""
+"""Checks of a step: conditions of which all that follows is that an error is raised, or that what is infinite is clamped."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from types import FrameType
 import torch
 
 _OWN = os.path.dirname(torch.__file__), os.path.dirname(__file__)
+_DISTRIBUTIONS = os.path.join(_OWN[0], "distributions")  #: of torch, which check what they are given
 
 
 def passing_value() -> bool | None:
     """Of the boolean that the step asks for now, what lets the check pass: `if x.max() > 3: raise ..`, `assert x.min() >= 0`.
     None if the line of the step is no check."""
     frame = _frame_of_step()
-    if frame is None:
-        return None
+    if frame is None or _is_asked_by_torch():
+        return None if frame is None else True
     code, at = frame.f_code, frame.f_lasti // 2
     is_call = "CALL" in dis.opname[code.co_code[frame.f_lasti]]  # of item(); else it asks for what the instruction before it has computed
     place = list(code.co_positions())[at if is_call else max(0, at - 1)]
@@ -33,21 +34,43 @@ def passing_value() -> bool | None:
 
 def _frame_of_step() -> FrameType | None:
     frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN) and not frame.f_code.co_filename.startswith(_DISTRIBUTIONS):
         frame = frame.f_back
     return frame
 
 
+def _is_asked_by_torch() -> bool:
+    """By one of its own checks of a tensor: torch._check_tensor_all, or what a distribution is given."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name not in ("_check_tensor_all_with", "_all_true_or_runtime_assert"):
+        frame = frame.f_back if frame.f_code.co_filename.startswith(_OWN) else None
+    return frame is not None
+
+
 @functools.lru_cache(maxsize=64)
 def _checks_of(filename: str) -> list[tuple[ast.If | ast.Assert, bool]]:
-    """Each, and what its condition is if nothing is raised."""
+    """Each, and what its condition is if nothing is raised, and everything clamped."""
     try:
         nodes = list(ast.walk(ast.parse("".join(linecache.getlines(filename)))))
     except SyntaxError:
         return []
-    asserts: list[tuple[ast.If | ast.Assert, bool]] = [(node, True) for node in nodes if isinstance(node, ast.Assert)]
-    return asserts + [(node, False) for node in nodes
-                      if isinstance(node, ast.If) and not node.orelse and len(node.body) == 1 and isinstance(node.body[0], ast.Raise)]
+    found: list[tuple[ast.If | ast.Assert, bool]] = [(node, True) for node in nodes if isinstance(node, ast.Assert)]
+    for node in nodes:
+        if isinstance(node, ast.If) and not node.orelse:
+            is_clamp = _clamps_what_is_infinite(node)
+            found += [(node, is_clamp)] if is_clamp or (len(node.body) == 1 and isinstance(node.body[0], ast.Raise)) else []
+    return found
+
+
+def _clamps_what_is_infinite(node: ast.If) -> bool:
+    """`if not torch.isfinite(x).all(): bound = torch.finfo(x.dtype).max - 1000; x = torch.clamp(x, min=-bound, max=bound)`, which may be
+    done to what is finite, too."""
+    if not all(isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) for one in node.body):
+        return False
+    *bounds, (name, value) = [line.split(" = ", 1) for line in map(ast.unparse, node.body)]
+    asked = [f"torch.isfinite({name}).all()", f"torch.isinf({name}).any()", f"torch.isnan({name}).any()"]
+    return (len(bounds) == 1 and bounds[0][1].startswith("torch.finfo(") and value == f"torch.clamp({name}, min=-{bounds[0][0]}, max={bounds[0][0]})"
+            and all(ast.unparse(part) in asked or not isinstance(part, ast.Call) for part, _ in _parts(node.test, True)))
 
 
 def _parts(node: ast.expr, wanted: bool) -> list[tuple[ast.expr, bool]]:

@@ -121,7 +121,12 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
                     gradients.need_cleared()
                     if any(_follows_from_values(leaf) for leaf in made):
                         raise DynamicOutputShapeException(_aten.masked_select.default)
-                    return [plain(value) for value in [*made, *now()]]
+                    state_now = [plain(value) for value in now()]
+                    for slot, new in zip(slots, state_now, strict=True):
+                        if new.shape != slot.tensor.shape:
+                            raise Unsupported(f"capture: {slot.label}: found that the step makes it {list(new.shape)}, it is {list(slot.tensor.shape)}, "
+                                              f"needed a step that leaves its shape, as it may once torch has made one")
+                    return [*(plain(value) for value in made), *state_now]
 
         with sdpa_kernel(SDPBackend.MATH), _scores_again(step), _without_mkldnn(), _noted_modes(sets_modes):
             graph = graph_of(functional, fakes)
