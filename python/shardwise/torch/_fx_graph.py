@@ -22,7 +22,7 @@ from . import _aten_sums as _aten_sums
 from ._aten import Builder, Type, literal
 from ._aten_graph import each, result_of
 from ._tensors import OURS, array_of, shared_tensor
-from ._trace import Traced, trace
+from ._trace import Traced, is_computed_with, origin_of, trace
 
 
 def captured(step: Callable[..., Any], example: tuple[Any, ...], uses: tuple[Any, ...]) -> Program:
@@ -52,7 +52,7 @@ class Writer:
         placeholders = [node for node in nodes if node.op == "placeholder"]
         returned = next(node for node in nodes if node.op == "output").args[0]
         results, state = returned[:traced.results], returned[traced.results:]
-        changed = [_origin(new) is not placeholder for new, placeholder in zip(state, placeholders, strict=False)]
+        changed = [origin_of(new) is not placeholder for new, placeholder in zip(state, placeholders, strict=False)]
         wanted = [*results, *(new for new, is_new in zip(state, changed, strict=True) if is_new)]
         live = live_of(nodes, wanted)
         self.kept = [i for i, node in enumerate(placeholders) if not traced.inputs[i].is_fresh or node in live]
@@ -72,7 +72,7 @@ class Writer:
             found = Type.of(tensor)
         except Refused as refused:
             raise InvalidArgument(f"capture: {label}: {refused}") from None
-        self.pairs_in.append(found.dtype in PARTS and _is_computed_with(placeholder))
+        self.pairs_in.append(found.dtype in PARTS and is_computed_with(placeholder))
         if self.pairs_in[-1]:
             found = Type(PARTS[found.dtype], (*found.shape, 2))
             mark = None if mark is None else [*mark, "-"]
@@ -98,7 +98,7 @@ class Writer:
     def _literal(self, tensor: torch.Tensor, node: torch.fx.Node) -> Value | Complex:
         with self.build.inside("", False, _Place("a tensor that the step holds", "")):
             try:
-                if tensor.is_complex() and _is_computed_with(node):
+                if tensor.is_complex() and is_computed_with(node):
                     return Complex(literal(self.build, tensor.real), literal(self.build, tensor.imag))
                 return literal(self.build, tensor)
             except Refused as refused:
@@ -131,19 +131,6 @@ class _Place:
 
     def __str__(self) -> str:
         return self._scope.replace("/", ".") or "the step"
-
-
-def _origin(node: torch.fx.Node) -> torch.fx.Node:
-    """What a value is another name of."""
-    while node.op == "call_function" and node.target in (torch.ops.aten.alias.default, torch.ops.aten.detach.default):
-        node = node.args[0]  # type: ignore[assignment]
-    return node
-
-
-def _is_computed_with(node: torch.fx.Node) -> bool:
-    """Not only returned."""
-    same = torch.ops.aten.alias.default, torch.ops.aten.detach.default
-    return any(user.op != "output" and (user.target not in same or _is_computed_with(user)) for user in node.users)
 
 
 def live_of(nodes: Sequence[torch.fx.Node], wanted: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .._errors import InvalidArgument, Unsupported
+from ._surroundings import Place, is_plain, items_of, label_of, memory_of
 
 # How far a step is searched: its functions, the object of its method, containers, the attributes of these.
 _MOST_HOLDERS = 10_000
@@ -34,7 +35,7 @@ class Slot:
     label: str
     kind: str
     tensor: torch.Tensor
-    home: Callable[[], dict[Any, Any]] = dict
+    home: Callable[[], Any] = dict
     key: Any = None
     is_fresh: bool = False
     first: Callable[[], dict[Any, Any]] | None = None  #: of fresh state that is not zero: what the optimizer begins with
@@ -67,9 +68,11 @@ class StepState:
     """Of a step, or of the modules and optimizers that it is said to use. Thread-hostile: places are those of the
     modules."""
 
-    def __init__(self, step: Callable[..., Any], uses: Iterable[Any]) -> None:
-        containers: list[Any] = []
+    def __init__(self, step: Callable[..., Any], uses: Iterable[Any], also: Collection[int] = ()) -> None:
+        """`also`: tensors that its variables hold, and that it changes: see StateFound."""
+        containers: list[tuple[str, Any]] = []  #: lists, dicts and variables, by name
         held = dict(_held_by(step, uses, containers))
+        self.containers = containers
         self._modules = _roots({name: m for name, m in held.items() if isinstance(m, torch.nn.Module)})
         self._optimizers = {name: o for name, o in held.items() if isinstance(o, Optimizer)}
         self.schedulers = [scheduler for scheduler in held.values() if isinstance(scheduler, LRScheduler)]
@@ -80,7 +83,9 @@ class StepState:
         self._fresh: dict[int, dict[torch.Tensor, dict[str, Any]]] = {}
         for name, module in self._modules.items():
             self._add_module(f"{name}." if name else "", module)
-        for container in containers:
+        for name, container in containers if also else ():
+            self._add_held(name, container, also)
+        for _, container in containers:
             self._add_places(container)
 
     @property
@@ -105,9 +110,23 @@ class StepState:
                     slot = self._slots.setdefault(id(tensor), Slot(label, "parameter", tensor, functools.partial(_itself, held), name))
                     slot.places.append((held, name))
 
+    def _add_held(self, name: str, container: Any, also: Collection[int]) -> None:
+        """Of these tensors. Raises Unsupported for one that shares it with another, which would not change with it."""
+        for key, value in items_of(container):
+            if isinstance(value, tuple):
+                self._add_held(label_of(name, key), _Tuple(container, key), also)
+            elif is_plain(value) and (id(value) in also or memory_of(value) in also) and id(value) not in self._slots:
+                label = label_of(name, key)
+                other = next((slot.label for slot in self._slots.values() if memory_of(value) in also and memory_of(slot.tensor) == memory_of(value)), None)
+                if other is not None:
+                    raise Unsupported(f"capture: found a change of {label}, which shares its memory with {other}, needed one that has its own: its clone()")
+                while any(slot.label == label for slot in self._slots.values()):
+                    label += "_"
+                self._slots[id(value)] = Slot(label, "parameter", value, functools.partial(Place, container), key, is_fresh=True)
+
     def _add_places(self, container: Any) -> None:
         """Of parameters and buffers in it: what clips gradients may have a list of them."""
-        for key, value in list(enumerate(container) if isinstance(container, list) else container.items()):
+        for key, value in items_of(container):
             slot = self._slots.get(id(value)) if isinstance(value, torch.Tensor) else None
             if slot is not None:
                 slot.places.append((container, key))
@@ -161,7 +180,7 @@ class StepState:
         with contextlib.ExitStack() as undo:
             for slot in self._slots.values():
                 tensor = slot.tensor
-                if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+                if not is_plain(tensor):
                     continue
                 labels[memory_of(tensor)] = slot.label
                 if tensor.requires_grad and tensor.is_leaf:
@@ -210,6 +229,12 @@ class _Variables:
         else:
             self._globals[name] = value
 
+    def __delitem__(self, name: str) -> None:
+        if name in self._cells:
+            del self._cells[name].cell_contents
+        else:
+            del self._globals[name]
+
 
 class _Tuple:
     """What a container has at a key, a tuple, as a dict of its items. A changed one is another tuple at that key."""
@@ -235,11 +260,6 @@ def _is_filled(cell: types.CellType) -> bool:
     except ValueError:
         return False
     return True
-
-
-def memory_of(tensor: torch.Tensor) -> int:
-    found: int = tensor.untyped_storage()._cdata
-    return found
 
 
 def _itself(held: dict[str, Any]) -> dict[str, Any]:
@@ -399,7 +419,7 @@ def _roots(modules: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
     return roots
 
 
-def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[Any]) -> Iterator[tuple[str, Any]]:
+def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Modules, optimizers and their schedulers, each once, by the names of the variables that hold them. `containers` gets the lists,
     dicts and variables that may hold their tensors."""
     open_: list[tuple[str, Any]] = [*((type(one).__name__.lower(), one) for one in uses), ("step", step)]
@@ -416,16 +436,21 @@ def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[Any
             names.add(name)
             yield name, holder
         if isinstance(holder, torch.nn.Module):
-            containers += (vars(module) for module in holder.modules())
-            containers += (value for module in holder.modules() for key, value in vars(module).items()
-                           if isinstance(value, (list, dict)) and key not in ("_parameters", "_buffers"))
+            for path, module in holder.named_modules():
+                place = ".".join(filter(None, (name, path)))
+                containers.append((place, vars(module)))
+                containers += ((place if key == "_buffers" else f"{place}.{key}", value) for key, value in vars(module).items()
+                               if isinstance(value, (list, dict)) and key != "_parameters")
         elif not isinstance(holder, Optimizer):
             if isinstance(holder, (list, dict)):
-                containers.append(holder)
+                containers.append((name, holder))
             elif inspect.isfunction(holder):
-                containers.append(_Variables(holder))
+                containers.append(("", _Variables(holder)))
+            elif inspect.ismethod(holder):
+                if not isinstance(holder.__self__, (torch.nn.Module, type)) and hasattr(holder.__self__, "__dict__"):
+                    containers.append(("", vars(holder.__self__)))
             elif hasattr(holder, "__dict__") and not isinstance(holder, (type, types.ModuleType, types.FunctionType, torch.Tensor)):
-                containers.append(holder.__dict__)
+                containers.append((name, holder.__dict__))
             open_ += _within(holder, depth=name.count("."))
 
 

@@ -32,7 +32,8 @@ from . import _aten_ctc
 from ._checks import passing_value
 from ._constants import Constants
 from ._schedules import Schedules
-from ._step_state import Slot, StepState, memory_of
+from ._step_state import Slot, StepState
+from ._surroundings import Change, StateFound, Surroundings, changed, is_plain, memory_of
 
 _aten = torch.ops.aten
 
@@ -85,19 +86,82 @@ class Traced:
 
 
 def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any]) -> Traced:
-    """Raises Unsupported if the step asks for the value of a tensor."""
+    """Raises Unsupported if the step asks for the value of a tensor, or keeps what no run would know."""
+    held: set[int] = set()
+    traced, changes = _settled(step, example, uses, held)
+    numbers, made = ([change for change in changes if change.is_number is is_number] for is_number in (True, False))
+    if numbers:
+        with changed(numbers):
+            after, _ = _settled(step, example, uses, set(held))
+        if not _are_the_same(traced.graph, after.graph):
+            raise Unsupported(f"capture: found that the step changes the number {numbers[-1].label!r}, which is part of the program, needed a tensor")
+    if made:
+        with changed(made) as fresh:
+            after, _ = _settled(step, example, uses, held | fresh)
+        _need_no_state(after, fresh)
+    return traced
+
+
+def _settled(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], held: set[int]) -> tuple[Traced, list[Change]]:
+    """Traced with the state that it is found to have, which `held` gets."""
+    while True:
+        try:
+            return _traced(step, example, uses, held)
+        except StateFound as found:
+            if found.tensors <= held:
+                raise Unsupported("capture: found a change of a tensor that the step's variables hold, by another name for its memory (in a set, an iterator), "
+                                  "needed one by those variables") from None
+            held |= found.tensors
+
+
+def _need_no_state(traced: Traced, fresh: set[int]) -> None:
+    """Raises Unsupported for a tensor that the step takes, and puts another in place of."""
+    nodes = list(traced.graph.graph.nodes)
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    now: Any = next(node for node in nodes if node.op == "output").args[0][traced.results:]
+    for slot, node, new in zip(traced.inputs, placeholders, now, strict=False):
+        if memory_of(slot.tensor) in fresh and is_computed_with(node) and origin_of(new) is not node:
+            raise Unsupported(f"capture: found state that the first step makes ({slot.label}), needed a step that has been made: call it once before")
+
+
+def _are_the_same(one: torch.fx.GraphModule, other: torch.fx.GraphModule) -> bool:
+    def told(graph: torch.fx.GraphModule) -> list[Any]:
+        return [(node.op, str(node.target), str(node.args), str(node.kwargs)) for node in graph.graph.nodes]
+
+    def arrays(graph: torch.fx.GraphModule) -> list[Any]:
+        return [getattr(graph, str(node.target)) for node in graph.graph.nodes if node.op == "get_attr"]
+
+    return told(one) == told(other) and all(x is y or (isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and torch.equal(x, y))
+                                            for x, y in zip(arrays(one), arrays(other), strict=True))
+
+
+def origin_of(node: torch.fx.Node) -> torch.fx.Node:
+    """What a value is another name of."""
+    while node.op == "call_function" and node.target in (_aten.alias.default, _aten.detach.default):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def is_computed_with(node: torch.fx.Node) -> bool:
+    """Not only returned."""
+    same = _aten.alias.default, _aten.detach.default
+    return any(user.op != "output" and (user.target not in same or is_computed_with(user)) for user in node.users)
+
+
+def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], held: set[int]) -> tuple[Traced, list[Change]]:
     fake_mode = without_memory()
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
         device = "cpu" if tensor.device.type == "meta" else tensor.device
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
-    state = StepState(step, uses)
+    state = StepState(step, uses, held)
+    surroundings, changes, seen = Surroundings(state.containers), list[Change](), set[int]()
     need_modes, sets_modes = state.modes(), list[torch.nn.Module]()
     paths, treespec = pytree.tree_flatten_with_path(tuple(example))
     arguments = [Slot(_argument_name(step, path), "loader", leaf) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
     leaves = [leaf for _, leaf in paths]
-    with _counted_draws(), _compiling(), _counting_in_f64(), fake_mode, in_words():
+    with surroundings.put_back(changes, seen), _counted_draws(), _compiling(), _counting_in_f64(), fake_mode, in_words():
         assert fake_mode.shape_env is not None
         with fake_mode.shape_env.ignore_fresh_unbacked_symbols():  # of a step that makes state
             slots = state.slots(fake)
@@ -114,7 +178,7 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
                 given = iter(own[len(slots):])
                 values = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
                 gradients = _Gradients({slot.label: tensor for slot, tensor in zip(slots, own, strict=False) if tensor.requires_grad})
-                with state.replaced(slots, own[:len(slots)]) as now, state.guarded() as elsewhere, _scopes(state, gradients, elsewhere), schedules.recorded(state.schedulers):
+                with state.replaced(slots, own[:len(slots)]) as now, state.guarded() as elsewhere, _scopes(state, gradients, elsewhere, surroundings, seen), schedules.recorded(state.schedulers):
                     made, result = pytree.tree_flatten(step(*pytree.tree_unflatten(values, treespec)))
                     returned[:] = [result, [_kind_of(leaf) for leaf in made]]
                     made = [leaf for leaf in made if _kind_of(leaf) in _COMPUTED]
@@ -130,8 +194,8 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any])
 
         with sdpa_kernel(SDPBackend.MATH), _scores_again(step), _without_mkldnn(), _noted_modes(sets_modes):
             graph = graph_of(functional, fakes)
-    return Traced(graph, [*slots, *arguments], len(slots), treespec,
-                  [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], returned[0], returned[1], schedules, None if sets_modes else need_modes)
+    return Traced(graph, [*slots, *arguments], len(slots), treespec, [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves],
+                  returned[0], returned[1], schedules, None if sets_modes else need_modes), changes
 
 
 def _kind_of(leaf: Any) -> Any:
@@ -224,14 +288,20 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True  # no program has one: they are named as others are
 
-    def __init__(self, gradients: _Gradients, elsewhere: dict[int, str]) -> None:
+    def __init__(self, gradients: _Gradients, elsewhere: dict[int, str], surroundings: Surroundings, seen: set[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._gradients, self._constants, self._elsewhere = gradients, Constants(), elsewhere
+        self._surroundings, self._seen = surroundings, seen
+        self.viewed: set[int] = set()  #: the memory of tensors that the step's variables hold
         self.path: list[str] = [""]
         self._of_sequence: dict[int, str] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._need_known((args, kwargs), func)
+        if isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable:
+            self._need_state(func, args)
+        if isinstance(func, torch._ops.OpOverload) and func.is_view and self._surroundings.label(args[0]) is not None:
+            self.viewed.add(memory_of(args[0]))
         derived = torch._C._current_autograd_node()
         if derived is None:
             scope = self.path[-1]
@@ -265,9 +335,19 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for leaf in pytree.tree_leaves(arguments):
             if _follows_from_values(leaf) and (not isinstance(func, torch._ops.OpOverload) or func._schema.name not in _aten_ctc.TAKES_SELECTED):
                 raise DynamicOutputShapeException(func)
-            if type(leaf) in (torch.Tensor, torch.nn.Parameter) and memory_of(leaf) in self._elsewhere:
+            if not is_plain(leaf):
+                continue
+            self._seen.add(memory_of(leaf))
+            if memory_of(leaf) in self._elsewhere:
                 raise Unsupported(f"capture: found {self._elsewhere[memory_of(leaf)]}, or its gradient, from elsewhere than its module (a set, a view, an "
                                   f"iterator), needed it as the module has it, or from a variable, list, tuple or dict")
+
+    def _need_state(self, func: Any, args: Sequence[Any]) -> None:
+        """Raises StateFound for a tensor that the step's variables hold, and that the operation changes."""
+        written = [arg for arg, told in zip(args, func._schema.arguments) if told.alias_info is not None and told.alias_info.is_write]
+        found = {memory_of(leaf) for leaf in pytree.tree_leaves(written) if isinstance(leaf, torch.Tensor) and self._surroundings.label(leaf) is not None}
+        if found:
+            raise StateFound(found)
 
 
 def _next_draw() -> int:
@@ -289,8 +369,8 @@ def _counted_draws() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _scopes(state: StepState, gradients: _Gradients, elsewhere: dict[int, str]) -> Iterator[None]:
-    mode = _ScopeMode(gradients, elsewhere)
+def _scopes(state: StepState, gradients: _Gradients, elsewhere: dict[int, str], surroundings: Surroundings, seen: set[int]) -> Iterator[None]:
+    mode = _ScopeMode(gradients, elsewhere, surroundings, seen)
 
     def enter(module: torch.nn.Module, _: Any) -> None:
         mode.path.append(state.scopes.get(id(module), mode.path[-1]))
@@ -311,8 +391,16 @@ def _scopes(state: StepState, gradients: _Gradients, elsewhere: dict[int, str]) 
             name = type(optimizer).__name__
             raise InvalidArgument(f"capture: found a step of {name} that the step's variables do not hold, needed uses=[.., optimizer]")
 
+    def put(tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """tensor.data = value. torch's own changes what no graph has."""
+        if (tensor.shape, tensor.dtype) != (value.shape, value.dtype):
+            raise Unsupported(f"capture: found .data of {tensor.dtype} {list(tensor.shape)} set to {value.dtype} {list(value.shape)}, needed one of the same")
+        with torch.no_grad():
+            tensor.data.copy_(value)
+
     torch_to_list = FunctionalTensor.tolist
     setattr(FunctionalTensor, "tolist", to_list)
+    setattr(FunctionalTensor, "data", property(vars(torch._C.TensorBase)["data"].__get__, put))
     hooks = [nn_module.register_module_forward_pre_hook(enter), nn_module.register_module_forward_hook(leave, always_call=True)]
     hooks.append(register_optimizer_step_pre_hook(need_known))
     for optimizer in state.optimizers:
@@ -320,8 +408,13 @@ def _scopes(state: StepState, gradients: _Gradients, elsewhere: dict[int, str]) 
     try:
         with mode:
             yield
+    except RuntimeError as error:
+        if mode.viewed and "mutating a non-functional tensor" in str(error):
+            raise StateFound(mode.viewed) from None
+        raise
     finally:
         setattr(FunctionalTensor, "tolist", torch_to_list)
+        delattr(FunctionalTensor, "data")
         for hook in hooks:
             hook.remove()
         fx_traceback.current_meta.pop("custom", None)

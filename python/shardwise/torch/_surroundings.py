@@ -1,0 +1,200 @@
+"""What a step's variables hold beside modules and optimizers: tensors and numbers that it may change."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils import _pytree as pytree
+
+from .._errors import Unsupported
+
+_ABSENT = object()
+_NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    found: int = tensor.untyped_storage()._cdata
+    return found
+
+
+class StateFound(Exception):
+    """Tensors that the step changes in place, by their memory, and those that it puts others in place of, by their ids: it is to be traced
+    again, with these as its state."""
+
+    def __init__(self, tensors: Iterable[int]) -> None:
+        super().__init__("found state of the step")
+        self.tensors = set(tensors)
+
+
+@dataclass
+class Change:
+    """Of what a container has at a key, by a step that is traced: a number, or what no step before has made."""
+
+    label: str
+    container: Any
+    key: Any
+    before: Any
+    after: Any
+
+    @property
+    def is_number(self) -> bool:
+        return _is_number(self.after)
+
+
+class Place:
+    """A container's value by a key, as of a dict."""
+
+    def __init__(self, container: Any) -> None:
+        self._container = container
+
+    def get(self, key: Any) -> Any:
+        try:
+            return self._container[key]
+        except (KeyError, IndexError):
+            return None
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._container[key] = value
+
+
+class Surroundings:
+    """Lists, dicts and variables, by name, as they are before the step is traced."""
+
+    def __init__(self, containers: Sequence[tuple[str, Any]]) -> None:
+        self._before = [(name, container, dict(items_of(container))) for name, container in containers]
+        self._tensors: dict[int, str] = {}  #: labels, by memory
+        self._leaves: list[torch.Tensor] = []
+        for name, _, items in self._before:
+            for key, value in items.items():
+                for tensor in _plain_tensors(value):
+                    self._tensors.setdefault(memory_of(tensor), label_of(name, key))
+                    if tensor.requires_grad and tensor.is_leaf:
+                        self._leaves.append(tensor)
+
+    def label(self, tensor: torch.Tensor) -> str | None:
+        """Of one that is held."""
+        return self._tensors.get(memory_of(tensor)) if is_plain(tensor) else None
+
+    @contextlib.contextmanager
+    def put_back(self, changes: list[Change], seen: set[int]) -> Iterator[None]:
+        """After the step all is there again that was there before. `changes` gets what has changed, but for tensors in place of others: of these it
+        raises StateFound, or Unsupported, if the step has `seen` the memory of one that it puts no like tensor in place of."""
+        gradients = [(tensor, tensor.grad) for tensor in self._leaves]
+        try:
+            yield
+            changes[:] = self._changes()
+            self._need_like(changes, seen)
+        finally:
+            for tensor, gradient in gradients:
+                tensor.grad = gradient
+            _undo(self._changes(), [(container, before.values()) for _, container, before in self._before if isinstance(container, list)])
+
+    def _changes(self) -> list[Change]:
+        found = []
+        for name, container, before in self._before:
+            now = dict(items_of(container))
+            for key in [*before, *(key for key in now if key not in before)]:
+                old, new = before.get(key, _ABSENT), now.get(key, _ABSENT)
+                if old is new or new is _ABSENT:
+                    continue
+                if _is_traced(new) or (_is_number(new) and (not _is_number(old) or _differ(old, new))):
+                    found.append(Change(label_of(name, key), container, key, old, new))
+        return found
+
+    def _need_like(self, changes: list[Change], seen: set[int]) -> None:
+        """Leaves of the changes those that are not of tensors that were there."""
+        state: set[int] = set()
+        for change in list(changes):
+            olds = list(_plain_tensors(change.before))
+            if not olds:
+                continue
+            changes.remove(change)
+            news = [leaf for leaf in pytree.tree_leaves(change.after) if isinstance(leaf, torch.Tensor)]
+            if isinstance(change.before, (torch.Tensor, tuple)) and [(o.shape, o.dtype) for o in olds] == [(n.shape, n.dtype) for n in news]:
+                state.update(map(id, olds))
+            elif any(memory_of(old) in seen for old in olds):
+                raise Unsupported(f"capture: found {change.label!r}, which the step takes and puts another {type(change.before).__name__} in place of, needed tensors of the "
+                                  f"same shapes and dtypes, in the same place")
+        if state:
+            raise StateFound(state)
+
+
+@contextlib.contextmanager
+def changed(changes: Sequence[Change]) -> Iterator[set[int]]:
+    """As if the step had been made: numbers are those of after it, tensors are zeros, whose memory this gives."""
+    fresh: set[int] = set()
+    lists = [(change.container, list(change.container)) for change in changes if isinstance(change.container, list)]
+
+    def stand_in(leaf: Any) -> Any:
+        if isinstance(leaf, (torch.SymFloat, torch.SymInt)):
+            return 1.25 if isinstance(leaf, torch.SymFloat) else 3
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        made = torch.zeros(leaf.shape, dtype=leaf.dtype)
+        fresh.add(memory_of(made))
+        return made
+
+    try:
+        for change in changes:
+            value = pytree.tree_map(stand_in, change.after)
+            if isinstance(change.container, list) and change.key >= len(change.container):
+                change.container.append(value)
+            else:
+                change.container[change.key] = value
+        yield fresh
+    finally:
+        _undo(changes, lists)
+
+
+def _undo(changes: Iterable[Change], lists: Iterable[tuple[list[Any], Iterable[Any]]]) -> None:
+    """Lists have what is given with them, and may have been made longer."""
+    for change in changes:
+        if change.before is not _ABSENT:
+            change.container[change.key] = change.before
+        elif not isinstance(change.container, list):
+            del change.container[change.key]
+    longer = {id(change.container) for change in changes if isinstance(change.container, list)}
+    for own, items in lists:
+        if id(own) in longer:
+            own[:] = items
+
+
+def items_of(container: Any) -> list[tuple[Any, Any]]:
+    return list(enumerate(container) if isinstance(container, list) else container.items())
+
+
+def label_of(name: str, key: Any) -> str:
+    return ".".join(filter(None, (name, str(key))))
+
+
+def is_plain(value: Any) -> bool:
+    return type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
+
+
+def _plain_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """In a tree that holds nothing of the step's search by itself: a tensor, or a list, dict or tuple of such."""
+    if is_plain(value):
+        yield value
+    elif type(value) in (list, tuple, dict):
+        for one in value.values() if isinstance(value, dict) else value:
+            if is_plain(one):
+                yield one
+
+
+def _is_traced(value: Any) -> bool:
+    return any(isinstance(leaf, (FunctionalTensor, FakeTensor)) for leaf in pytree.tree_leaves(value))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, _NUMBERS) and not isinstance(value, bool)
+
+
+def _differ(old: Any, new: Any) -> bool:
+    """Of numbers, of which one may be computed."""
+    return not isinstance(new, (int, float)) or bool(old != new)

@@ -1,0 +1,207 @@
+"""What a captured step keeps from one call to the next beside modules and optimizers: averages, counts and hidden states in its variables."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
+
+from torch import nn
+
+import shardwise as sw
+import shardwise.torch as swt
+from test_torch_programs import batch, marked, mlp
+
+
+def learner(extra):
+    """A step, and a function that gives all that it changes. `extra(model)` gives what the step does at its end, and what that keeps."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ends, kept = extra(model)
+
+    def step(x, y):
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach(), ends(loss.detach())
+
+    return step, lambda: [*model.state_dict().values(), *kept()]
+
+
+def learn_alike(make, calls=0):
+    """Runs on one device and on eight are the steps of torch. `calls` of these come first."""
+    (ours, our_kept), (cut, cut_kept), (theirs, their_kept) = learners = [make() for _ in range(3)]
+    for step, _ in learners:
+        for _ in range(calls):
+            step(*batch())
+    program, wide = swt.capture(ours, *batch()), marked(swt.capture(cut, *batch()), "data")
+    torch.testing.assert_close(our_kept(), cut_kept())  # and are tensors with values: the capture has left none of its own
+    for _ in range(3):
+        expected = theirs(*batch())
+        torch.testing.assert_close(program.run(*batch(), devices=1), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(wide.run(*batch(), mesh="data=8"), expected, rtol=1e-5, atol=1e-6)
+    for kept in (our_kept, cut_kept):
+        torch.testing.assert_close(kept(), their_kept(), rtol=1e-4, atol=1e-6)
+    return program
+
+
+def in_a_dict(update):
+    def extra(model):
+        shadow = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+        def ends(_):
+            with torch.no_grad():
+                for name, p in model.named_parameters():
+                    update(shadow, name, p)
+
+        return ends, shadow.values
+
+    return extra
+
+
+class Averages:
+    def __init__(self, model):
+        self.shadow, self.steps = [p.detach().clone() for p in model.parameters()], torch.zeros(())
+        self.pair = torch.zeros(()), torch.ones(2)
+
+    def update(self, model, loss):
+        self.steps = self.steps + 1
+        decay = torch.minimum(self.steps / (self.steps + 3), torch.tensor(0.9))
+        for i, p in enumerate(model.parameters()):
+            self.shadow[i] = decay * self.shadow[i] + (1 - decay) * p.detach()
+        self.pair = self.pair[0] + loss, self.pair[1] * 2
+        return self.pair[0] * decay
+
+
+def in_an_object(model):
+    averages = Averages(model)
+    return lambda loss: averages.update(model, loss), lambda: [*averages.shadow, averages.steps, *averages.pair]
+
+
+def in_a_variable(model):
+    mean, last = torch.zeros(()), torch.zeros(3)
+
+    def ends(loss):
+        nonlocal mean
+        mean = 0.9 * mean + 0.1 * loss
+        last[1:] = last[:-1].clone()
+        last[0].copy_(mean)
+        return mean
+
+    return ends, lambda: [mean, last]
+
+
+def by_data(model):
+    other = copy.deepcopy(model)
+
+    def ends(_):
+        for slow, p in zip(other.parameters(), model.parameters()):
+            slow.data = slow.data * 0.9 + p.data * 0.1
+
+    return ends, lambda: other.state_dict().values()
+
+
+@pytest.mark.parametrize("extra", [
+    in_a_dict(lambda shadow, name, p: shadow[name].mul_(0.9).add_(p, alpha=0.1)), in_a_dict(lambda shadow, name, p: shadow[name].lerp_(p, 0.1)),
+    in_a_dict(lambda shadow, name, p: shadow.update({name: shadow[name] * 0.9 + p * 0.1})), in_an_object, in_a_variable, by_data,
+], ids=["in place", "lerp", "new", "object", "variable", "data"])
+def test_averages_go_on_with_each_run(extra):
+    learn_alike(lambda: learner(extra))
+
+
+def test_what_a_step_keeps_is_called_as_its_variables():
+    program = swt.capture(learner(in_an_object)[0], *batch())
+    kinds = {one.label: one.kind for one in program.inputs}
+    assert {"averages.steps", "shadow.0", "averages.pair.1"} <= set(kinds) and kinds["averages.steps"] == "parameter"
+
+
+def test_tensors_of_no_module_may_learn():
+    def make():
+        torch.manual_seed(1)
+        w, b = torch.randn(6, 4, requires_grad=True), [torch.zeros(4, requires_grad=True)]
+
+        def step(x, y):
+            loss = (x @ w + b[0] - y).square().mean()
+            loss.backward()
+            with torch.no_grad():
+                for one in (w, b[0]):
+                    one -= 0.1 * one.grad
+                    one.grad = None
+            return loss.detach()
+
+        return step, lambda: [w.detach(), b[0].detach()]
+
+    learn_alike(make)
+
+
+class Recurrent:
+    """Keeps its hidden state in an attribute, that the first step makes."""
+
+    def __init__(self):
+        torch.manual_seed(1)
+        self.cell, self.hidden, self.mask, self.seen, self.last, self.log = nn.GRUCell(6, 4), None, None, 0, 0.0, []
+
+    def step(self, x, y):
+        if self.mask is None:
+            self.mask = torch.ones(4).cumsum(0)
+        made = self.cell(x, self.hidden) * self.mask
+        self.hidden, self.seen = made.detach(), self.seen + 1
+        self.last = (made - y).square().mean().item()
+        self.log.append(made)
+        return made
+
+
+def test_state_that_the_first_step_makes_is_refused_and_then_there():
+    with pytest.raises(sw.Unsupported, match=r"found state that the first step makes \(hidden\), needed a step that has been made"):
+        swt.capture(Recurrent().step, *batch())
+
+    def make():
+        one = Recurrent()
+        return one.step, lambda: [one.hidden] if one.hidden is not None else []
+
+    learn_alike(make, calls=1)
+
+
+def test_what_no_later_step_reads_is_left_as_it_was():
+    """A count, a log, and a value that is made once are no state."""
+    one = Recurrent()
+    program = swt.capture(lambda x, y: (setattr(one, "hidden", None), one.step(x, y))[1], *batch())
+    assert (one.hidden, one.mask, one.seen, one.last, one.log) == (None, None, 0, 0.0, [])
+    torch.testing.assert_close(program.run(*batch(), devices=1), Recurrent().step(*batch()))
+
+
+def test_numbers_that_a_step_counts_and_computes_with_are_refused():
+    count, mean = 0, 0.0
+
+    def counts(x):
+        nonlocal count
+        count += 1
+        return x * count
+
+    def means(x):
+        nonlocal mean
+        mean = 0.9 * mean + x.mean().item()
+        return x * mean
+
+    for step, name in ((counts, "count"), (means, "mean")):
+        with pytest.raises(sw.Unsupported, match=f"found that the step changes the number '{name}', which is part of the program, needed a tensor"):
+            swt.capture(step, batch()[0])
+    assert (count, mean) == (0, 0.0)
+
+
+def test_what_a_run_could_not_keep_is_refused():
+    flat = torch.zeros(10)
+    parts = [flat[:5], flat[5:]]
+    with pytest.raises(sw.Unsupported, match=r"found a change of parts\.0, which shares its memory with flat, needed one that has its own"):
+        swt.capture(lambda x: (parts[0].add_(x.sum()), flat.sum()), batch()[0])
+    sizes = {"x": torch.zeros(2)}
+    with pytest.raises(sw.Unsupported, match=r"found 'sizes\.x', which the step takes and puts another Tensor in place of, needed tensors of the same shapes"):
+        swt.capture(lambda x: sizes.update(x=torch.cat([sizes["x"], x[0]])), batch()[0])
+    assert sizes["x"].shape == (2,)
+    hidden = iter([torch.zeros(8, 6)])
+    with pytest.raises(sw.Unsupported, match="found a change of a tensor that the step holds, needed one of a module"):
+        swt.capture(lambda x: next(hidden).add_(x), batch()[0])
+    p = mlp()
+    with pytest.raises(sw.Unsupported, match=r"found .data of torch.float32 \[8, 6\] set to torch.float64 \[8, 6\]"):
+        swt.capture(lambda x: setattr(p[0].weight, "data", p[0].weight.data.double()), batch()[0])
