@@ -16,8 +16,8 @@ from test_torch_programs import batch, marked, mlp
 def learner(extra):
     """A step, and a function that gives all that it changes. `extra(model)` gives what the step does at its end, and what that keeps."""
     model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     ends, kept = extra(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def step(x, y):
         loss = (model(x) - y).square().mean()
@@ -205,3 +205,78 @@ def test_what_a_run_could_not_keep_is_refused():
     p = mlp()
     with pytest.raises(sw.Unsupported, match=r"found .data of torch.float32 \[8, 6\] set to torch.float64 \[8, 6\]"):
         swt.capture(lambda x: setattr(p[0].weight, "data", p[0].weight.data.double()), batch()[0])
+
+
+SWA = torch.optim.swa_utils
+
+
+@pytest.mark.parametrize("options", [
+    dict(), dict(multi_avg_fn=SWA.get_ema_multi_avg_fn(0.9), use_buffers=True), dict(multi_avg_fn=SWA.get_swa_multi_avg_fn()),
+    dict(avg_fn=lambda averaged, new, count: averaged + (new - averaged) / (count + 2)),
+], ids=["mean", "ema", "lists", "own"])
+def test_averaged_models_go_on_with_each_run(options):
+    def extra(model):
+        model.insert(1, nn.BatchNorm1d(8))
+        averaged = SWA.AveragedModel(model, **options)
+        return lambda _: averaged.update_parameters(model), lambda: averaged.state_dict().values()
+
+    learn_alike(lambda: learner(extra))
+
+
+def scaled(first, optimizers_of):
+    """A step that keeps to finite gradients. Its scale grows each second step, and begins with `first`."""
+
+    def make():
+        model = mlp()
+        optimizers, scaler = optimizers_of(model), torch.amp.GradScaler("cpu", init_scale=first, backoff_factor=2.0**-20, growth_interval=2)
+
+        def step(x, y):
+            with torch.amp.autocast("cpu", dtype=torch.bfloat16, enabled=False):
+                loss = 8 * (model(x) - y).square().mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizers[0])
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5, foreach=True)
+            for optimizer in optimizers:
+                scaler.step(optimizer)
+            scaler.update()
+            model.zero_grad()
+            return loss.detach(), scaler.get_scale()
+
+        def kept():
+            states = [value for optimizer in optimizers for state in optimizer.state_dict()["state"].values() for value in state.values() if value is not None]
+            return [*model.state_dict().values(), *states, *(torch.tensor(value) for value in scaler.state_dict().values())]
+
+        return step, kept
+
+    return make
+
+
+@pytest.mark.parametrize("first", [2.0**10, 2.0**126], ids=["small", "infinite at first"])
+def test_a_scaler_leaves_out_steps_with_infinite_gradients(first):
+    learn_alike(scaled(first, lambda model: [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)]))
+
+
+def test_each_optimizer_of_a_scaler_has_its_own_check():
+    learn_alike(scaled(2.0**20, lambda model: [torch.optim.SGD(model[0].parameters(), lr=0.1), torch.optim.SGD(model[3].parameters(), lr=0.1)]))
+
+
+def test_optimizers_of_single_parameters_step_in_hooks():
+    def make():
+        model = mlp()
+        optimizers = {p: torch.optim.SGD([p], lr=0.1, momentum=0.9) for p in model.parameters()}
+
+        def stepped(p):
+            optimizers[p].step()
+            optimizers[p].zero_grad()
+
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(stepped)
+
+        def step(x, y):
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        return step, lambda: [*model.state_dict().values(), torch.tensor(len(optimizers))]
+
+    learn_alike(make)

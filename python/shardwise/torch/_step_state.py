@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .._errors import InvalidArgument, Unsupported
+from ._instead import made_ready
 from ._surroundings import Place, is_plain, items_of, label_of, memory_of
 
 # How far a step is searched: its functions, the object of its method, containers, the attributes of these.
@@ -73,6 +74,7 @@ class StepState:
         containers: list[tuple[str, Any]] = []  #: lists, dicts and variables, by name
         held = dict(_held_by(step, uses, containers))
         self.containers = containers
+        made_ready(held.values())
         self._modules = _roots({name: m for name, m in held.items() if isinstance(m, torch.nn.Module)})
         self._optimizers = {name: o for name, o in held.items() if isinstance(o, Optimizer)}
         self.schedulers = [scheduler for scheduler in held.values() if isinstance(scheduler, LRScheduler)]
@@ -87,6 +89,8 @@ class StepState:
             self._add_held(name, container, also)
         for _, container in containers:
             self._add_places(container)
+        self._keys = [(container, key) for _, container in containers if isinstance(container, dict) for key in container
+                      if isinstance(key, torch.Tensor) and id(key) in self._slots]
 
     @property
     def optimizers(self) -> Iterable[Optimizer]:
@@ -203,6 +207,9 @@ class StepState:
                     held[name] = tensor
                 if slot.places:
                     now.append(functools.partial(slot.places[0][0].__getitem__, slot.places[0][1]))
+            for held, key in self._keys:  # as of a dict of an optimizer for each parameter
+                held[new[id(key)]] = held[key]
+                undo.callback(held.pop, new[id(key)], None)
             for optimizer in self.optimizers:
                 undo.enter_context(_optimizer_with(optimizer, self._rates.get(id(optimizer), []), self._fresh[id(optimizer)], new))
                 now += _places_of(optimizer)
@@ -420,7 +427,7 @@ def _roots(modules: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
 
 
 def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Modules, optimizers and their schedulers, each once, by the names of the variables that hold them. `containers` gets the lists,
+    """Modules, optimizers, their schedulers and scalers, each once, by the names of the variables that hold them. `containers` gets the lists,
     dicts and variables that may hold their tensors."""
     open_: list[tuple[str, Any]] = [*((type(one).__name__.lower(), one) for one in uses), ("step", step)]
     seen: set[int] = set()
@@ -430,7 +437,7 @@ def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tup
         if id(holder) in seen:
             continue
         seen.add(id(holder))
-        if isinstance(holder, (torch.nn.Module, Optimizer, LRScheduler)):
+        if isinstance(holder, (torch.nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler)):
             while name in names:
                 name += "_"
             names.add(name)
@@ -441,6 +448,7 @@ def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tup
                 containers.append((place, vars(module)))
                 containers += ((place if key == "_buffers" else f"{place}.{key}", value) for key, value in vars(module).items()
                                if isinstance(value, (list, dict)) and key != "_parameters")
+            open_ += (("hook", hook) for hook in _hooks_of(holder))
         elif not isinstance(holder, Optimizer):
             if isinstance(holder, (list, dict)):
                 containers.append((name, holder))
@@ -454,6 +462,16 @@ def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tup
             open_ += _within(holder, depth=name.count("."))
 
 
+def _hooks_of(module: torch.nn.Module) -> Iterator[Callable[..., Any]]:
+    """Of its parameters, and its own and its modules'."""
+    for parameter in module.parameters():
+        yield from (parameter._backward_hooks or {}).values()
+        yield from (parameter._post_accumulate_grad_hooks or {}).values()
+    for inner in module.modules():
+        for hooks in (inner._forward_pre_hooks, inner._forward_hooks, inner._backward_hooks, inner._backward_pre_hooks):
+            yield from hooks.values()
+
+
 def _within(holder: Any, depth: int) -> Iterable[tuple[str, Any]]:
     if isinstance(holder, functools.partial):
         return [("step", holder.func), *holder.keywords.items(), *((f"argument{i}", a) for i, a in enumerate(holder.args))]
@@ -465,7 +483,7 @@ def _within(holder: Any, depth: int) -> Iterable[tuple[str, Any]]:
         found = inspect.getclosurevars(holder)
         return [*found.nonlocals.items(), *found.globals.items()]
     if isinstance(holder, dict):
-        return [(str(key), value) for key, value in holder.items()]
+        return [(str(place if isinstance(key, torch.Tensor) else key), value) for place, (key, value) in enumerate(holder.items())]
     if isinstance(holder, (list, tuple)):
         return [(f"{i}", value) for i, value in enumerate(holder)]
     return _attributes(holder)

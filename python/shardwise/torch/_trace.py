@@ -31,6 +31,8 @@ from .._errors import InvalidArgument, Unsupported
 from . import _aten_ctc
 from ._checks import passing_value
 from ._constants import Constants
+from ._foreach import taken_apart
+from ._instead import chosen_by_values
 from ._schedules import Schedules
 from ._step_state import Slot, StepState
 from ._surroundings import Change, StateFound, Surroundings, changed, is_plain, memory_of
@@ -192,7 +194,7 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
                                               f"needed a step that leaves its shape, as it may once torch has made one")
                     return [*(plain(value) for value in made), *state_now]
 
-        with sdpa_kernel(SDPBackend.MATH), _scores_again(step), _without_mkldnn(), _noted_modes(sets_modes):
+        with sdpa_kernel(SDPBackend.MATH), _scores_again(step), _without_mkldnn(), _noted_modes(sets_modes), chosen_by_values():
             graph = graph_of(functional, fakes)
     return Traced(graph, [*slots, *arguments], len(slots), treespec, [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves],
                   returned[0], returned[1], schedules, None if sets_modes else need_modes), changes
@@ -228,7 +230,7 @@ def graph_of(functional: Callable[..., Any], fakes: list[torch.Tensor]) -> torch
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Of operations for which there are no rules, into those for which there are."""
-    table = {**dict(core_aten_decompositions()), **get_decompositions(_TAKEN_APART)}
+    table = {**dict(core_aten_decompositions()), **get_decompositions(_TAKEN_APART), **taken_apart()}
     return {**{op: rule for op, rule in table.items() if op.name().partition("::")[2].partition(".")[0] not in _KEPT}, **_aten_ctc.decompositions()}
 
 

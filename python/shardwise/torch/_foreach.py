@@ -1,0 +1,66 @@
+"""torch's operations on lists of tensors, each taken apart into operations on one: what averages, clips and steps optimizers by lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_aten = torch.ops.aten
+
+
+def taken_apart() -> dict[Any, Callable[..., Any]]:
+    """By operation."""
+    table: dict[Any, Callable[..., Any]] = {}
+    for name in dir(_aten):
+        one = getattr(_aten, name.removeprefix("_foreach_"), None) if name.startswith("_foreach_") and not name.endswith("_") else None
+        if one is not None:
+            packet = getattr(_aten, name)
+            table.update({getattr(packet, overload): _of_each(one) for overload in packet.overloads() if not overload.endswith("out")})
+    table[_aten._foreach_norm.Scalar] = _norms
+    table[_aten._amp_foreach_non_finite_check_and_unscale.default] = _unscaled
+    table[_aten._amp_update_scale.default] = _next_scale
+    return table
+
+
+def _of_each(one: Callable[..., Any]) -> Callable[..., Any]:
+    """A tensor of numbers, as addcdiv takes it, has one for each."""
+
+    def of(first: Any, *rest: Any, **options: Any) -> list[Any]:
+        count = len(first) if isinstance(first, (list, tuple)) else len(rest[0])
+
+        def part(given: Any, place: int) -> Any:
+            several = isinstance(given, (list, tuple)) or (isinstance(given, Tensor) and given.dim() == 1)
+            return given[place] if several else given
+
+        made = []
+        for place in range(count):
+            values = [part(given, place) for given in (first, *rest)]
+            if one in (_aten.addcmul, _aten.addcdiv) and len(values) > 3:
+                values, options = values[:3], {"value": values[3]}
+            made.append(one(*values, **options))
+        return made
+
+    return of
+
+
+def _norms(tensors: list[Tensor], order: float = 2, dtype: torch.dtype | None = None) -> list[Tensor]:
+    return [torch.linalg.vector_norm(one, order, dtype=dtype) for one in tensors]
+
+
+def _unscaled(gradients: list[Tensor], found: Tensor, inverse: Tensor) -> tuple[list[Tensor], Tensor]:
+    """And whether any of them is infinite, or none, as a 1."""
+    for one in gradients:
+        found = torch.where(one.isfinite().all(), found, torch.ones_like(found))
+    return [(one * inverse).to(one.dtype) for one in gradients], found
+
+
+def _next_scale(scale: Tensor, grown: Tensor, found: Tensor, growth: float, backoff: float, interval: int) -> tuple[Tensor, Tensor]:
+    """`grown` counts steps without an infinity. A scale that would be infinite does not grow."""
+    is_bad = found != 0
+    is_due = grown + 1 == interval
+    larger = scale * growth
+    kept = torch.where(is_due & larger.isfinite(), larger, scale)
+    return torch.where(is_bad, scale * backoff, kept), torch.where(is_bad | is_due, torch.zeros_like(grown), grown + 1)
