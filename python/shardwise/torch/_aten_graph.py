@@ -98,12 +98,28 @@ def _as_traced(function: Callable[..., Any], build: Builder, out: Any, args: tup
     leaves, tree = pytree.tree_flatten((args, kwargs))
     operands = [leaf for leaf in leaves if isinstance(leaf, (Node, Number))]
 
+    def of(*tensors: torch.Tensor) -> Any:
+        given = iter(tensors)
+        own_args, own_kwargs = pytree.tree_unflatten([next(given) if isinstance(leaf, (Node, Number)) else leaf for leaf in leaves], tree)
+        return function(*own_args, **own_kwargs)
+
+    return as_results(build, out, written(build, of, operands))
+
+
+def as_results(build: Builder, out: Any, values: Sequence[Any]) -> Any:
+    """As torch has them. None is what only torch's own gradient would use."""
+    results = [one and build.refused("a result that only torch's own gradient uses", [], one.dtype, one.shape) if value is None else value
+               for value, one in zip(values, out if isinstance(out, list) else [out], strict=True)]
+    return results if isinstance(out, list) else results[0]
+
+
+def written(build: Builder, function: Callable[..., Any], operands: Sequence[Value]) -> list[Any]:
+    """What a function of torch gives: a tensor, or several, each or None."""
+
     def functional(tensors: list[torch.Tensor]) -> list[Any]:
         with FunctionalTensorMode(), torch.enable_grad():
-            given = iter([to_fun(tensor) for tensor in tensors])
-            own_args, own_kwargs = pytree.tree_unflatten([next(given) if isinstance(leaf, (Node, Number)) else leaf for leaf in leaves], tree)
-            made = function(*own_args, **own_kwargs)
-            return [plain(one) for one in (made if isinstance(out, list) else [made])]
+            made = function(*map(to_fun, tensors))
+            return [plain(one) for one in (made if isinstance(made, (list, tuple)) else [made])]
 
     with without_memory():
         graph = graph_of(functional, [torch.empty(x.shape, dtype=TORCH[x.dtype]) for x in operands])
@@ -117,9 +133,14 @@ def _as_traced(function: Callable[..., Any], build: Builder, out: Any, args: tup
         elif node.op == "call_function":
             values[node] = result_of(build, node, values)
     returned: Sequence[Any] = next(node for node in graph.graph.nodes if node.op == "output").args[0]
-    results = [values[node] if node is not None else one and build.refused("a result that only torch's own gradient uses", [], one.dtype, one.shape)
-               for node, one in zip(returned, out if isinstance(out, list) else [out], strict=True)]
-    return results if isinstance(out, list) else results[0]
+    return [None if node is None else values[node] for node in returned]
+
+
+def looped(build: Builder, body: Callable[..., Any], carry: Sequence[Value], xs: Sequence[Value] = (), length: int | None = None, consts: Sequence[Value] = (),
+           reverse: bool = False) -> list[Value]:
+    """A scan, whose body is a function of torch: of the consts, the carry and a slice of each of the xs."""
+    trips = xs[0].shape[0] if length is None else length
+    return build.scan(consts, carry, xs, trips, reverse, lambda values: written(build, body, values))
 
 
 def gradients(made: torch.Tensor, of: Sequence[torch.Tensor], gradient: torch.Tensor) -> list[torch.Tensor]:

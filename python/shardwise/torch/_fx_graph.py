@@ -17,6 +17,7 @@ from . import _aten_elementwise as _aten_elementwise
 from . import _aten_fourier as _aten_fourier
 from . import _aten_images as _aten_images
 from . import _aten_layout as _aten_layout
+from . import _aten_linear_algebra as _aten_linear_algebra
 from . import _aten_random
 from . import _aten_sums as _aten_sums
 from ._aten import Builder, Type, literal

@@ -1,4 +1,4 @@
-"""Methods of torch's that decide by values, and others in their places while a step is traced: these compute both, and choose."""
+"""What torch decides by values, and what is in its place while a step is traced: it computes both, and chooses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.nn.modules.adaptive import _ASMoutput as _AdaptiveOutput
 from torch.optim.optimizer import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 from torch.utils._python_dispatch import _disable_current_modes
@@ -26,14 +27,17 @@ def made_ready(held: Iterable[Any]) -> None:
 @contextlib.contextmanager
 def chosen_by_values() -> Iterator[None]:
     """Thread-hostile: the classes have other methods meanwhile."""
-    before = AveragedModel.update_parameters, torch.amp.GradScaler._maybe_opt_step
-    setattr(AveragedModel, "update_parameters", _update_parameters)
-    setattr(torch.amp.GradScaler, "_maybe_opt_step", _step_if_finite)
+    places = [(AveragedModel, "update_parameters", _update_parameters), (torch.amp.GradScaler, "_maybe_opt_step", _step_if_finite),
+              (torch.nn.AdaptiveLogSoftmaxWithLoss, "forward", _of_all_classes),
+              (torch.inference_mode, "__enter__", _without_gradients), (torch.inference_mode, "__exit__", _with_gradients)]
+    before = [(kind, name, vars(kind)[name]) for kind, name, _ in places]
+    for kind, name, ours in places:
+        setattr(kind, name, ours)
     try:
         yield
     finally:
-        setattr(AveragedModel, "update_parameters", before[0])
-        setattr(torch.amp.GradScaler, "_maybe_opt_step", before[1])
+        for kind, name, theirs in before:
+            setattr(kind, name, theirs)
 
 
 @torch.no_grad()
@@ -71,6 +75,37 @@ def _step_if_finite(scaler: Any, optimizer: Optimizer, state: dict[str, Any], *a
         for one, old in zip(tensors, before, strict=True):
             one.copy_(torch.where(is_finite, one, old))
     return made
+
+
+def _of_all_classes(module: torch.nn.AdaptiveLogSoftmaxWithLoss, x: torch.Tensor, target: torch.Tensor) -> Any:
+    """Not only of those clusters that the targets are in."""
+    made = module.log_prob(x.reshape(-1, x.shape[-1])).gather(1, target.reshape(-1, 1)).reshape(target.shape)
+    return _AdaptiveOutput(made, -made.mean())
+
+
+def _without_gradients(self: Any) -> None:
+    """A trace needs what inference mode leaves out."""
+    self._without = torch.no_grad() if self.mode else contextlib.nullcontext()
+    self._without.__enter__()
+
+
+def _with_gradients(self: Any, *error: Any) -> None:
+    self._without.__exit__(*error)
+
+
+def least_squares(a: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driver: str | None = None) -> tuple[torch.Tensor, ...]:
+    """As aten::linalg_lstsq, of a matrix of full rank. The shapes of its results depend on the rank."""
+    rows, columns = a.shape[-2:]
+    b = b.unsqueeze(-1) if (is_vector := b.dim() == a.dim() - 1) else b
+    q, r = torch.linalg.qr(a if rows >= columns else a.mT)
+    if rows >= columns:
+        made = torch.linalg.solve_triangular(r, q.mT @ b, upper=True)
+    else:
+        made = q @ torch.linalg.solve_triangular(r.mT, b, upper=False)
+    residuals = (a @ made - b).square().sum(-2) if rows > columns and driver not in (None, "gelsy") else made.new_empty(0)
+    values = torch.linalg.svdvals(a) if driver in ("gelsd", "gelss") else made.new_empty(0)
+    rank = torch.full(a.shape[:-2], min(rows, columns)) if driver != "gels" else torch.empty(0, dtype=torch.int64)
+    return made.squeeze(-1) if is_vector else made, residuals, rank, values
 
 
 def _tensors_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:

@@ -32,7 +32,7 @@ from . import _aten_ctc
 from ._checks import passing_value
 from ._constants import Constants
 from ._foreach import taken_apart
-from ._instead import chosen_by_values
+from ._instead import chosen_by_values, least_squares
 from ._schedules import Schedules
 from ._step_state import Slot, StepState
 from ._surroundings import Change, StateFound, Surroundings, changed, is_plain, memory_of
@@ -228,6 +228,7 @@ def graph_of(functional: Callable[..., Any], fakes: list[torch.Tensor]) -> torch
     return make_fx(functional, decomposition_table=decompositions())(fakes)
 
 
+@functools.lru_cache(1)
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Of operations for which there are no rules, into those for which there are."""
     table = {**dict(core_aten_decompositions()), **get_decompositions(_TAKEN_APART), **taken_apart()}
@@ -315,6 +316,8 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         fx_traceback.current_meta["custom"] = {"scope": scope, "backward": derived is not None}
         if func is _aten._linalg_check_errors.default:
             return None
+        if func is _aten.linalg_lstsq.default:
+            return least_squares(*args, **(kwargs or {}))
         if func is _aten._local_scalar_dense.default:
             known = self._constants.value(args[0])
             if known is not None:
