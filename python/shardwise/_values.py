@@ -41,19 +41,48 @@ def _own_name(zone: datetime.timezone) -> str | None:
 
 def _plain_time(value: datetime.datetime | datetime.time) -> Any:
     zone = value.tzinfo
-    if zone is not None and type(zone) is not datetime.timezone:
-        raise TypeError(f"a {type(value).__name__} of the zone {zone} cannot be stored: needed is a fixed offset, as "
-                        f".astimezone(datetime.timezone.utc) has, or none")
-    text, name = value.replace(fold=0).isoformat(), None if zone is None else _own_name(zone)
+    key = _key_of(zone)
+    if key is None and zone is not None and type(zone) is not datetime.timezone:
+        raise TypeError(f"a {type(value).__name__} of the zone {zone} cannot be stored: needed is a zoneinfo.ZoneInfo with a key, a "
+                        f"fixed offset, as .astimezone(datetime.timezone.utc) has, or none")
+    if key is not None:
+        return [value.isoformat(), value.fold, None, key]  # with the offset of the fold
+    text, name = value.replace(fold=0).isoformat(), _own_name(zone) if isinstance(zone, datetime.timezone) else None
     return [text, value.fold, name] if value.fold or name is not None else text
+
+
+def _key_of(zone: Any) -> str | None:
+    """Of a zone of the time zone database; None for any other."""
+    module = sys.modules.get("zoneinfo")
+    return zone.key if module is not None and type(zone) is module.ZoneInfo else None
+
+
+def _zone(key: Any) -> Any:
+    """None if this machine's database has it not."""
+    import zoneinfo
+
+    try:
+        return zoneinfo.ZoneInfo(key)
+    except zoneinfo.ZoneInfoNotFoundError:
+        return None
+
+
+def _plain_zone(zone: Any) -> Any:
+    if zone.key is None:
+        raise TypeError("a zoneinfo.ZoneInfo without a key cannot be stored: needed is one that has been made by its name")
+    return zone.key
 
 
 def _time(kind: Any) -> Callable[[Any], Any]:
     def made(plain: Any) -> Any:
         if isinstance(plain, str):
             return kind.fromisoformat(plain)
-        text, fold, name = plain
+        text, fold, name, *keys = plain
         value = kind.fromisoformat(text).replace(fold=fold)
+        if keys:
+            (key,) = keys
+            zone = _zone(key)
+            return value if zone is None else value.replace(tzinfo=zone)
         return value if name is None else value.replace(tzinfo=datetime.timezone(value.utcoffset(), name))
 
     return made
@@ -98,6 +127,7 @@ _KINDS = (
     _Kind("datetime.timedelta", "$timedelta", lambda v: [v.days, v.seconds, v.microseconds], lambda v: datetime.timedelta(*v)),
     _Kind("datetime.timezone", "$timezone", lambda v: [v.utcoffset(None), _own_name(v)],
           lambda v: datetime.timezone(v[0]) if v[1] is None else datetime.timezone(*v)),
+    _Kind("zoneinfo.ZoneInfo", "$zone", _plain_zone, lambda v: _zone(v) or v),
     _Kind("pathlib.PosixPath", "$path", lambda v: ["Path", str(v)], _path),
     _Kind("pathlib.WindowsPath", "$path", lambda v: ["Path", str(v)], _path),
     _Kind("pathlib.PurePosixPath", "$path", lambda v: ["PurePosixPath", str(v)], _path),

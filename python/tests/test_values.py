@@ -7,12 +7,15 @@ import datetime
 import decimal
 import fractions
 import functools
+import io
 import pathlib
+import struct
 import subprocess
 import sys
 import types
 import typing
 import uuid
+import zoneinfo
 
 import numpy as np
 import pytest
@@ -22,7 +25,10 @@ from shardwise import _objects, _save
 
 UTC, EAST = datetime.timezone.utc, datetime.timezone(datetime.timedelta(hours=5, minutes=30, seconds=1))
 NAMED = datetime.timezone(datetime.timedelta(hours=-3), "BRT")
+BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 VALUES = [
+    datetime.datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN), datetime.datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN, fold=1),
+    datetime.datetime(2026, 3, 29, 2, 30, 0, 9, tzinfo=BERLIN), datetime.time(2, tzinfo=BERLIN, fold=1), BERLIN,
     datetime.datetime(2026, 11, 27, 12, 30, 1, 7), datetime.datetime(1, 1, 1, fold=1), datetime.datetime.max.replace(tzinfo=UTC),
     datetime.datetime(2026, 1, 2, tzinfo=EAST), datetime.datetime(2026, 1, 2, tzinfo=NAMED, fold=1), datetime.date.min,
     datetime.time(3, 4), datetime.time(3, 4, 5, 6, tzinfo=NAMED), datetime.timedelta(-3, 4, 5), UTC, EAST, NAMED,
@@ -76,9 +82,10 @@ class Own(datetime.datetime):
 
 
 def test_values_that_would_not_be_the_same_are_refused(tmp_path):
-    zoneinfo = pytest.importorskip("zoneinfo")
-    berlin = datetime.datetime(2026, 1, 2, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
-    for bad, why in ((berlin, "of the zone Europe/Berlin cannot be stored: needed is a fixed offset"), (Own(2026, 1, 2), "Own cannot be stored"),
+    keyless = zoneinfo.ZoneInfo.from_file(io.BytesIO(b"TZif" + bytes(16) + struct.pack(">6l", 0, 0, 0, 0, 1, 4) + bytes(6) + b"UTC\0"))
+    own = types.new_class("OwnZone", (datetime.tzinfo,))()
+    for bad, why in ((datetime.datetime(2026, 1, 2, tzinfo=keyless), "needed is a zoneinfo.ZoneInfo with a key, a fixed offset"),
+                     (keyless, "a zoneinfo.ZoneInfo without a key cannot be stored"), (datetime.time(1, tzinfo=own), "a time of the zone .*OwnZone"), (Own(2026, 1, 2), "Own cannot be stored"),
                      (np.dtype([("a", "f4")]), "dtype .* cannot be stored"), (np.dtype("f4", metadata={"a": 1}), "without parts and metadata"),
                      (types.SimpleNamespace(__array__=1), "SimpleNamespace with the name '__array__' cannot be stored"),
                      (fractions.Fraction(1, 2**70_000), "needed are integers of at most 65536 bits"), (np.floating, "type cannot be stored"), (int, "type cannot be stored"),
@@ -87,7 +94,22 @@ def test_values_that_would_not_be_the_same_are_refused(tmp_path):
             sw.save(tmp_path / "a", {"x": bad})
 
 
+def test_a_zone_that_is_not_in_the_database_of_this_machine_is_the_offset_of_then(tmp_path, monkeypatch):
+    when = datetime.datetime(2026, 7, 1, 12, tzinfo=BERLIN)
+    sw.save(tmp_path / "a", {"when": when, "time": datetime.time(5, tzinfo=BERLIN), "zone": BERLIN})
+
+    def none(key):
+        raise zoneinfo.ZoneInfoNotFoundError(key)
+
+    monkeypatch.setattr(zoneinfo, "ZoneInfo", none)
+    found = sw.load(tmp_path / "a")
+    assert found["when"] == when and repr(found["when"].tzinfo) == "datetime.timezone(datetime.timedelta(seconds=7200))"
+    assert found["time"] == datetime.time(5) and found["zone"] == "Europe/Berlin"
+
+
 HOSTILE = [
+    {"$zone": "../../etc/passwd"}, {"$zone": "/etc/passwd"}, {"$zone": 5}, {"$zone": ["x"]}, {"$datetime": ["2026-01-01T00:00:00", 0, None, 1]},
+    {"$datetime": ["2026-01-01T00:00:00", 0, None, "../x"]}, {"$datetime": ["2026-01-01", 0, None, "UTC", 1]}, {"$time": ["05:00", 2, None, "UTC"]},
     {"$date": "now"}, {"$date": 5}, {"$datetime": ["x"]}, {"$datetime": [1, 2, 3]}, {"$timedelta": [10**30]}, {"$timezone": [1]},
     {"$path": ["os.system", "ls"]}, {"$path": "x"}, {"$decimal": "one"}, {"$fraction": [1, 0]}, {"$fraction": ["1"] * 3}, {"$uuid": []},
     {"$slice": [1, 2, 3, 4]}, {"$slice": 5}, {"$range": [1, 2, 0]}, {"$bytearray": "xy"}, {"$bytes": "0"}, {"$bytes": {}},
