@@ -72,7 +72,7 @@ def _dtype_name(pattern: str, dtype: Any) -> str:
     raise InvalidArgument(f"cast of {pattern!r} is {dtype!r}, needed is a dtype, as 'bf16'")
 
 
-def edits_of(names: str | Iterable[str] | None, rename: Rename | None, cast: Cast | None, transpose: Transpose | None = None,
+def edits_of(names: str | Iterable[str] | None, rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
              split: Split | None = None, join: Join | None = None, resize: Resize | None = None) -> Edits:
     """As the core takes them. names: patterns; None: all."""
     patterns = [] if names is None else [names] if isinstance(names, str) else list(names)

@@ -51,8 +51,8 @@ class Managed:
         return told
 
 
-class Rules(TypedDict, total=False):
-    """What is taken of a step, and how names, dtypes and shapes change as it is restored: arguments of load()."""
+class Edits(TypedDict, total=False):
+    """What is taken of a step, and how names, dtypes and shapes change as it is restored: arguments of open()."""
 
     names: str | Iterable[str] | None
     rename: Rename | None
@@ -60,6 +60,11 @@ class Rules(TypedDict, total=False):
     transpose: Transpose | None
     split: Split | None
     join: Join | None
+
+
+class Rules(Edits, total=False):
+    """Also what becomes of what the target has in another shape: arguments of load()."""
+
     skip_mismatched: bool
     resize: Resize | None
 

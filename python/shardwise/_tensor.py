@@ -245,7 +245,8 @@ class Checkpoint(Mapping[str, Tensor]):
         parts along a dim, equally long, or as "@0:8,4,4" says. join: {"*.q,*.k,*.v": "*.qkv@0"}, one tensor of several.
         resize: {"*embed*": "pad:50304,-"}, zeros after what is there, or "slice:50257,-", its beginning; "-" stays as it is. All
         see the stored names, and the first rule that matches counts. partial: shard files may be missing, as in a step of a
-        fast tier: nothing is told of them before something is read that is in one.
+        fast tier: nothing is told of them before something is read that is in one. threads: that decode a checkpoint; 0: one a core. A
+        file of another format is read by the thread that calls, and pin has no meaning for it.
 
         Raises NotFound, Corrupt, Unsupported (also for URLs), NameNotFound for names that are not there, and one
         InvalidArgument for all rules that do not fit."""
@@ -255,16 +256,20 @@ class Checkpoint(Mapping[str, Tensor]):
         self._describe()
         if self._reader.left_out:
             warnings.warn(f"open {text}: left out {', '.join(self._reader.left_out)}", stacklevel=3)
-        edits = edits_of(None, rename, cast, transpose, split, join, resize)
-        if names is not None or any(edits):
-            self._edit(names, edits)
+        self._edit_if_asked(names, edits_of(None, rename, cast, transpose, split, join, resize))
 
     @classmethod
-    def _of(cls, reader: _core.Reader) -> Checkpoint:
+    def _of(cls, reader: _core.Reader, names: str | Iterable[str] | None = None, **edits: Any) -> Checkpoint:
+        """edits: as the constructor takes them."""
         checkpoint = cls.__new__(cls)
         checkpoint._reader = reader
         checkpoint._describe()
+        checkpoint._edit_if_asked(names, edits_of(None, **edits))
         return checkpoint
+
+    def _edit_if_asked(self, names: str | Iterable[str] | None, edits: Edits) -> None:
+        if names is not None or any(edits):
+            self._edit(names, edits)
 
     def _describe(self) -> None:
         self._rows = self._reader.tensors()  # made Tensors when they are asked for: there may be very many

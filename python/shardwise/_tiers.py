@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,14 +96,15 @@ class Tiers(ManagerContext):
         if links is not None:
             links.close()
 
-    def _restored(self, boxes: Callable[[Checkpoint], Boxes], read: Callable[[Checkpoint], Any]) -> RestoredTier | None:
-        """boxes: what read() is going to read of a checkpoint on this rank; it raises InvalidArgument for what does not fit."""
+    def _restored(self, boxes: Callable[[Checkpoint], Boxes], read: Callable[[Checkpoint], Any],
+                  edits: Mapping[str, Any]) -> RestoredTier | None:
+        """boxes: what read() is going to read of a checkpoint on this rank; it raises InvalidArgument for what does not fit.
+        edits: of the checkpoint, as it takes them."""
         self.wait()
 
         def needed(reader: _core.Reader) -> list[tuple[str, list[int], list[int]]]:
-            with Checkpoint._of(reader) as checkpoint:
-                names = [row[0] for row in checkpoint._rows]
-                return [(names[number], list(begin), list(shape)) for number, begin, shape in boxes(checkpoint)]
+            with Checkpoint._of(reader, **edits) as checkpoint:
+                return checkpoint._reader.source_boxes(list(boxes(checkpoint)))
 
         found = self._tiers.latest(needed)
         if found is None:
@@ -112,7 +113,8 @@ class Tiers(ManagerContext):
         log.info("restore: %s", told)
 
         def work() -> bytes:
-            with Checkpoint(told.path, threads=self._threads, memory=self._memory, partial=told.tier == "fast") as checkpoint:
+            with Checkpoint(told.path, threads=self._threads, memory=self._memory, partial=told.tier == "fast",
+                            **edits) as checkpoint:
                 told.value = read(checkpoint)
             return b""
 

@@ -27,6 +27,9 @@ constexpr std::size_t kLongReadBytes = std::size_t{16} << 20;
 /// number of the tensor, begin, shape, address of row-major memory.
 using TargetArgument = std::tuple<std::size_t, Ints, Ints, std::uintptr_t>;
 
+/// number of the tensor, begin, shape.
+using NumberedBox = std::tuple<std::size_t, Ints, Ints>;
+
 /// Of values of which many in a row are the same: one Python object for all of those.
 template <class Value>
 class Last {
@@ -208,6 +211,29 @@ class Reader {
     return made;
   }
 
+  /// What is read of the checkpoint for boxes of tensors as they are now: names, and boxes of
+  /// these.
+  List source_boxes(const std::vector<NumberedBox>& boxes) const {
+    const auto reader = get();
+    const std::span<const TensorInfo> stored = reader->tensors();
+    List found;
+    const auto add = [&](std::size_t number, const Box& box) {
+      found.append(nb::make_tuple(stored[number].name, ints(box.begin()), ints(box.shape())));
+    };
+    for (const auto& [number, begin, shape] : boxes) {
+      tensor(*reader, number);
+      const Box box = box_of(begin, shape);
+      if (!edited_) {
+        add(number, box);
+        continue;
+      }
+      for (const auto& part : edited_->tensors->source_boxes(number, box)) {
+        if (!part.box.empty()) add(edited_->named->number(part.tensor), part.box);
+      }
+    }
+    return found;
+  }
+
   /// Whole tensors by number, each to row-major memory at an address. With very many of them, lists
   /// of numbers cost less than the lists that read() takes.
   void read_whole(const std::vector<std::size_t>& numbers,
@@ -342,6 +368,10 @@ void bind_read(nb::module_& module) {
       .def("close", &Reader::close)
       .def("tensors", &Reader::tensors)
       .def("edit", &Reader::edit, nb::arg("names"), nb::arg("edits"))
+      .def("source_boxes", &Reader::source_boxes, nb::arg("boxes"),
+           nb::sig("def source_boxes(self, boxes: collections.abc.Sequence[tuple[int, "
+                   "collections.abc.Sequence[int], collections.abc.Sequence[int]]]) -> "
+                   "list[tuple[str, list[int], list[int]]]"))
       .def("read", &Reader::read, nb::arg("targets"))
       .def("read_whole", &Reader::read_whole, nb::arg("numbers"), nb::arg("addresses"))
       .def_prop_ro("path", &Reader::path)

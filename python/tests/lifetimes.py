@@ -39,7 +39,7 @@ class Case:
 
 class Reading(Case):
     covers = """Reader.close Reader.tensors Reader.read Reader.read_whole Reader.path Reader.step Reader.user Reader.objects
-        Reader.pinned Reader.stats Reader.edit Reader.left_out"""
+        Reader.pinned Reader.stats Reader.edit Reader.source_boxes Reader.left_out"""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -53,6 +53,7 @@ class Reading(Case):
         assert (c.load("w")["w"] == W).all() and len(reader.tensors()) == 2
         assert [reader.path, reader.step, reader.user] == [self.folder + "/a", -1, "{}"] and isinstance(reader.pinned, bool)
         assert "note" in reader.objects and len(reader.stats) == 3 and reader.left_out == []
+        assert reader.source_boxes([(0, [1], [2])]) == [("long", [1], [2])]
         edited = sw.load(self.folder + "/a", rename={"w": "v", "note": "n"}, cast={"w": "f64"})
         assert (edited["v"] == W).all() and edited["v"].dtype == np.float64 and edited["n"] == "x"
 

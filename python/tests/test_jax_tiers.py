@@ -163,3 +163,12 @@ def test_one_process_without_a_job(tmp_path: pathlib.Path) -> None:
     assert np.array_equal(swj.load(tmp_path / "durable/step-00000007")["w"], whole(7))
     with pytest.raises(sw.InvalidArgument, match="copies"):
         swj.TieredManager(tmp_path / "fast", tmp_path / "durable", copies=1)
+        plain = manager.restore(names=["all", "w"], transpose={"w": (1, 0)}, resize={"all": "pad:50,-"})
+        assert plain is not None and np.array_equal(plain.value["w"], whole(7).T) and not plain.value["all"][48:].any()
+        edited = manager.restore({"a": jax.ShapeDtypeStruct((24, 600), "bfloat16"), "b": swj.ANY, "all": np.ones((9, 300), np.float32),
+                                  "numpy": np.zeros(4, np.int64)}, names=["w", "all", "numpy"], split={"w": "a,b@0"}, cast={"w": "bf16"},
+                                 resize={"all": "slice"}, skip_mismatched=True)
+        assert edited is not None and np.array_equal(np.concatenate([edited.value["a"], edited.value["b"]]), whole(7).astype("bfloat16"))
+        assert np.array_equal(edited.value["all"], whole(7)[:9, :300] + 0.5) and edited.value["numpy"].tolist() == [0] * 4
+        with pytest.raises(sw.InvalidArgument, match="skip_mismatched is True, needed is a target"):
+            manager.restore(skip_mismatched=True)

@@ -119,11 +119,30 @@ def test_the_durable_root_has_ordinary_checkpoints(saved: pathlib.Path) -> None:
     assert torch.equal(value["w"], whole(1))
 
 
+def reshaping(rank: int, size: int, port: int, folder: str, step: int) -> tuple[str]:
+    join(rank, size, port)
+    mesh = init_device_mesh("cpu", (size,))
+    state = {"t": distribute_tensor(torch.zeros(600, 40, dtype=torch.float64), mesh, [Shard(0)]), "a": torch.zeros(40, 150),
+             "b": torch.zeros(30, 150), "c": torch.full((2, 3), 7.0), "step": -1}
+    with tiers(folder, rank) as manager:
+        found = manager.restore(state, names=["w", "plain", "step", "model.bias"], rename={"w": "t", "model.bias": "c"}, transpose={"w": (1, 0)},
+                                cast={"w": torch.float64}, split={"plain": "a,b@1"}, resize={"b": "slice"}, skip_mismatched=True)
+        assert found is not None and found.step == step
+        with pytest.raises(sw.NameNotFound, match="there is no tensor 'ww'"):
+            manager.restore(state, names="ww")
+        with pytest.raises(sw.InvalidArgument, match='step 4 of the fast tier: 1 edit does not fit: rename "nothing'):
+            manager.restore(state, rename={"nothing*": "x"})
+    value, plain = found.value, whole(step)[:, :300] + 0.5
+    assert torch.equal(value["t"].full_tensor(), whole(step).T.double()) and value["step"] == step and value.skipped == ["c"]
+    assert torch.equal(value["a"], plain[:, :150]) and torch.equal(value["b"], plain[:30, 150:]) and (value["c"] == 7).all()
+    return (str(found),)
+
+
 @pytest.mark.parametrize("lost", [0, 2])
 def test_a_lost_host_is_made_up_for_by_copies(folder: pathlib.Path, lost: int) -> None:
     shutil.rmtree(folder / f"host{lost}")
-    said = restored(3, folder, 4)
-    assert any("from other processes" in text for text, _, _ in said), said
+    said = restored(3, folder, 4) if lost else run_ranks(reshaping, 3, free_port(), str(folder), 4)
+    assert any("from other processes" in text for text, *_ in said), said
 
 
 def test_another_number_of_processes_restores(folder: pathlib.Path) -> None:

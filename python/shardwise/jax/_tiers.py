@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 
-from .._job import Managed
+from .._edits import Resize as Extents
+from .._job import Edits, Managed
 from .._links import own_address
 from .._paths import Path
 from .._pending import PendingSave
 from .._progress import Progress
+from .._resize import Resize, check_extents
 from .._save import SaveStats
 from .._sources import MEMORY, Codec, Existing
 from .._tensor import Checkpoint
@@ -78,14 +80,21 @@ class TieredManager(Tiers):
             raise prepared.failed  # the other processes hear of it on the thread
         return pending
 
-    def restore(self, target: Any = None, *, strict: bool = True) -> RestoredTier | None:
-        """The newest step that is whole; `value` is its tree, as shardwise.jax.load() gives it. None if there is no step in
-        either tier. Raises Corrupt if there are and none is whole."""
+    def restore(self, target: Any = None, *, strict: bool = True, skip_mismatched: bool = False, resize: Resize | Extents | None = None,
+                **edits: Unpack[Edits]) -> RestoredTier | None:
+        """The newest step that is whole; `value` is its tree, as shardwise.jax.load() gives it, whose arguments these are
+        (names, rename, cast, ..). None if there is no step in either tier. Raises Corrupt if there are and none is whole."""
+        if target is None:
+            check_extents(f"restore from {self._where()}", skip_mismatched, resize)
+        shapes: Any = None if target is None else resize
 
         def boxes(checkpoint: Checkpoint) -> Boxes:
-            return _load.planned(checkpoint, target, strict=strict).boxes()
+            return _load.planned(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched, resize=shapes).boxes()
 
-        return self._restored(boxes, lambda checkpoint: _load.restore(checkpoint, target, strict=strict))
+        def read(checkpoint: Checkpoint) -> Any:
+            return _load.restore(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched, resize=shapes)
+
+        return self._restored(boxes, read, {**edits, "resize": resize} if target is None else edits)
 
     def _prepared(self, step: int, tree: Any, user: Any, existing: Existing, *, copy: bool) -> Prepared:
         return prepare(self._name_of(step), tree, self._saves, copy=copy, user=user, existing=existing, deadline=self._deadline,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
-from .._job import Managed
+from .._job import Edits, Managed
 from .._links import own_address
 from .._paths import Path
 from .._pending import PendingSave
 from .._progress import Progress
+from .._resize import Resize
 from .._save import SaveStats
 from .._sources import MEMORY, Codec, Existing, check_choice
 from .._tensor import Checkpoint
@@ -78,13 +79,14 @@ class TieredManager(Tiers):
         return save_async_managed(self._name_of(step), state, user, self._options(existing), self._replicas, self._saves,
                                   self._deadline, True, managed)
 
-    def restore(self, state: Mapping[str, Any], *, strict: bool = True) -> RestoredTier | None:
-        """Fills the state, as shardwise.torch.load() does, from the newest step that is whole. None if there is no step in
-        either tier. Raises Corrupt if there are and none is whole."""
+    def restore(self, state: Mapping[str, Any], *, strict: bool = True, skip_mismatched: bool = False, resize: Resize | None = None,
+                **edits: Unpack[Edits]) -> RestoredTier | None:
+        """Fills the state, as shardwise.torch.load() does, whose arguments these are (names, rename, cast, ..), from the newest
+        step that is whole. None if there is no step in either tier. Raises Corrupt if there are and none is whole."""
         unused = "error" if strict else "ignore"
 
         def target_of(checkpoint: Checkpoint) -> Target:
-            return Target(checkpoint, state, self._calls.rank, strict)
+            return Target(checkpoint, state, self._calls.rank, strict, skip_mismatched, resize)
 
         def boxes(checkpoint: Checkpoint) -> Boxes:
             target = target_of(checkpoint)
@@ -94,7 +96,7 @@ class TieredManager(Tiers):
         def read(checkpoint: Checkpoint) -> Loaded:
             return filled(checkpoint, target_of(checkpoint), unused)
 
-        return self._restored(boxes, read)
+        return self._restored(boxes, read, edits)
 
     def _options(self, existing: str) -> dict[str, Any]:
         return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory}
