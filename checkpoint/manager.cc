@@ -544,11 +544,13 @@ bool CheckpointManager::retire(std::int64_t step) {
   return is_gone;
 }
 
-std::vector<std::int64_t> CheckpointManager::retire_superseded() {
+std::vector<std::int64_t> CheckpointManager::retire_superseded(
+    std::optional<std::int64_t> committed) {
   detail::Failures failures;
   std::vector<std::int64_t> gone;
   for (const std::int64_t step :
        impl_->superseded(detail::committed_names(*impl_->files, impl_->root), failures)) {
+    if (step == committed) continue;
     failures.attempt([&] {
       if (retire(step)) gone.push_back(step);
     });

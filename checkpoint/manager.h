@@ -221,9 +221,10 @@ class CheckpointManager {
   void end_save(std::size_t bytes, double seconds);
 
   /// For them as well, on rank 0: the first removes what retention does not keep, as a commit does,
-  /// and gives the steps that are gone; the second keeps what a save of a step here did beside it,
-  /// as ManagerOptions::write_stats does. Both try all, and then throw the first error.
-  std::vector<std::int64_t> retire_superseded();
+  /// but not the step that was `committed`, and gives the steps that are gone; the second keeps
+  /// what a save of a step here did beside it, as ManagerOptions::write_stats does. Both try all,
+  /// and then throw the first error.
+  std::vector<std::int64_t> retire_superseded(std::optional<std::int64_t> committed = {});
   void write_stats(const SaveStats& stats);
 
   /// Calls `restore` with a reader of the newest valid step, and gives that step; nothing if the

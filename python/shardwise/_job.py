@@ -272,7 +272,7 @@ class JobManager(ManagerContext):
             def retire() -> bytes:
                 retired.append(step)
                 try:
-                    self._manager.retire_superseded()
+                    self._manager.retire_superseded(step)
                 except Error as error:  # the step is saved all the same
                     note_cleanup_error(step, stats, str(error))
                 if self._write_stats:

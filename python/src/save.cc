@@ -206,9 +206,9 @@ class Manager {
   }
   void end_save(std::size_t bytes, double seconds) { get().end_save(bytes, seconds); }
 
-  std::vector<std::int64_t> retire_superseded() {
+  std::vector<std::int64_t> retire_superseded(std::int64_t committed) {
     const GilRelease released;
-    return get().retire_superseded();
+    return get().retire_superseded(committed);
   }
 
   void write_stats(const Dict& dict) {
@@ -297,7 +297,7 @@ void bind_save(nb::module_& module) {
            nb::sig("def begin_save(self, step: int, bytes: int) -> collections.abc.Callable[[int, "
                    "int], None]"))
       .def("end_save", &Manager::end_save, nb::arg("bytes"), nb::arg("seconds"))
-      .def("retire_superseded", &Manager::retire_superseded)
+      .def("retire_superseded", &Manager::retire_superseded, nb::arg("committed"))
       .def("write_stats", &Manager::write_stats, nb::arg("stats"))
       .def("collect_garbage", &Manager::collect_garbage, nb::arg("dead_hosts"));
 }

@@ -88,7 +88,7 @@ class Managing(Case):
         core.end_save(1, 1.0)
         core.note_damaged(step)
         for ask in (core.latest, core.best, lambda: core.pin(step, f"n{step}"), core.pinned, lambda: core.unpin(f"n{step}"),
-                    core.retire_superseded, lambda: core.step(step), lambda: core.remove(step),
+                    lambda: core.retire_superseded(step), lambda: core.step(step), lambda: core.remove(step),
                     lambda: core.collect_garbage([])):
             try:
                 ask()

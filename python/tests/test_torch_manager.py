@@ -246,6 +246,17 @@ def frozen_ranks(rank, size, port, folder):
         assert manager.restore(filled).step == 3 and torch.equal(filled["frozen"], frozen)
 
 
+def test_a_step_saved_after_going_back_stays_until_the_next_save(tmp_path):
+    for kind in (sw.CheckpointManager, swt.CheckpointManager):
+        with kind(tmp_path / kind.__module__, keep_last=1, best=("loss", "min", 1)) as manager:
+            for step in (8, 9):
+                manager.save(step, {"w": torch.zeros(4).numpy()}, metrics={"loss": step})
+            manager.save(3, {"w": torch.ones(4).numpy()}, metrics={"loss": 10})
+            assert manager.steps() == [3, 8, 9]
+            manager.save(4, {"w": torch.ones(4).numpy()})
+            assert manager.steps() == [4, 8, 9]
+
+
 def test_frozen_weights_are_not_written_again(tmp_path):
     run_ranks(frozen_ranks, 2, free_port(), tmp_path)
     assert names(tmp_path) == ["stats-step-00000003.json", "step-00000003"]
