@@ -120,7 +120,7 @@ class PosixFile final : public File {
     if (done < size) {
       throw Error(ErrorCode::corrupt,
                   fmt::format("read {}: the file ends at byte {}, {}", path_.string(),
-                              offset + done, place(offset, size)));
+                              std::min(offset + done, this->size()), place(offset, size)));
     }
   }
 

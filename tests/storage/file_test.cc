@@ -315,6 +315,8 @@ TEST(File, ReadingPastTheEndIsCorrupt) {
       message_of(ErrorCode::corrupt, [&] { file->read_at(0, out.data(), kPage); });
   EXPECT_THAT(message, HasSubstr((dir / "f").string()));
   EXPECT_THAT(message, HasSubstr("ends at byte 3, 4096 bytes at offset 0 needed"));
+  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { file->read_at(kPage, out.data(), 8); }),
+              HasSubstr("ends at byte 3, 8 bytes at offset 4096 needed"));
 }
 
 // Where the file system can do it; if not, it is null whatever is asked.
