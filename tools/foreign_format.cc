@@ -109,10 +109,12 @@ std::string foreign_file(const fs::path& path) {
     return with_import("an archive of numpy's", path);
   }
   if (first.starts_with("PK\3\4")) {
-    return with_python("a zip archive, such as PyTorch's",
-                       fmt::format("import torch; shardwise.save(\"NAME\", torch.load(\"{}\", "
-                                   "map_location=\"cpu\", weights_only=True))",
-                                   name));
+    return with_python(
+        "a zip archive, such as PyTorch's",
+        fmt::format(
+            "import shardwise.torch, torch; shardwise.torch.save(\"NAME\", torch.load(\"{}\", "
+            "map_location=\"cpu\", weights_only=True))",
+            name));
   }
   if (first.starts_with("\x93NUMPY")) {
     return with_python(

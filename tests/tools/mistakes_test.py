@@ -100,7 +100,7 @@ $ inspect runs/ck/step-7
 $ inspect runs/ck/step-00000006/manifest.json
 3 runs/ck/step-00000006/manifest.json is not a directory, needed is a checkpoint, or a directory of checkpoints; it seems to be a file of the checkpoint runs/ck/step-00000006
 $ inspect torch.pt
-3 torch.pt is not a directory, needed is a checkpoint, or a directory of checkpoints; it seems to be a zip archive, such as PyTorch's: `python3 -c 'import shardwise; import torch; shardwise.save("NAME", torch.load("torch.pt", map_location="cpu", weights_only=True))'` makes a checkpoint of it
+3 torch.pt is not a directory, needed is a checkpoint, or a directory of checkpoints; it seems to be a zip archive, such as PyTorch's: `python3 -c 'import shardwise; import shardwise.torch, torch; shardwise.torch.save("NAME", torch.load("torch.pt", map_location="cpu", weights_only=True))'` makes a checkpoint of it
 $ verify empty
 3 empty holds no committed checkpoint
 $ verify hf
@@ -226,7 +226,7 @@ $ import file.txt out --step 0
 $ import empty out --step 0
 3 read empty: it holds no safetensors file and no index, needed is one, or a file of safetensors, HDF5 or npz
 $ import torch.pt out --step 0
-3 import torch.pt: found a zip archive, such as PyTorch's, needed is safetensors, HDF5 or npz; `python3 -c 'import shardwise; import torch; shardwise.save("NAME", torch.load("torch.pt", map_location="cpu", weights_only=True))'` makes a checkpoint of it
+3 import torch.pt: found a zip archive, such as PyTorch's, needed is safetensors, HDF5 or npz; `python3 -c 'import shardwise; import shardwise.torch, torch; shardwise.torch.save("NAME", torch.load("torch.pt", map_location="cpu", weights_only=True))'` makes a checkpoint of it
 $ import hf model.safetensors out --step 0
 2 import: "out" is one argument too many; give the folder of several files
 $ import model.safetensors runs/ck --step 6
