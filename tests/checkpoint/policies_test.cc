@@ -395,6 +395,11 @@ TEST_F(SavePolicies, ASignalAsksForASaveAndDoesNothingElseMeanwhile) {
     EXPECT_TRUE(manager.reached_preemption());
     CheckpointManager other(dir_.path(), {.save_every = 0, .preemption_signals = {SIGUSR2}});
     EXPECT_FALSE(other.should_save(1));  // it came before
+    std::raise(SIGUSR2);
+    EXPECT_TRUE(other.should_save(2));
+    CheckpointManager third(dir_.path(), {.save_every = 0, .preemption_signals = {SIGUSR2}});
+    for (CheckpointManager* one : {&manager, &other}) EXPECT_TRUE(one->should_save(3));
+    EXPECT_FALSE(third.should_save(3));
   }
   ASSERT_EQ(::sigaction(SIGUSR2, nullptr, &now), 0);
   EXPECT_EQ(now.sa_handler, SIG_IGN);

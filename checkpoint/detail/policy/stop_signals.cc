@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -9,6 +10,7 @@
 #include <ctime>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/host/mutex.h"
@@ -18,8 +20,8 @@ namespace {
 
 constexpr std::size_t kMostSignals = 65;
 
-// When each signal came first since somebody asked for it, by the steady clock in nanoseconds; 0:
-// never.
+// When each signal came first since somebody asked for it last, by the steady clock in nanoseconds;
+// 0: never.
 std::array<std::atomic<std::int64_t>, kMostSignals> came;
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
@@ -30,6 +32,9 @@ struct Handled {
 };
 Mutex mutex;
 std::array<Handled, kMostSignals> handled SHARDWISE_GUARDED_BY(mutex);
+
+// The newest of those that ask.
+StopSignals* newest SHARDWISE_GUARDED_BY(mutex) = nullptr;
 
 // Calls nothing but clock_gettime, which a handler may.
 void note(int signal) {
@@ -61,7 +66,11 @@ StopSignals::StopSignals(const std::vector<int>& signals) {
     ::sigemptyset(&action.sa_mask);
     const auto i = static_cast<std::size_t>(signal);
     const bool is_first = known && handled[i].count == 0;
-    if (is_first) came[i] = 0;
+    // What has come is for those that have asked before; this one hears of the next.
+    const std::int64_t time = known ? came[i].exchange(0) : 0;
+    for (StopSignals* other = newest; other != nullptr; other = other->next_) {
+      other->take(signal, time);
+    }
     if (!known || (is_first && ::sigaction(signal, &action, &handled[i].before) != 0)) {
       give_back(signals_);
       throw Error(
@@ -72,23 +81,35 @@ StopSignals::StopSignals(const std::vector<int>& signals) {
     }
     ++handled[i].count;
     signals_.push_back(signal);
+    take(signal, time);
   }
+  next_ = std::exchange(newest, this);
 }
 
 StopSignals::~StopSignals() {
   const MutexLock lock(mutex);
   give_back(signals_);
+  StopSignals** place = &newest;
+  while (*place != this) place = &(*place)->next_;
+  *place = next_;
+}
+
+// Of what came after this was made, the first.
+void StopSignals::take(int signal, std::int64_t time) {
+  const bool is_asked = std::ranges::find(signals_, signal) != signals_.end();
+  if (!is_asked || time < made_.time_since_epoch().count()) return;
+  if (first_ == 0 || time < first_) first_ = time;
 }
 
 std::optional<std::chrono::nanoseconds> StopSignals::age() const {
-  const std::chrono::nanoseconds now = std::chrono::steady_clock::now().time_since_epoch();
-  std::optional<std::chrono::nanoseconds> oldest;
+  const MutexLock lock(mutex);
+  std::int64_t first = first_;
   for (const int signal : signals_) {
-    const std::chrono::nanoseconds time(came[static_cast<std::size_t>(signal)].load());
-    if (time < made_.time_since_epoch()) continue;
-    if (!oldest || now - time > *oldest) oldest = now - time;
+    const std::int64_t time = came[static_cast<std::size_t>(signal)];
+    if (time >= made_.time_since_epoch().count() && (first == 0 || time < first)) first = time;
   }
-  return oldest;
+  if (first == 0) return std::nullopt;
+  return std::chrono::steady_clock::now().time_since_epoch() - std::chrono::nanoseconds(first);
 }
 
 }  // namespace shardwise::detail

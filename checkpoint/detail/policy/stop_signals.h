@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -22,7 +23,12 @@ class StopSignals {
   std::optional<std::chrono::nanoseconds> age() const;
 
  private:
+  void take(int signal, std::int64_t time);
+
   std::vector<int> signals_;
+  // Under the lock of all that are asked: the first of what was handed over, and the next of them.
+  std::int64_t first_ = 0;
+  StopSignals* next_ = nullptr;
   std::chrono::steady_clock::time_point made_ = std::chrono::steady_clock::now();
 };
 
