@@ -416,6 +416,16 @@ TEST(SaveSchedule, RefusesASaveThatCannotEndInTime) {
   EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { schedule.begin(3, 1'000'000'000); }),
               HasSubstr("needed are about 100000.0 s"));
 
+  // A small save says nothing of a large one, but of a small one.
+  for (const auto& [bytes, took] :
+       {std::pair(std::size_t{80}, 0.02), {2'000'000, 0.5}, {80, 5.0}}) {
+    schedule.end(bytes, took);
+    EXPECT_NO_THROW(schedule.begin(4, 8'000'000'000'000));
+  }
+  schedule.end(80, 1000);
+  EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { schedule.begin(4, 800); }),
+              HasSubstr("needed are about 10000.0 s"));
+
   // The first save of a job: by its own speed.
   int calls = 0;
   const ProgressFunction watched = schedule.watch(4, [&](const Progress&) { ++calls; });

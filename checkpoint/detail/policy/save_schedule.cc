@@ -18,6 +18,11 @@ constexpr std::byte kPreempted{1}, kRequested{2}, kIntervalOver{4};
 // Of a save, before its speed so far says how long all of it takes.
 constexpr double kLeastPart = 1.0 / 16;
 
+// What a save before has taken says how long a much larger one takes only if it was not over at
+// once: else most of it was what a save of any size takes.
+constexpr double kMostRatio = 10, kLeastSeconds = 1;
+constexpr std::size_t kLeastBytes = 1'000'000;
+
 double seconds(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
 nanoseconds after(double seconds) {
@@ -86,8 +91,11 @@ void SaveSchedule::refuse(std::int64_t step, nanoseconds needed, nanoseconds lef
 void SaveSchedule::begin(std::int64_t step, std::size_t bytes) {
   const MutexLock lock(mutex_);
   last_begun_ = clock_->now();
-  const nanoseconds needed =
-      after(bytes_per_second_ > 0 ? static_cast<double>(bytes) / bytes_per_second_ : 0);
+  const double ratio =
+      last_bytes_ > 0 ? static_cast<double>(bytes) / static_cast<double>(last_bytes_) : 0;
+  const bool can_tell =
+      ratio <= kMostRatio || (last_seconds_ >= kLeastSeconds && last_bytes_ >= kLeastBytes);
+  const nanoseconds needed = after(can_tell ? last_seconds_ * ratio : 0);
   if (const auto time = time_left(); time && needed >= *time) refuse(step, needed, *time);
 }
 
@@ -109,7 +117,9 @@ ProgressFunction SaveSchedule::watch(std::int64_t step, ProgressFunction own) co
 
 void SaveSchedule::end(std::size_t bytes, double seconds) {
   const MutexLock lock(mutex_);
-  if (seconds > 0) bytes_per_second_ = static_cast<double>(bytes) / seconds;
+  if (seconds <= 0) return;
+  last_bytes_ = bytes;
+  last_seconds_ = seconds;
 }
 
 }  // namespace shardwise::detail

@@ -37,8 +37,8 @@ class SaveSchedule {
 
   std::optional<std::chrono::nanoseconds> time_left() const;
 
-  /// A save of this number of bytes begins. Throws cancelled if the saves before were so slow that
-  /// it cannot end in time.
+  /// A save of this number of bytes begins. Throws cancelled if the save before was so slow that it
+  /// cannot end in time; one that was far smaller, and quick, says nothing of that.
   void begin(std::int64_t step, std::size_t bytes);
 
   /// Its bytes are written from now on. Gives a function that calls `own`, if there is one, and
@@ -59,7 +59,8 @@ class SaveSchedule {
 
   mutable Mutex mutex_;
   std::chrono::nanoseconds last_begun_ SHARDWISE_GUARDED_BY(mutex_);
-  double bytes_per_second_ SHARDWISE_GUARDED_BY(mutex_) = 0;  // of the last save; 0: there was none
+  std::size_t last_bytes_ SHARDWISE_GUARDED_BY(mutex_) = 0;  // of the last save; 0: there was none
+  double last_seconds_ SHARDWISE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace shardwise::detail
