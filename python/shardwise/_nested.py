@@ -18,7 +18,7 @@ Path = tuple[Any, ...]
 """Keys of dicts, and numbers of what is in a list."""
 
 # As many levels of containers as the manifest can say the kinds of.
-_MOST_LEVELS = 100
+MOST_LEVELS = 100
 _SCALARS = frozenset((int, float, bool, str, bytes, type(None)))
 
 
@@ -44,8 +44,8 @@ def _walk(tree: Any, is_array: Callable[[Any], bool], path: Path, every_dict: bo
             every_dict and _is_plain_dict(tree) or _holds(tree, is_array)):
         flat.leaves[path] = tree
         return
-    if len(path) > _MOST_LEVELS:
-        raise InvalidArgument(f"found containers nested deeper than {_MOST_LEVELS} levels at {named(path[:4])!r}, or one that "
+    if len(path) > MOST_LEVELS:
+        raise InvalidArgument(f"found containers nested deeper than {MOST_LEVELS} levels at {named(path[:4])!r}, or one that "
                               f"holds itself: needed are fewer levels")
     try:
         flat.kinds[path] = _containers.kind_of(tree)
@@ -72,7 +72,7 @@ def _holds(tree: Any, is_array: Callable[[Any], bool]) -> bool:
         elif is_array(value):
             return True
         elif _containers.is_container(value):
-            if len(levels) > 2 * _MOST_LEVELS:
+            if len(levels) > 2 * MOST_LEVELS:
                 return False  # as an object it is refused
             levels.append(_containers.values(value))
     return False

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterator
 
 from . import _core
-from ._errors import NotFound, Unsupported
+from ._errors import InvalidArgument, NotFound, Unsupported
 
 Path = str | os.PathLike[str]
 
@@ -70,6 +70,8 @@ def local(path: Path, what: str) -> str:
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise TypeError(f"{what}: the path is {type(path).__name__}, needed is a text or a pathlib.Path: the path comes first")
     text = os.fsdecode(os.fspath(path))
+    if not text or "\0" in text:
+        raise InvalidArgument(f"{what}: the path is {text!r}, needed is one that is not empty and has no NUL character")
     if _SCHEME.match(text):
         raise Unsupported(f"{what}: found the URL {text!r}, needed a path of a file system that is mounted here")
     return os.path.expanduser(text)

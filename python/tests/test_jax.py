@@ -287,6 +287,10 @@ def test_bad_trees(tmp_path):
         swj.save(tmp_path / "c", {"a/b": 1, "a": {"b": 2}})
     with pytest.raises(sw.InvalidArgument, match="empty name"):
         swj.save(tmp_path / "c", {"": 1})
+    cycle = {"w": jnp.ones(1)}
+    cycle["a"] = [cycle]
+    with pytest.raises(sw.InvalidArgument, match="nested deeper than 100 levels at 'a/0/a/0', or one that holds itself"):
+        swj.save(tmp_path / "c", cycle)
     donated = jnp.ones(2)
     donated.delete()
     with pytest.raises(TypeError, match=r"4 of 5 leaves.*'f'.*function.*'o'.*'s'.*'d' is an array that has been deleted"):

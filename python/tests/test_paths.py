@@ -48,6 +48,16 @@ def test_urls_are_refused(tmp_path, monkeypatch, of, path):
     assert os.listdir(tmp_path) == []
 
 
+# A StorageWriter of DCP's may get its path later.
+@pytest.mark.parametrize(("of", "path"), [(calls, ""), (calls, "a\0b"), (jax_calls, b""), (torch_calls, "a\0b")])
+def test_paths_that_name_nothing_are_refused(tmp_path, monkeypatch, of, path):
+    monkeypatch.chdir(tmp_path)
+    for call in of(path):
+        with pytest.raises(sw.InvalidArgument, match="the path is '.*', needed is one that is not empty and has no NUL"):
+            call()
+    assert os.listdir(tmp_path) == []
+
+
 def test_imports_refuse_urls(tmp_path, monkeypatch):
     pytest.importorskip("torch", reason="needs torch, which this environment has not")
     monkeypatch.chdir(tmp_path)

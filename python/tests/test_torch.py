@@ -63,6 +63,7 @@ def test_odd_tensors(tmp_path):
     assert sum(t.nbytes for n, t in sw.open(tmp_path / "a").items() if n in ("a", "b")) == 2 * 24
     assert sw.open(tmp_path / "a").document["aliases"] == {"b": "a"}  # stored once
     for bad, why in [(torch.zeros(2, device="meta"), "meta"), (torch.eye(3).to_sparse(), "layout"),
+                     (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "'bad' is nested"),
                      (torch.zeros(2, dtype=torch.float4_e2m1fn_x2) if hasattr(torch, "float4_e2m1fn_x2") else None, "float4")]:
         if bad is not None:
             with pytest.raises(NotImplementedError, match=why):

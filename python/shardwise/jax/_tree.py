@@ -17,6 +17,7 @@ from jax import tree_util
 
 from .. import _containers, _objects
 from .._errors import Corrupt, InvalidArgument
+from .._nested import MOST_LEVELS
 
 Parts = tuple[str, ...]
 """A path: the names of its keys."""
@@ -63,6 +64,9 @@ def _walk(value: Any, parts: Parts, leaves: dict[str, Any]) -> Any:
         return _walk(child, (*parts, part), leaves)
 
     kind = type(value)
+    if len(parts) > MOST_LEVELS:
+        raise InvalidArgument(f"found containers nested deeper than {MOST_LEVELS} levels at {'/'.join(parts[:4])!r}, or one that holds "
+                              f"itself: needed are fewer levels")
     if value is None:
         return None
     if kind in _DICTS:

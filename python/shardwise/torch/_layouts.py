@@ -95,7 +95,7 @@ MemoryKey = tuple[Any, ...]
 
 def memory_key(local: torch.Tensor, layout: Layout | None) -> MemoryKey | None:
     """Equal for tensors that are the same elements of the same memory: tied ones, which are stored once."""
-    if local.numel() == 0 or local.layout != torch.strided or local.is_meta:
+    if local.is_nested or local.numel() == 0 or local.layout != torch.strided or local.is_meta:
         return None
     address = address_of(settled(local))
     if address == 0:

@@ -72,6 +72,8 @@ def no_memory(tensor: torch.Tensor, name: str) -> str:
 def on_host(tensor: torch.Tensor, name: str) -> torch.Tensor:
     """Its elements in host memory as they are meant: conjugate and negative views are resolved. Shares the memory of a
     plain tensor on the CPU."""
+    if tensor.is_nested:
+        raise Unsupported(f"tensor {name!r} is nested, of parts that differ in shape: needed are these, tensor.unbind()")
     if tensor.layout != torch.strided:
         raise Unsupported(f"tensor {name!r} has layout {tensor.layout}: needed is a dense one")
     if tensor.is_meta:
