@@ -2,6 +2,8 @@
 import ast
 import io
 import json
+import resource
+import signal
 import subprocess
 import unittest
 
@@ -60,6 +62,16 @@ class Elements(Cli):
             self.ok("cat", self.path, name, "--npy", file)
             found = numpy.load(file)
             self.assertEqual((found.dtype, found.tobytes()), (numpy.dtype(kind), data))
+
+    def test_no_part_of_an_npy_file_is_left(self):
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+        file = self.dir / "out.npy"
+        done = subprocess.run([SHARDWISE, "cat", self.path, "large", "--npy", file], capture_output=True, text=True, timeout=60, preexec_fn=limit)
+        self.assertEqual((done.returncode, file.exists()), (3, False), done)
+        self.assertIn(f"cat: --npy {file} cannot be written: File too large", done.stderr)
 
     def test_boxes_are_those_of_python(self):
         self.ok("import", self.path, self.dir / "root", "--step", 1, "--mesh", "a=2,b=3", "--spec", "large=a,-,b;*=-")

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -94,13 +95,20 @@ void write_npy_file(const std::string& path, const BoxReader& reader, std::size_
                                            std::generic_category().message(errno)));
   };
   check();
-  write_npy(reader, tensor, shown, [&](std::span<const std::byte> bytes) {
-    file.write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
+  try {
+    write_npy(reader, tensor, shown, [&](std::span<const std::byte> bytes) {
+      file.write(reinterpret_cast<const char*>(bytes.data()),
+                 static_cast<std::streamsize>(bytes.size()));
+      check();
+    });
+    file.close();
     check();
-  });
-  file.close();
-  check();
+  } catch (...) {  // a part of a tensor is no file of it
+    file.close();
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);
+    throw;
+  }
 }
 
 /// Prints the object of that name, which is no tensor; false if there is none.
