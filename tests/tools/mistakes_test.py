@@ -229,6 +229,8 @@ $ import torch.pt out --step 0
 3 import torch.pt: found a zip archive, such as PyTorch's, needed is safetensors, HDF5 or npz; `python3 -c 'import shardwise; import shardwise.torch, torch; shardwise.torch.save("NAME", torch.load("torch.pt", map_location="cpu", weights_only=True))'` makes a checkpoint of it
 $ import hf model.safetensors out --step 0
 2 import: "out" is one argument too many; give the folder of several files
+$ import model.safetensors out --step 0 --cast 'nothing.*=bf16'
+2 import model.safetensors: 1 edit does not fit: cast "nothing.*=bf16" matches none of 23 tensors
 $ import model.safetensors runs/ck --step 6
 3 save step 6: {here}/runs/ck/step-00000006 is already there; --replace writes a new generation of it, --skip-existing writes nothing
 $ export runs/ck out.pt

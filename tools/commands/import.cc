@@ -17,6 +17,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// What `write` gives; what it throws about the `operation` is about the import of `source`.
+template <class Write>
+auto told_as_import(const std::string& operation, const std::string& source, const Write& write) {
+  try {
+    return write();
+  } catch (const Error& error) {
+    std::string message = error.what();
+    if (message.starts_with(operation)) message.replace(0, operation.size(), "import " + source);
+    throw Error(error, message);
+  }
+}
+
 /// Python writes the tensors to a hidden folder beside the root, from which they are written as the
 /// options say.
 SaveStats write_from_python(const ImportOptions& options, const StepWriting& writing,
@@ -35,15 +47,10 @@ SaveStats write_from_python(const ImportOptions& options, const StepWriting& wri
   files->make_directory(staged.place());
   const fs::path step = staged.place() / fmt::format("step-{:08}", options.step);
   import_by_python(format, options.source, step);
-  try {
+  // The hidden folder is nobody's to know.
+  return told_as_import("reshard " + step.string(), options.source, [&] {
     return reshard_checkpoint(step, options.target, writing.mesh, writing.rules, writing.options);
-  } catch (const Error& error) {
-    // The hidden folder is nobody's to know.
-    std::string message = error.what();
-    const std::string hidden = "reshard " + step.string();
-    if (message.starts_with(hidden)) message.replace(0, hidden.size(), "import " + options.source);
-    throw Error(error, message);
-  }
+  });
 }
 
 /// Throws for a file that is none of the formats, saying what to type if it is a known one.
@@ -85,8 +92,10 @@ int run_import(const ImportOptions& options) {
         const std::unique_ptr<ModelReader> source = open_model(path);
         shardwise::ReshardOptions work = writing.options;
         work.save.user_json = source->user_json();
-        return reshard_checkpoint(*source, {options.target, options.step}, writing.mesh,
-                                  writing.rules, work);
+        return told_as_import("reshard", path.string(), [&] {
+          return reshard_checkpoint(*source, {options.target, options.step}, writing.mesh,
+                                    writing.rules, work);
+        });
       });
 }
 
