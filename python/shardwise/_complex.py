@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ._elementary import cosh, sinh
 from ._program_text import Complex, ProgramText, Value
 
 
@@ -31,3 +32,59 @@ def hypotenuse(text: ProgramText, a: Value, b: Value) -> Value:
     made = of("mul", most, of("sqrt", of("add", of("mul", ratio, ratio), text.full(ratio, 1))))
     is_infinite = of("logical_or", of("eq", x, text.full(x, math.inf)), of("eq", y, text.full(y, math.inf)))
     return text.select(is_infinite, text.full(made, math.inf), made)
+
+
+def scaled(text: ProgramText, x: Complex, by: Value) -> Complex:
+    return Complex(text.elementwise("mul", x.real, by), text.elementwise("mul", x.imag, by))
+
+
+def one_like(text: ProgramText, x: Complex) -> Complex:
+    return Complex(text.full(x.real, 1), text.full(x.real, 0))
+
+
+def exponential(text: ProgramText, x: Complex) -> Complex:
+    return scaled(text, Complex(text.elementwise("cos", x.imag), text.elementwise("sin", x.imag)), text.elementwise("exp", x.real))
+
+
+def logarithm(text: ProgramText, x: Complex) -> Complex:
+    return Complex(text.elementwise("log", hypotenuse(text, x.real, x.imag)), text.elementwise("atan2", x.imag, x.real))
+
+
+def root(text: ProgramText, x: Complex) -> Complex:
+    size, angle = text.elementwise("sqrt", hypotenuse(text, x.real, x.imag)), text.elementwise("atan2", x.imag, x.real)
+    half = text.elementwise("mul", angle, text.full(angle, 0.5))
+    return scaled(text, Complex(text.elementwise("cos", half), text.elementwise("sin", half)), size)
+
+
+def whole_power(text: ProgramText, x: Complex, power: int) -> Complex:
+    found, base, rest = one_like(text, x), x, abs(power)
+    while rest:
+        found = product(text, found, base) if rest & 1 else found
+        rest >>= 1
+        base = product(text, base, base) if rest else base
+    return found if power >= 0 else quotient(text, one_like(text, x), found)
+
+
+def power(text: ProgramText, x: Complex, y: Complex | Value) -> Complex:
+    """exp(y log(x)); of 0, 1 to the power of 0 and else 0."""
+    of, exponent = text.elementwise, y if isinstance(y, Complex) else Complex(y, text.full(y, 0))
+    known = logarithm(text, x)
+    found = exponential(text, product(text, known, y) if isinstance(y, Complex) else scaled(text, known, text.convert(y, x.real.dtype)))
+    at_zero = text.convert(equal(text, exponent, Complex(text.full(exponent.real, 0), text.full(exponent.real, 0))), x.real.dtype)
+    is_zero = equal(text, x, Complex(text.full(x.real, 0), text.full(x.real, 0)))
+    return Complex(of("select", is_zero, at_zero, found.real), of("select", is_zero, text.full(found.imag, 0), found.imag))
+
+
+def sine(text: ProgramText, x: Complex) -> Complex:
+    of = text.elementwise
+    return Complex(of("mul", of("sin", x.real), cosh(text, x.imag)), of("mul", of("cos", x.real), sinh(text, x.imag)))
+
+
+def cosine(text: ProgramText, x: Complex) -> Complex:
+    of = text.elementwise
+    return Complex(of("mul", of("cos", x.real), cosh(text, x.imag)), of("neg", of("mul", of("sin", x.real), sinh(text, x.imag))))
+
+
+def equal(text: ProgramText, a: Complex, b: Complex) -> Value:
+    of = text.elementwise
+    return of("logical_and", of("eq", a.real, b.real), of("eq", a.imag, b.imag))

@@ -116,6 +116,23 @@ def test_what_a_step_keeps_is_called_as_its_variables():
     assert {"averages.steps", "shadow.0", "averages.pair.1"} <= set(kinds) and kinds["averages.steps"] == "parameter"
 
 
+def test_what_is_put_in_place_of_a_tensor_changes_no_other_name_of_it():
+    """As of the weight that spectral_norm computes, which begins as another name of the parameter's memory."""
+
+    def make():
+        torch.manual_seed(1)
+        model, zeros = torch.nn.utils.spectral_norm(nn.Linear(6, 4)), torch.zeros(4)
+        held = {"hidden": zeros}
+
+        def step(x, y):
+            held["hidden"] = held["hidden"] + model(x).mean(0).detach()
+            return held["hidden"] + zeros
+
+        return step, lambda: [*model.state_dict().values(), model.weight.detach(), held["hidden"], zeros]
+
+    learn_alike(make)
+
+
 def test_tensors_of_no_module_may_learn():
     def make():
         torch.manual_seed(1)
@@ -202,6 +219,10 @@ def test_what_a_run_could_not_keep_is_refused():
     hidden = iter([torch.zeros(8, 6)])
     with pytest.raises(sw.Unsupported, match="found a change of a tensor that the step holds, needed one of a module"):
         swt.capture(lambda x: next(hidden).add_(x), batch()[0])
+    model = mlp()
+    held = {"current": model[0].bias}
+    with pytest.raises(sw.Unsupported, match="found another tensor in place of 0.bias in one of the places that hold it"):
+        swt.capture(lambda x: held.update(current=held["current"] + 1) or model(x), batch()[0])
     p = mlp()
     with pytest.raises(sw.Unsupported, match=r"found .data of torch.float32 \[8, 6\] set to torch.float64 \[8, 6\]"):
         swt.capture(lambda x: setattr(p[0].weight, "data", p[0].weight.data.double()), batch()[0])

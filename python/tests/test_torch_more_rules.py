@@ -78,6 +78,8 @@ FOURIER = {
     "half": lambda x, y: torch.fft.irfft(torch.fft.rfft(x, norm="ortho") * torch.fft.rfft(y), n=6, norm="ortho") + torch.fft.rfft2(x).abs().mean(),
     "odd": lambda x, y: torch.fft.irfft(torch.fft.rfft(x[:, :5]), n=5) * y[:, :5] + torch.fft.hfft(torch.fft.ihfft(y[:, :5]), n=5),
     "quotients": lambda x, y: (torch.fft.rfft(x) / (torch.fft.rfft(y) + 20)).imag + torch.fft.ifft(x, n=4).real,
+    "frequencies": lambda x, y: torch.fft.fftshift(x, dim=1) * torch.fft.fftfreq(6) + y * torch.fft.rfftfreq(10, 0.5) + torch.fft.fftfreq(7, d=2.0)[:6],
+    "there and back": lambda x, y: torch.istft(torch.stft(x.flatten(), 8, 4, window=torch.hann_window(8), return_complex=True), 8, 4, window=torch.hann_window(8)).view(8, 6) * y,
     "spectrogram": lambda x, y: torch.stft(x.flatten(), 8, 4, window=torch.hann_window(8), return_complex=True).abs().mean() * y,
 }
 PICTURES = {
@@ -93,11 +95,15 @@ PICTURES = {
         x, k.flatten(1)[:, :30].view(8, 3, 5, 2), mode=mode, padding_mode=beyond, align_corners=beyond == "border")
        for mode, beyond in (("bilinear", "zeros"), ("bilinear", "border"), ("bilinear", "reflection"), ("nearest", "zeros"), ("bicubic", "zeros"),
                             ("bicubic", "reflection"))},
+    **{f"smooth {mode} {ends}": lambda x, k, mode=mode, ends=ends: F.interpolate(x, size=(5, 11), mode=mode, antialias=True, align_corners=ends)
+       + F.interpolate(x, scale_factor=(0.6, 1.7), mode=mode, antialias=True, align_corners=ends).mean() for mode in ("bilinear", "bicubic") for ends in (False, True)},
     "wide steps back": lambda x, k: F.conv_transpose2d(x, k[:4], output_padding=1, dilation=2),
 }
 LOSSES = {
     "margins": lambda x, y: F.multi_margin_loss(x, IDS[:, 0], weight=torch.arange(1.0, 7)) + F.multi_margin_loss(y, IDS[:, 1], p=2, reduction="none")
     + F.multi_margin_loss(x[0], IDS[0, 0], reduction="none").sum(),
+    "gaussian": lambda x, y: F.gaussian_nll_loss(x, y, x.abs(), full=True, eps=0.5) + F.gaussian_nll_loss(x, y, y.abs()[:, 0] + 0.1, reduction="sum") * torch.cov(x).mean() + x * 0
+    + F.gaussian_nll_loss(x, y, 2.0, reduction="none"),
     "margins of labels": lambda x, y: F.multilabel_margin_loss(x, torch.tensor([[2, 0, -1, 1, 1, 1]]).expand(8, 6)),
 }
 NOT_A_NUMBER = torch.tensor([torch.nan, 2.0, 0.5, torch.inf])
@@ -158,6 +164,21 @@ def test_an_operation_without_a_gradient_is_that_of_torch(name):
 def test_a_value_that_leaves_torch_is_refused_with_its_line():
     with pytest.raises(sw.Unsupported, match=r"test_torch_more_rules.py:\d+ .*numpy"):
         swt.capture(lambda x: x.detach().numpy().sum(), X)
+
+
+def test_what_works_in_memory_of_its_own_is_refused():
+    with pytest.raises(sw.Unsupported, match="found CrossMapLRN2d, .* needed LocalResponseNorm"):
+        swt.capture(torch.nn.CrossMapLRN2d(3), floats(8, 4, 9, 8))
+
+
+def test_inference_mode_is_a_trace_without_gradients():
+    layer = torch.nn.Linear(6, 4)
+
+    def step(x):
+        with torch.inference_mode():
+            return layer(x) + torch.is_grad_enabled()
+
+    torch.testing.assert_close(swt.capture(step, X).run(X, devices=1), step(X))
 
 
 def test_what_torch_compiles_by_itself_is_refused_with_its_line():

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .._complex import hypotenuse, product, quotient
-from .._elementary import cosh, sinh
+from .._complex import (cosine, equal, exponential, hypotenuse, logarithm, one_like, power, product, quotient, root, scaled, sine,
+                        whole_power)
 from .._fourier import of_real, to_real, transformed
 from .._program_text import PARTS, Complex, Number, ProgramText, Refused, Rules, Value
 from ._primitives import RULES, Call
@@ -46,10 +46,6 @@ def _each(name: str, call: Call, operands: Sequence[Any]) -> Any:
 
     real, imag = made("real"), made("imag")
     return [Complex(a, b) if dtype in PARTS else a for a, b, (dtype, _) in zip(real, imag, call.results)]
-
-
-def _scaled(text: ProgramText, x: Complex, by: Value) -> Complex:
-    return Complex(text.elementwise("mul", x.real, by), text.elementwise("mul", x.imag, by))
 
 
 @OF_BOTH.rule("complex")
@@ -106,13 +102,7 @@ def _div(call: Call, a: Complex, b: Complex) -> Complex:
 
 @OF_BOTH.rule("integer_pow")
 def _integer_pow(call: Call, x: Complex) -> Complex:
-    text, power, found = call.text, call.params["y"], Complex(call.text.full(x.real, 1), call.text.full(x.real, 0))
-    base, rest = x, abs(power)
-    while rest:
-        found = product(text, found, base) if rest & 1 else found
-        rest >>= 1
-        base = product(text, base, base) if rest else base
-    return found if power >= 0 else quotient(text, Complex(text.full(x.real, 1), text.full(x.real, 0)), found)
+    return whole_power(call.text, x, call.params["y"])
 
 
 @OF_BOTH.rule("abs")
@@ -127,68 +117,24 @@ def _sign(call: Call, x: Complex) -> Complex:
     return Complex(text.elementwise("div", x.real, size), text.elementwise("div", x.imag, size))
 
 
-@OF_BOTH.rule("exp")
-def _exp(call: Call, x: Complex) -> Complex:
-    text = call.text
-    return _scaled(text, Complex(text.elementwise("cos", x.imag), text.elementwise("sin", x.imag)), text.elementwise("exp", x.real))
-
-
-@OF_BOTH.rule("log")
-def _log(call: Call, x: Complex) -> Complex:
-    text = call.text
-    return Complex(text.elementwise("log", hypotenuse(text, x.real, x.imag)), text.elementwise("atan2", x.imag, x.real))
-
-
-@OF_BOTH.rule("sqrt")
-def _sqrt(call: Call, x: Complex) -> Complex:
-    text = call.text
-    root, angle = text.elementwise("sqrt", hypotenuse(text, x.real, x.imag)), text.elementwise("atan2", x.imag, x.real)
-    half = text.elementwise("mul", angle, text.full(angle, 0.5))
-    return _scaled(text, Complex(text.elementwise("cos", half), text.elementwise("sin", half)), root)
+for _name, _function in (("exp", exponential), ("log", logarithm), ("sqrt", root), ("sin", sine), ("cos", cosine), ("eq", equal)):
+    OF_BOTH[_name] = lambda call, *operands, function=_function: function(call.text, *operands)
 
 
 @OF_BOTH.rule("rsqrt")
 def _rsqrt(call: Call, x: Complex) -> Complex:
-    text = call.text
-    return quotient(text, Complex(text.full(x.real, 1), text.full(x.real, 0)), _sqrt(call, x))
+    return quotient(call.text, one_like(call.text, x), root(call.text, x))
 
 
 @OF_BOTH.rule("pow")
 def _pow(call: Call, x: Complex | Value, y: Complex | Value) -> Complex:
-    """exp(y log(x)); of 0, 1 to the power of 0 and else 0."""
-    text, of = call.text, call.text.elementwise
-    x = x if isinstance(x, Complex) else Complex(text.convert(x, PARTS[call.dtype]), Number(0, PARTS[call.dtype], x.shape))
-    logarithm = _log(call, x)
-    power = product(text, logarithm, y) if isinstance(y, Complex) else _scaled(text, logarithm, text.convert(y, x.real.dtype))
-    found = _exp(call, power)
-    is_zero = of("logical_and", of("eq", x.real, text.full(x.real, 0)), of("eq", x.imag, text.full(x.imag, 0)))
-    exponent = y if isinstance(y, Complex) else Complex(y, text.full(y, 0))
-    is_one = of("logical_and", of("eq", exponent.real, text.full(exponent.real, 0)), of("eq", exponent.imag, text.full(exponent.imag, 0)))
-    at_zero = text.convert(is_one, x.real.dtype)
-    return Complex(text.select(is_zero, at_zero, found.real), text.select(is_zero, text.full(found.imag, 0), found.imag))
-
-
-@OF_BOTH.rule("sin")
-def _sin(call: Call, x: Complex) -> Complex:
-    of = call.text.elementwise
-    return Complex(of("mul", of("sin", x.real), cosh(call.text, x.imag)), of("mul", of("cos", x.real), sinh(call.text, x.imag)))
-
-
-@OF_BOTH.rule("cos")
-def _cos(call: Call, x: Complex) -> Complex:
-    of = call.text.elementwise
-    return Complex(of("mul", of("cos", x.real), cosh(call.text, x.imag)), of("neg", of("mul", of("sin", x.real), sinh(call.text, x.imag))))
-
-
-@OF_BOTH.rule("eq")
-def _equal(call: Call, a: Complex, b: Complex) -> Value:
-    of = call.text.elementwise
-    return of("logical_and", of("eq", a.real, b.real), of("eq", a.imag, b.imag))
+    part = PARTS[call.dtype]
+    return power(call.text, x if isinstance(x, Complex) else Complex(call.text.convert(x, part), Number(0, part, x.shape)), y)
 
 
 @OF_BOTH.rule("ne")
 def _different(call: Call, a: Complex, b: Complex) -> Value:
-    return call.text.elementwise("logical_not", _equal(call, a, b))
+    return call.text.elementwise("logical_not", equal(call.text, a, b))
 
 
 @OF_BOTH.rule("dot_general")
@@ -220,6 +166,6 @@ def _fft(call: Call, x: Any) -> Any:
     part = 1 / math.prod(sizes)
     if kind == 1:
         made = transformed(text, x, dims, 1)
-        return _scaled(text, made, text.full(made.real, part))
+        return scaled(text, made, text.full(made.real, part))
     real = to_real(text, x, dims, sizes[-1])
     return text.elementwise("mul", real, text.full(real, part))

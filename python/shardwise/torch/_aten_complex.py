@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._complex import hypotenuse, product, quotient
+from .._complex import cosine, equal, exponential, hypotenuse, logarithm, one_like, power, product, quotient, root, sine, whole_power
 from .._program_text import PARTS, Complex, Refused, Rules, Value
 from ._aten import RULES, Builder, Scalar, Type
 
@@ -15,11 +15,11 @@ OF_BOTH = Rules()
 
 #: Those that do to each part what they do to a real tensor, of which the imaginary part is 0.
 _OF_EACH = frozenset("""alias detach clone view _unsafe_view reshape unsqueeze squeeze permute transpose t expand slice select cat
-    stack index index_select flip roll split_with_sizes repeat slice_scatter select_scatter neg sum mean where
-    unfold as_strided gather scatter_add diagonal cumsum""".split())
+    stack index index_select flip roll split_with_sizes repeat slice_scatter select_scatter neg _neg_view sum mean where
+    unfold as_strided gather scatter_add diagonal cumsum lift_fresh lift_fresh_copy index_put tril triu index_add permute_copy""".split())
 
 #: Which of their operands is no data, but a condition or indices: the same for both parts.
-_NO_DATA = {"where": 0, "index": 1, "index_select": 2, "gather": 2, "scatter_add": 2}
+_NO_DATA = {"where": 0, "index": 1, "index_select": 2, "gather": 2, "scatter_add": 2, "index_put": 1, "index_add": 2}
 
 
 def is_complex(one: Any) -> bool:
@@ -142,7 +142,8 @@ def _sgn(build: Builder, out: Type, x: Complex) -> Complex:
 
 
 @OF_BOTH.rule("_conj", "conj_physical", "_conj_physical")
-def _conj(build: Builder, out: Type, x: Complex) -> Complex:
+def _conj(build: Builder, out: Type, x: Complex | complex) -> Complex:
+    x = _complex(build, x, out)
     return Complex(x.real, build.unary("neg", x.imag))
 
 
@@ -189,3 +190,88 @@ def _full(build: Builder, out: Type, *arguments: Any, **_: Any) -> Complex:
 
 OF_BOTH.update(dict.fromkeys(("zeros", "zeros_like", "new_zeros"), lambda build, out, *_, **__: _full(build, out, 0)))
 OF_BOTH.update(dict.fromkeys(("ones", "ones_like", "new_ones"), lambda build, out, *_, **__: _full(build, out, 1)))
+
+
+def _function(of: Callable[..., Complex]) -> Callable[..., Complex]:
+    return lambda build, out, x: of(build, x)
+
+
+def _tangent(build: Builder, x: Complex) -> Complex:
+    """Hyperbolic: of large numbers, the quotient of a sine and a cosine would be one of infinities."""
+    real, imag = build.unary("tanh", x.real), build.binary("div", build.unary("sin", x.imag), build.unary("cos", x.imag))
+    return quotient(build, Complex(real, imag), Complex(build.full(real, 1), build.binary("mul", real, imag)))
+
+
+def _turned(build: Builder, x: Complex, sign: int) -> Complex:
+    """By i, or by -i."""
+    minus = build.unary("neg", x.imag if sign > 0 else x.real)
+    return Complex(minus, x.real) if sign > 0 else Complex(x.imag, minus)
+
+
+def _sigmoid(build: Builder, x: Complex) -> Complex:
+    one, turned = one_like(build, x), exponential(build, Complex(build.unary("neg", x.real), build.unary("neg", x.imag)))
+    return quotient(build, one, Complex(build.binary("add", turned.real, 1), turned.imag))
+
+
+OF_BOTH.update({name: _function(of) for name, of in {
+    "exp": exponential, "log": logarithm, "sqrt": root, "sin": sine, "cos": cosine, "tanh": _tangent, "sigmoid": _sigmoid,
+    "sinh": lambda build, x: _turned(build, sine(build, _turned(build, x, 1)), -1), "cosh": lambda build, x: cosine(build, _turned(build, x, 1)),
+    "reciprocal": lambda build, x: quotient(build, one_like(build, x), x),
+    "rsqrt": lambda build, x: quotient(build, one_like(build, x), root(build, x)),
+}.items()})
+
+
+@OF_BOTH.rule("pow")
+def _pow(build: Builder, out: Type, x: Any, y: Any) -> Complex:
+    base = _complex(build, x, out)
+    if not isinstance(y, (Value, Complex)) and y == int(y.real):
+        return whole_power(build, base, int(y.real))
+    if isinstance(y, (int, float)) and y in (0.5, -0.5):
+        return root(build, base) if y > 0 else quotient(build, one_like(build, base), root(build, base))
+    return power(build, base, _complex(build, y, out))
+
+
+def _compared(differs: bool) -> Callable[..., Value]:
+    def of(build: Builder, out: Type, a: Any, b: Any) -> Value:
+        part = next(x.real.dtype for x in (a, b) if isinstance(x, Complex))
+        both = [Complex(*(build.operand(part_of, part, out.shape) for part_of in ((x.real, x.imag) if isinstance(x, (Complex, complex)) else (x, 0)))) for x in (a, b)]
+        found = equal(build, *both)
+        return build.unary("logical_not", found) if differs else found
+
+    return of
+
+
+OF_BOTH["eq"], OF_BOTH["ne"] = _compared(False), _compared(True)
+OF_BOTH["isfinite"] = lambda build, out, x: build.binary("logical_and", build.unary("is_finite", x.real), build.unary("is_finite", x.imag))
+
+
+def _of_two(name: str, a: int = 0, b: int = 1) -> Callable[..., Complex]:
+    """What is linear in each of two operands."""
+
+    def of(build: Builder, out: Type, *operands: Any, **options: Any) -> Complex:
+        def made(first: Value, second: Value) -> Value:
+            value: Value = RULES[name](build, _part_type(out), first, second, **options)
+            return value
+
+        x, y = (_with_imag(build, operands[place]) for place in (a, b))
+        return Complex(build.binary("sub", made(x.real, y.real), made(x.imag, y.imag)), build.binary("add", made(x.real, y.imag), made(x.imag, y.real)))
+
+    return of
+
+
+OF_BOTH.update({name: _of_two(name) for name in ("mm", "bmm", "mv", "dot")})
+
+
+@OF_BOTH.rule("vdot")
+def _vdot(build: Builder, out: Type, a: Any, b: Any) -> Complex:
+    return OF_BOTH["dot"](build, out, _conj(build, Type(out.dtype, a.shape), a), b)  # type: ignore[no-any-return]
+
+
+@OF_BOTH.rule("addmm", "baddbmm", "addmv")
+def _addmm(build: Builder, out: Type, c: Any, a: Any, b: Any, *, beta: Scalar = 1, alpha: Scalar = 1) -> Complex:
+    name = "mm" if len(out.shape) == 2 else "bmm" if len(out.shape) == 3 else "mv"
+    made = OF_BOTH[name](build, out, a, b)
+    c = _complex(build, c, out)
+    made = made if alpha == 1 else _product(build, out, made, alpha)
+    made = made if beta == 0 else OF_BOTH["add"](build, out, c if beta == 1 else _product(build, out, c, beta), made)
+    return made

@@ -16,7 +16,7 @@ from ._aten import NUMBERS, RULES, Builder, Scalar, Type, is_float, rule
 from ._tensors import OURS
 
 _UNARY = {
-    "neg": "neg", "abs": "abs", "sign": "sign", "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log1p": "log1p",
+    "neg": "neg", "_neg_view": "neg", "abs": "abs", "sign": "sign", "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log1p": "log1p",
     "tanh": "tanh", "sigmoid": "logistic", "erf": "erf", "erfinv": "erf_inv", "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin",
     "cos": "cos", "floor": "floor", "ceil": "ceil", "logical_not": "logical_not", "bitwise_not": "logical_not",
 }  # fmt: skip

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from .._fourier import of_real, to_real, transformed
 from .._program_text import Complex, Value
-from ._aten import Builder, Type, replaced
+from ._aten import Builder, Type, replaced, rule
 from ._aten_complex import OF_BOTH
 
 
@@ -45,3 +48,11 @@ def _of_real(build: Builder, out: Type, x: Value, dims: Sequence[int], normaliza
 def _to_real(build: Builder, out: Type, x: Complex, dims: Sequence[int], normalization: int, size: int) -> Value:
     dims = _from_front(dims, len(x.shape))
     return _scaled(build, to_real(build, x, dims, size), _count(replaced(x.shape, dims[-1], size), dims), normalization)
+
+
+@rule("fft_fftfreq", "fft_rfftfreq")
+def _frequencies(build: Builder, out: Type, count: int, spacing: float = 1.0, **_: Any) -> Value:
+    """Of the second half the negative ones, unless only the first are asked for."""
+    places = np.arange(out.shape[0])
+    places = np.where(places > (count - 1) // 2, places - count, places) if out.shape[0] == count else places
+    return build.convert(build.array((places / (count * spacing)).astype("f8" if out.dtype == "f64" else "f4")), out.dtype)

@@ -335,6 +335,25 @@ def _weights(before: int, after: int, align_corners: bool, scale: float | None, 
     return matrix
 
 
+def _smooth_weights(before: int, after: int, align_corners: bool, scale: float | None, cubic: bool) -> np.ndarray[Any, Any]:
+    """[after, before], of kernels that are as wide as what they make one of (antialias=True), in their own sum."""
+    if align_corners:
+        step = (before - 1) / (after - 1) if after > 1 else 0.0
+    else:
+        step = 1 / scale if scale else before / after
+    reach = (2.0 if cubic else 1.0) * max(step, 1.0)
+    matrix = np.zeros((after, before))
+    for i in range(after):
+        centre = step * (i + 0.5)
+        first, last = max(int(centre - reach + 0.5), 0), min(int(centre + reach + 0.5), before)
+        far = np.abs((np.arange(first, last) - centre + 0.5) / max(step, 1.0))
+        near = np.maximum(1 - far, 0)
+        if cubic:  # Keys' kernel, of -0.5
+            near = np.where(far < 1, (1.5 * far - 2.5) * far * far + 1, np.where(far < 2, ((-0.5 * far + 2.5) * far - 4) * far + 2, 0))
+        matrix[i, first:last] = near / near.sum()
+    return matrix
+
+
 def _along(build: Builder, x: Value, matrices: Sequence[np.ndarray[Any, Any]]) -> Value:
     """x with each of its last dims multiplied by a matrix."""
     made, letters = build.wide(x), "abcdefgh"[:len(x.shape)]
@@ -344,23 +363,26 @@ def _along(build: Builder, x: Value, matrices: Sequence[np.ndarray[Any, Any]]) -
     return build.convert(made, x.dtype)
 
 
-def _matrices(before: Shape, after: Shape, align_corners: bool, scales: Sequence[float | None], cubic: bool) -> list[np.ndarray[Any, Any]]:
+def _matrices(before: Shape, after: Shape, align_corners: bool, scales: Sequence[float | None], cubic: bool,
+              weights_of: Callable[..., np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
     given = scales or [None] * (len(before) - 2)
-    return [_weights(a, b, align_corners, scale, cubic) for a, b, scale in zip(before[2:], after[2:], given, strict=True)]
+    return [weights_of(a, b, align_corners, scale, cubic) for a, b, scale in zip(before[2:], after[2:], given, strict=True)]
 
 
-def _interpolate(cubic: bool, build: Builder, out: Type, x: Value, sizes: Numbers, align_corners: bool, *scales: float | None) -> Value:
-    return _along(build, x, _matrices(x.shape, out.shape, align_corners, scales, cubic))
+def _interpolate(cubic: bool, weights_of: Callable[..., Any], build: Builder, out: Type, x: Value, sizes: Numbers, align_corners: bool, *scales: float | None) -> Value:
+    return _along(build, x, _matrices(x.shape, out.shape, align_corners, scales, cubic, weights_of))
 
 
-def _interpolate_backward(cubic: bool, build: Builder, out: Type, gradient: Value, sizes: Numbers, before: Numbers, align_corners: bool,
+def _interpolate_backward(cubic: bool, weights_of: Callable[..., Any], build: Builder, out: Type, gradient: Value, sizes: Numbers, before: Numbers, align_corners: bool,
                           *scales: float | None) -> Value:
-    return _along(build, gradient, [m.T for m in _matrices(out.shape, gradient.shape, align_corners, scales, cubic)])
+    return _along(build, gradient, [m.T for m in _matrices(out.shape, gradient.shape, align_corners, scales, cubic, weights_of)])
 
 
-for _name, _cubic in (("upsample_linear1d", False), ("upsample_bilinear2d", False), ("upsample_trilinear3d", False), ("upsample_bicubic2d", True)):
-    RULES[_name] = functools.partial(_interpolate, _cubic)
-    RULES[f"{_name}_backward"] = functools.partial(_interpolate_backward, _cubic)
+for _name, _cubic, _weights_of in (("upsample_linear1d", False, _weights), ("upsample_bilinear2d", False, _weights), ("upsample_trilinear3d", False, _weights),
+                                   ("upsample_bicubic2d", True, _weights), ("_upsample_bilinear2d_aa", False, _smooth_weights),
+                                   ("_upsample_bicubic2d_aa", True, _smooth_weights)):
+    RULES[_name] = functools.partial(_interpolate, _cubic, _weights_of)
+    RULES[f"{_name}_backward"] = functools.partial(_interpolate_backward, _cubic, _weights_of)
 
 
 def _with_repeats(small: Numbers, large: Numbers) -> Shape:

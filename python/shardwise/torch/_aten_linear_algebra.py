@@ -196,7 +196,7 @@ def _solve(build: Builder, out: Any, a: Value, b: Value, *, left: bool = True, c
     made, pivots, order = _lu(build, a)
     is_vector = len(out[0].shape) < len(a.shape) or (len(b.shape) == 1 and len(a.shape) == 2)
 
-    def solve(lu: Tensor, order: Tensor, b: Tensor) -> Tensor:
+    def solve(lu: Tensor, order: Tensor, b: Tensor) -> Any:
         return _solved(lu, order, b.unsqueeze(-1), left).squeeze(-1) if is_vector else _solved(lu, order, b, left)
 
     return as_results(build, out, [*written(build, solve, [made, order, b]), made, _from_one(build, pivots), None])
@@ -206,7 +206,7 @@ def _solve(build: Builder, out: Any, a: Value, b: Value, *, left: bool = True, c
 def _inverse(build: Builder, out: Any, a: Value, *, check_errors: bool = False) -> Any:
     made, _, order = _lu(build, a)
 
-    def invert(lu: Tensor, order: Tensor) -> Tensor:
+    def invert(lu: Tensor, order: Tensor) -> Any:
         return _solved(lu, order, torch.eye(lu.shape[-1], dtype=lu.dtype).expand_as(lu))
 
     return as_results(build, out, [*written(build, invert, [made, order]), None])

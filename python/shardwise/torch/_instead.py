@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -29,6 +30,7 @@ def chosen_by_values() -> Iterator[None]:
     """Thread-hostile: the classes have other methods meanwhile."""
     places = [(AveragedModel, "update_parameters", _update_parameters), (torch.amp.GradScaler, "_maybe_opt_step", _step_if_finite),
               (torch.nn.AdaptiveLogSoftmaxWithLoss, "forward", _of_all_classes),
+              (torch.nn.functional, "gaussian_nll_loss", _gaussian_loss), (torch.nn.CrossMapLRN2d, "forward", _across_maps),
               (torch.inference_mode, "__enter__", _without_gradients), (torch.inference_mode, "__exit__", _with_gradients)]
     before = [(kind, name, vars(kind)[name]) for kind, name, _ in places]
     for kind, name, ours in places:
@@ -81,6 +83,23 @@ def _of_all_classes(module: torch.nn.AdaptiveLogSoftmaxWithLoss, x: torch.Tensor
     """Not only of those clusters that the targets are in."""
     made = module.log_prob(x.reshape(-1, x.shape[-1])).gather(1, target.reshape(-1, 1)).reshape(target.shape)
     return _AdaptiveOutput(made, -made.mean())
+
+
+def _gaussian_loss(x: torch.Tensor, target: torch.Tensor, var: torch.Tensor | float, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Any:
+    """Without an error for a negative variance."""
+    var = var * torch.ones_like(x) if isinstance(var, float) else var
+    if var.shape != x.shape and x.shape[:-1] == var.shape:
+        var = var.unsqueeze(-1)
+    var = var.clone()
+    with torch.no_grad():
+        var.clamp_(min=eps)
+    made = 0.5 * (var.log() + (x - target).square() / var) + (0.5 * math.log(2 * math.pi) if full else 0)
+    return made.mean() if reduction == "mean" else made.sum() if reduction == "sum" else made
+
+
+def _across_maps(module: torch.nn.CrossMapLRN2d, x: torch.Tensor) -> torch.Tensor:
+    """Whose sums go on from one map to the next in memory of its own, and keep the first map in all."""
+    raise Unsupported("capture: found CrossMapLRN2d, which works in memory of its own, needed LocalResponseNorm")
 
 
 def _without_gradients(self: Any) -> None:

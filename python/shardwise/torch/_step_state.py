@@ -41,6 +41,7 @@ class Slot:
     is_fresh: bool = False
     first: Callable[[], dict[Any, Any]] | None = None  #: of fresh state that is not zero: what the optimizer begins with
     places: list[tuple[Any, Any]] = field(default_factory=list)  #: of a module's, all that hold it
+    is_replaced: bool = False  #: by each run, and not changed in place: others may share its memory
 
     def value(self) -> torch.Tensor:
         """As it is now. Raises InvalidArgument if it has none."""
@@ -58,7 +59,7 @@ class Slot:
 
     def give(self, value: torch.Tensor) -> None:
         found = self.home().get(self.key)
-        if isinstance(found, torch.Tensor):
+        if isinstance(found, torch.Tensor) and not self.is_replaced:
             with torch.no_grad():
                 found.copy_(value)
         else:
@@ -126,7 +127,8 @@ class StepState:
                     raise Unsupported(f"capture: found a change of {label}, which shares its memory with {other}, needed one that has its own: its clone()")
                 while any(slot.label == label for slot in self._slots.values()):
                     label += "_"
-                self._slots[id(value)] = Slot(label, "parameter", value, functools.partial(Place, container), key, is_fresh=True)
+                self._slots[id(value)] = Slot(label, "parameter", value, functools.partial(Place, container), key, is_fresh=True,
+                                             is_replaced=memory_of(value) not in also)
 
     def _add_places(self, container: Any) -> None:
         """Of parameters and buffers in it: what clips gradients may have a list of them."""
@@ -184,7 +186,7 @@ class StepState:
         with contextlib.ExitStack() as undo:
             for slot in self._slots.values():
                 tensor = slot.tensor
-                if not is_plain(tensor):
+                if not is_plain(tensor) or slot.is_replaced:
                     continue
                 labels[memory_of(tensor)] = slot.label
                 if tensor.requires_grad and tensor.is_leaf:
@@ -206,7 +208,7 @@ class StepState:
                     undo.callback(held.__setitem__, name, held[name])
                     held[name] = tensor
                 if slot.places:
-                    now.append(functools.partial(slot.places[0][0].__getitem__, slot.places[0][1]))
+                    now.append(functools.partial(_one_of, slot))
             for held, key in self._keys:  # as of a dict of an optimizer for each parameter
                 held[new[id(key)]] = held[key]
                 undo.callback(held.pop, new[id(key)], None)
@@ -214,6 +216,14 @@ class StepState:
                 undo.enter_context(_optimizer_with(optimizer, self._rates.get(id(optimizer), []), self._fresh[id(optimizer)], new))
                 now += _places_of(optimizer)
             yield lambda: [get() for get in now]
+
+
+def _one_of(slot: Slot) -> torch.Tensor:
+    """What is in its places. Raises Unsupported if these differ."""
+    found: list[torch.Tensor] = [held[key] for held, key in slot.places]
+    if any(one is not found[0] for one in found):
+        raise Unsupported(f"capture: found another tensor in place of {slot.label} in one of the places that hold it, needed one that is held there alone: its clone()")
+    return found[0]
 
 
 class _Variables:

@@ -86,14 +86,19 @@ class Surroundings:
         """After the step all is there again that was there before. `changes` gets what has changed, but for tensors in place of others: of these it
         raises StateFound, or Unsupported, if the step has `seen` the memory of one that it puts no like tensor in place of."""
         gradients = [(tensor, tensor.grad) for tensor in self._leaves]
+        replaced: list[Change] = []
         try:
             yield
             changes[:] = self._changes()
-            self._need_like(changes, seen)
+            replaced = self._replaced(changes, seen)
         finally:
             for tensor, gradient in gradients:
                 tensor.grad = gradient
             _undo(self._changes(), [(container, before.values()) for _, container, before in self._before if isinstance(container, list)])
+        if replaced:
+            for change in replaced:  # by an object of its own: others may hold the same
+                change.container[change.key] = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, change.before)
+            raise StateFound(id(tensor) for change in replaced for tensor in _plain_tensors(change.container[change.key]))
 
     def _changes(self) -> list[Change]:
         found = []
@@ -107,9 +112,9 @@ class Surroundings:
                     found.append(Change(label_of(name, key), container, key, old, new))
         return found
 
-    def _need_like(self, changes: list[Change], seen: set[int]) -> None:
-        """Leaves of the changes those that are not of tensors that were there."""
-        state: set[int] = set()
+    def _replaced(self, changes: list[Change], seen: set[int]) -> list[Change]:
+        """Those of tensors that were there, which are taken out of the changes. Raises Unsupported."""
+        found = []
         for change in list(changes):
             olds = list(_plain_tensors(change.before))
             if not olds:
@@ -117,12 +122,11 @@ class Surroundings:
             changes.remove(change)
             news = [leaf for leaf in pytree.tree_leaves(change.after) if isinstance(leaf, torch.Tensor)]
             if isinstance(change.before, (torch.Tensor, tuple)) and [(o.shape, o.dtype) for o in olds] == [(n.shape, n.dtype) for n in news]:
-                state.update(map(id, olds))
+                found.append(change)
             elif any(memory_of(old) in seen for old in olds):
                 raise Unsupported(f"capture: found {change.label!r}, which the step takes and puts another {type(change.before).__name__} in place of, needed tensors of the "
                                   f"same shapes and dtypes, in the same place")
-        if state:
-            raise StateFound(state)
+        return found
 
 
 @contextlib.contextmanager
