@@ -30,8 +30,9 @@ def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Mod
     variables hold, or its object's attributes; `uses` names those that are held otherwise. A module instead of a step is its
     forward pass.
 
-    Inputs are called as the module calls its parameters and buffers ("layers.3.attn.wq.weight"), then optimizer state
-    ("exp_avg.layers.3.attn.wq.weight"), then the step's arguments ("tokens"). A learning rate that is a tensor or has a scheduler
+    Inputs are called as the module calls its parameters and buffers ("layers.3.attn.wq.weight"), then tensors that the
+    step's variables hold and that it changes ("shadow.wq"), then optimizer state ("exp_avg.layers.3.attn.wq.weight"), then the step's arguments
+    ("tokens"). A learning rate that is a tensor or has a scheduler
     is an input, one that is a number is part of the program. Program.run(*args) does what step(*args) does: it gives what the step
     returns, and the module and the optimizer have their new values.
 
@@ -39,7 +40,7 @@ def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Mod
     which each run draws from torch's generator.
 
     Raises Unsupported, naming each operation that no program has, how often it is there, and the module of the first; and for
-    what depends on values, with the line that asks for them. Raises InvalidArgument for a parameter that is in no module."""
+    what depends on values, with the line that asks for them, or keeps a number from step to step. Raises InvalidArgument for a parameter that is in no module."""
     from ._fx_graph import captured  # what it imports takes a second
 
     return captured(step, example, tuple(uses))
