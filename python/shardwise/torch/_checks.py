@@ -39,6 +39,12 @@ def _frame_of_step() -> FrameType | None:
     return frame
 
 
+def line_of_step() -> str:
+    """That is traced now: "train.py:12"."""
+    frame = _frame_of_step()
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "the step"
+
+
 def _is_asked_by_torch() -> bool:
     """By one of its own checks of a tensor: torch._check_tensor_all, or what a distribution is given."""
     frame: FrameType | None = sys._getframe()

@@ -1,4 +1,5 @@
-"""Tensors that a step makes of numbers of its own: their values are known while it is traced."""
+"""Tensors whose values are known while a step is traced: those that it makes of numbers of its own, and those that it makes of small
+arguments of whole numbers, which are part of the program if it asks for them."""
 
 from __future__ import annotations
 
@@ -18,15 +19,42 @@ _WITHOUT_VALUES = ("aten::empty", "aten::empty_strided", "aten::empty_like", "at
 class _Memory:
     """Of tensors that share it, as their values do: a change in place is one of all."""
 
-    is_known = True
+    def __init__(self, arguments: frozenset[str]) -> None:
+        self.is_known = True
+        self.arguments = arguments  #: of which the values follow
 
 
 class Constants:
-    """Values of small tensors that follow from no input of the step: torch.tensor(3), torch.ones(4).sum(). It is told of each
-    operation of ATen."""
+    """Values of small tensors that follow from no input of the step, torch.tensor(3), torch.ones(4).sum(), or from arguments of whole
+    numbers alone. It is told of each operation of ATen."""
 
     def __init__(self) -> None:
         self._known: Any = WeakTensorKeyDictionary()  #: the value of each, and its memory
+        self._given: dict[str, torch.Tensor] = {}
+        self.asked: dict[str, tuple[torch.Tensor, str]] = {}  #: arguments that are part of the program, and the line that first asks
+
+    def give(self, label: str, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """An argument of the step, of which the value is that of the example."""
+        if value.is_floating_point() or value.is_complex() or value.device.type == "meta" or value.numel() > MOST_ELEMENTS or isinstance(value, FakeTensor):
+            return
+        with _disable_current_modes():
+            self._given[label] = value.detach().clone()
+        self._known[tensor] = self._given[label], _Memory(frozenset([label]))
+
+    def know(self, tensor: torch.Tensor, value: torch.Tensor, of: torch.Tensor) -> None:
+        """A tensor that was made of the known value of another."""
+        self._known[tensor] = value, _Memory(self.follows_from(of))
+
+    def follows_from(self, tensor: torch.Tensor) -> frozenset[str]:
+        """The arguments that do, of a value that is known."""
+        return self._known[tensor][1].arguments if tensor in self._known else frozenset()
+
+    def asked_value(self, tensor: torch.Tensor, line: str) -> torch.Tensor | None:
+        """As value(), for the step: the arguments from which it follows are part of the program then."""
+        value = self.value(tensor)
+        for label in self.follows_from(tensor) if value is not None else ():
+            self.asked.setdefault(label, (self._given[label], line))
+        return value
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """None if it depends on an input."""
@@ -35,6 +63,22 @@ class Constants:
                 return tensor.detach().clone() if tensor.numel() <= MOST_ELEMENTS else None
         value, memory = self._known.get(tensor, (None, None))
         return value if memory is not None and memory.is_known else None
+
+    def asked_places(self, mask: torch.Tensor, line: str) -> tuple[torch.Tensor, ...] | None:
+        """For each dim, those at which a mask holds."""
+        value = self.asked_value(mask, line)
+        with _disable_current_modes():
+            return None if value is None else value.nonzero(as_tuple=True)
+
+    def asked_result(self, func: Any, args: Any, kwargs: Any, line: str) -> Any:
+        """Of an operation whose operands are all known. None of others."""
+        leaves, tree = pytree.tree_flatten((args, kwargs))
+        if any(isinstance(leaf, torch.Tensor) and self.value(leaf) is None for leaf in leaves):
+            return None
+        values = [self.asked_value(leaf, line) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        with _disable_current_modes():
+            own_args, own_kwargs = pytree.tree_unflatten(values, tree)
+            return func(*own_args, **own_kwargs)
 
     def note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """What has been computed, if it is known."""
@@ -50,9 +94,12 @@ class Constants:
             for memory in memories if changes else ():
                 memory.is_known = False
             return
+        arguments = frozenset(label for memory in memories for label in memory.arguments)
         with _disable_current_modes():
             own_args, own_kwargs = pytree.tree_unflatten(values, tree)
             found = pytree.tree_leaves(func(*own_args, **own_kwargs))
         shared = memories[0] if memories and any(one.alias_info for one in func._schema.returns) else None
+        if shared is not None:
+            shared.arguments |= arguments
         for tensor, value in zip(made, (leaf for leaf in found if isinstance(leaf, torch.Tensor)), strict=True):
-            self._known[tensor] = value, shared or _Memory()
+            self._known[tensor] = value, shared or _Memory(arguments)

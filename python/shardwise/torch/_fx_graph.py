@@ -158,6 +158,8 @@ class _Values:
         self._results, self._result_of = traced.results, traced.result_of
         self._tree, self._numbers = traced.arguments, traced.numbers
         self._schedules, self._need_modes = traced.schedules, traced.need_modes
+        labels = [slot.label for slot in traced.inputs[traced.state:]]
+        self._asked = [(labels.index(label), label, *told) for label, told in traced.asked.items()]
 
     def inputs_of(self, args: tuple[Any, ...]) -> Sequence[Any]:
         leaves, tree = pytree.tree_flatten(args)
@@ -172,6 +174,10 @@ class _Values:
             self._need_modes()
         self._schedules.begin()
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        for place, label, value, line in self._asked:
+            if not torch.equal(given[place], value):
+                raise InvalidArgument(f"run: found other values of {label} than at the capture, needed the same: {line} asks for them, so that they "
+                                      f"are part of the program")
         key = [array_of(torch.empty((), dtype=torch.int64).random_().view(torch.uint64))] if self._draws else []
         tensors = [*(slot.value() for slot in self._state), *given]
         real = [torch.view_as_real(one.resolve_conj()) if is_pair else one for one, is_pair in zip(tensors, self._pairs_in, strict=True)]

@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .._errors import InvalidArgument, Unsupported
 from . import _aten_ctc
-from ._checks import passing_value
+from ._checks import line_of_step, passing_value
 from ._constants import Constants
 from ._foreach import taken_apart
 from ._instead import chosen_by_values, least_squares
@@ -58,6 +58,7 @@ _IN_WORDS = {
     "mutating a non-functional tensor": ("a change of a tensor that the step holds", "one of a module, as register_buffer() makes it, or a new value"),
     "storage of SparseTensorImpl": ("a sparse tensor", "one with all of its elements: sparse=False"),
 }
+_INDEXED = (_aten.masked_select.default, _aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default)
 _COMPUTED = (torch.Tensor, torch.SymFloat, torch.SymInt, torch.SymBool)
 
 
@@ -75,6 +76,7 @@ class Traced:
     leaves: list[Any]  #: of it; of what is computed the type: torch.Tensor, or torch.SymFloat and the like (of .item())
     schedules: Schedules  #: that the step calls
     need_modes: Callable[[], None] | None  #: see StepState.modes; None of a step that sets them
+    asked: dict[str, tuple[torch.Tensor, str]]  #: see Constants.asked
 
     @property
     def results(self) -> int:
@@ -169,7 +171,7 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
             slots = state.slots(fake)
         fakes = [fake(slot.tensor) for slot in [*slots, *arguments]]
         returned: list[Any] = []
-        schedules = Schedules()
+        schedules, constants = Schedules(), Constants()
 
         def functional(tensors: list[torch.Tensor]) -> list[Any]:
             with FunctionalTensorMode(), fx_traceback.preserve_node_meta():
@@ -177,10 +179,13 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
                 for slot, tensor in zip(slots, own, strict=False):
                     tensor.requires_grad_(slot.tensor.requires_grad)
                     _hook_as(tensor, slot.tensor)
+                for slot, tensor in zip(arguments, own[len(slots):], strict=True):
+                    constants.give(slot.label, tensor, slot.tensor)
                 given = iter(own[len(slots):])
                 values = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
                 gradients = _Gradients({slot.label: tensor for slot, tensor in zip(slots, own, strict=False) if tensor.requires_grad})
-                with state.replaced(slots, own[:len(slots)]) as now, state.guarded() as elsewhere, _scopes(state, gradients, elsewhere, surroundings, seen), schedules.recorded(state.schedulers):
+                with (state.replaced(slots, own[:len(slots)]) as now, state.guarded() as elsewhere,
+                      _scopes(state, gradients, elsewhere, constants, surroundings, seen), schedules.recorded(state.schedulers)):
                     made, result = pytree.tree_flatten(step(*pytree.tree_unflatten(values, treespec)))
                     returned[:] = [result, [_kind_of(leaf) for leaf in made]]
                     made = [leaf for leaf in made if _kind_of(leaf) in _COMPUTED]
@@ -194,10 +199,10 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
                                               f"needed a step that leaves its shape, as it may once torch has made one")
                     return [*(plain(value) for value in made), *state_now]
 
-        with sdpa_kernel(SDPBackend.MATH), _scores_again(step), _without_mkldnn(), _noted_modes(sets_modes), chosen_by_values():
+        with sdpa_kernel(SDPBackend.MATH), _scores_again(step), _tensors_of_tensors(), _without_mkldnn(), _noted_modes(sets_modes), chosen_by_values():
             graph = graph_of(functional, fakes)
     return Traced(graph, [*slots, *arguments], len(slots), treespec, [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves],
-                  returned[0], returned[1], schedules, None if sets_modes else need_modes), changes
+                  returned[0], returned[1], schedules, None if sets_modes else need_modes, constants.asked), changes
 
 
 def _kind_of(leaf: Any) -> Any:
@@ -291,9 +296,9 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True  # no program has one: they are named as others are
 
-    def __init__(self, gradients: _Gradients, elsewhere: dict[int, str], surroundings: Surroundings, seen: set[int]) -> None:
+    def __init__(self, gradients: _Gradients, elsewhere: dict[int, str], constants: Constants, surroundings: Surroundings, seen: set[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._gradients, self._constants, self._elsewhere = gradients, Constants(), elsewhere
+        self._gradients, self._constants, self._elsewhere = gradients, constants, elsewhere
         self._surroundings, self._seen = surroundings, seen
         self.viewed: set[int] = set()  #: the memory of tensors that the step's variables hold
         self.path: list[str] = [""]
@@ -317,13 +322,15 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _aten._linalg_check_errors.default:
             return None
         if func is _aten.equal.default:
-            one, other = (self._constants.value(arg) for arg in args)
-            if one is not None and other is not None:
-                return torch.equal(one, other)
+            is_equal: bool | None = self._constants.asked_result(torch.equal, args, {}, line_of_step())
+            if is_equal is not None:
+                return is_equal
         if func is _aten.linalg_lstsq.default:
             return least_squares(*args, **(kwargs or {}))
         if func is _aten._local_scalar_dense.default:
-            known = self._constants.value(args[0])
+            follows = self._constants.follows_from(args[0])
+            passing = passing_value() if follows and args[0].dtype == torch.bool else None
+            known = self._constants.asked_value(args[0], line_of_step()) if passing is None and not (follows and args[0].is_floating_point()) else None
             if known is not None:
                 return known.item()
             passing = passing_value() if args[0].dtype == torch.bool else None
@@ -335,9 +342,41 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         if torch.Tag.nondeterministic_seeded in func.tags:
             fx_traceback.current_meta["custom"]["draw"] = _next_draw()
+        if torch.Tag.dynamic_output_shape in func.tags:
+            found = self._constants.asked_result(func, args, kwargs or {}, line_of_step())
+            if found is not None:
+                own = next(leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor))
+                return pytree.tree_map_only(torch.Tensor, lambda value: self._literal(value, own), found)
+        if func in _INDEXED:
+            func, args, kwargs = self._by_places(func, args, kwargs or {})
         result = func(*args, **(kwargs or {}))
         self._constants.note(func, args, kwargs or {}, result)
         return result
+
+    def _by_places(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        """A mask that is known is the places where it holds."""
+        if func is _aten.masked_select.default and args[0].shape == args[1].shape:
+            places = self._places_in(args[1])
+            return (func, args, kwargs) if places is None else (_aten.index.Tensor, [args[0], places], {})
+        elif func is _aten.index.Tensor or (func is not _aten.masked_select.default and args[2].dim()):
+            ids: list[Any] = []
+            for one in args[1]:
+                places = self._places_in(one) if one is not None and one.dtype == torch.bool else [one]
+                if places is None:
+                    return func, args, kwargs
+                ids += places
+            return func, [args[0], ids, *args[2:]], kwargs
+        return func, args, kwargs
+
+    def _places_in(self, mask: torch.Tensor) -> list[torch.Tensor] | None:
+        """For each dim, those at which the mask holds. None if it is not known."""
+        found = self._constants.asked_places(mask, line_of_step())
+        return None if found is None else [self._literal(one, mask) for one in found]
+
+    def _literal(self, value: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = _aten.lift_fresh.default(value)
+        self._constants.know(made, value, of)
+        return made
 
     def _need_known(self, arguments: Any, func: Any) -> None:
         """Tensors must be of modules, and their shapes must not follow from values, but of what _aten_ctc.TAKES_SELECTED has."""
@@ -378,8 +417,9 @@ def _counted_draws() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _scopes(state: StepState, gradients: _Gradients, elsewhere: dict[int, str], surroundings: Surroundings, seen: set[int]) -> Iterator[None]:
-    mode = _ScopeMode(gradients, elsewhere, surroundings, seen)
+def _scopes(state: StepState, gradients: _Gradients, elsewhere: dict[int, str], constants: Constants, surroundings: Surroundings,
+            seen: set[int]) -> Iterator[None]:
+    mode = _ScopeMode(gradients, elsewhere, constants, surroundings, seen)
 
     def enter(module: torch.nn.Module, _: Any) -> None:
         mode.path.append(state.scopes.get(id(module), mode.path[-1]))
@@ -438,6 +478,24 @@ def _compiling() -> Iterator[None]:
         yield
     finally:
         torch.compiler._is_compiling_flag = before
+
+
+@contextlib.contextmanager
+def _tensors_of_tensors() -> Iterator[None]:
+    """torch.tensor([x.max(), x.min()]) computes: torch's own asks for the values."""
+    known = torch.tensor
+
+    def tensor(data: Any, **options: Any) -> torch.Tensor:
+        if isinstance(data, (list, tuple)) and data and all(isinstance(one, FunctionalTensor) and not one.dim() and one.dtype == data[0].dtype for one in data):
+            made = torch.stack([one.detach() for one in data]).to(options.pop("dtype", None) or data[0].dtype)
+            return made.requires_grad_(options.get("requires_grad", False))
+        return known(data, **options)
+
+    setattr(torch, "tensor", tensor)
+    try:
+        yield
+    finally:
+        setattr(torch, "tensor", known)
 
 
 @contextlib.contextmanager
