@@ -25,6 +25,9 @@ SEQUENCES = dict(vocab_size=48, d_model=16, pad_token_id=0, bos_token_id=1, eos_
 PICTURES = dict(image_size=16, patch_size=4, num_channels=3, num_labels=3)
 VISION = dict(PICTURES, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, hidden_dropout_prob=0,
               attention_probs_dropout_prob=0)
+SPEECH = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24, conv_dim=[4, 4], conv_stride=[2, 2], conv_kernel=[3, 3],
+              num_feat_extract_layers=2, num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, hidden_dropout=0, attention_dropout=0,
+              activation_dropout=0, feat_proj_dropout=0, layerdrop=0, final_dropout=0, apply_spec_augment=False, classifier_proj_size=8)
 
 
 @dataclass(frozen=True)
@@ -103,13 +106,19 @@ CASES = {
                  of="images"),
     "mobilevit": Case("MobileViTForImageClassification", dict(image_size=32, num_labels=3, hidden_sizes=[8, 8, 8], neck_hidden_sizes=[4, 4, 4, 4, 8, 8, 8],
                                                               hidden_dropout_prob=0, classifier_dropout_prob=0), of="large images"),
-    "wav2vec2": Case("Wav2Vec2ForSequenceClassification",
-                     dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24, conv_dim=[4, 4], conv_stride=[2, 2],
-                          conv_kernel=[3, 3], num_feat_extract_layers=2, num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, hidden_dropout=0,
-                          attention_dropout=0, activation_dropout=0, feat_proj_dropout=0, layerdrop=0, final_dropout=0, apply_spec_augment=False,
-                          num_labels=3, classifier_proj_size=8), of="waves"),
+    "wav2vec2": Case("Wav2Vec2ForSequenceClassification", dict(SPEECH, num_labels=3), of="waves"),
     "mamba": Case("MambaForCausalLM", dict(vocab_size=48, hidden_size=16, state_size=4, num_hidden_layers=2, use_cache=False, pad_token_id=0, bos_token_id=1,
                                            eos_token_id=2, use_mambapy=False)),
+    "longformer": Case("LongformerForMaskedLM", dict(ENCODER, attention_window=[4, 4], max_position_embeddings=20)),
+    "led": Case("LEDForConditionalGeneration", dict(SEQUENCES, attention_window=[4], max_encoder_position_embeddings=16, max_decoder_position_embeddings=16)),
+    "hubert": Case("HubertForCTC", dict(SPEECH, vocab_size=32, ctc_zero_infinity=True), of="speech"),
+    "llava": Case("LlavaForConditionalGeneration", dict(image_token_index=40), of="pictures in text",
+                  parts=dict(text_config=dict(CAUSAL, model_type="llama", max_position_embeddings=32), vision_config=dict(VISION, model_type="clip_vision_model"))),
+    "qwen2-vl": Case("Qwen2VLForConditionalGeneration", dict(image_token_id=40, vision_start_token_id=41, vision_end_token_id=42, video_token_id=43),
+                     of="grids in text",
+                     parts=dict(text_config=dict(CAUSAL, rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[1, 1, 0])),
+                                vision_config=dict(depth=2, embed_dim=16, hidden_size=16, num_heads=4, mlp_ratio=2, patch_size=4, spatial_merge_size=2,
+                                                   temporal_patch_size=2, in_channels=3))),
 }
 
 
@@ -130,7 +139,12 @@ def arguments(of: str) -> dict[str, torch.Tensor]:
     labels = torch.randint(0, 3, (8,), generator=generator)
     audio = torch.randn(8, 6, 16, generator=generator)
     large, waves = torch.randn(8, 3, 32, 32, generator=generator), torch.randn(8, 64, generator=generator)
-    return {"tokens": {"input_ids": tokens, "labels": tokens}, "images": {"pixel_values": images, "labels": labels},
+    pictures, grids = (torch.cat([tokens[:, :2] % 40, torch.full((8, count), 40), tokens[:, 2:] % 40], 1) for count in (16, 4))
+    patches = torch.randn(8 * 16, 3 * 2 * 4 * 4, generator=generator)
+    grid = {"input_ids": grids, "labels": grids, "pixel_values": patches, "image_grid_thw": torch.tensor([[1, 4, 4]] * 8),
+            "mm_token_type_ids": (grids == 40).long()}
+    return {"pictures in text": {"input_ids": pictures, "labels": pictures, "pixel_values": images}, "grids in text": grid,
+            "speech": {"input_values": waves, "labels": torch.randint(1, 30, (8, 4), generator=generator)}, "tokens": {"input_ids": tokens, "labels": tokens}, "images": {"pixel_values": images, "labels": labels},
             "large images": {"pixel_values": large, "labels": labels}, "waves": {"input_values": waves, "labels": labels},
             "audio": {"input_features": audio, "labels": tokens}, "both": {"input_ids": tokens, "pixel_values": images}}[of]
 

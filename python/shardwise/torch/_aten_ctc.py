@@ -91,7 +91,7 @@ class _States:
             self.follows = build.elementwise("logical_and", self.follows, build.binary("gt", build.iota("i32", self.shape, 1), 1))
 
     def moved(self, x: Value, by: int, rest: float) -> Value:
-        """Each element to so many places later, or earlier."""
+        """Each element this number of places later, or earlier."""
         low, high = ([0, max(0, n)] for n in (by, -by))
         states = self.shape[1]
         if abs(by) >= states:
@@ -102,8 +102,8 @@ class _States:
     def is_last(self) -> Value:
         """Those in which a path may end."""
         build = self.build
-        behind = build.binary("sub", build.broadcast(build.binary("mul", self.lengths, 2), self.shape, [0]), build.iota("i32", self.shape, 1))
-        return build.elementwise("logical_or", build.binary("eq", behind, 0), build.binary("eq", behind, 1))
+        left = build.binary("sub", build.broadcast(build.binary("mul", self.lengths, 2), self.shape, [0]), build.iota("i32", self.shape, 1))
+        return build.elementwise("logical_or", build.binary("eq", left, 0), build.binary("eq", left, 1))
 
     def total(self, parts: list[Value]) -> Value:
         """log(exp(a) + exp(b) + ..). -inf is the logarithm of 0."""
