@@ -34,6 +34,20 @@ def test_a_step_may_ask_for_the_values_of_an_argument():
         program.run(X, GRID + 1, MASK, devices=1)
 
 
+def test_what_changes_in_place_is_asked_as_it_is_then():
+    def step(x, grid, mask):
+        own = grid.clone()
+        own += 1
+        places = mask.nonzero()
+        places += own[0, 0].item()
+        grid[0] = 0
+        return x * int(own.sum()) + int(grid.sum()), places
+
+    program = swt.capture(step, X, GRID.clone(), MASK)
+    for _ in range(2):
+        torch.testing.assert_close(program.run(X, GRID, MASK, devices=1), step(X, GRID.clone(), MASK))
+
+
 def test_what_only_computes_with_an_argument_takes_others():
     def step(x, mask):
         assert mask.any()

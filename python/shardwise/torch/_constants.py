@@ -39,11 +39,12 @@ class Constants:
             return
         with _disable_current_modes():
             self._given[label] = value.detach().clone()
-        self._known[tensor] = self._given[label], _Memory(frozenset([label]))
+            self._known[tensor] = value.detach().clone(), _Memory(frozenset([label]))  # one that changes as the tensor does
 
     def know(self, tensor: torch.Tensor, value: torch.Tensor, of: torch.Tensor) -> None:
         """A tensor that was made of the known value of another."""
-        self._known[tensor] = value, _Memory(self.follows_from(of))
+        with _disable_current_modes():
+            self._known[tensor] = value.clone(), _Memory(self.follows_from(of))
 
     def follows_from(self, tensor: torch.Tensor) -> frozenset[str]:
         """The arguments that do, of a value that is known."""
