@@ -170,7 +170,7 @@ constexpr Hostile kHostile[] = {
     {"\"shape\":[4,4]", "\"shape\":[0,4]", "tensor \"a\": it has no elements, but pieces"},
     {"\"shape\":[4,4]", "\"shape\":[5,4]", "tensor \"a\": cover the tensor: element"},
     {"\"shape\":[4,4]", "\"shape\":[3,4]", "leaves the tensor's shape [3, 4]"},
-    {"\"mesh\":\"\"", "\"mesh\":null", "\"mesh\" is a JSON null, needed is a string"},
+    {"\"mesh\":\"?\"", "\"mesh\":null", "\"mesh\" is a JSON null, needed is a string"},
     {"\"spec\":\"\"", "\"spec\":[]", "\"spec\" is a JSON array, needed is a string"},
     {"\"spec\":\"\"", "\"spec\":\"\",\"policy\":1", "\"policy\" is a JSON number"},
     {"\"index\":\"a\"", "\"index\":\"\"", "tensor \"a\": \"index\" is not the path"},

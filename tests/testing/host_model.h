@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/edits.h"
+#include "shardwise/shard/host/mutex.h"
 #include "testing/errors.h"
 #include "testing/host_tensor.h"
 
@@ -31,10 +32,11 @@ class HostModel final : public BoxReader {
   void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override {
     const std::vector<std::byte> part = model_[tensor].part(box);
     if (part.size() != out.size()) throw std::logic_error("read: out is of another size");
+    std::copy(part.begin(), part.end(), out.begin());
+    const MutexLock lock(mutex_);  // devices read at once
     largest_read = std::max(largest_read, out.size());
     read_bytes += out.size();
     reads.emplace_back(out);
-    std::copy(part.begin(), part.end(), out.begin());
   }
   const std::byte* contiguous(std::size_t tensor, const Box& box) const override {
     return find_contiguous(box, size_bytes(infos_[tensor].dtype),
@@ -52,10 +54,12 @@ class HostModel final : public BoxReader {
     return most;
   }
 
+  /// To be looked at while nobody reads.
   mutable std::size_t largest_read = 0, read_bytes = 0;
   mutable std::vector<std::span<const std::byte>> reads;
 
  private:
+  mutable Mutex mutex_;
   std::vector<HostTensor> model_;
   std::vector<TensorInfo> infos_;
 };
