@@ -90,7 +90,7 @@ def test_values_are_those_of_scores_that_are_kept_bit_for_bit(monkeypatch, dropo
     found = []
     for keeps in (False, True):
         if keeps:
-            monkeypatch.setattr(_trace, "_scores_again", contextlib.nullcontext)
+            monkeypatch.setattr(_trace, "scores_again", contextlib.nullcontext)
         model, ids = GPT(2, dropout), ids_of(16)
         program = swt.capture(step_of(model), ids)
         torch.manual_seed(4)

@@ -1,18 +1,23 @@
-"""What torch decides by values, and what is in its place while a step is traced: it computes both, and chooses."""
+"""What is in the place of torch's own while a step is traced. What torch decides by values computes both, and chooses. Each is
+thread-hostile: torch has other functions and methods meanwhile."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.modules.adaptive import _ASMoutput as _AdaptiveOutput
 from torch.optim.optimizer import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.checkpoint import checkpoint
 
 from .._errors import Unsupported
 
@@ -132,3 +137,105 @@ def _tensors_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
         for parameter in group["params"]:
             yield parameter
             yield from (value for value in optimizer.state.get(parameter, {}).values() if isinstance(value, torch.Tensor))
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """torch.compiler.is_compiling() holds: libraries then leave out what looks at values."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
+@contextlib.contextmanager
+def tensors_of_tensors() -> Iterator[None]:
+    """torch.tensor([x.max(), x.min()]) computes: torch's own asks for the values."""
+    known = torch.tensor
+
+    def tensor(data: Any, **options: Any) -> torch.Tensor:
+        if isinstance(data, (list, tuple)) and data and all(isinstance(one, FunctionalTensor) and not one.dim() and one.dtype == data[0].dtype for one in data):
+            made = torch.stack([one.detach() for one in data]).to(options.pop("dtype", None) or data[0].dtype)
+            return made.requires_grad_(options.get("requires_grad", False))
+        return known(data, **options)
+
+    setattr(torch, "tensor", tensor)
+    try:
+        yield
+    finally:
+        setattr(torch, "tensor", known)
+
+
+@contextlib.contextmanager
+def scores_again(step: Callable[..., Any]) -> Iterator[None]:
+    """The gradient of attention computes the scores again, as that of torch's fused kernels does: nothing of the size of the sequence
+    squared is kept for it. Dropout draws the same again.
+
+    A function in place of torch's, by each name that a module has for it, and no mode for torch functions: autograd calls no mode where
+    a checkpoint around the attention computes again, which then would not do what it did before."""
+    known = torch.nn.functional.scaled_dot_product_attention
+
+    def attention(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return known(*args, **kwargs)
+        return checkpoint(known, *args, use_reentrant=False, determinism_check="none", **kwargs)
+
+    own = {id(names): names for names in [*(getattr(module, "__dict__", {}) for module in list(sys.modules.values())),
+                                          getattr(step, "__globals__", {})] if names is not vars(torch._C._nn)}
+    places = [(names, name) for names in own.values() for name, value in list(names.items()) if value is known]
+    for names, name in places:
+        names[name] = attention
+    try:
+        yield
+    finally:
+        for names, name in places:
+            names[name] = known
+
+
+@contextlib.contextmanager
+def counting_in_f64() -> Iterator[None]:
+    """Optimizers compute with the number of the step as a double, as they do with one of Python's: 1 - 0.999 has half of its bits in f32.
+    The larger of two numbers is one that a run computes."""
+    names = {"_get_value": lambda x: x.double() if isinstance(x, torch.Tensor) else x,
+             "max": functools.partial(_extreme, max, torch.sym_max), "min": functools.partial(_extreme, min, torch.sym_min)}
+    with contextlib.ExitStack() as undo:
+        for module in [vars(module) for name, module in sys.modules.items() if name.startswith("torch.optim.")]:
+            for name in names if "_get_value" in module or "Optimizer" in module else ():
+                undo.callback(*((module.__setitem__, name, module[name]) if name in module else (module.pop, name)))
+                module[name] = names[name]
+        yield
+
+
+def _extreme(of_known: Callable[..., Any], of_computed: Callable[..., Any], *numbers: Any, **options: Any) -> Any:
+    is_computed = any(isinstance(number, (torch.SymFloat, torch.Tensor)) for number in numbers)
+    numbers = tuple(number.item() if is_computed and isinstance(number, torch.Tensor) else number for number in numbers)
+    return functools.reduce(of_computed, numbers) if is_computed else of_known(*numbers, **options)
+
+
+@contextlib.contextmanager
+def noted_modes(noted: list[torch.nn.Module]) -> Iterator[None]:
+    """Modules of which the step calls train() or eval()."""
+    known = torch.nn.Module.train
+
+    def train(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
+        noted.append(module)
+        return known(module, mode)
+
+    setattr(torch.nn.Module, "train", train)
+    try:
+        yield
+    finally:
+        setattr(torch.nn.Module, "train", known)
+
+
+@contextlib.contextmanager
+def without_mkldnn() -> Iterator[None]:
+    """Its recurrent networks are one operation each."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)

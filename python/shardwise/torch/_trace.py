@@ -6,7 +6,6 @@ import contextlib
 import functools
 import inspect
 import os
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,14 +24,22 @@ from torch.nn.modules import module as nn_module
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
 
 from .._errors import InvalidArgument, Unsupported
 from . import _aten_ctc
 from ._checks import line_of_step, passing_value
 from ._constants import Constants
 from ._foreach import taken_apart
-from ._instead import chosen_by_values, least_squares
+from ._instead import (
+    chosen_by_values,
+    compiling,
+    counting_in_f64,
+    least_squares,
+    noted_modes,
+    scores_again,
+    tensors_of_tensors,
+    without_mkldnn,
+)
 from ._schedules import Schedules
 from ._step_state import Slot, StepState
 from ._surroundings import Change, StateFound, Surroundings, changed, is_plain, memory_of
@@ -165,7 +172,7 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
     paths, treespec = pytree.tree_flatten_with_path(tuple(example))
     arguments = [Slot(_argument_name(step, path), "loader", leaf) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
     leaves = [leaf for _, leaf in paths]
-    with surroundings.put_back(changes, seen), _counted_draws(), _compiling(), _counting_in_f64(), fake_mode, in_words():
+    with surroundings.put_back(changes, seen), _counted_draws(), compiling(), counting_in_f64(), fake_mode, in_words():
         assert fake_mode.shape_env is not None
         with fake_mode.shape_env.ignore_fresh_unbacked_symbols():  # of a step that makes state
             slots = state.slots(fake)
@@ -199,7 +206,7 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
                                               f"needed a step that leaves its shape, as it may once torch has made one")
                     return [*(plain(value) for value in made), *state_now]
 
-        with sdpa_kernel(SDPBackend.MATH), _scores_again(step), _tensors_of_tensors(), _without_mkldnn(), _noted_modes(sets_modes), chosen_by_values():
+        with sdpa_kernel(SDPBackend.MATH), scores_again(step), tensors_of_tensors(), without_mkldnn(), noted_modes(sets_modes), chosen_by_values():
             graph = graph_of(functional, fakes)
     return Traced(graph, [*slots, *arguments], len(slots), treespec, [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves],
                   returned[0], returned[1], schedules, None if sets_modes else need_modes, constants.asked), changes
@@ -467,108 +474,6 @@ def _scopes(state: StepState, gradients: _Gradients, elsewhere: dict[int, str], 
         for hook in hooks:
             hook.remove()
         fx_traceback.current_meta.pop("custom", None)
-
-
-@contextlib.contextmanager
-def _compiling() -> Iterator[None]:
-    """torch.compiler.is_compiling() holds: libraries then leave out what looks at values."""
-    before = torch.compiler._is_compiling_flag
-    torch.compiler._is_compiling_flag = True
-    try:
-        yield
-    finally:
-        torch.compiler._is_compiling_flag = before
-
-
-@contextlib.contextmanager
-def _tensors_of_tensors() -> Iterator[None]:
-    """torch.tensor([x.max(), x.min()]) computes: torch's own asks for the values."""
-    known = torch.tensor
-
-    def tensor(data: Any, **options: Any) -> torch.Tensor:
-        if isinstance(data, (list, tuple)) and data and all(isinstance(one, FunctionalTensor) and not one.dim() and one.dtype == data[0].dtype for one in data):
-            made = torch.stack([one.detach() for one in data]).to(options.pop("dtype", None) or data[0].dtype)
-            return made.requires_grad_(options.get("requires_grad", False))
-        return known(data, **options)
-
-    setattr(torch, "tensor", tensor)
-    try:
-        yield
-    finally:
-        setattr(torch, "tensor", known)
-
-
-@contextlib.contextmanager
-def _scores_again(step: Callable[..., Any]) -> Iterator[None]:
-    """The gradient of attention computes the scores again, as that of torch's fused kernels does: nothing of the size of the sequence
-    squared is kept for it. Dropout draws the same again.
-
-    A function in place of torch's, by each name that a module has for it, and no mode for torch functions: autograd calls no mode where
-    a checkpoint around the attention computes again, which then would not do what it did before."""
-    known = torch.nn.functional.scaled_dot_product_attention
-
-    def attention(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return known(*args, **kwargs)
-        return checkpoint(known, *args, use_reentrant=False, determinism_check="none", **kwargs)
-
-    own = {id(names): names for names in [*(getattr(module, "__dict__", {}) for module in list(sys.modules.values())),
-                                          getattr(step, "__globals__", {})] if names is not vars(torch._C._nn)}
-    places = [(names, name) for names in own.values() for name, value in list(names.items()) if value is known]
-    for names, name in places:
-        names[name] = attention
-    try:
-        yield
-    finally:
-        for names, name in places:
-            names[name] = known
-
-
-@contextlib.contextmanager
-def _counting_in_f64() -> Iterator[None]:
-    """Optimizers compute with the number of the step as a double, as they do with one of Python's: 1 - 0.999 has half of its bits in f32.
-    The larger of two numbers is one that a run computes."""
-    names = {"_get_value": lambda x: x.double() if isinstance(x, torch.Tensor) else x,
-             "max": functools.partial(_extreme, max, torch.sym_max), "min": functools.partial(_extreme, min, torch.sym_min)}
-    with contextlib.ExitStack() as undo:
-        for module in [vars(module) for name, module in sys.modules.items() if name.startswith("torch.optim.")]:
-            for name in names if "_get_value" in module or "Optimizer" in module else ():
-                undo.callback(*((module.__setitem__, name, module[name]) if name in module else (module.pop, name)))
-                module[name] = names[name]
-        yield
-
-
-def _extreme(of_known: Callable[..., Any], of_computed: Callable[..., Any], *numbers: Any, **options: Any) -> Any:
-    is_computed = any(isinstance(number, (torch.SymFloat, torch.Tensor)) for number in numbers)
-    numbers = tuple(number.item() if is_computed and isinstance(number, torch.Tensor) else number for number in numbers)
-    return functools.reduce(of_computed, numbers) if is_computed else of_known(*numbers, **options)
-
-
-@contextlib.contextmanager
-def _noted_modes(noted: list[torch.nn.Module]) -> Iterator[None]:
-    """Modules of which the step calls train() or eval()."""
-    known = torch.nn.Module.train
-
-    def train(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
-        noted.append(module)
-        return known(module, mode)
-
-    setattr(torch.nn.Module, "train", train)
-    try:
-        yield
-    finally:
-        setattr(torch.nn.Module, "train", known)
-
-
-@contextlib.contextmanager
-def _without_mkldnn() -> Iterator[None]:
-    """Its recurrent networks are one operation each."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
 
 
 @contextlib.contextmanager
