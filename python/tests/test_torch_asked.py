@@ -34,6 +34,14 @@ def test_a_step_may_ask_for_the_values_of_an_argument():
         program.run(X, GRID + 1, MASK, devices=1)
 
 
+def test_a_comparison_asks_for_the_values_of_both():
+    program = swt.capture(lambda x, grid, other: x if torch.equal(grid, other) else -x, X, GRID, GRID.clone())
+    torch.testing.assert_close(program.run(X, GRID, GRID, devices=1), X)
+    for other in ([GRID + 1, GRID], [GRID, GRID + 1]):
+        with pytest.raises(sw.InvalidArgument, match=r"^run: found other values of (grid|other) than at the capture, needed the same: .*asks for them"):
+            program.run(X, *other, devices=1)
+
+
 def test_what_changes_in_place_is_asked_as_it_is_then():
     def step(x, grid, mask):
         own = grid.clone()
