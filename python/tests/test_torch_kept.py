@@ -1,5 +1,6 @@
 """What a captured step keeps from one call to the next beside modules and optimizers: averages, counts and hidden states in its variables."""
 
+import collections
 import copy
 
 import pytest
@@ -116,6 +117,55 @@ def test_what_a_step_keeps_is_called_as_its_variables():
     assert {"averages.steps", "shadow.0", "averages.pair.1"} <= set(kinds) and kinds["averages.steps"] == "parameter"
 
 
+def in_a_queue(kind):
+    def extra(model):
+        last = kind([torch.zeros(()), torch.ones(()), torch.ones(())])
+
+        def ends(loss):
+            last.append(loss + last[0])
+            if isinstance(last, list):
+                del last[0]
+            return torch.stack(list(last))
+
+        return ends, lambda: last
+
+    return extra
+
+
+def in_a_default(model):
+    def ends(loss, held={"sum": torch.zeros(())}):
+        held["sum"] = held["sum"] + loss
+        return held["sum"] * 2
+
+    return ends, lambda: [ends.__defaults__[0]["sum"]]
+
+
+@pytest.mark.parametrize("extra", [in_a_queue(list), in_a_queue(lambda items: collections.deque(items, 3)), in_a_default], ids=["list", "deque", "default"])
+def test_queues_and_defaults_go_on_with_each_run(extra):
+    learn_alike(lambda: learner(extra))
+
+
+@pytest.mark.parametrize("own", [nn.Parameter, lambda w: w.requires_grad_()], ids=["parameter", "leaf"])
+def test_tensors_that_learn_by_others_in_their_places_learn_on(own):
+    def make():
+        torch.manual_seed(1)
+        held = {"w": own(torch.randn(6, 4)), "b": own(torch.zeros(4))}
+
+        def step(x, y):
+            loss = (x @ held["w"] + held["b"] - y).square().mean()
+            for (name, one), gradient in zip(list(held.items()), torch.autograd.grad(loss, list(held.values()))):
+                held[name] = own((one - 0.1 * gradient).detach())
+            return loss.detach()
+
+        def kept():
+            assert all(one.requires_grad and type(one) is type(own(torch.ones(1))) for one in held.values())
+            return [one.detach() for one in held.values()]
+
+        return step, kept
+
+    learn_alike(make)
+
+
 def test_what_is_put_in_place_of_a_tensor_changes_no_other_name_of_it():
     """As of the weight that spectral_norm computes, which begins as another name of the parameter's memory."""
 
@@ -207,6 +257,68 @@ def test_numbers_that_a_step_counts_and_computes_with_are_refused():
     assert (count, mean) == (0, 0.0)
 
 
+class Sometimes:
+    """Each call is another step than the one before."""
+
+    def __init__(self):
+        self.model, self.first, self.phase, self.pending, self.names, self.sizes = mlp(), True, "a", None, ["x", "y"], {"x": 1, "y": 2}
+
+    def by_flag(self, x):
+        made = self.model(x) * (2 if self.first else 3)
+        self.first = False
+        return made
+
+    def by_name(self, x):
+        made = self.model(x) * (2 if self.phase == "a" else 3)
+        self.phase = "b"
+        return made
+
+    def by_none(self, x):
+        made = self.model(x) * (2 if self.pending is None else 3)
+        self.pending = "y"
+        return made
+
+    def by_values(self, x):
+        self.names.pop(0), self.sizes.pop("x")
+        self.first = False
+        return self.model(x) * 2 if self.model(x).sum() > 0 else x
+
+    def kept(self):
+        return self.first, self.phase, self.pending, self.names, list(self.sizes.items())
+
+
+@pytest.mark.parametrize("name, found", [
+    ("by_flag", "the step changes 'first' to False, by which it is another step, needed one that is the same each time"),
+    ("by_name", "the step changes 'phase' to 'b'"), ("by_none", "the step changes 'pending' to 'y'"), ("by_values", "the value of a tensor"),
+])
+def test_steps_that_are_others_the_next_time_are_refused_and_leave_nothing(name, found):
+    one = Sometimes()
+    with pytest.raises(sw.Unsupported, match=found):
+        swt.capture(getattr(one, name), batch()[0])
+    assert one.kept() == Sometimes().kept()
+    if name == "by_flag":
+        one.by_flag(batch()[0])
+        torch.testing.assert_close(swt.capture(one.by_flag, batch()[0]).run(batch()[0], devices=1), one.by_flag(batch()[0]))
+
+
+def test_a_capture_that_fails_leaves_the_same_objects():
+    held = {"w": torch.zeros(6)}
+    before = held["w"]
+
+    def step(x):
+        held["w"] = held["w"] + x[0]
+        return x if held["w"].sum() > 0 else x * 2
+
+    def counts(x, number=[0]):
+        held["w"], number[0] = held["w"] + x[0], number[0] + 1
+        return x * number[0]
+
+    for one in (step, counts):
+        with pytest.raises(sw.Unsupported):
+            swt.capture(one, batch()[0])
+        assert held["w"] is before
+
+
 def test_what_a_run_could_not_keep_is_refused():
     flat = torch.zeros(10)
     parts = [flat[:5], flat[5:]]
@@ -270,6 +382,17 @@ def scaled(first, optimizers_of):
         return step, kept
 
     return make
+
+
+def test_operations_on_lists_take_a_number_for_all_or_a_tensor_of_them():
+    def step(a, b, c):
+        numbers = torch.tensor([2.0, 3.0])
+        made = torch._foreach_addcdiv([a, b], [b, c], [c, c], numbers) + torch._foreach_addcmul([a, b], [b, c], [c, c], [2.0, 3.0])
+        return [*made, *torch._foreach_maximum([a, b], 0.1), *torch._foreach_minimum([a, b], [0.1, 0.2]), *torch._foreach_lerp([a, b], [b, c], 0.3),
+                *torch._foreach_pow(2.0, [a, b]), *torch._foreach_sub([a, b], [b, c], alpha=2), *torch._foreach_norm([a, b], float("inf"))]
+
+    given = [one + 0.1 for one in torch.rand(3, 5)]
+    torch.testing.assert_close(swt.capture(step, *given).run(*given, devices=1), step(*given))
 
 
 @pytest.mark.parametrize("first", [2.0**10, 2.0**126], ids=["small", "infinite at first"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import dis
 import functools
 import linecache
@@ -12,8 +13,8 @@ from types import FrameType
 
 import torch
 
-_OWN = os.path.dirname(torch.__file__), os.path.dirname(__file__)
-_DISTRIBUTIONS = os.path.join(_OWN[0], "distributions")  #: of torch, which check what they are given
+_OWN = tuple(os.path.join(os.path.dirname(file), "") for file in (torch.__file__, __file__))
+_DISTRIBUTIONS = os.path.join(_OWN[0], "distributions", "")  #: of torch, which check what they are given
 
 
 def passing_value() -> bool | None:
@@ -28,8 +29,48 @@ def passing_value() -> bool | None:
     for check, wanted in _checks_of(code.co_filename):
         for part, wanted_of_part in _parts(check.test, wanted):
             if _is_of(place, part):
-                return wanted_of_part
+                return None if _is_caught(frame, check) else wanted_of_part
     return None
+
+
+def _is_caught(frame: FrameType | None, check: ast.If | ast.Assert) -> bool:
+    """By the step, or what calls it: then more follows from the check than an error."""
+    raised = check.body[0] if isinstance(check, ast.If) else check
+    if isinstance(raised, ast.Raise):
+        name = _name_of(raised.exc.func if isinstance(raised.exc, ast.Call) else raised.exc)
+    elif isinstance(raised, ast.Assert):
+        name = "AssertionError"
+    else:
+        return False
+    while frame is not None and not frame.f_code.co_filename.startswith(_OWN[1]):
+        if not frame.f_code.co_filename.startswith(_OWN[0]):
+            for first, last, handlers in _caught_in(frame.f_code.co_filename):
+                if first <= frame.f_lineno <= last and any(_may_be(name, one) for one in handlers):
+                    return True
+        frame = frame.f_back
+    return False
+
+
+@functools.lru_cache(maxsize=64)
+def _caught_in(filename: str) -> list[tuple[int, int, list[str]]]:
+    """Lines, and the names of the errors that are caught there and not raised again."""
+    found = []
+    for node in _nodes_of(filename):
+        if isinstance(node, ast.Try):
+            handlers = [one for one in node.handlers if not isinstance(one.body[-1], ast.Raise)]
+            kinds = [kind for one in handlers for kind in (one.type.elts if isinstance(one.type, ast.Tuple) else [one.type])]
+            found.append((node.body[0].lineno, node.body[-1].end_lineno or 0, ["BaseException" if kind is None else _name_of(kind) for kind in kinds]))
+    return found
+
+
+def _name_of(node: ast.expr | None) -> str:
+    return "" if node is None else ast.unparse(node).rpartition(".")[2]
+
+
+def _may_be(raised: str, caught: str) -> bool:
+    """Of errors that are not Python's own only those of the same name, or of all."""
+    one, other = getattr(builtins, raised, Exception), getattr(builtins, caught, None)
+    return raised == caught or (isinstance(one, type) and isinstance(other, type) and issubclass(one, other))
 
 
 def _frame_of_step() -> FrameType | None:
@@ -56,16 +97,20 @@ def _is_asked_by_torch() -> bool:
 @functools.lru_cache(maxsize=64)
 def _checks_of(filename: str) -> list[tuple[ast.If | ast.Assert, bool]]:
     """Each, and what its condition is if nothing is raised, and everything clamped."""
-    try:
-        nodes = list(ast.walk(ast.parse("".join(linecache.getlines(filename)))))
-    except SyntaxError:
-        return []
+    nodes = _nodes_of(filename)
     found: list[tuple[ast.If | ast.Assert, bool]] = [(node, True) for node in nodes if isinstance(node, ast.Assert)]
     for node in nodes:
         if isinstance(node, ast.If) and not node.orelse:
             is_clamp = _clamps_what_is_infinite(node)
             found += [(node, is_clamp)] if is_clamp or (len(node.body) == 1 and isinstance(node.body[0], ast.Raise)) else []
     return found
+
+
+def _nodes_of(filename: str) -> list[ast.AST]:
+    try:
+        return list(ast.walk(ast.parse("".join(linecache.getlines(filename)))))
+    except SyntaxError:
+        return []
 
 
 def _clamps_what_is_infinite(node: ast.If) -> bool:

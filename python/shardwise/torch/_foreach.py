@@ -28,6 +28,8 @@ def taken_apart() -> dict[Any, Callable[..., Any]]:
 def _of_each(one: Callable[..., Any]) -> Callable[..., Any]:
     """A tensor of numbers, as addcdiv takes it, has one for each."""
 
+    by_number = {_aten.maximum: _aten.clamp_min, _aten.minimum: _aten.clamp_max}
+
     def of(first: Any, *rest: Any, **options: Any) -> list[Any]:
         count = len(first) if isinstance(first, (list, tuple)) else len(rest[0])
 
@@ -38,9 +40,15 @@ def _of_each(one: Callable[..., Any]) -> Callable[..., Any]:
         made = []
         for place in range(count):
             values = [part(given, place) for given in (first, *rest)]
-            if one in (_aten.addcmul, _aten.addcdiv) and len(values) > 3:
-                values, options = values[:3], {"value": values[3]}
-            made.append(one(*values, **options))
+            if one in by_number and not isinstance(values[1], Tensor):
+                made.append(by_number[one](*values))
+            elif one in (_aten.addcmul, _aten.addcdiv) and len(values) > 3:
+                factor = values[3]
+                if isinstance(factor, Tensor):
+                    values[1], factor = values[1] * factor.to(values[1].dtype), 1
+                made.append(one(*values[:3], value=factor))
+            else:
+                made.append(one(*values, **options))
         return made
 
     return of

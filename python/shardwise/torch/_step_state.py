@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .._errors import InvalidArgument, Unsupported
 from ._instead import made_ready
-from ._surroundings import Place, is_plain, items_of, label_of, memory_of
+from ._surroundings import SEQUENCES, Place, is_plain, items_of, label_of, memory_of
 
 # How far a step is searched: its functions, the object of its method, containers, the attributes of these.
 _MOST_HOLDERS = 10_000
@@ -63,7 +63,11 @@ class Slot:
             with torch.no_grad():
                 found.copy_(value)
         else:
-            self.home()[self.key] = value.clone()
+            made = value.clone()
+            if self.is_replaced:
+                learns = self.tensor.requires_grad
+                made = torch.nn.Parameter(made, learns) if isinstance(self.tensor, torch.nn.Parameter) else made.requires_grad_(learns)
+            self.home()[self.key] = made
 
 
 class StepState:
@@ -457,10 +461,10 @@ def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tup
                 place = ".".join(filter(None, (name, path)))
                 containers.append((place, vars(module)))
                 containers += ((place if key == "_buffers" else f"{place}.{key}", value) for key, value in vars(module).items()
-                               if isinstance(value, (list, dict)) and key != "_parameters")
+                               if isinstance(value, (*SEQUENCES, dict)) and key != "_parameters")
             open_ += (("hook", hook) for hook in _hooks_of(holder))
         elif not isinstance(holder, Optimizer):
-            if isinstance(holder, (list, dict)):
+            if isinstance(holder, (*SEQUENCES, dict)):
                 containers.append((name, holder))
             elif inspect.isfunction(holder):
                 containers.append(("", _Variables(holder)))
@@ -491,10 +495,11 @@ def _within(holder: Any, depth: int) -> Iterable[tuple[str, Any]]:
         if (holder.__module__ or "").partition(".")[0] in ("torch", "shardwise"):
             return _within(holder.__wrapped__, depth) if hasattr(holder, "__wrapped__") else []
         found = inspect.getclosurevars(holder)
-        return [*found.nonlocals.items(), *found.globals.items()]
+        defaults = [(name, p.default) for name, p in inspect.signature(holder).parameters.items() if p.default is not p.empty]
+        return [*found.nonlocals.items(), *found.globals.items(), *defaults]
     if isinstance(holder, dict):
         return [(str(place if isinstance(key, torch.Tensor) else key), value) for place, (key, value) in enumerate(holder.items())]
-    if isinstance(holder, (list, tuple)):
+    if isinstance(holder, (*SEQUENCES, tuple)):
         return [(f"{i}", value) for i, value in enumerate(holder)]
     return _attributes(holder)
 

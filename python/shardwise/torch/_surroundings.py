@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,8 @@ from torch.utils import _pytree as pytree
 from .._errors import Unsupported
 
 _ABSENT = object()
-_NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
+SEQUENCES = (list, deque)  #: which are asked by number
+_VALUES = (int, float, str, torch.SymInt, torch.SymFloat)
 
 
 def memory_of(tensor: torch.Tensor) -> int:
@@ -25,16 +27,17 @@ def memory_of(tensor: torch.Tensor) -> int:
 
 class StateFound(Exception):
     """Tensors that the step changes in place, by their memory, and those that it puts others in place of, by their ids: it is to be traced
-    again, with these as its state."""
+    again, with these as its state. The second have been given an object of their own in their places."""
 
-    def __init__(self, tensors: Iterable[int]) -> None:
+    def __init__(self, tensors: Iterable[int], replaced: Sequence[Change] = ()) -> None:
         super().__init__("found state of the step")
         self.tensors = set(tensors)
+        self.replaced = replaced
 
 
 @dataclass
 class Change:
-    """Of what a container has at a key, by a step that is traced: a number, or what no step before has made."""
+    """Of what a container has at a key, by a step that is traced: a value of Python's, or what no step before has made."""
 
     label: str
     container: Any
@@ -43,8 +46,8 @@ class Change:
     after: Any
 
     @property
-    def is_number(self) -> bool:
-        return _is_number(self.after)
+    def is_value(self) -> bool:
+        return _is_value(self.after)
 
 
 class Place:
@@ -94,11 +97,12 @@ class Surroundings:
         finally:
             for tensor, gradient in gradients:
                 tensor.grad = gradient
-            _undo(self._changes(), [(container, before.values()) for _, container, before in self._before if isinstance(container, list)])
+            for _, container, before in self._before:
+                _restore(container, before)
         if replaced:
             for change in replaced:  # by an object of its own: others may hold the same
-                change.container[change.key] = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, change.before)
-            raise StateFound(id(tensor) for change in replaced for tensor in _plain_tensors(change.container[change.key]))
+                change.container[change.key] = pytree.tree_map_only(torch.Tensor, own_like, change.before)
+            raise StateFound([id(tensor) for change in replaced for tensor in _plain_tensors(change.container[change.key])], replaced)
 
     def _changes(self) -> list[Change]:
         found = []
@@ -106,9 +110,9 @@ class Surroundings:
             now = dict(items_of(container))
             for key in [*before, *(key for key in now if key not in before)]:
                 old, new = before.get(key, _ABSENT), now.get(key, _ABSENT)
-                if old is new or new is _ABSENT:
+                if old is new or new is _ABSENT or (key == "training" and not isinstance(container, SEQUENCES)):  # see StepState.modes
                     continue
-                if _is_traced(new) or (_is_number(new) and (not _is_number(old) or _differ(old, new))):
+                if _is_traced(new) or (_is_value(new) and (not _is_value(old) or _differ(old, new))):
                     found.append(Change(label_of(name, key), container, key, old, new))
         return found
 
@@ -119,7 +123,7 @@ class Surroundings:
             olds = list(_plain_tensors(change.before))
             if not olds:
                 continue
-            changes.remove(change)
+            changes[:] = [other for other in changes if other is not change]
             news = [leaf for leaf in pytree.tree_leaves(change.after) if isinstance(leaf, torch.Tensor)]
             if isinstance(change.before, (torch.Tensor, tuple)) and [(o.shape, o.dtype) for o in olds] == [(n.shape, n.dtype) for n in news]:
                 found.append(change)
@@ -133,7 +137,7 @@ class Surroundings:
 def changed(changes: Sequence[Change]) -> Iterator[set[int]]:
     """As if the step had been made: numbers are those of after it, tensors are zeros, whose memory this gives."""
     fresh: set[int] = set()
-    lists = [(change.container, list(change.container)) for change in changes if isinstance(change.container, list)]
+    lists = [(change.container, list(change.container)) for change in changes if isinstance(change.container, SEQUENCES)]
 
     def stand_in(leaf: Any) -> Any:
         if isinstance(leaf, (torch.SymFloat, torch.SymInt)):
@@ -147,7 +151,7 @@ def changed(changes: Sequence[Change]) -> Iterator[set[int]]:
     try:
         for change in changes:
             value = pytree.tree_map(stand_in, change.after)
-            if isinstance(change.container, list) and change.key >= len(change.container):
+            if isinstance(change.container, SEQUENCES) and change.key >= len(change.container):
                 change.container.append(value)
             else:
                 change.container[change.key] = value
@@ -156,21 +160,58 @@ def changed(changes: Sequence[Change]) -> Iterator[set[int]]:
         _undo(changes, lists)
 
 
-def _undo(changes: Iterable[Change], lists: Iterable[tuple[list[Any], Iterable[Any]]]) -> None:
+def _undo(changes: Iterable[Change], lists: Iterable[tuple[Any, Iterable[Any]]]) -> None:
     """Lists have what is given with them, and may have been made longer."""
     for change in changes:
         if change.before is not _ABSENT:
             change.container[change.key] = change.before
-        elif not isinstance(change.container, list):
+        elif not isinstance(change.container, SEQUENCES):
             del change.container[change.key]
-    longer = {id(change.container) for change in changes if isinstance(change.container, list)}
     for own, items in lists:
-        if id(own) in longer:
-            own[:] = items
+        _refill(own, items)
+
+
+def _refill(own: Any, items: Iterable[Any]) -> None:
+    own.clear()
+    own.extend(items)
+
+
+def _restore(container: Any, before: dict[Any, Any]) -> None:
+    """It holds what it held, in that order. Objects that the step has made stay in its places, and what other threads put there (in a deque, as
+    that of a queue)."""
+    if isinstance(container, SEQUENCES):
+        is_shorter = isinstance(container, list) and len(container) < len(before)
+        if is_shorter or any(new is not before.get(key, _ABSENT) and (_is_value(new) or _is_traced(new)) for key, new in items_of(container)):
+            _refill(container, before.values())
+        return
+    now = dict(items_of(container))
+    for key, new in now.items():
+        if key != "training" and new is not before.get(key, _ABSENT) and (_is_value(new) or _is_traced(new)):
+            if key in before:
+                container[key] = before[key]
+            else:
+                del container[key]
+    for key in before:
+        if key not in now:
+            container[key] = before[key]
+    if isinstance(container, dict) and any(key not in now for key in before):
+        for key in before:  # what was gone is at its place again, and not at the end
+            container[key] = container.pop(key)
+
+
+def own_like(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory by an object of its own, which learns if the tensor does."""
+    made = tensor.detach()
+    if isinstance(tensor, torch.nn.Parameter):
+        made = torch.nn.Parameter(made, tensor.requires_grad)
+    elif tensor.is_leaf:
+        made.requires_grad_(tensor.requires_grad)
+    made.grad = tensor.grad if tensor.is_leaf else None
+    return made
 
 
 def items_of(container: Any) -> list[tuple[Any, Any]]:
-    return list(enumerate(container) if isinstance(container, list) else container.items())
+    return list(enumerate(container) if isinstance(container, SEQUENCES) else container.items())
 
 
 def label_of(name: str, key: Any) -> str:
@@ -195,10 +236,10 @@ def _is_traced(value: Any) -> bool:
     return any(isinstance(leaf, (FunctionalTensor, FakeTensor)) for leaf in pytree.tree_leaves(value))
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, _NUMBERS) and not isinstance(value, bool)
+def _is_value(value: Any) -> bool:
+    return value is None or isinstance(value, _VALUES)
 
 
 def _differ(old: Any, new: Any) -> bool:
-    """Of numbers, of which one may be computed."""
-    return not isinstance(new, (int, float)) or bool(old != new)
+    """Of values, of which one may be computed."""
+    return isinstance(new, (torch.SymInt, torch.SymFloat)) or type(old) is not type(new) or bool(old != new)

@@ -99,26 +99,40 @@ class Traced:
 def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any]) -> Traced:
     """Raises Unsupported if the step asks for the value of a tensor, or keeps what no run would know."""
     held: set[int] = set()
-    traced, changes = _settled(step, example, uses, held)
-    numbers, made = ([change for change in changes if change.is_number is is_number] for is_number in (True, False))
-    if numbers:
-        with changed(numbers):
-            after, _ = _settled(step, example, uses, set(held))
-        if not _are_the_same(traced.graph, after.graph):
-            raise Unsupported(f"capture: found that the step changes the number {numbers[-1].label!r}, which is part of the program, needed a tensor")
-    if made:
-        with changed(made) as fresh:
-            after, _ = _settled(step, example, uses, held | fresh)
-        _need_no_state(after, fresh)
+    replaced: list[Change] = []
+    try:
+        traced, changes = _settled(step, example, uses, held, replaced)
+        values, made = ([change for change in changes if change.is_value is is_value] for is_value in (True, False))
+        if values:
+            with changed(values):
+                after, _ = _settled(step, example, uses, set(held), [])
+            if not _are_the_same(traced.graph, after.graph):
+                raise Unsupported(_of_value(values[-1]))
+        if made:
+            with changed(made) as fresh:
+                after, _ = _settled(step, example, uses, held | fresh, [])
+            _need_no_state(after, fresh)
+    except BaseException:
+        for change in reversed(replaced):
+            change.container[change.key] = change.before
+        raise
     return traced
 
 
-def _settled(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], held: set[int]) -> tuple[Traced, list[Change]]:
-    """Traced with the state that it is found to have, which `held` gets."""
+def _of_value(change: Change) -> str:
+    if isinstance(change.after, (bool, str)) or change.after is None:
+        return (f"capture: found that the step changes {change.label!r} to {change.after!r}, by which it is another step, "
+                f"needed one that is the same each time: call it once before, if only the first is another")
+    return f"capture: found that the step changes the number {change.label!r}, which is part of the program, needed a tensor"
+
+
+def _settled(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], held: set[int], replaced: list[Change]) -> tuple[Traced, list[Change]]:
+    """Traced with the state that it is found to have, which `held` gets, and what of it has become another object in its place, which `replaced` gets."""
     while True:
         try:
             return _traced(step, example, uses, held)
         except StateFound as found:
+            replaced += found.replaced
             if found.tensors <= held:
                 raise Unsupported("capture: found a change of a tensor that the step's variables hold, by another name for its memory (in a set, an iterator), "
                                   "needed one by those variables") from None
