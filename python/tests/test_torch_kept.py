@@ -3,6 +3,7 @@
 import collections
 import copy
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
@@ -251,10 +252,16 @@ def test_numbers_that_a_step_counts_and_computes_with_are_refused():
         mean = 0.9 * mean + x.mean().item()
         return x * mean
 
-    for step, name in ((counts, "count"), (means, "mean")):
+    own = {"number": numpy.int32(1)}
+
+    def counts_in_numpy(x):
+        own["number"] = own["number"] + 1
+        return x * float(own["number"])
+
+    for step, name in ((counts, "count"), (means, "mean"), (counts_in_numpy, "own.number")):
         with pytest.raises(sw.Unsupported, match=f"found that the step changes the number '{name}', which is part of the program, needed a tensor"):
             swt.capture(step, batch()[0])
-    assert (count, mean) == (0, 0.0)
+    assert (count, mean, own["number"]) == (0, 0.0, 1)
 
 
 class Sometimes:

@@ -91,7 +91,7 @@ class _States:
             self.follows = build.elementwise("logical_and", self.follows, build.binary("gt", build.iota("i32", self.shape, 1), 1))
 
     def moved(self, x: Value, by: int, rest: float) -> Value:
-        """Each element this number of places later, or earlier."""
+        """Each element as many places later, or earlier."""
         low, high = ([0, max(0, n)] for n in (by, -by))
         states = self.shape[1]
         if abs(by) >= states:

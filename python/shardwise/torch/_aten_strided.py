@@ -28,7 +28,7 @@ class _Line:
 
 
 def _grid(count: int, own: Sequence[int], size: Sequence[int], stride: Sequence[int], begin: int) -> _Line:
-    """Of this number of elements in a row; own: strides that they have already. A dim of the result goes along one dim of the grid, which is
+    """Of `count` elements in a row; own: strides that they have already. A dim of the result goes along one dim of the grid, which is
     made larger, until it stays in it. The last place must be one of the elements'."""
     wanted = [(dim, step) for dim, (n, step) in enumerate(zip(size, stride, strict=True)) if n > 1 and step]
     cuts = [1]
@@ -89,7 +89,7 @@ def added_in_windows(build: Builder, count: int, ids: Value, values: Value) -> V
 
 
 def _in_windows(build: Builder, count: int, size: Sequence[int], stride: Sequence[int], begin: int, values: Value) -> Value:
-    """Zeros, to which each value is added at its place."""
+    """`count` zeros, to which each value is added at its place."""
     line = _grid(count, [], size, stride, begin)
     present = sorted(line.order)
     repeated = [dim for dim in range(len(size)) if dim not in present]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import numbers
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from .._errors import Unsupported
 
 _ABSENT = object()
 SEQUENCES = (list, deque)  #: which are asked by number
-_VALUES = (int, float, str, torch.SymInt, torch.SymFloat)
+_HOLDING = {torch.Tensor, torch.nn.Parameter, list, tuple, dict}
+_VALUES = (numbers.Number, str, torch.SymInt, torch.SymFloat)  #: numpy's numbers are there, too
 
 
 def memory_of(tensor: torch.Tensor) -> int:
@@ -75,7 +77,7 @@ class Surroundings:
         self._leaves: list[torch.Tensor] = []
         for name, _, items in self._before:
             for key, value in items.items():
-                for tensor in _plain_tensors(value):
+                for tensor in _plain_tensors(value) if type(value) in _HOLDING else ():
                     self._tensors.setdefault(memory_of(tensor), label_of(name, key))
                     if tensor.requires_grad and tensor.is_leaf:
                         self._leaves.append(tensor)
@@ -107,10 +109,9 @@ class Surroundings:
     def _changes(self) -> list[Change]:
         found = []
         for name, container, before in self._before:
-            now = dict(items_of(container))
-            for key in [*before, *(key for key in now if key not in before)]:
-                old, new = before.get(key, _ABSENT), now.get(key, _ABSENT)
-                if old is new or new is _ABSENT or (key == "training" and not isinstance(container, SEQUENCES)):  # see StepState.modes
+            for key, new in items_of(container):
+                old = before.get(key, _ABSENT)
+                if old is new or (key == "training" and not isinstance(container, SEQUENCES)):  # see StepState.modes
                     continue
                 if _is_traced(new) or (_is_value(new) and (not _is_value(old) or _differ(old, new))):
                     found.append(Change(label_of(name, key), container, key, old, new))
