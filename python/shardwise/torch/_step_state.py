@@ -7,6 +7,7 @@ import contextlib
 import functools
 import inspect
 import types
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -443,11 +444,11 @@ def _roots(modules: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
 def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Modules, optimizers, their schedulers and scalers, each once, by the names of the variables that hold them. `containers` gets the lists,
     dicts and variables that may hold their tensors."""
-    open_: list[tuple[str, Any]] = [*((type(one).__name__.lower(), one) for one in uses), ("step", step)]
+    open_: deque[tuple[str, Any]] = deque([*((type(one).__name__.lower(), one) for one in uses), ("step", step)])
     seen: set[int] = set()
     names: set[str] = set()
     while open_ and len(seen) < _MOST_HOLDERS:
-        name, holder = open_.pop(0)
+        name, holder = open_.popleft()
         if id(holder) in seen:
             continue
         seen.add(id(holder))
