@@ -87,6 +87,16 @@ def test_checks_that_only_raise_are_taken_to_pass():
 
     for one in (step, told):
         assert torch.equal(swt.capture(one, torch.ones(3)).run(torch.full((3,), 4.0), devices=1), torch.full((3,), 8.0))
+    try:  # this one is not around the call
+
+        def positive(x):
+            if x.min() <= 0:
+                raise AssertionError
+            return x * 2
+
+    except AssertionError:
+        return
+    swt.capture(positive, torch.ones(3))
 
 
 def test_checks_of_torch_itself_are_taken_to_pass_and_what_is_infinite_is_clamped():

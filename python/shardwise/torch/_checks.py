@@ -9,12 +9,14 @@ import functools
 import linecache
 import os
 import sys
+from collections.abc import Iterator
 from types import FrameType
 
 import torch
 
 _OWN = tuple(os.path.join(os.path.dirname(file), "") for file in (torch.__file__, __file__))
 _DISTRIBUTIONS = os.path.join(_OWN[0], "distributions", "")  #: of torch, which check what they are given
+_FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 
 
 def passing_value() -> bool | None:
@@ -44,23 +46,35 @@ def _is_caught(frame: FrameType | None, check: ast.If | ast.Assert) -> bool:
         return False
     while frame is not None and not frame.f_code.co_filename.startswith(_OWN[1]):
         if not frame.f_code.co_filename.startswith(_OWN[0]):
-            for first, last, handlers in _caught_in(frame.f_code.co_filename):
-                if first <= frame.f_lineno <= last and any(_may_be(name, one) for one in handlers):
+            for begin, first, last, handlers in _caught_in(frame.f_code.co_filename):
+                if begin == frame.f_code.co_firstlineno and first <= frame.f_lineno <= last and any(_may_be(name, one) for one in handlers):
                     return True
         frame = frame.f_back
     return False
 
 
 @functools.lru_cache(maxsize=64)
-def _caught_in(filename: str) -> list[tuple[int, int, list[str]]]:
-    """Lines, and the names of the errors that are caught there and not raised again."""
+def _caught_in(filename: str) -> list[tuple[int, int, int, list[str]]]:
+    """Where a function begins, lines of it, and the names of the errors that are caught there and not raised again."""
     found = []
-    for node in _nodes_of(filename):
-        if isinstance(node, ast.Try):
+    for function in _nodes_of(filename):
+        if not isinstance(function, _FUNCTIONS):
+            continue
+        begin = min(one.lineno for one in (function, *function.decorator_list))
+        for node in _within(function):
             handlers = [one for one in node.handlers if not isinstance(one.body[-1], ast.Raise)]
             kinds = [kind for one in handlers for kind in (one.type.elts if isinstance(one.type, ast.Tuple) else [one.type])]
-            found.append((node.body[0].lineno, node.body[-1].end_lineno or 0, ["BaseException" if kind is None else _name_of(kind) for kind in kinds]))
+            found.append((begin, node.body[0].lineno, node.body[-1].end_lineno or 0, ["BaseException" if kind is None else _name_of(kind) for kind in kinds]))
     return found
+
+
+def _within(function: ast.AST) -> Iterator[ast.Try]:
+    """Without those of functions that are defined in it."""
+    for node in ast.iter_child_nodes(function):
+        if isinstance(node, ast.Try):
+            yield node
+        if not isinstance(node, _FUNCTIONS):
+            yield from _within(node)
 
 
 def _name_of(node: ast.expr | None) -> str:
