@@ -363,7 +363,7 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         if torch.Tag.nondeterministic_seeded in func.tags:
             fx_traceback.current_meta["custom"]["draw"] = _next_draw()
-        if torch.Tag.dynamic_output_shape in func.tags:
+        if torch.Tag.dynamic_output_shape in func.tags and func is not _aten.index.Tensor:  # by numbers it has a shape
             found = self._constants.asked_result(func, args, kwargs or {}, line_of_step())
             if found is not None:
                 own = next(leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor))
