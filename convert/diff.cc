@@ -327,11 +327,7 @@ class Run {
     pair.found.add(found);
     if (found.at < 0) return;
     TensorDiff& diff = pair.diff;
-    Index at = box.begin();
-    std::int64_t rest = found.at;
-    for (std::size_t d = box.rank(); d-- > 0; rest /= box.extent(d)) {
-      at[d] = box.begin(d) + rest % box.extent(d);
-    }
+    const Index at = detail::index_at(box, found.at);
     if (diff.at &&
         !std::lexicographical_compare(at.begin(), at.end(), diff.at->begin(), diff.at->end())) {
       return;

@@ -3,12 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "shardwise/checkpoint/box_reader.h"
+#include "shardwise/shard/box.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -58,6 +60,7 @@ struct StatsOptions {
 /// What the elements of a tensor look like. Of complex numbers it is their modulus.
 struct TensorStats {
   std::int64_t elements = 0, nan = 0, infinities = 0, zeros = 0;
+  std::optional<Index> first_not_finite = {};  ///< of the NaN and infinities, in row-major order
 
   // Of the numbers that are neither NaN nor infinite; NaN if there are none. i64 and u64 are exact.
   long double min, max, mean;

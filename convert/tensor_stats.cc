@@ -24,10 +24,14 @@ constexpr long double kNan = std::numeric_limits<long double>::quiet_NaN();
 /// formula, so that no large sum is taken from another one.
 struct Part {
   std::int64_t elements = 0, finite = 0, nan = 0, infinities = 0, zeros = 0;
+  std::int64_t first_not_finite = -1;  ///< its number among the elements; -1: there is none
   long double min = std::numeric_limits<long double>::infinity(), max = -min;
   long double mean = 0, squares = 0;
 
   void add(const Part& other) {
+    if (first_not_finite < 0 && other.first_not_finite >= 0) {
+      first_not_finite = elements + other.first_not_finite;
+    }
     elements += other.elements;
     nan += other.nan;
     infinities += other.infinities;
@@ -57,6 +61,7 @@ class Looker {
 
   TensorStats look(std::size_t tensor) {
     const Numbers numbers = detail::numbers_of(reader_.tensors()[tensor].dtype);
+    const Shape& shape = reader_.tensors()[tensor].shape;
     Part all;
     for_each_slab(tensor, [&](const std::byte* elements, std::int64_t count) {
       for (const Part& part : parts_of<Part>(count, [&](std::int64_t begin, std::int64_t end) {
@@ -69,6 +74,7 @@ class Looker {
                       .nan = all.nan,
                       .infinities = all.infinities,
                       .zeros = all.zeros,
+                      .first_not_finite = {},
                       .min = kNan,
                       .max = kNan,
                       .mean = kNan,
@@ -76,6 +82,9 @@ class Looker {
                       .histogram = {},
                       .low = kNan,
                       .high = kNan};
+    if (all.first_not_finite >= 0) {
+      stats.first_not_finite = detail::index_at(Box::whole(shape), all.first_not_finite);
+    }
     if (all.finite > 0) {
       stats.min = all.min;
       stats.max = all.max;
@@ -127,11 +136,14 @@ class Looker {
   static Part part_of(const std::vector<long double>& values) {
     Part part{.elements = std::ssize(values)};
     long double sum = 0;
-    for (const long double value : values) {
+    for (const long double& value : values) {
       part.nan += std::isnan(value) ? 1 : 0;
       part.infinities += std::isinf(value) ? 1 : 0;
       part.zeros += value == 0 ? 1 : 0;
-      if (!std::isfinite(value)) continue;
+      if (!std::isfinite(value)) {
+        if (part.first_not_finite < 0) part.first_not_finite = &value - values.data();
+        continue;
+      }
       ++part.finite;
       part.min = std::min(part.min, value);
       part.max = std::max(part.max, value);

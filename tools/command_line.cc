@@ -16,9 +16,12 @@
 
 #include "declaration.h"
 #include "manual.h"
+#include "other_verbs.h"
+#include "output.h"
 #include "parse.h"
 #include "shardwise/runtime/spmd/plans.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/text.h"
 
 namespace shardwise::tools {
 namespace {
@@ -168,9 +171,11 @@ void add_reshard(CLI::App& app, Commands& c) {
       "'model.*=*' --cast '*=bf16'",
       c, c.reshard, run_reshard);
   reshard.add_option("source", c.reshard.source, kCheckpoint)->check(local_path())->required();
-  reshard.add_option("target", c.reshard.target, "Directory that gets the step")
+  reshard.add_option("target", c.reshard.words, "Directory that gets the step")
       ->check(local_path())
+      ->expected(1, 2)
       ->required();
+  add_step(reshard, c.reshard.step, false);
   reshard.add_option("--mesh", c.reshard.mesh, "Mesh: data=2,model=3")->required();
   add_step_options(reshard, c.reshard);
   CLI::Option* const dry_run = reshard.add_flag(
@@ -210,18 +215,20 @@ void add_conversions(CLI::App& app, Commands& c) {
       app, "export",
       "Write the tensors of a checkpoint as safetensors, npz or HDF5, or in the format of DCP or "
       "Orbax",
-      "shardwise export runs/checkpoints/step-00000400 model.safetensors\n"
+      "shardwise export runs/checkpoints 400 model.safetensors\n"
       "  shardwise export runs/checkpoints model/ --max-shard 5GB\n"
       "  shardwise export runs/checkpoints arrays.npz\n"
       "  shardwise export runs/checkpoints distributed/ --format dcp\n"
       "  shardwise export runs/checkpoints model/ --strip-prefix model. --config-from gpt2/ "
       "--cast '*=bf16'",
       c, c.exported, run_export);
-  exported.add_option("step", c.exported.source, kCheckpoint)->check(local_path())->required();
+  exported.add_option("source", c.exported.source, kCheckpoint)->check(local_path())->required();
   exported
-      .add_option("target", c.exported.target, "NAME.safetensors, NAME.npz, NAME.h5, or a folder")
+      .add_option("target", c.exported.words, "NAME.safetensors, NAME.npz, NAME.h5, or a folder")
       ->check(local_path())
+      ->expected(1, 2)
       ->required();
+  add_step(exported, c.exported.step, false);
   exported.add_option("--format", c.exported.format,
                       "safetensors, npz, hdf5, dcp or orbax (default: by the ending of target; of "
                       "a folder safetensors). The Python package writes dcp and orbax");
@@ -353,6 +360,7 @@ void add_bench_restore(CLI::App& bench, Commands& c) {
       "shardwise bench restore runs/bench --mesh data=2,model=4 --cold", c, c.bench_restore,
       run_bench_restore);
   restore.add_option("dir", c.bench_restore.directory, kCheckpoint)->required();
+  add_step(restore, c.bench_restore.step, true);
   restore.add_option("--mesh", c.bench_restore.mesh, "Mesh to restore onto (default: as saved)");
   restore.add_option("--spec", c.bench_restore.spec, "Spec of all tensors (default: as saved)");
   restore.add_flag("--cold", c.bench_restore.cold,
@@ -436,6 +444,13 @@ std::string in_plain_words(const std::string& message) {
          fmt::format("a command is needed: {}", fmt::join(commands_of(*path.back()), ", ")));
 }
 
+std::string unknown_command(const CLI::App& above, const std::string& word) {
+  const bool is_root = above.get_parent() == nullptr;
+  const std::string_view advice = is_root ? advice_for_verb(word) : std::string_view();
+  return fmt::format("unknown command \"{}\"; {}", word,
+                     advice.empty() ? suggestion(word, commands_of(above)) : advice);
+}
+
 /// Throws for the first word of the command line that no command took.
 void refuse_unknown(const CLI::App& app, std::span<char* const> words) {
   const std::vector<const CLI::App*> path = path_of(app);
@@ -459,9 +474,9 @@ void refuse_unknown(const CLI::App& app, std::span<char* const> words) {
                                   command == "import" ? "; give the folder of several files" : ""));
     const std::vector<std::string> options = options_of(**at);
     const bool is_option = std::ranges::find(options, "--" + word) != options.end();
-    refuse(command, fmt::format("unknown command \"{}\"; {}", word,
-                                is_option ? fmt::format("did you mean \"--{}\"?", word)
-                                          : suggestion(word, commands)));
+    refuse(command, is_option
+                        ? fmt::format("unknown command \"{0}\"; did you mean \"--{0}\"?", word)
+                        : unknown_command(**at, word));
   }
 }
 
@@ -477,13 +492,24 @@ NamedCommand named_command(const CLI::App& app, std::span<char* const> words) {
     if (word.starts_with('-')) continue;  // --json, --help
     const std::vector<std::string> known = commands_of(*named.app);
     if (std::find(known.begin(), known.end(), word) == known.end()) {
-      refuse(std::string(kHelp),
-             fmt::format("unknown command \"{}\"; {}", word, suggestion(word, known)));
+      refuse(std::string(kHelp), unknown_command(*named.app, word));
     }
     named.app = named.app->get_subcommand(word);
     named.words += " " + word;
   }
   return named;
+}
+
+/// Help in lines of at most kWidth columns. Examples are so already.
+std::string wrapped_help(std::string_view help) {
+  constexpr std::size_t kDescriptions = 30;  // column at which CLI11 begins them
+  std::string lines;
+  for (const std::string_view line : split(help, '\n')) {
+    const bool is_described = line.size() > kDescriptions && line[kDescriptions - 1] == ' ';
+    lines += wrapped(line, kWidth, is_described ? kDescriptions : 0) + '\n';
+  }
+  lines.pop_back();
+  return lines;
 }
 
 void write_man_pages(const CLI::App& app, const std::filesystem::path& folder) {
@@ -509,7 +535,8 @@ std::string help_text(const CLI::App& app, std::span<char* const> words) {
     return man_page(app, *named.app, named.words);
   }
   const std::size_t last = named.words.rfind(' ');
-  return named.app->help(last == std::string::npos ? "" : named.words.substr(0, last));
+  return wrapped_help(
+      named.app->help(last == std::string::npos ? "" : named.words.substr(0, last)));
 }
 
 /// What `shardwise completion bash` prints.
@@ -517,7 +544,7 @@ std::string completion_text(const CLI::App& app, std::span<char* const> words) {
   for (const std::string word : words) {
     if (word == "bash") return bash_completion(app);
     if (word == "--help" || word == "-h")
-      return app.get_subcommand(std::string(kCompletion))->help(app.get_name());
+      return wrapped_help(app.get_subcommand(std::string(kCompletion))->help(app.get_name()));
     if (!word.starts_with('-')) {
       refuse(std::string(kCompletion), fmt::format("found \"{}\", needed bash", word));
     }
@@ -553,7 +580,8 @@ CommandLine parse_command_line(int argc, char** argv) {
     const bool shows = error.get_exit_code() == 0;  // --help, --version
     if (!shows || path.size() == 1) refuse_unknown(app, words);
     if (!shows) refuse_with_help(name_of(path), in_plain_words(error.what()));
-    return show(dynamic_cast<const CLI::CallForVersion*>(&error) ? error.what() : app.help());
+    return show(dynamic_cast<const CLI::CallForVersion*>(&error) ? error.what()
+                                                                 : wrapped_help(app.help()));
   }
   const std::vector<const CLI::App*> path = path_of(app);
   if (!commands->run) ask_for_command(path);

@@ -7,6 +7,7 @@
 
 #include "output.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/text.h"
 
 namespace shardwise::tools {
 namespace {
@@ -15,19 +16,22 @@ void add_looks(CLI::App& app, Commands& c) {
   CLI::App& ls = add_command(app, "ls", "List the checkpoints of a directory",
                              "shardwise ls runs/checkpoints", c, c.ls, run_ls);
   ls.add_option("root", c.ls.root,
-                "Directory that holds checkpoints, or a file or folder that import takes")
+                "Directory that holds checkpoints, one of them, or a file or folder that import "
+                "takes")
       ->check(local_path())
       ->required();
+  add_step(ls, c.ls.step, true);
 
   CLI::App& inspect =
       add_command(app, "inspect", "Show the tensors, objects and user data of a checkpoint",
                   "shardwise inspect runs/checkpoints/step-00000400 'h.0.*'\n"
-                  "  shardwise inspect runs/checkpoints --depth 2\n"
+                  "  shardwise inspect runs/checkpoints 400 --depth 2\n"
                   "  shardwise inspect runs/checkpoints w1 --svg w1.svg",
                   c, c.inspect, run_inspect);
   inspect.add_option("path", c.inspect.path, kTensors)->check(local_path())->required();
   inspect.add_option("pattern", c.inspect.patterns,
                      "Names of tensors; * and ? stand for any characters (default: all)");
+  add_step(inspect, c.inspect.step, false);
   inspect.add_option("--tensor", c.inspect.tensors, "Also these (may be repeated)");
   inspect
       .add_option("--depth", c.inspect.depth,
@@ -57,6 +61,7 @@ void add_looks(CLI::App& app, Commands& c) {
   verify.add_option("path", c.verify.path, "A checkpoint, or a directory of such (all)")
       ->check(local_path())
       ->required();
+  add_step(verify, c.verify.step, true);
   CLI::Option* const repair = verify.add_flag(
       "--repair", c.verify.repair,
       "Make damaged chunks and files again, exactly as they were, from other steps, copies and "
@@ -78,6 +83,7 @@ void add_parity(CLI::App& app, Commands& c) {
   parity.add_option("path", c.parity.path, "A checkpoint, or a directory of such (all)")
       ->check(local_path())
       ->required();
+  add_step(parity, c.parity.step, true);
   CLI::Option* const blocks =
       parity
           .add_option("--blocks", c.parity.blocks,
@@ -91,11 +97,18 @@ void add_parity(CLI::App& app, Commands& c) {
 void add_diff(CLI::App& app, Commands& c) {
   CLI::App& diff = add_command(
       app, "diff", "Compare the tensors of two checkpoints or files; exit status 1: they differ",
-      "shardwise diff runs/a/step-00000400 runs/b/step-00000400\n"
+      "shardwise diff runs/a 300 400\n"
+      "  shardwise diff runs/a@400 runs/b@400\n"
       "  shardwise diff runs/a model.safetensors --rtol 1e-5",
       c, c.diff, run_diff);
   diff.add_option("first", c.diff.first, kTensors)->check(local_path())->required();
-  diff.add_option("second", c.diff.second, kTensors)->check(local_path())->required();
+  diff.add_option("second", c.diff.words,
+                  "Another one, or two steps of the first: run 20 30; run 20 other 30 is one of "
+                  "each")
+      ->check(local_path())
+      ->expected(1, 3)
+      ->required();
+  diff.add_option("--step", c.diff.step, "The step of both directories")->type_name("STEP");
   diff.add_option(
       "--atol", c.diff.atol,
       "Elements are equal if |first - second| <= atol + rtol * |second|, or if both are "
@@ -108,11 +121,14 @@ void add_diff(CLI::App& app, Commands& c) {
 void add_elements(CLI::App& app, Commands& c) {
   CLI::App& cat =
       add_command(app, "cat", "Show an object, or the elements of a tensor, or write them as .npy",
-                  "shardwise cat runs/checkpoints w1 --box '0:4,:,3'\n"
+                  "shardwise cat runs/checkpoints 'w1[0:4, :, 3]'\n"
                   "  shardwise cat model.safetensors lm_head.weight --npy head.npy",
                   c, c.cat, run_cat);
   cat.add_option("path", c.cat.path, kTensors)->check(local_path())->required();
-  cat.add_option("tensor", c.cat.tensor, "Its name, or that of an object")->required();
+  cat.add_option("tensor", c.cat.words,
+                 "Its name, or that of an object; w[0:4, -1] are elements of w, as in numpy")
+      ->expected(0, 2);
+  add_step(cat, c.cat.step, false);
   cat.add_option("--box", c.cat.box,
                  "Which elements, as Python writes it: 0:4,:,3 (default: all); an index takes its "
                  "dim out");
@@ -124,11 +140,16 @@ void add_elements(CLI::App& app, Commands& c) {
   CLI::App& stats =
       add_command(app, "stats", "Show range, mean, deviation, NaN, infinities and zeros of tensors",
                   "shardwise stats runs/checkpoints\n"
+                  "  shardwise stats runs/checkpoints 400 --nan\n"
                   "  shardwise stats model.safetensors '*norm*' --histogram 20",
                   c, c.stats, run_stats);
   stats.add_option("path", c.stats.path, kTensors)->check(local_path())->required();
   stats.add_option("pattern", c.stats.patterns,
                    "Names of tensors; * and ? stand for any characters (default: all)");
+  add_step(stats, c.stats.step, false);
+  stats.add_flag("--nan", c.stats.nan,
+                 "Show only tensors that have NaN or infinities, and where the first one is; exit "
+                 "status 1: there are some");
   stats.add_option("--histogram", c.stats.bars, "Also count the elements in this number of bars")
       ->check(whole(1, 10'000));
   add_threads(stats, c.stats.threads);
@@ -144,6 +165,10 @@ void add_du(CLI::App& app, Commands& c) {
                 "A checkpoint, a directory of steps, or a directory with such below it")
       ->check(local_path())
       ->required();
+  add_step(du, c.du.step, true);
+  du.set_help_flag("--help", "Print this help message and exit");
+  du.add_flag_callback(
+      "-h,--human-readable", [] {}, "Sizes with units, as they are shown anyway");
 }
 
 void add_tiers(CLI::App& app, Commands& c) {
@@ -181,6 +206,28 @@ void add_tiers(CLI::App& app, Commands& c) {
 
 }  // namespace
 
+std::string wrapped_example(std::string_view lines) {
+  std::string all;
+  for (const std::string_view line : split(lines, '\n')) {
+    std::string text(line);
+    for (std::size_t begin = 0; text.size() - begin > kWidth;) {
+      const std::size_t at = text.rfind(" -", begin + kWidth - 2);
+      if (at == std::string::npos || at <= begin + 2) break;
+      text.replace(at, 1, " \\\n      ");
+      begin = at + 3;
+    }
+    all += (all.empty() ? "" : "\n") + text;
+  }
+  return all;
+}
+
+void add_step(CLI::App& command, std::string& step, bool as_word) {
+  CLI::Option& option = *command.add_option(
+      "--step", step, "Which step of the directory: its number, latest, or a name that pins it");
+  option.type_name("STEP");
+  if (as_word) command.add_option("step", step, "As --step")->excludes(&option);
+}
+
 void declare_looks(CLI::App& app, Commands& c) {
   add_looks(app, c);
   add_parity(app, c);
@@ -192,11 +239,13 @@ void declare_looks(CLI::App& app, Commands& c) {
 
 void declare_removals(CLI::App& app, Commands& c) {
   CLI::App& rm = add_command(app, "rm", "Remove steps; exit status 1: some were left",
-                             "shardwise rm runs/checkpoints 100 200", c, c.rm, run_rm);
-  rm.add_option("root", c.rm.root, "Directory that holds the steps")
+                             "shardwise rm runs/checkpoints 100 200\n"
+                             "  shardwise rm runs/checkpoints/step-00000100",
+                             c, c.rm, run_rm);
+  rm.add_option("root", c.rm.root, "Directory that holds the steps, or one of them")
       ->check(local_path())
       ->required();
-  rm.add_option("step", c.rm.steps, "Their numbers")->check(step_number())->required();
+  rm.add_option("step", c.rm.words, "Their numbers, or their directories")->check(local_path());
   rm.add_flag(
       "--force", c.rm.force,
       "Also those that somebody reads, and the last valid one (both are left otherwise); not "
@@ -205,12 +254,13 @@ void declare_removals(CLI::App& app, Commands& c) {
   CLI::App& pin =
       add_command(app, "pin", "Give a step a name, by which it stays: retention and rm leave it",
                   "shardwise pin runs/checkpoints 100 before-lr-drop", c, c.pin, run_pin);
-  pin.add_option("root", c.pin.root, "Directory that holds the step")
+  pin.add_option("root", c.pin.root, "Directory that holds the step, or run@100 with it")
       ->check(local_path())
       ->required();
-  pin.add_option("step", c.pin.step, "Its number")->check(step_number())->required();
-  pin.add_option("name", c.pin.name,
-                 "Letters, digits, '.', '-', '_'; a name that another step has moves")
+  pin.add_option("name", c.pin.words,
+                 "The step's number, and the name: letters, digits, '.', '-', '_'; a name that "
+                 "another step has moves")
+      ->expected(1, 2)
       ->required();
 
   CLI::App& unpin =

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "chosen_steps.h"
 #include "commands/commands.h"
 #include "options.h"
 
@@ -41,20 +42,33 @@ struct Commands {
   std::function<int()> run;
 };
 
-inline constexpr const char* kCheckpoint = "A checkpoint, or a directory of steps (newest valid)";
+inline constexpr const char* kCheckpoint =
+    "A checkpoint, or a directory of steps (newest valid); run@20 is step 20 of run";
 inline constexpr const char* kTensors =
-    "A checkpoint, a directory of steps (newest valid), or a file or folder that import takes";
+    "A checkpoint, a directory of steps (newest valid), or a file or folder that import takes; "
+    "run@20 is step 20 of run";
+
+/// Lines of at most kWidth columns; one that is longer goes on after a backslash.
+std::string wrapped_example(std::string_view lines);
 
 /// A command that ends in `run(options)`.
 template <class Options>
 CLI::App& add_command(CLI::App& app, const char* name, const char* description, const char* example,
                       Commands& c, Options& options, int (*run)(const Options&)) {
   CLI::App& command = *app.add_subcommand(name, description);
-  command.footer(std::string("Example:\n  ") + example);
+  command.footer(wrapped_example(std::string("Example:\n  ") + example));
   command.add_flag("--json", options.json, "Print one JSON object on stdout, for scripts");
-  command.callback([&c, &options, run] { c.run = [&options, run] { return run(options); }; });
+  command.callback([&c, &options, run] {
+    c.run = [&options, run] {
+      choose_steps(options);
+      return run(options);
+    };
+  });
   return command;
 }
+
+/// --step; and, where nothing else can stand there, the same as a word after the path.
+void add_step(CLI::App& command, std::string& step, bool as_word);
 
 /// Commands that look at checkpoints: ls, inspect, verify (which may repair), parity, diff, cat,
 /// stats, du, tiers (which may put a step together).

@@ -24,18 +24,6 @@ CLI::Validator whole(std::int64_t least, std::int64_t most) {
           allowed};
 }
 
-CLI::Validator step_number() {
-  return {[whole = whole(0)](std::string& text) -> std::string {
-            std::string problem = whole(text);
-            const std::size_t at = std::min(text.rfind("step-"), text.size());
-            const std::size_t digits = text.find_first_not_of('0', at + 5);
-            if (at == text.size() || digits == std::string::npos) return problem;
-            std::string number = text.substr(digits);
-            return whole(number).empty() ? problem + ": " + number : problem;
-          },
-          "0 or more"};
-}
-
 CLI::Validator local_path() {
   return {[](const std::string& text) -> std::string {
             if (text.find("://") == std::string::npos) return {};

@@ -20,9 +20,6 @@ namespace shardwise::tools {
 CLI::Validator whole(std::int64_t least,
                      std::int64_t most = std::numeric_limits<std::int64_t>::max());
 
-/// A step's number; its directory's name is refused with the number in it.
-CLI::Validator step_number();
-
 /// Paths of file systems that are mounted here: a URL would be taken for a folder of an odd name.
 CLI::Validator local_path();
 

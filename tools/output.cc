@@ -17,48 +17,110 @@
 namespace shardwise::tools {
 namespace {
 
-/// The first UTF-8 character of a text that is not empty; 0 if there is none.
-std::size_t character_bytes(std::string_view text) {
+struct Character {
+  std::size_t bytes = 0;  ///< 0: the text does not begin with UTF-8
+  char32_t code = 0;
+};
+
+/// The first character of a text that is not empty. Surrogates and overlong forms are no UTF-8.
+Character first_character(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
-  const std::size_t bytes = first < 0x80   ? 1
-                            : first < 0xC2 ? 0
+  if (first < 0x80) return {1, first};
+  const std::size_t bytes = first < 0xC2   ? 0
                             : first < 0xE0 ? 2
                             : first < 0xF0 ? 3
                             : first < 0xF5 ? 4
                                            : 0;
-  if (bytes > text.size()) return 0;
+  if (bytes == 0 || bytes > text.size()) return {};
+  char32_t code = first & (0x7FU >> bytes);
   for (std::size_t i = 1; i < bytes; ++i) {
-    if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) return 0;
+    const auto next = static_cast<unsigned char>(text[i]);
+    if ((next & 0xC0) != 0x80) return {};
+    code = code << 6 | (next & 0x3F);
   }
-  return bytes;
+  const bool is_overlong = code < (bytes == 4 ? 0x10000U : bytes == 3 ? 0x800U : 0x80U);
+  if (is_overlong || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return {};
+  return {bytes, code};
 }
 
-/// Whether a character is in C0 (but no line end or tab), in C1, or DEL.
-bool is_control(std::string_view character) {
-  const auto first = static_cast<unsigned char>(character[0]);
-  if (character.size() == 1) {
-    return (first < 0x20 && first != '\n' && first != '\t') || first == 0x7F;
+/// Whether a character changes how the text around it is shown: controls, and the format characters
+/// and separators of Unicode (Cc, Cf, Zl, Zp), as Python's repr escapes them.
+bool is_unseen(char32_t code) {
+  struct Range {
+    char32_t first, last;
+  };
+  static constexpr Range kRanges[] = {{0x00, 0x1F},       {0x7F, 0x9F},       {0xAD, 0xAD},
+                                      {0x600, 0x605},     {0x61C, 0x61C},     {0x6DD, 0x6DD},
+                                      {0x70F, 0x70F},     {0x890, 0x891},     {0x8E2, 0x8E2},
+                                      {0x180E, 0x180E},   {0x200B, 0x200F},   {0x2028, 0x202E},
+                                      {0x2060, 0x206F},   {0xFEFF, 0xFEFF},   {0xFFF9, 0xFFFB},
+                                      {0x110BD, 0x110BD}, {0x110CD, 0x110CD}, {0x13430, 0x1343F},
+                                      {0x1BCA0, 0x1BCA3}, {0x1D173, 0x1D17A}, {0xE0001, 0xE007F}};
+  return std::ranges::any_of(
+      kRanges, [code](const Range& range) { return range.first <= code && code <= range.last; });
+}
+
+/// Calls take(bytes, character) for each character, and for each byte that is no UTF-8.
+template <class Take>
+void for_each_character(std::string_view text, const Take& take) {
+  while (!text.empty()) {
+    const Character character = first_character(text);
+    const std::size_t bytes = std::max<std::size_t>(character.bytes, 1);
+    take(text.substr(0, bytes), character);
+    text.remove_prefix(bytes);
   }
-  return first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0;
 }
 
 }  // namespace
 
 std::string printable(std::string_view text) {
   std::string shown;
-  while (!text.empty()) {
-    const std::size_t bytes = character_bytes(text);
-    const std::string_view character = text.substr(0, std::max<std::size_t>(bytes, 1));
-    text.remove_prefix(character.size());
-    if (bytes > 0 && !is_control(character)) {
-      shown += character;
-      continue;
+  for_each_character(text, [&](std::string_view bytes, const Character& character) {
+    const char32_t code = character.code;
+    if (character.bytes > 0 && (code == '\n' || code == '\t' || !is_unseen(code))) {
+      shown += bytes;
+    } else if (code < 0x80) {
+      shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(bytes[0]));
+    } else {
+      shown += code < 0x10000 ? fmt::format("\\u{:04x}", static_cast<unsigned>(code))
+                              : fmt::format("\\U{:08x}", static_cast<unsigned>(code));
     }
-    for (const char c : character) {
-      shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    }
-  }
+  });
   return shown;
+}
+
+std::string escaped_json(std::string_view json) {
+  std::string escaped;
+  for_each_character(json, [&](std::string_view bytes, const Character& character) {
+    const auto code = static_cast<unsigned>(character.code);
+    if (code < 0x7F || !is_unseen(code)) {
+      escaped += bytes;
+    } else if (code < 0x10000) {
+      escaped += fmt::format("\\u{:04x}", code);
+    } else {  // as two surrogates
+      escaped += fmt::format("\\u{:04x}\\u{:04x}", 0xD7C0 + (code >> 10), 0xDC00 + (code & 0x3FF));
+    }
+  });
+  return escaped;
+}
+
+std::string wrapped(std::string_view text, std::size_t width, std::size_t indent) {
+  std::string lines;
+  std::size_t column = 0;
+  bool is_first = true;
+  for (const std::string_view word : split(text, ' ')) {
+    if (!is_first && column > indent && column + 1 + word.size() > width) {
+      lines += '\n' + std::string(indent, ' ');
+      column = indent;
+    } else if (!is_first) {
+      lines += ' ';
+      ++column;
+    }
+    is_first = false;
+    lines += word;
+    column += word.size();
+  }
+  return lines;
 }
 
 void print_shown(std::string_view text) { fmt::print("{}", printable(text)); }
@@ -89,8 +151,10 @@ nlohmann::ordered_json box_json(const Box& box) {
 }
 
 void print_json(const nlohmann::ordered_json& value) {
-  fmt::print("{}\n", value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  print_json_text(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
+
+void print_json_text(std::string_view json) { fmt::print("{}\n", escaped_json(json)); }
 
 void write_file(std::string_view option, const std::string& path, std::string_view text) {
   std::ofstream file(path, std::ios::binary);

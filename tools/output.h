@@ -26,10 +26,22 @@ nlohmann::ordered_json box_json(const Box& box);
 /// On stdout, with a line end. Bytes that are not UTF-8 are replaced.
 void print_json(const nlohmann::ordered_json& value);
 
-/// Makes text that may hold names of files, tensors or fields safe for a terminal: control
-/// characters and bytes that are no UTF-8 become text such as \x1b, so none of them moves the
-/// cursor or sets a title. Line ends stay as they are.
+/// The same for JSON that is text, as exact_text() gives it.
+void print_json_text(std::string_view json);
+
+/// Makes JSON safe for a terminal: controls, directions of writing and separators of lines become
+/// \u escapes, which read back to the same text.
+std::string escaped_json(std::string_view json);
+
+/// Makes text that may hold names of files, tensors or fields safe for a terminal: the characters
+/// that escaped_json() escapes and bytes that are no UTF-8 become text such as \x1b, so none of
+/// them moves the cursor, sets a title or turns text around. Line ends stay as they are.
 std::string printable(std::string_view text);
+
+/// Words in lines of at most `width` columns; all lines but the first begin with `indent` blanks.
+/// A longer word has a line of its own.
+std::string wrapped(std::string_view text, std::size_t width, std::size_t indent);
+inline constexpr std::size_t kWidth = 100;  ///< columns that texts are made for
 
 /// On stdout, made printable.
 void print_shown(std::string_view text);

@@ -7,12 +7,11 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
-#include <iterator>
 #include <span>
 #include <sstream>
 
+#include "checkpoint_path.h"
 #include "output.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
@@ -112,82 +111,6 @@ TensorEdits parse_edits(std::string_view command, const EditOptions& options) {
   parse("--split", options.splits, edits.splits);
   parse("--join", options.joins, edits.joins);
   return edits;
-}
-
-fs::path existing_root(const std::string& path) {
-  std::error_code ignored;
-  if (path.empty()) {
-    throw Error(ErrorCode::not_found,
-                "the path is \"\", needed is a checkpoint, or a directory of checkpoints");
-  }
-  if (!fs::exists(path, ignored)) {
-    throw Error(ErrorCode::not_found, fmt::format("{} does not exist", path));
-  }
-  if (!fs::is_directory(path, ignored)) {
-    const std::string what = foreign_format(path);
-    throw Error(ErrorCode::not_found,
-                fmt::format("{} is not a directory, needed is a checkpoint, or a directory of "
-                            "checkpoints{}",
-                            path, what.empty() ? "" : "; it seems to be " + what));
-  }
-  return path;
-}
-
-fs::path root_of_steps(std::string_view command, const std::string& path) {
-  if (fs::path root = existing_root(path); !names_checkpoint(root)) return root;
-  const fs::path whole = fs::path(path).lexically_normal();
-  const fs::path step = whole.has_filename() ? whole : whole.parent_path();
-  throw BadUsage(fmt::format("{}: {} is a checkpoint; needed is the directory that holds it, {}",
-                             command, path,
-                             step.has_parent_path() ? step.parent_path().string() : "."));
-}
-
-void refuse_without_steps(const fs::path& root, const std::string& path) {
-  std::string more;
-  if (const std::string what = foreign_format(root); !what.empty()) {
-    more = "; it seems to be " + what;
-  } else if (const fs::path inside = root_inside(root); !inside.empty()) {
-    more = fmt::format("; {} in it does", inside.string());
-  } else if (const std::vector<fs::path> named = named_checkpoints(root); !named.empty()) {
-    more = fmt::format(" with the name of a step; {} is a checkpoint", named.front().string());
-  }
-  throw Error(ErrorCode::not_found, fmt::format("{} holds no committed checkpoint{}", path, more));
-}
-
-bool names_checkpoint(const fs::path& path) {
-  if (is_checkpoint(path)) return true;
-  if (!is_step(path)) return false;
-  // Without a manifest it is damaged, or another format's.
-  if (!foreign_format(path).empty()) refuse_without_steps(path, path.string());
-  return true;
-}
-
-std::vector<fs::path> each_checkpoint(const std::string& path) {
-  const fs::path given = existing_root(path);
-  if (names_checkpoint(given)) return {given};
-  const CheckpointManager manager(given, {.collect_garbage = false});
-  std::vector<fs::path> directories;
-  for (const Step& step : manager.steps()) directories.push_back(as_given(given, step.directory));
-  std::ranges::copy(named_checkpoints(given), std::back_inserter(directories));
-  if (directories.empty()) refuse_without_steps(given, path);
-  return directories;
-}
-
-fs::path resolve_checkpoint(const std::string& path) {
-  if (is_checkpoint(path)) return path;
-  const fs::path root = existing_root(path);
-  if (names_checkpoint(root)) {
-    throw Error(ErrorCode::not_found,
-                fmt::format("{} holds no manifest.json: not a committed checkpoint", path));
-  }
-  const CheckpointManager manager(root, {.collect_garbage = false});
-  const auto latest = manager.latest();
-  if (!latest) refuse_without_steps(root, path);
-  for (const RejectedStep& step : latest->rejected) {
-    print_note(
-        fmt::format("passed over {}: {}", as_given(root, step.directory).string(), step.reason));
-  }
-  return as_given(root, latest->step.directory);
 }
 
 bool is_model(const fs::path& path) {

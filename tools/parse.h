@@ -53,14 +53,6 @@ TensorEdits parse_edits(std::string_view command, const EditOptions& options);
 /// What to say after an unknown word: `did you mean "reshard"?`, or the list of known words.
 std::string suggestion(std::string_view word, const std::vector<std::string>& known);
 
-/// The checkpoint directory that a path means: itself if it holds a manifest, else the newest valid
-/// step below it. Steps that had to be passed over are named on stderr.
-std::filesystem::path resolve_checkpoint(const std::string& path);
-
-/// The checkpoint that a path is, or all steps of a directory and its checkpoints of other names.
-/// Throws not_found if there is none.
-std::vector<std::filesystem::path> each_checkpoint(const std::string& path);
-
 /// Whether a path is of another format that import takes: safetensors, HDF5, npz. Files of
 /// checkpoints are not.
 bool is_model(const std::filesystem::path& path);
@@ -87,26 +79,6 @@ Sharding saved_sharding(const TensorInfo& tensor);
 /// reader does not open all.
 inline bool knows_pieces(const TensorInfo& tensor) {
   return tensor.pieces > 0 || tensor.logical_bytes == 0;
-}
-
-/// Whether a path is a checkpoint, also a damaged one, not a root: it holds a manifest or has a
-/// step's name. Throws not_found if such a name is of another format's folder.
-bool names_checkpoint(const std::filesystem::path& path);
-
-/// A directory of steps, for a command that needs one. Throws BadUsage for a checkpoint in place of
-/// the directory that holds it, which is most likely a slip, and as existing_root().
-std::filesystem::path root_of_steps(std::string_view command, const std::string& path);
-
-/// A root to look into. Throws not_found if it is missing or no directory: nothing is created.
-std::filesystem::path existing_root(const std::string& path);
-
-/// Throws not_found for a root without a step, saying what it seems to hold.
-[[noreturn]] void refuse_without_steps(const std::filesystem::path& root, const std::string& path);
-
-/// A step's directory as the user named its root: the library makes it absolute.
-inline std::filesystem::path as_given(const std::filesystem::path& root,
-                                      const std::filesystem::path& directory) {
-  return root / directory.filename();
 }
 
 /// The text itself, or, if it begins with "@", the content of the file named after it. Throws

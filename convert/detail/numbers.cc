@@ -142,4 +142,12 @@ std::int64_t Numbers::ordered(const std::byte* at) const {
   return (bits & sign) != 0 ? -size : size;
 }
 
+Index index_at(const Box& box, std::int64_t number) {
+  Index at = box.begin();
+  for (std::size_t d = box.rank(); d-- > 0; number /= box.extent(d)) {
+    at[d] = box.begin(d) + number % box.extent(d);
+  }
+  return at;
+}
+
 }  // namespace shardwise::detail

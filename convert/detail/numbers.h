@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "shardwise/shard/box.h"
 #include "shardwise/shard/dtype.h"
 
 namespace shardwise::detail {
@@ -30,5 +31,8 @@ std::string element_text(DType dtype, const std::byte* element);
 
 /// The same as a value of JSON, in quotes if JSON has no such number.
 std::string element_json(DType dtype, const std::byte* element);
+
+/// The index of the element of a box that has this number in row-major order.
+Index index_at(const Box& box, std::int64_t number);
 
 }  // namespace shardwise::detail

@@ -140,3 +140,65 @@ def test_an_empty_path_is_said(tmp_path):
     needed = 'shardwise: the path is "", needed is a checkpoint, or a directory of checkpoints\n'
     for words in (["inspect", ""], ["ls", ""], ["cat", "", "w"], ["diff", "", tmp_path], ["verify", ""], ["du", ""]):
         assert told(*words, status=3) == needed
+
+
+def test_cat_shows_metrics_and_user_data(tmp_path):
+    with sw.CheckpointManager(tmp_path) as manager:
+        manager.save(1, {"w": np.zeros(4, "f4"), "epoch": 3}, metrics={"loss": 0.5, "accuracy": 1.0})
+        manager.save(2, {"w": np.zeros(4, "f4"), "user": {"mine": 1}})
+    assert json.loads(told("cat", f"{tmp_path}@1", "metrics")) == {"accuracy": 1.0, "loss": 0.5}
+    assert json.loads(told("cat", tmp_path, "1", "metrics", "--json")) == {
+        "object": "metrics", "value": {"accuracy": 1.0, "loss": 0.5}}
+    user = json.loads(told("inspect", f"{tmp_path}@1", "--json"))["user"]
+    assert json.loads(told("cat", f"{tmp_path}@1", "user")) == user
+    assert json.loads(told("cat", f"{tmp_path}@2", "user")) == {"mine": 1}  # an object of the user's
+    assert 'has no tensor "metrics"' in told("cat", f"{tmp_path}@2", "metrics", status=3)
+    assert "needed a tensor" in told("cat", f"{tmp_path}@1", "metrics", "--box", "0", status=2)
+
+
+def test_ls_shows_times_metrics_and_pins(tmp_path):
+    before = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
+    with sw.CheckpointManager(tmp_path) as manager:
+        for step, loss in ((1, 0.5), (2, 0.25), (3, 0.75)):
+            manager.save(step, {"w": np.zeros(4, "f4")}, metrics={"loss": loss})
+        manager.save(4, {"w": np.zeros(4, "f4")})
+        manager.pin(2, "best")
+    steps = json.loads(told("ls", tmp_path, "--json"))["steps"]
+    assert [step["metrics"] for step in steps] == [{"loss": 0.5}, {"loss": 0.25}, {"loss": 0.75}, {}]
+    assert [step["pinned"] for step in steps] == [[], ["best"], [], []]
+    times = [datetime.datetime.fromisoformat(step["time"].replace("Z", "+00:00")) for step in steps]
+    assert before <= times[0] <= times[-1] <= datetime.datetime.now(datetime.timezone.utc)
+    lines = told("ls", tmp_path).splitlines()
+    assert lines[0].split() == ["step", "time", "tensors", "bytes", "alone", "shared", "mesh", "metrics", "pinned", "state"]
+    assert "loss=0.25  best" in lines[2] and max(map(len, lines)) <= 110
+    assert json.loads(told("cat", f"{tmp_path}@best", "metrics")) == {"loss": 0.25}
+
+
+@pytest.mark.parametrize("mark", ["\x07", "\x1b[31m", "\x7f", "\x9b2J", "\u00ad", "\u202e", "\u2066", "\u200f", "\u061c", "\u2028",
+                                  "\u2029", "\u200b", "\ufeff", "\ufff9", "\U000e0041", "é€\U0001f600"])
+def test_no_name_moves_the_cursor_or_turns_text(tmp_path, mark):
+    name, note = f"a{mark}b", f"note{mark}"
+    with sw.CheckpointManager(tmp_path) as manager:
+        manager.save(1, {name: np.zeros(4, "f4"), note: [mark, {mark: mark}]}, metrics={mark: 1.0})
+    seen = mark.isprintable()
+    for words in (("inspect",), ("inspect", "--flat"), ("stats",), ("ls",), ("cat", note), ("verify",), ("du",)):
+        text, as_json = (told(words[0], tmp_path, *words[1:], *more) for more in ((), ("--json",)))
+        json.loads(as_json)
+        for shown in (text, as_json):
+            assert all(c.isprintable() or c == "\n" for c in shown), (words, shown)
+            if words[0] in ("inspect", "stats"):
+                assert (mark in shown) == seen
+    assert json.loads(told("inspect", tmp_path, "--json"))["tensors"][0]["name"] == name
+    assert json.loads(told("inspect", tmp_path, "--json"))["objects"] == {note: [mark, {mark: mark}]}
+    assert json.loads(told("cat", tmp_path, note, "--json")) == {"object": note, "value": [mark, {mark: mark}]}
+    assert json.loads(told("ls", tmp_path, "--json"))["steps"][0]["metrics"] == {mark: 1.0}
+    wrong = subprocess.run([COMMAND, "cat", tmp_path, f"no{mark}", "--json"], capture_output=True, text=True)
+    assert wrong.returncode == 3 and f"no{mark}" in json.loads(wrong.stdout)["error"]["message"]
+    assert all(c.isprintable() or c == "\n" for c in wrong.stdout + wrong.stderr)
+
+
+def test_lone_surrogates_in_objects_are_shown_as_escapes(tmp_path):
+    sw.save(tmp_path / "a", {"w": np.zeros(4, "f4"), "note": "a\ud800b", "deep": ["\udfff"]})
+    assert "\\ud800" in told("cat", tmp_path / "a", "note")
+    assert json.loads(told("cat", tmp_path / "a", "note", "--json"))["value"] == "a\ud800b"
+    assert json.loads(told("inspect", tmp_path / "a", "--json"))["objects"] == {"note": "a\ud800b", "deep": ["\udfff"]}

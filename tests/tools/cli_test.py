@@ -128,7 +128,7 @@ class Help(Cli):
                    "--placement", "R", "--shape", "4")
         self.fails(2, ['bench save: unknown option "--dtyp"; did you mean "--dtype"?'], "bench", "save", "x", "--dtyp",
                    "f32")
-        self.fails(2, ['ls: "two" is one argument too many'], "ls", "one", "two", "three")
+        self.fails(2, ['ls: "three" is one argument too many'], "ls", "one", "two", "three")
         result = run("--json", "ls", self.dir)
         self.assertEqual(result.returncode, 2)
         self.assertIn('unknown option "--json"; options stand after the command', result.stderr)

@@ -167,6 +167,31 @@ class Elements(Cli):
         self.assertEqual(sum(counts), self.arrays["u1"].size)
         self.assertIn("no number that is finite", self.ok("stats", self.path, "none", "--histogram", 3))
 
+    def test_stats_find_nan_and_where_it_is(self):
+        places = {}
+        for name, array in self.arrays.items():
+            if array.dtype.kind == "f" and array.size:
+                array = array.copy()
+                if name in ("f4", "f2", "large", "scalar"):
+                    places[name] = [] if name == "scalar" else [2, 7, 3]
+                    array[tuple(places[name])] = numpy.nan if name != "f2" else -numpy.inf
+                    if name == "large":
+                        array[39, 7, 299] = numpy.inf
+                self.arrays[name] = array
+        places["bad"] = [0]
+        path = weights(self.dir / "nan.safetensors", [("bf16", "BF16", numpy.array([0, 0x7FC0, 0x7F80], "<u2").tobytes())], **self.arrays)
+        places["bf16"] = [1]
+        for threads in (1, 3):
+            done = run("stats", path, "--nan", "--json", "--threads", threads)
+            self.assertEqual(done.returncode, 1)
+            self.assertEqual({t["name"]: t["first_not_finite"] for t in json.loads(done.stdout)["tensors"]}, places)
+        shown = run("stats", path, "--nan")
+        self.assertEqual(shown.returncode, 1)
+        self.assertEqual(shown.stdout.split("\n")[0].split(), "tensor dtype shape NaN inf first at".split())
+        self.assertIn("large f32 [40, 8, 300] 1 1 [2, 7, 3]", " ".join(shown.stdout.split()))
+        self.assertEqual(self.ok("stats", path, "i4", "f8", "--nan"), "no tensor has NaN or infinities\n")
+        self.assertIsNone(self.ok_json("stats", path, "f8")["tensors"][0]["first_not_finite"])
+
     def test_stats_are_the_same_for_any_number_of_threads_and_for_a_checkpoint(self):
         one = self.ok_json("stats", self.path, "large", "bad", "--threads", 1)
         self.assertEqual(self.ok_json("stats", self.path, "large", "bad", "--threads", 4), one)

@@ -82,7 +82,7 @@ class Rm(Removal):
     def test_wrong_words_remove_nothing(self):
         root = self.roots(1, 2)
         self.fails(3, ["find step 7", "its steps are 1, 2"], "rm", root, 1, 7)
-        self.fails(2, ['found "one", needed a whole number'], "rm", root, "one")
+        self.fails(2, ['found "one", needed its number or directory'], "rm", root, "one")
         self.fails(2, ["rm: step is required"], "rm", root)
         self.fails(2, ["step-00000001 is a checkpoint; needed is the directory that holds it, "],
                    "rm", root / "step-00000001", 1)
@@ -118,7 +118,7 @@ class Pin(Removal):
         self.fails(3, [f"find step 7 in {root}: its steps are 1"], "pin", root, 7, "x")
         self.fails(3, ["pin a step: the name is \"a b\", needed are 1 to 100 letters, digits, '.', '-', '_'"], "pin", root, 1, "a b")
         self.fails(3, [f'unpin "x" in {root}: there are none'], "unpin", root, "x")
-        self.fails(2, ["found \"one\", needed a whole number"], "pin", root, "one", "x")
+        self.fails(2, ["found \"one\", needed its number or directory"], "pin", root, "one", "x")
 
 
 class Gc(Removal):

@@ -6,6 +6,7 @@
 
 #include "bench/machine.h"
 #include "bench/restore.h"
+#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "interrupt.h"
 #include "output.h"

@@ -10,7 +10,10 @@
 #include <optional>
 #include <span>
 #include <system_error>
+#include <utility>
+#include <vector>
 
+#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "objects.h"
 #include "output.h"
@@ -23,58 +26,86 @@
 namespace shardwise::tools {
 namespace {
 
-[[noreturn]] void refuse_box(std::string_view text, const std::string& problem) {
+/// Elements of a tensor as the user writes them: a box, or an index as in numpy.
+struct Choice {
+  std::string_view text;
+  bool is_index = false;  ///< "w[0:3]": ends beyond the dim are cut off, as numpy does
+};
+
+[[noreturn]] void refuse_box(const Choice& choice, const std::string& problem) {
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("box \"{}\": {}; as in Python, \"0:4,:,3\"", text, problem));
+              fmt::format("{} \"{}\": {}; as in Python, \"{}\"", choice.is_index ? "index" : "box",
+                          choice.text, problem, choice.is_index ? "[0:4, :, 3]" : "0:4,:,3"));
 }
 
 /// A place in a dim; a negative one counts from its end. Absent for an empty text.
-std::optional<std::int64_t> place(std::string_view all, std::string_view text,
-                                  std::int64_t extent) {
+std::optional<std::int64_t> place(const Choice& choice, std::string_view text, std::int64_t extent,
+                                  bool cut_off) {
   if (text.empty()) return std::nullopt;
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
-    refuse_box(all, fmt::format("found \"{}\", needed a whole number", text));
+    refuse_box(choice, fmt::format("found \"{}\", needed a whole number", text));
   }
   const std::int64_t from_begin = value < 0 ? value + extent : value;
+  if (cut_off) return std::clamp<std::int64_t>(from_begin, 0, extent);
   if (from_begin < 0 || from_begin > extent) {
-    refuse_box(all, fmt::format("found {} in a dim of {}", value, extent));
+    refuse_box(choice, fmt::format("found {} in a dim of {}", value, extent));
   }
   return from_begin;
 }
 
-/// "0:4,:,3": a range, all or one index of each dim, as Python writes it; other dims are whole. In
-/// brackets, too, as boxes are shown.
-ShownBox parse_box(std::string_view text, const Shape& shape) {
-  ShownBox shown{Box::whole(shape), {}};
-  std::string_view inner = trim(text);
+/// The parts of each dim; "..." stands for as many ":" as are needed.
+std::vector<std::string_view> parts_of(const Choice& choice, const Shape& shape) {
+  std::string_view inner = trim(choice.text);
   if (inner.size() >= 2 && inner.front() == '[' && inner.back() == ']') {
     inner = trim(inner.substr(1, inner.size() - 2));
   }
   std::vector<std::string_view> parts;
   if (!inner.empty()) parts = split(inner, ',');
-  if (parts.size() > shape.size()) {
-    refuse_box(text, fmt::format("found {} dims, needed at most the {} of {}", parts.size(),
-                                 shape.size(), to_string(shape)));
+  if (parts.size() > 1 && trim(parts.back()).empty()) parts.pop_back();  // "[0:3,]"
+  for (std::string_view& part : parts) part = trim(part);
+  const auto dots = std::ranges::find(parts, "...");
+  const std::size_t given = parts.size() - (dots == parts.end() ? 0 : 1);
+  if (given > shape.size()) {
+    refuse_box(choice, fmt::format("found {} dims, needed at most the {} of {}", given,
+                                   shape.size(), to_string(shape)));
   }
+  const auto at = dots == parts.end() ? dots : parts.erase(dots);
+  parts.insert(at, shape.size() - given, ":");
+  return parts;
+}
+
+/// "0:4,:,3": a range, all or one index of each dim, as Python writes it; other dims are whole. In
+/// brackets, too, as boxes are shown.
+ShownBox parse_box(const Choice& choice, const Shape& shape) {
+  ShownBox shown{Box::whole(shape), {}};
+  const std::vector<std::string_view> parts = parts_of(choice, shape);
   for (std::size_t d = 0; d < shape.size(); ++d) {
-    const std::string_view part = d < parts.size() ? trim(parts[d]) : ":";
+    const std::string_view part = parts[d];
     const std::size_t colon = part.find(':');
     if (colon == std::string_view::npos) {
-      const auto index = place(text, part, shape[d]);
+      const auto index = place(choice, part, shape[d], false);
       if (!index || *index == shape[d]) {
-        refuse_box(text,
+        refuse_box(choice,
                    fmt::format("found \"{}\", needed an index of a dim of {}", part, shape[d]));
       }
       shown.box.set(d, *index, *index + 1);
       continue;
     }
-    const std::int64_t begin = place(text, trim(part.substr(0, colon)), shape[d]).value_or(0);
-    const std::int64_t end = place(text, trim(part.substr(colon + 1)), shape[d]).value_or(shape[d]);
-    if (end < begin)
-      refuse_box(text,
+    const std::string_view after = trim(part.substr(colon + 1));
+    if (after.find(':') != std::string_view::npos) {
+      refuse_box(choice, fmt::format("found \"{}\", needed a range without a step", part));
+    }
+    const bool cut = choice.is_index;
+    const std::int64_t begin =
+        place(choice, trim(part.substr(0, colon)), shape[d], cut).value_or(0);
+    std::int64_t end = place(choice, after, shape[d], cut).value_or(shape[d]);
+    if (end < begin && cut) end = begin;
+    if (end < begin) {
+      refuse_box(choice,
                  fmt::format("found \"{}\", needed an end that is not before the begin", part));
+    }
     shown.box.set(d, begin, end);
     shown.shape.push_back(end - begin);
   }
@@ -111,25 +142,58 @@ void write_npy_file(const std::string& path, const BoxReader& reader, std::size_
   }
 }
 
+/// What a checkpoint holds beside its tensors, by the names that inspect shows; an object of the
+/// user's goes before "metrics" and "user".
+nlohmann::ordered_json things_beside(const CheckpointReader& reader) {
+  nlohmann::ordered_json things = objects_of(reader);
+  if (const Metrics metrics = reader.metrics(); !metrics.empty() && !things.contains("metrics")) {
+    things["metrics"] = metrics;
+  }
+  if (!things.contains("user")) things["user"] = exact_json(reader.user_json());
+  return things;
+}
+
+bool has_tensor(const BoxReader& reader, const std::string& name) {
+  return std::ranges::find(reader.tensors(), name, &TensorInfo::name) != reader.tensors().end();
+}
+
 /// Prints the object of that name, which is no tensor; false if there is none.
 bool print_object(const BoxReader& reader, const CatOptions& options) {
   const auto* checkpoint = dynamic_cast<const CheckpointReader*>(&reader);
-  if (checkpoint == nullptr || std::ranges::find(reader.tensors(), options.tensor,
-                                                 &TensorInfo::name) != reader.tensors().end())
-    return false;
-  const nlohmann::ordered_json objects = objects_of(*checkpoint);
-  const auto found = objects.find(options.tensor);
-  if (found == objects.end()) return false;
+  if (checkpoint == nullptr || has_tensor(reader, options.tensor)) return false;
+  const nlohmann::ordered_json things = things_beside(*checkpoint);
+  const auto found = things.find(options.tensor);
+  if (found == things.end()) return false;
   if (options.npy || !options.box.empty()) {
     throw BadUsage(fmt::format("cat: {}: found the object \"{}\", needed a tensor",
                                options.npy ? "--npy" : "--box", options.tensor));
   }
   if (options.json) {
-    fmt::print("{}\n", exact_text({{"object", options.tensor}, {"value", *found}}));
+    print_json_text(exact_text({{"object", options.tensor}, {"value", *found}}));
   } else {
     print_shown(shown_text(*found) + "\n");
   }
   return true;
+}
+
+/// "w[0:3]" is the tensor w and "[0:3]", unless a tensor has that very name.
+std::pair<std::string, std::string> name_and_index(const BoxReader& reader,
+                                                   const std::string& word) {
+  const std::size_t bracket = word.rfind('[');
+  if (bracket == std::string::npos || !word.ends_with(']') || has_tensor(reader, word)) {
+    return {word, {}};
+  }
+  const std::string name = word.substr(0, bracket), index = word.substr(bracket);
+  const bool is_index = index.find_first_not_of("0123456789-:., []") == std::string::npos;
+  return is_index || has_tensor(reader, name) ? std::pair(name, index)
+                                              : std::pair(word, std::string());
+}
+
+/// Throws for a command line without the name of a tensor.
+[[noreturn]] void ask_for_tensor(const CatOptions& options) {
+  if (!is_model(options.path)) existing_root(options.path);  // a file of a checkpoint is told so
+  throw BadUsage(
+      fmt::format("cat: tensor is required; `shardwise inspect {}` shows the names", options.path));
 }
 
 }  // namespace
@@ -138,12 +202,18 @@ int run_cat(const CatOptions& options) {
   if (options.npy == "-" && options.json) {
     throw BadUsage("cat: --npy - and --json both write to stdout, needed is one of the two");
   }
+  if (options.words.empty()) ask_for_tensor(options);
   const auto reader = open_tensors(options.path, {});
   if (print_object(*reader, options)) return 0;
-  const std::size_t tensor = find_tensor(*reader, options.path, options.tensor);
+  const auto [name_of_it, index] = name_and_index(*reader, options.tensor);
+  if (!index.empty() && !options.box.empty()) {
+    throw BadUsage(fmt::format("cat: found {} and --box, needed one of the two", options.tensor));
+  }
+  const std::size_t tensor = find_tensor(*reader, options.path, name_of_it);
   const TensorInfo& info = reader->tensors()[tensor];
-  const ShownBox shown =
-      words_of("cat", "--box", [&] { return parse_box(options.box, info.shape); });
+  const Choice choice = index.empty() ? Choice{options.box} : Choice{index, true};
+  const ShownBox shown = words_of("cat", index.empty() ? "--box" : options.tensor,
+                                  [&] { return parse_box(choice, info.shape); });
   if (options.npy == "-") {
     write_npy(*reader, tensor, shown, [](std::span<const std::byte> bytes) {
       write_to(stdout, bytes.data(), bytes.size());

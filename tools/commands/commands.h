@@ -50,14 +50,17 @@ struct PlanOptions {
 /// Status 1 if it does not fit, on any mesh of --devices.
 int run_plan(const PlanOptions& options);
 
+// `step` is a step's number, "latest" or a name that pins it; choose_steps() puts it, and the
+// words, into the path before the command runs.
+
 struct LsOptions {
-  std::string root;
+  std::string root, step;
   bool json = false;
 };
 int run_ls(const LsOptions& options);
 
 struct InspectOptions {
-  std::string path;
+  std::string path, step;
   std::vector<std::string> patterns, tensors;
   std::int64_t depth = -1;  ///< negative: all levels
   std::optional<std::string> svg;
@@ -68,7 +71,7 @@ struct InspectOptions {
 int run_inspect(const InspectOptions& options);
 
 struct VerifyOptions {
-  std::string path;
+  std::string path, step;
   bool repair = false;
   std::vector<std::string> from;
   bool json = false;
@@ -76,7 +79,7 @@ struct VerifyOptions {
 int run_verify(const VerifyOptions& options);
 
 struct ParityCommandOptions {
-  std::string path;
+  std::string path, step;
   int blocks = 2, threads = 0;
   bool remove = false;
   bool json = false;
@@ -84,7 +87,8 @@ struct ParityCommandOptions {
 int run_parity(const ParityCommandOptions& options);
 
 struct DiffOptions {
-  std::string first, second;
+  std::string first, second, step;
+  std::vector<std::string> words;  ///< after the first
   double atol = 0, rtol = 0;
   std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
   int threads = 0;
@@ -94,7 +98,8 @@ struct DiffOptions {
 int run_diff(const DiffOptions& options);
 
 struct CatOptions {
-  std::string path, tensor, box;
+  std::string path, step, tensor, box;
+  std::vector<std::string> words;  ///< after the path
   std::optional<std::string> npy;
   bool all = false;
   bool json = false;
@@ -102,16 +107,18 @@ struct CatOptions {
 int run_cat(const CatOptions& options);
 
 struct StatsOptions {
-  std::string path;
+  std::string path, step;
   std::vector<std::string> patterns;
+  bool nan = false;  ///< only tensors that have NaN or infinities
   std::int64_t bars = 0;
   int threads = 0;
   bool json = false;
 };
+/// Status 1 of `nan`: there are such tensors.
 int run_stats(const StatsOptions& options);
 
 struct DuOptions {
-  std::string path;
+  std::string path, step;
   bool json = false;
 };
 int run_du(const DuOptions& options);
@@ -128,6 +135,7 @@ int run_tiers(const TiersOptions& options);
 
 struct RmOptions {
   std::string root;
+  std::vector<std::string> words;
   std::vector<std::int64_t> steps;
   bool force = false;
   bool json = false;
@@ -137,6 +145,7 @@ int run_rm(const RmOptions& options);
 
 struct PinOptions {
   std::string root, name;
+  std::vector<std::string> words;
   std::int64_t step = 0;
   bool json = false;
 };
@@ -174,6 +183,8 @@ struct ReshardOptions {
 };
 
 struct CheckedReshardOptions : ReshardOptions {
+  std::string step;
+  std::vector<std::string> words;  ///< after the source
   bool dry_run = false, verify = false;
 };
 /// Status 1 of a dry run: the target's disk may have too little room.
@@ -187,9 +198,11 @@ struct ImportOptions : ReshardOptions {
 int run_import(const ImportOptions& options);
 
 struct ExportOptions {
-  std::string source, target, format;  ///< empty: by the target's ending
-  std::string config_from;             ///< empty: none
-  std::size_t max_shard_bytes = 0;     ///< 0: one file
+  std::string source, step, target;
+  std::string format;               ///< empty: by the target's ending
+  std::vector<std::string> words;   ///< after the source
+  std::string config_from;          ///< empty: none
+  std::size_t max_shard_bytes = 0;  ///< 0: one file
   std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
   int threads = 0;
   EditOptions edits;
@@ -231,7 +244,7 @@ struct BenchSaveOptions {
 int run_bench_save(const BenchSaveOptions& options);
 
 struct BenchRestoreOptions {
-  std::string directory;
+  std::string directory, step;
   std::optional<std::string> mesh, spec;
   int repeat = 5, threads = 0;
   bool cold = false, fresh_memory = false;

@@ -27,28 +27,34 @@ std::string verdict(const TensorDiff& tensor) {
   if (!tensor.second_dtype) return "only in the first";
   if (tensor.first_shape != tensor.second_shape) return "other shape";
   if (!tensor.compared) return "other dtype";
-  if (tensor.differing > 0) return fmt::format("{} of {}", tensor.differing, tensor.elements);
+  if (tensor.differing > 0) {
+    return fmt::format("{} of {} differ", tensor.differing, tensor.elements);
+  }
   return tensor.first_dtype == tensor.second_dtype ? "equal" : "other dtype, equal numbers";
 }
 
 std::string number(double value) { return fmt::format("{:.6g}", value); }
 
-std::vector<std::string> row(const TensorDiff& tensor) {
+/// A tensor that differs, in one line or two: its name, what it is, and how far and where.
+std::string lines(const TensorDiff& tensor) {
   const std::string first = kind(tensor.first_dtype, tensor.first_shape);
   const std::string second = kind(tensor.second_dtype, tensor.second_shape);
-  std::vector<std::string> cells{tensor.name, first, second == first ? "same" : second,
-                                 verdict(tensor)};
-  if (tensor.differing == 0) {
-    cells.insert(cells.end(), {"", "", "", "", ""});
-    return cells;
-  }
-  cells.push_back(number(tensor.max_abs));
-  cells.push_back(number(tensor.max_rel));
-  cells.push_back(tensor.max_ulp ? std::to_string(*tensor.max_ulp) : "-");
-  cells.push_back(fmt::format("{}/{}", tensor.first_nan, tensor.second_nan));
-  cells.push_back(
-      fmt::format("{}: {} | {}", to_string(*tensor.at), tensor.first_value, tensor.second_value));
-  return cells;
+  const std::string kinds = first == second        ? first
+                            : !tensor.first_dtype  ? second
+                            : !tensor.second_dtype ? first
+                                                   : first + " | " + second;
+  std::string text =
+      wrapped(fmt::format("{}  {}: {}", tensor.name, kinds, verdict(tensor)), kWidth, 4) + "\n";
+  if (tensor.differing == 0) return text;
+  text += "    " +
+          wrapped(fmt::format("first at {}: {} | {}; at most {} apart, relative {}{}; NaN {} | {}",
+                              to_string(*tensor.at), tensor.first_value, tensor.second_value,
+                              number(tensor.max_abs), number(tensor.max_rel),
+                              tensor.max_ulp ? fmt::format(", ulp {}", *tensor.max_ulp) : "",
+                              tensor.first_nan, tensor.second_nan),
+                  kWidth - 4, 4) +
+          "\n";
+  return text;
 }
 
 nlohmann::ordered_json kind_json(const std::optional<DType>& dtype, const Shape& shape) {
@@ -119,20 +125,15 @@ int print_diff(const DiffOptions& options) {
                 {"tensors", list}});
     return status;
   }
-  TextTable table({"tensor", "first", "second", "differing", "max abs", "max rel", "max ulp", "NaN",
-                   "first at: values"});
   std::size_t equal = 0;
   for (const TensorDiff& tensor : report.tensors) {
     if (tensor.equal()) {
       ++equal;
     } else {
-      table.add(row(tensor));
+      print_shown(lines(tensor));
     }
   }
-  if (status != 0) {
-    print_shown(table);
-    print_shown("\n");
-  }
+  if (status != 0) print_shown("\n");
   print_shown(
       fmt::format("{} of {} tensors are equal; {} compared, {} not read, as the hashes of "
                   "their chunks are equal\n",

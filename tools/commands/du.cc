@@ -9,6 +9,7 @@
 #include <system_error>
 #include <vector>
 
+#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "disk_use.h"
 #include "output.h"

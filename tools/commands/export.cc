@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "commands/python/import.h"
 #include "output.h"

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "commands/name_tree.h"
 #include "commands/python/import.h"
@@ -233,12 +234,12 @@ int inspect_foreign(const InspectOptions& options, const BoxReader& reader,
   if (options.json) {
     auto left_out = nlohmann::ordered_json::array();
     for (const std::string& name : foreign.left_out) left_out.push_back(name);
-    fmt::print("{}\n", exact_text({{"path", options.path},
-                                   {"format", foreign.format},
-                                   {"user", exact_json(foreign.user_json)},
-                                   {"left_out", left_out},
-                                   {"tensors", list_json(tensors)},
-                                   {"totals", totals_json(totals_of(tensors))}}));
+    print_json_text(exact_text({{"path", options.path},
+                                {"format", foreign.format},
+                                {"user", exact_json(foreign.user_json)},
+                                {"left_out", left_out},
+                                {"tensors", list_json(tensors)},
+                                {"totals", totals_json(totals_of(tensors))}}));
     return 0;
   }
   print_shown(fmt::format("{}: {}, user {}\n\n", options.path, foreign.format, foreign.user_json));
@@ -289,7 +290,7 @@ int run_inspect(const InspectOptions& options) {
                                    {"totals", totals_json(totals_of(tensors))}};
     if (reader.step() >= 0) json["step"] = reader.step();
     if (options.processes > 0) json["restores"] = ways_json(ways_to_restore(tensors, options));
-    fmt::print("{}\n", exact_text(json));
+    print_json_text(exact_text(json));
     return 0;
   }
   const std::string step = reader.step() < 0 ? "no step" : fmt::format("step {}", reader.step());

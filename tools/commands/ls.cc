@@ -1,6 +1,9 @@
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "commands/python/import.h"
 #include "disk_use.h"
@@ -25,6 +29,8 @@ namespace {
 struct StepSummary {
   Step step;
   std::vector<std::string> names = {};  ///< it is pinned by
+  Metrics metrics = {};
+  std::optional<std::time_t> time = {};  ///< when it was committed; absent if there is no manifest
   std::size_t tensors = 0, logical_bytes = 0, stored_bytes = 0;
   std::size_t alone_bytes = 0, shared_bytes = 0;  ///< of its files: freed if it goes, or not
   std::string mesh = {};
@@ -38,8 +44,13 @@ bool is_step(const StepSummary& summary) { return tools::is_step(summary.step.di
 /// Absent if it was removed since it was listed.
 std::optional<StepSummary> summarize(const Step& step) {
   StepSummary summary{.step = step};
+  struct stat status {};
+  if (::stat((step.directory / "manifest.json").c_str(), &status) == 0) {
+    summary.time = status.st_mtime;
+  }
   try {
     const CheckpointReader reader(step.directory, {.pin = false});
+    summary.metrics = reader.metrics();
     summary.tensors = reader.tensors().size();
     const DiskUse use = disk_use(step.directory);
     summary.shared_bytes = use.shared_bytes();
@@ -58,6 +69,25 @@ std::optional<StepSummary> summarize(const Step& step) {
     summary.fault = error.what();
   }
   return summary;
+}
+
+/// "2026-11-28 14:59:03", here, or "2026-11-28T14:59:03Z".
+std::string commit_time_text(std::time_t time, bool is_utc) {
+  std::tm parts{};
+  (is_utc ? gmtime_r : localtime_r)(&time, &parts);
+  std::array<char, 32> text{};
+  const std::size_t length = std::strftime(
+      text.data(), text.size(), is_utc ? "%Y-%m-%dT%H:%M:%SZ" : "%Y-%m-%d %H:%M:%S", &parts);
+  return {text.data(), length};
+}
+
+/// "accuracy=0.9 loss=0.25"
+std::string metrics_text(const Metrics& metrics) {
+  std::string text;
+  for (const auto& [name, value] : metrics) {
+    text += fmt::format("{}{}={:.6g}", text.empty() ? "" : " ", name, value);
+  }
+  return text;
 }
 
 /// Names of attempts that were not committed, and of trash.
@@ -98,15 +128,34 @@ int list_foreign(const LsOptions& options, const BoxReader& reader, std::string_
 }
 
 void print_table(const std::vector<StepSummary>& steps) {
-  TextTable table(
-      {"step", "generation", "tensors", "bytes", "alone", "shared", "mesh", "pinned", "state"});
+  // Columns in which all steps are alike say nothing.
+  const auto any = [&steps](auto&& has) { return std::ranges::any_of(steps, has); };
+  const bool has_generations = any([](const StepSummary& s) { return s.step.generation > 1; });
+  const bool has_metrics = any([](const StepSummary& s) { return !s.metrics.empty(); });
+  const bool has_names = any([](const StepSummary& s) { return !s.names.empty(); });
+  std::vector<std::string> heading{"step", "time", "tensors", "bytes", "alone", "shared", "mesh"};
+  if (has_generations) heading.insert(heading.begin() + 1, "generation");
+  if (has_metrics) heading.emplace_back("metrics");
+  if (has_names) heading.emplace_back("pinned");
+  heading.emplace_back("state");
+  TextTable table(heading);
   for (const StepSummary& s : steps) {
-    table.add({is_step(s) ? std::to_string(s.step.step) : s.step.directory.filename().string(),
-               is_step(s) ? std::to_string(s.step.generation) : "-", std::to_string(s.tensors),
-               human_bytes(s.logical_bytes), human_bytes(s.alone_bytes),
-               human_bytes(s.shared_bytes), s.mesh, fmt::format("{}", fmt::join(s.names, " ")),
-               s.fault.empty() ? "committed"
-                               : (s.readable ? "damaged: " : "cannot be read: ") + s.fault});
+    std::vector<std::string> row{
+        is_step(s) ? std::to_string(s.step.step) : s.step.directory.filename().string(),
+        s.time ? commit_time_text(*s.time, false) : "-",
+        std::to_string(s.tensors),
+        human_bytes(s.logical_bytes),
+        human_bytes(s.alone_bytes),
+        human_bytes(s.shared_bytes),
+        s.mesh};
+    if (has_generations) {
+      row.insert(row.begin() + 1, is_step(s) ? std::to_string(s.step.generation) : "-");
+    }
+    if (has_metrics) row.push_back(metrics_text(s.metrics));
+    if (has_names) row.push_back(fmt::format("{}", fmt::join(s.names, " ")));
+    row.push_back(s.fault.empty() ? "committed"
+                                  : (s.readable ? "damaged: " : "cannot be read: ") + s.fault);
+    table.add(std::move(row));
   }
   print_shown(table);
 }
@@ -120,11 +169,14 @@ nlohmann::ordered_json json_of(const std::filesystem::path& root, const StepSumm
                 {"valid", s.fault.empty()},
                 {"reason", s.fault},
                 {"tensors", s.tensors},
+                {"time", nullptr},
+                {"metrics", s.metrics},
                 {"mesh", s.mesh},
                 {"logical_bytes", s.logical_bytes},
                 {"stored_bytes", s.stored_bytes},
                 {"alone_bytes", s.alone_bytes},
                 {"shared_bytes", s.shared_bytes}});
+  if (s.time) found["time"] = commit_time_text(*s.time, true);
   return found;
 }
 
@@ -138,21 +190,28 @@ int run_ls(const LsOptions& options) {
     const std::unique_ptr<ModelReader> reader = open_model(options.root);
     return list_foreign(options, *reader, reader->format());
   }
-  const auto root = root_of_steps("ls", options.root);
+  // A checkpoint is listed as its root lists it, without the others.
+  const std::filesystem::path given = existing_root(options.root);
+  const bool is_one = names_checkpoint(given);
+  const std::filesystem::path root = is_one ? root_above(given) : given;
+  const auto is_wanted = [&](const std::filesystem::path& directory) {
+    std::error_code ignored;
+    return !is_one || std::filesystem::equivalent(directory, given, ignored);
+  };
   const CheckpointManager manager(root, {.collect_garbage = false});
   std::vector<StepSummary> steps;
-  for (const Step& step : manager.steps()) {
+  const auto add = [&](const Step& step) {
+    if (!is_wanted(step.directory)) return;
     if (auto summary = summarize(step)) steps.push_back(std::move(*summary));
-  }
-  for (const std::filesystem::path& directory : named_checkpoints(root)) {
-    if (auto summary = summarize({0, 0, directory})) steps.push_back(std::move(*summary));
-  }
+  };
+  for (const Step& step : manager.steps()) add(step);
+  for (const std::filesystem::path& directory : named_checkpoints(root)) add({0, 0, directory});
   for (const NamedStep& named : manager.pinned()) {
     for (StepSummary& s : steps) {
       if (is_step(s) && s.step.step == named.step) s.names.push_back(named.name);
     }
   }
-  const auto unfinished = leftovers(root);
+  const auto unfinished = is_one ? std::vector<std::string>() : leftovers(root);
   if (steps.empty() && !foreign_format(root).empty()) refuse_without_steps(root, options.root);
   bool damaged = false, unread = false;
   for (const StepSummary& s : steps) {

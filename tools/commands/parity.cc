@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"

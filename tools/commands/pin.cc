@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
@@ -11,8 +12,7 @@
 namespace shardwise::tools {
 
 int run_pin(const PinOptions& options) {
-  CheckpointManager manager(root_of_steps("pin", options.root), {.collect_garbage = false});
-  if (manager.steps().empty()) refuse_without_steps(options.root, options.root);
+  CheckpointManager manager(options.root, {.collect_garbage = false});
   manager.pin(options.step, options.name);
   if (options.json) {
     print_json({{"root", options.root}, {"step", options.step}, {"name", options.name}});

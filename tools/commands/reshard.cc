@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "commands/reshard_plan.h"
 #include "commands/write_step.h"

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "checkpoint_path.h"
 #include "commands/write_step.h"
 #include "output.h"
 #include "parse.h"

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
@@ -43,8 +44,7 @@ std::optional<std::int64_t> last_valid(const CheckpointManager& manager,
 }  // namespace
 
 int run_rm(const RmOptions& options) {
-  CheckpointManager manager(root_of_steps("rm", options.root), {.collect_garbage = false});
-  if (manager.steps().empty()) refuse_without_steps(options.root, options.root);
+  CheckpointManager manager(options.root, {.collect_garbage = false});
   std::vector<std::int64_t> steps = options.steps;
   std::ranges::sort(steps);
   steps.erase(std::unique(steps.begin(), steps.end()), steps.end());

@@ -46,7 +46,9 @@ nlohmann::ordered_json stats_json(const TensorInfo& info, const TensorStats& sta
                                  {"std", number_json(stats.deviation)},
                                  {"nan", stats.nan},
                                  {"infinities", stats.infinities},
-                                 {"zeros", stats.zeros}};
+                                 {"zeros", stats.zeros},
+                                 {"first_not_finite", nullptr}};
+  if (stats.first_not_finite) json["first_not_finite"] = dims_json(*stats.first_not_finite);
   if (stats.histogram.empty()) return json;
   json["histogram"] = {{"low", number_json(stats.low)},
                        {"high", number_json(stats.high)},
@@ -77,7 +79,7 @@ void print_bars(const TensorInfo& info, const TensorStats& stats) {
 
 int run_stats(const StatsOptions& options) {
   const auto reader = open_tensors(options.path, {.threads = options.threads});
-  const std::vector<std::size_t> numbers = find_tensors(*reader, options.path, options.patterns);
+  std::vector<std::size_t> numbers = find_tensors(*reader, options.path, options.patterns);
   std::vector<TensorStats> all;
   {
     ProgressLine line("stats");
@@ -85,27 +87,48 @@ int run_stats(const StatsOptions& options) {
         *reader, numbers,
         {.threads = options.threads, .bars = options.bars, .progress = line.function()});
   }
-  auto list = nlohmann::ordered_json::array();
-  TextTable table({"tensor", "dtype", "shape", "min", "max", "mean", "std", "NaN", "inf", "zeros"});
+  if (options.nan) {
+    for (std::size_t i = all.size(); i-- > 0;) {
+      if (all[i].first_not_finite) continue;
+      all.erase(all.begin() + static_cast<std::ptrdiff_t>(i));
+      numbers.erase(numbers.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  const int status = options.nan && !all.empty() ? 1 : 0;
+  if (options.json) {
+    auto list = nlohmann::ordered_json::array();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      list.push_back(stats_json(reader->tensors()[numbers[i]], all[i]));
+    }
+    print_json({{"tensors", list}});
+    return status;
+  }
+  if (options.nan && all.empty()) {
+    print_shown("no tensor has NaN or infinities\n");
+    return 0;
+  }
+  std::vector<std::string> heading{"tensor", "dtype", "shape", "min", "max",
+                                   "mean",   "std",   "NaN",   "inf", "zeros"};
+  if (options.nan) heading = {"tensor", "dtype", "shape", "NaN", "inf", "first at"};
+  TextTable table(heading);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const TensorInfo& info = reader->tensors()[numbers[i]];
     const TensorStats& stats = all[i];
-    list.push_back(stats_json(info, stats));
+    std::vector<std::string> row{info.name, std::string(name(info.dtype)), to_string(info.shape)};
     const bool none = std::isnan(stats.mean);
-    table.add({info.name, std::string(name(info.dtype)), to_string(info.shape),
-               end_text(stats.min, info.dtype), end_text(stats.max, info.dtype),
-               none ? "-" : number(stats.mean), none ? "-" : number(stats.deviation),
-               std::to_string(stats.nan), std::to_string(stats.infinities),
-               std::to_string(stats.zeros)});
-  }
-  if (options.json) {
-    print_json({{"tensors", list}});
-    return 0;
+    if (!options.nan) {
+      row.insert(row.end(),
+                 {end_text(stats.min, info.dtype), end_text(stats.max, info.dtype),
+                  none ? "-" : number(stats.mean), none ? "-" : number(stats.deviation)});
+    }
+    row.insert(row.end(), {std::to_string(stats.nan), std::to_string(stats.infinities)});
+    row.push_back(options.nan ? to_string(*stats.first_not_finite) : std::to_string(stats.zeros));
+    table.add(std::move(row));
   }
   print_shown(table);
-  if (options.bars == 0) return 0;
+  if (options.bars == 0) return status;
   for (std::size_t i = 0; i < all.size(); ++i) print_bars(reader->tensors()[numbers[i]], all[i]);
-  return 0;
+  return status;
 }
 
 }  // namespace shardwise::tools

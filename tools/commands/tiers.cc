@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "disk_use.h"
 #include "output.h"

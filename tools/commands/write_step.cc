@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint_path.h"
 #include "interrupt.h"
 #include "launched.h"
 #include "output.h"
