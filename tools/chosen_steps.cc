@@ -103,6 +103,9 @@ void choose_steps(DiffOptions& options) {
   words.insert(words.end(), options.words.begin(), options.words.end());
   Words paths = chosen_paths(words);
   if (paths.size() != 2) {
+    for (const std::string& path : paths) {
+      if (!is_there(path)) existing_root(path);  // throws
+    }
     throw BadUsage(
         fmt::format("diff: found {} checkpoint{}, needed two, as in `shardwise diff run 20 30`",
                     paths.size(), paths.size() == 1 ? "" : "s"));

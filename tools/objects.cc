@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <cctype>
+#include <charconv>
 #include <cstddef>
 #include <functional>
+#include <system_error>
 #include <vector>
 
 namespace shardwise::tools {
@@ -113,9 +115,22 @@ std::string kept_text(const Json& kind, const Json& pairs) {
   return "deque[" + joined(pairs, [](const Json& pair) { return shown_text(pair[1]); }) + "]";
 }
 
+/// Of a string that has surrogates alone: its bytes in hex.
+std::string text_of_hex(const std::string& hex) {
+  std::string text;
+  for (std::size_t at = 0; at + 1 < hex.size(); at += 2) {
+    unsigned byte = 0;
+    const auto [end, error] = std::from_chars(&hex[at], &hex[at] + 2, byte, 16);
+    if (error != std::errc() || end != &hex[at] + 2) return hex;
+    text += static_cast<char>(byte);
+  }
+  return '"' + text + '"';
+}
+
 /// Of a value that JSON has not, by its tag without the '$'.
 std::string tagged_text(const std::string& tag, const Json& inner) {
   const bool is_list = inner.is_array();
+  if (tag == "text" && inner.is_string()) return text_of_hex(inner.get<std::string>());
   if (tag == "items" && are_pairs(inner)) return pairs_text(inner);
   if (tag == "kept" && is_list && inner.size() == 2 && are_pairs(inner[1])) {
     return kept_text(inner[0], inner[1]);

@@ -22,7 +22,8 @@ struct Character {
   char32_t code = 0;
 };
 
-/// The first character of a text that is not empty. Surrogates and overlong forms are no UTF-8.
+/// The first character of a text that is not empty. A surrogate alone, as strings of Python can
+/// have it, is one; overlong forms are no UTF-8.
 Character first_character(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
   if (first < 0x80) return {1, first};
@@ -39,7 +40,7 @@ Character first_character(std::string_view text) {
     code = code << 6 | (next & 0x3F);
   }
   const bool is_overlong = code < (bytes == 4 ? 0x10000U : bytes == 3 ? 0x800U : 0x80U);
-  if (is_overlong || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return {};
+  if (is_overlong || code > 0x10FFFF) return {};
   return {bytes, code};
 }
 
@@ -49,13 +50,13 @@ bool is_unseen(char32_t code) {
   struct Range {
     char32_t first, last;
   };
-  static constexpr Range kRanges[] = {{0x00, 0x1F},       {0x7F, 0x9F},       {0xAD, 0xAD},
-                                      {0x600, 0x605},     {0x61C, 0x61C},     {0x6DD, 0x6DD},
-                                      {0x70F, 0x70F},     {0x890, 0x891},     {0x8E2, 0x8E2},
-                                      {0x180E, 0x180E},   {0x200B, 0x200F},   {0x2028, 0x202E},
-                                      {0x2060, 0x206F},   {0xFEFF, 0xFEFF},   {0xFFF9, 0xFFFB},
-                                      {0x110BD, 0x110BD}, {0x110CD, 0x110CD}, {0x13430, 0x1343F},
-                                      {0x1BCA0, 0x1BCA3}, {0x1D173, 0x1D17A}, {0xE0001, 0xE007F}};
+  static constexpr Range kRanges[] = {
+      {0x00, 0x1F},       {0x7F, 0x9F},       {0xAD, 0xAD},       {0x600, 0x605},
+      {0x61C, 0x61C},     {0x6DD, 0x6DD},     {0x70F, 0x70F},     {0x890, 0x891},
+      {0x8E2, 0x8E2},     {0x180E, 0x180E},   {0x200B, 0x200F},   {0x2028, 0x202E},
+      {0x2060, 0x206F},   {0xD800, 0xDFFF},   {0xFEFF, 0xFEFF},   {0xFFF9, 0xFFFB},
+      {0x110BD, 0x110BD}, {0x110CD, 0x110CD}, {0x13430, 0x1343F}, {0x1BCA0, 0x1BCA3},
+      {0x1D173, 0x1D17A}, {0xE0001, 0xE007F}};
   return std::ranges::any_of(
       kRanges, [code](const Range& range) { return range.first <= code && code <= range.last; });
 }

@@ -12,9 +12,30 @@ TEST(Printable, LetsNoNameMoveTheCursor) {
   EXPECT_EQ(printable("\xc2\x9b"
                       "2J \x9b"
                       "2J \x7f \xe2\x82"),
-            "\\xc2\\x9b2J \\x9b2J \\x7f \\xe2\\x82");
+            "\\u009b2J \\x9b2J \\x7f \\xe2\\x82");
   EXPECT_EQ(printable(std::string("a\0b\r", 4)), "a\\x00b\\x0d");
   EXPECT_EQ(printable(""), "");
+  EXPECT_EQ(printable("a\xe2\x80\xae"
+                      "b\xe2\x80\xa8\xf3\xa0\x81\x81"),
+            "a\\u202eb\\u2028\\U000e0041");
+  EXPECT_EQ(printable("\xed\xa0\x80 \xe0\x80\x80 \xf4\x90\x80\x80"),
+            "\\ud800 \\xe0\\x80\\x80 \\xf4\\x90\\x80\\x80")
+      << "overlong forms and what is beyond Unicode are no UTF-8";
+}
+
+TEST(EscapedJson, ReadsBackToTheSameText) {
+  const std::string json = R"({"a\n":")"
+                           "\x7f\xc2\x9b\xe2\x80\xae\xf3\xa0\x81\x81\xc3\xa9"
+                           R"("})";
+  const std::string escaped = escaped_json(json);
+  EXPECT_EQ(escaped, "{\"a\\n\":\"\\u007f\\u009b\\u202e\\udb40\\udc41\xc3\xa9\"}");
+  EXPECT_EQ(nlohmann::json::parse(escaped), nlohmann::json::parse(json));
+}
+
+TEST(Wrapped, KeepsBlanksAndLongWords) {
+  EXPECT_EQ(wrapped("  one two three", 9, 4), "  one two\n    three");
+  EXPECT_EQ(wrapped("a longerthanthis b", 8, 0), "a\nlongerthanthis\nb");
+  EXPECT_EQ(wrapped("", 8, 2), "");
 }
 
 TEST(HumanTime, HasTwoUnitsAtMost) {
