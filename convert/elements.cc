@@ -19,6 +19,7 @@ constexpr std::size_t kShownSlabBytes = std::size_t{16} << 20;  // that is read 
 constexpr std::int64_t kShortest = 1000;  // elements that make a summary worth it
 constexpr std::int64_t kEdge = 3;         // that a summary shows at each end
 constexpr std::int64_t kMostShown = std::int64_t{1} << 20;
+constexpr std::size_t kColumns = 100;  // of a line, if elements are not wider
 
 /// Puts brackets, commas and line ends around elements, which come in row-major order.
 class Brackets {
@@ -43,18 +44,18 @@ class Brackets {
     std::size_t first = at_.size();
     while (first > 0 && at_[first - 1] == 0) --first;
     if (first > 0) {
-      separate(first - 1);
+      separate(first - 1, element.size());
       if (gaps_[first - 1] && at_[first - 1] == kEdge) {
-        line_ += "...";
-        separate(first - 1);
+        put("...");
+        separate(first - 1, element.size());
       }
     }
-    line_.append(at_.size() - first, '[');
-    line_ += element;
+    put(std::string(at_.size() - first, '['));
+    put(element);
     for (std::size_t d = at_.size(); d-- > 0;) {
       if (++at_[d] < extents_[d]) break;
       at_[d] = 0;
-      line_ += ']';
+      put("]");
     }
     if (line_.size() > 4096) flush();
   }
@@ -65,16 +66,21 @@ class Brackets {
   }
 
  private:
-  /// Between two elements, or two lists, of a dim.
-  void separate(std::size_t dim) {
-    line_ += ',';
+  /// Between two elements, or two lists, of a dim; an element of `next` bytes follows.
+  void separate(std::size_t dim, std::size_t next) {
+    put(",");
     if (is_json_) return;
-    if (dim + 1 == at_.size()) {
-      line_ += ' ';
-    } else {
-      line_ += '\n';
-      line_.append(dim + 1, ' ');
-    }
+    const bool is_innermost = dim + 1 == at_.size();
+    const std::size_t after = at_.size();  // a comma, or brackets
+    if (is_innermost && column_ + 1 + next + after <= kColumns) return put(" ");
+    line_ += '\n';
+    column_ = 0;
+    put(std::string(dim + 1, ' '));
+  }
+
+  void put(std::string_view text) {
+    line_ += text;
+    column_ += text.size();
   }
 
   Shape extents_;
@@ -83,6 +89,7 @@ class Brackets {
   const bool is_json_;
   const std::function<void(std::string_view)>& print_;
   std::string line_;
+  std::size_t column_ = 0;
 };
 
 /// The dims' ends that a summary shows, read into memory side by side: of a dim of more than twice

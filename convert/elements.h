@@ -25,7 +25,8 @@ struct ShownBox {
 /// How the elements of a box become text.
 ///
 /// - summary: as numpy shows them, in brackets. If there are more than 1,000 elements, only the
-///   first and last three of a long dim are read and shown, with "..." between.
+///   first and last three of a long dim are read and shown, with "..." between. Lines are broken
+///   after 100 columns.
 /// - all: the same with all elements.
 /// - json: nested lists without spaces. Numbers that JSON has not (NaN, infinities, complex ones)
 ///   are texts.

@@ -7,9 +7,9 @@
 #include <limits>
 #include <string>
 
-#include "chosen_steps.h"
 #include "commands/commands.h"
 #include "options.h"
+#include "steps/chosen_steps.h"
 
 namespace shardwise::tools {
 

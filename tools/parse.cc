@@ -10,11 +10,11 @@
 #include <span>
 #include <sstream>
 
-#include "checkpoint_path.h"
 #include "output.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
+#include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {
 namespace fs = std::filesystem;

@@ -167,6 +167,22 @@ class Elements(Cli):
         self.assertEqual(sum(counts), self.arrays["u1"].size)
         self.assertIn("no number that is finite", self.ok("stats", self.path, "none", "--histogram", 3))
 
+    def test_lines_of_elements_are_broken_as_in_numpy(self):
+        path = weights(self.dir / "wide.safetensors", v=numpy.arange(900, dtype="<i4"), m=numpy.arange(800, dtype="<i4").reshape(2, 2, 200))
+        for name in ("v", "m"):
+            for more in ((), ("--all",)):
+                text = self.ok("cat", path, name, *more)
+                expected = numpy.array2string(self.load(path, name), max_line_width=101, separator=", ", threshold=1000).replace("\n\n", "\n")
+                self.assertLessEqual(max(map(len, text.splitlines())), 100)
+                self.assertEqual(text, expected + "\n")
+        for name in ("large", "c8", "f8"):
+            for line in self.ok("cat", self.path, name, "--all").splitlines():
+                self.assertLessEqual(len(line), 100)
+
+    def load(self, path, name):
+        self.ok("cat", path, name, "--npy", self.dir / "it.npy")
+        return numpy.load(self.dir / "it.npy")
+
     def test_stats_find_nan_and_where_it_is(self):
         places = {}
         for name, array in self.arrays.items():

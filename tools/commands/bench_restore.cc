@@ -6,12 +6,12 @@
 
 #include "bench/machine.h"
 #include "bench/restore.h"
-#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "interrupt.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/shard/error.h"
+#include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {
 namespace fs = std::filesystem;

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "objects.h"
 #include "output.h"
@@ -22,6 +21,7 @@
 #include "shardwise/convert/elements.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
+#include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {
 namespace {

@@ -9,13 +9,13 @@
 #include <system_error>
 #include <vector>
 
-#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "disk_use.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/shard/error.h"
+#include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {
 namespace fs = std::filesystem;

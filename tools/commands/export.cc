@@ -4,13 +4,13 @@
 
 #include <nlohmann/json.hpp>
 
-#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "commands/python/import.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/convert/model.h"
 #include "shardwise/shard/error.h"
+#include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {
 namespace {

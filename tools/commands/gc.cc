@@ -7,11 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/checkpoint/manager.h"
+#include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {
 namespace fs = std::filesystem;

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "commands/name_tree.h"
 #include "commands/python/import.h"
@@ -15,6 +14,7 @@
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/view/picture.h"
+#include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {
 namespace {

@@ -13,7 +13,6 @@
 #include <system_error>
 #include <utility>
 
-#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "commands/python/import.h"
 #include "disk_use.h"
@@ -22,6 +21,7 @@
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/shard/error.h"
+#include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {
 namespace {

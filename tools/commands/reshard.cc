@@ -1,6 +1,5 @@
 #include <utility>
 
-#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "commands/reshard_plan.h"
 #include "commands/write_step.h"
@@ -9,6 +8,7 @@
 #include "output.h"
 #include "parse.h"
 #include "shardwise/checkpoint/reader.h"
+#include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {
 

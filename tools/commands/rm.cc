@@ -5,13 +5,13 @@
 #include <optional>
 #include <vector>
 
-#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/shard/error.h"
+#include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {
 namespace {

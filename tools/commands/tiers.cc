@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "disk_use.h"
 #include "output.h"
 #include "parse.h"
+#include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {
 namespace {

@@ -9,11 +9,11 @@
 #include <system_error>
 #include <vector>
 
-#include "checkpoint_path.h"
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/shard/error.h"
+#include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {
 namespace {

@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint_path.h"
 #include "interrupt.h"
 #include "launched.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/shard/error.h"
+#include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {
 namespace {

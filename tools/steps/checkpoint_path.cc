@@ -1,4 +1,4 @@
-#include "checkpoint_path.h"
+#include "steps/checkpoint_path.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-#include "chosen_steps.h"
+#include "steps/chosen_steps.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint_path.h"
-#include "parse.h"
 #include "shardwise/checkpoint/reader.h"
+#include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {
 namespace {
