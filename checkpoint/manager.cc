@@ -417,6 +417,8 @@ PendingSave CheckpointManager::save_async(std::int64_t step, std::vector<TensorS
   return impl_->start(step, std::move(tensors), std::move(options), HostMemory::copied);
 }
 
+void CheckpointManager::wait() { close(); }
+
 void CheckpointManager::close() {
   const MutexLock lock(impl_->starting);
   impl_->queue.finish();

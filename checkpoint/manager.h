@@ -194,7 +194,8 @@ class CheckpointManager {
   PendingSave save_async(std::int64_t step, std::vector<TensorSource> tensors,
                          SaveOptions options = {});
 
-  /// Waits for all saves; throws the first error that nobody has seen yet.
+  /// Both wait for all saves, and throw the first error that nobody has seen yet.
+  void wait();
   void close();
 
   /// Whether to save this step: one of save_every, save_interval, request_save() and a signal says

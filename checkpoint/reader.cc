@@ -160,6 +160,10 @@ Metrics CheckpointReader::metrics() const { return detail::metrics_of(impl_->obj
 
 std::span<const TensorInfo> CheckpointReader::tensors() const { return impl_->infos; }
 
+bool CheckpointReader::contains(std::string_view name) const {
+  return std::ranges::binary_search(tensors(), name, {}, &TensorInfo::name);
+}
+
 const TensorInfo& CheckpointReader::tensor(std::string_view name) const {
   return impl_->infos[impl_->number("tensor", name)];
 }
@@ -257,6 +261,24 @@ ShardedArray CheckpointReader::restore(Devices& devices, std::string_view name,
   const TensorInfo& info = impl_->infos[impl_->number("restore", name)];
   const TensorRequest request{info.name, {info.dtype, info.shape, sharding}};
   return std::move(restore(devices, {&request, 1}).front());
+}
+
+std::map<std::string, ShardedArray> CheckpointReader::restore(
+    Devices& devices, const std::map<std::string, Sharding>& shardings,
+    const RestoreOptions& options) const {
+  std::vector<TensorRequest> requests;
+  for (const auto& [name, sharding] : shardings) {
+    // A name that is not there is refused below, beside all other mismatches.
+    const ArraySpec stored =
+        contains(name) ? ArraySpec{tensor(name).dtype, tensor(name).shape} : ArraySpec{};
+    requests.push_back({name, {stored.dtype, stored.shape, sharding}});
+  }
+  std::vector<ShardedArray> arrays = restore(devices, requests, options);
+  std::map<std::string, ShardedArray> named;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    named.emplace(requests[i].name, std::move(arrays[i]));
+  }
+  return named;
 }
 
 std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,

@@ -80,13 +80,16 @@ class CheckpointReader final : public BoxReader {
 
   /// SaveOptions::metrics.
   Metrics metrics() const;
-  std::string metadata() const = delete;  // metrics(), user_json(), or tensor(name)
+  std::string metadata() const = delete;   // metrics(), user_json(), or tensor(name)
+  std::string user_data() const = delete;  // user_json()
 
   /// Whether there is an index.h5, in which other HDF5 tools find all tensors.
   bool has_index() const;
 
   /// Sorted by name; valid as long as the reader.
   std::span<const TensorInfo> tensors() const override;
+
+  bool contains(std::string_view name) const;
 
   /// Throws no_such_name, suggesting the nearest names.
   const TensorInfo& tensor(std::string_view name) const;
@@ -152,6 +155,14 @@ class CheckpointReader final : public BoxReader {
   /// sent.
   std::vector<ShardedArray> restore(Devices& devices, std::span<const TensorRequest> requests,
                                     const RestoreOptions& options = {}) const;
+
+  /// The same by name, each as it is stored.
+  ///
+  ///   const auto arrays = reader.restore(devices, {{"w", rows}});
+  ///   arrays.at("w").shape();                                        // [12, 4]
+  std::map<std::string, ShardedArray> restore(Devices& devices,
+                                              const std::map<std::string, Sharding>& shardings,
+                                              const RestoreOptions& options = {}) const;
 
   /// Tensors of a traced program (runtime/tensor.h), by name, in place: all handles of one have the
   /// new value. What is on the devices or marked is read as it is cut; the others are read whole

@@ -200,6 +200,14 @@ struct PublishOptions {
 };
 
 /// What a manager's save is asked for.
+namespace detail {
+struct UserData {
+  UserData() = default;
+  template <class T>
+  UserData(const T&) = delete;  // user_json
+};
+}  // namespace detail
+
 struct SaveOptions {
   Codec codec = Codec::zstd;     ///< shard files are the same bytes for any number of threads
   std::string user_json = "{}";  ///< the caller's own; any JSON value
@@ -232,6 +240,9 @@ struct SaveOptions {
 
   /// Must not save with the same manager, close it or wait for this save.
   ProgressFunction progress = nullptr;
+
+  /// Cannot be given: the compiler shows what it is here.
+  [[no_unique_address]] detail::UserData user_data = {};
 };
 
 /// What a save did.

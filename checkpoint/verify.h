@@ -60,6 +60,9 @@ struct VerifyReport {
 VerifyReport verify_checkpoint(const std::filesystem::path& directory,
                                const ReadOptions& options = {});
 
+/// One line, and one for each damage: "1 damaged (12 chunks, 3.00 MiB read)\n  shard..: ..".
+std::string to_string(const VerifyReport& report);
+
 struct RepairOptions {
   /// Where good bytes may be, beside the other steps of the checkpoint's root: other copies of the
   /// checkpoint, such as a backup, or roots that have some, such as a peer's.
@@ -94,6 +97,9 @@ struct RepairReport {
   /// Every byte of the checkpoint is as it was written.
   bool ok() const { return left.ok(); }
 };
+
+/// The same, with what was repaired and what is lost.
+std::string to_string(const RepairReport& report);
 
 /// Verifies a checkpoint and repairs what is damaged.
 ///

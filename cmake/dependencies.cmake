@@ -16,6 +16,10 @@ foreach(pair IN LISTS SHARDWISE_MODULES)
   list(GET pair 1 module)
   pkg_check_modules(${target} REQUIRED IMPORTED_TARGET ${module})
 endforeach()
+# RapidJSON's namespace has no version: in one of ours, its symbols in the static libraries do not clash with those of
+# another copy in a user's program.
+target_compile_definitions(PkgConfig::rapidjson INTERFACE RAPIDJSON_NAMESPACE=shardwise::rapidjson
+  "RAPIDJSON_NAMESPACE_BEGIN=namespace shardwise::rapidjson {" RAPIDJSON_NAMESPACE_END=})
 # MPI is optional; any one does.
 set(SHARDWISE_MPI "ompi-c;mpich" CACHE STRING "modules of pkg-config of which the first found is our MPI; empty: none")
 foreach(module IN LISTS SHARDWISE_MPI)

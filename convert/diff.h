@@ -62,6 +62,9 @@ struct TensorDiff {
   bool equal() const;
 };
 
+/// "w  f32 [3]: 1 of 3 differ", and a line of where the first is and how far apart they are.
+std::string to_string(const TensorDiff& tensor);
+
 struct DiffReport {
   std::vector<TensorDiff> tensors;  ///< of all names, sorted
   std::size_t compared_bytes = 0;   ///< of the first, read and compared
@@ -69,6 +72,9 @@ struct DiffReport {
 
   bool equal() const;
 };
+
+/// The tensors that differ, and a line of how many are equal.
+std::string to_string(const DiffReport& report);
 
 /// Compares all tensors of two readers: two steps, a checkpoint and a file of another format, the
 /// same state on two meshes. Reads box by box. If both are checkpoints and hold the same chunk of a

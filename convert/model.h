@@ -71,6 +71,11 @@ class ModelReader final : public BoxReader {
   std::unique_ptr<Impl> impl_;
 };
 
+template <class... T>
+void open_model(const T&...) = delete;  // ModelReader(path)
+template <class... T>
+void import_model(const T&...) = delete;  // reshard_checkpoint(ModelReader(path), {root, step}, ..)
+
 struct ExportOptions {
   /// As ModelReader::format() calls it; empty: that of the target's ending, .safetensors, .npz or
   /// .h5, and of a folder safetensors.

@@ -11,11 +11,11 @@
 #include "shardwise/runtime/ops/functions.h"
 #include "shardwise/runtime/tracer.h"
 
-using namespace shardwise;
+namespace sw = shardwise;
 
 int main() {
-  Devices devices(8);
-  Tracer tracer(devices, {.mesh = Mesh::parse("data=4,model=2")});
+  sw::Devices devices(8);
+  sw::Tracer tracer(devices, {.mesh = sw::Mesh::parse("data=4,model=2")});
 
   // To learn: |a - b| from 64 pairs (a, b).
   std::vector<float> pairs, answers;
@@ -24,22 +24,22 @@ int main() {
     pairs.insert(pairs.end(), {a, b});
     answers.push_back(a > b ? a - b : b - a);
   }
-  Tensor x = tracer.tensor({DType::f32, {64, 2}}, pairs, "pairs");
-  Tensor y = tracer.tensor({DType::f32, {64}}, answers, "answers");
-  std::vector<Tensor> weights = {normal(tracer, {DType::f32, {2, 32}}, 0.7, 1, "w1"),
-                                 full(tracer, {DType::f32, {32}}, 0, "b1"),
-                                 normal(tracer, {DType::f32, {32}}, 0.2, 2, "w2")};
+  sw::Tensor x = tracer.tensor({sw::DType::f32, {64, 2}}, pairs, "pairs");
+  sw::Tensor y = tracer.tensor({sw::DType::f32, {64}}, answers, "answers");
+  std::vector<sw::Tensor> weights = {sw::normal(tracer, {sw::DType::f32, {2, 32}}, 0.7, 1, "w1"),
+                                     sw::full(tracer, {sw::DType::f32, {32}}, 0, "b1"),
+                                     sw::normal(tracer, {sw::DType::f32, {32}}, 0.2, 2, "w2")};
 
-  mark_sharding(x, {{"data"}, {}});
-  mark_sharding(weights[0], {{}, {"model"}});
-  mark_sharding(weights[2], {{"model"}});
+  sw::mark_sharding(x, {{"data"}, {}});
+  sw::mark_sharding(weights[0], {{}, {"model"}});
+  sw::mark_sharding(weights[2], {{"model"}});
 
   for (int step = 0; step <= 400; ++step) {
-    Tensor loss = [&] {
-      const Tensor hidden = relu(linear(x, weights[0], weights[1]));
-      const Tensor error = einsum("bh,h->b", hidden, weights[2]) - y;
-      const Tensor mean_square = mean(error * error);
-      sgd(weights, grad(mean_square, weights), 0.2);
+    sw::Tensor loss = [&] {
+      const sw::Tensor hidden = sw::relu(sw::linear(x, weights[0], weights[1]));
+      const sw::Tensor error = sw::einsum("bh,h->b", hidden, weights[2]) - y;
+      const sw::Tensor mean_square = sw::mean(error * error);
+      sw::sgd(weights, sw::grad(mean_square, weights), 0.2);
       return mean_square;
     }();
     tracer.mark_step();
@@ -47,15 +47,15 @@ int main() {
     if (step > 0) continue;
     std::printf("b1 is cut over \"%s\", which nobody has marked:\n",
                 weights[1].array().sharding().spec().to_string().c_str());
-    const Executable& first = *tracer.last();
+    const sw::Executable& first = *tracer.last();
     std::printf("%s", first.explain(3).c_str());
   }
 
-  const Executable& program = *tracer.last();
+  const sw::Executable& program = *tracer.last();
   std::printf("traced %d steps, planned %d\n", static_cast<int>(tracer.counters().traces),
               static_cast<int>(tracer.counters().traces - tracer.counters().hits));
-  for (const CollectiveTotal& total : program.collectives()) {
-    std::printf("%s of %d tensors: %zu bytes\n", std::string(name(total.kind)).c_str(),
+  for (const sw::CollectiveTotal& total : program.collectives()) {
+    std::printf("%s of %d tensors: %zu bytes\n", std::string(sw::name(total.kind)).c_str(),
                 static_cast<int>(total.tensors), total.bytes);
   }
   const bool planned = program.memory(0).peak_bytes == devices.at(0).memory().peak_bytes;

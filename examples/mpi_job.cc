@@ -16,11 +16,11 @@
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/runtime/process/mpi_transport.h"
 #include "shardwise/shard/error.h"
-using namespace shardwise;
+namespace sw = shardwise;
 
 namespace {
 
-const Shape kShape{4096, 1000};
+const sw::Shape kShape{4096, 1000};
 constexpr int kSteps = 5;
 
 float trained(std::int64_t row, std::int64_t steps) {
@@ -28,7 +28,7 @@ float trained(std::int64_t row, std::int64_t steps) {
 }
 
 /// Row i of `rows` grows by i + 1, `steps` times.
-void train(std::vector<float>& w, const Box& rows, std::int64_t steps) {
+void train(std::vector<float>& w, const sw::Box& rows, std::int64_t steps) {
   for (std::size_t i = 0; i < w.size(); ++i) {
     w[i] += trained(rows.begin(0) + static_cast<std::int64_t>(i) / kShape[1], steps);
   }
@@ -38,20 +38,22 @@ void train(std::vector<float>& b, std::int64_t steps) {
   for (std::size_t i = 0; i < b.size(); ++i) b[i] += trained(static_cast<std::int64_t>(i), steps);
 }
 
-void run(const char* folder, int processes_per_host, const ProcessGroup& job) {
-  CheckpointManager manager(folder, {.keep_last = 2, .group = job, .devices = job.size()});
-  const Mesh mesh = Mesh::line(job.size(), "job");
-  const ArraySpec w_spec{DType::f32, kShape, Sharding(mesh, PartitionSpec::parse("job,-"))};
-  const ArraySpec b_spec{DType::f32, {kShape[1]}, Sharding::replicated(mesh, 1)};
-  const Box mine = w_spec.sharding.box_at(job.rank(), kShape), whole = Box::whole(b_spec.shape);
+void run(const char* folder, int processes_per_host, const sw::ProcessGroup& job) {
+  sw::CheckpointManager manager(folder, {.keep_last = 2, .group = job, .devices = job.size()});
+  const sw::Mesh mesh = sw::Mesh::line(job.size(), "job");
+  const sw::ArraySpec w_spec{sw::DType::f32, kShape,
+                             sw::Sharding(mesh, sw::PartitionSpec::parse("job,-"))};
+  const sw::ArraySpec b_spec{sw::DType::f32, {kShape[1]}, sw::Sharding::replicated(mesh, 1)};
+  const sw::Box mine = w_spec.sharding.box_at(job.rank(), kShape),
+                whole = sw::Box::whole(b_spec.shape);
   std::vector<float> w(static_cast<std::size_t>(mine.num_elements()), 0.0f);
   std::vector<float> b(static_cast<std::size_t>(whole.num_elements()), 0.0f);
   std::int64_t step = 0;
   if (const auto latest = manager.latest()) {  // all processes agree on it
-    const CheckpointReader reader(latest->step.directory);
-    Devices devices(job.size(), {.group = job.duplicate()});
-    const std::vector<TensorRequest> requests{{"w", w_spec}, {"b", b_spec}};
-    const std::vector<ShardedArray> arrays =
+    const sw::CheckpointReader reader(latest->step.directory);
+    sw::Devices devices(job.size(), {.group = job.duplicate()});
+    const std::vector<sw::TensorRequest> requests{{"w", w_spec}, {"b", b_spec}};
+    const std::vector<sw::ShardedArray> arrays =
         reader.restore(devices, requests, {.processes_per_read = processes_per_host});
     arrays[0].read(mine, std::as_writable_bytes(std::span(w)));
     arrays[1].read(whole, std::as_writable_bytes(std::span(b)));
@@ -60,7 +62,7 @@ void run(const char* folder, int processes_per_host, const ProcessGroup& job) {
     train(w_needed, mine, step);
     train(b_needed, step);
     if (w != w_needed || b != b_needed) {
-      throw Error(ErrorCode::corrupt, "what was restored is not what was saved");
+      throw sw::Error(sw::ErrorCode::corrupt, "what was restored is not what was saved");
     }
     if (job.rank() == 0) std::cout << "went on after step " << step << '\n';
   }
@@ -68,7 +70,7 @@ void run(const char* folder, int processes_per_host, const ProcessGroup& job) {
     train(w, mine, 1);
     train(b, 1);
   }
-  const SaveStats stats = manager.save(
+  const sw::SaveStats stats = manager.save(
       step, {shards_source("w", w_spec, {{mine, w}}), shards_source("b", b_spec, {{whole, b}})},
       {.processes_per_file = processes_per_host});
   if (job.rank() == 0) {
@@ -85,7 +87,7 @@ int main(int argc, char** argv) {
     std::cerr << "usage: mpirun -n PROCESSES " << argv[0] << " FOLDER [PROCESSES_PER_HOST]\n";
     return 2;
   }
-  const ProcessGroup job(mpi_transport());
+  const sw::ProcessGroup job(sw::mpi_transport());
   try {
     run(argv[1], processes_per_host, job);
   } catch (const std::exception& e) {

@@ -15,11 +15,11 @@
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/shard/error.h"
-using namespace shardwise;
+namespace sw = shardwise;
 
 namespace {
 
-const ArraySpec kSpec{DType::f32, {2}, Sharding::replicated(Mesh::line(1), 1)};
+const sw::ArraySpec kSpec{sw::DType::f32, {2}, sw::Sharding::replicated(sw::Mesh::line(1), 1)};
 
 /// One step of gradient descent; gives the loss before it.
 double train(std::vector<float>& w) {
@@ -36,16 +36,16 @@ double train(std::vector<float>& w) {
 }
 
 void run(const char* folder, std::int64_t steps) {
-  CheckpointManager manager(folder, {.keep_last = 3,
-                                     .best = BestSteps{.metric = "loss"},
-                                     .save_every = 100,
-                                     .save_interval = std::chrono::minutes(10),
-                                     .preemption_signals = {SIGTERM},
-                                     .preemption_grace = std::chrono::seconds(30)});
+  sw::CheckpointManager manager(folder, {.keep_last = 3,
+                                         .best = sw::BestSteps{.metric = "loss"},
+                                         .save_every = 100,
+                                         .save_interval = std::chrono::minutes(10),
+                                         .preemption_signals = {SIGTERM},
+                                         .preemption_grace = std::chrono::seconds(30)});
   std::vector<float> w(2, 0.0f);
   std::int64_t step = 0;
-  const auto found = manager.restore_latest([&](const CheckpointReader& reader) {
-    reader.read("w", Box::whole(kSpec.shape), std::as_writable_bytes(std::span(w)));
+  const auto found = manager.restore_latest([&](const sw::CheckpointReader& reader) {
+    reader.read("w", sw::Box::whole(kSpec.shape), std::as_writable_bytes(std::span(w)));
   });
   if (found) {
     step = found->step.step;
@@ -56,7 +56,7 @@ void run(const char* folder, std::int64_t steps) {
     const double loss = train(w);
     if (++step % 100 == 0) std::cout << "step " << step << ", loss " << loss << std::endl;
     if (!manager.should_save(step)) continue;
-    manager.save_async(step, {host_source("w", kSpec, std::as_bytes(std::span(w)))},
+    manager.save_async(step, {sw::host_source("w", kSpec, std::as_bytes(std::span(w)))},
                        {.metrics = {{"loss", loss}}});
   }
   manager.close();

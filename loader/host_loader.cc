@@ -85,6 +85,17 @@ LoaderStats LoaderRun::stats() const { return engine_->stats(); }
 
 BadRecordLedger LoaderRun::bad_records() const { return engine_->bad_records(); }
 
+std::size_t HostArray::check_part(std::optional<std::size_t> part, DType needed) const {
+  check_dtype("read an array of a batch", dtype, needed);
+  if (part ? *part < parts.size() : parts.size() == 1) return part.value_or(0);
+  throw Error(
+      ErrorCode::invalid_argument,
+      part ? fmt::format("read part {} of an array of a batch: it has {}", *part, parts.size())
+           : fmt::format("read an array of a batch: it has {} parts, needed is one, or the "
+                         "number of a part",
+                         parts.size()));
+}
+
 const HostArray& HostBatch::field(std::string_view name) const {
   return fields[detail::field_number(names, name)];
 }

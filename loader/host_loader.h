@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "shardwise/loader/placement.h"
 #include "shardwise/loader/source.h"
 #include "shardwise/runtime/timeline.h"
+#include "shardwise/shard/dtype.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -40,6 +42,21 @@ struct HostArray {
   DType dtype;
   Shape shape;                  ///< of the whole array, [batch_size, ...]
   std::vector<HostPart> parts;  ///< for this process's positions, ascending; replicas are copies
+
+  /// The elements of a part, row-major; valid as long as its data. Without a number the array's
+  /// only part. Throws invalid_argument if T is not its dtype, or if there is not that part.
+  template <TensorElement T>
+  std::span<const T> as() const {
+    return as<T>(check_part(std::nullopt, dtype_of<T>()));
+  }
+  template <TensorElement T>
+  std::span<const T> as(std::size_t part) const {
+    const HostPart& it = parts[check_part(part, dtype_of<T>())];
+    return {reinterpret_cast<const T*>(it.data.get()), it.bytes / sizeof(T)};
+  }
+
+ private:
+  std::size_t check_part(std::optional<std::size_t> part, DType needed) const;
 };
 
 /// One global batch, or this process's parts of it, in host memory; as Batch in loader.h.

@@ -169,6 +169,14 @@ std::optional<std::vector<std::shared_ptr<Buffer>>> ShardedArray::release() && {
   return shards;
 }
 
+std::vector<ConstBoxView> ShardedArray::shards() const {
+  std::vector<ConstBoxView> all;
+  for (std::int64_t position = 0; position < sharding().mesh().size(); ++position) {
+    if (is_addressable(position)) all.push_back(shard(position));
+  }
+  return all;
+}
+
 std::vector<std::byte> ShardedArray::to_host() const {
   const Box whole = Box::whole(shape());
   std::vector<std::byte> values(bytes_of(spec(), whole));

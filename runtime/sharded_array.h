@@ -100,7 +100,10 @@ class ShardedArray {
   /// the array is then used up. Else nothing, and the array stays.
   std::optional<std::vector<std::shared_ptr<Buffer>>> release() &&;
 
-  /// The whole array, row-major. Throws as read does.
+  /// The addressable ones, by mesh position, as shard() gives each.
+  std::vector<ConstBoxView> shards() const;
+
+  /// The whole array, row-major: its bytes. Throws as read does.
   std::vector<std::byte> to_host() const;
 
   /// The same as elements. Throws invalid_argument if T is not the array's dtype.
@@ -109,6 +112,10 @@ class ShardedArray {
     check_dtype("read an array", dtype(), dtype_of<T>());
     return filled_vector<T>(as_size(num_elements(shape())),
                             [&](std::span<std::byte> out) { read(Box::whole(shape()), out); });
+  }
+  template <TensorElement T>
+  std::vector<T> to_host() const {
+    return to_vector<T>();
   }
 
   /// Fills `out` with the elements of `box`, row-major, from the shards that hold them. Takes time
@@ -127,6 +134,9 @@ class ShardedArray {
   /// from_host does, and cancelled if another process fails or does not come.
   ShardedArray redistribute(Devices& devices, const Sharding& to,
                             std::string_view label = "array") const;
+  void reshard(const auto&...) const = delete;  // redistribute(devices, sharding)
+  static void zeros(const auto&...) = delete;   // from_host(devices, spec, std::vector<float>(n))
+  static void ones(const auto&...) = delete;  // from_host(devices, spec, std::vector<float>(n, 1))
 
  private:
   static ShardedArray make(const ArraySpec& spec, std::vector<std::shared_ptr<Buffer>> shards,
@@ -143,5 +153,7 @@ class ShardedArray {
 
   std::shared_ptr<const Data> data_;
 };
+
+void reshard(const ShardedArray&, const auto&...) = delete;  // w.redistribute(devices, sharding)
 
 }  // namespace shardwise

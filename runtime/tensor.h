@@ -159,7 +159,8 @@ class Tensor {
   void operator||(const auto&) const = delete;        // logical_or(x, y)
   explicit operator bool() const = delete;            // has_value(), item()
   void operator!() const = delete;                    // logical_not(x); has_value()
-  void to_host() const = delete;                      // to_vector<float>()
+  template <class T = void>
+  void to_host() const = delete;  // to_vector<float>()
   template <class B>
   bool operator==(const B&) const = delete;  // eq(x, y), by element
 

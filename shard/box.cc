@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <ostream>
+#include <string_view>
 
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/text.h"
 
 namespace shardwise {
 namespace {
@@ -46,6 +49,29 @@ Shape Box::shape() const {
   Shape shape = end_;
   for (std::size_t dim = 0; dim < rank(); ++dim) shape[dim] -= begin_[dim];
   return shape;
+}
+
+Box Box::parse(std::string_view text) {
+  const auto refuse = [text](std::string_view problem) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("box \"{}\": {}; needed is begin:end of each dim, as in \"[0:4, 2:8]\"",
+                            text, problem));
+  };
+  std::string_view inner = trim(text);
+  if (inner.starts_with('[') != inner.ends_with(']')) refuse("a bracket has no other one");
+  if (inner.starts_with('[')) inner = trim(inner.substr(1, inner.size() - 2));
+  Box box;
+  if (inner.empty()) return box;
+  for (const std::string_view part : split(inner, ',')) {
+    const std::size_t colon = std::min(part.find(':'), part.size());
+    const std::optional<std::int64_t> begin = parse_count(trim(part.substr(0, colon)));
+    const std::optional<std::int64_t> end =
+        parse_count(trim(part.substr(std::min(colon + 1, part.size()))));
+    if (!begin || !end || *end < *begin) refuse(fmt::format("found \"{}\"", trim(part)));
+    if (box.rank() == kMaxRank) refuse(fmt::format("it has more than {} dims", kMaxRank));
+    box.push_back(*begin, *end);
+  }
+  return box;
 }
 
 std::int64_t Box::num_elements() const {

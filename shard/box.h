@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iosfwd>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "shardwise/shard/dims.h"
@@ -33,6 +34,10 @@ class Box {
   /// All of a tensor. Throws invalid_argument for a negative extent.
   static Box whole(const Shape& shape);
   static Box of(const Shape& shape) = delete;  // Box::whole(shape), or Box(begin, end)
+
+  /// "[0:4, 2:8]", as to_string() writes it, or without the brackets; "[]" is a scalar's. Throws
+  /// invalid_argument, also for negative indices.
+  static Box parse(std::string_view text);
 
   std::size_t rank() const { return begin_.size(); }
   const Index& begin() const { return begin_; }

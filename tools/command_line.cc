@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "completion.h"
 #include "declaration.h"
 #include "manual.h"
 #include "other_verbs.h"
@@ -541,6 +542,7 @@ std::string help_text(const CLI::App& app, std::span<char* const> words) {
 
 /// What `shardwise completion bash` prints.
 std::string completion_text(const CLI::App& app, std::span<char* const> words) {
+  if (!words.empty() && std::string_view(words[0]) == "names") return names_after(words.subspan(1));
   for (const std::string word : words) {
     if (word == "bash") return bash_completion(app);
     if (word == "--help" || word == "-h")

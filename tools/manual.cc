@@ -213,20 +213,25 @@ std::string bash_completion(const CLI::App& root) {
   return fmt::format(
       R"(# Completes the words of {0} in bash. Made by "{0} completion bash".
 _{0}() {{
-  local word=${{COMP_WORDS[COMP_CWORD]}} command={0} commands= options= next i
+  local word=${{COMP_WORDS[COMP_CWORD]}} command={0} commands= options= next i path= names=
   for ((i = 1; i < COMP_CWORD; ++i)); do
     next="$command ${{COMP_WORDS[i]}}"
     case $next in
       {1}) command=$next ;;
+      *) [[ -z $path && ${{COMP_WORDS[i]}} != -* ]] && path=${{COMP_WORDS[i]}} ;;
     esac
   done
   case $command in
 {2}  esac
   if [[ $word == -* ]]; then
     COMPREPLY=($(compgen -W "$options" -- "$word"))
-  else
-    COMPREPLY=($(compgen -W "$commands" -- "$word"))  # none: bash completes paths
+    return
   fi
+  if [[ -n $path ]]; then  # what stands after it: steps of the directory, names of tensors
+    names=$({0} completion names "$command" "$path" "$word" 2> /dev/null)
+  fi
+  local IFS=$'\n'
+  COMPREPLY=($(IFS=' '; compgen -W "$commands" -- "$word") $names)  # none: bash completes paths
 }}
 complete -o default -F _{0} {0}
 )",

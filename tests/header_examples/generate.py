@@ -33,6 +33,7 @@ SETUP = {
         std::vector<float> values(12 * 4);
         const CheckpointReader reader(save_checkpoint("w", {host_source("w", {12, 4}, values)}).directory);
         Devices devices(1);
+        const Sharding rows = Sharding::replicated(Mesh::line(1), 2);
         Tracer tracer(devices);
         const std::map<std::string, Tensor> params{{"w", tracer.tensor({12, 4}, values, "w")}};""",
     "checkpoint/save.h": """const InTempDir here;

@@ -1,17 +1,20 @@
 """Manual pages and completion say what the command's help says."""
+import os
+import pathlib
 import re
 import shutil
 import subprocess
 import unittest
 
-from cli_test import Cli, run
+from cli_test import SHARDWISE, Cli, run
 
 
 def completed(script, *words):
     """What bash offers for the last word."""
     line = " ".join(f"'{word}'" for word in ("shardwise", *words))
     run = f'. "$0"; COMP_WORDS=({line}); COMP_CWORD={len(words)}; _shardwise; printf "%s\\n" "${{COMPREPLY[@]}}"'
-    result = subprocess.run(["bash", "--norc", "-uc", run, script], capture_output=True, text=True, check=True)
+    path = f"{pathlib.Path(SHARDWISE).parent}:{os.environ['PATH']}"
+    result = subprocess.run(["bash", "--norc", "-uc", run, script], capture_output=True, text=True, check=True, env={**os.environ, "PATH": path})
     assert result.stderr == "", result.stderr
     return result.stdout.split()
 
@@ -79,6 +82,22 @@ class Manual(Cli):
         script = self.script()
         self.assertEqual(completed(script, "ls", "runs"), [])
         self.assertIn("complete -o default -F _shardwise shardwise", script.read_text())
+
+    def test_bash_completes_steps_and_tensors_after_a_path(self):
+        script, root, step = self.script(), *self.root()
+        names = [tensor["name"] for tensor in self.ok_json("inspect", root)["tensors"] if " " not in tensor["name"]]
+        number = str(self.ok_json("ls", root)["steps"][0]["step"])
+        self.ok("pin", root, number, "before")
+        self.assertEqual(sorted(completed(script, "cat", str(root), "")), sorted([number, "before", *names]))
+        begin = names[-1][:3]
+        self.assertEqual(sorted(completed(script, "stats", str(root), begin)), [name for name in names if name.startswith(begin)])
+        self.assertEqual(sorted(completed(script, "inspect", str(step), "")), names)
+        self.assertEqual(completed(script, "cat", f"{root}@before", names[0]), [names[0]])
+        for command in ("ls", "verify", "diff", "du", "rm", "pin", "export", "parity"):
+            self.assertEqual(completed(script, command, str(root), ""), [number, "before"], command)
+        self.assertEqual(completed(script, "rm", str(root), "be"), ["before"])
+        self.assertEqual(completed(script, "gc", str(root), ""), [])
+        self.assertEqual(completed(script, "cat", "nowhere", "w"), [])
 
     def test_another_shell_is_refused(self):
         self.fails(2, ['completion: found "zsh", needed bash'], "completion", "zsh")

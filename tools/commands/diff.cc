@@ -13,49 +13,10 @@
 #include "commands/python/import.h"
 #include "output.h"
 #include "parse.h"
+#include "shardwise/shard/text.h"
 
 namespace shardwise::tools {
 namespace {
-
-std::string kind(const std::optional<DType>& dtype, const Shape& shape) {
-  return dtype ? fmt::format("{} {}", name(*dtype), to_string(shape)) : std::string("-");
-}
-
-/// What is different, in a word or two.
-std::string verdict(const TensorDiff& tensor) {
-  if (!tensor.first_dtype) return "only in the second";
-  if (!tensor.second_dtype) return "only in the first";
-  if (tensor.first_shape != tensor.second_shape) return "other shape";
-  if (!tensor.compared) return "other dtype";
-  if (tensor.differing > 0) {
-    return fmt::format("{} of {} differ", tensor.differing, tensor.elements);
-  }
-  return tensor.first_dtype == tensor.second_dtype ? "equal" : "other dtype, equal numbers";
-}
-
-std::string number(double value) { return fmt::format("{:.6g}", value); }
-
-/// A tensor that differs, in one line or two: its name, what it is, and how far and where.
-std::string lines(const TensorDiff& tensor) {
-  const std::string first = kind(tensor.first_dtype, tensor.first_shape);
-  const std::string second = kind(tensor.second_dtype, tensor.second_shape);
-  const std::string kinds = first == second        ? first
-                            : !tensor.first_dtype  ? second
-                            : !tensor.second_dtype ? first
-                                                   : first + " | " + second;
-  std::string text =
-      wrapped(fmt::format("{}  {}: {}", tensor.name, kinds, verdict(tensor)), kWidth, 4) + "\n";
-  if (tensor.differing == 0) return text;
-  text += "    " +
-          wrapped(fmt::format("first at {}: {} | {}; at most {} apart, relative {}{}; NaN {} | {}",
-                              to_string(*tensor.at), tensor.first_value, tensor.second_value,
-                              number(tensor.max_abs), number(tensor.max_rel),
-                              tensor.max_ulp ? fmt::format(", ulp {}", *tensor.max_ulp) : "",
-                              tensor.first_nan, tensor.second_nan),
-                  kWidth - 4, 4) +
-          "\n";
-  return text;
-}
 
 nlohmann::ordered_json kind_json(const std::optional<DType>& dtype, const Shape& shape) {
   if (!dtype) return nullptr;
@@ -125,20 +86,10 @@ int print_diff(const DiffOptions& options) {
                 {"tensors", list}});
     return status;
   }
-  std::size_t equal = 0;
-  for (const TensorDiff& tensor : report.tensors) {
-    if (tensor.equal()) {
-      ++equal;
-    } else {
-      print_shown(lines(tensor));
-    }
+  const std::string text = to_string(report);
+  for (const std::string_view line : split(text, '\n')) {
+    print_shown(wrapped(line, kWidth, 4) + "\n");
   }
-  if (status != 0) print_shown("\n");
-  print_shown(
-      fmt::format("{} of {} tensors are equal; {} compared, {} not read, as the hashes of "
-                  "their chunks are equal\n",
-                  equal, report.tensors.size(), human_bytes(report.compared_bytes),
-                  human_bytes(report.skipped_bytes)));
   return status;
 }
 

@@ -54,46 +54,6 @@ nlohmann::ordered_json lost_json(const std::vector<RepairReport::Lost>& list) {
   return json;
 }
 
-std::string verdict(const VerifyReport& report) {
-  if (report.ok()) {
-    return report.index_not_proved ? "every byte has its hash; what index.h5 says is not proved, "
-                                     "as in a format this old"
-                                   : "every byte is as written";
-  }
-  const std::string unread = fmt::format("{} could not be read", report.unread.size());
-  if (report.damage.empty()) return unread + ", so that nothing is proved";
-  return fmt::format("{} damaged{}", report.damage.size(),
-                     report.unread.empty() ? "" : ", " + unread);
-}
-
-void print_report(const std::filesystem::path& directory, const RepairReport& repair) {
-  const VerifyReport& report = repair.left;
-  const std::string repaired =
-      repair.repaired.empty() ? "" : fmt::format("{} repaired, ", repair.repaired.size());
-  print_shown(fmt::format("{}: {}{} ({}, {} read)\n", directory.string(), repaired, verdict(report),
-                          counted(report.chunks, "chunk"), human_bytes(report.bytes)));
-  for (const auto& [damage, from] : repair.repaired) {
-    print_shown(fmt::format("  repaired from {}: {}: {}\n", from, damage.file, damage.message));
-  }
-  if (report.parity_files > 0) {
-    print_shown(fmt::format(
-        "  parity: {}, each survives the loss of any {} of 1 MiB\n",
-        counted(report.parity_files, "shard file"),
-        report.parity_blocks == 1 ? "block" : fmt::format("{} blocks", report.parity_blocks)));
-  }
-  const auto print = [](const std::vector<Damage>& list, const char* what) {
-    for (const Damage& damage : list) {
-      print_shown(fmt::format("  {}{}{}{}\n", what, damage.file, damage.file.empty() ? "" : ": ",
-                              damage.message));
-    }
-  };
-  print(report.damage, "");
-  print(report.unread, "not read: ");
-  for (const auto& [tensor, box] : repair.lost) {
-    print_shown(fmt::format("  lost: tensor {:?} {}\n", tensor, to_string(box)));
-  }
-}
-
 /// A step without a manifest is damaged. If a step in a directory of steps cannot be read, or is
 /// too new for this build, nothing is known of it. A step that is gone now was removed.
 std::optional<RepairReport> verify(const std::filesystem::path& directory,
@@ -134,7 +94,7 @@ int run_verify(const VerifyOptions& options) {
     damaged = damaged || !report.damage.empty();
     unread = unread || !report.unread.empty();
     if (!options.json) {
-      print_report(directory, *verified);
+      print_shown(fmt::format("{}: {}\n", directory.string(), to_string(*verified)));
       continue;
     }
     list.push_back({{"directory", directory.string()},

@@ -121,6 +121,15 @@ bool names_step(const std::string& root, const std::string& word) {
   return step_number(word) || word == kLatest || is_pin();
 }
 
+std::vector<std::string> steps_of(const std::string& root) {
+  std::vector<std::string> names;
+  if (is_checkpoint(root) || !holds_steps(root)) return names;
+  const CheckpointManager manager = manager_of(root);
+  for (const Step& step : manager.steps()) names.push_back(std::to_string(step.step));
+  for (const NamedStep& named : manager.pinned()) names.push_back(named.name);
+  return names;
+}
+
 std::vector<std::string> chosen_paths(std::span<const std::string> words) {
   std::vector<std::string> paths;
   std::string root;

@@ -29,6 +29,9 @@ std::string step_path(const std::string& root, const std::string& step);
 /// Whether a word after a root means one of its steps.
 bool names_step(const std::string& root, const std::string& word);
 
+/// The numbers of a root's steps, and the names that pin some; none for another path.
+std::vector<std::string> steps_of(const std::string& root);
+
 /// The paths of words such as `run 20 30`, `run@20 other` or `run other 30`. Throws as
 /// chosen_path().
 std::vector<std::string> chosen_paths(std::span<const std::string> words);

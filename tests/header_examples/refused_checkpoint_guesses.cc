@@ -1,0 +1,27 @@
+// What is guessed of checkpoints and arrays, and is called otherwise. refused_guesses_test.py
+// compiles this.
+#include <vector>
+
+#include "shardwise/shardwise.h"
+
+namespace sw = shardwise;
+
+void guesses(sw::CheckpointManager& manager, sw::ShardedArray& w, sw::Devices& devices,
+             std::vector<float> v, const sw::Sharding& s) {
+  manager.save(1, {sw::host_source("w", v)}, {.user_data = "{}"});  // shows: user_json
+  sw::SaveOptions options{.user_data = std::string("{}")};          // shows: user_json
+  sw::CheckpointReader r(manager.step(1).directory);
+  auto a = r.user_data();                        // shows: user_json()
+  if (manager.latest()->step.valid()) return;    // shows: verify_checkpoint(step.directory).ok()
+  auto m1 = sw::open_model("m.safetensors");     // shows: ModelReader(path)
+  sw::import_model("m.safetensors", "run");      // shows: reshard_checkpoint(ModelReader(path),
+  auto z = sw::ShardedArray::zeros(devices, s);  // shows: from_host(devices, spec, std::vector
+  auto o = sw::ShardedArray::ones({4, 2}, s);    // shows: from_host(devices, spec, std::vector
+  auto x1 = sw::reshard(w, s);                   // shows: w.redistribute(devices, sharding)
+  auto x2 = w.reshard(s);                        // shows: redistribute(devices, sharding)
+  auto x3 = w.reshard(devices, s);               // shows: redistribute(devices, sharding)
+}
+
+void guesses(const sw::Tensor& x) {
+  auto h = x.to_host<float>();  // shows: to_vector<float>()
+}

@@ -1,0 +1,36 @@
+#include "completion.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <string_view>
+
+#include "parse.h"
+#include "steps/checkpoint_path.h"
+
+namespace shardwise::tools {
+
+std::string names_after(std::span<char* const> words) {
+  if (words.size() < 3) return {};
+  const std::string command = words[0], path = words[1], begin = words[2];
+  std::string text;
+  const auto add = [&](const std::string& name) {
+    const bool is_word = name.find_first_of(" \t\n'\"\\$`") == std::string::npos;
+    if (is_word && name.starts_with(begin)) text += name + "\n";
+  };
+  const auto is_one_of = [&](std::initializer_list<std::string_view> commands) {
+    return std::ranges::find(commands, command.substr(command.find(' ') + 1)) != commands.end();
+  };
+  const bool takes_tensor = is_one_of({"inspect", "cat", "stats"});
+  if (takes_tensor || is_one_of({"ls", "verify", "diff", "du", "parity", "rm", "pin", "export",
+                                 "reshard", "bench restore"})) {
+    for (const std::string& step : steps_of(path)) add(step);
+  }
+  if (takes_tensor) {
+    for (const TensorInfo& tensor : open_tensors(chosen_path(path), {})->tensors()) {
+      add(tensor.name);
+    }
+  }
+  return text;
+}
+
+}  // namespace shardwise::tools
