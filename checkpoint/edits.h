@@ -39,7 +39,7 @@ struct TensorEdits {
     std::string pattern;
     DType dtype = DType::f32;
 
-    /// "pattern=dtype". Throws invalid_argument.
+    /// "pattern=dtype", or "dtype" for the pattern "*". Throws invalid_argument.
     static Cast parse(std::string_view text);
   };
 

@@ -94,8 +94,8 @@ void add_edits(CLI::App& command, EditOptions& edits) {
   add("--rename", edits.renames, "PATTERN=NAME",
       "'model.*=*': each * of the new name is what that * of the pattern stands for; first match "
       "counts");
-  add("--cast", edits.casts, "PATTERN=DTYPE",
-      "'*=bf16' casts all floats, 'ids=i64' what it holds exactly; first match counts");
+  add("--cast", edits.casts, "[PATTERN=]DTYPE",
+      "bf16 casts all floats, 'ids=i64' what it holds exactly; first match counts");
   command
       .add_option("--strip-prefix", edits.strip_prefix,
                   "Only tensors whose names begin so, without it: 'model.' is --select 'model.*' "

@@ -25,7 +25,7 @@
 
 namespace {
 
-using namespace shardwise;  // an example reads better without prefixes
+namespace sw = shardwise;
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
@@ -38,16 +38,16 @@ struct Options {
   bool json = false, only_plans = false;
 };
 
-std::shared_ptr<const Source> open_images(const fs::path& dir, const std::string& part) {
-  return zip({open_idx(dir / (part + "-images-idx3-ubyte.gz"), "image"),
-              open_idx(dir / (part + "-labels-idx1-ubyte.gz"), "label")});
+std::shared_ptr<const sw::Source> open_images(const fs::path& dir, const std::string& part) {
+  return sw::zip({sw::open_idx(dir / (part + "-images-idx3-ubyte.gz"), "image"),
+                  sw::open_idx(dir / (part + "-labels-idx1-ubyte.gz"), "label")});
 }
 
 class Run {
  public:
   explicit Run(const Options& options)
       : options_(options),
-        mesh_(Mesh::parse(options.mesh == "1" ? "" : options.mesh)),
+        mesh_(sw::Mesh::parse(options.mesh == "1" ? "" : options.mesh)),
         devices_(mesh_.size()),
         training_(devices_, mesh_, convnet::Plan(options.plan, mesh_), options.sizes) {}
 
@@ -58,19 +58,19 @@ class Run {
 
   void train() {
     training_.begin(options_.seed);
-    Loader loader(devices_, open_images(options_.data, "train"), training_.placements(),
-                  {.batch_size = options_.sizes.batch, .epochs = options_.epochs},
-                  {.seed = options_.seed});
+    sw::Loader loader(devices_, open_images(options_.data, "train"), training_.placements(),
+                      {.batch_size = options_.sizes.batch, .epochs = options_.epochs},
+                      {.seed = options_.seed});
     const std::int64_t all = options_.epochs * loader.batches_per_epoch();
     const std::int64_t steps = options_.steps == 0 ? all : std::min(all, options_.steps);
     while (static_cast<std::int64_t>(losses_.size()) < steps) {
       const auto batch = loader.next();
-      const Stopwatch watch;
+      const sw::Stopwatch watch;
       losses_.push_back(training_.step(*batch, rate(batch->index, all)));
       seconds_.push_back(watch.seconds());
       const std::size_t done = losses_.size();
       if (done == 1) {
-        const StepSeconds first = training_.tracer().last_seconds();
+        const sw::StepSeconds first = training_.tracer().last_seconds();
         first_seconds_ = first.trace + first.compile;
       }
       if (done % 50 == 0 || done == 1) {
@@ -78,16 +78,16 @@ class Run {
                    1e3 * seconds_.back());
       }
     }
-    report_ = report(*training_.tracer().last(), machines().front());
+    report_ = sw::report(*training_.tracer().last(), sw::machines().front());
   }
 
   /// Of the test images, in percent.
   double accuracy() {
     const auto source = open_images(options_.data, "t10k");
-    Loader loader(devices_, source, training_.placements(),
-                  {.batch_size = options_.sizes.batch,
-                   .order = RecordOrder::sequential,
-                   .last_batch = LastBatch::pad});
+    sw::Loader loader(devices_, source, training_.placements(),
+                      {.batch_size = options_.sizes.batch,
+                       .order = sw::RecordOrder::sequential,
+                       .last_batch = sw::LastBatch::pad});
     std::int64_t correct = 0;
     while (const auto batch = loader.next()) correct += training_.count_correct(*batch);
     return 100.0 * static_cast<double>(correct) / static_cast<double>(source->size());
@@ -96,7 +96,7 @@ class Run {
   Json facts() const { return examples::step_facts(training_.tracer().last(), mesh_.size()); }
 
   void print_plan() const {
-    fmt::print("{}", to_string(report(*training_.tracer().last(), machines().front())));
+    fmt::print("{}", sw::to_string(sw::report(*training_.tracer().last(), sw::machines().front())));
   }
 
   void print_result() {
@@ -114,7 +114,7 @@ class Run {
                mesh_.to_string(), options_.plan, losses_.back(), losses_.size(), percent);
     fmt::print("first step {:.1f} ms to trace, partition and plan; a step {:.1f} ms\n",
                1e3 * first_seconds_, 1e3 * examples::median_after_first(seconds_));
-    fmt::print("{}", to_string(*report_));
+    fmt::print("{}", sw::to_string(*report_));
   }
 
  private:
@@ -126,13 +126,13 @@ class Run {
   }
 
   Options options_;
-  Mesh mesh_;
-  Devices devices_;
+  sw::Mesh mesh_;
+  sw::Devices devices_;
   convnet::Training training_;
   std::vector<double> losses_, seconds_;
-  std::optional<StepReport> report_;
+  std::optional<sw::StepReport> report_;
   double first_seconds_ = 0;
-  Stopwatch watch_;
+  sw::Stopwatch watch_;
 };
 
 }  // namespace
@@ -140,7 +140,7 @@ class Run {
 // What CLI11 throws while options are declared is a mistake in this file.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
-  choose_blas_kernels();  // before there are other threads
+  sw::choose_blas_kernels();  // before there are other threads
   Options options;
   CLI::App app{"Trains a ResNet on Fashion-MNIST, sharded over emulated devices"};
   app.option_defaults()->always_capture_default();

@@ -13,7 +13,7 @@
 
 namespace convnet {
 
-using namespace shardwise;
+namespace sw = shardwise;
 
 namespace {
 
@@ -30,8 +30,8 @@ const Depth& depth_of(const Sizes& sizes) {
       Depth{8, false, {1, 1, 1}}, Depth{18, false, {2, 2, 2, 2}}, Depth{50, true, {3, 4, 6, 3}}};
   const auto found = std::ranges::find(all, sizes.depth, &Depth::depth);
   if (found == all.end()) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("found depth {}, needed 8, 18 or 50", sizes.depth));
+    throw sw::Error(sw::ErrorCode::invalid_argument,
+                    fmt::format("found depth {}, needed 8, 18 or 50", sizes.depth));
   }
   return *found;
 }
@@ -132,62 +132,64 @@ std::vector<Weight> statistics(const Sizes& sizes) {
   return all;
 }
 
-Plan::Plan(std::string_view name, const Mesh& mesh) {
+Plan::Plan(std::string_view name, const sw::Mesh& mesh) {
   const bool has_space =
-      std::ranges::any_of(mesh.axes(), [](const Axis& axis) { return axis.name == "space"; });
+      std::ranges::any_of(mesh.axes(), [](const sw::Axis& axis) { return axis.name == "space"; });
   if (name != "batch" && name != "spatial" && name != "both") {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("found plan \"{}\", needed batch, spatial or both", name));
+    throw sw::Error(sw::ErrorCode::invalid_argument,
+                    fmt::format("found plan \"{}\", needed batch, spatial or both", name));
   }
   if (name == "both" && !has_space) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("plan \"both\": found mesh \"{}\", needed one with an axis \"space\"",
-                            mesh.to_string()));
+    throw sw::Error(
+        sw::ErrorCode::invalid_argument,
+        fmt::format("plan \"both\": found mesh \"{}\", needed one with an axis \"space\"",
+                    mesh.to_string()));
   }
-  for (const Axis& axis : mesh.axes()) {
+  for (const sw::Axis& axis : mesh.axes()) {
     const bool is_rows = name == "spatial" || (name == "both" && axis.name == "space");
     (is_rows ? rows_ : images_).push_back(axis.name);
   }
 }
 
-PartitionSpec Plan::images() const { return {images_, rows_, {}}; }
-PartitionSpec Plan::labels() const { return {images_}; }
+sw::PartitionSpec Plan::images() const { return {images_, rows_, {}}; }
+sw::PartitionSpec Plan::labels() const { return {images_}; }
 
-Tensor logits(Tracer& tracer, const Sizes& sizes, const Tensors& weights, Tensors& statistics,
-              const Tensor& image, bool is_training) {
+sw::Tensor logits(sw::Tracer& tracer, const Sizes& sizes, const Tensors& weights,
+                  Tensors& statistics, const sw::Tensor& image, bool is_training) {
   const Architecture made = architecture(sizes);
-  const auto apply = [&](const Layer& layer, const Tensor& x) {
-    const Tensor y =
-        conv2d(x, weights.at(layer.name), {.stride = layer.stride, .padding = layer.kernel / 2});
-    Statistics<Tensor> running{statistics.at(layer.name + ".mean"),
-                               statistics.at(layer.name + ".variance")};
-    const Tensor &gain = weights.at(layer.name + ".gain"), &bias = weights.at(layer.name + ".bias");
+  const auto apply = [&](const Layer& layer, const sw::Tensor& x) {
+    const sw::Tensor y = sw::conv2d(x, weights.at(layer.name),
+                                    {.stride = layer.stride, .padding = layer.kernel / 2});
+    sw::Statistics<sw::Tensor> running{statistics.at(layer.name + ".mean"),
+                                       statistics.at(layer.name + ".variance")};
+    const sw::Tensor &gain = weights.at(layer.name + ".gain"),
+                     &bias = weights.at(layer.name + ".bias");
     if (!is_training) {
-      const Tensor normed = normalize(y, running, gain, bias);
-      return layer.is_relu ? relu(normed) : normed;
+      const sw::Tensor normed = sw::normalize(y, running, gain, bias);
+      return layer.is_relu ? sw::relu(normed) : normed;
     }
-    const BatchNormed<Tensor> normed = batchnorm(y, gain, bias, running);
+    const sw::BatchNormed<sw::Tensor> normed = sw::batchnorm(y, gain, bias, running);
     statistics[layer.name + ".mean"] = normed.running.mean;
     statistics[layer.name + ".variance"] = normed.running.variance;
-    return layer.is_relu ? relu(normed.result) : normed.result;
+    return layer.is_relu ? sw::relu(normed.result) : normed.result;
   };
-  Tensor x;
+  sw::Tensor x;
   {
     const auto in_stem = tracer.scope("stem");
     x = apply(made.stem, image);
     if (made.pools) {
-      x = max_pool(x, {2, 3}, {3, 3}, {.stride = {2, 2}, .low = {1, 1}, .high = {1, 1}});
+      x = sw::max_pool(x, {2, 3}, {3, 3}, {.stride = {2, 2}, .low = {1, 1}, .high = {1, 1}});
     }
   }
   for (const Block& block : made.blocks) {
     const auto in_block = tracer.scope(block.name);
-    Tensor y = x;
+    sw::Tensor y = x;
     for (const Layer& layer : block.layers) y = apply(layer, y);
     for (const Layer& layer : block.shortcut) x = apply(layer, x);
-    x = relu(x + y);
+    x = sw::relu(x + y);
   }
   const auto in_head = tracer.scope("head");
-  return linear(mean(x, {2, 3}), weights.at("head"), weights.at("head.bias"));
+  return sw::linear(sw::mean(x, {2, 3}), weights.at("head"), weights.at("head.bias"));
 }
 
 }  // namespace convnet

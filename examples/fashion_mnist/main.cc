@@ -25,7 +25,7 @@
 
 namespace {
 
-using namespace shardwise;  // an example reads better without prefixes
+namespace sw = shardwise;
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
@@ -42,38 +42,39 @@ struct Options {
 };
 
 /// Checks what the model relies on. Throws invalid_argument.
-void check(const Source& source) {
-  const Field image{"image", DType::u8, {28, 28}}, label{"label", DType::u8, {}};
+void check(const sw::Source& source) {
+  const sw::Field image{"image", sw::DType::u8, {28, 28}}, label{"label", sw::DType::u8, {}};
   if (!(source.fields()[0] == image && source.fields()[1] == label)) {
-    throw Error(ErrorCode::invalid_argument, "the data is not 28 x 28 images with a label, all u8");
+    throw sw::Error(sw::ErrorCode::invalid_argument,
+                    "the data is not 28 x 28 images with a label, all u8");
   }
   std::byte value{};
   for (std::int64_t record = 0; record < source.size(); ++record) {
-    source.read_box(1, record, {&value, Box()});
+    source.read_box(1, record, {&value, sw::Box()});
     if (std::to_integer<std::int64_t>(value) >= fashion_mnist::kClasses) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("label {} of record {} is not one of {} classes",
-                              std::to_integer<int>(value), record, fashion_mnist::kClasses));
+      throw sw::Error(sw::ErrorCode::invalid_argument,
+                      fmt::format("label {} of record {} is not one of {} classes",
+                                  std::to_integer<int>(value), record, fashion_mnist::kClasses));
     }
   }
 }
 
-std::shared_ptr<const Source> open_images(const fs::path& dir, const std::string& part) {
-  auto source = zip({open_idx(dir / (part + "-images-idx3-ubyte.gz"), "image"),
-                     open_idx(dir / (part + "-labels-idx1-ubyte.gz"), "label")});
+std::shared_ptr<const sw::Source> open_images(const fs::path& dir, const std::string& part) {
+  auto source = sw::zip({sw::open_idx(dir / (part + "-images-idx3-ubyte.gz"), "image"),
+                         sw::open_idx(dir / (part + "-labels-idx1-ubyte.gz"), "label")});
   check(*source);
   return source;
 }
 
-std::vector<FieldPlacement> placements(const Mesh& mesh) {
-  return {{"image", Sharding(mesh, PartitionSpec::parse("data,-,-"))},
-          {"label", Sharding(mesh, PartitionSpec::parse("data"))}};
+std::vector<sw::FieldPlacement> placements(const sw::Mesh& mesh) {
+  return {{"image", sw::Sharding(mesh, sw::PartitionSpec::parse("data,-,-"))},
+          {"label", sw::Sharding(mesh, sw::PartitionSpec::parse("data"))}};
 }
 
 /// FNV-1a over the whole global batch, so that two runs can be seen to get the same data.
-std::uint64_t digest(const Batch& batch) {
+std::uint64_t digest(const sw::Batch& batch) {
   std::uint64_t hash = 0xCBF29CE484222325u;
-  for (const ShardedArray& field : batch.fields) {
+  for (const sw::ShardedArray& field : batch.fields) {
     for (const std::byte b : field.to_host()) {
       hash = (hash ^ std::to_integer<std::uint64_t>(b)) * 0x100000001B3u;
     }
@@ -81,7 +82,7 @@ std::uint64_t digest(const Batch& batch) {
   return hash;
 }
 
-double sum(const ShardedArray& array) {
+double sum(const sw::ShardedArray& array) {
   const std::vector<std::byte> bytes = array.to_host();
   long double total = 0;
   for (std::size_t i = 0; i < bytes.size(); i += sizeof(float)) {
@@ -91,8 +92,8 @@ double sum(const ShardedArray& array) {
 }
 
 /// Ends this process, as a power cut would, when half of the save is on its way.
-ProgressFunction kill_halfway() {
-  return [](const Progress& progress) {
+sw::ProgressFunction kill_halfway() {
+  return [](const sw::Progress& progress) {
     if (2 * progress.done_bytes >= progress.total_bytes) std::raise(SIGKILL);
   };
 }
@@ -101,18 +102,18 @@ class Run {
  public:
   explicit Run(const Options& options)
       : options_(options),
-        mesh_(Mesh::parse(options.mesh)),
-        timeline_(options.timeline.empty() ? nullptr : std::make_shared<Timeline>()),
+        mesh_(sw::Mesh::parse(options.mesh)),
+        timeline_(options.timeline.empty() ? nullptr : std::make_shared<sw::Timeline>()),
         devices_(mesh_.size(), {.timeline = timeline_}),
         manager_(options.checkpoints),
         source_(open_images(options.data, "train")) {
-    if (options.mode == "traced") tracer_.emplace(devices_, TracerOptions{.mesh = mesh_});
+    if (options.mode == "traced") tracer_.emplace(devices_, sw::TracerOptions{.mesh = mesh_});
   }
 
   void train() {
-    const LoaderState start = begin();
-    Loader loader(devices_, source_, placements(mesh_),
-                  {.batch_size = options_.batch, .epochs = options_.epochs}, start);
+    const sw::LoaderState start = begin();
+    sw::Loader loader(devices_, source_, placements(mesh_),
+                      {.batch_size = options_.batch, .epochs = options_.epochs}, start);
     const std::int64_t steps = options_.epochs * loader.batches_per_epoch();
     fmt::print(progress_, "mesh {}: steps {} to {}, batch {}\n", mesh_.to_string(),
                start.next_batch, steps, options_.batch);
@@ -132,7 +133,7 @@ class Run {
       }
     }
     if (!options_.digests.empty() && !digests.flush()) {
-      throw Error(ErrorCode::io, options_.digests + " cannot be written");
+      throw sw::Error(sw::ErrorCode::io, options_.digests + " cannot be written");
     }
     manager_.close();
     if (timeline_) write_timeline();
@@ -142,31 +143,33 @@ class Run {
  private:
   void write_timeline() const {
     std::ofstream file(options_.timeline);
-    if (!(file << to_trace_json(*timeline_)).flush()) {
-      throw Error(ErrorCode::io, options_.timeline + " cannot be written");
+    if (!(file << sw::to_trace_json(*timeline_)).flush()) {
+      throw sw::Error(sw::ErrorCode::io, options_.timeline + " cannot be written");
     }
-    fmt::print(progress_, "{}\n", to_string(step_times(*timeline_)));
+    fmt::print(progress_, "{}\n", sw::to_string(sw::step_times(*timeline_)));
   }
 
   /// Restores the newest valid checkpoint if asked to, or makes a fresh model.
-  LoaderState begin() {
+  sw::LoaderState begin() {
     const auto latest = options_.resume ? manager_.latest() : std::nullopt;
     if (!latest) {
       if (options_.resume) {
-        throw Error(ErrorCode::not_found, options_.checkpoints + " holds no checkpoint to resume");
+        throw sw::Error(sw::ErrorCode::not_found,
+                        options_.checkpoints + " holds no checkpoint to resume");
       }
       if (!manager_.steps().empty()) {
-        throw Error(ErrorCode::already_exists,
-                    options_.checkpoints + " holds checkpoints: --resume, or another directory");
+        throw sw::Error(
+            sw::ErrorCode::already_exists,
+            options_.checkpoints + " holds checkpoints: --resume, or another directory");
       }
       state_ = fashion_mnist::initial_state(devices_, mesh_, options_.seed);
       return {.seed = options_.seed};
     }
-    const CheckpointReader reader(latest->step.directory);
+    const sw::CheckpointReader reader(latest->step.directory);
     state_ = fashion_mnist::restore(devices_, mesh_, reader);
     const Json user = Json::parse(reader.user_json());
     fmt::print(progress_, "resumed from {}\n", latest->step.directory.string());
-    return loader_state_from_json(user.at("loader").dump());
+    return sw::loader_state_from_json(user.at("loader").dump());
   }
 
   float rate(std::int64_t step, std::int64_t steps) const {
@@ -174,11 +177,11 @@ class Run {
     return static_cast<float>(options_.learning_rate * 0.5 * (1 + std::cos(progress * 3.14159265)));
   }
 
-  void save(std::int64_t step, const LoaderState& loader) {
+  void save(std::int64_t step, const sw::LoaderState& loader) {
     const Json user = {{"model", "fashion-mnist two-layer perceptron"},
-                       {"loader", Json::parse(to_json(loader))}};
+                       {"loader", Json::parse(sw::to_json(loader))}};
     // A resumed run passes damaged steps again: it replaces them.
-    SaveOptions save{.user_json = user.dump(), .existing = Existing::replace};
+    sw::SaveOptions save{.user_json = user.dump(), .existing = sw::Existing::replace};
     const bool last = step == options_.kill_in_save;
     if (last) {
       fmt::print(progress_, "step {:5}: SIGKILL in the middle of this save\n", step);
@@ -191,9 +194,10 @@ class Run {
 
   double test_accuracy() {
     const auto source = open_images(options_.data, "t10k");
-    Loader loader(
-        devices_, source, placements(mesh_),
-        {.batch_size = 512, .order = RecordOrder::sequential, .last_batch = LastBatch::pad});
+    sw::Loader loader(devices_, source, placements(mesh_),
+                      {.batch_size = 512,
+                       .order = sw::RecordOrder::sequential,
+                       .last_batch = sw::LastBatch::pad});
     std::int64_t correct = 0;
     while (const auto batch = loader.next()) {
       correct += tracer_ ? fashion_mnist::count_correct(*tracer_, state_, *batch)
@@ -202,14 +206,15 @@ class Run {
     return 100.0 * static_cast<double>(correct) / static_cast<double>(source->size());
   }
 
-  void report(const Loader& loader, double loss) {
+  void report(const sw::Loader& loader, double loss) {
     const double seconds = watch_.seconds();
     std::size_t peak = 0;
-    for (const DeviceId id : devices_.addressable()) {
+    for (const sw::DeviceId id : devices_.addressable()) {
       peak = std::max(peak, devices_.at(id).memory().peak_bytes);
     }
     double blocked = 0;
-    for (const PendingSave& save : saves_) blocked = std::max(blocked, save.wait().blocked_seconds);
+    for (const sw::PendingSave& save : saves_)
+      blocked = std::max(blocked, save.wait().blocked_seconds);
     Json lines;
     const auto add = [&](const char* name, const char* format, double value) {
       const std::string text = fmt::format(fmt::runtime(format), value);
@@ -227,16 +232,16 @@ class Run {
   }
 
   Options options_;
-  Mesh mesh_;
-  std::shared_ptr<Timeline> timeline_;
-  Devices devices_;
-  std::optional<Tracer> tracer_;
+  sw::Mesh mesh_;
+  std::shared_ptr<sw::Timeline> timeline_;
+  sw::Devices devices_;
+  std::optional<sw::Tracer> tracer_;
   std::FILE* progress_ = options_.json ? stderr : stdout;
-  CheckpointManager manager_;
-  std::shared_ptr<const Source> source_;
+  sw::CheckpointManager manager_;
+  std::shared_ptr<const sw::Source> source_;
   fashion_mnist::State state_;
-  std::vector<PendingSave> saves_;
-  Stopwatch watch_;
+  std::vector<sw::PendingSave> saves_;
+  sw::Stopwatch watch_;
 };
 
 }  // namespace
@@ -244,7 +249,7 @@ class Run {
 // What CLI11 throws while options are declared is a mistake in this file.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
-  choose_blas_kernels();  // before there are other threads
+  sw::choose_blas_kernels();  // before there are other threads
   Options options;
   CLI::App app{"Trains a classifier of Fashion-MNIST on emulated devices"};
   app.add_option("--data", options.data, "Folder with the idx.gz files")->capture_default_str();

@@ -11,34 +11,36 @@
 namespace fashion_mnist {
 namespace {
 
-using namespace shardwise;  // an example reads better without prefixes
-using Value = ManualRegion::Value;
+namespace sw = shardwise;
+using Value = sw::ManualRegion::Value;
 
 constexpr float kMomentum = 0.9f;
 
-const float* floats(const ConstBoxView& view) { return reinterpret_cast<const float*>(view.data); }
-float* floats(const BoxView& view) { return reinterpret_cast<float*>(view.data); }
+const float* floats(const sw::ConstBoxView& view) {
+  return reinterpret_cast<const float*>(view.data);
+}
+float* floats(const sw::BoxView& view) { return reinterpret_cast<float*>(view.data); }
 
-ConstMatrix matrix(const ConstBoxView& view, Transpose transpose = Transpose::no) {
+sw::ConstMatrix matrix(const sw::ConstBoxView& view, sw::Transpose transpose = sw::Transpose::no) {
   return {floats(view), view.box.extent(0), view.box.extent(1), transpose};
 }
-Matrix matrix(const BoxView& view) {
+sw::Matrix matrix(const sw::BoxView& view) {
   return {floats(view), view.box.extent(0), view.box.extent(1)};
 }
-ConstMatrix read_back(const BoxView& view, Transpose transpose = Transpose::no) {
+sw::ConstMatrix read_back(const sw::BoxView& view, sw::Transpose transpose = sw::Transpose::no) {
   return {floats(view), view.box.extent(0), view.box.extent(1), transpose};
 }
 
-ManualRegion::Output f32(const Shape& shape, const char* spec) {
-  return {DType::f32, shape, PartitionSpec::parse(spec)};
+sw::ManualRegion::Output f32(const sw::Shape& shape, const char* spec) {
+  return {sw::DType::f32, shape, sw::PartitionSpec::parse(spec)};
 }
 
 /// A number in [0, 1) from a counter.
 double uniform(std::uint64_t counter) {
-  return static_cast<double>(splitmix64(counter) >> 11) * 0x1.0p-53;
+  return static_cast<double>(sw::splitmix64(counter) >> 11) * 0x1.0p-53;
 }
 
-void fill(const BoxView& view, std::int64_t columns, double scale, std::uint64_t stream) {
+void fill(const sw::BoxView& view, std::int64_t columns, double scale, std::uint64_t stream) {
   float* out = floats(view);
   for (std::int64_t row = view.box.begin(0); row < view.box.end(0); ++row) {
     for (std::int64_t column = view.box.begin(1); column < view.box.end(1); ++column) {
@@ -50,21 +52,21 @@ void fill(const BoxView& view, std::int64_t columns, double scale, std::uint64_t
 
 /// x = image / 255, hidden = relu(x w1 + b1), partial logits = hidden w2 (a part of the sum per
 /// device along "model").
-void forward(const LocalContext& c) {
+void forward(const sw::LocalContext& c) {
   const auto& image = c.inputs[0];
   const std::int64_t rows = image.box.extent(0);
   float* x = floats(c.outputs[0]);
   for (std::int64_t i = 0; i < rows * kPixels; ++i) {
     x[i] = static_cast<float>(std::to_integer<int>(image.data[i])) * (1.0f / 255);
   }
-  gemm(read_back(c.outputs[0]), matrix(c.inputs[1]), matrix(c.outputs[1]));
+  sw::gemm(read_back(c.outputs[0]), matrix(c.inputs[1]), matrix(c.outputs[1]));
   const float* b1 = floats(c.inputs[2]);
   float* hidden = floats(c.outputs[1]);
   const std::int64_t width = c.outputs[1].box.extent(1);
   for (std::int64_t i = 0; i < rows * width; ++i) {
     hidden[i] = std::max(hidden[i] + b1[i % width], 0.0f);
   }
-  gemm(read_back(c.outputs[1]), matrix(c.inputs[3]), matrix(c.outputs[2]));
+  sw::gemm(read_back(c.outputs[1]), matrix(c.inputs[3]), matrix(c.outputs[2]));
 }
 
 /// Softmax cross entropy: the rows' summed loss, and the gradient of the mean loss by the logits.
@@ -95,7 +97,7 @@ void sum_rows(const float* matrix_data, std::int64_t rows, std::int64_t columns,
 }
 
 /// inputs: logits, labels, x, hidden, w2, b2; outputs: loss, dlogits, dhidden, dw1, db1, dw2, db2.
-void backward(const LocalContext& c, std::int64_t batch) {
+void backward(const sw::LocalContext& c, std::int64_t batch) {
   const std::int64_t rows = c.inputs[0].box.extent(0);
   float* dlogits = floats(c.outputs[1]);
   floats(c.outputs[0])[0] =
@@ -103,21 +105,21 @@ void backward(const LocalContext& c, std::int64_t batch) {
                                        rows, batch, dlogits) /
                          static_cast<double>(batch));
 
-  gemm(read_back(c.outputs[1]), matrix(c.inputs[4], Transpose::yes), matrix(c.outputs[2]));
+  sw::gemm(read_back(c.outputs[1]), matrix(c.inputs[4], sw::Transpose::yes), matrix(c.outputs[2]));
   const float* hidden = floats(c.inputs[3]);
   float* dhidden = floats(c.outputs[2]);
   const std::int64_t width = c.inputs[3].box.extent(1);
   for (std::int64_t i = 0; i < rows * width; ++i) {
     if (hidden[i] <= 0) dhidden[i] = 0;
   }
-  gemm(matrix(c.inputs[2], Transpose::yes), read_back(c.outputs[2]), matrix(c.outputs[3]));
+  sw::gemm(matrix(c.inputs[2], sw::Transpose::yes), read_back(c.outputs[2]), matrix(c.outputs[3]));
   sum_rows(dhidden, rows, width, floats(c.outputs[4]));
-  gemm(matrix(c.inputs[3], Transpose::yes), read_back(c.outputs[1]), matrix(c.outputs[5]));
+  sw::gemm(matrix(c.inputs[3], sw::Transpose::yes), read_back(c.outputs[1]), matrix(c.outputs[5]));
   sum_rows(dlogits, rows, kClasses, floats(c.outputs[6]));
 }
 
 /// inputs: parameter, momentum, gradient; outputs: the new parameter and momentum.
-void descend(const LocalContext& c, float learning_rate) {
+void descend(const sw::LocalContext& c, float learning_rate) {
   const std::int64_t count = c.inputs[0].box.num_elements();
   for (std::int64_t i = 0; i < count; ++i) {
     const float momentum = kMomentum * floats(c.inputs[1])[i] + floats(c.inputs[2])[i];
@@ -130,23 +132,24 @@ struct Forward {
   Value x, hidden, logits;
 };
 
-Forward record_forward(ManualRegion& region, Value image, std::int64_t batch, Value w1, Value b1,
-                       Value w2) {
+Forward record_forward(sw::ManualRegion& region, Value image, std::int64_t batch, Value w1,
+                       Value b1, Value w2) {
   const auto made =
       region.map("forward", {image, w1, b1, w2},
                  {f32({batch, kPixels}, "data,-"), f32({batch, kHidden}, "data,model"),
                   f32({batch, kClasses}, "data,-")},
                  forward);
-  return {made[0], made[1], region.all_reduce(made[2], {"model"}, Reduction::sum)};
+  return {made[0], made[1], region.all_reduce(made[2], {"model"}, sw::Reduction::sum)};
 }
 
 }  // namespace
 
-State describe(const Mesh& mesh) {
+State describe(const sw::Mesh& mesh) {
   State state;
-  const auto add = [&](const std::string& name, const Shape& shape, const char* spec) {
+  const auto add = [&](const std::string& name, const sw::Shape& shape, const char* spec) {
     state.names.push_back(name);
-    state.specs.push_back({DType::f32, shape, Sharding(mesh, PartitionSpec::parse(spec))});
+    state.specs.push_back(
+        {sw::DType::f32, shape, sw::Sharding(mesh, sw::PartitionSpec::parse(spec))});
   };
   for (const char* suffix : {"", ".momentum"}) {
     add(std::string("w1") + suffix, {kPixels, kHidden}, "-,model");
@@ -157,14 +160,14 @@ State describe(const Mesh& mesh) {
   return state;
 }
 
-State initial_state(Devices& devices, const Mesh& mesh, std::uint64_t seed) {
+State initial_state(sw::Devices& devices, const sw::Mesh& mesh, std::uint64_t seed) {
   State state = describe(mesh);
   for (std::size_t i = 0; i < state.specs.size(); ++i) {
-    const Shape& shape = state.specs[i].shape;
+    const sw::Shape& shape = state.specs[i].shape;
     const bool weight = i < 4 && shape.size() == 2;
-    state.arrays.push_back(ShardedArray::from_callback(
+    state.arrays.push_back(sw::ShardedArray::from_callback(
         devices, state.specs[i],
-        [&](const BoxView& view) {
+        [&](const sw::BoxView& view) {
           if (weight) {
             fill(view, shape[1], std::sqrt(6.0 / static_cast<double>(shape[0])), seed * 8 + i);
           } else {
@@ -176,9 +179,9 @@ State initial_state(Devices& devices, const Mesh& mesh, std::uint64_t seed) {
   return state;
 }
 
-State restore(Devices& devices, const Mesh& mesh, const CheckpointReader& reader) {
+State restore(sw::Devices& devices, const sw::Mesh& mesh, const sw::CheckpointReader& reader) {
   State state = describe(mesh);
-  std::vector<TensorRequest> requests;
+  std::vector<sw::TensorRequest> requests;
   for (std::size_t i = 0; i < state.names.size(); ++i) {
     requests.push_back({state.names[i], state.specs[i]});
   }
@@ -186,19 +189,19 @@ State restore(Devices& devices, const Mesh& mesh, const CheckpointReader& reader
   return state;
 }
 
-std::vector<TensorSource> sources(const State& state) {
-  std::vector<TensorSource> list;
+std::vector<sw::TensorSource> sources(const State& state) {
+  std::vector<sw::TensorSource> list;
   for (std::size_t i = 0; i < state.names.size(); ++i) {
-    list.push_back(tensor_source(state.names[i], state.arrays[i]));
+    list.push_back(sw::tensor_source(state.names[i], state.arrays[i]));
   }
   return list;
 }
 
-double train_step(Devices& devices, State& state, const Batch& batch, float learning_rate) {
+double train_step(sw::Devices& devices, State& state, const sw::Batch& batch, float learning_rate) {
   const std::int64_t rows = batch.fields[0].shape()[0];
-  ManualRegion region(devices, state.specs[0].sharding.mesh());
+  sw::ManualRegion region(devices, state.specs[0].sharding.mesh());
   std::vector<Value> in;
-  for (const ShardedArray& array : state.arrays) in.push_back(region.input(array));
+  for (const sw::ShardedArray& array : state.arrays) in.push_back(region.input(array));
   const Value image = region.input(batch.fields[0]), label = region.input(batch.fields[1]);
 
   const Forward f = record_forward(region, image, rows, in[0], in[1], in[2]);
@@ -207,18 +210,18 @@ double train_step(Devices& devices, State& state, const Batch& batch, float lear
       {f32({1}, "-"), f32({rows, kClasses}, "data,-"), f32({rows, kHidden}, "data,model"),
        f32({kPixels, kHidden}, "-,model"), f32({kHidden}, "model"),
        f32({kHidden, kClasses}, "model,-"), f32({kClasses}, "-")},
-      [rows](const LocalContext& c) { backward(c, rows); });
+      [rows](const sw::LocalContext& c) { backward(c, rows); });
 
-  const Value loss = region.all_reduce(made[0], {"data"}, Reduction::sum);
+  const Value loss = region.all_reduce(made[0], {"data"}, sw::Reduction::sum);
   std::vector<Value> updated(state.arrays.size());
   for (std::size_t i = 0; i < 4; ++i) {
-    const Value gradient = region.all_reduce(made[3 + i], {"data"}, Reduction::sum);
+    const Value gradient = region.all_reduce(made[3 + i], {"data"}, sw::Reduction::sum);
     const auto& spec = state.specs[i];
     const auto next =
         region.map("descend " + state.names[i], {in[i], in[i + 4], gradient},
                    {{spec.dtype, spec.shape, spec.sharding.spec()},
                     {spec.dtype, spec.shape, spec.sharding.spec()}},
-                   [learning_rate](const LocalContext& c) { descend(c, learning_rate); });
+                   [learning_rate](const sw::LocalContext& c) { descend(c, learning_rate); });
     updated[i] = next[0];
     updated[i + 4] = next[1];
   }
@@ -227,17 +230,17 @@ double train_step(Devices& devices, State& state, const Batch& batch, float lear
   return floats(region.output(loss).shard(0))[0];
 }
 
-std::int64_t count_correct(Devices& devices, const State& state, const Batch& batch) {
+std::int64_t count_correct(sw::Devices& devices, const State& state, const sw::Batch& batch) {
   const std::int64_t rows = batch.fields[0].shape()[0];
-  ManualRegion region(devices, state.specs[0].sharding.mesh());
+  sw::ManualRegion region(devices, state.specs[0].sharding.mesh());
   const Value b2 = region.input(state.arrays[3]), label = region.input(batch.fields[1]);
   const Value mask = region.input(batch.mask);
   const Forward f =
       record_forward(region, region.input(batch.fields[0]), rows, region.input(state.arrays[0]),
                      region.input(state.arrays[1]), region.input(state.arrays[2]));
   const auto counted = region.map(
-      "count", {f.logits, label, mask, b2}, {{DType::i64, {1}, PartitionSpec::parse("-")}},
-      [](const LocalContext& c) {
+      "count", {f.logits, label, mask, b2}, {{sw::DType::i64, {1}, sw::PartitionSpec::parse("-")}},
+      [](const sw::LocalContext& c) {
         const float* bias = floats(c.inputs[3]);
         std::int64_t correct = 0;
         for (std::int64_t row = 0; row < c.inputs[0].box.extent(0); ++row) {
@@ -252,7 +255,7 @@ std::int64_t count_correct(Devices& devices, const State& state, const Batch& ba
         }
         *reinterpret_cast<std::int64_t*>(c.outputs[0].data) = correct;
       });
-  const Value total = region.all_reduce(counted[0], {"data"}, Reduction::sum);
+  const Value total = region.all_reduce(counted[0], {"data"}, sw::Reduction::sum);
   region.run();
   return *reinterpret_cast<const std::int64_t*>(region.output(total).shard(0).data);
 }

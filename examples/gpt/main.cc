@@ -29,7 +29,7 @@
 
 namespace {
 
-using namespace shardwise;  // an example reads better without prefixes
+namespace sw = shardwise;
 using Json = nlohmann::ordered_json;
 
 struct Options {
@@ -47,16 +47,16 @@ class Run {
  public:
   explicit Run(const Options& options)
       : options_(options),
-        mesh_(Mesh::parse(options.mesh == "1" ? "" : options.mesh)),
+        mesh_(sw::Mesh::parse(options.mesh == "1" ? "" : options.mesh)),
         devices_(mesh_.size()),
         training_(devices_, mesh_, gpt::Plan(options.plan, mesh_), options.sizes, options.recipe) {
     if (!options.checkpoints.empty()) manager_.emplace(options.checkpoints);
     const auto latest = manager_ ? manager_->latest() : std::nullopt;
-    LoaderState state{.seed = options.seed};
+    sw::LoaderState state{.seed = options.seed};
     if (latest) {
-      const CheckpointReader reader(latest->step.directory);
+      const sw::CheckpointReader reader(latest->step.directory);
       training_.restore(reader);
-      state = loader_state_from_json(Json::parse(reader.user_json()).at("loader").dump());
+      state = sw::loader_state_from_json(Json::parse(reader.user_json()).at("loader").dump());
       start_ = latest->step.step;
       fmt::print(stderr, "resumed from {}\n", latest->step.directory.string());
     } else if (options.weights.empty()) {
@@ -69,19 +69,19 @@ class Run {
 
   void train() {
     for (std::int64_t step = start_; step < options_.steps; ++step) {
-      for (const DeviceId id : devices_.addressable()) devices_.at(id).reset_peak();
-      const Stopwatch watch;
+      for (const sw::DeviceId id : devices_.addressable()) devices_.at(id).reset_peak();
+      const sw::Stopwatch watch;
       losses_.push_back(training_.step(*tokens_->next(), options_.learning_rate));
       seconds_.push_back(watch.seconds());
       if (step == start_) {
-        const StepSeconds first = training_.tracer().last_seconds();
+        const sw::StepSeconds first = training_.tracer().last_seconds();
         first_seconds_ = first.trace + first.compile;
         if (!options_.program.empty()) {
-          save_program(training_.tracer().last()->graph(), options_.program);
+          sw::save_program(training_.tracer().last()->graph(), options_.program);
         }
       }
       measured_.clear();
-      for (const DeviceId id : devices_.addressable()) {
+      for (const sw::DeviceId id : devices_.addressable()) {
         measured_.push_back(devices_.at(id).memory().peak_bytes);
       }
       const std::int64_t done = step + 1;
@@ -110,31 +110,31 @@ class Run {
                losses_.back(), options_.steps);
     fmt::print("first step {:.1f} ms to trace, partition and plan; a step {:.1f} ms\n",
                1e3 * first_seconds_, 1e3 * examples::median_after_first(seconds_));
-    fmt::print("{}", to_string(report(*training_.tracer().last(), machines().front())));
+    fmt::print("{}", sw::to_string(sw::report(*training_.tracer().last(), sw::machines().front())));
   }
 
  private:
   void save(std::int64_t step) {
     Json user = Json::parse(training_.user_json());
-    user["loader"] = Json::parse(to_json(tokens_->state()));
-    SaveOptions save{.user_json = user.dump(), .existing = Existing::replace};
+    user["loader"] = Json::parse(sw::to_json(tokens_->state()));
+    sw::SaveOptions save{.user_json = user.dump(), .existing = sw::Existing::replace};
     const bool last = step == options_.kill_in_save;
     if (last) {
       fmt::print(stderr, "step {:5}: SIGKILL in the middle of this save\n", step);
-      save.progress = [](const Progress& progress) {
+      save.progress = [](const sw::Progress& progress) {
         if (2 * progress.done_bytes >= progress.total_bytes) std::raise(SIGKILL);
       };
     }
-    const PendingSave pending = manager_->save_async(step, training_.sources(), save);
+    const sw::PendingSave pending = manager_->save_async(step, training_.sources(), save);
     if (last) pending.wait();
   }
 
   Options options_;
-  Mesh mesh_;
-  Devices devices_;
+  sw::Mesh mesh_;
+  sw::Devices devices_;
   gpt::Training training_;
-  std::unique_ptr<HostLoader> tokens_;
-  std::optional<CheckpointManager> manager_;
+  std::unique_ptr<sw::HostLoader> tokens_;
+  std::optional<sw::CheckpointManager> manager_;
   std::int64_t start_ = 0;
   std::vector<double> losses_, seconds_;
   std::vector<std::size_t> measured_;
@@ -175,7 +175,7 @@ void add_model(CLI::App& app, Options& options) {
 // What CLI11 throws while options are declared is a mistake in this file.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
-  choose_blas_kernels();  // before there are other threads
+  sw::choose_blas_kernels();  // before there are other threads
   Options options;
   CLI::App app{"Trains a small GPT on the bytes of a text, sharded over emulated devices"};
   app.option_defaults()->always_capture_default();
@@ -203,8 +203,9 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   try {
     if (options.tokens.empty()) {
-      throw Error(ErrorCode::invalid_argument,
-                  "found no text to train on, needed --tokens, or Debian's bible-kjv when built");
+      throw sw::Error(
+          sw::ErrorCode::invalid_argument,
+          "found no text to train on, needed --tokens, or Debian's bible-kjv when built");
     }
     Run run(options);
     run.train();

@@ -8,32 +8,32 @@
 
 namespace gpt {
 
-using namespace shardwise;
+namespace sw = shardwise;
 
 namespace {
 
-Tensor activated(const Tensor& x, Activation activation) {
+sw::Tensor activated(const sw::Tensor& x, Activation activation) {
   switch (activation) {
     case Activation::gelu:
-      return gelu(x);
+      return sw::gelu(x);
     case Activation::gelu_erf:
-      return gelu_erf(x);
+      return sw::gelu_erf(x);
     case Activation::silu:
-      return silu(x);
+      return sw::silu(x);
   }
   return x;
 }
 
-CheckpointPolicy policy(Recompute recompute) {
+sw::CheckpointPolicy policy(Recompute recompute) {
   if (recompute == Recompute::elementwise) return {.save_products = true};
   if (recompute == Recompute::inside) return {.save_names = {"attention", "perceptron"}};
   return {};
 }
 
 /// The weights whose names begin so, by the rest of the name.
-std::map<std::string, Tensor> of_layer(const std::map<std::string, Tensor>& weights,
-                                       const std::string& prefix) {
-  std::map<std::string, Tensor> own;
+std::map<std::string, sw::Tensor> of_layer(const std::map<std::string, sw::Tensor>& weights,
+                                           const std::string& prefix) {
+  std::map<std::string, sw::Tensor> own;
   for (auto at = weights.lower_bound(prefix); at != weights.end() && at->first.starts_with(prefix);
        ++at) {
     own.emplace(at->first.substr(prefix.size()), at->second);
@@ -50,9 +50,9 @@ std::vector<Weight> weights(const Sizes& sizes, const Recipe& recipe) {
   all.push_back({"embed", {sizes.vocabulary, d}, kDeviation});
   all.push_back({"pos", {sizes.context, d}, kDeviation});
   for (std::int64_t i = 0; i < (recipe.scan ? 1 : sizes.layers); ++i) {
-    const auto add = [&](const char* name, Shape shape, double deviation, double value = 0) {
+    const auto add = [&](const char* name, sw::Shape shape, double deviation, double value = 0) {
       if (recipe.scan) {
-        Shape stacked{sizes.layers};
+        sw::Shape stacked{sizes.layers};
         for (const std::int64_t extent : shape) stacked.push_back(extent);
         shape = stacked;
       }
@@ -76,63 +76,68 @@ std::vector<Weight> weights(const Sizes& sizes, const Recipe& recipe) {
   return all;
 }
 
-Tensor loss(Tracer& tracer, const Sizes& sizes, const Recipe& recipe,
-            const std::map<std::string, Tensor>& weights, const Tensor& step, const Tensor& tokens,
-            const Tensor& targets) {
-  const auto w = [&](const std::string& name) -> const Tensor& { return weights.at(name); };
-  const Shape whole{sizes.batch, sizes.context, sizes.width};
-  const Shape by_head{sizes.batch, sizes.context, sizes.heads, sizes.width / sizes.heads};
-  using Weights = std::map<std::string, Tensor>;
-  const auto normed = [&](const Tensor& x, const Weights& from, const std::string& number) {
-    const Tensor& gain = from.at("g" + number);
-    return recipe.norm == Norm::rms ? rmsnorm(x, gain) : layernorm(x, gain, from.at("c" + number));
+sw::Tensor loss(sw::Tracer& tracer, const Sizes& sizes, const Recipe& recipe,
+                const std::map<std::string, sw::Tensor>& weights, const sw::Tensor& step,
+                const sw::Tensor& tokens, const sw::Tensor& targets) {
+  const auto w = [&](const std::string& name) -> const sw::Tensor& { return weights.at(name); };
+  const sw::Shape whole{sizes.batch, sizes.context, sizes.width};
+  const sw::Shape by_head{sizes.batch, sizes.context, sizes.heads, sizes.width / sizes.heads};
+  using Weights = std::map<std::string, sw::Tensor>;
+  const auto normed = [&](const sw::Tensor& x, const Weights& from, const std::string& number) {
+    const sw::Tensor& gain = from.at("g" + number);
+    return recipe.norm == Norm::rms ? sw::rmsnorm(x, gain)
+                                    : sw::layernorm(x, gain, from.at("c" + number));
   };
   // Two of each layer; `number` of the layer, a tensor or not.
-  const auto dropped = [&](const Tensor& x, const auto& number, double which) {
+  const auto dropped = [&](const sw::Tensor& x, const auto& number, double which) {
     if (recipe.dropout == 0) return x;
     const double each = static_cast<double>(2 * sizes.layers);  // of a step
-    return dropout(x,
-                   convert(convert(step, DType::f64) * each + (number * 2.0 + which), DType::u64),
-                   recipe.dropout);
+    return sw::dropout(
+        x,
+        sw::convert(sw::convert(step, sw::DType::f64) * each + (number * 2.0 + which),
+                    sw::DType::u64),
+        recipe.dropout);
   };
-  const auto layer = [&](Tensor h, const Weights& own, const auto& number) {
-    const auto mine = [&](const char* name) -> const Tensor& { return own.at(name); };
+  const auto layer = [&](sw::Tensor h, const Weights& own, const auto& number) {
+    const auto mine = [&](const char* name) -> const sw::Tensor& { return own.at(name); };
     {
       const auto in_attention = tracer.scope("attention");
-      const Tensor x = normed(h, own, "1");
-      const Tensor q = reshape(linear(x, mine("wq"), mine("bq")), by_head);
-      const Tensor k = reshape(linear(x, mine("wk"), mine("bk")), by_head);
-      const Tensor v = reshape(linear(x, mine("wv"), mine("bv")), by_head);
-      const Tensor seen = checkpoint_name(reshape(attention(q, k, v), whole), "attention");
-      h = h + dropped(linear(seen, mine("wo"), mine("bo")), number, 0);
+      const sw::Tensor x = normed(h, own, "1");
+      const sw::Tensor q = sw::reshape(sw::linear(x, mine("wq"), mine("bq")), by_head);
+      const sw::Tensor k = sw::reshape(sw::linear(x, mine("wk"), mine("bk")), by_head);
+      const sw::Tensor v = sw::reshape(sw::linear(x, mine("wv"), mine("bv")), by_head);
+      const sw::Tensor seen =
+          sw::checkpoint_name(sw::reshape(sw::attention(q, k, v), whole), "attention");
+      h = h + dropped(sw::linear(seen, mine("wo"), mine("bo")), number, 0);
     }
     const auto in_perceptron = tracer.scope("perceptron");
-    const Tensor x = normed(h, own, "2");
-    const Tensor hidden = checkpoint_name(linear(x, mine("w1"), mine("b1")), "perceptron");
-    return h +
-           dropped(linear(activated(hidden, recipe.activation), mine("w2"), mine("b2")), number, 1);
+    const sw::Tensor x = normed(h, own, "2");
+    const sw::Tensor hidden =
+        sw::checkpoint_name(sw::linear(x, mine("w1"), mine("b1")), "perceptron");
+    return h + dropped(sw::linear(activated(hidden, recipe.activation), mine("w2"), mine("b2")),
+                       number, 1);
   };
-  const auto recomputed = [&](const Tensor& h, const Weights& own, const auto& number) {
-    const auto whole_layer = [&](const Tensor& x) { return layer(x, own, number); };
+  const auto recomputed = [&](const sw::Tensor& h, const Weights& own, const auto& number) {
+    const auto whole_layer = [&](const sw::Tensor& x) { return layer(x, own, number); };
     return recipe.recompute == Recompute::none
                ? whole_layer(h)
-               : checkpoint(whole_layer, h, policy(recipe.recompute));
+               : sw::checkpoint(whole_layer, h, policy(recipe.recompute));
   };
-  Tensor h = take(w("embed"), tokens, 0) + w("pos");
+  sw::Tensor h = sw::take(w("embed"), tokens, 0) + w("pos");
   if (recipe.scan) {
     const auto in_layers = tracer.scope("layers");
-    const Tensor numbers = iota(step, {DType::f64, {sizes.layers}}, 0);
-    const auto body = [&](const Tensor& x, const std::pair<Weights, Tensor>& one) {
+    const sw::Tensor numbers = sw::iota(step, {sw::DType::f64, {sizes.layers}}, 0);
+    const auto body = [&](const sw::Tensor& x, const std::pair<Weights, sw::Tensor>& one) {
       return std::pair(recomputed(x, one.first, one.second), nullptr);
     };
-    h = scan(body, h, std::pair(of_layer(weights, "layers."), numbers)).first;
+    h = sw::scan(body, h, std::pair(of_layer(weights, "layers."), numbers)).first;
   }
   for (std::int64_t i = 0; i < sizes.layers && !recipe.scan; ++i) {
     const auto in_layer = tracer.scope(fmt::format("layer{}", i));
     h = recomputed(h, of_layer(weights, fmt::format("l{}.", i)), static_cast<double>(i));
   }
   const auto in_head = tracer.scope("head");
-  return cross_entropy(linear(normed(h, weights, "f"), w("head")), targets);
+  return sw::cross_entropy(sw::linear(normed(h, weights, "f"), w("head")), targets);
 }
 
 }  // namespace gpt

@@ -11,7 +11,7 @@
 namespace gpt {
 namespace {
 
-using namespace shardwise;
+namespace sw = shardwise;
 
 bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
   return std::find(words.begin(), words.end(), word) != words.end();
@@ -19,20 +19,20 @@ bool is_one_of(std::string_view word, std::initializer_list<std::string_view> wo
 
 }  // namespace
 
-Plan::Plan(std::string_view name, const Mesh& mesh) : mesh_(mesh) {
+Plan::Plan(std::string_view name, const sw::Mesh& mesh) : mesh_(mesh) {
   const auto has = [&](std::string_view axis) {
     return std::any_of(mesh.axes().begin(), mesh.axes().end(),
-                       [&](const Axis& one) { return one.name == axis; });
+                       [&](const sw::Axis& one) { return one.name == axis; });
   };
   const auto need = [&](std::string_view axis) {
     if (has(axis)) return std::string(axis);
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("plan \"{}\": found mesh \"{}\", needed one with an axis \"{}\"", name,
-                            mesh.to_string(), axis));
+    throw sw::Error(sw::ErrorCode::invalid_argument,
+                    fmt::format("plan \"{}\": found mesh \"{}\", needed one with an axis \"{}\"",
+                                name, mesh.to_string(), axis));
   };
   if (!is_one_of(name, {"none", "data", "fsdp", "tensor", "2d"})) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("found plan \"{}\", needed none, data, fsdp, tensor or 2d", name));
+    throw sw::Error(sw::ErrorCode::invalid_argument,
+                    fmt::format("found plan \"{}\", needed none, data, fsdp, tensor or 2d", name));
   }
   if (name == "none") return;
   for (const char* const axis : {"data", "fsdp"}) {
@@ -43,8 +43,8 @@ Plan::Plan(std::string_view name, const Mesh& mesh) : mesh_(mesh) {
   if (name == "tensor" || name == "2d") tensor_axis_ = need("model");
 }
 
-PartitionSpec Plan::weight(std::string_view name, const Shape& shape) const {
-  std::vector<PartitionSpec::Entry> entries(shape.size());
+sw::PartitionSpec Plan::weight(std::string_view name, const sw::Shape& shape) const {
+  std::vector<sw::PartitionSpec::Entry> entries(shape.size());
   const std::size_t dot = name.rfind('.');
   const std::size_t first = name.starts_with("layers.") ? 1 : 0;  // of layers that are stacked
   if (!tensor_axis_.empty() && dot != std::string_view::npos) {
@@ -63,9 +63,9 @@ PartitionSpec Plan::weight(std::string_view name, const Shape& shape) const {
     }
     if (longest) entries[*longest] = {gather_axis_};
   }
-  return PartitionSpec(std::move(entries));
+  return sw::PartitionSpec(std::move(entries));
 }
 
-PartitionSpec Plan::batch() const { return {batch_axes_, {}}; }
+sw::PartitionSpec Plan::batch() const { return {batch_axes_, {}}; }
 
 }  // namespace gpt

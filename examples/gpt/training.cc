@@ -11,7 +11,7 @@
 
 namespace gpt {
 
-using namespace shardwise;
+namespace sw = shardwise;
 using Json = nlohmann::ordered_json;
 
 namespace {
@@ -29,7 +29,7 @@ const char* name(Activation activation) {
 }
 
 /// Throws invalid_argument naming all that differs.
-void check_same_model(const CheckpointReader& reader, const std::string& own) {
+void check_same_model(const sw::CheckpointReader& reader, const std::string& own) {
   const Json found = Json::parse(reader.user_json()), needed = Json::parse(own);
   std::string differences;
   for (const auto& [key, value] : needed.items()) {
@@ -39,13 +39,13 @@ void check_same_model(const CheckpointReader& reader, const std::string& own) {
                                other.dump(), value.dump());
   }
   if (differences.empty()) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("resume from {}: {}", reader.directory().string(), differences));
+  throw sw::Error(sw::ErrorCode::invalid_argument,
+                  fmt::format("resume from {}: {}", reader.directory().string(), differences));
 }
 
 }  // namespace
 
-Training::Training(Devices& devices, const Mesh& mesh, const Plan& plan, const Sizes& sizes,
+Training::Training(sw::Devices& devices, const sw::Mesh& mesh, const Plan& plan, const Sizes& sizes,
                    const Recipe& recipe)
     : devices_(devices),
       mesh_(mesh),
@@ -55,49 +55,49 @@ Training::Training(Devices& devices, const Mesh& mesh, const Plan& plan, const S
       weights_(gpt::weights(sizes, recipe)),
       tracer_(devices, {.mesh = mesh}) {
   if (sizes.width % sizes.heads != 0) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("found {} heads for a width of {}, needed a divisor", sizes.heads,
-                            sizes.width));
+    throw sw::Error(sw::ErrorCode::invalid_argument,
+                    fmt::format("found {} heads for a width of {}, needed a divisor", sizes.heads,
+                                sizes.width));
   }
   if (!(recipe.dropout >= 0 && recipe.dropout < 1)) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("found dropout {}, needed is 0 to less than 1", recipe.dropout));
+    throw sw::Error(sw::ErrorCode::invalid_argument,
+                    fmt::format("found dropout {}, needed is 0 to less than 1", recipe.dropout));
   }
   if (!(recipe.clip >= 0)) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("found clip {}, needed is 0 or more", recipe.clip));
+    throw sw::Error(sw::ErrorCode::invalid_argument,
+                    fmt::format("found clip {}, needed is 0 or more", recipe.clip));
   }
 }
 
 void Training::begin(std::uint64_t seed, const std::optional<std::map<std::string, Given>>& given) {
-  const auto marked = [&](Tensor tensor, const Weight& weight) {
-    mark_sharding(tensor, mesh_, plan_.weight(weight.name, weight.shape));
+  const auto marked = [&](sw::Tensor tensor, const Weight& weight) {
+    sw::mark_sharding(tensor, mesh_, plan_.weight(weight.name, weight.shape));
     return tensor;
   };
   const auto one_value = [&](const Weight& weight, std::size_t number) {
-    const TensorType type{DType::f32, weight.shape};
+    const sw::TensorType type{sw::DType::f32, weight.shape};
     if (!given) {
       return weight.deviation == 0
-                 ? full(tracer_, type, weight.value, weight.name)
-                 : normal(tracer_, type, weight.deviation, seed * 1000 + number, weight.name);
+                 ? sw::full(tracer_, type, weight.value, weight.name)
+                 : sw::normal(tracer_, type, weight.deviation, seed * 1000 + number, weight.name);
     }
     const auto found = given->find(weight.name);
     const bool is_there = found != given->end();
     if (!is_there || found->second.dtype != type.dtype || found->second.shape != type.shape) {
       const std::string what =
-          is_there ? "of " + to_string(TensorType{found->second.dtype, found->second.shape})
+          is_there ? "of " + sw::to_string(sw::TensorType{found->second.dtype, found->second.shape})
                    : std::string("missing");
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("begin with given weights: found \"{}\" {}, needed {}", weight.name,
-                              what, to_string(type)));
+      throw sw::Error(sw::ErrorCode::invalid_argument,
+                      fmt::format("begin with given weights: found \"{}\" {}, needed {}",
+                                  weight.name, what, sw::to_string(type)));
     }
-    return tracer_.tensor(type, found->second.bytes, weight.name, MemoryKind::parameter);
+    return tracer_.tensor(type, found->second.bytes, weight.name, sw::MemoryKind::parameter);
   };
   // Stacked weights begin as those of the layers do, one after the other.
   Recipe plain = recipe_;
   plain.scan = false;
   const std::vector<Weight> unstacked = gpt::weights(sizes_, plain);
-  const auto first_value = [&](const Weight& weight, const TensorType& type) {
+  const auto first_value = [&](const Weight& weight, const sw::TensorType& type) {
     const bool is_stacked = weight.name.starts_with("layers.");
     std::vector<std::byte> bytes;
     for (std::size_t number = 0; number < unstacked.size(); ++number) {
@@ -106,24 +106,25 @@ void Training::begin(std::uint64_t seed, const std::optional<std::map<std::strin
                            name.substr(name.find('.')) == weight.name.substr(weight.name.find('.'));
       if (name == weight.name) return one_value(unstacked[number], number);
       if (!is_part) continue;
-      const Tensor part = one_value(unstacked[number], number);
+      const sw::Tensor part = one_value(unstacked[number], number);
       bytes.insert(bytes.end(), part.on_host()->begin(), part.on_host()->end());
     }
-    return tracer_.tensor(type, bytes, weight.name, MemoryKind::parameter);
+    return tracer_.tensor(type, bytes, weight.name, sw::MemoryKind::parameter);
   };
-  std::vector<Tensor> first, second;
+  std::vector<sw::Tensor> first, second;
   for (const Weight& weight : weights_) {
-    const TensorType type{DType::f32, weight.shape};
+    const sw::TensorType type{sw::DType::f32, weight.shape};
     const auto moment = [&](const char* prefix) {
-      return marked(full(tracer_, type, 0, prefix + weight.name, MemoryKind::optimizer), weight);
+      return marked(sw::full(tracer_, type, 0, prefix + weight.name, sw::MemoryKind::optimizer),
+                    weight);
     };
     values_.push_back(marked(first_value(weight, type), weight));
     first.push_back(moment("m."));
     second.push_back(moment("v."));
   }
-  Tensor steps = full(tracer_, {DType::f32, {}}, 0, "steps", MemoryKind::optimizer);
-  mark_sharding(steps, mesh_, {});
-  state_ = AdamWState<Tensor>{std::move(first), std::move(second), std::move(steps)};
+  sw::Tensor steps = sw::full(tracer_, {sw::DType::f32, {}}, 0, "steps", sw::MemoryKind::optimizer);
+  sw::mark_sharding(steps, mesh_, {});
+  state_ = sw::AdamWState<sw::Tensor>{std::move(first), std::move(second), std::move(steps)};
 }
 
 std::string Training::user_json() const {
@@ -140,68 +141,70 @@ std::string Training::user_json() const {
   return json.dump();
 }
 
-void Training::restore(const CheckpointReader& reader) {
+void Training::restore(const sw::CheckpointReader& reader) {
   check_same_model(reader, user_json());
-  std::vector<TensorRequest> requests;
+  std::vector<sw::TensorRequest> requests;
   for (const char* const prefix : {"", "m.", "v."}) {
     for (const Weight& weight : weights_) {
-      const Sharding sharding(mesh_, plan_.weight(weight.name, weight.shape));
-      requests.push_back({prefix + weight.name, {DType::f32, weight.shape, sharding}});
+      const sw::Sharding sharding(mesh_, plan_.weight(weight.name, weight.shape));
+      requests.push_back({prefix + weight.name, {sw::DType::f32, weight.shape, sharding}});
     }
   }
-  requests.push_back({"steps", {DType::f32, {}, Sharding::replicated(mesh_, 0)}});
-  std::vector<ShardedArray> arrays = reader.restore(devices_, requests);
-  std::vector<Tensor> tensors;
+  requests.push_back({"steps", {sw::DType::f32, {}, sw::Sharding::replicated(mesh_, 0)}});
+  std::vector<sw::ShardedArray> arrays = reader.restore(devices_, requests);
+  std::vector<sw::Tensor> tensors;
   for (std::size_t i = 0; i < arrays.size(); ++i) {
-    const MemoryKind kind = i < weights_.size() ? MemoryKind::parameter : MemoryKind::optimizer;
+    const sw::MemoryKind kind =
+        i < weights_.size() ? sw::MemoryKind::parameter : sw::MemoryKind::optimizer;
     tensors.push_back(tracer_.tensor(std::move(arrays[i]), requests[i].name, kind));
   }
   const auto moments = tensors.begin() + static_cast<std::ptrdiff_t>(weights_.size());
   const auto second = moments + static_cast<std::ptrdiff_t>(weights_.size());
   values_.assign(tensors.begin(), moments);
-  state_ = AdamWState<Tensor>{{moments, second}, {second, tensors.end() - 1}, tensors.back()};
+  state_ =
+      sw::AdamWState<sw::Tensor>{{moments, second}, {second, tensors.end() - 1}, tensors.back()};
 }
 
-Tensor Training::input(const HostBatch& batch, const char* field) {
-  const TensorType type{DType::i32, {sizes_.batch, sizes_.context}};
-  const HostPart& whole = batch.field(field).parts.front();
-  Tensor tensor =
-      tracer_.tensor(type, std::span(whole.data.get(), whole.bytes), field, MemoryKind::loader);
-  mark_sharding(tensor, mesh_, plan_.batch());
+sw::Tensor Training::input(const sw::HostBatch& batch, const char* field) {
+  const sw::TensorType type{sw::DType::i32, {sizes_.batch, sizes_.context}};
+  const sw::HostPart& whole = batch.field(field).parts.front();
+  sw::Tensor tensor =
+      tracer_.tensor(type, std::span(whole.data.get(), whole.bytes), field, sw::MemoryKind::loader);
+  sw::mark_sharding(tensor, mesh_, plan_.batch());
   return tensor;
 }
 
-double Training::step(const HostBatch& batch, double learning_rate) {
+double Training::step(const sw::HostBatch& batch, double learning_rate) {
   // The tensors named in here are not held when the step runs, so it can reuse their memory.
-  const Tensor loss = [&] {
-    const Tensor tokens = input(batch, "tokens"), targets = input(batch, "targets");
-    std::map<std::string, Tensor> by_name;
+  const sw::Tensor loss = [&] {
+    const sw::Tensor tokens = input(batch, "tokens"), targets = input(batch, "targets");
+    std::map<std::string, sw::Tensor> by_name;
     for (std::size_t i = 0; i < weights_.size(); ++i) by_name.emplace(weights_[i].name, values_[i]);
-    const Tensor mean =
+    const sw::Tensor mean =
         gpt::loss(tracer_, sizes_, recipe_, by_name, state_->steps, tokens, targets);
-    std::vector<Tensor> gradients = grad(mean, values_);
+    std::vector<sw::Tensor> gradients = sw::grad(mean, values_);
     const auto in_optimizer = tracer_.scope("optimizer");
-    if (recipe_.clip > 0) clip_by_global_norm(gradients, recipe_.clip);
+    if (recipe_.clip > 0) sw::clip_by_global_norm(gradients, recipe_.clip);
     // A tensor: if it were a number, each rate of a schedule would be another program.
     const auto number = static_cast<float>(learning_rate);
-    const Tensor rate =
-        tracer_.tensor({DType::f32, {}}, std::as_bytes(std::span(&number, 1)), "learning rate");
-    adamw(values_, *state_, gradients, rate);
+    const sw::Tensor rate =
+        tracer_.tensor({sw::DType::f32, {}}, std::as_bytes(std::span(&number, 1)), "learning rate");
+    sw::adamw(values_, *state_, gradients, rate);
     return mean;
   }();
   tracer_.mark_step();
   return loss.item();
 }
 
-std::vector<TensorSource> Training::sources() const {
-  std::vector<TensorSource> sources;
+std::vector<sw::TensorSource> Training::sources() const {
+  std::vector<sw::TensorSource> sources;
   for (std::size_t i = 0; i < weights_.size(); ++i) {
     const std::string& name = weights_[i].name;
-    sources.push_back(tensor_source(name, values_[i].array()));
-    sources.push_back(tensor_source("m." + name, state_->first[i].array()));
-    sources.push_back(tensor_source("v." + name, state_->second[i].array()));
+    sources.push_back(sw::tensor_source(name, values_[i].array()));
+    sources.push_back(sw::tensor_source("m." + name, state_->first[i].array()));
+    sources.push_back(sw::tensor_source("v." + name, state_->second[i].array()));
   }
-  sources.push_back(tensor_source("steps", state_->steps.array()));
+  sources.push_back(sw::tensor_source("steps", state_->steps.array()));
   return sources;
 }
 

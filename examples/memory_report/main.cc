@@ -20,7 +20,7 @@
 
 namespace {
 
-using namespace shardwise;  // an example reads better without prefixes
+namespace sw = shardwise;
 using namespace memory_report;
 using Json = nlohmann::ordered_json;
 
@@ -40,28 +40,29 @@ struct Row {
   Planned planned;
 };
 
-const Machine& machine_of(const Options& options) {
-  return *std::ranges::find(machines(), options.machine, &Machine::id);
+const sw::Machine& machine_of(const Options& options) {
+  return *std::ranges::find(sw::machines(), options.machine, &sw::Machine::id);
 }
 
 std::vector<std::string> machine_ids() {
   std::vector<std::string> ids;
-  for (const Machine& machine : machines()) ids.push_back(machine.id);
+  for (const sw::Machine& machine : sw::machines()) ids.push_back(machine.id);
   return ids;
 }
 
 /// The ways to cut that were asked for.
 std::vector<Layout> chosen_layouts(const Options& options, std::int64_t devices) {
   std::vector<Layout> chosen =
-      options.mesh.empty() ? layouts(devices) : layouts_on(Mesh::parse(options.mesh));
+      options.mesh.empty() ? layouts(devices) : layouts_on(sw::Mesh::parse(options.mesh));
   if (options.plan != "all") {
     std::erase_if(chosen, [&](const Layout& layout) { return layout.plan != options.plan; });
   }
   if (!chosen.empty()) return chosen;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("plan \"{}\": found mesh \"{}\", needed one with an axis data or fsdp "
-                          "for the batch, and model for the plans tensor and 2d",
-                          options.plan, options.mesh));
+  throw sw::Error(
+      sw::ErrorCode::invalid_argument,
+      fmt::format("plan \"{}\": found mesh \"{}\", needed one with an axis data or fsdp "
+                  "for the batch, and model for the plans tensor and 2d",
+                  options.plan, options.mesh));
 }
 
 std::string resnet_mesh(const Options& options) {
@@ -93,7 +94,7 @@ void print_table(const Options& options, const std::vector<Row>& rows) {
   fmt::print(
       "One training step in f32 with AdamW, batch {} of 1,024 tokens, on {} devices. Planned, not "
       "run.\n",
-      options.batch, Mesh::parse(rows.front().layout.mesh).size());
+      options.batch, sw::Mesh::parse(rows.front().layout.mesh).size());
   fmt::print("{:<6} {:<11} {:<17} {:>12} {:>15} {:>13} {:>9} {:>11}\n", "model", "cut", "mesh",
              "peak GiB", "recomputed GiB", "sent GiB", "MFU %", "plan ms");
   for (std::size_t i = 0; i + 1 < rows.size(); i += 2) {
@@ -107,7 +108,7 @@ void print_table(const Options& options, const std::vector<Row>& rows) {
                kept.planned.wire_bytes / kGiB, 1e2 * kept.planned.modelled_mfu,
                1e3 * kept.planned.seconds);
   }
-  const Machine& machine = machine_of(options);
+  const sw::Machine& machine = machine_of(options);
   fmt::print(
       "! is more than {:g} GiB. MFU is modelled, not measured, on {} ({}): 6 x parameters x tokens "
       "over what the devices could do meanwhile; collectives and computing take turns.\n",
@@ -136,7 +137,7 @@ std::vector<Largest> search_all(const Options& options) {
 void print_largest(const Options& options, const std::vector<Largest>& all) {
   fmt::print(
       "\nThe largest training step of ResNet-50 in f32 that fits {:g} GiB on each of {} devices.\n",
-      options.limit_gib, Mesh::parse(resnet_mesh(options)).size());
+      options.limit_gib, sw::Mesh::parse(resnet_mesh(options)).size());
   fmt::print("{:<8} {:>18} {:>20} {:>20}\n", "cut", "batch at 224 x 224", "image at a batch of 1",
              "image at a batch of 8");
   for (std::size_t i = 0; i + 2 < all.size(); i += 3) {
@@ -145,7 +146,7 @@ void print_largest(const Options& options, const std::vector<Largest>& all) {
   }
 }
 
-Json to_json(const Studied& studied, const Machine& machine) {
+Json to_json(const Studied& studied, const sw::Machine& machine) {
   Json gpts = Json::array(), resnets = Json::array();
   for (const Row& row : studied.gpts) {
     gpts.push_back({{"model", row.model.name},
@@ -173,7 +174,7 @@ Json to_json(const Studied& studied, const Machine& machine) {
 void write(const std::string& path, const std::string& text) {
   std::ofstream file(path);
   file << text;
-  if (!file.flush()) throw Error(ErrorCode::io, "write \"" + path + "\": failed");
+  if (!file.flush()) throw sw::Error(sw::ErrorCode::io, "write \"" + path + "\": failed");
 }
 
 void write_charts(const Options& options, const std::vector<Row>& rows) {

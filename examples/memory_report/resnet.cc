@@ -6,7 +6,7 @@
 
 namespace memory_report {
 
-using namespace shardwise;
+namespace sw = shardwise;
 
 namespace {
 
@@ -29,13 +29,13 @@ std::int64_t largest(const std::function<std::size_t(std::int64_t)>& bytes_of, s
 
 std::size_t resnet_peak(const std::string& plan, const std::string& mesh_text, std::int64_t batch,
                         std::int64_t image) {
-  const Mesh mesh = Mesh::parse(mesh_text);
-  Devices devices(mesh.size());
+  const sw::Mesh mesh = sw::Mesh::parse(mesh_text);
+  sw::Devices devices(mesh.size());
   convnet::Training training(
       devices, mesh, convnet::Plan(plan, mesh),
       {.depth = 50, .width = 64, .image = image, .channels = 3, .classes = 1000, .batch = batch});
   training.begin_abstract();
-  const std::shared_ptr<const Executable> step = training.plan_step();
+  const std::shared_ptr<const sw::Executable> step = training.plan_step();
   std::size_t peak = 0;
   for (std::int64_t p = 0; p < mesh.size(); ++p) {
     peak = std::max(peak, step->memory(p).peak_bytes);

@@ -14,41 +14,42 @@
 
 namespace memory_report {
 
-using namespace shardwise;
+namespace sw = shardwise;
 
 namespace {
 
-using MakeTensor =
-    std::function<Tensor(const TensorType& type, const std::string& name, MemoryKind kind)>;
+using MakeTensor = std::function<sw::Tensor(const sw::TensorType& type, const std::string& name,
+                                            sw::MemoryKind kind)>;
 
 /// Records a step. The tensors that it replaces are held by `held`, as a training loop holds them.
-Tensor record_step(Tracer& tracer, const gpt::Sizes& sizes, const gpt::Plan& plan,
-                   gpt::Recompute recompute, const MakeTensor& make, std::vector<Tensor>& held) {
+sw::Tensor record_step(sw::Tracer& tracer, const gpt::Sizes& sizes, const gpt::Plan& plan,
+                       gpt::Recompute recompute, const MakeTensor& make,
+                       std::vector<sw::Tensor>& held) {
   const gpt::Recipe recipe{.recompute = recompute};
-  const auto marked = [&](const std::string& name, const Shape& shape, MemoryKind kind) {
-    Tensor tensor = make({DType::f32, shape}, name, kind);
-    mark_sharding(tensor, plan.weight(name, shape));
+  const auto marked = [&](const std::string& name, const sw::Shape& shape, sw::MemoryKind kind) {
+    sw::Tensor tensor = make({sw::DType::f32, shape}, name, kind);
+    sw::mark_sharding(tensor, plan.weight(name, shape));
     return tensor;
   };
-  std::vector<Tensor> weights, first, second;
-  std::map<std::string, Tensor> by_name;
+  std::vector<sw::Tensor> weights, first, second;
+  std::map<std::string, sw::Tensor> by_name;
   for (const gpt::Weight& weight : gpt::weights(sizes, recipe)) {
-    weights.push_back(marked(weight.name, weight.shape, MemoryKind::parameter));
-    first.push_back(marked(weight.name, weight.shape, MemoryKind::optimizer));
-    second.push_back(marked(weight.name, weight.shape, MemoryKind::optimizer));
+    weights.push_back(marked(weight.name, weight.shape, sw::MemoryKind::parameter));
+    first.push_back(marked(weight.name, weight.shape, sw::MemoryKind::optimizer));
+    second.push_back(marked(weight.name, weight.shape, sw::MemoryKind::optimizer));
     by_name.emplace(weight.name, weights.back());
   }
-  AdamWState<Tensor> state{std::move(first), std::move(second),
-                           marked("steps", {}, MemoryKind::optimizer)};
-  const TensorType ids{DType::i32, {sizes.batch, sizes.context}};
-  Tensor tokens = make(ids, "tokens", MemoryKind::loader);
-  Tensor targets = make(ids, "targets", MemoryKind::loader);
-  for (Tensor* const input : {&tokens, &targets}) mark_sharding(*input, plan.batch());
-  Tensor loss = gpt::loss(tracer, sizes, recipe, by_name, state.steps, tokens, targets);
+  sw::AdamWState<sw::Tensor> state{std::move(first), std::move(second),
+                                   marked("steps", {}, sw::MemoryKind::optimizer)};
+  const sw::TensorType ids{sw::DType::i32, {sizes.batch, sizes.context}};
+  sw::Tensor tokens = make(ids, "tokens", sw::MemoryKind::loader);
+  sw::Tensor targets = make(ids, "targets", sw::MemoryKind::loader);
+  for (sw::Tensor* const input : {&tokens, &targets}) sw::mark_sharding(*input, plan.batch());
+  sw::Tensor loss = gpt::loss(tracer, sizes, recipe, by_name, state.steps, tokens, targets);
   by_name.clear();
-  adamw(weights, state, grad(loss, weights), 1e-4);
+  sw::adamw(weights, state, sw::grad(loss, weights), 1e-4);
   held = std::move(weights);
-  for (std::vector<Tensor>* const moments : {&state.first, &state.second}) {
+  for (std::vector<sw::Tensor>* const moments : {&state.first, &state.second}) {
     held.insert(held.end(), moments->begin(), moments->end());
   }
   held.push_back(state.steps);
@@ -75,7 +76,7 @@ std::vector<Model> models() {
 double parameters(const gpt::Sizes& sizes) {
   double count = 0;
   for (const gpt::Weight& weight : gpt::weights(sizes)) {
-    count += static_cast<double>(num_elements(weight.shape));
+    count += static_cast<double>(sw::num_elements(weight.shape));
   }
   return count;
 }
@@ -90,13 +91,13 @@ std::vector<Layout> layouts(std::int64_t devices) {
           {"2-d", both, "2d"}};
 }
 
-std::vector<Layout> layouts_on(const Mesh& mesh) {
+std::vector<Layout> layouts_on(const sw::Mesh& mesh) {
   std::vector<Layout> fit;
   for (Layout& layout : layouts(mesh.size())) {
     layout.mesh = mesh.to_string();
     try {
       gpt::Plan(layout.plan, mesh);
-    } catch (const Error&) {
+    } catch (const sw::Error&) {
       continue;  // it says which axis is not there
     }
     fit.push_back(std::move(layout));
@@ -105,27 +106,27 @@ std::vector<Layout> layouts_on(const Mesh& mesh) {
 }
 
 Planned plan(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute,
-             const Machine& machine) {
-  const Mesh mesh = Mesh::parse(layout.mesh);
-  Devices devices(mesh.size());
-  Tracer tracer(devices, {.mesh = mesh});
-  std::vector<Tensor> held;
-  const Tensor loss = record_step(
+             const sw::Machine& machine) {
+  const sw::Mesh mesh = sw::Mesh::parse(layout.mesh);
+  sw::Devices devices(mesh.size());
+  sw::Tracer tracer(devices, {.mesh = mesh});
+  std::vector<sw::Tensor> held;
+  const sw::Tensor loss = record_step(
       tracer, sizes, gpt::Plan(layout.plan, mesh), recompute,
-      [&](const TensorType& type, const std::string& name, MemoryKind kind) {
+      [&](const sw::TensorType& type, const std::string& name, sw::MemoryKind kind) {
         return tracer.abstract_tensor(type, name, kind);
       },
       held);
-  const std::shared_ptr<const Executable> step = tracer.plan();
+  const std::shared_ptr<const sw::Executable> step = tracer.plan();
   Planned planned;
   for (std::int64_t p = 0; p < mesh.size(); ++p) {
     planned.peak_bytes = std::max(planned.peak_bytes, step->memory(p).peak_bytes);
   }
-  for (const CollectiveTotal& total : step->collectives()) {
+  for (const sw::CollectiveTotal& total : step->collectives()) {
     planned.wire_bytes += static_cast<double>(total.wire_bytes);
   }
   planned.seconds = tracer.last_seconds().trace + tracer.last_seconds().compile;
-  const StepReport modelled = report(*step, machine);
+  const sw::StepReport modelled = sw::report(*step, machine);
   planned.modelled_seconds = modelled.compute_seconds + modelled.collective_seconds;
   const auto tokens = static_cast<double>(sizes.batch * sizes.context);
   planned.modelled_mfu = 6 * parameters(sizes) * tokens / planned.modelled_seconds /
@@ -134,19 +135,19 @@ Planned plan(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recom
 }
 
 std::size_t measured_peak(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute) {
-  const Mesh mesh = Mesh::parse(layout.mesh);
-  Devices devices(mesh.size());
-  Tracer tracer(devices, {.mesh = mesh});
-  std::vector<Tensor> held;
-  const Tensor loss = record_step(
+  const sw::Mesh mesh = sw::Mesh::parse(layout.mesh);
+  sw::Devices devices(mesh.size());
+  sw::Tracer tracer(devices, {.mesh = mesh});
+  std::vector<sw::Tensor> held;
+  const sw::Tensor loss = record_step(
       tracer, sizes, gpt::Plan(layout.plan, mesh), recompute,
-      [&](const TensorType& type, const std::string& name, MemoryKind kind) {
-        return full(tracer, type, 0, name, kind);
+      [&](const sw::TensorType& type, const std::string& name, sw::MemoryKind kind) {
+        return sw::full(tracer, type, 0, name, kind);
       },
       held);
   tracer.mark_step();
   std::size_t peak = 0;
-  for (const DeviceId id : devices.addressable()) {
+  for (const sw::DeviceId id : devices.addressable()) {
     peak = std::max(peak, devices.at(id).memory().peak_bytes);
   }
   return peak;

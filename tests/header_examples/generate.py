@@ -290,7 +290,7 @@ def sections(path):
 def docs(source, out):
     """Tests of the samples of docs/loader.md, in a folder with the files that they name, docs/sharding.md and docs/training.md."""
     text = '#include "header_examples/example.h"\n#include "header_examples/loader_files.h"\n#include "shardwise/shardwise.h"\n'
-    text += "\nnamespace shardwise {\nnamespace {\n\n"
+    text += "\nnamespace shardwise {\nnamespace {\n\nnamespace sw = shardwise;  // as a user's program has it\n\n"
     for page, setup in (("loader", "write_loader_files();"), ("sharding", "")):
         for number, lines in samples(source / "docs" / f"{page}.md"):
             text += f"TEST(Docs, {page}_md_{number}) {{\n  Example example;\n  const InTempDir here;\n  {setup}\n"

@@ -41,6 +41,17 @@ class Edits(Cli):
         self.assertEqual(shown["h.0.w"]["spec"], "a", "rules see the new names")
         self.assertTrue(self.ok_json("verify", out)["ok"])
 
+    def test_a_dtype_alone_casts_all_floats(self):
+        root = self.trained()
+        for command, target in (("reshard", self.dir / "r"), ("export", self.dir / "e.safetensors")):
+            more = ("--mesh", 1) if command == "reshard" else ()
+            self.ok(command, root, target, *more, "--cast", "bf16")
+            self.assertEqual({dtype for dtype, _ in self.values(target).values()}, {"bf16"})
+            self.fails(2, ['cast "bf17": needed is PATTERN=DTYPE'], command, root, self.dir / "no", *more, "--cast", "bf17")
+        self.ok("reshard", root, self.dir / "x", "--mesh", 1, "--cast", "opt.w=f64", "--cast", "f16")
+        self.assertEqual({name: dtype for name, (dtype, _) in self.values(self.dir / "x").items()},
+                         {"model.h.0.w": "f16", "model.h.1.w": "f16", "model.ln": "f16", "opt.w": "f64"})
+
     def test_import_and_export_edit_as_reshard_does(self):
         root, out = self.trained(), self.dir / "out"
         edits = ("--select", "model.*", "--select", "opt.w", "--rename", "model.h.*=layers.*", "--rename", "opt.*=*",

@@ -77,6 +77,9 @@ TensorEdits::Rename TensorEdits::Rename::parse(std::string_view text) {
 }
 
 TensorEdits::Cast TensorEdits::Cast::parse(std::string_view text) {
+  for (const DType dtype : all_dtypes()) {
+    if (text == name(dtype)) return {"*", dtype};
+  }
   auto [pattern, dtype] = halves("cast", text, "PATTERN=DTYPE");
   return {std::move(pattern), parse_dtype(dtype)};
 }
