@@ -172,9 +172,10 @@ void add_reshard(CLI::App& app, Commands& c) {
       "'model.*=*' --cast '*=bf16'",
       c, c.reshard, run_reshard);
   reshard.add_option("source", c.reshard.source, kCheckpoint)->check(local_path())->required();
-  reshard.add_option("target", c.reshard.words, "Directory that gets the step")
+  reshard
+      .add_option("target", c.reshard.words,
+                  "Directory that gets the step; the source's step may stand before it: run 20 out")
       ->check(local_path())
-      ->expected(1, 2)
       ->required();
   add_step(reshard, c.reshard.step, false);
   reshard.add_option("--mesh", c.reshard.mesh, "Mesh: data=2,model=3")->required();
@@ -225,9 +226,10 @@ void add_conversions(CLI::App& app, Commands& c) {
       c, c.exported, run_export);
   exported.add_option("source", c.exported.source, kCheckpoint)->check(local_path())->required();
   exported
-      .add_option("target", c.exported.words, "NAME.safetensors, NAME.npz, NAME.h5, or a folder")
+      .add_option("target", c.exported.words,
+                  "NAME.safetensors, NAME.npz, NAME.h5, or a folder; the step may stand before it: "
+                  "run 20 w.npz")
       ->check(local_path())
-      ->expected(1, 2)
       ->required();
   add_step(exported, c.exported.step, false);
   exported.add_option("--format", c.exported.format,

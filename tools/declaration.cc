@@ -106,7 +106,6 @@ void add_diff(CLI::App& app, Commands& c) {
                   "Another one, or two steps of the first: run 20 30; run 20 other 30 is one of "
                   "each")
       ->check(local_path())
-      ->expected(1, 3)
       ->required();
   diff.add_option("--step", c.diff.step, "The step of both directories")->type_name("STEP");
   diff.add_option(
@@ -126,8 +125,7 @@ void add_elements(CLI::App& app, Commands& c) {
                   c, c.cat, run_cat);
   cat.add_option("path", c.cat.path, kTensors)->check(local_path())->required();
   cat.add_option("tensor", c.cat.words,
-                 "Its name, or that of an object; w[0:4, -1] are elements of w, as in numpy")
-      ->expected(0, 2);
+                 "Its name, or that of an object; w[0:4, -1] are elements of w, as in numpy");
   add_step(cat, c.cat.step, false);
   cat.add_option("--box", c.cat.box,
                  "Which elements, as Python writes it: 0:4,:,3 (default: all); an index takes its "
@@ -260,7 +258,6 @@ void declare_removals(CLI::App& app, Commands& c) {
   pin.add_option("name", c.pin.words,
                  "The step's number, and the name: letters, digits, '.', '-', '_'; a name that "
                  "another step has moves")
-      ->expected(1, 2)
       ->required();
 
   CLI::App& unpin =
