@@ -107,6 +107,17 @@ class Steps(Cli):
         self.assertEqual(self.ok_json("cat", self.dir / "numbers", "20")["values"], [5])
         self.assertEqual(self.ok_json("cat", self.dir / "numbers", "20", "20")["values"], [5])
 
+    def test_folders_of_another_format_are_steps_too(self):
+        for step in ("100", "200"):
+            (self.dir / "hf" / step).mkdir(parents=True)
+            weights(self.dir / "hf" / step / "model.safetensors", w=[int(step)])
+        for words in (("hf@100",), ("hf/100",), ("hf", "100"), ("hf", "--step", "100")):
+            found = self.ok_json("stats", self.dir / words[0], *words[1:])
+            self.assertEqual(found["tensors"][0]["max"], 100, words)
+        for words in ((self.dir / "hf", "100", "200"), (f"{self.dir}/hf@100", f"{self.dir}/hf@200")):
+            self.assertIn("100 | 200", run("diff", *words).stdout)
+        self.fails(3, ["holds no committed checkpoint"], "stats", f"{self.dir}/hf@300")
+
     def test_one_error_for_a_step_that_is_not_there(self):
         for words in ((f"{self.root}@7",), (f"{self.root}/7",), (self.root, "--step", "7"), (f"{self.root}/step-7",)):
             for command in ("inspect", "stats", "verify", "ls", "du", "parity"):

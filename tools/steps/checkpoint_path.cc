@@ -68,6 +68,8 @@ bool holds_steps(const fs::path& folder) {
 
 std::string step_path(const std::string& path, const std::string& step) {
   const fs::path root = root_of_steps("step " + step, path);
+  // A root of another format may have a folder for each step.
+  if (!holds_steps(root) && is_there(root / step)) return (root / step).string();
   if (step == kLatest) return newest_step(root, path).string();
   const CheckpointManager manager = manager_of(root);
   if (manager.steps().empty()) refuse_without_steps(root, path);
@@ -113,7 +115,7 @@ std::string chosen_path(const std::string& path) {
 bool names_step(const std::string& root, const std::string& word) {
   std::error_code ignored;
   if (is_there(word) || is_checkpoint(root) || !fs::is_directory(root, ignored)) return false;
-  if (!holds_steps(root)) return false;
+  if (!holds_steps(root)) return step_number(word) && is_there(fs::path(root) / word);
   const auto is_pin = [&] {
     const std::vector<NamedStep> pinned = manager_of(root).pinned();
     return std::ranges::find(pinned, word, &NamedStep::name) != pinned.end();

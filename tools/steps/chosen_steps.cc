@@ -32,6 +32,7 @@ void take_step(const std::string& path, std::string& step, Words& words) {
 
 /// Whether the newest checkpoint of a root has a tensor of this name, which then is no step.
 bool is_tensor(const std::string& root, const std::string& name) {
+  if (!holds_steps(root)) return false;
   const CheckpointReader reader(resolve_checkpoint(root), {.pin = false});
   return std::ranges::find(reader.tensors(), name, &TensorInfo::name) != reader.tensors().end();
 }
