@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <memory>
 #include <string_view>
 
 #include "parse.h"
@@ -26,9 +27,8 @@ std::string names_after(std::span<char* const> words) {
     for (const std::string& step : steps_of(path)) add(step);
   }
   if (takes_tensor) {
-    for (const TensorInfo& tensor : open_tensors(chosen_path(path), {})->tensors()) {
-      add(tensor.name);
-    }
+    const std::unique_ptr<BoxReader> reader = open_tensors(chosen_path(path), {});
+    for (const TensorInfo& tensor : reader->tensors()) add(tensor.name);
   }
   return text;
 }

@@ -82,7 +82,7 @@ class ExportByPython(Cli):
             for more, needed in (((self.dir / "x.npz",), "the format is dcp, but its name ends in .npz"),
                                  ((self.dir / "x.pt",), "found the ending .pt"),
                                  ((self.dir / "x", "--config-from", self.dir), "a config needs a folder of safetensors"),
-                                 ((self.dir / "x", "--cast", "bf16"), "--cast"),
+                                 ((self.dir / "x", "--cast", "bf17"), "--cast"),
                                  ((self.dir / "x", "--strip-prefix", "m", "--select", "m*"), "--strip-prefix")):
                 self.fails(2, [needed], "export", STEP, *more, "--format", "dcp")
             self.fails(3, ["is no folder; needed is one, in which"], "export", STEP, self.dir / "no/such/x", "--format", "dcp")
