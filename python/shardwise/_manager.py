@@ -16,7 +16,7 @@ from . import _core, _objects
 from ._containers import public_name
 from ._errors import Corrupt, Error, InvalidArgument
 from ._paths import Path, local
-from ._pending import WHEN_BUSY, PendingSave, SaveQueue, Turn, WhenBusy, skipped
+from ._pending import WHEN_BUSY, OwnLock, PendingSave, SaveQueue, Turn, WhenBusy, skipped
 from ._progress import Progress, function_of
 from ._save import Plan, SaveStats, plan_of
 from ._sources import MEMORY, Codec, Existing, check_choice, check_codec, copied, refuse_unknown
@@ -193,7 +193,7 @@ class CheckpointManager(ManagerContext):
         self._damaged: set[int] = set()  # the job comes to them again
         self._pools: list[dict[str, Any]] = []  # memory of copies that no save reads
         self._queue = SaveQueue(when_busy)
-        self._lock = threading.RLock()  # reentrant: a signal's handler may save while this thread saves
+        self._lock = OwnLock("a CheckpointManager")  # reentrant: a signal's handler may save while this thread saves
 
     def _where(self) -> str:
         return repr(self.root)

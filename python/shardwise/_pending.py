@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from typing import Literal
 
-from ._errors import Cancelled
+from ._errors import Cancelled, Unsupported
 from ._progress import Progress
 from ._save import SaveStats
 from .group import Call
@@ -23,8 +24,39 @@ def skipped() -> SaveStats:
     return SaveStats("", 0, 0, 0, 0, 0.0, skipped=True)
 
 
+class OwnProcess:
+    """The process that made an object. A child made by fork has no threads of its parent, so nothing there may wait for
+    one, or for a lock that one of them holds."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._pid = what, os.getpid()
+
+    def is_own(self) -> bool:
+        return os.getpid() == self._pid
+
+    def check(self) -> None:
+        """Raises Unsupported in a forked child."""
+        if not self.is_own():
+            raise Unsupported(f'{self._what}: it was made in process {self._pid}, and this process is a fork of that one: '
+                              f'make it here, or start processes by "spawn"')
+
+
+class OwnLock:
+    """A reentrant lock of the process that made it. Raises Unsupported in a forked child."""
+
+    def __init__(self, what: str) -> None:
+        self._process, self._lock = OwnProcess(what), threading.RLock()
+
+    def __enter__(self) -> None:
+        self._process.check()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 class PendingSave:
-    """A save under way. Its methods are those of concurrent.futures.Future."""
+    """A save under way. Its methods are those of concurrent.futures.Future. In a forked child they raise Unsupported."""
 
     def __init__(self, step: int | None, run: Callable[[Progress], SaveStats | None], what: str = "") -> None:
         self.step = step
@@ -37,7 +69,8 @@ class PendingSave:
         self._seen = False
         self._callbacks: list[Callable[[PendingSave], None]] = []
         self._has_callbacks = False
-        self._lock = threading.RLock()
+        self.process = OwnProcess(self._what)
+        self._lock = OwnLock(self._what)
         self._begin = threading.Event()
         self._is_dropped = False
         self._thread = threading.Thread(target=self._work, name=f"shardwise {self._what}")
@@ -80,10 +113,11 @@ class PendingSave:
 
     def __repr__(self) -> str:
         end = "failed" if self._error is not None else "done"
-        return f"<shardwise.PendingSave: {self._what}, {end if self.done() else 'under way'}>"
+        return f"<shardwise.PendingSave: {self._what}, {end if self._done.is_set() else 'under way'}>"
 
     def done(self) -> bool:
         """Whether it has ended, well or not."""
+        self.process.check()
         return self._done.is_set()
 
     def cancel(self) -> bool:
@@ -123,6 +157,7 @@ class PendingSave:
         turn.wake()
 
     def _wait(self, timeout: float | None, callbacks: bool = True) -> None:
+        self.process.check()
         if self._done.is_set() and threading.current_thread() is self._thread:
             return  # from a callback
         # In steps, so that Ctrl-C is seen.
@@ -198,7 +233,7 @@ class SaveQueue:
         self._turn: Turn | None = None  # of `_waiting`
 
     def is_saving(self) -> bool:
-        return any(pending is not None and not pending.done() for pending in (self._current, self._waiting))
+        return any(pending is not None and not pending._done.is_set() for pending in (self._current, self._waiting))
 
     def next_turn(self, agree: Callable[[Callable[[], Word]], Word] = lambda word: word()) -> str:
         """"now", "later" or "skipped". agree: gives all ranks the word of rank 0. A save that waits and has not begun is
@@ -276,5 +311,5 @@ class SaveQueue:
     def settle(self) -> None:
         """Waits for all. Their errors are not raised any more."""
         for pending in (self._current, self._waiting):
-            if pending is not None:
+            if pending is not None and pending.process.is_own():
                 pending.exception()

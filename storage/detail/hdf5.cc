@@ -1,6 +1,7 @@
 #include "shardwise/storage/detail/hdf5.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <array>
 #include <cstdint>
@@ -10,10 +11,13 @@ namespace shardwise::detail {
 namespace {
 
 // HDF5 has global state, so one lock guards all of it.
-Mutex& hdf5_mutex() {
-  static Mutex mutex;
-  return mutex;
-}
+Mutex hdf5_mutex;
+
+// A fork waits for the lock. Otherwise a child could have the library in the middle of a call, and a
+// lock whose owner is not there.
+void hold() SHARDWISE_ACQUIRE(hdf5_mutex) { hdf5_mutex.lock(); }
+void let_go() SHARDWISE_RELEASE(hdf5_mutex) { hdf5_mutex.unlock(); }
+[[maybe_unused]] const int fork_handlers = ::pthread_atfork(hold, let_go, let_go);
 
 herr_t keep_innermost(unsigned depth, const H5E_error2_t* error, void* text) {
   if (depth != 0) return 0;
@@ -112,7 +116,7 @@ H5Type memory_type(DType dtype) {
 
 }  // namespace
 
-Hdf5Lock::Hdf5Lock() : lock_(hdf5_mutex()) {
+Hdf5Lock::Hdf5Lock() : lock_(hdf5_mutex) {
   // The setting is per thread, and a thread has none before its first call of the library.
   H5open();
   H5Eget_auto2(H5E_DEFAULT, &printer_, &printer_data_);
