@@ -297,6 +297,43 @@ def test_after_fork_what_is_inherited_says_so(tmp_path):
     assert "['fork', 'fork', 'fork'] 0.0" in done.stdout and "child 0 1048576 [1]" in done.stdout, done
 
 
+FORK_IN_SAVE = """
+import os, signal, sys, threading, numpy as np, shardwise as sw
+forked = threading.Event()
+m = sw.CheckpointManager(sys.argv[1])
+in_save = threading.Event()
+def progress(done, total):
+    in_save.set()
+    forked.wait()
+saver = threading.Thread(target=lambda: m.save(1, {"w": np.ones(1000)}, progress=progress))
+saver.start(); in_save.wait()  # it has the manager's lock
+other = sw.CheckpointManager(sys.argv[1] + "2")
+pending = other.save_async(2, {"w": np.ones(1 << 22)})
+pid = os.fork()
+if pid == 0:
+    signal.alarm(60)  # a child that waits for its parent's threads would never end
+    said = set()
+    for call in (m.wait, m.close, lambda: m.save(2, {}), lambda: m.save_async(2, {}), m.steps, other.wait, other.close,
+                 pending.result, pending.exception, pending.done, lambda: pending.add_done_callback(print)):
+        try:
+            call(); said.add("no error")
+        except sw.Unsupported as error:
+            said.add("fork" if "fork" in str(error) else str(error))
+    own = sw.CheckpointManager(sys.argv[1] + "3")
+    own.save(1, {"w": np.zeros(1000)})
+    print(sorted(said), own.steps(), repr(pending) != "", flush=True)
+    os._exit(0)
+child = os.waitpid(pid, 0)[1]
+forked.set(); saver.join(); pending.result()
+print("child", child, m.steps(), other.steps())
+"""
+
+
+def test_a_child_forked_in_a_save_does_not_wait_for_its_parents_threads(tmp_path):
+    done = run(FORK_IN_SAVE, str(tmp_path / "run"))
+    assert "['fork'] [1] True" in done.stdout and "child 0 [1] [2]" in done.stdout, done
+
+
 def test_the_gil_is_free_while_it_reads(tmp_path, rng, waits_alone_let_others_run):
     sw.save(tmp_path / "a", {"w": rng.standard_normal((64, 1 << 18), np.float32)})
     ticks, stop = 0, threading.Event()

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -41,6 +43,30 @@ TEST(Hdf5, LeavesTheThreadsOwnPrinterAlone) {
   void* data = nullptr;
   H5Eget_auto2(H5E_DEFAULT, &found, &data);
   EXPECT_EQ(found, printer);
+}
+
+// A child that found the lock taken would wait for a thread that it does not have.
+TEST(Hdf5, AForkedChildCanTakeTheLockThatAnotherThreadHeld) {
+  std::jthread other([](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      const Hdf5Lock lock;
+      const H5Space space = hdf5_space({2, 3});
+    }
+  });
+  for (int i = 0; i < 100; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(60);  // ends a child that hangs
+      {
+        const Hdf5Lock lock;
+        const H5Space space = hdf5_space({2, 3});
+      }
+      ::_exit(0);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_EQ(status, 0);
+  }
 }
 
 TEST(Hdf5, TypesHaveTheirSizeClassAndBits) {
