@@ -1,5 +1,6 @@
 #include <exception>
 #include <string>
+#include <system_error>
 
 #include "bindings.h"
 #include "python_source.h"
@@ -45,6 +46,9 @@ void bind_errors(nb::module_& /*module*/) {
       std::rethrow_exception(thrown);
     } catch (const Error& error) {
       raise(error);
+    } catch (const std::system_error& error) {  // of a thread that cannot start
+      raise(Error(ErrorCode::io, std::string("start a thread: ") + error.what(),
+                  error.code().value()));
     }
   });
 }

@@ -5,6 +5,8 @@ import os
 import pathlib
 import pickle
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -49,3 +51,29 @@ def test_names_that_are_not_there_are_told_from_paths_by_their_code(tmp_path):
         with pytest.raises(sw.NameNotFound) as told:
             call()
         assert told.value.code == "no_such_name" and isinstance(told.value, KeyError)
+
+
+LITTLE_MEMORY = """
+import os, resource, sys, numpy as np, shardwise as sw
+arrays = {f"w{i}": np.random.default_rng(i).standard_normal(1 << 18) for i in range(20)}
+sw.save(sys.argv[2] + "-before", {"w": arrays["w0"]})  # whose loading is to say nothing wrong, either
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (int(sys.argv[1]) << 20),) * 2)
+for act in (lambda: sw.save(sys.argv[2], arrays), lambda: sw.load(sys.argv[2] + "-before")):
+    try:
+        act()
+        print("done")
+    except (MemoryError, sw.IOFailed) as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("room", range(4, 172, 12))
+def test_memory_that_runs_out_is_an_error_and_no_crash(tmp_path, room):
+    done = subprocess.run([sys.executable, "-c", LITTLE_MEMORY, str(room), str(tmp_path / "a")], capture_output=True,
+                          text=True)
+    if "cannot allocate memory for thread-local data" in done.stderr:
+        pytest.skip("the C library ends a process that has no memory for a thread's variables")
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 2, done
+    for line in done.stdout.splitlines():
+        assert line == "done" or line.startswith(("MemoryError", "IOFailed start a thread")), done

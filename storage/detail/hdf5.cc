@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include <array>
 #include <cstdint>
+#include <new>
 #include <string>
 
 namespace shardwise::detail {
@@ -13,11 +15,22 @@ namespace {
 // HDF5 has global state, so one lock guards all of it.
 Mutex hdf5_mutex;
 
-// A fork waits for the lock. Otherwise a child could have the library in the middle of a call, and a
-// lock whose owner is not there.
+// A fork waits for the lock. Otherwise a child could have the library in the middle of a call, and
+// a lock whose owner is not there.
 void hold() SHARDWISE_ACQUIRE(hdf5_mutex) { hdf5_mutex.lock(); }
 void let_go() SHARDWISE_RELEASE(hdf5_mutex) { hdf5_mutex.unlock(); }
 [[maybe_unused]] const int fork_handlers = ::pthread_atfork(hold, let_go, let_go);
+
+// HDF5 1.10 crashes if it gets no memory in some of its calls, so a sequence of them begins only if
+// there is room: what a file's metadata takes, and what other threads may take meanwhile.
+constexpr std::size_t kRoomBytes = std::size_t{32} << 20;
+
+void require_room() {
+  void* const room =
+      ::mmap(nullptr, kRoomBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) throw std::bad_alloc();
+  ::munmap(room, kRoomBytes);
+}
 
 herr_t keep_innermost(unsigned depth, const H5E_error2_t* error, void* text) {
   if (depth != 0) return 0;
@@ -117,6 +130,7 @@ H5Type memory_type(DType dtype) {
 }  // namespace
 
 Hdf5Lock::Hdf5Lock() : lock_(hdf5_mutex) {
+  require_room();
   // The setting is per thread, and a thread has none before its first call of the library.
   H5open();
   H5Eget_auto2(H5E_DEFAULT, &printer_, &printer_data_);

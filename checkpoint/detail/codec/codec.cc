@@ -47,7 +47,13 @@ constexpr std::size_t kProbeRun = 256;
 constexpr std::size_t kEvenSquares = kProbeBytes * kProbeBytes / 256 + kProbeBytes;
 constexpr std::size_t kSkewedSquares = kEvenSquares + kEvenSquares / 5;
 
+// Memory that runs out says nothing about the bytes.
+void check_memory(std::size_t result) {
+  if (ZSTD_getErrorCode(result) == ZSTD_error_memory_allocation) throw std::bad_alloc();
+}
+
 std::size_t check(std::size_t result, const char* what) {
+  check_memory(result);
   if (ZSTD_isError(result)) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("compress a chunk: {}: {}", what, ZSTD_getErrorName(result)));
@@ -263,6 +269,7 @@ std::span<const std::byte> Decoder::decompress(std::span<const std::byte> stored
   impl_->shuffled.resize(chunk_bytes);
   const std::size_t size = ZSTD_decompressDCtx(impl_->zstd, impl_->shuffled.data(), chunk_bytes,
                                                stored.data(), stored.size());
+  check_memory(size);
   if (ZSTD_isError(size) || size != chunk_bytes) {
     throw Error(ErrorCode::corrupt,
                 fmt::format("its zstd frame is damaged: {}",

@@ -106,14 +106,24 @@ H5FD_class_t driver_class() {
   return result;
 }
 
+// The driver's identifier, registered for as long as the process lives: H5FD_close() gives back the
+// file's reference to the driver and then calls it. Under an Hdf5Lock.
+hid_t registered_driver() {
+  static hid_t id = H5I_INVALID_HID;
+  if (id < 0 || H5Iis_valid(id) <= 0) {
+    const H5FD_class_t callbacks = driver_class();
+    id = H5FDregister(&callbacks);
+    if (id < 0) throw_hdf5("register the file driver", ErrorCode::io);
+  }
+  return id;
+}
+
 }  // namespace
 
 H5File AddressDriver::create_file() {
   const H5Properties access(H5Pcreate(H5P_FILE_ACCESS), "make a property list");
-  const H5FD_class_t callbacks = driver_class();
-  const H5Handle<H5FDunregister> driver(H5FDregister(&callbacks), "register the file driver");
   AddressDriver* const self = this;
-  check_hdf5(H5Pset_driver(access.get(), driver.get(), &self), "set the file driver");
+  check_hdf5(H5Pset_driver(access.get(), registered_driver(), &self), "set the file driver");
   check_hdf5(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110),
              "set the format version");
   // The first metadata block is the front; all others come after the data.
