@@ -116,7 +116,10 @@ launch $before $job "$out/python" --steps 40 --kill-in-save 30 || status=$?
 run "$shardwise" verify "$out/python"
 
 say "12. Its newest valid checkpoint on processes: $after; and the weight as h5py sees it"
-launch $after $job "$out/python" --steps 40 | tee "$out/python.log"
+launch $after $job "$out/python" --steps 40 | tee "$out/python.log" || {
+  tail -n 60 "$out/torchrun.log" >&2
+  exit 1
+}
 HDF5_PLUGIN_PATH=$PWD/$bin/hdf5/plugins run env -u PYTHONPATH /usr/bin/python3 examples/fashion_mnist/read_weight.py \
   "$out/python/step-00000040" $weight | tee "$out/python_h5py.log"
 unset PYTHONPATH

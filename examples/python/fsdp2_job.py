@@ -6,6 +6,7 @@ as many processes as there are then:
 """
 
 import argparse
+import faulthandler
 import os
 import signal
 
@@ -45,6 +46,7 @@ def die_halfway(done: int, total: int) -> None:
 
 
 def main() -> None:
+    faulthandler.enable()  # if a thread aborts the process, the log has the stacks of all threads
     parser = argparse.ArgumentParser()
     parser.add_argument("checkpoints")
     parser.add_argument("--steps", type=int, default=40)
