@@ -14,7 +14,9 @@ Everything is random-access: a record is a function of its number, the epoch and
 from __future__ import annotations
 
 import builtins
+import fractions
 import functools
+import math
 import sys
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -273,7 +275,7 @@ def arrays(fields: Mapping[str, Any]) -> Source:
     """Arrays in memory: dim 0 counts the records. Not copied if they are contiguous: leave them as they are."""
     if not fields:
         raise InvalidArgument("arrays: got no field, needed is at least one")
-    kept = {name: _native(np.asarray(a), name) for name, a in fields.items()}
+    kept = {name: _native(_value(a, name), name) for name, a in fields.items()}
     sizes = {name: len(a) if a.ndim else -1 for name, a in kept.items()}
     if len(set(sizes.values())) > 1 or -1 in sizes.values():
         raise InvalidArgument(f"arrays: fields have {sizes} records, needed is the same number")
@@ -326,12 +328,30 @@ def concat(*all_sources: Any) -> Source:
 
 
 @_remembered
-def mix(all_sources: Sequence[Any], weights: Sequence[int],
-        changes: Sequence[tuple[int, Sequence[int]]] = ()) -> Source:
-    """Drawn from by whole-number weights, exact over every sum of them; the smaller ones repeat. changes: (first sample
-    of the run, weights) from which other weights hold. Deliver in order: Loader(order="sequential")."""
-    return Source(_core.Records.mix([of(s)._records for s in all_sources], list(weights),
-                                    [(first, list(w)) for first, w in changes]))
+def mix(all_sources: Sequence[Any], weights: Sequence[float],
+        changes: Sequence[tuple[int, Sequence[float]]] = ()) -> Source:
+    """Drawn from by weights, exact over every sum of them as whole numbers; the smaller ones repeat. Fractions such as
+    [0.7, 0.3] count as the least whole numbers in that ratio, if these add up to a million at most; else they are
+    rounded to millionths. changes: (first sample of the run, weights) from which other weights hold. Deliver in order:
+    Loader(order="sequential")."""
+    return Source(_core.Records.mix([of(s)._records for s in all_sources], _whole_weights(weights),
+                                    [(first, _whole_weights(w)) for first, w in changes]))
+
+
+def _whole_weights(weights: Sequence[float]) -> list[int]:
+    found = [weight.item() if isinstance(weight, np.generic) else weight for weight in weights]
+    for weight in found:
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight < 1 << 53:
+            raise InvalidArgument(f"mix: found the weight {weight!r}, needed are numbers from 0 to 2^53")
+    if all(isinstance(weight, int) for weight in found):
+        return list(found)
+    exact = [fractions.Fraction(repr(weight)).limit_denominator(1_000_000) for weight in found]
+    scale = math.lcm(*(weight.denominator for weight in exact))
+    whole = [int(weight * scale) for weight in exact]
+    divisor, total = math.gcd(*whole) or 1, sum(found)
+    if total > 0 and sum(whole) // divisor > 1_000_000:
+        return [max(1, round(weight / total * 1_000_000)) if weight > 0 else 0 for weight in found]
+    return [weight // divisor for weight in whole]
 
 
 def _native(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
@@ -347,9 +367,18 @@ def _as_dict(record: Any) -> dict[str, Any]:
     return {"data": record}
 
 
+def _has_mask(value: Any) -> bool:
+    return isinstance(value, np.ma.MaskedArray) or isinstance(value, (list, tuple)) and any(map(_has_mask, value))
+
+
 def _value(value: Any, name: str) -> np.ndarray[Any, Any]:
+    if _has_mask(value):
+        raise InvalidArgument(f"field {name!r} is a masked array, whose mask would be lost: needed are its data and its mask, "
+                              "each by a name of its own, or .filled(value)")
     if hasattr(value, "detach"):  # a tensor of torch
-        value = value.detach().cpu().numpy()
+        from .torch._tensors import array_of, on_host
+
+        value = array_of(on_host(value.detach(), name))
     array = np.asarray(value)
     if array.dtype.kind in "OUS":
         raise Unsupported(f"field {name!r} is {type(value).__name__}, needed are numbers of one shape; leave it out, or encode "

@@ -223,6 +223,15 @@ void PythonRaised::set_error(const std::string& note) const {
     value_->attr("add_note")(note);
     is_noted_ = true;
   }
+  // As in a generator (PEP 479): whoever iterates would take it for the end of the data.
+  if (PyErr_GivenExceptionMatches(value_->ptr(), PyExc_StopIteration) != 0 ||
+      PyErr_GivenExceptionMatches(value_->ptr(), PyExc_StopAsyncIteration) != 0) {
+    const nb::object raised =
+        nb::borrow(PyExc_RuntimeError)(error_text(*value_) + " in a data set");
+    PyException_SetCause(raised.ptr(), nb::borrow(*value_).release().ptr());
+    PyErr_SetObject(PyExc_RuntimeError, raised.ptr());
+    return;
+  }
   PyErr_SetObject(value_->type().ptr(), value_->ptr());
 }
 
