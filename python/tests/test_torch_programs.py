@@ -548,3 +548,20 @@ def test_experts_that_are_looked_up_by_value_are_refused():
     model = mixtral(transformers, "eager")
     with pytest.raises(sw.Unsupported, match="found a shape that depends on values"):
         swt.capture(lambda x: model(input_ids=x, labels=x).loss, torch.ones(2, 8, dtype=torch.int64))
+
+
+def test_micro_batches_of_a_loop_add_their_gradients_as_they_are_made():
+    """Two gradients of the weight are alive at most: what is added up, and the next."""
+    model = torch.nn.Linear(64, 64, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def gradients(count):
+        def step(x):
+            for i in range(count):
+                model(x[i]).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return swt.capture(step, torch.zeros(count, 2, 64)).plan("data=1").bytes_by_kind["gradient"]
+
+    assert [gradients(count) // (64 * 64 * 4) for count in (1, 4, 8, 16)] == [1, 2, 2, 2]

@@ -24,13 +24,14 @@ class Fuser {
       : graph_(graph),
         steps_(partitioned.steps),
         values_(partitioned.values),
+        outputs_(partitioned.outputs),
         nan_check_(nan_check) {
     maker_.assign(values_.size(), kNone);
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       visit_step(
           steps_[i], [](auto) {}, [&](auto made) { maker_[as_size(made)] = i; });
     }
-    find_needed(partitioned);
+    find_needed();
   }
 
   std::vector<FusedStep> run() {
@@ -64,9 +65,9 @@ class Fuser {
 
   /// Which steps must be carried out. Constants and broadcasts are needed only if something else
   /// than an elementwise kernel reads them.
-  void find_needed(const PartitionedGraph& partitioned) {
+  void find_needed() {
     needed_.assign(steps_.size(), false);
-    for (const auto output : partitioned.outputs) need(output);
+    for (const auto output : outputs_) need(output);
     for (std::size_t i = steps_.size(); i-- > 0;) {
       if (!needed_[i]) continue;
       for_each_operand(i, [&](auto operand) {
@@ -109,33 +110,133 @@ class Fuser {
   void join() {
     level_.assign(steps_.size(), 0);
     parent_.resize(steps_.size());
+    ready_.assign(steps_.size(), 0);
+    members_.resize(steps_.size() + 1);
+    find_readers();
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       parent_[i] = i;
+      members_[i] = {i};
       if (!needed_[i]) continue;
-      const bool fusible = is_elementwise(op(i));
       joins_.clear();
-      const auto use = [&](PartitionedGraph::ValueId operand) {
-        const std::size_t from = maker_[as_size(operand)];
-        if (from == kNone) return;
-        const bool joins = fusible && nan_check_ == NanCheck::off && is_elementwise(op(from)) &&
-                           same_elements(i, from) && is_backward(i) == is_backward(from);
-        level_[i] = std::max(level_[i], level_[from] + (joins ? 0 : 1));
-        if (joins) joins_.push_back(from);
-      };
+      others_.clear();
       for_each_operand(i, [&](auto operand) {
         const std::size_t from = maker_[as_size(operand)];
-        if (fusible && is_inlined(from)) {
-          for_each_operand(from, [&](auto inner) {
-            const std::size_t source = maker_[as_size(inner)];
-            if (source != kNone) level_[i] = std::max(level_[i], level_[source] + 1);
-          });
+        if (is_elementwise(op(i)) && is_inlined(from)) {
+          for_each_operand(from, [&](auto inner) { use(maker_[as_size(inner)]); });
+        } else if (may_join(i, from)) {
+          joins_.push_back(from);
         } else {
-          use(operand);
+          use(from);
         }
       });
-      for (const std::size_t from : joins_) {
-        if (level_[from] == level_[i]) parent_[root(i)] = root(from);
+      while (const std::size_t* const from = first_apart(i)) {
+        others_.push_back(*from);
+        joins_.erase(joins_.begin() + (from - joins_.data()));
       }
+      for (const std::size_t from : joins_) merge(from, i);
+      ready_[root(i)] = std::max(ready_[root(i)], ready_of_others(i));
+    }
+  }
+
+  void use(std::size_t from) {
+    if (from != kNone) others_.push_back(from);
+  }
+
+  bool may_join(std::size_t step, std::size_t from) const {
+    return from != kNone && is_elementwise(op(step)) && nan_check_ == NanCheck::off &&
+           is_elementwise(op(from)) && same_elements(step, from) &&
+           is_backward(step) == is_backward(from);
+  }
+
+  /// The first of joins_ that is not to be one kernel with the step: it is on a lower level, or its
+  /// operands would have to be kept for it. Sets the step's level.
+  const std::size_t* first_apart(std::size_t step) {
+    level_[step] = 0;
+    for (const std::size_t from : others_) {
+      level_[step] = std::max(level_[step], level_[from] + 1);
+    }
+    for (const std::size_t from : joins_) level_[step] = std::max(level_[step], level_[from]);
+    std::size_t ready = ready_of_others(step);
+    for (const std::size_t from : joins_) ready = std::max(ready, ready_[root(from)]);
+    for (const std::size_t& from : joins_) {
+      if (level_[from] < level_[step] || (ready_[root(from)] < ready && is_smaller_done(from))) {
+        return &from;
+      }
+    }
+    return nullptr;
+  }
+
+  /// The last step, in the old order, that one waits for.
+  std::size_t ready_of_others(std::size_t step) {
+    std::size_t ready = 0;
+    for (const std::size_t from : others_) ready = std::max(ready, ready_[root(from)]);
+    return is_elementwise(op(step)) ? ready : std::max(ready, step);
+  }
+
+  /// What the kernel of a step gives takes less memory than what is there for it alone: parts of a
+  /// sum are so added as they are made.
+  bool is_smaller_done(std::size_t step) {
+    const std::size_t kernel = root(step);
+    std::size_t given = 0, taken = 0;
+    reads_.clear();
+    for (const std::size_t member : members_[kernel]) {
+      const auto& readers = readers_[as_size(base_[as_size(result(member))])];
+      const auto is_outside = [&](std::size_t reader) { return root_or_self(reader) != kernel; };
+      if (std::any_of(readers.begin(), readers.end(), is_outside)) given += element_bytes(member);
+      for_each_operand(member, [&](auto operand) {
+        const std::size_t from = maker_[as_size(operand)];
+        const auto at = base_[as_size(operand)];
+        if (from == kNone || is_inlined(from) || maker_[as_size(at)] == kNone) return;
+        if (root_or_self(from) == kernel || std::ranges::count(reads_, at) > 0) return;
+        reads_.push_back(at);
+        const auto is_later = [&](std::size_t reader) {
+          return reader > ready_[kernel] && is_outside(reader);
+        };
+        const auto& others = readers_[as_size(at)];
+        if (std::none_of(others.begin(), others.end(), is_later)) {
+          taken += size_bytes(type_of(graph_, values_[as_size(operand)]).dtype);
+        }
+      });
+    }
+    return taken > given;
+  }
+
+  std::size_t element_bytes(std::size_t step) const {
+    return size_bytes(type_of(graph_, values_[as_size(result(step))]).dtype);
+  }
+
+  /// Steps that join() has not come to are alone, and so is the end.
+  std::size_t root_or_self(std::size_t step) { return members_[step].empty() ? step : root(step); }
+
+  void merge(std::size_t from, std::size_t into) {
+    const std::size_t a = root(from), b = root(into);
+    if (a == b) return;
+    parent_[b] = a;
+    ready_[a] = std::max(ready_[a], ready_[b]);
+    members_[a].insert(members_[a].end(), members_[b].begin(), members_[b].end());
+  }
+
+  /// What reads a value's memory: a reshape of it is the value itself. The end reads outputs.
+  void find_readers() {
+    base_.resize(values_.size());
+    for (std::size_t v = 0; v < values_.size(); ++v) {
+      base_[v] = static_cast<PartitionedGraph::ValueId>(v);
+    }
+    readers_.assign(values_.size(), {});
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      if (!needed_[i]) continue;
+      const bool is_same = is_alias(op(i));
+      for_each_operand(i, [&](auto operand) {
+        const auto base = base_[as_size(operand)];
+        if (is_same) {
+          base_[as_size(result(i))] = base;
+        } else {
+          readers_[as_size(base)].push_back(i);
+        }
+      });
+    }
+    for (const auto output : outputs_) {
+      readers_[as_size(base_[as_size(output)])].push_back(steps_.size());
     }
   }
 
@@ -248,10 +349,17 @@ class Fuser {
   const Graph& graph_;
   const std::vector<PartitionedGraph::Step>& steps_;
   const std::vector<PartitionedGraph::Value>& values_;
+  const std::vector<PartitionedGraph::ValueId>& outputs_;
   const NanCheck nan_check_;
   std::vector<std::size_t> maker_;  ///< by value: its step
   std::vector<bool> needed_;        ///< by step
-  std::vector<std::size_t> level_, parent_, joins_;
+  std::vector<std::size_t> level_, parent_;
+  std::vector<std::size_t> ready_;                 ///< by root: the last step that it waits for
+  std::vector<std::vector<std::size_t>> members_;  ///< by root
+  std::vector<PartitionedGraph::ValueId> base_;    ///< by value: what it is another name of
+  std::vector<std::vector<std::size_t>> readers_;  ///< by base_: steps; of outputs the end, too
+  std::vector<std::size_t> joins_, others_;        ///< what a step reads: in its kernel, or not
+  std::vector<PartitionedGraph::ValueId> reads_;   ///< of a kernel
 };
 
 }  // namespace
