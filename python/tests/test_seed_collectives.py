@@ -213,11 +213,17 @@ def test_values_shards_and_marks_as_users_look_at_them():
     assert (x.mesh_shape, x.partition_spec, x.sharding_type) == ((4, 2), ("data", None), spmd.ShardingType.PARTIAL)
     shards = x.local_shards
     for shard in shards:
-        shard.data.mul_(2)
-    x.load_local_shards_(shards)
+        shard.data *= 2
+    x.load_local_shards_(shards[::-1])
     assert x.sum().item() == 992.0
-    with pytest.raises(sw.InvalidArgument, match="load_local_shards_: found a part of"):
-        x.load_local_shards_([spmd.XLAShard(torch.zeros(1, 4), [slice(0, 2, 1), slice(0, 4, 1)], "EMULATED:0", 0)])
+    for bad in (shards[:7], [*shards, shards[0]]):
+        with pytest.raises(sw.InvalidArgument, match=f"load_local_shards_: found parts of {len(bad)} devices .*, needed one of each of the 8"):
+            x.load_local_shards_(bad)
+    for bad_data in (torch.zeros(1, 4), shards[0].data.double()):
+        first = spmd.XLAShard(bad_data, shards[0].indices, "EMULATED:0", 0)
+        with pytest.raises(sw.InvalidArgument, match="load_local_shards_: found a part of"):
+            x.load_local_shards_([first, *shards[1:]])
+    assert x.sum().item() == 992.0
     w = torch.ones(8, 4, requires_grad=True, device=spmd.xla_device())
     made = spmd.mark_sharding_with_gradients(w, mesh, ("data", "model"))
     (made * x).sum().backward()
@@ -253,3 +259,23 @@ def test_processes_steps_files_and_what_there_is_not():
             getattr(spmd, name)(1)
     with pytest.raises(AttributeError, match="has no attribute 'mark_shardings'"):
         spmd.mark_shardings
+
+
+def test_a_gradient_through_a_manual_region_is_refused_and_none_is_lost():
+    mesh = spmd.Mesh(np.arange(8), (4, 2), ("data", "model"))
+    w = torch.ones(8, 4, requires_grad=True, device=spmd.xla_device())
+    part = spmd.enable_manual_sharding(w * 3, ("data", "model"), mesh=mesh)
+    whole = spmd.disable_manual_sharding(part, ("data", "model"), (8, 4), mesh=mesh)
+    with pytest.raises(sw.Unsupported, match="backward: found a gradient through a manual region"):
+        (whole.sum() + w.sum()).backward()
+    assert whole.sum().item() == 96.0
+
+
+@pytest.mark.parametrize("spec", [None, "data", 3])
+def test_a_partition_spec_that_is_no_tuple_is_one_error(spec):
+    mesh = spmd.Mesh(np.arange(8), (4, 2), ("data", "model"))
+    x = torch.ones(8, 4).to(spmd.xla_device())
+    with pytest.raises(sw.InvalidArgument, match=r"mark_sharding: found .* for the partition spec, needed a tuple .* \(None, None\)"):
+        spmd.mark_sharding(x, mesh, spec)
+    with pytest.raises(sw.InvalidArgument, match="mark_sharding: found a NoneType for the mesh, needed a Mesh"):
+        spmd.mark_sharding(x, None, ("data", None))

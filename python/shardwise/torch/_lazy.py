@@ -139,7 +139,8 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
         return shards_of(self)
 
     def load_local_shards_(self, shards: Sequence[Any]) -> None:
-        """Takes the values of parts such as local_shards gives. Raises InvalidArgument for parts of other shapes."""
+        """Takes the values of parts such as local_shards gives: one of each device, in any order. Raises InvalidArgument for
+        other devices, shapes or dtypes, and for a tensor without a mark."""
         from ._lazy_shards import load_shards
 
         load_shards(self, shards)
@@ -340,8 +341,23 @@ def run() -> None:
 # ---- Marks.
 
 
+class _WithoutGradient(torch.autograd.Function):
+    """Of call(), if a gradient may be asked for."""
+
+    @staticmethod
+    def forward(ctx: Any, func: Any, tensor: Any, *more: Any) -> Any:
+        return call(func, tensor, *more)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise Unsupported("backward: found a gradient through a manual region, which has none, needed a loss that is computed "
+                          "outside of enable_manual_sharding(), or detach() before it")
+
+
 def call(func: Any, tensor: LazyTensor, placement: Placement, *more: Any) -> LazyTensor:
     """func(tensor, placement, ..), which the program is told over its own mesh."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return _WithoutGradient.apply(func, tensor, placement, *more)  # type: ignore[no-any-return]
     with now.lock:
         meta = func(tensor._meta, "", *more)
         leaves, tree = pytree.tree_flatten(((Ref(number_of(tensor)), placement, *more), {}))

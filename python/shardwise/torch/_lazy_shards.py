@@ -43,7 +43,7 @@ def sharding_type(tensor: torch.Tensor) -> ShardingType | None:
     return placement.type if placement is not None else ShardingType.REPLICATED if sharding_text(tensor) else None
 
 
-@dataclass(frozen=True)
+@dataclass
 class XLAShard:
     """A device's part of a tensor, filled up with zeros to the size of the largest one. indices: where it is in the whole tensor, by
     dim; ... if that is whole. replica_id: which of the devices with this part it is, by their ids."""
@@ -59,6 +59,10 @@ class XLAShard:
         if isinstance(self.indices, EllipsisType):
             return self.data
         return self.data[tuple(slice(0, part.stop - part.start) for part in self.indices)]
+
+    @unpadded_data.setter
+    def unpadded_data(self, value: torch.Tensor) -> None:
+        self.unpadded_data.copy_(value)
 
 
 def shards_of(tensor: LazyTensor) -> list[XLAShard]:
@@ -77,13 +81,22 @@ def shards_of(tensor: LazyTensor) -> list[XLAShard]:
 
 
 def load_shards(tensor: LazyTensor, shards: Sequence[XLAShard]) -> None:
-    """Raises InvalidArgument."""
+    """Raises InvalidArgument, before anything changes. A part goes where its device has one, whatever its indices say."""
+    known = {shard.shard_device: shard for shard in shards_of(tensor)}
+    found = [shard.shard_device for shard in shards]
+    if sorted(found) != sorted(known):
+        raise InvalidArgument(f"load_local_shards_: found parts of {len(found)} devices ({', '.join(map(str, found))}), needed one of "
+                              f"each of the {len(known)}")
     value = value_of(tensor)
     for shard in shards:
-        place = ... if isinstance(shard.indices, EllipsisType) else tuple(shard.indices)
-        if value[place].shape != shard.unpadded_data.shape:
-            raise InvalidArgument(f"load_local_shards_: found a part of {list(shard.unpadded_data.shape)} of {shard.shard_device}, needed one of "
-                                  f"{list(value[place].shape)}")
-        value[place] = shard.unpadded_data
+        own = known[shard.shard_device]
+        if shard.data.shape != own.data.shape or shard.data.dtype != own.data.dtype:
+            raise InvalidArgument(f"load_local_shards_: found a part of {shard.data.dtype}{list(shard.data.shape)} of {shard.shard_device}, "
+                                  f"needed one of {own.data.dtype}{list(own.data.shape)}")
+    for shard in shards:
+        own = known[shard.shard_device]
+        place = ... if isinstance(own.indices, EllipsisType) else tuple(own.indices)
+        own.data = shard.data.detach().cpu()
+        value[place] = own.unpadded_data
     with torch.no_grad():
         tensor.detach().copy_(value)

@@ -187,10 +187,17 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Entry]) 
 
 def _placement(operation: str, t: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Entry]) -> Placement:
     """Raises InvalidArgument."""
+    if not isinstance(t, torch.Tensor):
+        raise InvalidArgument(f"{operation}: found a {type(t).__name__}, needed a tensor of the device")
     if not isinstance(t, LazyTensor):
         raise InvalidArgument(f"{operation}: found a tensor on {t.device}, needed one of the device: t.to(xla_device())")
     if not _is_spmd:
         raise InvalidArgument(f"{operation}: found one device, needed all of them: use_spmd()")
+    if not isinstance(mesh, Mesh):
+        raise InvalidArgument(f"{operation}: found a {type(mesh).__name__} for the mesh, needed a Mesh")
+    if not isinstance(partition_spec, (tuple, list)):
+        raise InvalidArgument(f"{operation}: found {partition_spec!r} for the partition spec, needed a tuple with one entry for each dim of "
+                              f"{list(t.shape)}, such as {(None,) * t.dim()} for whole on each device")
     if mesh.size() != global_runtime_device_count():
         raise InvalidArgument(f"{operation}: found a mesh of {mesh.size()} devices, needed all {global_runtime_device_count()}")
     if len(partition_spec) != t.dim():
