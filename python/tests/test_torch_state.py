@@ -471,3 +471,33 @@ def test_words_for_calls_as_those_of_torch(tmp_path):
     for save in (sw.save, swt.save):
         with pytest.raises(TypeError, match="save: the path is dict, needed is a text or a pathlib.Path: the path comes first"):
             save({"w": torch.ones(3)}, "a")
+
+
+@pytest.mark.parametrize("kind, options", [
+    (torch.optim.AdamW, {"lr": 5e-4, "weight_decay": 0.25, "betas": (0.5, 0.75), "initial_lr": 1e-3}),
+    (torch.optim.SGD, {"lr": 0.125, "momentum": 0.5, "nesterov": True}),
+    (torch.optim.Adam, {"lr": torch.tensor(0.25), "note": "no decay"})])
+def test_groups_without_parameters_have_their_options_again(tmp_path, kind, options):
+    def made(last):
+        module = torch.nn.Linear(3, 2)
+        groups = [{"params": [], **options, "lr": 2.0}, {"params": list(module.parameters())}, {"params": [], **last}]
+        return module, kind(groups, lr=0.1)
+
+    module, optimizer = made(options)
+    module(torch.ones(3)).sum().backward()
+    optimizer.step()
+    swt.save(tmp_path / "a", {"model": module, "optim": optimizer})
+    found, target = made({"lr": 77.0})
+    swt.load(tmp_path / "a", {"model": found, "optim": target})
+    expected = made({"lr": 77.0})[1]
+    expected.load_state_dict(optimizer.state_dict())
+    assert target.state_dict()["param_groups"] == expected.state_dict()["param_groups"]
+    assert target.param_groups[0]["lr"] == 2.0 and target.param_groups[2]["lr"] == options["lr"]
+
+
+def test_a_group_without_parameters_that_is_not_stored_is_said(tmp_path):
+    module = torch.nn.Linear(3, 2)
+    swt.save(tmp_path / "a", {"model": module, "optim": torch.optim.SGD(module.parameters(), lr=0.1)})
+    target = torch.optim.SGD([{"params": list(module.parameters())}, {"params": []}], lr=0.2)
+    with pytest.raises(sw.InvalidArgument, match="no group without parameters for the optimizer's group 1"):
+        swt.load(tmp_path / "a", {"model": module, "optim": target})

@@ -117,6 +117,7 @@ def matched(optimizer: torch.optim.Optimizer, names: ParameterNames, stored_grou
     group_of = {numbers[key]: at for at, of_group in enumerate(lists) for key in of_group if key in numbers}
     called = names.of(optimizer)
     groups, faults = [], []
+    without_members = [at for at, of_group in enumerate(lists) if not of_group]
     first = 0
     for at, own in enumerate(optimizer.param_groups):
         members = list(range(first, first + len(own["params"])))
@@ -124,6 +125,10 @@ def matched(optimizer: torch.optim.Optimizer, names: ParameterNames, stored_grou
         options = {key: value for key, value in own.items() if key != "params"}
         unknown = [called[i] for i in members if i not in group_of]
         from_groups = {group_of[i] for i in members if i in group_of}
+        if not members and without_members:  # groups without parameters belong together by their order
+            from_groups = {without_members.pop(0)}
+        elif not members and strict:
+            faults.append(f"has no group without parameters for the optimizer's group {at}")
         if unknown and strict:
             faults.append(f"has no parameter {', '.join(repr(name) for name in unknown[:5])}{', ...' if len(unknown) > 5 else ''} "
                           f"of the optimizer's group {at}")
