@@ -501,3 +501,17 @@ def test_a_group_without_parameters_that_is_not_stored_is_said(tmp_path):
     target = torch.optim.SGD([{"params": list(module.parameters())}, {"params": []}], lr=0.2)
     with pytest.raises(sw.InvalidArgument, match="no group without parameters for the optimizer's group 1"):
         swt.load(tmp_path / "a", {"model": module, "optim": target})
+
+
+@pytest.mark.parametrize("ranks, absent, names", [(2, "rank 1", 2), (3, "ranks 1 to 2", 4)])
+def test_values_of_ranks_that_are_no_more_are_said(tmp_path, ranks, absent, names):
+    def save(rank):
+        group = sw.group.from_files(tmp_path / "group", rank, ranks)
+        swt.save(tmp_path / "a", {"own": swt.PerRank(torch.full((2,), float(rank))), "at": swt.PerRank({"n": rank})}, group=group)
+
+    with ThreadPoolExecutor(ranks) as pool:
+        list(pool.map(save, range(ranks)))
+    with pytest.warns(UserWarning, match=f"'own' was saved by {ranks} ranks, found are 1: the values of {absent} are not used"):
+        found = swt.load(tmp_path / "a", {"own": swt.PerRank(None), "at": swt.PerRank(None)})
+    assert found["own"].tolist() == [0, 0] and found["at"] == {"n": 0}
+    assert len(found.unused) == names and all("@rank0" not in name for name in found.unused), found.unused

@@ -65,10 +65,10 @@ def load(path: FilePath, state: Mapping[str, Any] | None = None, *, strict: bool
                               f"gives what was saved without one")
     unused = unused or ("error" if strict else "ignore")
     check_choice("unused", unused, ("error", "warn", "ignore"))
-    rank = (auto() if group is None else group).rank
+    group = auto() if group is None else group
     with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
                     join=join) as checkpoint:
-        return filled(checkpoint, Target(checkpoint, state, rank, strict, skip_mismatched, resize), unused)
+        return filled(checkpoint, Target(checkpoint, state, group.rank, group.size, strict, skip_mismatched, resize), unused)
 
 
 def filled(checkpoint: Checkpoint, target: Target, unused: str) -> Loaded:

@@ -28,9 +28,11 @@ _NOTHING = object()
 class Target:
     """Made, it has compared all names, dtypes and shapes; check() raises what does not fit; fill() reads."""
 
-    def __init__(self, checkpoint: Checkpoint, state: Mapping[str, Any], rank: int, strict: bool,
+    def __init__(self, checkpoint: Checkpoint, state: Mapping[str, Any], rank: int, ranks: int, strict: bool,
                  skip_mismatched: bool = False, resize: Resize | None = None) -> None:
-        self.checkpoint, self.rank, self.strict, self.skip_mismatched = checkpoint, rank, strict, skip_mismatched
+        self.checkpoint, self.rank, self.ranks = checkpoint, rank, ranks
+        self.strict, self.skip_mismatched = strict, skip_mismatched
+        self._of_absent_ranks: set[str] = set()
         self._resizing = Resizing(resize)
         self.state = State(state)
         self._top = state
@@ -274,7 +276,12 @@ class Target:
             return leaf.value
         for rank in range(ranks):
             of_rank = PerRank.name(name, rank)
-            self._used.update([of_rank, *self._names_below((of_rank,))])
+            names = {of_rank, *self._names_below((of_rank,))}
+            (self._used if rank < self.ranks else self._of_absent_ranks).update(names)
+        if ranks > self.ranks and self.rank == 0:
+            absent = f"rank {self.ranks}" if ranks == self.ranks + 1 else f"ranks {self.ranks} to {ranks - 1}"
+            warnings.warn(f"{name!r} was saved by {ranks} ranks, found are {self.ranks}: the values of {absent} are not used",
+                          stacklevel=5)
         own = PerRank.name(name, self.rank)
         if own in self.checkpoint.objects:
             return self._object(own)
@@ -462,7 +469,7 @@ class Target:
             self.wrong.append(f"{_number(self.missing, 'name')} of the state {'is' if len(self.missing) == 1 else 'are'} not there: "
                               f"{', '.join(few)}{', ...' if len(groups) > len(few) else ''}")
         self.wrong += self._resizing.faults()
-        self.unused = sorted(set(there) - self._used)
+        self.unused = sorted(set(there) - self._used - self._of_absent_ranks)
         if self.unused:
             groups = _grouped(self.unused, {str(name) for name in self._top})
             text = (f"{_number(self.unused, 'stored name')} {'is' if len(self.unused) == 1 else 'are'} not in the state: "
@@ -472,6 +479,8 @@ class Target:
                 self.wrong.append(f'{text} (unused="ignore" leaves them out)')
             elif unused == "warn":
                 warnings.warn(f"{where}: {text}", stacklevel=3)
+        # A job may go on with fewer ranks, so these are no fault, and a warning has named them.
+        self.unused = sorted({*self.unused, *self._of_absent_ranks.intersection(there)})
         if self.wrong:
             raise InvalidArgument(f"{where} does not fit the state: {_number(self.wrong, 'fault')}: {'; '.join(self.wrong[:20])}")
         for path in self._misses:

@@ -86,7 +86,7 @@ class TieredManager(Tiers):
         unused = "error" if strict else "ignore"
 
         def target_of(checkpoint: Checkpoint) -> Target:
-            return Target(checkpoint, state, self._calls.rank, strict, skip_mismatched, resize)
+            return Target(checkpoint, state, self._calls.rank, self._calls.size, strict, skip_mismatched, resize)
 
         def boxes(checkpoint: Checkpoint) -> Boxes:
             target = target_of(checkpoint)
