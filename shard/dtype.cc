@@ -62,14 +62,46 @@ constexpr const Description& described(DType dtype) {
 /// A 16-bit float: 1 sign bit, then the exponent, then kMantissaBits.
 template <int kMantissa>
 struct Narrow {
+  using Bits = std::uint16_t;
   static constexpr int kMantissaBits = kMantissa;
   static constexpr int kBias = (1 << (14 - kMantissa)) - 1;
+  static constexpr int kMostExponent = kBias;
   static constexpr std::uint32_t kInfinity = (1u << 15) - (1u << kMantissa);
 
-  std::uint16_t bits;
+  /// A NaN keeps the upper bits of its payload and becomes quiet.
+  static std::uint64_t nan(std::uint64_t fraction) {
+    return kInfinity | fraction >> (52 - kMantissa) | std::uint64_t{1} << (kMantissa - 1);
+  }
+
+  Bits bits;
 };
 using F16 = Narrow<10>;
 using BF16 = Narrow<7>;
+
+/// A float of one byte. kOverflow is what a value beyond the largest one becomes, as in PyTorch and
+/// ml_dtypes: an infinity if there is one; else the NaN, or as in PyTorch the largest number.
+template <int kMantissa, int kExponentBias, int kMost, std::uint32_t kOverflow, std::uint32_t kNan>
+struct Float8 {
+  using Bits = std::uint8_t;
+  static constexpr int kMantissaBits = kMantissa;
+  static constexpr int kBias = kExponentBias;
+  static constexpr int kMostExponent = kMost;
+  static constexpr std::uint32_t kInfinity = kOverflow;
+  static constexpr std::uint32_t kOnlyNan = kNan;
+
+  static std::uint64_t nan(std::uint64_t) { return kNan; }
+
+  Bits bits;
+};
+using F8E4M3FN = Float8<3, 7, 8, 0x7e, 0x7f>;  // the largest number, as it has no infinity
+using F8E5M2 = Float8<2, 15, 15, 0x7c, 0x7f>;
+using F8E4M3FNUZ = Float8<3, 8, 7, 0x80, 0x80>;  // its NaN is in the place of minus zero
+using F8E5M2FNUZ = Float8<2, 16, 15, 0x80, 0x80>;
+
+/// A power of two: an exponent alone, without a sign.
+struct F8E8M0FNU {
+  std::uint8_t bits;
+};
 
 /// One byte with a type of its own, so that the rules for uint8 do not apply.
 struct Boolean {
@@ -80,15 +112,15 @@ struct Boolean {
 template <class N>
 N narrow(double value) {
   constexpr int kBits = N::kMantissaBits;
+  constexpr int kSignBit = 8 * sizeof(N) - 1;
   const std::uint64_t pattern = std::bit_cast<std::uint64_t>(value);
-  const std::uint64_t sign = pattern >> 63 << 15;
+  std::uint64_t sign = pattern >> 63 << kSignBit;
   const std::uint64_t fraction = pattern & ((std::uint64_t{1} << 52) - 1);
   const int exponent = static_cast<int>(pattern >> 52 & 0x7ff) - 1023;
   std::uint64_t result = N::kInfinity;
   if (exponent == 1024) {
-    // A NaN keeps the upper bits of its payload and becomes quiet.
-    if (fraction != 0) result |= fraction >> (52 - kBits) | std::uint64_t{1} << (kBits - 1);
-  } else if (exponent <= N::kBias) {
+    if (fraction != 0) result = N::nan(fraction);
+  } else if (exponent <= N::kMostExponent) {
     // Below the smallest normal number the last place stays fixed, so more bits are dropped. Beyond
     // 54 all are dropped, and the value is under half of the last place. A double's own subnormals
     // are far below that.
@@ -101,10 +133,30 @@ N narrow(double value) {
     result = significand >> dropped;
     if (rest > half || (rest == half && result % 2 == 1)) ++result;
     // The leading bit of a normal number adds the last 1 of its exponent field, and a carry out of
-    // the mantissa runs into the exponent, up to infinity: both are intended.
+    // the mantissa runs into the exponent, up to kInfinity: both are intended.
     if (normal) result += static_cast<std::uint64_t>(exponent - kSmallest) << kBits;
+    result = std::min<std::uint64_t>(result, N::kInfinity);
   }
-  return N{static_cast<std::uint16_t>(sign | result)};
+  constexpr std::uint64_t kSign = std::uint64_t{1} << kSignBit;
+  if constexpr (N::kInfinity == kSign) {
+    if (result == 0) sign = 0;  // there is no minus zero
+  }
+  return N{static_cast<typename N::Bits>(sign | result)};
+}
+
+/// As PyTorch rounds: the sign is dropped, a tie goes up, and what is too large is the NaN.
+template <>
+F8E8M0FNU narrow<F8E8M0FNU>(double value) {
+  constexpr int kBias = 127;
+  const std::uint64_t pattern = std::bit_cast<std::uint64_t>(value) & ~(std::uint64_t{1} << 63);
+  const int exponent = static_cast<int>(pattern >> 52) - 1023;
+  const std::uint64_t fraction = pattern & ((std::uint64_t{1} << 52) - 1);
+  if (exponent > kBias) return {0xff};
+  // Under 2^-126 a float is subnormal, whose tie goes down to the even zero.
+  if (exponent < -kBias) return {0};
+  if (exponent == -kBias) return {static_cast<std::uint8_t>(fraction != 0 ? 1 : 0)};
+  const bool goes_up = fraction >> 51 != 0;
+  return {static_cast<std::uint8_t>(exponent + kBias + (goes_up ? 1 : 0))};
 }
 
 /// Exact.
@@ -133,6 +185,47 @@ float value_of(Narrow<kMantissa> element) {
   return widen(element);
 }
 bool value_of(Boolean element) { return element.byte != 0; }
+
+/// Exact, but for NaN, which is quiet.
+template <class N>
+float decoded(std::uint8_t bits) {
+  const float sign = bits >> 7 != 0 ? -1.0f : 1.0f;
+  const unsigned magnitude = bits & 0x7fu;
+  const float nan = std::copysign(std::numeric_limits<float>::quiet_NaN(), sign);
+  if constexpr (N::kInfinity == 0x80) {
+    if (bits == N::kOnlyNan) return nan;
+  } else if constexpr (N::kInfinity + 1 == N::kOnlyNan) {
+    if (magnitude == N::kOnlyNan) return nan;
+  } else if (magnitude >= N::kInfinity) {
+    return magnitude == N::kInfinity ? sign * std::numeric_limits<float>::infinity() : nan;
+  }
+  const int exponent = static_cast<int>(magnitude >> N::kMantissaBits);
+  const unsigned one = 1u << N::kMantissaBits;
+  const unsigned fraction = magnitude & (one - 1);
+  const int place = std::max(exponent, 1) - N::kBias - N::kMantissaBits;
+  return sign * std::ldexp(static_cast<float>(exponent == 0 ? fraction : fraction | one), place);
+}
+template <>
+float decoded<F8E8M0FNU>(std::uint8_t bits) {
+  return bits == 0xff ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, bits - 127);
+}
+
+template <class N>
+float from_table(N element) {
+  static const std::array<float, 256> kTable = [] {
+    std::array<float, 256> table{};
+    for (std::size_t bits = 0; bits < table.size(); ++bits) {
+      table[bits] = decoded<N>(static_cast<std::uint8_t>(bits));
+    }
+    return table;
+  }();
+  return kTable[element.bits];
+}
+template <int kMantissa, int kBias, int kMost, std::uint32_t kOverflow, std::uint32_t kNan>
+float value_of(Float8<kMantissa, kBias, kMost, kOverflow, kNan> element) {
+  return from_table(element);
+}
+float value_of(F8E8M0FNU element) { return from_table(element); }
 
 /// A double for which narrow() gives the same result as for the integer itself. Bits that do not
 /// fit into a double set its last place, so that no tie arises that the integer does not have.
@@ -181,7 +274,7 @@ To from_value(Value value) {
   }
 }
 
-/// Calls body with a zero element of the type. Requires a type that is computed with.
+/// Calls body with a zero element of the type. Requires one that is not complex.
 template <class Body>
 void with_type(DType dtype, const Body& body) {
   switch (dtype) {
@@ -211,10 +304,23 @@ void with_type(DType dtype, const Body& body) {
       return body(std::uint8_t{});
     case DType::boolean:
       return body(Boolean{});
-    default:
-      assert(false && "not computed with");
+    case DType::f8_e4m3fn:
+      return body(F8E4M3FN{});
+    case DType::f8_e5m2:
+      return body(F8E5M2{});
+    case DType::f8_e4m3fnuz:
+      return body(F8E4M3FNUZ{});
+    case DType::f8_e5m2fnuz:
+      return body(F8E5M2FNUZ{});
+    case DType::f8_e8m0fnu:
+      return body(F8E8M0FNU{});
+    case DType::c64:
+    case DType::c128:
+      assert(false && "complex");
   }
 }
+
+bool is_complex(DType dtype) { return dtype == DType::c64 || dtype == DType::c128; }
 
 }  // namespace
 
@@ -243,9 +349,19 @@ void check_dtype(std::string_view what, DType found, DType needed) {
 }
 
 DType parse_dtype(std::string_view text) {
+  // Those of PyTorch, Hugging Face and safetensors.
+  static constexpr std::pair<std::string_view, std::string_view> kOther[] = {
+      {"half", "f16"}, {"fp16", "f16"},          {"fp32", "f32"},          {"double", "f64"},
+      {"fp64", "f64"}, {"f8_e4m3", "f8_e4m3fn"}, {"f8_e8m0", "f8_e8m0fnu"}};
+  std::string plain(text);
+  for (char& c : plain) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  if (plain.starts_with("torch.")) plain.erase(0, 6);
+  for (const auto& [other, ours] : kOther) {
+    if (plain == other) plain = ours;
+  }
   std::string known;
   for (const Description& one : kDescriptions) {
-    if (text == one.short_name || text == one.long_name) return one.dtype;
+    if (plain == one.short_name || plain == one.long_name) return one.dtype;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", one.short_name);
   }
   throw Error(ErrorCode::invalid_argument,
@@ -261,15 +377,19 @@ float bf16_to_f32(std::uint16_t bits) { return widen(BF16{bits}); }
 std::uint16_t f32_to_bf16(float value) { return narrow<BF16>(double{value}).bits; }
 
 void convert(DType from, const std::byte* source, DType to, std::byte* target, std::size_t count) {
-  if (from != to && !(is_computed(from) && is_computed(to))) {
+  if (is_complex(from) != is_complex(to)) {
     throw Error(ErrorCode::unsupported,
-                fmt::format("convert {} to {}: {} is stored and moved, not computed with",
-                            name(from), name(to), name(is_computed(from) ? to : from)));
+                fmt::format("convert {} to {}: a complex number becomes only another complex one",
+                            name(from), name(to)));
   }
   if (count == 0) return;
   if (from == to) {
     std::memmove(target, source, count * size_bytes(from));
     return;
+  }
+  if (is_complex(from)) {
+    const auto part_of = [](DType dtype) { return dtype == DType::c64 ? DType::f32 : DType::f64; };
+    return convert(part_of(from), source, part_of(to), target, 2 * count);
   }
   with_type(from, [&](auto from_element) {
     with_type(to, [&](auto to_element) {

@@ -481,7 +481,10 @@ class Editing {
       for (std::size_t r = 0; r < uses.size(); ++r) {
         const TensorEdits::Cast& rule = edits_.casts[r];
         if (!match_pattern(rule.pattern, names_[selected.number])) continue;
-        if (is_wild(rule.pattern) && is_floating(rule.dtype) && !is_floating(tensor.dtype)) {
+        const bool is_other = is_float(rule.dtype)     ? !is_float(tensor.dtype)
+                              : is_complex(rule.dtype) ? !is_complex(tensor.dtype)
+                                                       : false;
+        if (is_wild(rule.pattern) && is_other) {
           uses[r].passed_over = true;
           continue;
         }
@@ -494,7 +497,9 @@ class Editing {
     for (std::size_t r = 0; r < uses.size(); ++r) {
       faults_.check_used(
           "cast", rule_text(edits_.casts[r]), edits_.casts[r].pattern, uses[r],
-          "matches no tensor of floats: a pattern with \"*\" or \"?\" casts floats alone");
+          is_complex(edits_.casts[r].dtype)
+              ? "matches no complex tensor: a pattern with \"*\" or \"?\" casts those alone"
+              : "matches no tensor of floats: a pattern with \"*\" or \"?\" casts floats alone");
     }
     for (EditedTensor& tensor : made_) {
       const DType dtype = dtypes[tensor.parts.front().source];
@@ -549,11 +554,7 @@ class Editing {
     const std::string begin = fmt::format("cast {}: tensor {} is {}", clipped(rule_text(rule)),
                                           clipped(tensor.name), name(tensor.dtype));
     if (rule.dtype == tensor.dtype) return;
-    if (!is_computed(tensor.dtype) || !is_computed(rule.dtype)) {
-      const DType stored = is_computed(tensor.dtype) ? rule.dtype : tensor.dtype;
-      fault("{}; {} is stored and read, not cast", begin, name(stored));
-    } else if (is_floating(tensor.dtype) ? !is_floating(rule.dtype)
-                                         : !is_exact(tensor.dtype, rule.dtype)) {
+    if (!can_cast(tensor.dtype, rule.dtype)) {
       fault("{}, not all of whose values are exact as {}", begin, name(rule.dtype));
     }
   }

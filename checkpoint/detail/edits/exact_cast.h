@@ -4,7 +4,12 @@
 
 namespace shardwise::detail {
 
-/// Whether every value of the source is one of the target. Requires dtypes that are computed with.
-bool is_exact(DType from, DType to);
+/// Whether it is a float of any size.
+bool is_float(DType dtype);
+bool is_complex(DType dtype);
+
+/// Whether a checkpoint's tensors may be cast so: floats are rounded, as are complex numbers;
+/// integers become only what holds each of their values.
+bool can_cast(DType from, DType to);
 
 }  // namespace shardwise::detail
