@@ -29,6 +29,10 @@ constexpr ErrorCode kBroken = ErrorCode::corrupt;
 // library.
 constexpr hsize_t kMostListedChunks = 1 << 11;
 
+// A compressed chunk is decoded as a whole, and kept if it is larger than what HDF5 keeps anyway.
+constexpr std::size_t kMostChunkBytes = std::size_t{1} << 30;
+constexpr std::size_t kDefaultCacheBytes = std::size_t{1} << 20;
+
 H5File open_hdf5_file(const std::filesystem::path& path) {
   return H5File(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT),
                 fmt::format("open {}", path.string()), kBroken);
@@ -65,6 +69,24 @@ std::vector<std::string> root_datasets(const H5File& file, const std::string& pa
   return found.names;
 }
 
+// 0 if there are no filters.
+std::size_t compressed_chunk_bytes(const H5Dataset& dataset, const H5Properties& made,
+                                   const std::string& what) {
+  if (H5Pget_layout(made.get()) != H5D_CHUNKED || H5Pget_nfilters(made.get()) == 0) return 0;
+  const H5Type type(H5Dget_type(dataset.get()), what, kBroken);
+  std::size_t bytes = H5Tget_size(type.get());
+  std::array<hsize_t, H5S_MAX_RANK> chunk{};
+  const int rank = H5Pget_chunk(made.get(), H5S_MAX_RANK, chunk.data());
+  bool fits = true;
+  for (int d = 0; d < rank; ++d) {
+    fits = fits && !__builtin_mul_overflow(bytes, chunk[static_cast<std::size_t>(d)], &bytes);
+  }
+  if (fits && bytes <= kMostChunkBytes) return bytes;
+  throw Error(
+      ErrorCode::unsupported,
+      fmt::format("{}: its compressed chunks have more than {} bytes", what, kMostChunkBytes));
+}
+
 H5Dataset open_dataset(const H5File& file, const std::string& path, const std::string& name) {
   // Asked first, so that the message gives the library's own reason if it cannot open a dataset
   // that exists.
@@ -77,7 +99,17 @@ H5Dataset open_dataset(const H5File& file, const std::string& path, const std::s
     if (H5Pget_layout(made.get()) == H5D_VIRTUAL) {
       throw Error(ErrorCode::unsupported, what + ": its data is in other files");
     }
-    return dataset;
+    if (const std::string missing = detail::missing_filter(made); !missing.empty()) {
+      throw Error(ErrorCode::unsupported, fmt::format("{}: {}", what, missing));
+    }
+    const std::size_t chunk = compressed_chunk_bytes(dataset, made, what);
+    if (chunk <= kDefaultCacheBytes) return dataset;
+    // A chunk that is not kept is decoded again for each record in it. The size of the cache is one
+    // of the first handle.
+    { const H5Dataset closed = std::move(dataset); }
+    const H5Properties access(H5Pcreate(H5P_DATASET_ACCESS), what, kBroken);
+    check_hdf5(H5Pset_chunk_cache(access.get(), H5D_CHUNK_CACHE_NSLOTS_DEFAULT, chunk, 1), what);
+    return H5Dataset(H5Dopen2(file.get(), name.c_str(), access.get()), what, kBroken);
   }
   H5Eclear2(H5E_DEFAULT);
   std::string known;

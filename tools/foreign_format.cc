@@ -3,20 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <fstream>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
-#include "shardwise/convert/model.h"
+#include "shardwise/storage/known_format.h"
 
 namespace shardwise::tools {
 namespace fs = std::filesystem;
 namespace {
-
-constexpr std::size_t kLengthBytes = 8;  // of a safetensors header
 
 /// Sorted names in a folder, without hidden ones but .metadata; none if it cannot be listed.
 std::vector<std::string> names_in(const fs::path& folder) {
@@ -53,88 +49,70 @@ std::string with_python(const std::string& what, const std::string& call) {
                      call);
 }
 
-std::string_view python_format_of(const std::vector<std::string>& names) {
-  const auto holds = [&names](std::string_view name) {
-    return std::ranges::find(names, name) != names.end();
-  };
-  if (holds(".metadata")) return "dcp";
-  if (holds("_CHECKPOINT_METADATA") || holds("_METADATA")) return "orbax";
-  return {};
+/// A text of Python's in a word of a shell that is in single quotes.
+std::string in_python(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c == '\'' ? std::string("'\"'\"'") : std::string(1, c);
+  }
+  return quoted + '"';
 }
 
-/// What a folder's own files say it is: one checkpoint of another format.
-std::string saved_by_others(const fs::path& folder, const std::vector<std::string>& names) {
-  const std::string_view format = python_format_of(names);
-  if (format == "dcp") return with_import("a distributed checkpoint of PyTorch (DCP)", folder);
-  if (format == "orbax") return with_import("a checkpoint of Orbax", folder);
-  return {};
-}
-
-std::string foreign_folder(const fs::path& folder) {
-  const std::vector<std::string> names = names_in(folder);
-  if (std::string what = saved_by_others(folder, names); !what.empty()) return what;
-  const auto any = [&names](auto&& fits) { return std::ranges::any_of(names, fits); };
-  const bool is_model = any([](const std::string& name) { return name == "config.json"; });
-  if (any([](const std::string& name) { return name.ends_with(".safetensors"); })) {
-    return with_import(is_model ? "a model of Hugging Face in safetensors" : "safetensors", folder);
+/// One of a known format that is no checkpoint of ours.
+std::string with_advice(const KnownFormat& known, const fs::path& path) {
+  const std::string what(known.what);
+  std::error_code ignored;
+  if (known.name == "torch" && fs::is_directory(path, ignored)) {
+    return what +
+           ": from_pretrained and save_pretrained of transformers make safetensors of it, which "
+           "`shardwise import` takes";
   }
-  if (any([](const std::string& name) { return name.starts_with("pytorch_model"); })) {
-    return "a model in PyTorch's own files: from_pretrained and save_pretrained of transformers "
-           "make safetensors of it, which `shardwise import` takes";
-  }
-  for (const std::string& name : names) {
-    const fs::path inside = folder / name;
-    const std::string what = saved_by_others(inside, names_in(inside));
-    if (!what.empty()) return fmt::format("several, such as {}, {}", inside.string(), what);
-  }
-  return {};
-}
-
-std::string foreign_file(const fs::path& path) {
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  if (is_checkpoint(folder)) return fmt::format("a file of the checkpoint {}", folder.string());
-  if (path.string().ends_with(".safetensors.index.json")) {
-    return with_import("an index of safetensors files", path);
-  }
-  std::array<char, 16> buffer{};
-  std::ifstream file(path, std::ios::binary);
-  file.read(buffer.data(), buffer.size());
-  const std::string_view first(buffer.data(), static_cast<std::size_t>(file.gcount()));
-  if (path.extension() == ".safetensors" ||
-      (first.size() > kLengthBytes && first[kLengthBytes] == '{' && first[kLengthBytes - 1] == 0)) {
-    return with_import("safetensors", path);
-  }
-  const std::string name = path.string();
-  if (first.starts_with("PK\3\4") && (path.extension() == ".npz" || !model_format(path).empty())) {
-    return with_import("an archive of numpy's", path);
-  }
-  if (first.starts_with("PK\3\4")) {
+  if (known.name == "torch" || known.name == "zip") {
     return with_python(
-        "a zip archive, such as PyTorch's",
-        fmt::format(
-            "import shardwise.torch, torch; shardwise.torch.save(\"NAME\", torch.load(\"{}\", "
-            "map_location=\"cpu\", weights_only=True))",
-            name));
+        what,
+        fmt::format("import shardwise.torch, torch; shardwise.torch.save(\"NAME\", torch.load({}, "
+                    "map_location=\"cpu\", weights_only=True))",
+                    in_python(path.string())));
   }
-  if (first.starts_with("\x93NUMPY")) {
+  if (known.name == "npy") {
     return with_python(
-        "an array of numpy's",
-        fmt::format("import numpy; shardwise.save(\"NAME\", {{\"w\": numpy.load(\"{}\")}})", name));
+        what, fmt::format("import numpy; shardwise.save(\"NAME\", {{\"w\": numpy.load({})}})",
+                          in_python(path.string())));
   }
-  if (first.starts_with("\x89HDF")) return with_import("HDF5", path);
-  if (first.starts_with("GGUF")) return "GGUF, which nothing here reads";
-  return {};
+  if (known.name == "zarr") {
+    return with_python(what, fmt::format("import zarr; shardwise.save(\"NAME\", {{\"w\": "
+                                         "zarr.open({}, mode=\"r\")[...]}})",
+                                         in_python(path.string())));
+  }
+  static constexpr std::string_view kImported[] = {"safetensors", "hdf5", "npz", "dcp", "orbax"};
+  if (std::ranges::find(kImported, known.name) != std::end(kImported)) {
+    return with_import(what, path);
+  }
+  return what + ", which nothing here reads";
 }
 
 }  // namespace
 
 std::string foreign_format(const fs::path& path) {
   std::error_code ignored;
-  return fs::is_directory(path, ignored) ? foreign_folder(path) : foreign_file(path);
+  const bool is_folder = fs::is_directory(path, ignored);
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (!is_folder && is_checkpoint(folder)) {
+    return fmt::format("a file of the checkpoint {}", folder.string());
+  }
+  const KnownFormat known = known_format(path);
+  if (known.name.empty() || known.name == "shardwise") return {};
+  if (known.steps.empty()) return with_advice(known, path);
+  const fs::path newest = path / known.steps.back();
+  return fmt::format("{}, such as {}, {}", known.steps.size() == 1 ? "one" : "several",
+                     newest.string(), with_advice(known, newest));
 }
 
 std::string_view python_format(const fs::path& folder) {
-  return is_checkpoint(folder) ? std::string_view() : python_format_of(names_in(folder));
+  const KnownFormat known = known_format(folder);
+  const bool is_pythons = known.name == "dcp" || known.name == "orbax";
+  return is_pythons && known.steps.empty() ? known.name : std::string_view();
 }
 
 fs::path root_inside(const fs::path& folder) {

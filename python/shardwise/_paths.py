@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import zipfile
 from collections.abc import Iterator
 
 from . import _core
@@ -32,36 +31,32 @@ def told_instead(path: str, takes_files: bool = False) -> Iterator[None]:
 
 def instead_of_checkpoint(path: str) -> str:
     """What is at a path that is no checkpoint, and how that is loaded; empty if nothing is known of it."""
-    if kind := _core.model_format(path):
-        return f"found {kind}: sw.import_model() makes a checkpoint of it"
+    kind, what, steps = _core.known_format(path)
+    if kind == "shardwise":
+        if not steps:
+            return ""
+        return f"found a folder of {what}, needed one of them: the newest is {steps[-1]}"
+    if kind:
+        return f"found {what}: {_ways_in(kind, os.path.join(path, steps[-1]) if steps else path)}"
     if os.path.isfile(path):
-        if _is_of_torch_save(path):
-            return "found a file of torch.save(): swt.save(\"new\", torch.load(file, weights_only=True)) makes a checkpoint of it"
         return "found a file: needed a directory"
     try:
-        names = sorted(os.listdir(path))
+        return "" if os.listdir(path) else "found an empty directory"
     except OSError:
         return ""
-    if not names:
-        return "found an empty directory"
-    steps = [(int(found[1]), name) for name in names if (found := re.fullmatch(r"step-(\d+)", name))]
-    if steps:
-        numbers = ", ".join(str(step) for step, _ in sorted(steps)[-5:])
-        count = "1 step" if len(steps) == 1 else f"{len(steps)} steps"
-        return f"found a folder of {count} ({numbers}), needed one of them: the newest is {max(steps)[1]}"
-    if ".metadata" in names:
-        return "found a checkpoint of torch.distributed.checkpoint's own: sw.import_dcp() takes it"
-    if {"_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt"} & set(names):
-        return "found a checkpoint of Orbax's: sw.import_orbax() takes it"
-    return ""
 
 
-def _is_of_torch_save(path: str) -> bool:
-    try:
-        with zipfile.ZipFile(path) as file:
-            return any(name.endswith("/data.pkl") for name in file.namelist())
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return False
+def _ways_in(kind: str, path: str) -> str:
+    """How what is at a path becomes a checkpoint."""
+    if kind in ("torch", "zip", "pickle"):
+        return 'swt.save("new", torch.load(file, weights_only=True)) makes a checkpoint of it'
+    if kind == "npy":
+        return 'sw.save("new", {"w": numpy.load(file)}) makes a checkpoint of it'
+    if kind == "zarr":
+        return 'sw.save("new", {"w": zarr.open(folder, mode="r")[...]}) makes a checkpoint of it'
+    call = {"dcp": "import_dcp", "orbax": "import_orbax", "safetensors": "import_model", "hdf5": "import_model",
+            "npz": "import_model"}.get(kind)
+    return f"sw.{call}({path!r}, \"new\") makes a checkpoint of it" if call else "nothing here reads it"
 
 
 def local(path: Path, what: str) -> str:

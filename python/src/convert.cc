@@ -12,6 +12,7 @@
 #include "shardwise/checkpoint/attempt.h"
 #include "shardwise/checkpoint/reshard.h"
 #include "shardwise/convert/model.h"
+#include "shardwise/storage/known_format.h"
 #include "work.h"
 
 namespace shardwise::python {
@@ -143,6 +144,13 @@ void bind_convert(nb::module_& module) {
              nb::arg("progress") = nb::none(), nb::arg("edits") = EditArgument());
   module.def("export_folder", &write_folder, nb::arg("target"), nb::arg("format"),
              nb::arg("existing"), nb::arg("write"));
+  module.def(
+      "known_format",
+      [](const std::string& path) {
+        const KnownFormat known = known_format(path);
+        return nb::make_tuple(std::string(known.name), to_string(known), known.steps);
+      },
+      nb::arg("path"));
   module.def(
       "model_format", [](const std::string& path) { return std::string(model_format(path)); },
       nb::arg("path"));

@@ -203,7 +203,7 @@ class Sources(Case):
 
 
 class Converting(Case):
-    covers = "verify repair write_parity remove_parity reshard diff stats export_model export_folder import_model model_format SpecRules.parse SpecRules.find SpecRules.unmatched"
+    covers = "verify repair write_parity remove_parity reshard diff stats export_model export_folder import_model known_format model_format SpecRules.parse SpecRules.find SpecRules.unmatched"
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)

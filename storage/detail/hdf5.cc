@@ -165,11 +165,46 @@ std::optional<Hdf5Element> hdf5_element(const H5Type& type) {
     if (H5Tequal(type.get(), known.get()) > 0) {
       return Hdf5Element{dtype, size_bytes(dtype) > 1 && host != H5T_ORDER_LE};
     }
-    if (!has_order || size_bytes(dtype) == 1 || H5Tget_class(known.get()) != kind) continue;
-    H5Tset_order(known.get(), H5T_ORDER_BE);
+    if (size_bytes(dtype) == 1 || H5Tget_class(known.get()) != kind) continue;
+    if (has_order) {
+      H5Tset_order(known.get(), H5T_ORDER_BE);
+    } else if (dtype == DType::c64 || dtype == DType::c128) {
+      known =
+          dtype == DType::c64 ? complex_type(H5T_IEEE_F32BE, 4) : complex_type(H5T_IEEE_F64BE, 8);
+    } else {
+      continue;
+    }
     if (H5Tequal(type.get(), known.get()) > 0) return Hdf5Element{dtype, host != H5T_ORDER_BE};
   }
   return std::nullopt;
+}
+
+std::string missing_filter(const H5Properties& made) {
+  struct Known {
+    H5Z_filter_t number;
+    std::string_view name;
+  };
+  static constexpr Known kKnown[] = {
+      {4, "szip"},           {307, "bzip2"}, {32000, "lzf"},  {32001, "blosc"}, {32004, "lz4"},
+      {32008, "bitshuffle"}, {32013, "zfp"}, {32015, "zstd"}, {32017, "sz"},    {32026, "blosc2"}};
+  const int filters = H5Pget_nfilters(made.get());
+  for (int i = 0; i < filters; ++i) {
+    unsigned flags = 0, config = 0;
+    std::size_t values = 0;
+    const H5Z_filter_t filter = H5Pget_filter2(made.get(), static_cast<unsigned>(i), &flags,
+                                               &values, nullptr, 0, nullptr, &config);
+    if (filter >= 0 && H5Zfilter_avail(filter) > 0) continue;
+    std::string name = "without a known name";
+    for (const Known& known : kKnown) {
+      if (known.number == filter) name = known.name;
+    }
+    return fmt::format(
+        "its filter {} (number {}) is not installed for HDF5: HDF5_PLUGIN_PATH names "
+        "a folder of plugins, and `h5repack -f GZIP=4 OLD NEW` on a machine that has "
+        "it, or h5py with compression=\"gzip\", writes the file without it",
+        name, filter);
+  }
+  return {};
 }
 
 void read_hdf5_box(const H5Dataset& dataset, DType dtype, const Box& box, std::byte* out,

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -87,6 +88,10 @@ struct Hdf5Element {
 
 /// Absent if they are no DType: strings, records, references and the like. Under an Hdf5Lock.
 std::optional<Hdf5Element> hdf5_element(const H5Type& type);
+
+/// Which filter of a dataset's creation properties the library has not, and what to do about it;
+/// empty if it has all. Under an Hdf5Lock.
+std::string missing_filter(const H5Properties& made);
 
 /// Reads a box through the library to row-major memory, native endian. Requires a box within the
 /// dataset, which is not empty. Throws corrupt. Under an Hdf5Lock.

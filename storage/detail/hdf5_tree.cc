@@ -34,9 +34,10 @@ constexpr std::size_t kMostChunkBytes = std::size_t{1} << 30;
 constexpr std::uint64_t kMostBytesOfOne = 40'000;
 constexpr std::uint64_t kMostZeros = std::uint64_t{64} << 30;
 
-// Decoded chunks that each open dataset keeps.
+// Decoded chunks that each open dataset keeps: one of the largest at least, as a chunk that is not
+// kept is decoded again for each part that is read of it.
 constexpr std::size_t kLeastCacheBytes = std::size_t{1} << 20;
-constexpr std::size_t kMostCacheBytes = std::size_t{64} << 20;
+constexpr std::size_t kMostCacheBytes = std::size_t{256} << 20;  // of all, or one chunk
 constexpr std::size_t kMostOpenDatasets = 4;
 
 struct Link {
@@ -224,16 +225,11 @@ class Hdf5Walk {
   /// False if it was left out.
   bool check_filters(const H5Properties& made, const Hdf5Tree::Dataset& info,
                      const std::string& name) {
-    const int filters = H5Pget_nfilters(made.get());
-    for (int i = 0; i < filters; ++i) {
-      unsigned flags = 0, config = 0;
-      std::size_t values = 0;
-      const H5Z_filter_t filter = H5Pget_filter2(made.get(), static_cast<unsigned>(i), &flags,
-                                                 &values, nullptr, 0, nullptr, &config);
-      if (filter >= 0 && H5Zfilter_avail(filter) > 0) continue;
-      leave_out(name, fmt::format("its filter number {} is not installed for HDF5", filter));
+    if (const std::string missing = missing_filter(made); !missing.empty()) {
+      leave_out(name, missing);
       return false;
     }
+    const int filters = H5Pget_nfilters(made.get());
     if (filters <= 0 || H5Pget_layout(made.get()) != H5D_CHUNKED) return true;
     std::array<hsize_t, kMaxRank> chunk{};
     check_hdf5(H5Pget_chunk(made.get(), static_cast<int>(kMaxRank), chunk.data()),
@@ -295,7 +291,8 @@ struct Hdf5Tree::Impl {
         datasets.push_back(std::move(found.info));
       }
       left_out = walk.take_left_out();
-      cache_bytes = std::clamp(walk.largest_compressed_chunk(), kLeastCacheBytes, kMostCacheBytes);
+      cache_bytes = std::max(walk.largest_compressed_chunk(), kLeastCacheBytes);
+      most_open = std::clamp<std::size_t>(kMostCacheBytes / cache_bytes, 1, kMostOpenDatasets);
     }
     file.emplace(open_file(path, cache_bytes));
   }
@@ -306,9 +303,9 @@ struct Hdf5Tree::Impl {
     if (found != open.end()) {
       open.splice(open.begin(), open, found);
     } else {
+      if (open.size() == most_open) open.pop_back();  // first, so that its chunks are let go
       open.push_front(
           {dataset, H5Dataset(H5Oopen_by_addr(file->get(), addresses[dataset]), what, kBroken)});
-      if (open.size() > kMostOpenDatasets) open.pop_back();
     }
     return open.front().handle;
   }
@@ -317,6 +314,7 @@ struct Hdf5Tree::Impl {
   std::vector<Dataset> datasets;
   std::vector<std::string> left_out;
   std::vector<haddr_t> addresses;
+  std::size_t most_open = kMostOpenDatasets;
   std::optional<H5File> file;  // used under an Hdf5Lock
   std::list<Open> open;        // the same; last used first
 };

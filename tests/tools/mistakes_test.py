@@ -99,7 +99,7 @@ $ inspect runs/ck/step-7
 $ inspect runs/ck/step-00000006/manifest.json
 3 runs/ck/step-00000006/manifest.json is not a directory, needed is a checkpoint, or a directory of checkpoints; it seems to be a file of the checkpoint runs/ck/step-00000006
 $ inspect torch.pt
-3 torch.pt is not a directory, needed is a checkpoint, or a directory of checkpoints; it seems to be a zip archive, such as PyTorch's: `python3 -c 'import shardwise; import shardwise.torch, torch; shardwise.torch.save("NAME", torch.load("torch.pt", map_location="cpu", weights_only=True))'` makes a checkpoint of it
+3 torch.pt is not a directory, needed is a checkpoint, or a directory of checkpoints; it seems to be a file of torch.save(): `python3 -c 'import shardwise; import shardwise.torch, torch; shardwise.torch.save("NAME", torch.load("torch.pt", map_location="cpu", weights_only=True))'` makes a checkpoint of it
 $ verify empty
 3 empty holds no committed checkpoint
 $ verify hf
@@ -231,13 +231,13 @@ $ reshard model.safetensors out --mesh data=2
 $ import model.safetensors out
 2 import: --step is required; shardwise help import shows more
 $ import runs/ck out --step 0
-3 read runs/ck: it seems to be a directory of Shardwise's checkpoints, which "shardwise reshard" writes again; needed is safetensors, HDF5 or npz
+3 read runs/ck: it seems to be 1 step (step-00000006), a checkpoint of Shardwise; needed is safetensors, HDF5 or npz: "shardwise reshard" writes it again
 $ import file.txt out --step 0
 3 import file.txt: found a file of no known format, needed is safetensors, HDF5 or npz
 $ import empty out --step 0
 3 read empty: it holds no safetensors file and no index, needed is one, or a file of safetensors, HDF5 or npz
 $ import torch.pt out --step 0
-3 import torch.pt: found a zip archive, such as PyTorch's, needed is safetensors, HDF5 or npz; `python3 -c 'import shardwise; import shardwise.torch, torch; shardwise.torch.save("NAME", torch.load("torch.pt", map_location="cpu", weights_only=True))'` makes a checkpoint of it
+3 import torch.pt: found a file of torch.save(), needed is safetensors, HDF5 or npz; `python3 -c 'import shardwise; import shardwise.torch, torch; shardwise.torch.save("NAME", torch.load("torch.pt", map_location="cpu", weights_only=True))'` makes a checkpoint of it
 $ import hf model.safetensors out --step 0
 2 import: "out" is one argument too many; give the folder of several files
 $ import model.safetensors out --step 0 --cast 'nothing.*=bf16'

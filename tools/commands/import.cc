@@ -11,6 +11,7 @@
 #include "shardwise/convert/model.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/file.h"
+#include "shardwise/storage/known_format.h"
 
 namespace shardwise::tools {
 namespace {
@@ -72,9 +73,10 @@ void refuse_foreign(const fs::path& path) {
 void refuse_several(const fs::path& path) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored) || is_model(path)) return;
-  if (const std::string what = foreign_format(path); what.starts_with("several")) {
-    throw Error(ErrorCode::not_found,
-                fmt::format("import {}: found {}, needed is one", path.string(), what));
+  if (const KnownFormat known = known_format(path);
+      !known.steps.empty() && known.name != "shardwise") {
+    throw Error(ErrorCode::not_found, fmt::format("import {}: found {}, needed is one",
+                                                  path.string(), foreign_format(path)));
   }
 }
 

@@ -13,11 +13,11 @@
 #include <utility>
 
 #include "shardwise/convert/detail/box_runs.h"
-#include "shardwise/convert/detail/foreign_format.h"
 #include "shardwise/convert/detail/safetensors/safetensors_header.h"
 #include "shardwise/convert/detail/safetensors/safetensors_index.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/detail/open_files.h"
+#include "shardwise/storage/known_format.h"
 #include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
@@ -50,9 +50,10 @@ std::uint64_t header_bytes(File& file, const fs::path& path) {
   }
   const bool has_room = size >= kLengthBytes && length <= size - kLengthBytes;
   if (has_room && length <= kMostHeaderBytes) return length;
-  if (const std::string_view what = foreign_file(first); !what.empty()) {
+  if (const KnownFormat known = known_format_of_file(first, {});
+      !known.name.empty() && known.name != kSafetensors) {
     refuse_source(ErrorCode::unsupported, path,
-                  fmt::format("it seems to be {}, needed is safetensors, HDF5 or npz", what));
+                  fmt::format("it seems to be {}, needed is safetensors, HDF5 or npz", known.what));
   }
   if (size < kLengthBytes) {
     refuse_source(ErrorCode::corrupt, path, fmt::format("it has {} bytes, needed are 8", size));
@@ -62,6 +63,14 @@ std::uint64_t header_bytes(File& file, const fs::path& path) {
       has_room
           ? fmt::format("its header has {} bytes, allowed are {}", length, kMostHeaderBytes)
           : fmt::format("its header has {} bytes, but {} follow", length, size - kLengthBytes));
+}
+
+/// What makes a checkpoint, or a model, of what ModelReader does not read.
+std::string_view way_out(const KnownFormat& known) {
+  if (known.name == "shardwise") return ": \"shardwise reshard\" writes it again";
+  if (known.name == "dcp") return ": \"shardwise import\" and import_dcp read it";
+  if (known.name == "orbax") return ": \"shardwise import\" and import_orbax read it";
+  return "";
 }
 
 /// The file or index that a path means.
@@ -84,14 +93,15 @@ fs::path find_source(FileSystem& file_system, const fs::path& source) {
                     found.size(), indexes.empty() ? "safetensors files and no index" : "indexes",
                     found[0], found[1]));
   }
-  const std::string_view what = foreign_folder(names);
-  if (what.empty()) {
+  const KnownFormat known = known_format(source, file_system);
+  if (known.name.empty()) {
     refuse_source(ErrorCode::not_found, source,
                   "it holds no safetensors file and no index, needed is one, or a file of "
                   "safetensors, HDF5 or npz");
   }
   refuse_source(ErrorCode::unsupported, source,
-                fmt::format("it seems to be {}; needed is safetensors, HDF5 or npz", what));
+                fmt::format("it seems to be {}; needed is safetensors, HDF5 or npz{}",
+                            to_string(known), way_out(known)));
 }
 
 /// Where a tensor's bytes begin.
