@@ -11,9 +11,11 @@ import numpy as np
 from ._containers import is_container, items, kind_of, like
 from ._errors import InvalidArgument
 from ._nested import Flat, Path, build, names_of
+from ._overlap import Region, Regions
 from ._resize import Resizing
 from ._sources import flattened, is_array
 from ._tensor import Checkpoint, Tensor, aligned_empty, read_boxes
+from ._ties import differ_text, differ_there
 
 
 def _taken_apart(flat: Flat, containers: Collection[Path]) -> Flat:
@@ -43,6 +45,7 @@ class Filling:
         self._boxes: list[tuple[int, tuple[int, ...], np.ndarray]] = []
         self._copies: list[tuple[np.ndarray, np.ndarray]] = []  # from what is read, to where it belongs
         self._scalars: list[tuple[Path, np.ndarray]] = []
+        self._regions = Regions()
         self._wrong: list[str] = []
         there = {name: None for name in (*checkpoint, *checkpoint.objects)}
         names = names_of(self._flat.leaves, "/")
@@ -57,7 +60,7 @@ class Filling:
         asked = set(stored.values())
         if strict:
             self._wrong += [f"{name!r} is in the checkpoint, not in the target" for name in there if name not in asked]
-        self._wrong += self._resizing.faults()
+        self._wrong += [*self._resizing.faults(), *self._regions.faults()]
         if there and not asked:
             self._wrong.append("the target is empty, needed is at least one of the checkpoint's names")
         if self._wrong:
@@ -92,7 +95,17 @@ class Filling:
         elif not leaf.flags.writeable:
             self._wrong.append(f"{name!r} is read-only in the target, needed is an array that can be filled")
         else:
-            self._read(tensor, leaf, tuple(map(min, leaf.shape, tensor.shape)))
+            self._fill(name, tensor, leaf)
+
+    def _fill(self, name: str, tensor: Tensor, array: np.ndarray) -> None:
+        common = tuple(map(min, array.shape, tensor.shape))
+        tied = self._regions.add(name, Region.of_array(array, tensor.dtype_name))
+        if tied is None:
+            self._read(tensor, array, common)
+            return
+        first = self._checkpoint[tied]
+        if tuple(map(min, array.shape, first.shape)) != common or differ_there(first, tensor, (0,) * len(common), common):
+            self._wrong.append(differ_text(tied, name))
 
     def _read(self, tensor: Tensor, array: np.ndarray, common: tuple[int, ...]) -> None:
         """What is common to both, which is at the beginning of both."""

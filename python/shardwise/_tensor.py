@@ -17,6 +17,7 @@ from . import _core, _nested, _objects
 from ._dtypes import NUMPY
 from ._edits import Cast, Edits, Join, Made, Rename, Resize, Split, Transpose, edited_document, edits_of
 from ._errors import InvalidArgument, NameNotFound
+from ._overlap import Region, several_places
 from ._paths import Path, local, told_instead
 from ._sources import MEMORY
 
@@ -224,6 +225,8 @@ class Tensor:
                                   f"the array {out.dtype} {list(out.shape)}")
         if not out.flags.writeable:
             raise InvalidArgument(f"read_into: the array for {self.name!r} is read-only")
+        if Region.of_array(out, self.dtype_name).overlaps_itself():
+            raise InvalidArgument(f"read_into: {several_places(self.name)}")
         if selection.is_box and out.flags.c_contiguous:
             begin = [r.start for r in selection.ranges]
             read_boxes(self.reader, [(self.number, begin, out.reshape([len(r) for r in selection.ranges]))])

@@ -36,11 +36,13 @@ from torch.futures import Future
 from .. import _core, _objects
 from .._errors import AlreadyExists, InvalidArgument, NameNotFound
 from .._nested import decoded_path, encoded_path
+from .._overlap import Regions
 from .._paths import Path, local
 from .._save import encode_objects
 from .._sources import MEMORY, Codec, Existing, Sources, check_choice
-from .._tensor import Checkpoint
-from ._tensors import TORCH, Memory, TensorReads, dtype_name, on_host
+from .._tensor import Checkpoint, Tensor
+from .._ties import differ_text, differ_there
+from ._tensors import TORCH, Memory, TensorReads, dtype_name, on_host, region_of, settled
 
 log = logging.getLogger("shardwise")
 
@@ -346,12 +348,13 @@ class StorageReader(_StorageReader):
         self._refuse_what_is_lost(checkpoint, planner)
         reads = TensorReads(checkpoint._reader)
         filled: list[tuple[ReadItem, torch.Tensor]] = []
-        wrong = []
+        wrong, shared = [], []
+        regions = Regions()
+        of_parts: dict[str, tuple[Tensor, tuple[int, ...]]] = {}  # a tensor's, as DTensors have, and where each begins
         for item in plan.items:
-            name = item.storage_index.fqn
             if item.type == LoadItemType.BYTE_IO:
-                self._load_object(checkpoint, item, planner)
                 continue
+            name, begin = item.storage_index.fqn, tuple(item.storage_offsets)
             tensor = checkpoint[name]
             target = planner.resolve_tensor(item).detach()
             dtype = TORCH[tensor.dtype_name]
@@ -359,10 +362,21 @@ class StorageReader(_StorageReader):
                 wrong.append(f"{name!r} is {dtype} there, {target.dtype} in the target")
                 continue
             filled.append((item, target))
-            reads.add(tensor.number, tuple(item.storage_offsets), target, dtype)
+            part = f"{name} at {list(begin)}" if any(begin) else name
+            of_parts[part] = tensor, begin
+            tied = regions.add(part, region_of(settled(target)))
+            if tied is None:
+                reads.add(tensor.number, begin, target, dtype)
+            elif of_parts[tied][1] != begin or differ_there(of_parts[tied][0], tensor, begin, target.shape):
+                shared.append(differ_text(tied, part))
         if wrong:
             raise InvalidArgument(f"checkpoint {checkpoint.path}: {len(wrong)} dtypes differ (cast=True converts): "
                                   f"{'; '.join(wrong[:20])}")
+        if shared := [*shared, *regions.faults()]:
+            raise InvalidArgument(f"checkpoint {checkpoint.path} does not fit the target: {'; '.join(shared[:20])}")
+        for item in plan.items:
+            if item.type == LoadItemType.BYTE_IO:
+                self._load_object(checkpoint, item, planner)
         reads.run()
         for item, target in filled:
             planner.commit_tensor(item, target)

@@ -49,7 +49,8 @@ def load(path: FilePath, state: Mapping[str, Any] | None = None, *, strict: bool
     was saved, and what was filled. An empty dict, and None, are filled with all that is stored under their names. Modules
     on the meta device get memory; other tensors there are refused.
 
-    Every name, dtype and shape that does not fit is in one InvalidArgument, before anything is changed. names: patterns of
+    Every name, dtype and shape that does not fit is in one InvalidArgument, before anything is changed; so are tensors that share
+    memory, unless they are tied and the stored values of all their names are equal. names: patterns of
     what is taken, "model.*", as if nothing else was stored. rename: new names of
     what is stored, by patterns, {"model.module.*": "model.*"}. cast: dtypes of what is stored, "bf16" for all floats, or by
     patterns of the stored names; else nothing is cast. transpose, split and join are those of shardwise.open(), for the names

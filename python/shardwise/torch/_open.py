@@ -11,10 +11,11 @@ import torch
 from .. import _tensor
 from .._edits import Cast, Join, Rename, Resize, Split, Transpose
 from .._errors import InvalidArgument
+from .._overlap import several_places
 from .._sources import Path
 from .._tensor import read_boxes
 from ._load import state_of
-from ._tensors import TORCH, Memory, is_plain_memory, shared_tensor
+from ._tensors import TORCH, Memory, is_plain_memory, region_of, shared_tensor
 
 
 def open(path: Path, *, device: Any = "cpu", pin: bool = True, threads: int = 0,  # noqa: A001 - as safetensors' safe_open
@@ -53,6 +54,9 @@ class Tensor(_tensor.Tensor):
         if out.dtype != self.dtype or tuple(out.shape) != selection.shape:
             raise InvalidArgument(f"read_into: {self.name!r} is {self.dtype} {list(selection.shape)} there, the tensor {out.dtype} "
                                   f"{list(out.shape)}")
+        region = region_of(out)
+        if region is not None and region.overlaps_itself():
+            raise InvalidArgument(f"read_into: {several_places(self.name)}")
         if selection.is_box and type(out) in (torch.Tensor, torch.nn.Parameter) and is_plain_memory(out):
             whole = out.detach().reshape([len(r) for r in selection.ranges])
             boxes: Any = [(self.number, [r.start for r in selection.ranges], Memory(whole))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,15 @@ from .. import _containers
 from .._dtypes import NUMPY
 from .._errors import InvalidArgument
 from .._nested import Flat, Path, build, decoded_kinds, decoded_path, named
+from .._overlap import Region, Regions
 from .._resize import Resize, Resizing
 from .._tensor import Checkpoint
+from .._ties import differ_text, differ_there
 from . import _modules, _optimizers
+from ._name_lists import count_of, few_of, grouped, number_of
 from ._layouts import Layouts, MemoryKey, Shard, memory_key
 from ._state import PerRank, State, flat_values, is_array
-from ._tensors import TORCH, TensorReads, address_of, is_shareable, no_memory, settled, shared_tensor
+from ._tensors import TORCH, TensorReads, address_of, is_shareable, no_memory, region_of, settled, shared_tensor
 
 _NOTHING = object()
 
@@ -51,6 +54,8 @@ class Target:
         self._kinds = decoded_kinds(checkpoint.document)
         self._below: dict[Path, list[str]] | None = None
         self._layouts = Layouts()
+        self._regions = Regions()
+        self._ties: list[tuple[str, str, torch.Tensor]] = []  # second names of memory, the first ones, and the target
         self._fills: list[tuple[str, torch.Tensor]] = []
         self._later: list[tuple[str, Path]] = []  # of tensors on the meta device, by their paths, as they have no memory yet
         self._copies: list[tuple[np.ndarray, np.ndarray]] = []  # what torch cannot show, and what it is filled with
@@ -72,7 +77,7 @@ class Target:
 
     @property
     def tensors(self) -> int:
-        return len({name for name, _ in (*self._fills, *self._later)})
+        return len({name for name, *_ in (*self._fills, *self._later, *self._ties)})
 
     def _take(self, path: Path, leaf: Any) -> None:
         used, missing = len(self._used), len(self.missing)
@@ -214,8 +219,12 @@ class Target:
             return self._fresh(name, numpy=True)
         if leaf.dtype == dtype and is_shareable(leaf):
             self._fill(name, shared_tensor(leaf))
-        else:
+            return leaf
+        tied = self._regions.add(name, Region.of_array(leaf, str(leaf.dtype)))
+        if tied is None:
             self._copies.append((leaf, self._fresh(name, numpy=True)))
+        else:
+            self._ties.append((name, tied, torch.empty(leaf.shape, device="meta")))
         return leaf
 
     def _key(self, tensor: torch.Tensor) -> MemoryKey:
@@ -240,14 +249,18 @@ class Target:
 
     def _fill(self, name: str, target: torch.Tensor) -> None:
         local = target = settled(target)
+        cut = ""
         if isinstance(target, DTensor):
-            local = self._layouts.of(target, name).local  # refuses what cannot be loaded
+            layout = self._layouts.of(target, name)  # refuses what cannot be loaded
+            local, cut = layout.local, str(id(layout.how))
         if local.numel() and local.device.type == "cpu" and not address_of(local):
             self.wrong.append(no_memory(local, name))
-        elif local is target and any(n > 1 and stride == 0 for n, stride in zip(target.shape, target.stride())) and target.numel():
-            self.wrong.append(f"{name!r} is a view here that has one element in several places: needed is its clone()")
         self._used.add(name)
-        self._fills.append((name, target))
+        tied = self._regions.add(name, region_of(local, cut))
+        if tied is None:
+            self._fills.append((name, target))
+        else:
+            self._ties.append((name, tied, target))
 
     def _fresh(self, name: str, numpy: bool = False) -> Any:
         """New memory, of the whole tensor."""
@@ -301,12 +314,13 @@ class Target:
         for tied in _modules.ties(module) if len(names) < len(flat.leaves) else ():  # formats without ties, as safetensors, have one name
             there = [names[(*path, name)] for name in tied if (*path, name) in names]
             names.update({(*path, name): there[0] for name in tied if there and (*path, name) not in names})
+        firsts = {(*path, name): names.get((*path, tied[0])) for tied in _modules.ties(module) for name in tied[1:]}
         for place, leaf in flat.leaves.items():
             name = names.get(place)
             if _modules.is_meta(leaf):
                 self._modules[path] = taken
                 taken.leaves[place] = leaf
-                self._take_meta(place, name, leaf)
+                self._take_meta(place, name, leaf, firsts.get(place))
             elif is_array(leaf):
                 taken.leaves[place] = self._take_array(place, name, leaf)
             elif name is not None and name in self.checkpoint.objects:
@@ -322,13 +336,17 @@ class Target:
                               f"{', '.join(unsaved[:5])}: needed is a module whose buffers have memory")
         return _tree_of_module(path, taken)
 
-    def _take_meta(self, place: Path, name: str | None, leaf: torch.Tensor) -> None:
+    def _take_meta(self, place: Path, name: str | None, leaf: torch.Tensor, first: str | None) -> None:
+        """first: what is stored for the tensor that this one is tied to."""
         if name is None or name not in self.checkpoint:
             self.wrong.append(f"{named(place)!r} is on the meta device, and there is no such tensor that could fill it")
         elif self._fits(name, leaf.dtype, leaf.shape):
             if any(a < b for a, b in zip(self.checkpoint[name].shape, leaf.shape)):
                 self.wrong.append(f"{named(place)!r} is on the meta device, where there is nothing that could pad it")
-            self._later.append((name, place))
+            if first is None:
+                self._later.append((name, place))
+            else:
+                self._ties.append((name, first, leaf))
 
     def _names_in_module(self, path: Path, places: Iterable[Path]) -> dict[Path, str]:
         """What the values of a module are stored as: by their own names, and of what is left, the one that is the same
@@ -459,21 +477,21 @@ class Target:
         there = [*self.checkpoint, *self.checkpoint.objects]
         asked = [named(path) for path in self.state.flat.leaves]
         if not self._used and (there or asked):
-            of_checkpoint = _few(list(dict.fromkeys(str(path[0]) for path in self._stored))) + self._prefix(asked, there)
-            raise InvalidArgument(f"{where}: found none of the {len(asked)} names of the state ({_few(asked) or 'it is empty'}), needed "
+            of_checkpoint = few_of(list(dict.fromkeys(str(path[0]) for path in self._stored))) + self._prefix(asked, there)
+            raise InvalidArgument(f"{where}: found none of the {len(asked)} names of the state ({few_of(asked) or 'it is empty'}), needed "
                                   f"is at least one: there {f'are {of_checkpoint}' if there else 'is none'}")
         if self.strict and self.missing:
             tops = {str(path[0]) for path in self._stored}
-            groups = _grouped(self.missing, tops)
-            few = [f"{name!r}{_count(names)}{self._nearest(name)}" for name, names in list(groups.items())[:10]]
-            self.wrong.append(f"{_number(self.missing, 'name')} of the state {'is' if len(self.missing) == 1 else 'are'} not there: "
+            groups = grouped(self.missing, tops)
+            few = [f"{name!r}{count_of(names)}{self._nearest(name)}" for name, names in list(groups.items())[:10]]
+            self.wrong.append(f"{number_of(self.missing, 'name')} of the state {'is' if len(self.missing) == 1 else 'are'} not there: "
                               f"{', '.join(few)}{', ...' if len(groups) > len(few) else ''}")
-        self.wrong += self._resizing.faults()
+        self.wrong += [*self._resizing.faults(), *self._regions.faults()]
         self.unused = sorted(set(there) - self._used - self._of_absent_ranks)
         if self.unused:
-            groups = _grouped(self.unused, {str(name) for name in self._top})
-            text = (f"{_number(self.unused, 'stored name')} {'is' if len(self.unused) == 1 else 'are'} not in the state: "
-                    f"{', '.join(f'{name!r}{_count(names)}' for name, names in list(groups.items())[:10])}"
+            groups = grouped(self.unused, {str(name) for name in self._top})
+            text = (f"{number_of(self.unused, 'stored name')} {'is' if len(self.unused) == 1 else 'are'} not in the state: "
+                    f"{', '.join(f'{name!r}{count_of(names)}' for name, names in list(groups.items())[:10])}"
                     f"{', ...' if len(groups) > 10 else ''}")
             if unused == "error":
                 self.wrong.append(f'{text} (unused="ignore" leaves them out)')
@@ -482,14 +500,16 @@ class Target:
         # A job may go on with fewer ranks, so these are no fault, and a warning has named them.
         self.unused = sorted({*self.unused, *self._of_absent_ranks.intersection(there)})
         if self.wrong:
-            raise InvalidArgument(f"{where} does not fit the state: {_number(self.wrong, 'fault')}: {'; '.join(self.wrong[:20])}")
+            raise InvalidArgument(f"{where} does not fit the state: {number_of(self.wrong, 'fault')}: {'; '.join(self.wrong[:20])}")
         for path in self._misses:
             if path not in self._hits:
                 warnings.warn(f"{where}: nothing is there of {named(path)!r}, which stays as it is{self._nearest(named(path))}",
                               stacklevel=3)
 
     def fill(self) -> dict[str, Any]:
-        """Reads all; gives Stateful objects theirs. Returns the state."""
+        """Reads all; gives Stateful objects theirs. Returns the state. Raises InvalidArgument, before anything is changed, for one
+        tensor of the state for which there are two values."""
+        self._refuse_two_values()
         real: dict[Path, Any] = {}
         for path, taken in self._modules.items():
             module = self.state.stateful[path]
@@ -512,6 +532,16 @@ class Target:
         found = build(self._found, self.state.flat.kinds)
         return {name: found[name] for name in self._top}
 
+    def _refuse_two_values(self) -> None:
+        wrong = []
+        for name, first, target in self._ties:
+            boxes, of_first = ([(shard.begin, held) for shard, held in self._held(one, target)] for one in (name, first))
+            if boxes != of_first or any(differ_there(self.checkpoint[first], self.checkpoint[name], *box) for box in boxes):
+                wrong.append(differ_text(first, name))
+        if wrong:
+            raise InvalidArgument(f"checkpoint {self.checkpoint.path} does not fit the state: {number_of(wrong, 'fault')}: "
+                                  f"{'; '.join(wrong[:20])}")
+
     def _read(self, name: str, target: torch.Tensor) -> None:
         stored = self.checkpoint[name]
         for shard, held in self._held(name, target):
@@ -531,7 +561,8 @@ class Target:
         """What fill() is going to read: numbers of tensors, and where each box begins and its shape."""
         on_meta = {place: leaf for taken in self._modules.values() for place, leaf in taken.leaves.items()}
         return [(self.checkpoint[name].number, shard.begin, held)
-                for name, target in [*self._fills, *((name, on_meta[place]) for name, place in self._later)]
+                for name, target in [*self._fills, *((name, target) for name, _, target in self._ties),
+                                     *((name, on_meta[place]) for name, place in self._later)]
                 for shard, held in self._held(name, target)]
 
     def _give(self, value: Any, filled: Any) -> None:
@@ -549,27 +580,3 @@ class Target:
 
 def _tree_of_module(path: Path, taken: Flat) -> Any:
     return build({place[len(path):]: leaf for place, leaf in taken.leaves.items()}, taken.kinds, path)
-
-
-def _grouped(names: Iterable[str], tops: Collection[str]) -> dict[str, list[str]]:
-    """More than three names below a key that the other side has not are one, "optim.*"; what each stands for."""
-    below: dict[str, list[str]] = {}
-    for name in names:
-        top, dot, _ = name.partition(".")
-        below.setdefault(f"{top}.*" if dot and top not in tops else name, []).append(name)
-    groups: dict[str, list[str]] = {}
-    for key, of_key in below.items():
-        groups.update({key: of_key} if len(of_key) > 3 else {name: [name] for name in of_key})
-    return groups
-
-
-def _count(names: list[str]) -> str:
-    return f" ({len(names)} names)" if len(names) > 1 else ""
-
-
-def _number(found: Sized, what: str) -> str:
-    return f"{len(found)} {what}{'' if len(found) == 1 else 's'}"
-
-
-def _few(names: list[str]) -> str:
-    return f"{', '.join(map(repr, names[:10]))}{', ...' if len(names) > 10 else ''}"

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from .. import _core
 from .._dtypes import NUMPY, name_of
 from .._errors import Unsupported
+from .._overlap import Region, strides_without_ones
 from .._sources import MEMORY
 from .._tensor import read_boxes
 
@@ -50,6 +51,17 @@ def address_of(tensor: torch.Tensor) -> int:
         return tensor.data_ptr()
     except RuntimeError:  # within vmap() or grad()
         return 0
+
+
+def region_of(tensor: torch.Tensor, layout: str = "") -> Region | None:
+    """Its memory; None if it has none of its own. layout: how a DTensor is cut whose local tensor it is."""
+    address = address_of(tensor)
+    if not address:
+        return None
+    size = tensor.element_size()
+    strides = None if tensor.is_contiguous() else strides_without_ones(tensor.shape, [size * stride for stride in tensor.stride()])
+    space = "" if tensor.device.type == "cpu" else str(tensor.device)
+    return Region(space, address, tensor.shape, strides, size, f"{tensor.dtype}{tensor.is_conj()}{tensor.is_neg()}{layout}")
 
 
 def _is_wrapper(tensor: torch.Tensor) -> bool:
