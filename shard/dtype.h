@@ -121,7 +121,7 @@ std::vector<T> filled_vector(std::size_t count, const Fill& fill) {
 /// Every DType, in declaration order.
 std::span<const DType> all_dtypes();
 
-/// The types up to `boolean`: kernels, reductions and convert() take them.
+/// The types up to `boolean`: kernels and reductions take them.
 std::span<const DType> compute_dtypes();
 bool is_computed(DType dtype);
 
@@ -156,9 +156,11 @@ std::uint16_t f32_to_bf16(float value);
 /// Converts `count` elements. Floating targets round to nearest even, straight from the source's
 /// exact value (no double rounding: f64 to bf16 does not pass through f32). Floating to integer
 /// truncates toward zero and saturates, NaN gives 0. Integer to integer keeps the low bits, so it
-/// wraps around, as in numpy, PyTorch and JAX. Anything to bool is `!= 0`. The ranges must not
-/// overlap unless the types are equal. Throws unsupported if the types differ and one of them is
-/// not computed with.
+/// wraps around, as in numpy, PyTorch and JAX. Anything to bool is `!= 0`. Floats of one byte are
+/// rounded as PyTorch 2.15 does: f8_e4m3fn saturates, the others overflow to the infinity, or to
+/// the NaN if there is none; f8_e8m0fnu has the nearest power of two of the modulus. The ranges
+/// must not overlap unless the types are equal. Throws unsupported if only one of the types is
+/// complex.
 void convert(DType from, const std::byte* source, DType to, std::byte* target, std::size_t count);
 
 }  // namespace shardwise
