@@ -7,8 +7,13 @@ All of them pickle, so that torch.distributed can send them from process to proc
 from __future__ import annotations
 
 import errno
+import functools
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
 
 
 class Error(RuntimeError):
@@ -116,3 +121,16 @@ def made(code: str, message: str, system_error: int = 0) -> Error:
     """The exception for an error of the C++ library, or of another rank. system_error: its errno, or 0."""
     message = re.sub(r"\bExisting::(\w+)", r'existing="\1"', message)  # C++'s name of an option
     return _remade(_CLASSES.get(code, Error), message, system_error)
+
+
+def stops_no_loop(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
+    """The function, whose StopIteration is the cause of a RuntimeError: it would end a caller's loop in silence (PEP 479)."""
+
+    @functools.wraps(function)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
+        try:
+            return function(*args, **kwargs)
+        except StopIteration as error:
+            raise RuntimeError(f"{function.__name__}: a function of the source raised StopIteration") from error
+
+    return guarded

@@ -17,7 +17,7 @@ import numpy as np
 from . import _core
 from . import sources as _sources
 from ._containers import public_name
-from ._errors import InvalidArgument, NameNotFound
+from ._errors import InvalidArgument, NameNotFound, stops_no_loop
 from ._sharding import Mesh, PartitionSpec, Sharding
 from ._sources import refuse_unknown
 
@@ -149,6 +149,7 @@ class Loader:
     deliver the record; what Python raised comes as it was.
     """
 
+    @stops_no_loop
     def __init__(self, source: Any, fields: Mapping[str, Spec] | Sequence[str] | None = None, *,
                  batch_size: int, mesh: Mesh | str | None = None, rank: int | None = None,
                  devices: Sequence[int] | None = None, epochs: int = 1, seed: int = 0, order: Order = "shuffled",

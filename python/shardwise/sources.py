@@ -19,7 +19,7 @@ import functools
 import math
 import sys
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, runtime_checkable
 
@@ -27,9 +27,10 @@ import numpy as np
 
 from . import _core
 from ._dtypes import NUMPY, name_of
-from ._errors import InvalidArgument, Unsupported
+from ._errors import InvalidArgument, stops_no_loop
 from ._paths import local
 from ._progress import Progress, function_of
+from ._record_values import array_of
 
 _zip = builtins.zip  # zip() and open() below are of sources
 
@@ -41,9 +42,11 @@ _P = ParamSpec("_P")
 def _remembered(make: Callable[_P, Source]) -> Callable[_P, Source]:
     """What it gives can be sent to another process, where it is made again by the same call."""
 
+    guarded = stops_no_loop(make)
+
     @functools.wraps(make)
     def made(*args: _P.args, **kwargs: _P.kwargs) -> Source:
-        source = make(*args, **kwargs)
+        source = guarded(*args, **kwargs)
         if not source._how:
             source._how = (make.__qualname__, args, kwargs)
         return source
@@ -96,6 +99,10 @@ class Source:
         if not 0 <= number < len(self):
             raise IndexError(f"record {record}: there are {len(self)}")
         return self.read(number)
+
+    def __iter__(self) -> Iterator[Record]:
+        """All records in order. An IndexError of a record is raised: it does not end the loop."""
+        return (self.read(number) for number in range(len(self)))
 
     def read(self, record: int, *, epoch: int = 0, seed: int = 0) -> Record:
         """One record as a run of that seed delivers it in that epoch; ragged fields in their own length."""
@@ -275,7 +282,7 @@ def arrays(fields: Mapping[str, Any]) -> Source:
     """Arrays in memory: dim 0 counts the records. Not copied if they are contiguous: leave them as they are."""
     if not fields:
         raise InvalidArgument("arrays: got no field, needed is at least one")
-    kept = {name: _native(_value(a, name), name) for name, a in fields.items()}
+    kept = {name: _native(array_of(a, name), name) for name, a in fields.items()}
     sizes = {name: len(a) if a.ndim else -1 for name, a in kept.items()}
     if len(set(sizes.values())) > 1 or -1 in sizes.values():
         raise InvalidArgument(f"arrays: fields have {sizes} records, needed is the same number")
@@ -308,6 +315,8 @@ def of(source: Any, *, ragged: Mapping[str, int] | None = None) -> Source:
         return open(source)
     if isinstance(source, Mapping):
         return arrays(source)
+    if isinstance(source, np.ndarray) and not ragged:
+        return arrays({"data": source})
     if isinstance(source, RandomAccess):
         return Source(_function_source(len(source), lambda record, epoch, seed: source[record],
                                        type(source).__name__, None, ragged=ragged))
@@ -367,25 +376,6 @@ def _as_dict(record: Any) -> dict[str, Any]:
     return {"data": record}
 
 
-def _has_mask(value: Any) -> bool:
-    return isinstance(value, np.ma.MaskedArray) or isinstance(value, (list, tuple)) and any(map(_has_mask, value))
-
-
-def _value(value: Any, name: str) -> np.ndarray[Any, Any]:
-    if _has_mask(value):
-        raise InvalidArgument(f"field {name!r} is a masked array, whose mask would be lost: needed are its data and its mask, "
-                              "each by a name of its own, or .filled(value)")
-    if hasattr(value, "detach"):  # a tensor of torch
-        from .torch._tensors import array_of, on_host
-
-        value = array_of(on_host(value.detach(), name))
-    array = np.asarray(value)
-    if array.dtype.kind in "OUS":
-        raise Unsupported(f"field {name!r} is {type(value).__name__}, needed are numbers of one shape; leave it out, or encode "
-                          "it (np.frombuffer(text.encode(), np.uint8))")
-    return array
-
-
 def _filled_up(array: np.ndarray[Any, Any], field: Field) -> np.ndarray[Any, Any]:
     whole = np.zeros(field.shape, field.dtype)
     whole[:len(array)] = array
@@ -424,7 +414,7 @@ def _function_source(size: int, function: Callable[[int, int, int], Any], what: 
     if fields is None:
         if size == 0:
             raise InvalidArgument(f"{what}: there is no record to tell the fields by")
-        first = {n: _value(v, n) for n, v in _as_dict(function(0, 0, 0)).items()}
+        first = {n: array_of(v, n) for n, v in _as_dict(function(0, 0, 0)).items()}
         for odd in [n for n in ragged or {} if n not in first or not first[n].ndim]:
             raise InvalidArgument(f"{what}: ragged: found {odd!r}, needed a field with a dim: {', '.join(first)}")
         most = ragged or {}
@@ -440,7 +430,7 @@ def _function_source(size: int, function: Callable[[int, int, int], Any], what: 
         for f in known:
             if f.name not in found:
                 raise InvalidArgument(f"{what}: record {record} has no field {f.name!r}: it has {', '.join(found)}")
-            array = _value(found[f.name], f.name)
+            array = array_of(found[f.name], f.name)
             if f.ragged and (array.ndim != len(f.shape) or array.shape[1:] != f.shape[1:] or len(array) > f.shape[0]):
                 raise InvalidArgument(f"{what}: record {record}, field {f.name!r}: found shape {list(array.shape)}, needed "
                                       f"{list(f.shape)} or less in dim 0")

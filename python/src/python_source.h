@@ -18,6 +18,7 @@ namespace shardwise::python {
 class PythonRaised : public Error {
  public:
   /// Takes over Python's exception. Call with the GIL.
+  /// A StopIteration becomes the cause of a RuntimeError.
   explicit PythonRaised(const nb::python_error& error);
 
   /// Sets Python's error to the exception, with a note that says where it happened. Call with the
@@ -27,6 +28,8 @@ class PythonRaised : public Error {
   const std::shared_ptr<nb::object>& value() const { return value_; }
 
  private:
+  explicit PythonRaised(nb::object error);
+
   std::shared_ptr<nb::object> value_;  // dropped with the GIL
   mutable bool is_noted_ = false;
 };

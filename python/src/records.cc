@@ -211,26 +211,40 @@ std::shared_ptr<nb::object> held(nb::object object) {
           }};
 }
 
-PythonRaised::PythonRaised(const nb::python_error& error)
-    : Error(PyErr_GivenExceptionMatches(error.value().ptr(), PyExc_Exception) != 0
-                ? ErrorCode::corrupt
-                : ErrorCode::cancelled,
-            error_text(error.value())),
-      value_(held(nb::borrow(error.value()))) {}
+namespace {
+
+/// The exception as it may leave a loop: a StopIteration would end the caller's loop in silence, so
+/// it is the cause of a RuntimeError, as in generators (PEP 479).
+nb::object escaping(nb::handle raised) {
+  const bool ends_loops = PyErr_GivenExceptionMatches(raised.ptr(), PyExc_StopIteration) != 0 ||
+                          PyErr_GivenExceptionMatches(raised.ptr(), PyExc_StopAsyncIteration) != 0;
+  if (!ends_loops) return nb::borrow(raised);
+  nb::object error = nb::borrow(PyExc_RuntimeError)("a function of the source raised " +
+                                                    str_of(raised.type().attr("__name__")));
+  PyException_SetCause(error.ptr(), nb::borrow(raised).release().ptr());
+  PyException_SetContext(error.ptr(), nb::borrow(raised).release().ptr());
+  return error;
+}
+
+}  // namespace
+
+PythonRaised::PythonRaised(const nb::python_error& error) : PythonRaised(escaping(error.value())) {}
+
+PythonRaised::PythonRaised(nb::object error)
+    : Error(PyErr_GivenExceptionMatches(error.ptr(), PyExc_Exception) != 0 ? ErrorCode::corrupt
+                                                                           : ErrorCode::cancelled,
+            error_text(error)),
+      value_(held(std::move(error))) {}
 
 void PythonRaised::set_error(const std::string& note) const {
   if (!note.empty() && !is_noted_ && nb::hasattr(*value_, "add_note")) {
-    value_->attr("add_note")(note);
     is_noted_ = true;
-  }
-  // As in a generator (PEP 479): whoever iterates would take it for the end of the data.
-  if (PyErr_GivenExceptionMatches(value_->ptr(), PyExc_StopIteration) != 0 ||
-      PyErr_GivenExceptionMatches(value_->ptr(), PyExc_StopAsyncIteration) != 0) {
-    const nb::object raised =
-        nb::borrow(PyExc_RuntimeError)(error_text(*value_) + " in a data set");
-    PyException_SetCause(raised.ptr(), nb::borrow(*value_).release().ptr());
-    PyErr_SetObject(PyExc_RuntimeError, raised.ptr());
-    return;
+    try {
+      value_->attr("add_note")(
+          nb::bytes(note.data(), note.size()).attr("decode")("utf-8", "replace"));
+    } catch (const nb::python_error&) {
+      // An exception that takes no note comes out without one.
+    }
   }
   PyErr_SetObject(value_->type().ptr(), value_->ptr());
 }

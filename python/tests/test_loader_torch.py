@@ -203,3 +203,28 @@ def test_it_is_an_iterator_and_tells_the_names_of_options():
     assert next(loader)["y"].tolist() == list(range(8))
     with pytest.raises(TypeError, match="unknown option 'num_workers', needed threads="):
         swt.Loader(table(), batch_size=8, num_workers=2)
+
+
+DTYPES = ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128", "bool", "int8", "float64"]
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_tensors_of_any_dtype_are_data(name):
+    tensor = torch.arange(12).reshape(4, 3).to(getattr(torch, name))
+    from torch.utils.data import TensorDataset
+
+    for source, field in (({"x": tensor}, "x"), ([{"x": row} for row in tensor], "x"), (TensorDataset(tensor), "0"),
+                          ([(row, 1) for row in tensor], "0"), ([{"x": list(row)} for row in tensor], "x"), (tensor, "data")):
+        batch = next(swt.Loader(source, batch_size=4, order="sequential"))
+        assert batch[field].dtype == tensor.dtype
+        assert torch.equal(batch[field].to(torch.complex128), tensor.to(torch.complex128))
+
+
+def test_views_and_gradients_of_tensors_are_data_and_other_layouts_are_told():
+    numbers = torch.tensor([1 + 2j, 3 - 4j])
+    found = next(swt.Loader({"c": numbers.conj(), "g": torch.ones(2, requires_grad=True)}, batch_size=2, order="sequential"))
+    assert found["c"].tolist() == [1 - 2j, 3 + 4j] and found["g"].tolist() == [1, 1]
+    for odd, match in ((torch.eye(2).to_sparse(), "layout"), (torch.empty(2, device="meta"), "meta"),
+                       (torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8), "quantized")):
+        with pytest.raises(NotImplementedError, match=f"'x' .*{match}"):
+            swt.Loader({"x": odd}, batch_size=2)

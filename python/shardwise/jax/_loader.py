@@ -10,7 +10,7 @@ import jax
 
 from .. import _loader
 from .. import sources as _sources
-from .._errors import InvalidArgument
+from .._errors import InvalidArgument, stops_no_loop
 from .._sharding import Mesh, Sharding
 
 
@@ -46,6 +46,7 @@ class Loader(_loader.Loader):
     must divide, as JAX wants it. The rest as shardwise.Loader. Warns of fields of 64 bits that JAX makes narrower.
     """
 
+    @stops_no_loop
     def __init__(self, source: Any, sharding: Any, *, batch_size: int, **options: Any) -> None:
         for taken in ("mesh", "rank", "devices", "fields"):
             if taken in options:

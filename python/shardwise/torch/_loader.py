@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .. import _loader
-from .._errors import InvalidArgument
+from .._errors import InvalidArgument, stops_no_loop
 from .._sharding import Mesh, PartitionSpec, Sharding
 from .. import sources as _sources
 from .._sources import refuse_unknown
@@ -81,6 +81,7 @@ class Loader(IterableDataset[Batch]):
     DataLoader(loader, batch_size=None, num_workers=n) each delivers its part of the batches, in the same order.
     """
 
+    @stops_no_loop
     def __init__(self, source: Any, fields: Mapping[str, Any] | Sequence[str] | None = None, *, batch_size: int,
                  mesh: Any = None, rank: int | None = None, device: Any = None,
                  **options: Unpack[Options]) -> None:

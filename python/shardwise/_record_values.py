@@ -1,0 +1,91 @@
+"""Values of records as numpy arrays. A value whose meaning an array cannot hold is refused, not changed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from ._errors import InvalidArgument, Unsupported
+
+_SCALARS = {int, float, bool, complex}
+
+
+def array_of(value: Any, name: str) -> np.ndarray[Any, Any]:
+    """The numbers of a field's value: an array, number, tensor, list of them, or what numpy takes. Raises InvalidArgument for
+    values with a mask, missing values or a unit, and for those that are no numbers of one shape."""
+    if type(value) in (list, tuple):
+        return _array_of_list(value, name)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _array_of_tensor(value, name)
+    _check_meaning(value, name)
+    return _checked(np.asarray(value), value, name)
+
+
+def _array_of_list(values: Any, name: str) -> np.ndarray[Any, Any]:
+    if len(values) and type(values[0]) in _SCALARS:
+        try:
+            array = np.asarray(values)
+        except (TypeError, ValueError):
+            array = np.asarray(None)
+        # A masked element is NaN here, so only these need the slower look at each element.
+        if array.ndim == 1 and (array.dtype.kind in "iub" or (array.dtype.kind in "fc" and not np.isnan(array).any())):
+            return array
+    if not set(map(type, values)) <= _SCALARS:
+        values = [array_of(value, name) for value in values]
+        shapes = {value.shape for value in values}
+        if len(shapes) > 1:
+            raise Unsupported(f"field {name!r} is a list of parts of {len(shapes)} shapes, needed are numbers of one shape")
+    return _checked(np.asarray(values), values, name)
+
+
+def _array_of_tensor(tensor: Any, name: str) -> np.ndarray[Any, Any]:
+    if type(tensor).__name__ == "MaskedTensor":
+        raise _lost("a masked array, whose mask", name, "its data and its mask, each as a field, or .to_tensor(value)")
+    try:
+        plain: np.ndarray[Any, Any] = tensor.detach().numpy()
+        return plain
+    except (TypeError, RuntimeError):  # on an accelerator, a conjugate view, or a dtype that numpy has not
+        from .torch import _tensors
+
+        _tensors.dtype_name(tensor, name)
+        return _tensors.array_of(_tensors.on_host(tensor, name))
+
+
+def _check_meaning(value: Any, name: str) -> None:
+    if isinstance(value, np.ma.MaskedArray):
+        raise _lost("a masked array, whose mask", name, "its data and its mask, each as a field, or .filled(value)")
+    if type(value) is np.ndarray or isinstance(value, np.generic):
+        return
+    if isinstance(value, np.ndarray) and (hasattr(value, "unit") or hasattr(value, "units")):
+        raise _lost("an array with a unit, which", name, "its numbers alone, as .value")
+    if _missing(value):
+        raise _lost("an array with missing values, which", name, "values in their place, as .fillna(value), or the rows without them")
+
+
+def _missing(value: Any) -> bool:
+    """Whether an array of pandas, Arrow or polars says of some elements that they are missing. NaN of numpy's is a value."""
+    count = getattr(value, "null_count", None)  # Arrow; polars has a function
+    if count is not None:
+        return bool(count() if callable(count) else count)
+    dtypes = getattr(value, "dtypes", None) if getattr(value, "ndim", 1) == 2 else getattr(value, "dtype", None)
+    if not hasattr(value, "isna") or isinstance(dtypes, np.dtype):
+        return False
+    found = value.isna()
+    if getattr(value, "ndim", 1) == 2:
+        found = found.loc[:, [not isinstance(dtype, np.dtype) for dtype in dtypes]]
+    return bool(np.asarray(found).any())
+
+
+def _lost(what: str, name: str, needed: str) -> InvalidArgument:
+    return InvalidArgument(f"field {name!r} is {what} would be lost: needed are {needed}")
+
+
+def _checked(array: np.ndarray[Any, Any], value: Any, name: str) -> np.ndarray[Any, Any]:
+    if array.dtype.kind in "OUSMmV" and array.dtype.type.__module__ == "numpy":
+        found = "" if array.dtype == object else f" of {array.dtype}"
+        raise Unsupported(f"field {name!r} is {type(value).__name__}{found}, needed are numbers of one shape; leave it out, or "
+                          "encode it (np.frombuffer(text.encode(), np.uint8))")
+    return array
