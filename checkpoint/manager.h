@@ -262,7 +262,9 @@ class CheckpointManager {
 
   /// The newest step, of those before `below`, whose manifest, file sizes and, of 64 shard files at
   /// most, chunk tables are valid; nothing if the root holds no step. Throws corrupt, with reasons,
-  /// if it holds steps and none is valid: that is never taken for a fresh start. Throws io, naming
+  /// if it holds steps and none is valid: that is never taken for a fresh start. Nor are steps of
+  /// Orbax, DCP and others, or of other names, if there are no steps beside them: throws
+  /// unsupported, which says what makes steps of them. (A save there is allowed.) Throws io, naming
   /// the step, if one that may be the newest cannot be read (no rights, a server that does not
   /// answer, a bad place on the disk): it never goes back to an older step for that reason. If the
   /// fault stays, remove that step. If another process replaces or removes the step before it is

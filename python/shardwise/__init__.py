@@ -139,7 +139,8 @@ def load(path: Path, names: str | Iterable[str] | None = None, *, rename: Rename
     target: a tree as save() takes it, whose arrays are filled in place; None is filled with what is there. Gives that tree,
     with what was saved in place of its objects. An array under several names of the target is filled by any of them,
     whose stored values must be equal; other targets that share memory are refused.
-    strict=False: names that the target lacks are left out. skip_mismatched=True: an array in the target that has another
+    strict=False: names that the target lacks are left out, and those that the checkpoint lacks stay as they are, with a
+    warning; a load that finds no name is an error. skip_mismatched=True: an array in the target that has another
     shape than what is stored stays. resize, with a target, says no extents: {"*/embedding": "pad"}. "pad" fills the beginning
     of a larger array and leaves the rest as it is; "slice" takes the beginning of what is stored. Raises one InvalidArgument
     naming all that does not fit, before anything is changed."""

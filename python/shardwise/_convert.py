@@ -121,8 +121,10 @@ def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec
     return run(source, target, existing=existing, codec=codec, progress=progress)
 
 
-def import_orbax(source: Path, target: Path, *, existing: Existing = "fail", progress: Progress = None) -> str:
-    """A checkpoint of Orbax, as a checkpoint at `target`. Returns the path."""
+def import_orbax(source: Path, target: Path, *, steps: str | int | Iterable[int] | None = None, existing: Existing = "fail",
+                 progress: Progress = None) -> str:
+    """A checkpoint of Orbax, as a checkpoint at `target`. Returns the path. steps: of the directory of a CheckpointManager of
+    Orbax's "all", the "newest", or those of these numbers, as steps of the folder `target`, which may be the same one."""
     from ._import_orbax import import_orbax as run
 
-    return run(source, target, existing=existing, progress=progress)
+    return run(source, target, steps=steps, existing=existing, progress=progress)

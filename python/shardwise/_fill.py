@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from ._resize import Resizing
 from ._sources import flattened, is_array
 from ._tensor import Checkpoint, Tensor, aligned_empty, read_boxes
 from ._ties import differ_text, differ_there
+
+log = logging.getLogger("shardwise")
 
 
 def _taken_apart(flat: Flat, containers: Collection[Path]) -> Flat:
@@ -51,18 +54,27 @@ class Filling:
         names = names_of(self._flat.leaves, "/")
         stored = {path: name if name in there else places.get(path, name) for path, name in names.items()}
         tied = {id(leaf) for path, leaf in self._flat.leaves.items() if is_array(leaf) and stored[path] in there}
+        missing: list[str] = []
         for path, leaf in self._flat.leaves.items():
             if stored[path] in there:
                 self._add(path, stored[path], leaf)
-            elif id(leaf) not in tied:  # else the array is filled by another of its names
+            elif id(leaf) in tied:
+                pass  # the array is filled by another of its names
+            elif not strict:
+                missing.append(names[path])  # it stays
+            else:
                 near = difflib.get_close_matches(names[path], list(there), 1)
                 self._wrong.append(f"{names[path]!r} is not in the checkpoint" + (f", nearest {near[0]!r}" if near else ""))
-        asked = set(stored.values())
+        asked = set(stored.values()) - set(missing)
         if strict:
             self._wrong += [f"{name!r} is in the checkpoint, not in the target" for name in there if name not in asked]
         self._wrong += [*self._resizing.faults(), *self._regions.faults()]
         if there and not asked:
-            self._wrong.append("the target is empty, needed is at least one of the checkpoint's names")
+            self._wrong.append("the target has none of the checkpoint's names, needed is at least one" if missing else
+                               "the target is empty, needed is at least one of the checkpoint's names")
+        if missing and not self._wrong:
+            log.warning("load %s: %d names of the target are not in the checkpoint, and stay as they are: %s", checkpoint.path,
+                        len(missing), ", ".join(missing[:50]))
         if self._wrong:
             few = "; ".join(self._wrong[:50]) + (f"; and {len(self._wrong) - 50} more" if len(self._wrong) > 50 else "")
             raise InvalidArgument(f"load {checkpoint.path}: {len(self._wrong)} of {len(asked | there.keys())} leaves do not fit: {few}")

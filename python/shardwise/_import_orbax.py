@@ -7,21 +7,25 @@ import errno
 import json
 import math
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from . import _objects
+from ._containers import class_name
 from ._dtypes import name_of
 from ._errors import Corrupt, Error, InvalidArgument, IOFailed, NotFound, Unsupported
+from ._manager import step_number
 from ._paths import Path, local
 from ._progress import Progress, function_of
 from ._save import Plan, write_groups
 from ._sources import Existing, Sources, as_array, check_choice, check_claim
 
+_RANDOM_KEY = "jax_random_key"  # the folder in an item of JaxRandomKeySave
 _GROUP_BYTES = 256 << 20
 """How many bytes of arrays are read at a time, and then written as one shard file; more if one array is larger."""
 
@@ -33,6 +37,7 @@ class _Item:
     path: str
     prefix: tuple[str, ...]
     tree: Any  # of Orbax's metadata
+    only: str = ""  # the key of Orbax's tree that alone is taken, without a name of its own
 
 
 @dataclass
@@ -43,23 +48,70 @@ class _Group:
     names: list[str]
 
 
-def import_orbax(source: Path, target: Path, *, existing: Existing = "fail", progress: Progress = None) -> str:
+#: Of a folder of steps: of all of them, of the newest one, or of these numbers.
+Steps = str | int | Iterable[int]
+
+_STEP = re.compile(r"(?:.*[_-])?(\d+)")  # Orbax's CheckpointManager may put a prefix before the number
+
+
+def import_orbax(source: Path, target: Path, *, steps: Steps | None = None, existing: Existing = "fail",
+                 progress: Progress = None) -> str:
     """Reads a checkpoint of Orbax's, hashes and writes it as the checkpoint `target`. Returns its path.
 
+    steps: `source` is the directory of a CheckpointManager of Orbax's, and `target` a folder of steps, which may be the same
+    one: "all" imports each step, "newest" the last one, a number or several of them those steps. A step that is there is an
+    error, unless existing="skip" goes on with the others. Returns the folder.
+
     Arrays go through this process's memory by and by, 256 MiB or one array at a time, into a shard file each time.
-    Numbers and strings of Python's become objects. The tree is what Orbax kept of it: dicts, lists and None. Of a step of
-    several items, the items' names are the tree's first keys; JSON items are objects; custom metadata become `user`.
+    Numbers and strings of Python's become objects. The tree is what Orbax kept of it: dicts, lists and None; typed PRNG keys stay
+    such. A step of several items is an ocp.args.Composite, whose names are the tree's first keys; JSON items are objects;
+    custom metadata become `user`.
     Needs the package orbax-checkpoint. progress: bytes read, of all.
 
     Raises NotFound, InvalidArgument if it is none of Orbax's, Corrupt for what Orbax does not read, Unsupported for items and
     dtypes that cannot be taken, AlreadyExists, IOFailed.
     """
     check_choice("existing", existing, ("fail", "replace", "skip"))
+    if steps is not None:
+        folder = local(target, "import")
+        for number, path in _asked(os.path.abspath(local(source, "import")), steps):
+            import_orbax(path, os.path.join(folder, f"step-{number:08d}"), existing=existing, progress=progress)
+        return folder
     if existing == "skip" and os.path.lexists(local(target, "import")):
         return local(target, "import")
     root = os.path.abspath(local(source, "import"))
     with _orbaxs_errors(root):
         return _imported(root, local(target, "import"), existing, progress)
+
+
+def _asked(root: str, steps: Steps) -> list[tuple[int, str]]:
+    """Numbers and paths of the steps asked for, ascending."""
+    there = dict(_steps_of(root))
+    if not there:
+        raise NotFound(f"import {root}: it holds no step of Orbax's")
+    if isinstance(steps, str):
+        check_choice("steps", steps, ("all", "newest"))
+        numbers = sorted(there) if steps == "all" else [max(there)]
+    else:
+        numbers = sorted({step_number("import", step) for step in (steps if isinstance(steps, Iterable) else [steps])})
+    missing = [str(number) for number in numbers if number not in there]
+    if missing:
+        raise NotFound(f"import {root}: there is no step {', '.join(missing)}, of {', '.join(map(str, sorted(there)))}")
+    return [(number, there[number]) for number in numbers]
+
+
+def _steps_of(root: str) -> list[tuple[int, str]]:
+    """Those that Orbax has committed, ascending."""
+    if not os.path.isdir(root):
+        raise NotFound(f"import {root}: it is not there")
+    found = [(int(match[1]), entry.path) for entry in os.scandir(root) if entry.is_dir() and (
+        match := _STEP.fullmatch(entry.name)) and _is_step(entry.path)]
+    return sorted(found)
+
+
+def _is_step(path: str) -> bool:
+    return os.path.exists(os.path.join(path, "_CHECKPOINT_METADATA")) or _is_tree(path) or any(
+        _is_tree(entry.path) for entry in os.scandir(path) if entry.is_dir())
 
 
 def _imported(root: str, target: str, existing: Existing, progress: Progress) -> str:
@@ -121,23 +173,31 @@ def _items_of(root: str) -> tuple[list[_Item], Plan]:
     from etils import epath  # type: ignore[import-untyped]
 
     from .jax import _tree
+    from .jax.args import Composite
 
     if not os.path.isdir(root):
         raise NotFound(f"import {root}: it is not there")
     _refuse_odd_files(root)
     folders = [("", root)] if _is_tree(root) else sorted(
         (entry.name, entry.path) for entry in os.scandir(root) if entry.is_dir())
+    if folders and not _is_tree(root) and (steps := _steps_of(root)):
+        raise InvalidArgument(f'import {root}: it is a folder of {len(steps)} steps: needed is one of them, the newest is '
+                              f'{steps[-1][1]}, or steps="newest", steps="all"')
+    is_one = all(name in ("", "default", "metrics") for name, _ in folders)
     items, nodes, objects = [], [], {}
     extra: dict[str, Any] = {}
     for name, path in folders:
-        prefix = () if name in ("", "default") else (name,)
-        if _is_tree(path):
+        prefix = () if is_one else (name,)
+        is_random = not is_one and _is_tree(os.path.join(path, _RANDOM_KEY))
+        if is_random or _is_tree(path):
+            path, only = (os.path.join(path, _RANDOM_KEY), "checkpoint") if is_random else (path, "")
             metadata = ocp.PyTreeCheckpointer().metadata(path).item_metadata
             if metadata is None:  # The handler says why.
                 metadata = ocp.PyTreeCheckpointHandler().metadata(epath.Path(path))
-            item = _Item(path, prefix, metadata.tree)
-            _, node = _tree.flatten(item.tree, prefix)
+            item = _Item(path, prefix, metadata.tree[only] if only else metadata.tree, only)
+            leaves, node = _tree.flatten(item.tree, prefix)
             items.append(item)
+            node = _with_keys(node, _keys_of(path, leaves, is_random))
         elif name == "metrics" and (found := _json_of(path, "metrics")) is not None:
             extra["metrics"] = {key: float(value) for key, value in found.items() if isinstance(value, (int, float))
                                 and math.isfinite(value)}
@@ -149,13 +209,51 @@ def _items_of(root: str) -> tuple[list[_Item], Plan]:
             raise (Unsupported if any(_is_tree(p) for _, p in folders) else InvalidArgument)(
                 f"import {root}: {path} is no tree and no JSON item of Orbax's" +
                 (": give the directory of one step" if name.isdecimal() else ""))
-        nodes.append((prefix, name, node))
+        nodes.append((name, node))
     if not items:
         raise InvalidArgument(f"import {root}: it is no checkpoint of Orbax's: there is no tree in it")
-    whole = nodes[0][2] if len(nodes) == 1 and not nodes[0][0] else {"dict": [[name, node] for _, name, node in nodes]}
-    if len(nodes) > 1 or nodes[0][0]:
-        extra.setdefault("jax", {})["items"] = {name: "json" if node == name else "standard" for _, name, node in nodes}
+    if is_one:
+        return items, Plan(Sources(), objects, tree={"kind": "pytree", "root": nodes[0][1]}, extra=extra)
+    extra.setdefault("jax", {})["items"] = {name: "json" if node == name and name in objects else "standard" for name, node in nodes}
+    whole = {"node": class_name(Composite), "items": [[name, node] for name, node in nodes]}
     return items, Plan(Sources(), objects, tree={"kind": "pytree", "root": whole}, extra=extra)
+
+
+def _keys_of(path: str, leaves: dict[str, Any], is_random: bool) -> dict[str, str]:
+    """Of the leaves that are typed PRNG keys, whose data Orbax stores, which generator they are of."""
+    import jax
+
+    if is_random:
+        told = _json_of(os.path.dirname(path), os.path.join(f"{_RANDOM_KEY}_metadata", "metadata"))
+        impl = str(jax.random.key_impl(jax.random.key(0)))  # Orbax, too, takes such an item for one of the default
+        return dict.fromkeys(leaves, impl) if isinstance(told, dict) and told.get("typed") else {}
+    impls: dict[str, str] = {}
+    folder = os.path.join(path, "array_metadatas")
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        for one in (_json_of(folder, name) or {}).get("array_metadatas", ()):
+            array = one["array_metadata"]
+            impl = (array.get("ext_metadata") or {}).get("random_key_impl")
+            if impl is not None:
+                impls.setdefault(array["param_name"], impl)
+    found = {name: impls[meta.name] for name, meta in leaves.items() if getattr(meta, "name", None) in impls}
+    for name, impl in found.items():
+        shape = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=impl))).shape  # raises for no generator
+        if tuple(leaves[name].shape)[-len(shape):] != shape or leaves[name].dtype != np.uint32:
+            raise Corrupt(f"import {path}: {name!r} is {leaves[name].dtype} {list(leaves[name].shape)}, needed is data of PRNG "
+                          f"keys of {impl!r}, uint32 [.., {shape[0]}]")
+    return found
+
+
+def _with_keys(node: Any, keys: dict[str, str]) -> Any:
+    """A node of a tree, with these leaves as PRNG keys."""
+    if isinstance(node, str):
+        return {"key": keys[node], "name": node} if node in keys else node
+    if isinstance(node, list):
+        return [_with_keys(child, keys) for child in node]
+    if isinstance(node, dict):
+        return {kind: [[part, _with_keys(child, keys)] for part, child in inner] if kind == "dict" else
+                [_with_keys(child, keys) for child in inner] if kind == "tuple" else inner for kind, inner in node.items()}
+    return node
 
 
 def _is_tree(path: str) -> bool:
@@ -244,7 +342,11 @@ def _read(group: _Group, arrays: dict[str, Any], plan: Plan) -> Sources:
     tree = jax.tree_util.tree_map_with_path(asked, group.item.tree)
     how = jax.tree.map(lambda meta: ocp.RestoreArgs(restore_type=np.ndarray) if type(meta).__name__ == "ArrayMetadata"
                        else ocp.RestoreArgs(), tree)
-    values = ocp.PyTreeCheckpointer().restore(group.item.path, args=ocp.args.PyTreeRestore(item=tree, restore_args=how))
+    if group.item.only:  # a file of one array, which Orbax reads by another handler
+        with ocp.Checkpointer(ocp.ArrayCheckpointHandler()) as checkpointer:
+            values = checkpointer.restore(group.item.path, args=ocp.args.ArrayRestore(restore_args=ocp.RestoreArgs(restore_type=np.ndarray)))
+    else:
+        values = ocp.PyTreeCheckpointer().restore(group.item.path, args=ocp.args.PyTreeRestore(item=tree, restore_args=how))
     found, _ = _tree.flatten(values, group.item.prefix)
     sources = Sources()
     for name in group.names:

@@ -12,15 +12,16 @@ from typing import Any, TypedDict
 
 from . import _core, _objects
 from ._edits import Cast, Join, Rename, Split, Transpose
-from ._errors import Corrupt, Error, InvalidArgument
+from ._errors import Corrupt, Error, NotFound
 from ._manager import (NO_LIMIT, ManagerContext, Restored, all_damaged, check_metrics, core_manager, keep_stats,
-                       next_generation, note_cleanup_error, step_of)
+                       LatestStep, next_generation, note_cleanup_error, step_number, step_of, steps_of)
 from ._paths import Path, local
 from ._pending import WHEN_BUSY, PendingSave, SaveQueue, WhenBusy
 from ._progress import Progress, ProgressFunction, function_of
 from ._resize import Resize
 from ._save import SaveStats, no_step, write_together
 from ._sources import Codec, check_choice, check_codec
+from ._tensor import Checkpoint
 from .group import Call, Group
 
 log = logging.getLogger("shardwise")
@@ -115,6 +116,7 @@ class JobManager(ManagerContext):
 
     def should_save(self, step: int) -> bool:
         """Whether to save this step: the policies of one rank say so."""
+        step = step_number("should_save", step)
         told = self._is_told_to_end(step)
         own = (self._manager.should_save(step) or told, self._manager.reached_preemption() or told)
         save, preempted = self._agreed(lambda said: [any(of) for of in zip(*said)], f"whether to save step {step}", own)
@@ -138,15 +140,26 @@ class JobManager(ManagerContext):
         return self._manager.time_left()
 
     def latest_step(self) -> int | None:
-        """The newest valid step; None if there is no step. Raises Corrupt if there are and none is valid."""
+        """The newest valid step; None if there is no step. As latest()."""
+        found = self.latest()
+        return None if found is None else found.step
+
+    def latest(self) -> LatestStep | None:
+        """The newest valid step; None if there is no step at all. Raises Corrupt if there are and none is valid, and
+        Unsupported if there are only those of another library: that is never taken for a fresh start."""
         found = self._latest(NO_LIMIT, [])
-        return None if found is None else int(found[0])
+        return None if found is None else LatestStep(int(found[0]), str(found[1]), [(path, why) for path, why in found[2]])
+
+    def step(self, step: int) -> str:
+        """Its path. Raises NotFound."""
+        number = step_number("find", step)
+        return str(self._on_first(lambda: self._manager.step(number), f"where step {number} is"))
 
     def steps(self) -> list[int]:
         """Committed steps, ascending, as this rank's file system shows them. Says nothing about their bytes. While no save is
         under way it is the same on all ranks: a save ends on each of them when what it supersedes is gone, or its
-        stats have a cleanup_error."""
-        return [step for step, _ in self._manager.steps()]
+        stats have a cleanup_error. Raises Unsupported if there are only those of another library."""
+        return steps_of(self._manager)
 
     def best(self) -> int | None:
         """The best step by best=; None if none has its metric. Raises InvalidArgument without best=."""
@@ -160,7 +173,8 @@ class JobManager(ManagerContext):
 
     def pin(self, step: int, name: str) -> None:
         """Gives a step a name, by which it stays; a name that another step has moves. Raises NotFound, InvalidArgument."""
-        self._on_first(lambda: self._manager.pin(step, name), f"pin step {step}")
+        number = step_number("pin", step)
+        self._on_first(lambda: self._manager.pin(number, name), f"pin step {number}")
 
     def unpin(self, name: str) -> None:
         """Takes a name away. Raises NotFound."""
@@ -174,7 +188,8 @@ class JobManager(ManagerContext):
         """Waits for the save under way; then rank 0 removes the step. Raises NotFound, IOFailed, InvalidArgument if it is
         pinned by name."""
         self.wait()
-        self._on_first(lambda: self._manager.remove(step), f"remove step {step}")
+        number = step_number("remove", step)
+        self._on_first(lambda: self._manager.remove(number), f"remove step {number}")
 
     def is_saving(self) -> bool:
         return self._queue.is_saving()
@@ -193,7 +208,8 @@ class JobManager(ManagerContext):
         all go back to the step before."""
         self.wait()
         if step is not None:
-            path = str(self._on_first(lambda: self._manager.step(step), f"where step {step} is"))
+            step = step_number("restore", step)
+            path = self.step(step)
             value, damage = self._read_on_all(read, path)
             if damage:
                 self._damaged.add(step)
@@ -215,6 +231,20 @@ class JobManager(ManagerContext):
             log.warning("%s is damaged: %s", path, damage)
             rejected.append((path, damage))
             self._damaged.add(below)
+
+    def _restored_by(self, function: Callable[[Checkpoint], Any]) -> Restored | None:
+        def read(path: str) -> Any:
+            with Checkpoint(path, threads=self._threads) as checkpoint:
+                return function(checkpoint)
+
+        return self._restored(read, None)
+
+    def open(self, step: int | None = None) -> Checkpoint:
+        """The checkpoint of a step, or of the latest valid one. Raises NotFound."""
+        latest = self.latest() if step is None else None
+        if step is None and latest is None:
+            raise NotFound(f"{self.root} holds no step")
+        return Checkpoint(latest.path if latest is not None else self.step(step))
 
     def _read_on_all(self, read: Callable[[str], Any], path: str) -> tuple[Any, str]:
         """What read() gives on this rank, and what is damaged for one of them. What else it raises on one rank is raised on
@@ -250,8 +280,6 @@ class JobManager(ManagerContext):
         encoded: dict[str, Any] = {}
 
         def look() -> str:
-            if not isinstance(step, int) or step < 0:
-                raise InvalidArgument(f"save step {step!r}: needed is an integer, 0 or more")
             check_metrics(step, metrics, self._best)
             encoded.update({name: _objects.encode(float(value)) for name, value in (metrics or {}).items()})
             path = next((path for there, path in self._manager.steps() if there == step),

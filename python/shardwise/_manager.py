@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+import operator
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import numpy as np
 
 from . import _core, _objects
 from ._containers import public_name
@@ -39,7 +42,8 @@ class LatestStep:
 
 #: What Orbax, Hugging Face's Trainer, accelerate and Lightning call it.
 _OTHER_NAMES = {
-    "max_to_keep": "keep_last=", "save_total_limit": "keep_last=", "total_limit": "keep_last=",
+    "max_to_keep": "keep_last=", "keep": "keep_last=", "max_keep": "keep_last=", "keep_n": "keep_last=",
+    "keep_checkpoint_max": "keep_last=", "save_total_limit": "keep_last=", "total_limit": "keep_last=",
     "save_top_k": 'best=("loss", "min", n)', "best_fn": 'best=("loss", "min", n)', "best_mode": 'best=("loss", "min", n)',
     "save_interval_steps": "save_every=", "save_steps": "save_every=", "every_n_train_steps": "save_every=",
     "keep_period": "keep_every=", "keep_time_interval": "keep_interval= seconds",
@@ -48,6 +52,39 @@ _OTHER_NAMES = {
     "should_save_fn": "an if before save()", "save_on_steps": "an if before save()",
     "save_decision_policy": "save_every=, save_interval= or preemption_signals=",
     "preservation_policy": "keep_last=, keep_every=, keep_interval= or best="}
+
+
+#: Methods as others call them.
+_OTHER_METHODS = {
+    "async_save": "save_async(step, ...)", "all_steps": "steps()", "best_step": "best()", "delete": "remove(step)",
+    "wait_until_finished": "wait()", "is_saving_in_progress": "is_saving()", "load": "restore()", "load_latest": "restore()",
+    "restore_or_initialize": "restore(), which gives None for a fresh start", "latest_checkpoint": "latest().path",
+    "checkpoints": "steps()", "save_checkpoint": "save(step, ...)", "restore_checkpoint": "restore()",
+    "should_keep": "keep_last=, keep_every=, keep_interval= or best=", "metrics": "open(step).metrics"}
+
+
+def step_number(what: str, step: Any) -> int:
+    """A step as callers give it: an integer of any library. Raises InvalidArgument."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if not 0 <= number < NO_LIMIT or isinstance(step, bool):
+        raise InvalidArgument(f"{what} step {step!r}: needed is an integer, 0 or more")
+    return number
+
+
+def is_step(value: Any) -> bool:
+    """Whether restore(3, state) has the step first."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def steps_of(manager: _core.Manager) -> list[int]:
+    """Raises Unsupported if there are only those of another library, whose job would else begin from nothing."""
+    steps = [step for step, _ in manager.steps()]
+    if not steps:
+        manager.latest()
+    return steps
 
 
 def refuse_others(kind: type, unknown: Iterable[str]) -> None:
@@ -138,6 +175,11 @@ class ManagerContext:
     def __repr__(self) -> str:
         return f"<{public_name(type(self))} {self._where()}{', saving' if self._queue.is_saving() else ''}>"
 
+    if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+        def __getattr__(self, name: str) -> Any:
+            said = f": needed is {_OTHER_METHODS[name]}" if name in _OTHER_METHODS else ""
+            raise AttributeError(f"{public_name(type(self))} has no {name!r}{said}")
+
     def __enter__(self) -> Self:
         return self
 
@@ -200,7 +242,7 @@ class CheckpointManager(ManagerContext):
 
     def should_save(self, step: int) -> bool:
         """Whether to save this step; the policies say so."""
-        return self._manager.should_save(step)
+        return self._manager.should_save(step_number("should_save", step))
 
     def request_save(self) -> None:
         """should_save() is true the next time."""
@@ -219,6 +261,7 @@ class CheckpointManager(ManagerContext):
         """Returns when the step is committed. Arguments and errors as those of shardwise.save(). Raises InvalidArgument if
         there are metrics, but not the one that best= names."""
         begun = time.monotonic()
+        step = step_number("save", step)
         check_metrics(step, metrics, self._best)
         existing = self._existing(step, existing)
         plan = _with_metrics(plan_of(tensors), metrics)
@@ -230,6 +273,7 @@ class CheckpointManager(ManagerContext):
                    metrics: Mapping[str, float] | None = None, existing: Existing = "fail") -> PendingSave:
         """Copies the arrays, in memory that it keeps for the next one, and returns while the save goes on."""
         begun = time.monotonic()
+        step = step_number("save", step)
         check_metrics(step, metrics, self._best)
         existing = self._existing(step, existing)
         with self._lock:
@@ -303,10 +347,31 @@ class CheckpointManager(ManagerContext):
             keep_stats(self._manager, step, stats)
         return stats
 
+    def restore(self, target: Mapping[str, Any] | None = None, step: int | None = None, *, strict: bool = True,
+                **rules: Any) -> Restored | None:
+        """A step, or the newest one that is whole, by restore_latest(). `value` of the result is what shardwise.load(path,
+        target=target) gives; strict and rules (rename, cast, resize, ..) are its arguments. restore(3, target) is the same as
+        restore(target, 3). None if there is no step. Raises what load() and restore_latest() raise."""
+        if is_step(target):
+            target, step = step, target
+
+        def read(checkpoint: Checkpoint) -> Any:
+            from . import load
+
+            return load(checkpoint.path, target=target, strict=strict, **rules)
+
+        if step is None:
+            return self.restore_latest(read)
+        with self.open(step) as checkpoint:
+            return Restored(step_number("restore", step), checkpoint.path, [], read(checkpoint))
+
     def restore_latest(self, restore: Callable[[Checkpoint], Any]) -> Restored | None:
         """Calls restore(checkpoint) with the newest valid step; None if there is no step. If what it reads turns out to
         be damaged (it raises Corrupt), it is called again for the step before: what it has filled by then is to be filled
-        anew. Raises Corrupt if there are steps and none can be restored, and what else `restore` raises."""
+        again. Raises Corrupt if there are steps and none can be restored, Unsupported if there are only those of another
+        library, and what else `restore` raises. Without a function it is restore(restore)."""
+        if not callable(restore):
+            return self.restore(restore)
         rejected: list[tuple[str, str]] = []
         below = NO_LIMIT
         while True:
@@ -335,18 +400,27 @@ class CheckpointManager(ManagerContext):
                 return Restored(step, path, rejected, value)
 
     def latest(self) -> LatestStep | None:
-        """The newest valid step; None if there is no step at all. Raises Corrupt if there are and none is valid:
-        that is never taken for a fresh start."""
+        """The newest valid step; None if there is no step at all. Raises Corrupt if there are and none is valid, and
+        Unsupported if there are only those of another library: that is never taken for a fresh start."""
         found = self._find_latest(NO_LIMIT)
         return None if found is None else LatestStep(found[0], found[1], list(found[2]))
 
+    def latest_step(self) -> int | None:
+        """Its number. As latest()."""
+        found = self.latest()
+        return None if found is None else found.step
+
+    def is_saving(self) -> bool:
+        return self._queue.is_saving()
+
     def steps(self) -> list[int]:
-        """Committed steps, ascending. Says nothing about their bytes."""
-        return [step for step, _ in self._manager.steps()]
+        """Committed steps, ascending. Says nothing about their bytes. Raises Unsupported if there are only those of another
+        library."""
+        return steps_of(self._manager)
 
     def step(self, step: int) -> str:
         """Its path. Raises NotFound."""
-        path: str = self._manager.step(step)
+        path: str = self._manager.step(step_number("find", step))
         return path
 
     def open(self, step: int | None = None) -> Checkpoint:
@@ -366,7 +440,7 @@ class CheckpointManager(ManagerContext):
 
     def pin(self, step: int, name: str) -> None:
         """Gives a step a name, by which it stays; a name that another step has moves. Raises NotFound, InvalidArgument."""
-        self._manager.pin(step, name)
+        self._manager.pin(step_number("pin", step), name)
 
     def unpin(self, name: str) -> None:
         """Takes a name away. Raises NotFound."""
@@ -378,7 +452,7 @@ class CheckpointManager(ManagerContext):
 
     def remove(self, step: int) -> None:
         """Raises NotFound, IOFailed, InvalidArgument if it is pinned by name."""
-        self._manager.remove(step)
+        self._manager.remove(step_number("remove", step))
 
     def collect_garbage(self, dead_hosts: Iterable[str] = ()) -> tuple[list[str], list[str]]:
         """Removes what dead processes left: names removed, and names kept as their owners may live.

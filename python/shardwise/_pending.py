@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ._errors import Cancelled, Unsupported
 from ._progress import Progress
@@ -110,6 +110,11 @@ class PendingSave:
             callback(self)
         except Exception:
             log.exception("a callback of %s failed", self._what)
+
+    if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+        def __getattr__(self, name: str) -> Any:
+            said = ": needed is result()" if name in ("wait", "join", "get", "block_until_ready", "wait_until_finished") else ""
+            raise AttributeError(f"shardwise.PendingSave has no {name!r}{said}")
 
     def __repr__(self) -> str:
         end = "failed" if self._error is not None else "done"

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _core, _objects
-from ._errors import InvalidArgument
 from ._links import Links
-from ._manager import ManagerContext
+from ._manager import ManagerContext, step_number
 from ._paths import Path, local
 from ._pending import SaveQueue
 from ._progress import Progress, function_of
@@ -123,9 +122,7 @@ class Tiers(ManagerContext):
 
     @staticmethod
     def _name_of(step: int) -> str:
-        if not isinstance(step, int) or step < 0:
-            raise InvalidArgument(f"save step {step!r}: needed is an integer, 0 or more")
-        return f"step {step} in the fast tier"
+        return f"step {step_number('save', step)} in the fast tier"
 
     def _write(self, step: int) -> Callable[..., SaveStats]:
         """Saves a step, as _save.write_together() does a checkpoint."""

@@ -129,9 +129,9 @@ def test_words_for_policies(tmp_path):
         assert save_all(m, range(5, 9)) == [6, 8] and m.all_steps() == [4, 8]
     for bad, text in (
             ({"best_mode": "most"}, "best_mode is 'most', needed is 'min' or 'max'"),
-            ({"save_interval_steps": 0}, "CheckpointManagerOptions: save_interval_steps is 0, needed is 1 or more"),
-            ({"keep_period": 0}, "CheckpointManagerOptions: keep_period is 0, needed is 1 or more"),
-            ({"max_to_keep": -1}, "CheckpointManagerOptions: max_to_keep is -1, needed is 1 or more"),
+            ({"save_interval_steps": 0}, "CheckpointManagerOptions: save_interval_steps is 0, needed is an integer, 1 or more"),
+            ({"keep_period": 0}, "CheckpointManagerOptions: keep_period is 0, needed is an integer, 1 or more"),
+            ({"max_to_keep": -1}, "CheckpointManagerOptions: max_to_keep is -1, needed is an integer, 1 or more"),
             ({"save_on_steps": [3]}, "CheckpointManagerOptions: there is no 'save_on_steps', needed is if wanted(step): "
                                      "manager.save(step, ..., force=True)"),
             ({"step_prefix": "s"}, "CheckpointManagerOptions: there is no 'step_prefix'")):
@@ -147,7 +147,7 @@ def test_where_these_words_are():
     with pytest.raises(AttributeError) as caught:
         swj.CheckpointManagerOptions
     assert str(caught.value) == ("module 'shardwise.jax' has no attribute 'CheckpointManagerOptions': Orbax's names are those of "
-                                 "shardwise.jax.ocp")
+                                 "shardwise.jax.ocp: from shardwise.jax import ocp")
 
 
 def test_errors_of_a_save_in_the_background_are_told(tmp_path, monkeypatch):

@@ -454,7 +454,7 @@ def test_the_best_step(tmp_path):
         for step, accuracy in enumerate([0.5, 0.9, 0.7, 0.1]):
             m.save(step, {"w": np.zeros(2)}, metrics={"accuracy": accuracy})
         assert m.steps() == [1, 2, 3] and m.best() == 1
-    with sw.CheckpointManager(tmp_path) as m, pytest.raises(sw.InvalidArgument, match="needed is ManagerOptions::best"):
+    with sw.CheckpointManager(tmp_path) as m, pytest.raises(sw.InvalidArgument, match="needed is best="):
         m.best()
 
 

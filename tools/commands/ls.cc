@@ -213,6 +213,7 @@ int run_ls(const LsOptions& options) {
   }
   const auto unfinished = is_one ? std::vector<std::string>() : leftovers(root);
   if (steps.empty() && !foreign_format(root).empty()) refuse_without_steps(root, options.root);
+  if (steps.empty()) static_cast<void>(manager.latest());  // names other steps
   bool damaged = false, unread = false;
   for (const StepSummary& s : steps) {
     damaged = damaged || (!s.fault.empty() && s.readable);

@@ -41,7 +41,9 @@ fs::path without_slash(const fs::path& path) {
 }
 
 fs::path newest_step(const fs::path& root, const std::string& path) {
-  const auto latest = manager_of(root).latest();
+  const CheckpointManager manager = manager_of(root);
+  if (manager.steps().empty() && !foreign_format(root).empty()) refuse_without_steps(root, path);
+  const auto latest = manager.latest();
   if (!latest) refuse_without_steps(root, path);
   for (const RejectedStep& step : latest->rejected) {
     print_note(

@@ -12,6 +12,7 @@
 #include "shardwise/checkpoint/detail/read/directory_state.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/failures.h"
+#include "shardwise/checkpoint/detail/root/foreign_steps.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/together/group_save.h"
 #include "shardwise/checkpoint/detail/together/messages.h"
@@ -91,9 +92,21 @@ std::optional<LatestStep> LatestSteps::find(std::int64_t limit) const {
       continue;
     }
     if (look.newest) return LatestStep{*look.newest, std::move(look.rejected)};
-    if (look.rejected.empty()) return std::nullopt;
+    if (look.rejected.empty()) {
+      if (limit == kNoLimit) refuse_foreign();
+      return std::nullopt;
+    }
     throw none_valid(root_, look.rejected);
   }
+}
+
+void LatestSteps::refuse_foreign() const {
+  const std::string found = foreign_steps(files_, root_);
+  if (found.empty()) return;
+  throw Error(ErrorCode::unsupported,
+              fmt::format("find the latest checkpoint in {}: it holds no step of Shardwise, but "
+                          "{}; a run that is to begin from nothing needs another folder",
+                          root_.string(), found));
 }
 
 std::optional<LatestStep> LatestSteps::agree(const ProcessGroup& group, std::int64_t limit) const {

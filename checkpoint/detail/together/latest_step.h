@@ -30,7 +30,7 @@ class LatestSteps {
   std::string why_invalid(const StepName& name) const;
 
   /// The newest valid step below `limit`; nothing if there is no step. Throws corrupt if there are
-  /// and none is valid, io.
+  /// and none is valid, io; without a limit unsupported, if there are only those of another library.
   std::optional<LatestStep> find(std::int64_t limit = kNoLimit) const;
 
   /// The same for a group: rank 0 looks; the others look whether they see the same.
@@ -44,6 +44,7 @@ class LatestSteps {
     bool changed = false;  // a step has come or gone meanwhile: it says nothing
   };
 
+  void refuse_foreign() const;
   Look look_at(const std::vector<StepName>& names) const;
   std::vector<StepName> names_below(std::int64_t limit) const;
   std::string id_of(const std::filesystem::path& directory) const;

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
+import logging
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, NoReturn
 
 import jax
 import numpy as np
@@ -16,10 +18,12 @@ from .._edits import Cast, Join, Rename, Split, Transpose
 from .._edits import Resize as Extents
 from .._errors import InvalidArgument
 from .._resize import Resize, Resizing, check_extents
-from .._sources import MEMORY, Path
+from .._sources import MEMORY, Path, refuse_unknown
 from .._tensor import Checkpoint, aligned_empty, read_boxes
 from . import _tree
 from ._target import Refused, Reading, reading_of
+
+log = logging.getLogger("shardwise")
 
 _HOST_BYTES = 2 << 30
 """Bytes of arrays for accelerators that are on the host at a time."""
@@ -36,10 +40,17 @@ ANY = _Any()
 """In a target, for a leaf or for all below a node: what is there, as without a target."""
 
 
+#: What others call it.
+_OTHER_NAMES = {
+    "shardings": "a target whose leaves are shardings, or jax.ShapeDtypeStruct with them", "sharding": "a target whose leaves are shardings",
+    "abstract_state": "target=", "abstract_pytree": "target=", "item": "target=", "like": "target=", "template": "target=",
+    "dtype": "cast=", "partial": "strict=False", "partial_restore": "strict=False", "restore_args": "a target with the sharding wanted"}
+
+
 def load(path: Path, target: Any = None, *, strict: bool = True, names: str | Iterable[str] | None = None,
          rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None, split: Split | None = None,
          join: Join | None = None, skip_mismatched: bool = False, resize: Resize | Extents | None = None, threads: int = 0,
-         memory: int = MEMORY) -> Any:
+         memory: int = MEMORY, **unknown: NoReturn) -> Any:
     """The tree of a checkpoint. Without a target: arrays of numpy's (of PRNG keys their data), objects as they were
     saved; dict, list, tuple and None as they were, named tuples if their module is imported, else dicts of fields;
     of other classes dicts. Needs no devices. A checkpoint that was saved without a tree is a dict of names.
@@ -49,7 +60,9 @@ def load(path: Path, target: Any = None, *, strict: bool = True, names: str | It
     whatever shape and dtype there is; numpy.ndarray, for an array on the host; ANY; a Python object, for one of its type;
     a loader, or another object with state_dict() and load_state_dict(), which is given its state.
     A number of Python's and an array without dims stand for each other if the kind is the same and the value exact.
-    A process reads what its own devices hold, each box once. strict=False: names that the target lacks are left out.
+    None is filled with all that is stored under its name. A process reads what its own devices hold, each box once.
+    strict=False: names that the target lacks are left out, and leaves of the target that the checkpoint lacks stay as they are,
+    with a warning, if they have a value (a jax.ShapeDtypeStruct has none); a load that finds no name is an error.
     names: patterns of what is taken, "params/*", as if nothing else was stored. rename: new names of what is stored, by
     patterns, {"params/*": "*"}. Without a target the tree is then a dict of names.
     cast: dtypes of what is stored, "bf16" for all floats, or by patterns of the stored names. transpose, split and join
@@ -62,6 +75,7 @@ def load(path: Path, target: Any = None, *, strict: bool = True, names: str | It
     is cast), shapes that a sharding does not divide; also a target without leaves, with strict=False, too. NotFound,
     Corrupt.
     """
+    refuse_unknown("load", unknown, [name for name in inspect.signature(load).parameters if name != "unknown"], _OTHER_NAMES)
     if target is None:
         check_extents(f"load {path}", skip_mismatched, resize)
     with Checkpoint(path, threads=threads, memory=memory, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
@@ -124,13 +138,19 @@ class _Restore:
         self._wrong: list[str] = []
 
     def planned(self, strict: bool) -> Planned:
-        wanted, treedef = jax.tree_util.tree_flatten_with_path(self._target)
+        wanted, treedef = jax.tree_util.tree_flatten_with_path(self._target, is_leaf=lambda leaf: leaf is None)
         unflatten: Callable[[list[Any]], Any] = treedef.unflatten  # type: ignore[attr-defined]
         builders: list[Callable[[dict[str, Any]], Any]] = []
         asked: set[str] = set()
+        missing: list[str] = []
         for path, want in wanted:
             parts = _tree.parts_of(path)
             name = _tree.name_of((*self._prefix, *parts))
+            if want is None:
+                if name not in self._there and not _is_there(self._node, parts):
+                    builders.append(functools.partial(_own, None))  # None, as of an optimizer's state, is no leaf
+                    continue
+                want = ANY
             if name in asked:
                 self._wrong.append(f"two leaves of the target have the name {name!r}")
             asked.add(name)
@@ -138,19 +158,27 @@ class _Restore:
                 builders.append(self._below(parts, name, asked))
             elif self._skip_mismatched and self._has_other_shape(name, want):
                 builders.append(functools.partial(_own, want))
+            elif not strict and name not in self._there and _has_value(want):
+                asked.remove(name)
+                missing.append(name)
+                builders.append(functools.partial(_own, want))
             else:
                 self._add(name, want)
                 builders.append(operator.itemgetter(name))
         if strict:
-            self._wrong += [f"{name!r} is in the checkpoint, not in the target" for name in self._there if
-                            name not in asked]
+            left = [f"{name!r} is in the checkpoint, not in the target" for name in self._there if name not in asked]
+            self._wrong += left[:-1] + [f"{one}: strict=False leaves such names out" for one in left[-1:]]
         self._wrong += self._resizing.faults()
         if self._there and not asked:
-            self._wrong.append("the target is empty, needed is at least one of the checkpoint's names")
+            self._wrong.append("the target has none of the checkpoint's names, needed is at least one" if missing else
+                               "the target is empty, needed is at least one of the checkpoint's names")
         if self._wrong:
             few = "; ".join(self._wrong[:50]) + (f"; and {len(self._wrong) - 50} more" if len(self._wrong) > 50 else "")
             raise InvalidArgument(f"restore {self._checkpoint.path}: {len(self._wrong)} of "
                                   f"{len(asked | self._there.keys())} leaves do not fit: {few}")
+        if missing:
+            log.warning("restore %s: %d leaves of the target are not in the checkpoint, and stay as they are: %s",
+                        self._checkpoint.path, len(missing), ", ".join(missing[:50]))
         return Planned(self._readings, lambda values: unflatten([build(values) for build in builders]))
 
     def _has_other_shape(self, name: str, want: Any) -> bool:
@@ -178,6 +206,17 @@ class _Restore:
             asked.add(below)
             self._add(below, ANY)
         return lambda values: _tree.build(node, values.__getitem__)
+
+
+def _is_there(node: Any, parts: _tree.Parts) -> bool:
+    """Whether a node with something in it is there."""
+    found, inner = _tree.find(node, parts)
+    return found and inner is not None
+
+
+def _has_value(leaf: Any) -> bool:
+    """Whether it can stay as it is: not if it says only what is wanted."""
+    return leaf is not ANY and not isinstance(leaf, (jax.ShapeDtypeStruct, jax.sharding.Sharding))
 
 
 def _own(leaf: Any, _: dict[str, Any]) -> Any:

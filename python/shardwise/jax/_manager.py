@@ -6,8 +6,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, Unpack
 
+import jax
+
 from .._job import JobManager, Rules
-from .._manager import Restored, refuse_others
+from .._manager import Restored, is_step, refuse_others, step_number
 from .._paths import Path
 from .._pending import PendingSave, WhenBusy, skipped
 from .._progress import Progress
@@ -65,7 +67,7 @@ class CheckpointManager(JobManager):
     def save(self, step: int, tree: Any, *, user: Any = None, metrics: Mapping[str, float] | None = None,
              existing: Existing = "fail", progress: Progress = None) -> SaveStats:
         """Returns when the step is committed. Errors are those of shardwise.jax.save(). metrics: process 0's count."""
-        begun = time.monotonic()
+        begun, step = time.monotonic(), step_number("save", step)
         self.wait()
         path, managed = self._prepare(step, metrics, begun)
         return prepare(path, tree, self._saves, copy=False, user=user, deadline=self._deadline, managed=managed,
@@ -75,7 +77,7 @@ class CheckpointManager(JobManager):
                    existing: Existing = "fail") -> PendingSave:
         """Returns when the values are held: JAX's arrays may be donated, numpy's changed. What becomes of it if a save is
         under way, when_busy says: SaveStats.skipped."""
-        begun = time.monotonic()
+        begun, step = time.monotonic(), step_number("save", step)
         said = self._next_turn(step)
         if said == "skipped":
             return PendingSave(step, lambda progress: skipped())
@@ -95,5 +97,15 @@ class CheckpointManager(JobManager):
                 **rules: Unpack[Rules]) -> Restored | None:
         """A step, or the newest one that all processes can restore: if its bytes turn out to be damaged for one of them, all
         go back to the step before. None if there is no step. `value` of the result is its tree, as shardwise.jax.load() gives
-        it; strict and rules (rename, cast, resize, ..) are its arguments. Raises Corrupt if there are steps and none can be restored, and what load() raises, on all processes."""
+        it; strict and rules (rename, cast, resize, ..) are its arguments. restore(3, target) is the same as restore(target, 3).
+        Raises Corrupt if there are steps and none can be restored, Unsupported if there are only those of another library, and
+        what load() raises, on all processes."""
+        if is_step(target):
+            target, step = step, target
         return self._restored(lambda path: load(path, target, strict=strict, threads=self._threads, memory=self._memory, **rules), step)
+
+    def restore_latest(self, restore: Any = None) -> Restored | None:
+        """restore(); of a function, what it makes of the checkpoint, as shardwise.CheckpointManager's."""
+        if not (callable(restore) and jax.tree_util.all_leaves([restore])):
+            return self.restore(restore)
+        return self._restored_by(restore)

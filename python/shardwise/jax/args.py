@@ -76,11 +76,11 @@ SaveArgs = StandardSave | JsonSave | Composite
 RestoreArgs = StandardRestore | JsonRestore | Composite
 
 
-_ELSEWHERE = {"PyTreeSave": "StandardSave", "PyTreeRestore": "StandardRestore, whose target says the shardings", "ArraySave": "StandardSave",
+_ELSEWHERE = {"PyTreeSave": "StandardSave", "PyTreeRestore": "StandardRestore, whose target says the shardings, with strict=False for partial_restore=True", "ArraySave": "StandardSave",
               "ArrayRestore": "StandardRestore", "JaxRandomKeySave": "StandardSave, which takes keys", "JaxRandomKeyRestore": "StandardRestore",
               "NumpyRandomKeySave": "JsonSave", "ProtoSave": "JsonSave of the message's dict"}
 
 if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
     def __getattr__(name: str) -> Any:
-        raise AttributeError(f"shardwise.jax.args has no {name!r}: needed is "
+        raise AttributeError(f"ocp.args has no {name!r}: needed is "
                              f"{_ELSEWHERE.get(name, 'StandardSave, JsonSave or Composite, or what restores these')}")

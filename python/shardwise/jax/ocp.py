@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from .._containers import class_name
 from .._errors import InvalidArgument, NameNotFound, NotFound
-from .._manager import ManagerContext
+from .._manager import ManagerContext, step_number
 from .._paths import Path, local
 from .._pending import PendingSave
 from .._sources import check_choice
@@ -42,6 +42,7 @@ log = logging.getLogger("shardwise")
 _BEST = "best_fn"  # the metric that holds what best_fn gave
 _ALL = 2**31 - 1
 
+_ARGS = "StandardSave, JsonSave or Composite, or what restores these"
 _IN_THE_LOOP = "if wanted(step): manager.save(step, ..., force=True)"
 _NOT_HERE = {
     "save_on_steps": _IN_THE_LOOP, "should_save_fn": _IN_THE_LOOP,
@@ -80,8 +81,8 @@ class CheckpointManagerOptions:
                 f", needed is {_NOT_HERE[name]}" if name in _NOT_HERE else ""))
         check_choice("best_mode", best_mode, ("min", "max"))
         for name, value in (("save_interval_steps", save_interval_steps), ("keep_period", keep_period), ("max_to_keep", max_to_keep)):
-            if value is not None and value < 1:
-                raise InvalidArgument(f"CheckpointManagerOptions: {name} is {value}, needed is 1 or more")
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise InvalidArgument(f"CheckpointManagerOptions: {name} is {value}, needed is an integer, 1 or more")
         self.best_fn, self.create, self.read_only = best_fn, create, read_only
         self.policies: dict[str, Any] = {"save_every": save_interval_steps}
         if best_fn is not None:
@@ -149,10 +150,11 @@ class CheckpointManager(ManagerContext):
     def should_save(self, step: int) -> bool:
         """Whether save() would save: the policies say so, or there is no step yet. Never a step before the last one, or that
         one."""
+        step = step_number("should_save", step)
         if self._options.read_only:
             return False
         damaged = self.manager._damaged
-        last = self.manager._on_first(lambda: max((one for one in self.manager.steps() if one not in damaged), default=-1),
+        last = self.manager._on_first(lambda: max((one for one, _ in self.manager._manager.steps() if one not in damaged), default=-1),
                                       "which step is the last")
         last = max(last, self._newest)
         return step > last and (self.manager.should_save(step) or last < 0)
@@ -161,6 +163,7 @@ class CheckpointManager(ManagerContext):
              force: bool = False, custom_metadata: Any = None) -> bool:
         """Saves with save_async() if should_save(step), or if forced; says whether it does. `items` is a tree, short for
         args=StandardSave(items). force: takes the place of a step that is there."""
+        step = step_number("save", step)
         tree = _tree_of(items, args, self._items)
         if self._options.read_only or not force and not self.should_save(step):
             return False
@@ -177,8 +180,8 @@ class CheckpointManager(ManagerContext):
         self._newest = max(self._newest, step)
         return True
 
-    def restore(self, step: int | None, items: Any = None, *, args: args_.RestoreArgs | None = None) -> Any:
-        """A step; None: the newest that can be restored. `items`: a target, short for args=StandardRestore(items). Without both:
+    def restore(self, step: int | None = None, items: Any = None, *, args: args_.RestoreArgs | None = None) -> Any:
+        """A step; None, or nothing: the newest that can be restored. `items`: a target, short for args=StandardRestore(items). Without both:
         as saved, arrays by numpy. A step of several items gives a Composite: of all, or of those that args, a Composite, names.
         Raises NotFound if there is no step, and what shardwise.jax.CheckpointManager.restore() raises."""
         if items is not None:
@@ -203,7 +206,7 @@ class CheckpointManager(ManagerContext):
 
     def metadata(self, step: int) -> StepMetadata:
         """Raises NotFound."""
-        return _metadata(self.manager._manager.step(step), step)
+        return _metadata(self.manager.step(step), step)
 
     def item_metadata(self, step: int) -> Any:
         """The tree, with jax.ShapeDtypeStruct for arrays; of several items a Composite. Raises NotFound."""
@@ -344,7 +347,7 @@ def _item_of(what: str, given: Any) -> Any:
         return _tree.Json(given.item)
     if isinstance(given, args_.StandardSave):
         return given.item
-    raise InvalidArgument(f"save: {what} is a {type(given).__name__}, needed is one of shardwise.jax.args")
+    raise InvalidArgument(f"save: {what} is a {type(given).__name__}, needed is one of ocp.args: {_ARGS}")
 
 
 def _items(checkpoint: Checkpoint) -> list[str]:
@@ -372,7 +375,7 @@ def _restored(checkpoint: Checkpoint, given: args_.RestoreArgs | None) -> Any:
 
 def _restored_item(checkpoint: Checkpoint, prefix: _tree.Parts, given: Any) -> Any:
     if given is not None and not isinstance(given, (args_.StandardRestore, args_.JsonRestore)):
-        raise InvalidArgument(f"restore: args is a {type(given).__name__}, needed is one of shardwise.jax.args")
+        raise InvalidArgument(f"restore: args is a {type(given).__name__}, needed is one of ocp.args: {_ARGS}")
     if isinstance(given, args_.StandardRestore):
         return _load.restore(checkpoint, given.item, prefix, strict=given.strict)
     return _load.restore(checkpoint, None, prefix)

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from .._job import JobManager, Rules
-from .._manager import Restored, refuse_others
+from .._manager import Restored, is_step, refuse_others, step_number
 from .._paths import Path
 from .._pending import PendingSave, WhenBusy, skipped
 from .._progress import Progress
 from .._save import SaveStats
 from .._sources import MEMORY, Codec, Existing, check_choice
 from ..group import DEADLINE, Group, auto
-from ._load import load
+from ._load import load, load_state_dict
 from ._save import save_async_managed, save_managed
 from ._state import PerRank
 
@@ -86,7 +86,7 @@ class CheckpointManager(JobManager):
     def save(self, step: int, state: Mapping[str, Any], *, user: Any = None, metrics: Mapping[str, float] | None = None,
              existing: Existing = "fail", progress: Progress = None) -> SaveStats:
         """Returns when the step is committed. Errors are those of shardwise.torch.save(). metrics: rank 0's count."""
-        begun = time.monotonic()
+        begun, step = time.monotonic(), step_number("save", step)
         self.wait()
         path, managed = self._prepare(step, metrics, begun)
         return save_managed(path, state, user, self._options(step, existing), self._replicas, self._saves, self._deadline,
@@ -96,7 +96,7 @@ class CheckpointManager(JobManager):
                    metrics: Mapping[str, float] | None = None, existing: Existing = "fail") -> PendingSave:
         """Returns when the values are copied to host memory. What becomes of it if a save is under way, when_busy says:
         SaveStats.skipped."""
-        begun = time.monotonic()
+        begun, step = time.monotonic(), step_number("save", step)
         said = self._next_turn(step)
         if said == "skipped":
             return PendingSave(step, lambda progress: skipped())
@@ -108,10 +108,20 @@ class CheckpointManager(JobManager):
         return save_async_managed(path, state, user, self._options(step, existing), self._replicas, self._saves,
                                   self._deadline, True, managed, turn)
 
-    def restore(self, state: Mapping[str, Any], step: int | None = None, *, strict: bool = True,
+    def restore(self, state: Mapping[str, Any] | None = None, step: int | None = None, *, strict: bool = True,
                 **rules: Unpack[Rules]) -> Restored | None:
         """Fills the state, as shardwise.torch.load() does, from a step, or from the newest one that all ranks can restore:
         if its bytes turn out to be damaged on one of them, all go back to the step before. None if there is no step.
-        `value` of the result is what load() returns; strict and rules (rename, cast, resize, ..) are its arguments. Raises
-        Corrupt if there are steps and none can be restored."""
+        `value` of the result is what load() returns, without a state what load_state_dict() does; strict and rules (rename,
+        cast, resize, ..) are its arguments. restore(3, state) is the same as restore(state, 3). Raises Corrupt if there are
+        steps and none can be restored, Unsupported if there are only those of another library."""
+        if is_step(state):
+            state, step = step, state
+        if state is None:
+            rules.pop("skip_mismatched", None)
+            return self._restored(lambda path: load_state_dict(path, threads=self._threads, **rules), step)
         return self._restored(lambda path: load(path, state, strict=strict, group=self._calls, threads=self._threads, **rules), step)
+
+    def restore_latest(self, restore: Any = None) -> Restored | None:
+        """restore(); of a function, what it makes of the checkpoint, as shardwise.CheckpointManager's."""
+        return self._restored_by(restore) if callable(restore) else self.restore(restore)
