@@ -260,17 +260,16 @@ class CheckpointManager {
   /// Committed steps, ascending; of each the highest generation. Says nothing about their bytes.
   std::vector<Step> steps() const;
 
-  /// The newest step, of those before `below`, whose manifest, file sizes and, of 64 shard files at
-  /// most, chunk tables are valid; nothing if the root holds no step. Throws corrupt, with reasons,
-  /// if it holds steps and none is valid: that is never taken for a fresh start. Nor are steps of
-  /// Orbax, DCP and others, or of other names, if there are no steps beside them: throws
-  /// unsupported, which says what makes steps of them. (A save there is allowed.) Throws io, naming
-  /// the step, if one that may be the newest cannot be read (no rights, a server that does not
-  /// answer, a bad place on the disk): it never goes back to an older step for that reason. If the
-  /// fault stays, remove that step. If another process replaces or removes the step before it is
-  /// opened, opening it throws not_found: ask again. With a group, rank 0 looks, and the others
-  /// check that it is there for them, too; cancelled, with the reason, if it failed on another
-  /// rank.
+  /// The newest step, of those before `below`, whose manifest, file sizes and, of 64 shard files
+  /// at most, chunk tables are valid; nothing if the root holds no step. Throws corrupt, with
+  /// reasons, if it holds steps and none is valid: that is never taken for a fresh start. Nor are
+  /// steps of Orbax, DCP and others alone: throws unsupported, which says what makes steps of
+  /// them. Throws io, naming the step, if one that may be the newest cannot be read (no rights, a
+  /// server that does not answer, a bad place on the disk): it never goes back to an older step
+  /// for that reason. If the fault stays, remove that step. If another process replaces or removes
+  /// the step before it is opened, opening it throws not_found: ask again. With a group, rank 0
+  /// looks, and the others check that it is there for them, too; cancelled, with the reason, if it
+  /// failed on another rank.
   std::optional<LatestStep> latest(
       std::int64_t below = std::numeric_limits<std::int64_t>::max()) const;
 

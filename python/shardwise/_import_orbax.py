@@ -181,7 +181,8 @@ def _items_of(root: str) -> tuple[list[_Item], Plan]:
     folders = [("", root)] if _is_tree(root) else sorted(
         (entry.name, entry.path) for entry in os.scandir(root) if entry.is_dir())
     if folders and not _is_tree(root) and (steps := _steps_of(root)):
-        raise InvalidArgument(f'import {root}: it is a folder of {len(steps)} steps: needed is one of them, the newest is '
+        count = "1 step" if len(steps) == 1 else f"{len(steps)} steps"
+        raise InvalidArgument(f'import {root}: it is a folder of {count}: needed is one of them, the newest is '
                               f'{steps[-1][1]}, or steps="newest", steps="all"')
     is_one = all(name in ("", "default", "metrics") for name, _ in folders)
     items, nodes, objects = [], [], {}
@@ -207,8 +208,7 @@ def _items_of(root: str) -> tuple[list[_Item], Plan]:
             objects[name], node = _objects.encode(found), name
         else:
             raise (Unsupported if any(_is_tree(p) for _, p in folders) else InvalidArgument)(
-                f"import {root}: {path} is no tree and no JSON item of Orbax's" +
-                (": give the directory of one step" if name.isdecimal() else ""))
+                f"import {root}: {path} is no tree and no JSON item of Orbax's")
         nodes.append((name, node))
     if not items:
         raise InvalidArgument(f"import {root}: it is no checkpoint of Orbax's: there is no tree in it")

@@ -28,7 +28,7 @@ FACES = {"sw": (sw.CheckpointManager, np.full), "swt": (swt.CheckpointManager, l
 @pytest.mark.parametrize("face", FACES)
 def test_the_same_calls_on_all_managers(tmp_path, face):
     kind, full = FACES[face]
-    with kind(tmp_path, best=("loss", "min", 2)) as m:
+    with kind(tmp_path, best=("loss", "min", 3)) as m:
         assert m.restore() is None and m.restore_latest(lambda c: 1 / 0) is None and m.latest() is None and m.latest_step() is None
         for step in (2, np.int64(3)):
             assert m.should_save(step)
@@ -71,7 +71,7 @@ def test_the_same_calls_on_all_managers(tmp_path, face):
 @pytest.mark.parametrize(("name", "words"), [
     ("restore", "needed is load(path, target)"), ("async_save", "needed is save_async"), ("save_pytree", "needed is save(path"),
     ("load_pytree", "needed is load("), *((name, "from shardwise.jax import ocp") for name in (
-        "args", "CheckpointManagerOptions", "StandardCheckpointer", "PyTreeCheckpointer", "AsyncCheckpointer", "PLACEHOLDER"))])
+        "CheckpointManagerOptions", "StandardCheckpointer", "PyTreeCheckpointer", "AsyncCheckpointer", "PLACEHOLDER"))])
 def test_names_of_orbax_in_jax_say_where_they_are(name, words):
     with pytest.raises(AttributeError) as told:
         getattr(swj, name)
@@ -97,7 +97,7 @@ def test_a_target_with_more_leaves(tmp_path, caplog, face):
     with caplog.at_level(logging.WARNING):
         found = load(tmp_path / "c", target(), strict=False)
     assert found["a"]["w"].tolist() == [1] * 3 and found["more"]["b"].tolist() == [7, 7] and found["n"] == 5
-    assert "more" in caplog.text and "n" in caplog.text
+    assert face == "swt" and set(found.missing) == {"more.b", "n"} or "more/b" in caplog.text
     with pytest.raises(sw.InvalidArgument, match="more.b"):
         load(tmp_path / "c", target())
     with pytest.raises(sw.InvalidArgument, match="none"):

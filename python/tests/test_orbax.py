@@ -105,7 +105,7 @@ def test_import(tmp_path, monkeypatch, group_bytes):
     with pytest.raises(sw.AlreadyExists):
         import_orbax(tmp_path / "standard", tmp_path / "out" / "standard")
     import_orbax(tmp_path / "standard", tmp_path / "out" / "standard", existing="replace")
-    for bad, kind, text in (("m", sw.InvalidArgument, "give the directory of one step"), ("gone", sw.NotFound, "not there"),
+    for bad, kind, text in (("m", sw.InvalidArgument, "it is a folder of 1 step"), ("gone", sw.NotFound, "not there"),
                             ("out", sw.InvalidArgument, "no tree")):
         with pytest.raises(kind, match=text):
             import_orbax(tmp_path / bad, tmp_path / "x")

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -64,11 +63,12 @@ std::optional<std::int64_t> number_in(std::string_view name) {
   return number;
 }
 
-std::vector<std::string> names_in(FileSystem& files, const fs::path& folder) {
+// Nothing of what is no folder, or cannot be listed.
+std::optional<std::vector<std::string>> names_in(FileSystem& files, const fs::path& folder) {
   try {
     return files.list(folder);
   } catch (const Error&) {
-    return {};  // what cannot be listed says nothing
+    return std::nullopt;
   }
 }
 
@@ -80,7 +80,8 @@ Kind kind_of_file(std::string_view name) {
 
 // What a folder's files say that it is.
 Kind kind_of_folder(FileSystem& files, const fs::path& folder, int levels) {
-  const std::vector<std::string> names = names_in(files, folder);
+  const std::vector<std::string> names =
+      names_in(files, folder).value_or(std::vector<std::string>());
   const auto holds = [&](std::string_view name) {
     return std::ranges::find(names, name) != names.end();
   };
@@ -91,8 +92,7 @@ Kind kind_of_folder(FileSystem& files, const fs::path& folder, int levels) {
   for (const std::string& name : names) {
     Kind kind = kind_of_file(name);
     if (kind == Kind::none && levels > 0) {
-      std::error_code ignored;
-      if (!name.starts_with("step-") && fs::is_directory(folder / name, ignored)) {
+      if (!name.starts_with("step-")) {
         kind = kind_of_folder(files, folder / name, levels - 1);
       }
       if (kind == Kind::ours) kind = Kind::none;  // a root of steps, or of checkpoints by name
@@ -115,8 +115,7 @@ Kind kind_of(FileSystem& files, const fs::path& root, const std::string& name) {
       name.find(".orbax-checkpoint-tmp") != std::string::npos) {
     return Kind::none;
   }
-  std::error_code ignored;
-  if (!fs::is_directory(root / name, ignored)) {
+  if (!names_in(files, root / name)) {
     const Kind kind = kind_of_file(name);
     return kind == Kind::none && is_named_file_of_step(name) ? Kind::pickle : kind;
   }
@@ -159,7 +158,8 @@ std::string told(Kind kind, const fs::path& path, const fs::path& root, std::int
 }  // namespace
 
 std::string foreign_steps(FileSystem& file_system, const fs::path& root) {
-  const std::vector<std::string> names = names_in(file_system, root);
+  const std::vector<std::string> names =
+      names_in(file_system, root).value_or(std::vector<std::string>());
   std::string newest;
   Kind kind = Kind::none;
   std::int64_t step = -1, count = 0;

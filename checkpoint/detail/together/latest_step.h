@@ -30,7 +30,8 @@ class LatestSteps {
   std::string why_invalid(const StepName& name) const;
 
   /// The newest valid step below `limit`; nothing if there is no step. Throws corrupt if there are
-  /// and none is valid, io; without a limit unsupported, if there are only those of another library.
+  /// and none is valid, io; without a limit unsupported, if there are only those of another
+  /// library.
   std::optional<LatestStep> find(std::int64_t limit = kNoLimit) const;
 
   /// The same for a group: rank 0 looks; the others look whether they see the same.
