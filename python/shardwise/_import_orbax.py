@@ -232,9 +232,9 @@ def _keys_of(path: str, leaves: dict[str, Any], is_random: bool) -> dict[str, st
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         for one in (_json_of(folder, name) or {}).get("array_metadatas", ()):
             array = one["array_metadata"]
-            impl = (array.get("ext_metadata") or {}).get("random_key_impl")
-            if impl is not None:
-                impls.setdefault(array["param_name"], impl)
+            told_impl = (array.get("ext_metadata") or {}).get("random_key_impl")
+            if told_impl is not None:
+                impls.setdefault(array["param_name"], told_impl)
     found = {name: impls[meta.name] for name, meta in leaves.items() if getattr(meta, "name", None) in impls}
     for name, impl in found.items():
         shape = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=impl))).shape  # raises for no generator

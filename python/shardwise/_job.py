@@ -241,10 +241,12 @@ class JobManager(ManagerContext):
 
     def open(self, step: int | None = None) -> Checkpoint:
         """The checkpoint of a step, or of the latest valid one. Raises NotFound."""
-        latest = self.latest() if step is None else None
-        if step is None and latest is None:
+        if step is not None:
+            return Checkpoint(self.step(step))
+        latest = self.latest()
+        if latest is None:
             raise NotFound(f"{self.root} holds no step")
-        return Checkpoint(latest.path if latest is not None else self.step(step))
+        return Checkpoint(latest.path)
 
     def _read_on_all(self, read: Callable[[str], Any], path: str) -> tuple[Any, str]:
         """What read() gives on this rank, and what is damaged for one of them. What else it raises on one rank is raised on

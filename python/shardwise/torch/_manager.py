@@ -115,12 +115,15 @@ class CheckpointManager(JobManager):
         `value` of the result is what load() returns, without a state what load_state_dict() does; strict and rules (rename,
         cast, resize, ..) are its arguments. restore(3, state) is the same as restore(state, 3). Raises Corrupt if there are
         steps and none can be restored, Unsupported if there are only those of another library."""
-        if is_step(state):
-            state, step = step, state
-        if state is None:
-            rules.pop("skip_mismatched", None)
-            return self._restored(lambda path: load_state_dict(path, threads=self._threads, **rules), step)
-        return self._restored(lambda path: load(path, state, strict=strict, group=self._calls, threads=self._threads, **rules), step)
+        tree: Any = state
+        number: Any = step
+        if is_step(tree):
+            tree, number = number, tree
+        if tree is None:
+            edits: dict[str, Any] = {name: rule for name, rule in rules.items() if name != "skip_mismatched"}
+            return self._restored(lambda path: load_state_dict(path, threads=self._threads, **edits), number)
+        return self._restored(lambda path: load(path, tree, strict=strict, group=self._calls, threads=self._threads, **rules),
+                              number)
 
     def restore_latest(self, restore: Any = None) -> Restored | None:
         """restore(); of a function, what it makes of the checkpoint, as shardwise.CheckpointManager's."""
