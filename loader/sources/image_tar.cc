@@ -27,13 +27,14 @@ using detail::TarIndex;
 using detail::TarMember;
 
 struct MemberBytes {
-  std::uint64_t offset, size_bytes;
+  std::uint64_t offset = 0, size_bytes = 0;
+  bool is_there = false;  // if not, the record lacks this part
 };
 
 /// The parts of a member's name that say what it is. They may hold any bytes.
 struct MemberName {
   std::string_view folder;     // the last one; empty: none
-  std::string_view stem;       // the folders and the last part up to its first dot
+  std::string_view key;        // the folders and the last part up to its first dot
   std::string_view base;       // the last part
   std::string_view extension;  // of the last part: all after its first dot
 };
@@ -44,7 +45,7 @@ MemberName parts_of(std::string_view name) {
   const std::size_t begin = slash == std::string_view::npos ? 0 : slash + 1;
   parts.base = name.substr(begin);
   const std::size_t dot = std::min(parts.base.find('.'), parts.base.size());
-  parts.stem = name.substr(0, begin + dot);
+  parts.key = name.substr(0, begin + dot);
   parts.extension = parts.base.substr(std::min(dot + 1, parts.base.size()));
   std::string_view folders = name.substr(0, begin);
   while (!folders.empty() && parts.folder.empty()) {
@@ -57,23 +58,46 @@ MemberName parts_of(std::string_view name) {
   return parts;
 }
 
-bool equal_but_case(std::string_view a, std::string_view lower_case) {
-  return std::equal(a.begin(), a.end(), lower_case.begin(), lower_case.end(), [](char x, char y) {
-    return (x >= 'A' && x <= 'Z' ? static_cast<char>(x - 'A' + 'a') : x) == y;
-  });
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+bool equal_but_case(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](char x, char y) { return lower(x) == lower(y); });
 }
+
+// If an extension is `ending`, or ends with a dot and it: all before it.
+std::optional<std::string_view> prefix_of(std::string_view extension, std::string_view ending) {
+  if (extension.size() < ending.size()) return std::nullopt;
+  const std::string_view prefix = extension.substr(0, extension.size() - ending.size());
+  if (!equal_but_case(extension.substr(prefix.size()), ending)) return std::nullopt;
+  if (!prefix.empty() && prefix.back() != '.') return std::nullopt;
+  return prefix;
+}
+
+// Members that WebDataset skips: names without a dot or that begin with one, and its own "__x__".
+bool is_part(const MemberName& name) {
+  const std::string_view first = name.key.substr(0, name.key.find('/'));
+  const bool is_meta = first.size() >= 4 && first.starts_with("__") && first.ends_with("__");
+  return !is_meta && !name.base.starts_with('.') && name.base.find('.') != name.base.npos;
+}
+
+const std::string kImageEndings[] = {"png", "jpg", "jpeg"};
+const std::string kLabelEnding = "cls";
 
 class TarStore final : public detail::ImageStore {
  public:
-  TarStore(std::unique_ptr<const InputFile> file, std::size_t byte_fields)
+  TarStore(std::unique_ptr<const InputFile> file, const std::vector<std::string>& byte_fields)
       : file_(std::move(file)), byte_fields_(byte_fields) {}
 
   const InputFile& file() const { return *file_; }
 
-  /// `bytes`: the members of the byte fields.
-  void add(const TarMember& image, std::span<const MemberBytes> bytes) {
-    names_.add(image.name);
-    images_.push_back({image.offset, image.size_bytes});
+  /// `first`: the image, or another member of a record that lacks one. `bytes`: the members of the
+  /// byte fields.
+  void add(const TarMember& first, bool has_image, bool has_label,
+           std::span<const MemberBytes> bytes) {
+    names_.add(first.name);
+    images_.push_back({first.offset, has_image ? first.size_bytes : 0, has_image});
+    has_label_.push_back(has_label);
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
 
@@ -82,6 +106,16 @@ class TarStore final : public detail::ImageStore {
   std::string place(std::int64_t record) const override {
     return fmt::format("{}: member {} at offset {}", file_->path(), shown_name(name(record)),
                        images_[as_size(record)].offset);
+  }
+  bool has_image(std::int64_t record) const override { return images_[as_size(record)].is_there; }
+  bool has_any_label() const {
+    return std::find(has_label_.begin(), has_label_.end(), true) != has_label_.end();
+  }
+
+  /// Throws corrupt if each record lacks a part that others have.
+  void check_any_whole() const;
+  void check_label(std::int64_t record) const override {
+    if (!has_label_[as_size(record)]) fail_without(record, "label (.cls)");
   }
   std::uint64_t size_bytes(std::int64_t record) const override {
     return images_[as_size(record)].size_bytes;
@@ -97,20 +131,54 @@ class TarStore final : public detail::ImageStore {
         out.first(static_cast<std::size_t>(std::min<std::uint64_t>(rest, out.size()))));
   }
   std::int64_t byte_length(std::int64_t record, std::size_t number) const override {
-    return static_cast<std::int64_t>(bytes_[as_size(record) * byte_fields_ + number].size_bytes);
+    return static_cast<std::int64_t>(bytes_of(record, number).size_bytes);
   }
   void read_bytes(std::int64_t record, std::size_t number, std::int64_t offset,
                   std::span<std::byte> out) const override;
 
  private:
+  [[noreturn]] void fail_without(std::int64_t record, const std::string& part) const {
+    throw Error(ErrorCode::corrupt,
+                fmt::format("read image: {}: no {} right beside it", place(record), part));
+  }
+  const MemberBytes& bytes_of(std::int64_t record, std::size_t number) const {
+    const MemberBytes& bytes = bytes_[as_size(record) * byte_fields_.size() + number];
+    if (!bytes.is_there) fail_without(record, fmt::format("\".{}\"", byte_fields_[number]));
+    return bytes;
+  }
   void read_all(std::int64_t record, std::uint64_t offset, std::span<std::byte> out) const;
 
   std::unique_ptr<const InputFile> file_;
-  std::size_t byte_fields_;
+  std::vector<std::string> byte_fields_;
   NameList names_;
   std::vector<MemberBytes> images_;
+  std::vector<bool> has_label_;
   std::vector<MemberBytes> bytes_;  // per record, per byte field
 };
+
+void TarStore::check_any_whole() const {
+  const auto is_there = [](const MemberBytes& part) { return part.is_there; };
+  const bool has_images = std::any_of(images_.begin(), images_.end(), is_there);
+  const bool has_labels = has_any_label();
+  for (std::size_t i = 0; i < images_.size(); ++i) {
+    const auto bytes = bytes_.begin() + static_cast<std::ptrdiff_t>(i * byte_fields_.size());
+    if ((images_[i].is_there || !has_images) && (has_label_[i] || !has_labels) &&
+        std::all_of(bytes, bytes + std::ssize(byte_fields_), is_there)) {
+      return;
+    }
+  }
+  if (images_.empty()) return;
+  std::string parts = has_images ? "an image" : "";
+  if (has_labels) parts += fmt::format("{}a label (.cls)", parts.empty() ? "" : ", ");
+  for (const std::string& field : byte_fields_) {
+    parts += fmt::format("{}\".{}\"", parts.empty() ? "" : ", ", field);
+  }
+  throw Error(
+      ErrorCode::corrupt,
+      fmt::format("open image tar {}: found {} records, each without a part that is needed: "
+                  "{}, right beside one another",
+                  file_->path(), images_.size(), parts));
+}
 
 void TarStore::read_all(std::int64_t record, std::uint64_t offset, std::span<std::byte> out) const {
   const std::size_t count = file_->read_at(offset, out);
@@ -125,6 +193,7 @@ void TarStore::read_all(std::int64_t record, std::uint64_t offset, std::span<std
 std::span<const std::byte> TarStore::read(std::int64_t record, std::uint64_t most_bytes,
                                           ScratchMemory& scratch) const {
   const MemberBytes& image = images_[as_size(record)];
+  if (!image.is_there) fail_without(record, "image (.png, .jpg or .jpeg)");
   if (image.size_bytes > most_bytes) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("read image: {}: {} bytes, needed is at most {} (by max_pixels)",
@@ -138,7 +207,7 @@ std::span<const std::byte> TarStore::read(std::int64_t record, std::uint64_t mos
 
 void TarStore::read_bytes(std::int64_t record, std::size_t number, std::int64_t offset,
                           std::span<std::byte> out) const {
-  const MemberBytes& bytes = bytes_[as_size(record) * byte_fields_ + number];
+  const MemberBytes& bytes = bytes_of(record, number);
   read_all(record, bytes.offset + static_cast<std::uint64_t>(offset), out);
 }
 
@@ -149,13 +218,13 @@ class TarRecords {
              const ImageOptions& options)
       : index_(index),
         options_(options),
-        store_(std::make_unique<TarStore>(std::move(file), options.byte_fields.size())) {
+        store_(std::make_unique<TarStore>(std::move(file), options.byte_fields)) {
     found_.most_bytes.assign(options.byte_fields.size(), 0);
   }
 
   FoundImages run() {
     if (!options_.byte_fields.empty() || (options_.labels == ImageLabels::automatic && has_cls())) {
-      group_by_stem();
+      group_by_key();
     } else {
       take_images();
     }
@@ -172,9 +241,11 @@ class TarRecords {
 
   bool has_cls() const;
   void take_images();
-  void group_by_stem();
-  void take_group(std::size_t begin, std::size_t end);
-  void take_member(std::size_t number, std::optional<std::size_t>& place) const;
+  void group_by_key();
+  void take_group(std::span<const std::size_t> group);
+  std::optional<std::string_view> common_prefix(std::span<const std::size_t> group) const;
+  std::optional<std::size_t> find_part(std::span<const std::size_t> group, std::string_view prefix,
+                                       std::span<const std::string> endings) const;
   void check_is_file(const TarMember& member) const;
   std::int64_t read_label(const TarMember& member) const;
 
@@ -187,7 +258,7 @@ class TarRecords {
 bool TarRecords::has_cls() const {
   for (std::size_t i = 0; i < index_.size(); ++i) {
     const MemberName name = parts_of(index_[i].name);
-    if (!name.base.starts_with('.') && equal_but_case(name.extension, "cls")) return true;
+    if (is_part(name) && prefix_of(name.extension, "cls")) return true;
   }
   return false;
 }
@@ -208,7 +279,7 @@ void TarRecords::take_images() {
       fail(ErrorCode::unsupported, member, "an image of another format, needed is PNG or JPEG");
     }
     check_is_file(member);
-    store_->add(member, {});
+    store_->add(member, true, true, {});
     if (options_.labels == ImageLabels::none) continue;
     classes.push_back(name.folder);
     if (name.folder.empty() && !without_folder) without_folder = member;
@@ -223,70 +294,99 @@ void TarRecords::take_images() {
   detail::number_classes(classes, found_);
 }
 
-void TarRecords::group_by_stem() {
-  for (std::size_t begin = 0, end = 0; begin < index_.size(); begin = end) {
-    const std::string_view stem = parts_of(index_[begin].name).stem;
-    for (end = begin + 1; end < index_.size() && parts_of(index_[end].name).stem == stem;) ++end;
-    take_group(begin, end);
-  }
-}
-
-void TarRecords::take_member(std::size_t number, std::optional<std::size_t>& place) const {
-  check_is_file(index_[number]);
-  if (place) {
-    fail(ErrorCode::corrupt, index_[number],
-         fmt::format("comes after {} for the same part of the record, needed is one",
-                     shown_name(index_[*place].name)));
-  }
-  place = number;
-}
-
-// Members with the same stem. They are no record if none is of a kind that we read (a lone
-// "meta.json").
-void TarRecords::take_group(std::size_t begin, std::size_t end) {
-  std::optional<std::size_t> image, label;
-  std::vector<std::optional<std::size_t>> bytes(options_.byte_fields.size());
-  for (std::size_t i = begin; i < end; ++i) {
+// A key's members follow one another. Members that are no part of a record do not part them.
+void TarRecords::group_by_key() {
+  std::vector<std::size_t> group;
+  std::string_view key;
+  for (std::size_t i = 0; i < index_.size(); ++i) {
     const MemberName name = parts_of(index_[i].name);
-    if (name.base.starts_with('.')) continue;
-    for (std::size_t field = 0; field < bytes.size(); ++field) {
-      if (name.extension == options_.byte_fields[field]) take_member(i, bytes[field]);
+    if (!is_part(name)) continue;
+    if (!group.empty() && name.key != key) {
+      take_group(group);
+      group.clear();
     }
-    if (options_.labels == ImageLabels::automatic && equal_but_case(name.extension, "cls")) {
-      take_member(i, label);
-    } else if (equal_but_case(name.extension, "png") || equal_but_case(name.extension, "jpg") ||
-               equal_but_case(name.extension, "jpeg")) {
-      take_member(i, image);
+    key = name.key;
+    group.push_back(i);
+  }
+  if (!group.empty()) take_group(group);
+  if (!store_->has_any_label()) found_.labels.clear();
+  store_->check_any_whole();
+}
+
+// What stands before the endings of the record's parts: nothing, or "1." in "a.1.png" and
+// "a.1.cls". Absent if the members are no record, since none is of a kind that we read (a lone
+// "meta.json").
+std::optional<std::string_view> TarRecords::common_prefix(
+    std::span<const std::size_t> group) const {
+  std::optional<std::string_view> common;
+  std::optional<std::size_t> first, other;
+  std::ptrdiff_t fewest_dots = 0;
+  const auto take = [&](std::size_t number, std::string_view ending) {
+    const auto prefix = prefix_of(parts_of(index_[number].name).extension, ending);
+    if (!prefix) return;
+    const std::ptrdiff_t dots = std::count(prefix->begin(), prefix->end(), '.');
+    if (!common || dots < fewest_dots) {
+      common = prefix;
+      fewest_dots = dots;
+      first = number;
+      other.reset();
+    } else if (dots == fewest_dots && *prefix != *common && !other) {
+      other = number;
     }
+  };
+  for (const std::size_t number : group) {
+    for (const std::string& ending : kImageEndings) take(number, ending);
+    if (options_.labels == ImageLabels::automatic) take(number, kLabelEnding);
+    for (const std::string& ending : options_.byte_fields) take(number, ending);
   }
-  if (!image) {
-    if (label) fail(ErrorCode::corrupt, index_[*label], "a label without an image right beside it");
-    for (const auto& field : bytes) {
-      if (field) fail(ErrorCode::corrupt, index_[*field], "no image right beside it");
+  if (other) {
+    fail(ErrorCode::corrupt, index_[*other],
+         fmt::format("is of the same record as {}, since a record's name ends at the first dot, "
+                     "needed is one of each part",
+                     shown_name(index_[*first].name)));
+  }
+  return common;
+}
+
+std::optional<std::size_t> TarRecords::find_part(std::span<const std::size_t> group,
+                                                 std::string_view prefix,
+                                                 std::span<const std::string> endings) const {
+  std::optional<std::size_t> found;
+  for (const std::size_t number : group) {
+    const std::string_view extension = parts_of(index_[number].name).extension;
+    const bool is_one = std::any_of(endings.begin(), endings.end(), [&](const auto& ending) {
+      return equal_but_case(extension, std::string(prefix) + ending);
+    });
+    if (!is_one) continue;
+    check_is_file(index_[number]);
+    if (found) {
+      fail(ErrorCode::corrupt, index_[number],
+           fmt::format("comes after {} for the same part of the record, needed is one",
+                       shown_name(index_[*found].name)));
     }
-    return;
+    found = number;
   }
-  const TarMember member = index_[*image];
-  // The first record decides whether there are labels.
-  const bool has_labels = store_->size() == 0 ? label.has_value() : !found_.labels.empty();
-  if (label.has_value() != has_labels) {
-    fail(ErrorCode::corrupt, label ? index_[*label] : member,
-         label ? "a label where the first record has none" : "an image without a label (.cls)");
-  }
-  std::vector<MemberBytes> places;
-  places.reserve(bytes.size());
+  return found;
+}
+
+void TarRecords::take_group(std::span<const std::size_t> group) {
+  const std::optional<std::string_view> prefix = common_prefix(group);
+  if (!prefix) return;
+  const auto image = find_part(group, *prefix, kImageEndings);
+  const auto label = options_.labels == ImageLabels::automatic
+                         ? find_part(group, *prefix, {&kLabelEnding, 1})
+                         : std::nullopt;
+  std::vector<MemberBytes> bytes(options_.byte_fields.size());
   for (std::size_t field = 0; field < bytes.size(); ++field) {
-    if (!bytes[field]) {
-      fail(ErrorCode::corrupt, member,
-           fmt::format("an image without a \".{}\" right beside it", options_.byte_fields[field]));
-    }
-    const TarMember part = index_[*bytes[field]];
-    places.push_back({part.offset, part.size_bytes});
+    const auto part = find_part(group, *prefix, {&options_.byte_fields[field], 1});
+    if (!part) continue;
+    const TarMember member = index_[*part];
+    bytes[field] = {member.offset, member.size_bytes, true};
     found_.most_bytes[field] =
-        std::max(found_.most_bytes[field], static_cast<std::int64_t>(part.size_bytes));
+        std::max(found_.most_bytes[field], static_cast<std::int64_t>(member.size_bytes));
   }
-  store_->add(member, places);
-  if (label) found_.labels.push_back(read_label(index_[*label]));
+  store_->add(index_[image.value_or(group.front())], image.has_value(), label.has_value(), bytes);
+  found_.labels.push_back(label ? read_label(index_[*label]) : 0);
 }
 
 std::int64_t TarRecords::read_label(const TarMember& member) const {

@@ -32,8 +32,13 @@ struct ImageOptions {
 
   /// 1 (luma), 3 (red, green, blue) or 4 (and alpha, 255 if an image has none): other images are
   /// converted. Alpha that is not wanted is dropped, 16 bits are rounded to 8, and the inks of a
-  /// CMYK JPEG become light. Colour profiles and a camera's orientation are not applied.
+  /// CMYK JPEG become light. Colour profiles are not applied.
   std::int64_t channels = 3;
+
+  /// Turn an image upright as its EXIF data says how the camera was held, before it is scaled, as
+  /// Pillow's ImageOps.exif_transpose. If not, its pixels are as the file has them, as torchvision,
+  /// TensorFlow and Pillow read them.
+  bool exif_transpose = false;
 
   ImageResize resize = ImageResize::stretch;
   ImageLabels labels = ImageLabels::automatic;
@@ -89,11 +94,15 @@ std::shared_ptr<const ImageSource> open_image_folder(const std::filesystem::path
 ///
 /// If there are members .cls, or byte_fields, consecutive files whose names are equal up to the
 /// first dot of the last part make one record (WebDataset): its image, and its label as a decimal
-/// number. Else the class of an image is the last folder in its name. Classes are numbered in the
+/// number. Names that begin with a dot or have none are skipped, and the case of extensions does not
+/// count. The parts of "a.1.png" and "a.1.cls" belong together, too, but "a.1.png" and "a.2.png" in
+/// one record are an error. If a record lacks a part that others have, that is an error when it is
+/// read; if no record has an image, there is no field "image". Else the class of an image is the last folder in its name. Classes are numbered in the
 /// order of their names, and an archive without folders has no labels.
 ///
 /// Throws as open_image_folder, and corrupt, naming member and offset, for an archive that is
-/// damaged, cut off or joined to another, and for a record with no or two images or labels.
+/// damaged, cut off or joined to another, for a record with two images or labels, and if no record
+/// has all parts.
 std::shared_ptr<const ImageSource> open_image_tar(const std::filesystem::path& path,
                                                   const ImageOptions& options = {});
 

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <utility>
 
+#include "shardwise/loader/detail/image/orientation.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 
@@ -38,9 +40,17 @@ std::uint64_t most_encoded_bytes(std::int64_t max_pixels) {
   return static_cast<std::uint64_t>(max_pixels) * 8 + (std::uint64_t{16} << 20);
 }
 
+std::unique_ptr<EncodedImage> open_as_wanted(std::span<const std::byte> encoded,
+                                             std::int64_t max_pixels, bool exif_transpose) {
+  std::unique_ptr<EncodedImage> image = open_image(encoded, max_pixels);
+  return exif_transpose ? upright(std::move(image), exif_orientation(encoded)) : std::move(image);
+}
+
 class ImageRecords final : public ImageSource {
  public:
-  ImageRecords(FoundImages found, const ImageOptions& options, const ImageSize& size);
+  /// `size`: of the images, if there are any.
+  ImageRecords(FoundImages found, const ImageOptions& options,
+               const std::optional<ImageSize>& size);
 
   std::int64_t size() const override { return found_.store->size(); }
   std::span<const Field> fields() const override { return fields_; }
@@ -48,8 +58,10 @@ class ImageRecords final : public ImageSource {
   std::int64_t length(const Sample& sample, std::size_t field) const override;
   std::uint64_t fingerprint() const override;
   std::string describe(std::int64_t) const override {
-    return fmt::format("images({}{})", to_string(fields_[0].shape),
-                       resize_ == ImageResize::crop && !fixed_size_ ? ", cropped" : "");
+    if (!has_image_) return "samples";
+    return fmt::format("images({}{}{})", to_string(fields_[0].shape),
+                       resize_ == ImageResize::crop && !fixed_size_ ? ", cropped" : "",
+                       exif_transpose_ ? ", upright" : "");
   }
   const std::vector<std::string>& class_names() const override { return found_.class_names; }
   std::string record_name(std::int64_t record) const override {
@@ -57,16 +69,21 @@ class ImageRecords final : public ImageSource {
   }
 
  private:
-  // Order of fields: the image, the label if any, the byte fields.
-  std::size_t first_byte_field() const { return found_.labels.empty() ? 1 : 2; }
+  // Order of fields: the image and the label, if any, and the byte fields.
+  std::size_t first_byte_field() const {
+    return (has_image_ ? 1U : 0U) + (found_.labels.empty() ? 0U : 1U);
+  }
+  bool is_image(std::size_t field) const { return has_image_ && field == 0; }
   void read_image(std::int64_t record, std::span<const FieldBox> boxes,
                   ImageScratch& scratch) const;
   void decode_to(EncodedImage& image, ImageScratch& scratch, std::byte* out) const;
   void read_bytes(std::int64_t record, std::size_t number, const BoxView& to) const;
 
   FoundImages found_;
+  bool has_image_;
   int channels_;
   ImageResize resize_;
+  bool exif_transpose_;
   bool fixed_size_;
   std::int64_t max_pixels_;
   ImageSize size_;
@@ -74,16 +91,21 @@ class ImageRecords final : public ImageSource {
   std::vector<Field> fields_;
 };
 
-ImageRecords::ImageRecords(FoundImages found, const ImageOptions& options, const ImageSize& size)
+ImageRecords::ImageRecords(FoundImages found, const ImageOptions& options,
+                           const std::optional<ImageSize>& size)
     : found_(std::move(found)),
+      has_image_(size.has_value()),
       channels_(static_cast<int>(options.channels)),
       resize_(options.resize),
+      exif_transpose_(options.exif_transpose),
       fixed_size_(options.height == 0),
       max_pixels_(options.max_pixels),
-      size_(size) {
+      size_(size.value_or(ImageSize())) {
   fields_.reserve(2 + options.byte_fields.size());
-  fields_.push_back({"image", DType::u8, {size.height, size.width, options.channels}});
-  whole_ = Box::whole(fields_[0].shape);
+  if (has_image_) {
+    fields_.push_back({"image", DType::u8, {size_.height, size_.width, options.channels}});
+    whole_ = Box::whole(fields_[0].shape);
+  }
   if (!found_.labels.empty()) fields_.push_back({"label", DType::i64, {}});
   for (std::size_t i = 0; i < options.byte_fields.size(); ++i) {
     fields_.push_back({options.byte_fields[i], DType::u8, {found_.most_bytes[i]}, true});
@@ -93,9 +115,10 @@ ImageRecords::ImageRecords(FoundImages found, const ImageOptions& options, const
 void ImageRecords::read(const Sample& sample, std::span<const FieldBox> boxes) const {
   bool wants_image = false;
   for (const FieldBox& box : boxes) {
-    if (box.field == 0) {
+    if (is_image(box.field)) {
       wants_image = true;
     } else if (box.field < first_byte_field()) {
+      found_.store->check_label(sample.record);
       std::memcpy(box.to.data, &found_.labels[as_size(sample.record)], sizeof(std::int64_t));
     } else {
       read_bytes(sample.record, box.field - first_byte_field(), box.to);
@@ -119,7 +142,7 @@ void ImageRecords::read_image(std::int64_t record, std::span<const FieldBox> box
   std::byte* const pixels =
       direct != boxes.end() ? direct->to.data : scratch.result.take(num_bytes(fields_[0].shape, 1));
   try {
-    const auto image = open_image(encoded, max_pixels_);
+    const auto image = open_as_wanted(encoded, max_pixels_, exif_transpose_);
     decode_to(*image, scratch, pixels);
   } catch (const Error& error) {
     throw Error(error,
@@ -229,14 +252,20 @@ std::shared_ptr<const ImageSource> make_image_source(FoundImages found, const Im
   if (found.store->size() == 0) {
     throw Error(ErrorCode::not_found, what + ": no image in it, needed is .png, .jpg or .jpeg");
   }
+  std::int64_t first = 0;
+  while (first < found.store->size() && !found.store->has_image(first)) ++first;
+  if (first == found.store->size()) {
+    return std::make_shared<ImageRecords>(std::move(found), options, std::nullopt);
+  }
   ImageSize size{options.height, options.width};
   if (options.height == 0) {
     const std::span<const std::byte> encoded = found.store->read(
-        0, most_encoded_bytes(options.max_pixels), thread_image_scratch().encoded);
+        first, most_encoded_bytes(options.max_pixels), thread_image_scratch().encoded);
     try {
-      size = open_image(encoded, options.max_pixels)->size();
+      size = open_as_wanted(encoded, options.max_pixels, options.exif_transpose)->size();
     } catch (const Error& error) {
-      throw Error(error, fmt::format("read image: {}: {}", found.store->place(0), error.what()));
+      throw Error(error,
+                  fmt::format("read image: {}: {}", found.store->place(first), error.what()));
     }
   }
   return std::make_shared<ImageRecords>(std::move(found), options, size);

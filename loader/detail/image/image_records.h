@@ -28,7 +28,13 @@ class ImageStore {
   /// The record's place, as messages say it.
   virtual std::string place(std::int64_t record) const = 0;
 
-  /// The size when it was listed.
+  /// Whether it has an image: in a tar, a record may lack it.
+  virtual bool has_image(std::int64_t) const { return true; }
+
+  /// Throws corrupt if the record lacks a label that others have.
+  virtual void check_label(std::int64_t) const {}
+
+  /// The size when it was listed; 0 without an image.
   virtual std::uint64_t size_bytes(std::int64_t record) const = 0;
 
   /// All bytes of the image, in `scratch`. Throws not_found, io, corrupt, and unsupported for more

@@ -127,9 +127,6 @@ TEST(ImageTar, MembersBecomeRaggedFieldsOfBytes) {
       EXPECT_EQ(part, Bytes(all.begin() + begin, all.begin() + end));
     }
   }
-  // A "json" of its own beside no image.
-  EXPECT_THAT(TarFile(webdataset()).error(ErrorCode::corrupt, {.byte_fields = {"json"}}),
-              HasSubstr("member \"meta.json\" at offset 0: no image right beside it"));
   const TarFile seg(std::vector<TarEntry>{{.name = "1.png", .data = grey_png(3)},
                                           {.name = "1.seg.png", .data = grey_png(4)}});
   EXPECT_EQ(read_field(*seg.open({.byte_fields = {"seg.png"}}), "seg.png", 0), grey_png(4));
@@ -144,14 +141,12 @@ TEST(ImageTar, RefusesRecordsThatAreNone) {
     std::vector<TarEntry> entries;
     const char* found;
   } cases[] = {
-      {{image, cls("1"), {.name = "1.png", .data = grey_png(1)}},
-       "member \"1.png\" at offset 2048: an image without a label (.cls)"},
-      {{image, {.name = "1.png", .data = grey_png(1)}, {.name = "1.cls", .data = to_bytes("1")}},
-       "member \"1.cls\" at offset 2048: a label where the first record has none"},
       {{{.name = "1.cls", .data = to_bytes("1")}, image},
-       "\"1.cls\" at offset 0: a label without an image"},
-      {{image, {.name = "1.txt"}, cls("1")},
-       "\"0.cls\" at offset 1536: a label without an image right beside it"},
+       "found 2 records, each without a part that is needed: an image, a label (.cls)"},
+      {{image, {.name = "1.txt"}, cls("1")}, "found 2 records, each without a part"},
+      {{{.name = "d/22.05.png"}, {.name = "d/22.05.cls"}, {.name = "d/22.06.png"}},
+       "member \"d/22.06.png\" at offset 1024: is of the same record as \"d/22.05.png\", since a "
+       "record's name ends at the first dot"},
       {{image, cls("1"), {.name = "0.jpg", .data = grey_png(1)}},
        "\"0.jpg\" at offset 2048: comes after \"0.png\" for the same part of the record, needed is "
        "one"},
@@ -166,7 +161,69 @@ TEST(ImageTar, RefusesRecordsThatAreNone) {
   EXPECT_THAT(labels(*TarFile({image, cls("9223372036854775807")}).open()), ElementsAre(INT64_MAX));
   EXPECT_THAT(
       TarFile(std::vector<TarEntry>{image}).error(ErrorCode::corrupt, {.byte_fields = {"txt"}}),
-      HasSubstr("an image without a \".txt\" right beside it"));
+      HasSubstr("each without a part that is needed: an image, \".txt\""));
+}
+
+// Records as the library webdataset makes them (base_plus_ext, group_by_keys).
+TEST(ImageTar, GroupsMembersAsWebDatasetDoes) {
+  const auto png = [](const std::string& name, int grey) {
+    return TarEntry{.name = name, .data = grey_png(grey)};
+  };
+  const auto cls = [](const std::string& name, const std::string& text) {
+    return TarEntry{.name = name, .data = to_bytes(text)};
+  };
+  const TarFile dots({png("train/22.05.png", 0), cls("train/22.05.cls", "5"),
+                      png("v1.0/b.c/22.png", 1), cls("v1.0/b.c/22.cls", "6"), png("a.1.PNG", 2),
+                      cls("a.1.Cls", "7"), png("a.1.seg.png", 3), png("b.png", 4),
+                      png("b.1.png", 5), cls("b.cls", "8")});
+  const auto source = dots.open();
+  ASSERT_EQ(source->size(), 4);
+  EXPECT_THAT(labels(*source), ElementsAre(5, 6, 7, 8));
+  EXPECT_EQ(source->record_name(0), "train/22.05.png");
+  EXPECT_EQ(source->record_name(2), "a.1.PNG");
+  EXPECT_EQ(source->record_name(3), "b.png");
+  // Skipped: they neither are records nor part them.
+  const TarFile hidden({cls("__meta__/x.cls", "3"), cls(".gitignore", "x"), cls("._a.png", "mac"),
+                        png("a.png", 0), cls("README", "x"), cls("._a.cls", "mac"),
+                        cls("a.cls", "1"), cls("d/.b.cls", "9"), png("d/b.png", 1),
+                        cls("d/b.cls", "2")});
+  EXPECT_THAT(labels(*hidden.open()), ElementsAre(1, 2));
+  const TarFile seg({png("a.png", 0), cls("a.cls", "1"), png("b.seg.png", 1), cls("b.cls", "2")});
+  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { read_field(*seg.open(), "image", 1); }),
+              HasSubstr("member \"b.seg.png\" at offset 2560: no image"));
+  const TarFile json({png("1.2.png", 0), cls("1.2.JSON", "{}")});
+  EXPECT_EQ(read_field(*json.open({.byte_fields = {"json"}}), "json", 0), to_bytes("{}"));
+}
+
+TEST(ImageTar, ARecordThatLacksAPartIsAnErrorWhenItIsRead) {
+  const TarEntry image{.name = "0.png", .data = grey_png(0)};
+  const TarEntry label{.name = "0.cls", .data = to_bytes("4")};
+  const TarFile tar({image,
+                     label,
+                     {.name = "1.png", .data = grey_png(1)},
+                     {.name = "2.cls", .data = to_bytes("5")}});
+  const auto source = tar.open();
+  EXPECT_EQ(source->size(), 3);
+  const auto failure = [&](const ImageSource& of, const char* field, std::int64_t record) {
+    return message_of(ErrorCode::corrupt, [&] { read_field(of, field, record); });
+  };
+  EXPECT_THAT(failure(*source, "label", 1),
+              HasSubstr("member \"1.png\" at offset 2560: no label (.cls) right beside it"));
+  EXPECT_EQ(read_field(*source, "image", 1),
+            Bytes(read_field(*tar.open({.labels = ImageLabels::none}), "image", 1)));
+  EXPECT_THAT(failure(*source, "image", 2), HasSubstr("no image (.png, .jpg or .jpeg)"));
+  const TarFile texts({{.name = "0.txt", .data = to_bytes("a")},
+                       {.name = "1.json"},
+                       {.name = "2.txt", .data = to_bytes("bcd")},
+                       {.name = "2.json"}});
+  const auto bytes = texts.open({.byte_fields = {"txt", "json"}});
+  ASSERT_EQ(bytes->fields().size(), 2U);
+  EXPECT_EQ(bytes->fields()[0], (Field{"txt", DType::u8, {3}, true}));
+  EXPECT_EQ(read_field(*bytes, "txt", 2), to_bytes("bcd"));
+  EXPECT_EQ(bytes->length({.record = 2}, 0), 3);
+  EXPECT_THAT(failure(*bytes, "txt", 1), HasSubstr("no \".txt\" right beside it"));
+  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { bytes->length({.record = 1}, 0); }),
+              HasSubstr("no \".txt\" right beside it"));
 }
 
 TEST(ImageTar, RefusesImagesThatAreNotThere) {

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "shardwise/loader/detail/image/encoded_image.h"
+
+namespace shardwise::detail {
+
+/// How the camera was held, by the image's EXIF data: 1 (upright) to 8; 1 if it does not say.
+int exif_orientation(std::span<const std::byte> encoded);
+
+/// The image as it is upright: as ImageOps.exif_transpose of Pillow. Its decode() needs as much
+/// memory again. Requires an orientation of 1 to 8.
+std::unique_ptr<EncodedImage> upright(std::unique_ptr<EncodedImage> image, int orientation);
+
+}  // namespace shardwise::detail
