@@ -27,6 +27,24 @@ void check_positions(const std::vector<FieldPlacement>& placements,
   }
 }
 
+// A process that has rows in no batch would take the mean of nothing: NaN.
+void check_rows(const std::vector<FieldPlacement>& placements, std::int64_t batch_size) {
+  for (const FieldPlacement& placement : placements) {
+    const Sharding& sharding = placement.sharding;
+    const std::int64_t tiles = sharding.rank() == 0 ? 1 : sharding.tiles(0);
+    for (std::int64_t tile = 0; tile < tiles; ++tile) {
+      const TileRange rows = sharding.tile_range(0, tile, batch_size);
+      if (rows.begin < rows.end) continue;
+      detail::fail_loader(
+          ErrorCode::invalid_argument,
+          fmt::format("field \"{}\": the batch dim is cut in {} parts, and a batch of {} rows has "
+                      "none for part {}, needed is a batch_size that gives rows to each part: a "
+                      "multiple of {}, or {} and more with the policy \"balanced\"",
+                      placement.field, tiles, batch_size, tile, tiles, tiles));
+    }
+  }
+}
+
 detail::Home on_host(const std::vector<FieldPlacement>& placements, HostLoaderOptions host) {
   if (host.positions) check_positions(placements, *host.positions);
   if (!host.allocate) {
@@ -105,6 +123,7 @@ HostLoader::HostLoader(std::shared_ptr<const Source> source,
                        LoaderState state, const HostLoaderOptions& host)
     : LoaderRun(std::make_unique<detail::Engine>(std::move(source), placements, options, state,
                                                  on_host(placements, host))) {
+  if (host.positions && !host.empty_parts) check_rows(placements, options.batch_size);
   if (host.read_at_once) engine().start();
 }
 

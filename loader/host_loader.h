@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shardwise/loader/loader_options.h"
@@ -71,11 +73,18 @@ struct HostBatch {
 
   /// The field of this name. Throws no_such_name, listing the batch's fields.
   const HostArray& field(std::string_view name) const;
+
+  /// Rows of the global batch, those without a record among them: batch_size.
+  std::int64_t size() const { return mask.shape[0]; }
 };
 
 struct HostLoaderOptions {
   /// The mesh positions that belong to this process, in every placement's mesh. Absent: all.
   std::optional<std::vector<std::int64_t>> positions = std::nullopt;
+
+  /// Whether a part of the batch dim may have no rows if `positions` are given, as the last of 6
+  /// rows on 4 parts. If not, that is an error: the mean of its process would be NaN.
+  bool empty_parts = false;
 
   /// Allocates memory for a part of a batch, at least `bytes`; called by reader threads, one at a
   /// time. Empty: the loader's own memory, aligned to 64 bytes and reused once its last owner has
@@ -89,6 +98,27 @@ struct HostLoaderOptions {
   /// Where reading and waiting are recorded; null: nowhere.
   std::shared_ptr<Timeline> timeline = {};
 };
+
+namespace detail {
+/// The batches that a loader has still to deliver, each taken by its next(). Value type.
+template <class L>
+class BatchIterator {
+ public:
+  explicit BatchIterator(L& loader) : loader_(&loader), batch_(loader.next()) {}
+
+  auto& operator*() { return *batch_; }
+  BatchIterator& operator++() {
+    batch_.reset();  // its memory may be needed for the next one
+    batch_ = loader_->next();
+    return *this;
+  }
+  bool operator==(std::default_sentinel_t) const { return !batch_; }
+
+ private:
+  L* loader_;
+  decltype(std::declval<L&>().next()) batch_;
+};
+}  // namespace detail
 
 /// The run of batches that a Loader or a HostLoader delivers: where it stands and how it goes.
 /// Thread-compatible.
@@ -114,6 +144,13 @@ class LoaderRun {
 
   /// The records that BadRecords::substitute or mask have skipped.
   BadRecordLedger bad_records() const;
+
+  template <class T>
+  void seek(T) = delete;  // give the constructor a LoaderState: {.seed = 1, .next_batch = 40}
+  template <class T>
+  void restore(T) = delete;  // give the constructor a LoaderState: loader_state_from_json(text)
+  template <class T>
+  void load_state(T) = delete;  // give the constructor a LoaderState: loader_state_from_json(text)
 
  protected:
   explicit LoaderRun(std::unique_ptr<detail::Engine> engine);
@@ -141,6 +178,8 @@ class HostLoader final : public LoaderRun {
 
   /// As in Loader.
   std::optional<HostBatch> next();
+  auto begin() { return detail::BatchIterator(*this); }
+  std::default_sentinel_t end() const { return {}; }
 
   /// Waits until next() would not wait, at most for `time`. True if next() would not wait. For
   /// callers that must check something else now and then.

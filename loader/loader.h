@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,6 +37,9 @@ struct Batch {
 
   /// The field of this name. Throws no_such_name, listing the batch's fields.
   const ShardedArray& field(std::string_view name) const;
+
+  /// Rows of the batch, those without a record among them: batch_size.
+  std::int64_t size() const { return mask.shape()[0]; }
   const ShardedArray& operator[](std::string_view) const = delete;  // field("image")
 };
 
@@ -63,7 +67,7 @@ struct Batch {
 ///   Loader loader(devices, source, {{"image", Sharding(mesh, PartitionSpec::parse("data,-,-"))},
 ///                                   {"label", Sharding(mesh, PartitionSpec::parse("data"))}},
 ///                 {.batch_size = 256, .epochs = 5}, {.seed = 1});
-///   while (auto batch = loader.next()) { ... }
+///   for (Batch& batch : loader) { ... }  // or while (auto batch = loader.next()) { ... }
 class Loader final : public LoaderRun {
  public:
   /// Starts at `state`; `devices` must outlive the loader. Throws invalid_argument for impossible
@@ -79,6 +83,10 @@ class Loader final : public LoaderRun {
   /// The next batch, or nothing at the end of the last epoch. Blocks until it is ready. Throws
   /// corrupt if other samples were delivered than should have been.
   std::optional<Batch> next();
+
+  /// A loop over the loader takes the batches from the next one on, as next() gives them.
+  auto begin() { return detail::BatchIterator(*this); }
+  std::default_sentinel_t end() const { return {}; }
 
  private:
   Devices& devices_;

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <ranges>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shardwise/shard/box_copy.h"
@@ -110,6 +112,18 @@ std::shared_ptr<const Source> zip(std::vector<std::shared_ptr<const Source>> sou
 std::shared_ptr<const Source> memory_source(Field field, std::int64_t size,
                                             std::vector<std::byte> data);
 
+/// The same of numbers: std::vector<float> for f32 and so on. Throws invalid_argument also if the
+/// field has another type.
+///
+///   memory_source({"x", DType::f32, {2}}, 2, std::vector<float>{1, 2, 3, 4})->size();  // 2
+template <std::ranges::contiguous_range Values>
+requires TensorElement<std::ranges::range_value_t<Values>> std::shared_ptr<const Source>
+memory_source(Field field, std::int64_t size, const Values& values) {
+  check_dtype("memory source", field.dtype, dtype_of<std::ranges::range_value_t<Values>>());
+  const auto bytes = std::as_bytes(std::span(std::ranges::data(values), std::ranges::size(values)));
+  return memory_source(std::move(field), size, std::vector<std::byte>(bytes.begin(), bytes.end()));
+}
+
 /// One whole field of one record, for functions that are given records.
 struct FieldValue {
   const Field* field;               ///< valid as long as the source
@@ -136,6 +150,8 @@ struct FieldBuffer {
 ///
 ///   const auto both = concat({open_npy("a.npy", "x"), open_npy("b.npy", "x")});
 std::shared_ptr<const Source> concat(std::vector<std::shared_ptr<const Source>> sources);
+
+void concatenate(std::vector<std::shared_ptr<const Source>>) = delete;  // concat({a, b})
 
 /// Writes one whole record: `record[f]` is zeroed memory for field f, row-major, native endian.
 /// Called by several threads at the same time, for any record. An exception from it is an error of

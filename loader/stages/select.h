@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "shardwise/loader/order/mix_order.h"
@@ -25,6 +26,12 @@ std::shared_ptr<const Source> shuffle(std::shared_ptr<const Source> source, std:
 ///   take(source, 10, 30)->size();     // 20
 std::shared_ptr<const Source> take(std::shared_ptr<const Source> source, std::int64_t begin,
                                    std::int64_t end);
+
+/// The first `count` records.
+inline std::shared_ptr<const Source> take(std::shared_ptr<const Source> source,
+                                          std::int64_t count) {
+  return take(std::move(source), 0, count);
+}
 
 /// All records `times` times over, as one epoch. Each time counts as an epoch of the source, so a
 /// shuffle before this stage gives another order, and an augmentation other numbers: record r of

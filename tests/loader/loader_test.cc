@@ -14,6 +14,7 @@
 
 #include "loader/pattern_source.h"
 #include "shardwise/loader/detail/order/shuffle.h"
+#include "shardwise/loader/stages/select.h"
 #include "testing/errors.h"
 #include "testing/make_sharding.h"
 
@@ -477,6 +478,38 @@ TEST(Loader, RefusesTheStateOfAnotherRun) {
                           "loader: the state is of another run: last_batch is pad, the "
                           "state has drop",
                           "loader: the state is of another run: the source's data differ"));
+}
+
+TEST(Loader, IsLoopedOver) {
+  const auto source =
+      memory_source({"x", DType::f32, {2}}, 5, std::vector<float>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+  const auto placements = cut_batch(*source, Mesh::parse("data=2"), "data");
+  const LoaderOptions options{
+      .batch_size = 2, .order = RecordOrder::sequential, .last_batch = LastBatch::pad};
+  Devices devices(2);
+  Loader loader(devices, source, placements, options);
+  std::vector<std::int64_t> seen, rows;
+  for (Batch& batch : loader) {
+    seen.push_back(batch.index);
+    rows.push_back(batch.valid_rows);
+    EXPECT_EQ(batch.size(), 2);
+    if (batch.index == 1) break;
+  }
+  for (const Batch& batch : loader) {  // goes on
+    seen.push_back(batch.index);
+    rows.push_back(batch.valid_rows);
+  }
+  for (const Batch& batch : loader) seen.push_back(batch.index);  // nothing is left
+  EXPECT_THAT(seen, ElementsAre(0, 1, 2));
+  EXPECT_THAT(rows, ElementsAre(2, 2, 1));
+  HostLoader host(take(source, 4), cut_batch(*source, Mesh::parse("data=1"), "data"), options);
+  std::vector<float> values;
+  for (HostBatch& batch : host) {
+    EXPECT_EQ(batch.size(), 2);
+    const auto part = batch.field("x").as<float>();
+    values.insert(values.end(), part.begin(), part.end());
+  }
+  EXPECT_THAT(values, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
 }  // namespace

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "loader/pattern_source.h"
@@ -182,6 +184,23 @@ TEST(Fingerprint, ReadsLittleHoweverLargeTheData) {
   source.fingerprint();
   EXPECT_EQ(source.reads(), 3 * 64);
   EXPECT_LE(source.elements(), 64 * (16384 / 8 + 1 + 16384));
+}
+
+TEST(MemorySource, TakesNumbers) {
+  const std::array<std::int32_t, 4> values{1, 2, 3, 4};
+  const auto source = memory_source({"x", DType::i32, {2}}, 2, values);
+  std::int32_t last = 0;
+  source->read_box(0, 1, {reinterpret_cast<std::byte*>(&last), Box({1}, {2})});
+  EXPECT_EQ(last, 4);
+  EXPECT_EQ(
+      memory_source({"x", DType::f64, {}}, 2, std::span<const double>(std::vector{1., 2.}))->size(),
+      2);
+  message_of(ErrorCode::invalid_argument, [&] {
+    memory_source({"x", DType::f32, {2}}, 2, values);
+  });
+  message_of(ErrorCode::invalid_argument, [&] {
+    memory_source({"x", DType::i32, {2}}, 3, values);
+  });
 }
 
 }  // namespace

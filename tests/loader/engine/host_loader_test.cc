@@ -21,6 +21,7 @@
 namespace shardwise {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -333,6 +334,39 @@ TEST(HostLoader, NamesAPositionThatIsNot) {
                   {.positions = std::vector<std::int64_t>{}});
   while (const auto batch = idle.next()) EXPECT_TRUE(batch->fields[0].parts.empty());
   EXPECT_EQ(source->elements(), 0);
+}
+
+TEST(HostLoader, RefusesABatchThatLeavesAProcessWithoutRows) {
+  const auto source = std::make_shared<const TrialSource>(kTrialRecords);
+  const Mesh mesh = Mesh::parse("data=4");
+  const HostLoaderOptions second{.positions = std::vector<std::int64_t>{1}};
+  const auto placed = [&](UnevenPolicy policy) {
+    auto placements = cut_batch(*source, mesh, "data");
+    for (FieldPlacement& place : placements) {
+      place.sharding = Sharding(mesh, place.sharding.spec(), policy);
+    }
+    return placements;
+  };
+  // Blocks of ceil(rows / 4).
+  for (const std::int64_t rows : {1, 2, 3, 5, 6, 9}) {
+    EXPECT_THAT(message_of(ErrorCode::invalid_argument,
+                           [&] {
+                             HostLoader(source, placed(UnevenPolicy::ceil()), {.batch_size = rows},
+                                        {}, second);
+                           }),
+                AllOf(HasSubstr("needed is a batch_size that gives rows to each part: a multiple "
+                                "of 4, or 4 and more with the policy \"balanced\""),
+                      HasSubstr("and a batch of " + std::to_string(rows) + " rows has none")));
+  }
+  for (const std::int64_t rows : {4, 7, 8, 10}) {
+    HostLoader loader(source, placed(UnevenPolicy::ceil()), {.batch_size = rows}, {}, second);
+    EXPECT_GT(loader.next()->mask.parts[0].bytes, 0U);
+  }
+  HostLoader balanced(source, placed(UnevenPolicy::balanced()), {.batch_size = 6}, {}, second);
+  EXPECT_EQ(balanced.next()->mask.parts[0].bytes, 2U);
+  // One process that has all of the batch, and programs on devices, take means over all rows.
+  HostLoader all(source, placed(UnevenPolicy::ceil()), {.batch_size = 6});
+  EXPECT_EQ(all.next()->mask.parts.size(), 4U);
 }
 
 }  // namespace

@@ -25,8 +25,9 @@ class JoinedHosts {
     for (std::int64_t host = 0; host < std::min(hosts, size); ++host) {
       std::vector<std::int64_t> positions;
       for (std::int64_t p = host; p < size; p += hosts) positions.push_back(p);
-      loaders_.push_back(std::make_unique<HostLoader>(source, placements_, options, state,
-                                                      HostLoaderOptions{.positions = positions}));
+      loaders_.push_back(std::make_unique<HostLoader>(
+          source, placements_, options, state,
+          HostLoaderOptions{.positions = positions, .empty_parts = true}));
     }
   }
 
