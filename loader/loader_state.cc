@@ -69,7 +69,7 @@ std::uint64_t number(const Members& members, std::string_view key, std::uint64_t
   const Member& member = member_of(members, key);
   const char* const end = member.text.data() + member.text.size();
   std::uint64_t found = 0;
-  if (member.value.has_integer && member.value.shape.empty()) {
+  if (member.value.has_number && member.value.shape.empty()) {
     const auto [read_to, problem] = std::from_chars(member.text.data(), end, found);
     if (read_to == end && problem == std::errc() && found <= most) return found;
   }

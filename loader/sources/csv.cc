@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <string_view>
@@ -11,6 +10,7 @@
 
 #include "shardwise/loader/detail/copy_row.h"
 #include "shardwise/loader/detail/files/shown_text.h"
+#include "shardwise/loader/detail/files/unpacked_file.h"
 #include "shardwise/loader/sources/detail/csv_table.h"
 #include "shardwise/loader/sources/detail/number_text.h"
 #include "shardwise/loader/sources/detail/open_files.h"
@@ -40,15 +40,6 @@ bool read_cell_number(const CsvCell& cell, DType dtype, std::byte* out) {
   return detail::read_number(text.empty() && is_floating(dtype) ? "nan" : text, dtype, out);
 }
 
-/// Whether a number is whole, and so large (2^53 and beyond) that an f64 may not hold it exactly.
-bool is_inexact(std::string_view number) {
-  if (!number.empty() && (number[0] == '-' || number[0] == '+')) number.remove_prefix(1);
-  while (number.size() > 1 && number[0] == '0') number.remove_prefix(1);
-  if (number.find_first_not_of("0123456789") != std::string_view::npos) return false;
-  constexpr std::string_view kMost = "9007199254740992";
-  return number.size() > kMost.size() || (number.size() == kMost.size() && number > kMost);
-}
-
 /// One field and the columns that it is made of.
 struct TableField {
   std::vector<std::size_t> columns;
@@ -56,8 +47,8 @@ struct TableField {
   bool text = false;
 
   // What the cells so far were.
-  bool all_i64 = true, all_u64 = true, has_value = false;
-  bool has_inexact = false;  // a whole number that an f64 does not hold
+  detail::NumberTypes numbers = {};
+  bool has_value = false;
   std::size_t longest = 0;
   std::vector<std::uint32_t> lengths = {};  // per record, of a text
 };
@@ -79,7 +70,6 @@ class CsvSource final : public Source {
   void see(const CsvTable::Record& record);
   void see_value(const CsvTable::Record& record, const CsvCell& cell, std::size_t i);
   void become_text(std::int64_t end, TableField& field) const;
-  DType number_type(const TableField& field, const std::string& name) const;
   void finish();
   void read_numbers(const CsvTable::Record& record, const TableField& field,
                     const BoxView& to) const;
@@ -167,15 +157,11 @@ void CsvSource::see_value(const CsvTable::Record& record, const CsvCell& cell, s
   field.longest = std::max(field.longest, cell.size());
   const std::string_view number = number_of(cell);
   if (number.empty()) {
-    field.all_i64 = field.all_u64 = false;  // a whole number is no NaN
+    field.numbers.add_missing();
     return;
   }
   field.has_value = true;
-  std::array<std::byte, sizeof(double)> value;
-  field.all_i64 = field.all_i64 && detail::read_number(number, DType::i64, value.data());
-  field.all_u64 = field.all_u64 && detail::read_number(number, DType::u64, value.data());
-  field.has_inexact = field.has_inexact || is_inexact(number);
-  if (field.all_i64 || detail::read_number(number, DType::f64, value.data())) return;
+  if (field.numbers.add(number)) return;
   if (!fields_[i].shape.empty()) {
     refuse(ErrorCode::invalid_argument,
            fmt::format(
@@ -198,17 +184,6 @@ void CsvSource::become_text(std::int64_t end, TableField& field) const {
   }
 }
 
-DType CsvSource::number_type(const TableField& field, const std::string& name) const {
-  if (field.all_i64) return DType::i64;
-  if (field.all_u64) return DType::u64;
-  if (!field.has_inexact) return DType::f64;
-  refuse(
-      ErrorCode::unsupported,
-      fmt::format("field \"{}\" has whole numbers beyond 2^53, and others or none: found no type "
-                  "that holds them all, needed one that is given, as {}=f64 or {}=text",
-                  name, name, name));
-}
-
 void CsvSource::finish() {
   if (whole_records_ == 0 && table_.size() > 0) {
     refuse(ErrorCode::corrupt,
@@ -220,7 +195,10 @@ void CsvSource::finish() {
     TableField& field = parts_[i];
     if (!field.text && !field.dtype) {
       if (field.has_value) {
-        field.dtype = number_type(field, fields_[i].name);
+        field.dtype = field.numbers.type();
+        if (!field.dtype) {
+          refuse(ErrorCode::unsupported, detail::no_number_type(fields_[i].name));
+        }
       } else if (fields_[i].shape.empty()) {
         become_text(table_.size(), field);
       } else {
@@ -293,7 +271,7 @@ namespace detail {
 
 std::shared_ptr<const Source> open_csv(std::shared_ptr<const InputFile> file,
                                        const CsvOptions& options) {
-  return std::make_shared<CsvSource>(std::move(file), options);
+  return std::make_shared<CsvSource>(unpacked(std::move(file)), options);
 }
 
 }  // namespace detail

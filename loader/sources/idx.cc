@@ -10,6 +10,7 @@
 #include "shardwise/loader/detail/files/file_rows.h"
 #include "shardwise/loader/detail/files/gzip_reader.h"
 #include "shardwise/loader/detail/files/input_file.h"
+#include "shardwise/loader/detail/files/unpacked_file.h"
 #include "shardwise/loader/sources/arrays.h"
 #include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/shard/error.h"
@@ -168,10 +169,7 @@ namespace detail {
 
 std::shared_ptr<const Source> open_idx(std::shared_ptr<const InputFile> file,
                                        std::string field_name, std::size_t hold_bytes) {
-  std::array<std::byte, 2> magic{};
-  file->read_at(0, magic);
-  constexpr std::array<std::byte, 2> kGzipMagic{std::byte{0x1f}, std::byte{0x8b}};
-  if (magic == kGzipMagic) return open_compressed(*file, std::move(field_name));
+  if (is_gzip(*file)) return open_compressed(*file, std::move(field_name));
   return open_plain(std::move(file), std::move(field_name), hold_bytes);
 }
 

@@ -9,6 +9,7 @@
 #include "shardwise/loader/detail/copy_row.h"
 #include "shardwise/loader/detail/files/file_window.h"
 #include "shardwise/loader/detail/files/shown_text.h"
+#include "shardwise/loader/detail/files/unpacked_file.h"
 #include "shardwise/loader/sources/detail/json_value.h"
 #include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/loader/sources/detail/progress_steps.h"
@@ -29,8 +30,9 @@ constexpr std::uint32_t kUnfitLength = std::numeric_limits<std::uint32_t>::max()
 /// One field, and what is known of its values so far.
 struct KeyField {
   JsonlField wanted;
-  bool is_text = false, has_truth = false, has_integer = false, has_real = false;
-  bool has_value = false, differs = false;
+  bool is_text = false, has_truth = false, has_number = false;
+  bool has_value = false, has_missing = false, differs = false;
+  detail::NumberTypes numbers = {};
   Shape shape = {};                         // dim 0: the largest extent
   std::vector<std::uint32_t> lengths = {};  // per record, if there is a dim 0
 };
@@ -63,11 +65,13 @@ class JsonlSource final : public Source {
   void add_key(const JsonlField& wanted);
   void scan(const JsonlOptions& options);
   void see_line(std::string_view line, bool adds_keys);
+  void see_missing(KeyField& key, bool is_absent);
   void see_value(KeyField& key, const JsonValue& value);
   void widen(KeyField& key, const JsonValue& value);
   void note_fault(std::string_view found);
   void finish(KeyField& key);
   std::vector<JsonValue> values_of(std::int64_t record, std::span<const FieldBox> boxes) const;
+  void fill_missing(std::int64_t record, std::size_t field, bool is_null, JsonValue& value) const;
   void check(std::int64_t record, std::size_t field, const JsonValue& value) const;
 
   detail::TextRecords records_;
@@ -108,10 +112,7 @@ void JsonlSource::scan(const JsonlOptions& options) {
   const detail::InputFile& file = records_.file();
   detail::FileWindow window(file);
   detail::ProgressSteps steps(options.progress, file.size_bytes());
-  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-  while (window.text().size() < kByteOrderMark.size() && window.read_more()) {
-  }
-  if (window.text().starts_with(kByteOrderMark)) window.pass(kByteOrderMark.size());
+  records_.begin(window, "open jsonl file");
   std::size_t searched = 0;
   for (bool at_end = false;;) {
     const std::size_t end = window.text().find('\n', searched);
@@ -146,6 +147,7 @@ void JsonlSource::see_line(std::string_view line, bool adds_keys) {
     std::erase_if(found, [&](const auto& other) { return other.first == name; });
     return {&found.emplace_back(name, JsonValue{}).second};
   };
+  bool is_whole = true;
   try {
     detail::read_json_object(line, target);
     if (adds_keys) {
@@ -153,15 +155,29 @@ void JsonlSource::see_line(std::string_view line, bool adds_keys) {
     }
   } catch (const JsonFault& fault) {
     note_fault(fault.found);
-    found.clear();
+    is_whole = false;
   }
   for (KeyField& key : keys_) {
     key.lengths.resize(record, kUnfitLength);
-    for (const auto& [name, value] : found) {
-      if (name == key.wanted.name) see_value(key, value);
+    if (is_whole) {
+      const auto value = std::find_if(found.begin(), found.end(), [&](const auto& other) {
+        return other.first == key.wanted.name;
+      });
+      if (value == found.end() || value->second.is_null) {
+        see_missing(key, value == found.end());
+      } else {
+        see_value(key, value->second);
+      }
     }
     key.lengths.resize(record + 1, kUnfitLength);
   }
+}
+
+void JsonlSource::see_missing(KeyField& key, bool is_absent) {
+  note_fault(is_absent ? fmt::format("has no key \"{}\"", key.wanted.name)
+                       : fmt::format("key \"{}\": null", key.wanted.name));
+  key.has_missing = true;
+  key.lengths.push_back(0);
 }
 
 void JsonlSource::note_fault(std::string_view found) {
@@ -192,13 +208,12 @@ void JsonlSource::widen(KeyField& key, const JsonValue& value) {
   const std::int64_t record = records_.size() - 1;
   const bool was_text = key.is_text, had_value = key.has_value;
   key.has_truth |= value.has_truth;
-  key.has_integer |= value.has_integer;
-  key.has_real |= value.has_real;
+  key.has_number |= value.has_number;
+  key.numbers.add(value.numbers);
   key.is_text |= value.is_text;
   key.has_value = true;
-  const bool has_number = key.has_integer || key.has_real;
   if (!key.wanted.dtype && ((had_value && was_text != value.is_text) ||
-                            (key.has_truth && (has_number || key.is_text)))) {
+                            (key.has_truth && (key.has_number || key.is_text)))) {
     refuse(
         ErrorCode::invalid_argument,
         fmt::format("field \"{}\" is of another kind in record {} than before, needed is a dtype",
@@ -228,13 +243,14 @@ void JsonlSource::finish(KeyField& key) {
     refuse(ErrorCode::corrupt,
            fmt::format("no record has a field \"{}\" that fits{}", wanted.name, first_fault_));
   }
-  Field field{wanted.name,
-              wanted.dtype.value_or(key.is_text     ? DType::u8
-                                    : key.has_truth ? DType::boolean
-                                    : key.has_real  ? DType::f64
-                                                    : DType::i64),
-              wanted.shape.value_or(key.shape)};
-  field.ragged = wanted.ragged || key.differs || (key.is_text && !wanted.shape);
+  const bool is_ragged = wanted.ragged || key.differs || (key.is_text && !wanted.shape);
+  if (key.has_missing && !is_ragged) key.numbers.add_missing();
+  const std::optional<DType> dtype = wanted.dtype    ? wanted.dtype
+                                     : key.is_text   ? DType::u8
+                                     : key.has_truth ? DType::boolean
+                                                     : key.numbers.type();
+  if (!dtype) refuse(ErrorCode::unsupported, detail::no_number_type(wanted.name));
+  Field field{wanted.name, *dtype, wanted.shape.value_or(key.shape), is_ragged};
   if (!field.ragged) key.lengths = {};
   fields_.push_back(std::move(field));
 }
@@ -259,12 +275,33 @@ std::vector<JsonValue> JsonlSource::values_of(std::int64_t record,
     records_.fail(record, fault.found);
   }
   for (const FieldBox& box : boxes) {
-    if (!found[box.field]) {
-      records_.fail(record, fmt::format("has no key \"{}\"", fields_[box.field].name));
+    JsonValue& value = values[box.field];
+    if (!found[box.field] || value.is_null) {
+      fill_missing(record, box.field, found[box.field], value);
     }
-    check(record, box.field, values[box.field]);
+    check(record, box.field, value);
   }
   return values;
+}
+
+// A key that is null or absent.
+void JsonlSource::fill_missing(std::int64_t record, std::size_t field, bool is_null,
+                               JsonValue& value) const {
+  const Field& needed = fields_[field];
+  value.shape = needed.shape;
+  if (needed.ragged) {
+    value.shape[0] = 0;
+    return;
+  }
+  if (!is_floating(needed.dtype)) {
+    records_.fail(record, fmt::format("{} \"{}\"{}, needed is {}", is_null ? "key" : "has no key",
+                                      needed.name, is_null ? ": null" : "", name(needed.dtype)));
+  }
+  const std::size_t bytes = size_bytes(needed.dtype);
+  value.elements.resize(num_bytes(needed.shape, bytes));
+  for (std::size_t at = 0; at < value.elements.size(); at += bytes) {
+    detail::read_number("nan", needed.dtype, value.elements.data() + at);
+  }
 }
 
 void JsonlSource::check(std::int64_t record, std::size_t field, const JsonValue& value) const {
@@ -303,7 +340,7 @@ namespace detail {
 
 std::shared_ptr<const Source> open_jsonl(std::shared_ptr<const InputFile> file,
                                          const JsonlOptions& options) {
-  return std::make_shared<JsonlSource>(std::move(file), options);
+  return std::make_shared<JsonlSource>(unpacked(std::move(file)), options);
 }
 
 }  // namespace detail

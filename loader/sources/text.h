@@ -29,24 +29,40 @@ struct CsvField {
   std::vector<std::string> columns = {};
 };
 
+namespace detail {
+/// What other libraries call an option; the compiler shows what it is here.
+struct Separator {
+  Separator() = default;
+  Separator(char) = delete;  // delimiter
+};
+}  // namespace detail
+
 struct CsvOptions {
   std::vector<CsvField> fields = {};  ///< empty: each column, as a field of its name
   char delimiter = ',';
-  bool header = true;  ///< the first record names the columns; else they are called "0", "1", ..
+
+  /// The first record names the columns; one without a name is called "Unnamed: I", by its number,
+  /// as by pandas. If there is no header, the columns are called "0", "1", ..
+  bool header = true;
   std::size_t hold_bytes = kDefaultHoldBytes;
   IndexProgress progress = {};
+  [[no_unique_address]] detail::Separator separator = {};
 };
 
-/// Opens a table of text as in RFC 4180: cells that contain delimiters, quotes or line ends are in
-/// quotes, and quotes within them are doubled. Lines end with LF or CRLF; empty lines are skipped,
-/// and so is a UTF-8 byte order mark. Blanks around a number and a "+" before it are allowed; an
-/// empty cell is NaN in a column of floats, and an error in one of integers.
+/// Opens a table of UTF-8 text, or a gzip file of it, as in RFC 4180: cells that contain
+/// delimiters, quotes or line ends are in quotes, and quotes within them are doubled. Lines end
+/// with LF or CRLF; empty lines are skipped, and so is a UTF-8 byte order mark. Blanks around a
+/// number and a "+" before it are allowed; an empty cell is NaN in a column of floats, and an error
+/// in one of integers. A float that is too small becomes 0; one that would become infinite is no
+/// number of that type.
 ///
-/// The file is read once to find its records: 8 bytes are kept per record, and 4 per text.
+/// The file is read once to find its records: 8 bytes are kept per record, and 4 per text. A gzip
+/// file is unpacked into memory.
 ///
 /// Throws invalid_argument for impossible options; not_found, also for a column; io; corrupt for
-/// broken quotes, naming the line. A record with too few or too many cells, or with a cell that
-/// should be a number and is none, is an error when it is read.
+/// broken quotes and text that is not UTF-8, naming the line; unsupported for a column without a
+/// given type whose numbers none holds. A record with too few or too many cells, or with a cell
+/// that should be a number and is none, is an error when it is read.
 ///
 ///   const auto table = open_csv("houses.csv", {.fields = {
 ///       {.name = "price", .dtype = DType::f32},
@@ -60,7 +76,7 @@ std::shared_ptr<const Source> open_csv(const std::filesystem::path& path,
 struct JsonlField {
   std::string name;  ///< of the field and of the key
 
-  /// If absent: boolean, i64, f64 if a number has a fraction or exponent, u8 for strings.
+  /// If absent: boolean, u8 for strings, i64 or u64 for whole numbers, else f64.
   std::optional<DType> dtype = {};
 
   /// Shape of each record's value. If absent: the shape that all of them have; if they differ in
@@ -80,14 +96,20 @@ struct JsonlOptions {
 
 /// Opens a file with one JSON object (RFC 8259) in each line: a line is a record. Empty lines are
 /// skipped, and so is a UTF-8 byte order mark. If a key repeats, its last value counts; keys that
-/// are no fields may have any value. No number may be beyond the range of a double.
+/// are no fields may have any value. No number may be beyond the range of a double; NaN, Infinity
+/// and -Infinity are numbers, as Python writes them, and floats are rounded as in open_csv().
+///
+/// A key that is null or absent is an empty text or list in a ragged field, NaN in each element of
+/// a field of floats, and an error in any other; null within a list is NaN. Whole numbers beside
+/// them become f64.
 ///
 /// The file is read once to find its records and the sizes of their values: 8 bytes are kept per
-/// record, and 4 per ragged field.
+/// record, and 4 per ragged field. A gzip file is unpacked into memory.
 ///
 /// Throws invalid_argument for impossible options, and if a field without a given type or shape has
-/// values that do not go together; not_found; io; corrupt if a field has no value at all. A line
-/// that is no JSON, lacks a field, or has a value that does not fit, is an error when it is read.
+/// values that do not go together; not_found; io; corrupt if a field has no value at all or the
+/// file is UTF-16; unsupported for a field without a given type whose numbers none holds. A line
+/// that is no JSON or no UTF-8, or has a value that does not fit, is an error when it is read.
 ///
 ///   const auto texts = open_jsonl("texts.jsonl", {.fields = {{.name = "tokens",
 ///                                                             .dtype = DType::i32,

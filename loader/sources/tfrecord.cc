@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "shardwise/loader/detail/copy_row.h"
+#include "shardwise/loader/detail/files/unpacked_file.h"
 #include "shardwise/loader/source.h"
 #include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/loader/sources/detail/progress_steps.h"
@@ -32,7 +33,7 @@ class TfBytes final : public Source {
  public:
   explicit TfBytes(std::unique_ptr<const TfFrames> frames)
       : frames_(std::move(frames)), field_{"record", DType::u8, {0}} {
-    for (std::int64_t record = 0; record < frames_->size(); ++record) {
+    for (std::int64_t record = 0; record < frames_->whole_size(); ++record) {
       field_.shape[0] = std::max(field_.shape[0], length({.record = record}, 0));
     }
     field_.ragged = true;
@@ -219,7 +220,7 @@ namespace detail {
 std::shared_ptr<const Source> open_tfrecord(std::shared_ptr<const InputFile> file,
                                             const TfrecordOptions& options) {
   auto frames =
-      std::make_unique<const TfFrames>(std::move(file), options.hold_bytes, options.progress);
+      std::make_unique<const TfFrames>(unpacked(std::move(file)), options.hold_bytes, options.progress);
   if (options.features.empty()) return std::make_shared<TfBytes>(std::move(frames));
   return std::make_shared<TfExamples>(std::move(frames), options);
 }

@@ -100,7 +100,7 @@ TEST(LoaderState, RejectsAnyOtherText) {
       {"seed is minus zero", state_text_with("seed", "-0"), "\"seed\" is -0"},
       {"seed has a leading zero", state_text_with("seed", "01"), "Missing a comma or '}'"},
       {"seed is true", state_text_with("seed", "true"), "\"seed\" is true"},
-      {"seed is null", state_text_with("seed", "null"), "key \"seed\": null, needed are numbers"},
+      {"seed is null", state_text_with("seed", "null"), "\"seed\" is null"},
       {"batch is too large", state_text_with("next_batch", "9223372036854775808"),
        "\"next_batch\" is 9223372036854775808, needed is a whole number from 0 to "
        "9223372036854775807"},

@@ -14,7 +14,15 @@
 namespace shardwise::detail {
 namespace {
 
-constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+constexpr std::string_view kWhat = "open csv file";
+
+// The name of a column that the header does not name, as pandas gives it.
+std::string unnamed(std::size_t column, const std::unordered_set<std::string>& names) {
+  const std::string name = fmt::format("Unnamed: {}", column);
+  std::string free = name;
+  for (int i = 1; names.contains(free); ++i) free = fmt::format("{}.{}", name, i);
+  return free;
+}
 
 }  // namespace
 
@@ -34,9 +42,7 @@ void CsvTable::scan(const IndexProgress& progress, const std::function<void()>& 
                     const See& see) {
   FileWindow window(records_.file());
   ProgressSteps steps(progress, records_.file().size_bytes());
-  while (window.text().size() < kByteOrderMark.size() && window.read_more()) {
-  }
-  if (window.text().starts_with(kByteOrderMark)) window.pass(kByteOrderMark.size());
+  records_.begin(window, kWhat);
   Record record;
   bool at_end = false, begun = false;
   for (;;) {
@@ -54,6 +60,7 @@ void CsvTable::scan(const IndexProgress& progress, const std::function<void()>& 
                       records_.line_at(window.offset() + split.bytes), csv_fault(split.end)));
     }
     const std::uint64_t offset = window.offset();
+    records_.check_utf8(kWhat, offset, window.text().substr(0, split.bytes));
     window.pass(split.bytes);
     steps.at(offset);
     if (split.is_empty_line) continue;
@@ -80,13 +87,16 @@ void CsvTable::set_columns(const std::vector<CsvCell>& cells, bool header) {
   std::unordered_set<std::string> names;
   columns_.reserve(cells.size());
   for (const CsvCell& cell : cells) {
-    const std::string_view value = header ? csv_value(cell, scratch) : std::string_view();
-    columns_.push_back(value.empty() ? std::to_string(columns_.size()) : std::string(value));
-    if (names.insert(columns_.back()).second) continue;
+    columns_.push_back(header ? std::string(csv_value(cell, scratch))
+                              : std::to_string(columns_.size()));
+    if (columns_.back().empty() || names.insert(columns_.back()).second) continue;
     throw Error(ErrorCode::corrupt,
                 fmt::format("open csv file {}: the header names column \"{}\" "
                             "twice",
                             records_.file().path(), shown_text(columns_.back())));
+  }
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    if (columns_[i].empty()) names.insert(columns_[i] = unnamed(i, names));
   }
 }
 

@@ -19,8 +19,10 @@ using rapidjson::SizeType;
 
 // Not recursive, so that no nesting is too deep. Numbers are read as text, so that they suit any
 // dtype.
-constexpr unsigned kJsonFlags =
-    rapidjson::kParseIterativeFlag | rapidjson::kParseNumbersAsStringsFlag;
+constexpr unsigned kJsonFlags = rapidjson::kParseIterativeFlag |
+                                rapidjson::kParseNumbersAsStringsFlag |
+                                rapidjson::kParseNanAndInfFlag;
+constexpr std::string_view kNaN = "NaN";  // also null within a list
 constexpr std::int64_t kUnknown = -1;
 constexpr std::size_t kNoElement = kMaxRank + 1;
 
@@ -38,7 +40,8 @@ class MemberReader {
     key_ = key;
     rank_ = kNoElement;
     JsonValue& value = *to_.value;
-    value.is_text = value.has_truth = value.has_integer = value.has_real = false;
+    value.is_null = value.is_text = value.has_truth = value.has_number = false;
+    value.numbers = {};
     value.shape = {};
     value.elements.clear();
     return true;
@@ -73,7 +76,10 @@ class MemberReader {
   }
 
   bool Null() {
-    if (to_.value != nullptr) fail("null, needed are numbers, lists of them, or a string");
+    if (to_.value == nullptr) return true;
+    if (lists() > 0) return RawNumber(kNaN.data(), kNaN.size(), false);
+    to_.value->is_null = true;
+    if (to_.text != nullptr) *to_.text = "null";
     return true;
   }
   bool Bool(bool truth) {
@@ -84,8 +90,8 @@ class MemberReader {
   bool RawNumber(const char* text, SizeType bytes, bool) {
     if (to_.value == nullptr) return true;
     const std::string_view number(text, bytes);
-    const bool is_integer = number.find_first_of(".eE") == number.npos;
-    (is_integer ? to_.value->has_integer : to_.value->has_real) = true;
+    to_.value->has_number = true;
+    to_.value->numbers.add(number);
     return add_element(number);
   }
   bool String(const char* data, SizeType bytes, bool) {
@@ -121,7 +127,8 @@ class MemberReader {
   static std::string_view checked(const char* text, SizeType bytes) {
     const std::string_view checked(text, bytes);
     // Also refuses half of a surrogate pair: RapidJSON 1.1.0 accepts "\udc00".
-    if (!is_utf8(checked)) throw JsonFault{"a string that is not UTF-8"};
+    if (!is_utf8(checked))
+      throw JsonFault{"a string that is not UTF-8, as from \"iconv -f LATIN1 -t UTF-8\""};
     return checked;
   }
 
@@ -136,7 +143,8 @@ class MemberReader {
     const std::size_t end = value.elements.size();
     value.elements.resize(end + size_bytes(*to_.dtype));
     if (!read_number(text, *to_.dtype, value.elements.data() + end)) {
-      fail(fmt::format("{}, needed is a number of type {}", shown_text(text), name(*to_.dtype)));
+      fail(fmt::format("{}, needed is a number of type {}",
+                       text.data() == kNaN.data() ? "null" : shown_text(text), name(*to_.dtype)));
     }
     return true;
   }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shardwise/loader/sources/detail/number_text.h"
 #include "shardwise/shard/dims.h"
 #include "shardwise/shard/dtype.h"
 
@@ -19,7 +20,8 @@ struct JsonFault {
 
 /// A JSON value that a field can have. Thread-compatible.
 struct JsonValue {
-  bool is_text = false, has_truth = false, has_integer = false, has_real = false;
+  bool is_null = false, is_text = false, has_truth = false, has_number = false;
+  NumberTypes numbers = {};
   Shape shape = {};  ///< of nested lists; for a text, its number of bytes
 
   /// The elements, row-major, if they were asked for.
@@ -35,11 +37,12 @@ struct JsonTarget {
 };
 
 /// Reads a text that is one JSON object (RFC 8259; nothing in it may be beyond the range of a
-/// double). `target` is called with each of its keys, in order; if a key repeats, its last value
+/// double; NaN, Infinity and -Infinity are numbers, as Python writes them; null within a list is
+/// NaN). `target` is called with each of its keys, in order; if a key repeats, its last value
 /// counts. What it returns must be valid until the next call.
 ///
 /// Throws JsonFault for anything else. Also throws it, naming the key, if a value with a target is
-/// an object, null, lists of unequal lengths, lists nested deeper than kMaxRank, strings within
+/// an object, lists of unequal lengths, lists nested deeper than kMaxRank, strings within
 /// lists, or numbers that the dtype does not hold.
 void read_json_object(std::string_view text,
                       const std::function<JsonTarget(std::string_view key)>& target);

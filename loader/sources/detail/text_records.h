@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shardwise/loader/detail/files/file_window.h"
 #include "shardwise/loader/detail/files/held_file.h"
 
 namespace shardwise::detail {
@@ -28,10 +29,21 @@ class TextRecords {
   /// Throws corrupt, saying what was found in the record.
   [[noreturn]] void fail(std::int64_t record, std::string_view found) const;
 
+  /// Begins to read the file: passes a UTF-8 byte order mark. Throws corrupt, saying `what`, if the
+  /// file is UTF-16.
+  void begin(FileWindow& window, std::string_view what) const;
+
+  /// Throws corrupt, saying `what`, if a record that begins at `offset` is not UTF-8 or has a zero
+  /// byte.
+  void check_utf8(std::string_view what, std::uint64_t offset, std::string_view record) const;
+
   /// The number of the line that the byte is in, counted from 1; reads the file up to there.
   std::int64_t line_at(std::uint64_t offset) const;
 
  private:
+  [[noreturn]] void refuse_encoding(std::string_view what, std::uint64_t offset,
+                                    std::string_view found) const;
+
   std::shared_ptr<const InputFile> file_;
   HoldBudget budget_;
   HeldFile held_;

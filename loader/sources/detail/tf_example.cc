@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -164,6 +165,18 @@ void put(std::int64_t value, std::byte* out) {
   std::memcpy(out, &narrow, sizeof narrow);
 }
 
+// Refuses a number that the type rounds to an infinite one.
+void check_finite(std::span<const float> values, DType dtype, const std::byte* elements) {
+  if (size_bytes(dtype) >= sizeof(float)) return;
+  std::vector<float> rounded(values.size());
+  convert(dtype, elements, DType::f32, reinterpret_cast<std::byte*>(rounded.data()),
+          rounded.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(rounded[i]) || !std::isfinite(values[i])) continue;
+    throw ExampleFault{fmt::format("the number {}, which does not fit", values[i])};
+  }
+}
+
 void put_integer(std::int64_t value, DType dtype, std::byte* out) {
   switch (dtype) {
     case DType::i64:
@@ -187,8 +200,11 @@ void put_integer(std::int64_t value, DType dtype, std::byte* out) {
         throw ExampleFault{fmt::format("the number {}, which does not fit", value)};
       *out = static_cast<std::byte>(value);
       return;
-    default:
+    default: {
       convert(DType::i64, reinterpret_cast<const std::byte*>(&value), dtype, out, 1);
+      const auto real = static_cast<float>(value);
+      check_finite({&real, 1}, dtype, out);
+    }
   }
 }
 
@@ -236,6 +252,7 @@ void feature_elements(const ExampleFeature& feature, DType dtype,
       elements.resize(feature.count * bytes);
       convert(DType::f32, reinterpret_cast<const std::byte*>(feature.floats.data()), dtype,
               elements.data(), feature.count);
+      check_finite(feature.floats, dtype, elements.data());
       return;
     case ExampleFeature::Kind::integers:
       if (!is_computed(dtype)) {

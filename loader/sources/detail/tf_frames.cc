@@ -53,29 +53,29 @@ TfFrames::TfFrames(std::shared_ptr<const InputFile> file, std::size_t hold_bytes
 }
 
 void TfFrames::add_frame(std::uint64_t offset, std::span<const std::byte> head) {
-  const auto refuse = [&](ErrorCode code, const std::string& found) {
-    throw Error(code, fmt::format("open tfrecord file {}: record {} at offset {}: {}", path(),
-                                  ends_.size(), offset, found));
+  const auto refuse = [&](const std::string& found) {
+    throw Error(ErrorCode::corrupt, fmt::format("open tfrecord file {}: record {} at offset {}: {}",
+                                                path(), ends_.size(), offset, found));
+  };
+  const auto end_here = [&](std::string found) {
+    if (ends_.empty()) refuse(found);
+    cut_ = std::move(found);
+    ends_.push_back(file_->size_bytes());
   };
   if (head.size() < kHeadBytes) {
-    refuse(ErrorCode::corrupt,
-           fmt::format("the file ends within its length: {} bytes, needed is {}", head.size(),
-                       kHeadBytes));
+    return end_here(fmt::format("the file ends within its length: {} bytes, needed is {}",
+                                head.size(), kHeadBytes));
   }
   const std::uint32_t expected = little_endian<std::uint32_t>(head.subspan(8));
   if (const std::uint32_t found = masked_crc(head.first(8)); found != expected) {
-    const bool is_gzip = offset == 0 && head[0] == std::byte{0x1f} && head[1] == std::byte{0x8b};
-    if (is_gzip)
-      refuse(ErrorCode::unsupported, "the file is compressed, needed is an unpacked one");
     refuse(
-        ErrorCode::corrupt,
         fmt::format("its length has the checksum {:#010x}, needed is {:#010x}", expected, found));
   }
   const auto length = little_endian<std::uint64_t>(head);
   const std::uint64_t room = file_->size_bytes() - offset - kHeadBytes;
   if (room < kTailBytes || length > room - kTailBytes) {
-    refuse(ErrorCode::corrupt, fmt::format("the file ends within it: {} bytes, needed is {} and {}",
-                                           room, length, kTailBytes));
+    return end_here(fmt::format("the file ends within it: {} bytes, needed is {} and {}", room,
+                                length, kTailBytes));
   }
   ends_.push_back(offset + kHeadBytes + length + kTailBytes);
 }

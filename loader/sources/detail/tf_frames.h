@@ -19,7 +19,8 @@ class TfFrames {
  public:
   static constexpr std::size_t kHeadBytes = 12, kTailBytes = 4;  ///< around a record's data
 
-  /// Reads and checks all lengths. Throws io, corrupt or unsupported.
+  /// Reads and checks all lengths. If the file ends within a record that is not its first, reading
+  /// that record throws. Throws io or corrupt.
   TfFrames(std::shared_ptr<const InputFile> file, std::size_t hold_bytes,
            const IndexProgress& progress);
 
@@ -29,8 +30,17 @@ class TfFrames {
     return record == 0 ? 0 : ends_[as_size(record) - 1];
   }
   std::size_t data_bytes(std::int64_t record) const {
+    check_whole(record);
     return ends_[as_size(record)] - offset(record) - kHeadBytes - kTailBytes;
   }
+
+  /// Throws corrupt if the file ends within the record.
+  void check_whole(std::int64_t record) const {
+    if (!cut_.empty() && record == size() - 1) fail(record, cut_);
+  }
+
+  /// The number of records that the file holds to their ends.
+  std::int64_t whole_size() const { return size() - (cut_.empty() ? 0 : 1); }
 
   /// A record's data, checked. Valid as long as this object and `scratch`. Throws io or corrupt.
   std::span<const std::byte> data(std::int64_t record, std::vector<std::byte>& scratch) const;
@@ -45,6 +55,7 @@ class TfFrames {
   HoldBudget budget_;
   HeldFile held_;
   std::vector<std::uint64_t> ends_;  // of each record's frame
+  std::string cut_;  // what was found of the last record, if the file ends within it
 };
 
 /// The checksum as TFRecord files store it.

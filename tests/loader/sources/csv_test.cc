@@ -5,6 +5,7 @@
 #include <cmath>
 #include <random>
 
+#include "loader/idx_files.h"
 #include "loader/sources/source_reads.h"
 #include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/loader/sources/text.h"
@@ -115,12 +116,61 @@ TEST(Csv, TakesTypesAndListsOfColumns) {
 
 TEST(Csv, ReadsHeadersAsTheyCome) {
   EXPECT_EQ(open_table("\xef\xbb\xbf\"a b\"\n1\n")->fields()[0].name, "a b");
-  EXPECT_EQ(open_table(",x\n1,2\n")->fields()[0].name, "0");
+  const auto names = [](std::string_view table) {
+    std::vector<std::string> all;
+    const auto source = open_table(table);
+    for (const Field& field : source->fields()) all.push_back(field.name);
+    return all;
+  };
+  // As pandas.read_csv names them.
+  EXPECT_THAT(names(",0,1,2\n0,5,6,7\n"), ElementsAre("Unnamed: 0", "0", "1", "2"));
+  EXPECT_THAT(names("a,,\n0,5,6\n"), ElementsAre("a", "Unnamed: 1", "Unnamed: 2"));
+  EXPECT_THAT(names(",Unnamed: 0,x\n0,0,1\n"), ElementsAre("Unnamed: 0.1", "Unnamed: 0", "x"));
+  EXPECT_THAT(names(",Unnamed: 0.1,Unnamed: 0\n0,0,1\n"),
+              ElementsAre("Unnamed: 0.2", "Unnamed: 0.1", "Unnamed: 0"));
   const auto bare = open_table("5,6\n7,8\n", {.header = false});
   EXPECT_EQ(bare->size(), 2);
   EXPECT_EQ(bare->fields()[1], (Field{"1", DType::i64, {}}));
   EXPECT_EQ(open_table("a,b\n")->size(), 0);
   EXPECT_EQ(open_table("a,b")->fields().size(), 2u);
+}
+
+TEST(Csv, RefusesTextThatIsNotUtf8) {
+  const auto wide = [](std::string_view text, bool big_end) {
+    std::string all;
+    for (const char c : text) all += big_end ? std::string{'\0', c} : std::string{c, '\0'};
+    return all;
+  };
+  const auto iconv = [](const char* from) {
+    return HasSubstr(fmt::format("needed UTF-8, as from \"iconv -f {} -t UTF-8\"", from));
+  };
+  for (const std::string& table :
+       {"\xff\xfe" + wide("a,b\n1,2\n", false), "\xfe\xff" + wide("a,b\n1,2\n", true),
+        wide("a,b\n1,2\n", false), wide("a,b\n1,2\n", true)}) {
+    EXPECT_THAT(refused_table(table), AllOf(HasSubstr("here: line 1: found "), iconv("UTF-16")));
+  }
+  EXPECT_THAT(refused_table("caf\xe9,b\n1,2\n"), AllOf(HasSubstr("line 1"), iconv("LATIN1")));
+  EXPECT_THAT(refused_table("a,b\n1,x\n2,\"y\nz\n\xe9\"\n"),
+              AllOf(HasSubstr("here: line 5: found bytes that are no UTF-8"), iconv("LATIN1")));
+  EXPECT_THAT(refused_table("a\n\xe9\n", {.fields = {{.name = "a", .text = true}}}),
+              HasSubstr("here: line 2"));
+  EXPECT_EQ(read_text(*open_table("\xef\xbb\xbf"
+                                  "a\ncaf\xc3\xa9\n"),
+                      0, 0),
+            "caf\xc3\xa9");
+}
+
+TEST(Csv, UnpacksGzip) {
+  const TempDir dir;
+  write_file(dir / "d.csv.gz", gzip(bytes_of("a,b\n1,x\n")) + gzip(bytes_of("2,yz\n")));
+  const auto source = open_csv(dir / "d.csv.gz");
+  EXPECT_EQ(source->size(), 2);
+  EXPECT_EQ(read_text(*source, 1, 1), "yz");
+  EXPECT_EQ(source->fingerprint(), open_table("a,b\n1,x\n2,yz\n")->fingerprint());
+  Bytes cut = gzip(bytes_of("a\n1\n"));
+  cut.resize(cut.size() - 3);
+  write_file(dir / "cut", cut);
+  message_of(ErrorCode::corrupt, [&] { open_csv(dir / "cut"); });
 }
 
 TEST(Csv, NamesTheLineOfBrokenQuotes) {
@@ -214,7 +264,7 @@ std::string quoted_cell(const std::string& value) {
 // Tables at random, larger than what is read at a time, written and read again.
 TEST(Csv, ReadsAnyTableThatIsWritten) {
   std::mt19937 random(7);
-  constexpr std::string_view kLetters = "ab,\"\n\r\xc3\xa4 0";
+  constexpr std::string_view kLetters[] = {"a", "b", ",", "\"", "\n", "\r", "\xc3\xa4", " ", "0"};
   for (const bool large : {false, true}) {
     for (int round = 0; round < (large ? 2 : 60); ++round) {
       const std::size_t columns = 1 + random() % 4, rows = large ? 40000 : random() % 30;
@@ -226,7 +276,7 @@ TEST(Csv, ReadsAnyTableThatIsWritten) {
         if (random() % 9 == 0) text += "\n";
         for (std::size_t c = 0; c < columns; ++c) {
           for (std::size_t n = random() % (large ? 30 : 6); n > 0; --n) {
-            row[c] += kLetters[random() % kLetters.size()];
+            row[c] += kLetters[random() % std::size(kLetters)];
           }
           const bool plain = row[c].find_first_of(",\"\r\n") == std::string::npos &&
                              !(columns == 1 && row[c].empty());

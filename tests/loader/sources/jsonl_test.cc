@@ -2,14 +2,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "loader/idx_files.h"
 #include "loader/sources/source_reads.h"
 #include "shardwise/loader/sources/detail/json_value.h"
 #include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/loader/sources/text.h"
 #include "testing/errors.h"
+#include "testing/temp_dir.h"
 
 namespace shardwise {
 namespace {
@@ -92,7 +95,7 @@ TEST(Jsonl, ReportsABadRecordWhenItIsRead) {
   };
   EXPECT_THAT(failure(1, 0), HasSubstr("read: here: record 1 at offset 24, line 2: at its byte 23: "
                                        "Missing a comma"));
-  EXPECT_THAT(failure(2, 1), HasSubstr("line 3: has no key \"t\""));
+  EXPECT_EQ(read_text(*source, 1, 2), "");
   EXPECT_THAT(failure(3, 0), HasSubstr("key \"x\" has shape [3], needed is [2]"));
   EXPECT_THAT(failure(4, 0), HasSubstr("key \"x\": 256, needed is a number of type u8"));
   EXPECT_THAT(failure(4, 1), HasSubstr("key \"t\" has shape []"));
@@ -132,10 +135,9 @@ TEST(Jsonl, RejectsValuesThatDoNotGoTogether) {
 }
 
 TEST(Jsonl, RejectsListsThatAreNoArrays) {
-  for (const char* value :
-       {"[[1], 2]", "[1, [2]]", "[[1], []]", "[[], [1]]", "[[[]], []]", "[[], [[]]]", "[\"a\"]",
-        "[null]", "[{}]", "{}", "null", "[[1, 2], [3]]", "[1,]", "[,]", "[1 2]", "[",
-        "[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]"}) {
+  for (const char* value : {"[[1], 2]", "[1, [2]]", "[[1], []]", "[[], [1]]", "[[[]], []]",
+                            "[[], [[]]]", "[\"a\"]", "[{}]", "{}", "[[1, 2], [3]]", "[1,]", "[,]",
+                            "[1 2]", "[", "[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]"}) {
     EXPECT_THAT(refused_lines(fmt::format("{{\"x\": {}}}\n", value), {}, ErrorCode::corrupt),
                 HasSubstr("it has no field; its record 0: "))
         << value;
@@ -143,6 +145,83 @@ TEST(Jsonl, RejectsListsThatAreNoArrays) {
   EXPECT_EQ(open_lines("{\"x\": [[], []]}\n")->fields()[0].shape, (Shape{2, 0}));
   EXPECT_EQ(open_lines("{\"x\": [[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]}\n")->fields()[0].shape,
             Shape::filled(16, 1));
+}
+
+TEST(Jsonl, KeepsLargeWholeNumbersOrSaysThatItCannot) {
+  const auto two = [](const char* a, const char* b) {
+    return fmt::format("{{\"x\": {}}}\n{{\"x\": {}}}\n", a, b);
+  };
+  const auto large = open_lines(two("9007199254740993", "18446744073709551615"));
+  EXPECT_EQ(large->fields()[0].dtype, DType::u64);
+  EXPECT_THAT(read_values<std::uint64_t>(*large, 0, 1), ElementsAre(UINT64_MAX));
+  for (const std::string& lines :
+       {two("1.5", "9007199254740993"), two("-9007199254740993", "0.5"),
+        two("-1", "1e3, \"x\": 18446744073709551615"), two("18446744073709551616", "1"),
+        two("[[1.5], [2]]", "[[9007199254740993], [1]]"), two("9007199254740993", "NaN"),
+        two("9007199254740993", "null"), two("[1, 9007199254740993]", "[null, 2]")}) {
+    EXPECT_THAT(refused_lines(lines, {}, ErrorCode::unsupported),
+                AllOf(HasSubstr("field \"x\""), HasSubstr("x=f64")))
+        << lines;
+    EXPECT_EQ(open_lines(lines, {.fields = {{.name = "x", .dtype = DType::f64}}})->size(), 2);
+  }
+  EXPECT_EQ(open_lines(two("1.5", "-9007199254740992"))->fields()[0].dtype, DType::f64);
+}
+
+TEST(Jsonl, TakesMissingValuesAndNaN) {
+  const auto source = open_lines(
+      "{\"i\": null, \"f\": NaN, \"l\": [1, null], \"r\": [1], \"s\": null, \"b\": true}\n"
+      "{\"i\": 2, \"f\": -Infinity, \"l\": null, \"r\": null, \"s\": \"ab\", \"b\": null}\n"
+      "{\"i\": 3, \"f\": Infinity, \"r\": [1, 2], \"b\": false}\n");
+  ASSERT_THAT(source->fields(),
+              ElementsAre(Field{"i", DType::f64, {}}, Field{"f", DType::f64, {}},
+                          Field{"l", DType::f64, {2}}, Field{"r", DType::i64, {2}, true},
+                          Field{"s", DType::u8, {2}, true}, Field{"b", DType::boolean, {}}));
+  const auto is_nan = ::testing::IsNan();
+  EXPECT_THAT(read_values<double>(*source, 0, 0), ElementsAre(is_nan));
+  EXPECT_THAT(read_values<double>(*source, 0, 1), ElementsAre(2));
+  EXPECT_THAT(read_values<double>(*source, 1, 0), ElementsAre(is_nan));
+  EXPECT_THAT(read_values<double>(*source, 1, 1), ElementsAre(-INFINITY));
+  EXPECT_THAT(read_values<double>(*source, 1, 2), ElementsAre(INFINITY));
+  EXPECT_THAT(read_values<double>(*source, 2, 0), ElementsAre(1, is_nan));
+  EXPECT_THAT(read_values<double>(*source, 2, 1), ElementsAre(is_nan, is_nan));
+  EXPECT_THAT(read_values<double>(*source, 2, 2), ElementsAre(is_nan, is_nan));
+  for (const std::int64_t record : {1, 2}) {
+    EXPECT_EQ(source->length({.record = record}, 3), record == 1 ? 0 : 2);
+  }
+  EXPECT_EQ(read_text(*source, 4, 0), "");
+  EXPECT_EQ(source->length({.record = 2}, 4), 0);
+  const auto failure = [](const Source& of, std::int64_t record, std::size_t field) {
+    std::uint8_t value = 0;
+    return message_of(ErrorCode::corrupt, [&] {
+      of.read_box(field, record, {reinterpret_cast<std::byte*>(&value), Box()});
+    });
+  };
+  EXPECT_THAT(failure(*source, 1, 5), HasSubstr("line 2: key \"b\": null, needed is bool"));
+  const auto given = open_lines("{\"x\": null}\n{}\n{\"x\": 3}\n",
+                                {.fields = {{.name = "x", .dtype = DType::i8}}});
+  EXPECT_THAT(failure(*given, 0, 0), HasSubstr("line 1: key \"x\": null, needed is i8"));
+  EXPECT_THAT(failure(*given, 1, 0), HasSubstr("line 2: has no key \"x\", needed is i8"));
+  EXPECT_THAT(read_values<std::int8_t>(*given, 0, 2), ElementsAre(3));
+}
+
+TEST(Jsonl, RefusesTextThatIsNotUtf8) {
+  const std::string wide("\xff\xfe{\0}\0\n\0", 8);
+  for (const std::string& text :
+       {wide, wide.substr(2), std::string("\xfe\xff\0{\0}\0\n", 8), std::string("\0{\0}\0\n", 6)}) {
+    EXPECT_THAT(refused_lines(text, {}, ErrorCode::corrupt),
+                AllOf(HasSubstr("here: line 1: found "), HasSubstr("iconv -f UTF-16 -t UTF-8")));
+  }
+  const auto source = open_lines("{\"s\": \"a\"}\n{\"s\": \"\xe9\"}\n");
+  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { read_text(*source, 0, 1); }),
+              AllOf(HasSubstr("line 2: a string that is not UTF-8"),
+                    HasSubstr("iconv -f LATIN1 -t UTF-8")));
+}
+
+TEST(Jsonl, UnpacksGzip) {
+  const TempDir dir;
+  write_file(dir / "d.jsonl.gz", gzip(bytes_of("{\"x\": 1}\n{\"x\": 2}\n")));
+  const auto source = open_jsonl(dir / "d.jsonl.gz");
+  EXPECT_THAT(read_values<std::int64_t>(*source, 0, 1), ElementsAre(2));
 }
 
 std::string random_json(std::mt19937& random, int depth) {
@@ -224,7 +303,7 @@ TEST(JsonObject, IsStrict) {
                                       "{\0}"sv,
                                       "{'x': 1}"sv,
                                       "{\"x\": 1,}"sv,
-                                      "{\"x\": NaN}"sv,
+                                      "{\"x\": nan}"sv,
                                       "{\"x\": 1} // one"sv,
                                       "{\"x\": 1e999}"sv,
                                       "{\"\\udc00\": 1}"sv,
