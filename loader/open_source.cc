@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,13 @@ SourcePtr open_each(const SourceText& text, Open&& open) {
     if (bytes <= hold_bytes) hold_bytes -= bytes;
   }
   return concat(std::move(sources));
+}
+
+std::optional<bool> take_truth(SourceText& text, std::string_view name) {
+  const auto value = text.take(name);
+  if (!value) return std::nullopt;
+  if (*value == "yes" || *value == "no") return *value == "yes";
+  text.fail(fmt::format("{} is \"{}\", needed is \"yes\" or \"no\"", name, *value));
 }
 
 SourcePtr open_idx_text(SourceText& text, std::string_view known) {
@@ -75,6 +83,11 @@ SourcePtr open_hdf5_text(SourceText& text, std::string_view) {
   return open_hdf5(text.paths, options);
 }
 
+// Before an ending of ".gz".
+bool has_ending(const std::filesystem::path& path, std::string_view ending) {
+  return path.extension() == ".gz" ? path.stem().extension() == ending : path.extension() == ending;
+}
+
 SourcePtr open_csv_text(SourceText& text, std::string_view) {
   CsvOptions options{.progress = text.progress};
   if (const auto delimiter = text.take("delimiter")) {
@@ -83,14 +96,14 @@ SourcePtr open_csv_text(SourceText& text, std::string_view) {
           fmt::format("delimiter is \"{}\", needed is one character, or \"tab\"", *delimiter));
     }
     options.delimiter = *delimiter == "tab" ? '\t' : (*delimiter)[0];
+  } else if (has_ending(text.paths[0], ".tsv")) {
+    options.delimiter = '\t';
   }
-  if (const auto header = text.take("header")) {
-    if (*header != "yes" && *header != "no") {
-      text.fail(fmt::format("header is \"{}\", needed is \"yes\" or \"no\"", *header));
-    }
-    options.header = *header == "yes";
-  }
+  options.header = take_truth(text, "header").value_or(true);
   for (const auto& [name, type] : text.options) {
+    if ((name == "sep" || name == "separator") && (type.size() == 1 || type == "tab")) {
+      text.fail(fmt::format("has an option \"{}\", needed is \"delimiter\"", name));
+    }
     const FieldType field = parse_field_type(text, name, type);
     if (field.shape && !field.text) {
       text.fail(fmt::format("field \"{}\" has a shape, a column of a table has none", name));
@@ -148,6 +161,7 @@ ImageOptions image_options(SourceText& text, std::string_view known) {
   if (resize != "stretch" && resize != "crop") {
     text.fail(fmt::format("resize is \"{}\", needed is \"stretch\" or \"crop\"", resize));
   }
+  options.exif_transpose = take_truth(text, "exif_transpose").value_or(false);
   options.resize = resize == "crop" ? ImageResize::crop : ImageResize::stretch;
   const std::string labels = text.take("labels").value_or("automatic");
   if (labels != "automatic" && labels != "none") {
@@ -179,7 +193,8 @@ SourcePtr open_tar_text(SourceText& text, std::string_view known) {
   return concat(std::move(sources));
 }
 
-constexpr std::string_view kImageOptions = "height, width, channels, resize, labels, max_pixels";
+constexpr std::string_view kImageOptions =
+    "height, width, channels, resize, exif_transpose, labels, max_pixels";
 
 struct SourceFormat {
   std::string_view name;
@@ -194,7 +209,8 @@ constexpr std::array kSourceFormats{
     SourceFormat{"images", kImageOptions, open_images_text},
     SourceFormat{"jsonl", "", open_jsonl_text},
     SourceFormat{"npy", "field", open_npy_text},
-    SourceFormat{"tar", "bytes, height, width, channels, resize, labels, max_pixels",
+    SourceFormat{"tar",
+                 "bytes, height, width, channels, resize, exif_transpose, labels, max_pixels",
                  open_tar_text},
     SourceFormat{"tfrecord", "", open_tfrecord_text},
     SourceFormat{"tokens", "dtype, window, stride, header_bytes, field", open_tokens_text},
@@ -205,6 +221,7 @@ constexpr std::array kSourceFormats{
 std::shared_ptr<const Source> open_source(std::string_view text, IndexProgress progress) {
   SourceText parts = detail::parse_source_text(text);
   parts.progress = std::move(progress);
+  if (parts.format.empty()) parts.find_format();
   std::string known;
   for (const SourceFormat& format : kSourceFormats) {
     if (format.name == parts.format) return format.open(parts, format.options);

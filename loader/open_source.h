@@ -11,8 +11,10 @@
 
 namespace shardwise {
 
-/// Opens a source given as text: FORMAT:PATHS?OPTION=VALUE&OPTION=VALUE. Several paths, with commas
-/// between them, are read one after the other. "%2c" and the like stand for characters that
+/// Opens a source given as text: FORMAT:PATHS?OPTION=VALUE&OPTION=VALUE. FORMAT: may be left out if
+/// the ending of a path tells the format (.csv, .tsv, .jsonl, .npy, .h5, .tar, .tfrecord, -ubyte,
+/// and these with .gz), or its first bytes do, and for a folder of images. Several paths, with
+/// commas between them, are read one after the other. "%2c" and the like stand for characters that
 /// otherwise have a meaning ("," "?" "&" "=" "%").
 ///
 ///     idx:images.gz?field=image                        field: "x", if it is not given
@@ -20,13 +22,15 @@ namespace shardwise {
 ///     tokens:train.bin?dtype=u16&window=1025           also stride, header_bytes, field
 ///     hdf5:a.h5,b.h5?image=/images&label=/labels       field = dataset; none: all in the root
 ///     csv:table.csv?price=f32&rooms=i64&street=text    field = type; none: all columns
-///                                                      also delimiter (a character, or "tab"),
+///                                                      also delimiter (a character, or "tab", as
+///                                                      in files .tsv),
 ///                                                      header (yes, no)
 ///     jsonl:texts.jsonl?tokens=i32[]&label=i64         field = type; none: all of the first line
 ///     tfrecord:a.tfrecord?image=u8[28,28]&label=i64    field = type; none: "record", its bytes
 ///
 ///     images:FOLDER?height=64&width=64&channels=3      also resize (stretch, crop), labels
-///                                                      (automatic, none), max_pixels
+///                                                      (automatic, none), max_pixels,
+///                                                      exif_transpose (yes, no)
 ///     tar:a.tar,b.tar?height=64&width=64               the same, and bytes=json,txt: members whose
 ///                                                      names end so are fields, as bytes
 ///

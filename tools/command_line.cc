@@ -288,7 +288,7 @@ void add_batches(CLI::App& app, Commands& c) {
       c, c.batches, run_batches);
   batches
       .add_option("source", c.batches.sources,
-                  "FORMAT:PATH?OPTION=VALUE&..; several are put side by side, or mixed by --mix")
+                  "[FORMAT:]PATH?OPTION=VALUE&..; several are put side by side, or mixed by --mix")
       ->required();
   batches.add_option("--batch", c.batches.batch, "Rows of the global batch")
       ->required()

@@ -211,10 +211,11 @@ def _floats(values: float | Sequence[float]) -> list[float]:
 @_remembered
 def open(text: str, /, *, progress: Progress = None, **options: Any) -> Source:  # noqa: A001
     """A source by its text, as the command `shardwise batches` takes it: FORMAT:PATH?OPTION=VALUE&..., as
-    "tokens:train.bin?dtype=u16&window=1025". Options may be given as arguments, too. `shardwise batches --help` lists
-    the formats. Raises InvalidArgument, NotFound, Corrupt, Unsupported."""
+    "tokens:train.bin?dtype=u16&window=1025". The ending of a path (d.csv, s.tar) or a folder of images may tell the
+    format. Options may be given as arguments, too. `shardwise batches --help` lists the formats. Raises InvalidArgument, NotFound, Corrupt, Unsupported."""
     if options:
-        values = {k: ",".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v) for k, v in options.items()}
+        values = {k: ",".join(map(str, v)) if isinstance(v, (list, tuple))
+                  else ("no", "yes")[v] if isinstance(v, bool) else str(v) for k, v in options.items()}
         text += ("&" if "?" in text else "?") + urllib.parse.urlencode(values, quote_via=urllib.parse.quote, safe="/,:")
     return Source(_core.Records.open(text, function_of(progress, "index")))
 
@@ -267,7 +268,7 @@ def tfrecord(path: Any, /, *, progress: Progress = None, **types: str) -> Source
 
 def images(folder: Any, height: int, width: int, *, progress: Progress = None, **options: Any) -> Source:
     """PNG and JPEG files, in a folder for each class: fields "image" and "label". Also channels, resize ("stretch",
-    "crop"), labels ("automatic", "none"), max_pixels."""
+    "crop"), labels ("automatic", "none"), max_pixels, exif_transpose (True: turned upright, as Pillow's function)."""
     return _file("images", folder, progress, {"height": height, "width": width, **options})
 
 

@@ -269,7 +269,7 @@ $ export model.safetensors y.safetensors
 $ batches idx:none.gz
 2 batches: --batch is required; shardwise help batches shows more
 $ batches none.gz --batch 2
-2 batches: source: open source "none.gz": has no ":", needed is FORMAT:PATH
+2 batches: source: open source "none.gz": "none.gz" does not tell its format, needed is FORMAT:PATH
 $ batches foo:x --batch 2
 2 batches: source: open source "foo:x": there is no format "foo"; there are csv, hdf5, idx, images, jsonl, npy, tar, tfrecord, tokens
 $ batches 'idx:x?feild=a' --batch 2

@@ -5,11 +5,29 @@
 #include <algorithm>
 
 #include "shardwise/loader/detail/files/shown_text.h"
+#include "shardwise/loader/detail/files/source_format.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
 
 namespace shardwise::detail {
 namespace {
+
+// Names that other libraries have for our options.
+constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
+    {"length", "window"},
+    {"seq_len", "window"},
+    {"seq_length", "window"},
+    {"block_size", "window"},
+    {"context", "window"},
+    {"max_length", "window"},
+    {"sequence_length", "window"},
+    {"overlap", "stride"},
+    {"step", "stride"},
+    {"type", "dtype"},
+    {"offset", "header_bytes"},
+    {"name", "field"},
+    {"size", "height, width"},
+    {"transpose", "exif_transpose"}};
 
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -52,10 +70,9 @@ SourceText parse_source_text(std::string_view text) {
                   [](char c) { return static_cast<unsigned char>(c) < ' '; })) {
     source.fail("has a control character");
   }
-  const std::size_t colon = text.find(':');
-  if (colon == text.npos) source.fail("has no \":\", needed is FORMAT:PATH");
-  source.format = text.substr(0, colon);
-  const std::string_view rest = text.substr(colon + 1);
+  const std::size_t colon = text.substr(0, text.find('?')).find(':');
+  if (colon != text.npos) source.format = text.substr(0, colon);
+  const std::string_view rest = colon == text.npos ? text : text.substr(colon + 1);
   const std::size_t question = std::min(rest.find('?'), rest.size());
   for (const std::string_view path : split(rest.substr(0, question), ',')) {
     if (path.empty()) source.fail("has an empty path");
@@ -98,10 +115,28 @@ const std::filesystem::path& SourceText::path() const {
   return paths[0];
 }
 
+void SourceText::find_format() {
+  for (const std::filesystem::path& path : paths) {
+    const std::string_view found = source_format(path);
+    if (found.empty()) {
+      fail(fmt::format("\"{}\" does not tell its format, needed is FORMAT:PATH", path.string()));
+    }
+    if (format.empty()) format = found;
+    if (format == found) continue;
+    fail(fmt::format("\"{}\" is {} and \"{}\" is {}, needed is one format for all",
+                     paths[0].string(), format, path.string(), found));
+  }
+}
+
 void SourceText::finish(std::string_view known) const {
   if (options.empty()) return;
-  fail(fmt::format("has an option \"{}\"; the options of {} are {}", options[0].first, format,
-                   known));
+  const std::string& name = options[0].first;
+  for (const auto& [other, ours] : kOtherNames) {
+    if (name != other || known.find(ours) == known.npos) continue;
+    fail(fmt::format("has an option \"{}\", needed is \"{}\"; the options of {} are {}", name, ours,
+                     format, known));
+  }
+  fail(fmt::format("has an option \"{}\"; the options of {} are {}", name, format, known));
 }
 
 FieldType parse_field_type(const SourceText& source, std::string_view field,

@@ -14,11 +14,14 @@
 
 namespace shardwise::detail {
 
-/// The parts of FORMAT:PATHS?OPTION=VALUE&.., unescaped. Value type.
+/// The parts of FORMAT:PATHS?OPTION=VALUE&.. or PATHS?OPTION=VALUE&.., unescaped. Value type.
 struct SourceText {
-  std::string format;
+  std::string format;                                        ///< empty if it is not given
   std::vector<std::filesystem::path> paths;                  ///< one or more, none empty
   std::vector<std::pair<std::string, std::string>> options;  ///< in their order, names distinct
+
+  /// Finds the format of the paths. Throws invalid_argument if they do not tell it or differ.
+  void find_format();
 
   /// Takes an option out; absent if it is not given.
   std::optional<std::string> take(std::string_view name);

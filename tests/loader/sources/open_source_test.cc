@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "loader/images/image_files.h"
 #include "loader/sources/hdf5_files.h"
 #include "loader/sources/source_reads.h"
 #include "loader/sources/tf_files.h"
@@ -52,6 +53,40 @@ TEST(OpenSource, OpensEveryFormat) {
   EXPECT_EQ(open_source("idx:" + in + "i," + in + "i")->size(), 4);
 }
 
+TEST(OpenSource, FindsTheFormatOfPaths) {
+  const TempDir dir;
+  const std::string in = dir.path().string() + "/";
+  const Bytes idx = idx_header(0x08, {2, 3}) + bytes({1, 2, 3, 4, 5, 6});
+  const std::string json = "{\"a\": 1}\n";
+  std::filesystem::create_directories(dir / "photos" / "dog");
+  write_file(dir / "photos" / "dog" / "1.png", make_png(2, 2, 1, Bytes(4)));
+  write_file(dir / "s.tar", make_tar({{.name = "1.png", .data = make_png(2, 2, 1, Bytes(4))}}));
+  write_file(dir / "d.CSV", "a:b,c\n1,2\n");
+  write_file(dir / "d.tsv", "a\tb\n1\t2\n");
+  write_file(dir / "d.csv.gz", gzip(bytes_of("a\n1\n")));
+  write_file(dir / "d.jsonl", json);
+  write_file(dir / "x-idx2-ubyte.gz", gzip(idx));
+  write_file(dir / "r.tfrecord", tf_frame(bytes_of("one")));
+  write_hdf5(dir / "x.h5", {{"x", DType::u8, {2}}}, {Bytes(2)});
+  const std::pair<const char*, const char*> cases[] = {
+      {"photos", "image"},      {"s.tar", "image"},       {"d.CSV", "a:b"},
+      {"d.tsv", "a"},           {"d.csv.gz", "a"},        {"d.jsonl", "a"},
+      {"x-idx2-ubyte.gz", "x"}, {"r.tfrecord", "record"}, {"x.h5", "x"}};
+  for (const auto& [path, field] : cases) {
+    EXPECT_EQ(open_source(in + path)->fields()[0].name, field) << path;
+  }
+  // By their first bytes.
+  for (const char* path : {"s.tar", "d.jsonl", "x-idx2-ubyte.gz", "x.h5"}) {
+    std::filesystem::copy_file(dir / path, dir / "plain",
+                               std::filesystem::copy_options::overwrite_existing);
+    EXPECT_EQ(open_source(in + "plain")->fingerprint(), open_source(in + path)->fingerprint());
+  }
+  EXPECT_EQ(open_source(in + "d.tsv")->fields().size(), 2U);
+  EXPECT_EQ(open_source(in + "d.CSV?a:b=f32")->fields()[0], (Field{"a:b", DType::f32, {}}));
+  EXPECT_EQ(open_source(in + "d.jsonl," + in + "d.jsonl")->size(), 2);
+  message_of(ErrorCode::not_found, [&] { open_source(in + "absent.csv"); });
+}
+
 TEST(OpenSource, TakesEscapedCharacters) {
   const TempDir dir;
   write_file(dir / "a,b?c%", idx_header(0x08, {2}) + bytes({1, 2}));
@@ -75,7 +110,13 @@ TEST(OpenSource, SaysWhatThereIs) {
     return message_of(ErrorCode::invalid_argument, [&] { open_source(text); });
   };
   EXPECT_THAT(refused("nothing"),
-              HasSubstr("open source \"nothing\": has no \":\", needed is FORMAT:PATH"));
+              HasSubstr("open source \"nothing\": \"nothing\" does not tell its format, needed is "
+                        "FORMAT:PATH"));
+  EXPECT_THAT(refused("a.csv,b.npy"),
+              HasSubstr("\"a.csv\" is csv and \"b.npy\" is npy, needed is one format for all"));
+  EXPECT_THAT(refused("tokens:a?length=3"),
+              HasSubstr("has an option \"length\", needed is \"window\""));
+  EXPECT_THAT(refused("csv:a?sep=;"), HasSubstr("has an option \"sep\", needed is \"delimiter\""));
   EXPECT_THAT(refused("parquet:x"),
               HasSubstr("there is no format \"parquet\"; there are csv, hdf5, idx, images, jsonl, "
                         "npy, tar, tfrecord, tokens"));

@@ -19,7 +19,7 @@ using Kind = DrillFault::Kind;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::shared_ptr<PatternSource> numbers() {
+std::shared_ptr<PatternSource> patterned() {
   return std::make_shared<PatternSource>(40, std::vector<Field>{{"x", DType::i64, {}}});
 }
 
@@ -52,7 +52,7 @@ TEST(ParseDrill, TakesEveryKind) {
 }
 
 TEST(Drill, ThrowsForItsRecordsAlone) {
-  const auto source = drill(numbers(), parse_drill("io:5,corrupt:3,exception:7"));
+  const auto source = drill(patterned(), parse_drill("io:5,corrupt:3,exception:7"));
   std::int64_t value = 0;
   const auto read = [&](std::int64_t record) {
     source->read_box(0, record, {reinterpret_cast<std::byte*>(&value), Box()});
@@ -64,7 +64,7 @@ TEST(Drill, ThrowsForItsRecordsAlone) {
   read(4);
   EXPECT_EQ(static_cast<std::uint64_t>(value), PatternSource::element(0, 4, 0));
   EXPECT_THAT(
-      message_of(ErrorCode::invalid_argument, [&] { drill(numbers(), parse_drill("slow:40")); }),
+      message_of(ErrorCode::invalid_argument, [&] { drill(patterned(), parse_drill("slow:40")); }),
       HasSubstr("there is no record 40 among 40"));
 }
 
@@ -72,7 +72,7 @@ TEST(Drill, ThrowsForItsRecordsAlone) {
 // run in which nothing went wrong.
 TEST(Drill, LeavesTheRunWhatItIs) {
   const LoaderOptions options{.batch_size = 4, .epochs = 2};
-  const auto plain = numbers();
+  const auto plain = patterned();
   const auto expected = run(plain, options, {.seed = 3});
   const auto trial = drill(plain, parse_drill("exception:11"));
   HostLoader loader(trial, cut_batch(*trial, Mesh::line(1), "0"), options, {.seed = 3});
@@ -94,17 +94,17 @@ TEST(Drill, LeavesTheRunWhatItIs) {
 
 TEST(Drill, SubstitutesAreTheSameEachTime) {
   const LoaderOptions options{.batch_size = 4, .bad_records = BadRecords::substitute, .threads = 3};
-  const auto trial = drill(numbers(), parse_drill("corrupt:3,io:20,slow:21"));
+  const auto trial = drill(patterned(), parse_drill("corrupt:3,io:20,slow:21"));
   const auto first = run(trial, options, {.seed = 3});
   EXPECT_EQ(run(trial, options, {.seed = 3}), first);
-  const auto expected = run(numbers(), options, {.seed = 3});
+  const auto expected = run(patterned(), options, {.seed = 3});
   ASSERT_EQ(first.size(), expected.size());
   EXPECT_EQ(std::ranges::mismatch(first, expected).in1 == first.end(), false);
 }
 
 TEST(Drill, KillsTheProcess) {
   std::int64_t value = 0;
-  const auto source = drill(numbers(), parse_drill("kill:1"));
+  const auto source = drill(patterned(), parse_drill("kill:1"));
   EXPECT_EXIT(source->read_box(0, 1, {reinterpret_cast<std::byte*>(&value), Box()}),
               ::testing::KilledBySignal(SIGKILL), "");
 }

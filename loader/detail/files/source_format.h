@@ -1,0 +1,12 @@
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+namespace shardwise::detail {
+
+/// The format of a file or folder, as open_source() names it: by the ending of its name, else by
+/// its first bytes; empty if neither tells. Throws io.
+std::string_view source_format(const std::filesystem::path& path);
+
+}  // namespace shardwise::detail
