@@ -94,11 +94,12 @@ std::shared_ptr<const ImageSource> open_image_folder(const std::filesystem::path
 ///
 /// If there are members .cls, or byte_fields, consecutive files whose names are equal up to the
 /// first dot of the last part make one record (WebDataset): its image, and its label as a decimal
-/// number. Names that begin with a dot or have none are skipped, and the case of extensions does not
-/// count. The parts of "a.1.png" and "a.1.cls" belong together, too, but "a.1.png" and "a.2.png" in
-/// one record are an error. If a record lacks a part that others have, that is an error when it is
-/// read; if no record has an image, there is no field "image". Else the class of an image is the last folder in its name. Classes are numbered in the
-/// order of their names, and an archive without folders has no labels.
+/// number. Names that begin with a dot or have none are skipped, and the case of extensions does
+/// not count. The parts of "a.1.png" and "a.1.cls" belong together, too, but "a.1.png" and
+/// "a.2.png" in one record are an error. If a record lacks a part that others have, that is an
+/// error when it is read; if no record has an image, there is no field "image". Else the class of
+/// an image is the last folder in its name. Classes are numbered in the order of their names, and
+/// an archive without folders has no labels.
 ///
 /// Throws as open_image_folder, and corrupt, naming member and offset, for an archive that is
 /// damaged, cut off or joined to another, for a record with two images or labels, and if no record

@@ -219,8 +219,8 @@ namespace detail {
 
 std::shared_ptr<const Source> open_tfrecord(std::shared_ptr<const InputFile> file,
                                             const TfrecordOptions& options) {
-  auto frames =
-      std::make_unique<const TfFrames>(unpacked(std::move(file)), options.hold_bytes, options.progress);
+  auto frames = std::make_unique<const TfFrames>(unpacked(std::move(file)), options.hold_bytes,
+                                                 options.progress);
   if (options.features.empty()) return std::make_shared<TfBytes>(std::move(frames));
   return std::make_shared<TfExamples>(std::move(frames), options);
 }

@@ -39,9 +39,9 @@ struct TfrecordOptions {
 ///
 /// Throws invalid_argument for impossible options and if there is no file; not_found; io;
 /// corrupt if a length's checksum is wrong or the file ends within its first record. If the file
-/// ends within a later record, if data has a wrong checksum, or if an example lacks a feature or has
-/// another number of values, reading the record throws, naming record and offset. A gzip file is
-/// unpacked into memory.
+/// ends within a later record, if data has a wrong checksum, or if an example lacks a feature or
+/// has another number of values, reading the record throws, naming record and offset. A gzip file
+/// is unpacked into memory.
 ///
 ///   const auto images = open_tfrecord({"train-0.tfrecord", "train-1.tfrecord"}, {.features = {
 ///       {.name = "image", .dtype = DType::u8, .shape = {28, 28}},
