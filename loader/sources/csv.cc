@@ -157,7 +157,7 @@ void CsvSource::see_value(const CsvTable::Record& record, const CsvCell& cell, s
   field.longest = std::max(field.longest, cell.size());
   const std::string_view number = number_of(cell);
   if (number.empty()) {
-    field.numbers.add_missing();
+    field.numbers.add_real();
     return;
   }
   field.has_value = true;

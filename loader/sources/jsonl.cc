@@ -244,7 +244,7 @@ void JsonlSource::finish(KeyField& key) {
            fmt::format("no record has a field \"{}\" that fits{}", wanted.name, first_fault_));
   }
   const bool is_ragged = wanted.ragged || key.differs || (key.is_text && !wanted.shape);
-  if (key.has_missing && !is_ragged) key.numbers.add_missing();
+  if (key.has_missing && !is_ragged) key.numbers.add_real();
   const std::optional<DType> dtype = wanted.dtype    ? wanted.dtype
                                      : key.is_text   ? DType::u8
                                      : key.has_truth ? DType::boolean

@@ -91,7 +91,8 @@ class MemberReader {
     if (to_.value == nullptr) return true;
     const std::string_view number(text, bytes);
     to_.value->has_number = true;
-    to_.value->numbers.add(number);
+    JsonValue& value = *to_.value;
+    if (!to_.dtype && !value.numbers.add_whole(number)) value.numbers.add_real();
     return add_element(number);
   }
   bool String(const char* data, SizeType bytes, bool) {

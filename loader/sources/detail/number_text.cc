@@ -86,11 +86,21 @@ bool read_number(std::string_view text, DType dtype, std::byte* out) {
 }
 
 bool NumberTypes::add(std::string_view number) {
+  if (add_whole(number)) return true;
+  std::array<std::byte, sizeof(double)> value;
+  if (!read_number(number, DType::f64, value.data())) return false;
+  add_real();
+  return true;
+}
+
+bool NumberTypes::add_whole(std::string_view number) {
   constexpr std::size_t kShort = 15;  // digits that each of the three types holds
   const std::size_t sign = number.starts_with('-') ? 1 : 0;
-  const bool is_whole =
-      number.size() > sign && number.find_first_not_of("0123456789", sign) == number.npos;
-  if (is_whole && number.size() <= kShort) {
+  if (number.size() == sign) return false;
+  for (std::size_t i = sign; i < number.size(); ++i) {
+    if (number[i] < '0' || number[i] > '9') return false;
+  }
+  if (number.size() <= kShort) {
     all_u64_ = all_u64_ && sign == 0;
     return true;
   }
@@ -98,7 +108,6 @@ bool NumberTypes::add(std::string_view number) {
   if (!read_number(number, DType::f64, value.data())) return false;
   all_i64_ = all_i64_ && read_number(number, DType::i64, value.data());
   all_u64_ = all_u64_ && read_number(number, DType::u64, value.data());
-  if (!is_whole) return true;
   number.remove_prefix(std::min(number.find_first_not_of("0", sign), number.size()));
   constexpr std::string_view kMost = "9007199254740992";  // 2^53
   has_inexact_ = has_inexact_ || number.size() > kMost.size() ||

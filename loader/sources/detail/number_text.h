@@ -22,8 +22,11 @@ class NumberTypes {
   /// False, and nothing is added, if it is no number that an f64 holds, rounded or not.
   bool add(std::string_view number);
 
-  /// A value that is missing, which is NaN.
-  void add_missing() { all_i64_ = all_u64_ = false; }
+  /// As add(), but false also for a number that is not whole.
+  bool add_whole(std::string_view number);
+
+  /// A number that is not whole, as NaN for a value that is missing.
+  void add_real() { all_i64_ = all_u64_ = false; }
 
   void add(const NumberTypes& others);
 
