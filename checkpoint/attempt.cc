@@ -8,6 +8,7 @@
 
 #include "shardwise/checkpoint/detail/format/metrics.h"
 #include "shardwise/checkpoint/detail/hdf5/index_file.h"
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/read/written_files.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/root.h"
@@ -112,11 +113,9 @@ std::filesystem::path absolute_target(const std::filesystem::path& target) {
   return absolute.has_filename() ? absolute : absolute.parent_path();
 }
 
-// Makes the folders above it.
-bool is_there(FileSystem& file_system, const std::filesystem::path& target) {
-  const std::filesystem::path parent = target.parent_path();
-  detail::make_root(file_system, parent);
-  return std::ranges::binary_search(file_system.list(parent), target.filename().string());
+bool has_name(FileSystem& file_system, const std::filesystem::path& target) {
+  return std::ranges::binary_search(file_system.list(target.parent_path()),
+                                    target.filename().string());
 }
 
 }  // namespace
@@ -165,7 +164,8 @@ struct CheckpointAttempt::Impl {
   static const std::filesystem::path& ready(FileSystem& file_system,
                                             const std::filesystem::path& target,
                                             Existing existing) {
-    if (is_there(file_system, target) && existing != Existing::replace) {
+    detail::make_root(file_system, target.parent_path());
+    if (has_name(file_system, target) && existing != Existing::replace) {
       throw Error(ErrorCode::already_exists,
                   fmt::format("save {}: it is already there: Existing::replace takes its place, "
                               "Existing::skip writes nothing",
@@ -223,17 +223,32 @@ SaveStats CheckpointAttempt::publish(std::span<const ShardRecord> records,
   }
 }
 
+bool is_saved(const std::filesystem::path& target, std::shared_ptr<FileSystem> file_system) {
+  const auto files = real_if_null(std::move(file_system));
+  const std::filesystem::path absolute = absolute_target(target);
+  try {
+    if (!has_name(*files, absolute)) return false;
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::not_found) throw;
+    return false;  // nor is the folder above
+  }
+  try {
+    static_cast<void>(detail::check_readable(*files, absolute));
+    return true;
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::io) throw;
+    throw detail::not_skipped("save " + target.string(), e.what());
+  }
+}
+
 SaveStats save_checkpoint(const std::filesystem::path& target, std::vector<TensorSource> sources,
                           Existing existing, const EncodeOptions& encode,
                           const PublishOptions& publish) {
-  if (existing == Existing::skip) {
-    const std::filesystem::path absolute = absolute_target(target);
-    if (is_there(*real_if_null(encode.file_system), absolute)) {
-      SaveStats stats;
-      stats.directory = absolute;
-      stats.skipped = true;
-      return stats;
-    }
+  if (existing == Existing::skip && is_saved(target, encode.file_system)) {
+    SaveStats stats;
+    stats.directory = absolute_target(target);
+    stats.skipped = true;
+    return stats;
   }
   CheckpointAttempt attempt(target, existing, encode.file_system);
   const ShardRecord record = write_shards(attempt.directory(), {}, std::move(sources), encode);

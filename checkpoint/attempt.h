@@ -75,7 +75,13 @@ class CheckpointAttempt {
   std::unique_ptr<Impl> impl_;
 };
 
-/// All of it by one process. Existing::skip writes nothing if there is something under the name.
+/// Whether Existing::skip has nothing to save: a valid checkpoint is at `target`. False if nothing
+/// is there. Throws already_exists if something else is there, such as an empty directory or a
+/// checkpoint without its files; io. Does not read the tensors' bytes.
+bool is_saved(const std::filesystem::path& target,
+              std::shared_ptr<FileSystem> file_system = nullptr);
+
+/// All of it by one process. Existing::skip writes nothing if is_saved(target).
 SaveStats save_checkpoint(const std::filesystem::path& target, std::vector<TensorSource> sources,
                           Existing existing = Existing::fail, const EncodeOptions& encode = {},
                           const PublishOptions& publish = {});

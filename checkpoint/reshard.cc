@@ -18,6 +18,7 @@
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/together/group_save.h"
+#include "shardwise/checkpoint/detail/together/latest_step.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
 #include "shardwise/checkpoint/manager.h"
@@ -235,6 +236,8 @@ ReshardPlan plan_reshard(const fs::path& source, const fs::path& target_root, co
                               checkpoint.step());
     }
     if (options.save.existing == Existing::skip) {
+      detail::LatestSteps(checkpoint.file_system(), target_root, false)
+          .find_valid(checkpoint.step());
       return {.step = checkpoint.step(), .skipped = true};
     }
   }

@@ -164,7 +164,9 @@ TensorSource callback_tensor(std::string name, ArraySpec spec,
 enum class Existing {
   fail,     ///< throws already_exists before anything is written
   replace,  ///< writes a new generation; the old one stays valid until the new one is committed
-  skip,     ///< writes nothing (SaveStats::skipped); already_exists if it comes during the save
+  /// Writes nothing if a valid checkpoint is there (SaveStats::skipped). already_exists if
+  /// something else is there, or if it comes during the save.
+  skip,
 };
 
 /// "fail", "replace", "skip"; parse_existing throws invalid_argument listing them.

@@ -12,6 +12,7 @@
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/file.h"
+#include "shardwise/storage/known_format.h"
 
 namespace shardwise {
 namespace {
@@ -77,7 +78,16 @@ ExportStats export_folder(const fs::path& target, std::string_view format, Exist
   const Stopwatch watch;
   const auto file_system = posix_file_system();
   detail::NewTarget::IsExported is_exported = check_of(format, target);
-  if (existing == Existing::skip && detail::NewTarget::is_there(*file_system, target)) return {};
+  const auto check = [&] {
+    const KnownFormat known = known_format(target, *file_system);
+    if (known.name == format) return;
+    throw Error(ErrorCode::unsupported,
+                fmt::format("it is {}, needed is a checkpoint of {}",
+                            known.name.empty() ? "of no known format" : to_string(known), format));
+  };
+  if (existing == Existing::skip && detail::NewTarget::skips(*file_system, target, check)) {
+    return {};
+  }
   detail::NewTarget place(*file_system, target, detail::TargetKind::folder, existing,
                           std::move(is_exported));
   write(place.place());

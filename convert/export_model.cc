@@ -316,7 +316,8 @@ ExportStats write_files(const BoxReader& original, const fs::path& target,
     frames.push_back(frame_of(format, file, tensors, folder ? with_format(metadata) : metadata));
     stats.logical_bytes += file.data_bytes;
   }
-  if (options.existing == Existing::skip && detail::NewTarget::is_there(*file_system, target)) {
+  const auto check = [&] { static_cast<void>(ModelReader(target, file_system)); };
+  if (options.existing == Existing::skip && detail::NewTarget::skips(*file_system, target, check)) {
     return {};
   }
   detail::NewTarget place(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import _core
 from ._dcp_metadata import DcpMetadata, Piece, open_regular, read_metadata
 from ._errors import Corrupt, InvalidArgument, Unsupported
 from ._objects import encode
@@ -82,7 +83,7 @@ def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec
     metadata say."""
     check_choice("existing", existing, ("fail", "replace", "skip"))
     check_codec(codec)
-    if existing == "skip" and os.path.lexists(local(target, "import")):
+    if existing == "skip" and _core.is_saved(local(target, "import")):
         return local(target, "import")
     folder = local(source, "import")
     metadata = read_metadata(folder)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _objects
+from . import _core, _objects
 from ._containers import class_name
 from ._dtypes import name_of
 from ._errors import Corrupt, Error, InvalidArgument, IOFailed, NotFound, Unsupported
@@ -77,7 +77,7 @@ def import_orbax(source: Path, target: Path, *, steps: Steps | None = None, exis
         for number, path in _asked(os.path.abspath(local(source, "import")), steps):
             import_orbax(path, os.path.join(folder, f"step-{number:08d}"), existing=existing, progress=progress)
         return folder
-    if existing == "skip" and os.path.lexists(local(target, "import")):
+    if existing == "skip" and _core.is_saved(local(target, "import")):
         return local(target, "import")
     root = os.path.abspath(local(source, "import"))
     with _orbaxs_errors(root):

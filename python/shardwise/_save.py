@@ -123,7 +123,7 @@ def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Cod
     that lead to them, joined with "/". Nothing is at `path` until every byte is on the disk.
 
     codec: "zstd", "none", or "auto" (zstd if the disk does not wait for it). existing: "fail"; "replace", which takes the
-    place of what is there in one step; or "skip", which then writes nothing (SaveStats.skipped). user: any JSON. memory:
+    place of what is there in one step; or "skip", which writes nothing if a valid checkpoint is there (SaveStats.skipped). user: any JSON. memory:
     host bytes beyond the arrays. unchanged_since: a checkpoint on the same file system, of an earlier step: chunks of about
     1 MiB that have not changed since are not written again but linked. What is saved stays whole if that one is removed.
 
@@ -142,7 +142,7 @@ def write(path: Path, plan: Plan, *, user: Any = None, codec: Codec = "zstd", ex
     user_json = _objects.plain_json({} if user is None else user, "user")
     document = plan.document()
     path = local(path, "save")
-    if existing == "skip" and os.path.lexists(path):
+    if existing == "skip" and _core.is_saved(path):
         return _skipped(path)
     attempt = _core.Attempt(path, existing)
     try:
@@ -239,7 +239,7 @@ def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequ
         return json.dumps([plan.objects, plan.aliases, plan.extra, list(starts)]).encode()
 
     def begin(said: list[bytes]) -> bytes:
-        if existing == "skip" and os.path.lexists(path):
+        if existing == "skip" and _core.is_saved(path):
             return json.dumps(["", ""]).encode()
         whole.append(merged_plan(plan, said, starts))
         attempts.append(_core.Attempt(path, existing))

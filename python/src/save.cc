@@ -258,6 +258,13 @@ void bind_save(nb::module_& module) {
   module.def("write_shards", &write, nb::arg("directory"), nb::arg("writer"), nb::arg("starts"),
              nb::arg("sources"), nb::arg("codec"), nb::arg("memory"), nb::arg("threads"),
              nb::arg("progress") = nb::none(), nb::arg("unchanged_since") = "");
+  module.def(
+      "is_saved",
+      [](const std::string& path) {
+        const GilRelease released;
+        return is_saved(path);
+      },
+      nb::arg("path"));
   nb::class_<Attempt>(module, "Attempt")
       .def(nb::init<const std::string&, const std::string&>(), nb::arg("path"),
            nb::arg("existing") = "fail")

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "shardwise/checkpoint/attempt.h"
 #include "shardwise/checkpoint/manager.h"
@@ -18,7 +19,9 @@ namespace shardwise {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::EndsWith;
 using testing::HasSubstr;
+using testing::StartsWith;
 using testing::UnorderedElementsAre;
 
 HostTensor small(std::uint64_t seed = 1) {
@@ -82,6 +85,52 @@ TEST(AnyPath, IsSavedOpenedRenamedAndReplaced) {
               HasSubstr("step-7"));
   manager.remove(7);
   EXPECT_EQ(manager.steps().size(), 1u);
+}
+
+TEST(AnyPath, OnlyAValidCheckpointIsSkipped) {
+  const TempDir dir;
+  const std::vector<HostTensor> tensors{small()};
+  const auto file_of = [](const fs::path& path) { return path / "shards-00000-of-00001.h5"; };
+  const std::vector<std::pair<std::string, std::function<void(const fs::path&)>>> others{
+      {"an empty folder",
+       [](const fs::path& path) {
+         fs::remove_all(path);
+         fs::create_directory(path);
+       }},
+      {"a file",
+       [](const fs::path& path) {
+         fs::remove_all(path);
+         std::ofstream(path) << "text";
+       }},
+      {"a dangling link",
+       [](const fs::path& path) {
+         fs::remove_all(path);
+         fs::create_symlink("nowhere", path);
+       }},
+      {"no manifest", [](const fs::path& path) { fs::remove(path / "manifest.json"); }},
+      {"a damaged manifest",
+       [](const fs::path& path) { fs::resize_file(path / "manifest.json", 100); }},
+      {"no shard file", [&](const fs::path& path) { fs::remove(file_of(path)); }},
+      {"half a shard file", [&](const fs::path& path) { fs::resize_file(file_of(path), 100); }}};
+  for (const auto& [what, make] : others) {
+    SCOPED_TRACE(what);
+    const fs::path path = dir / what;
+    save_checkpoint(path, sources_of(tensors));
+    EXPECT_TRUE(is_saved(path));
+    make(path);
+    const std::string said = message_of(ErrorCode::already_exists, [&] {
+      save_checkpoint(path, sources_of(tensors), Existing::skip);
+    });
+    EXPECT_THAT(said, StartsWith("save " + path.string() +
+                                 ": Existing::skip needs a valid checkpoint there, found none ("));
+    EXPECT_THAT(said, EndsWith("); Existing::replace takes its place"));
+    EXPECT_THAT(message_of(ErrorCode::already_exists, [&] { is_saved(path); }), said);
+  }
+  EXPECT_FALSE(is_saved(dir / "none" / "of these"));
+  EXPECT_FALSE(fs::exists(dir / "none"));
+  fs::create_symlink("kept", dir / "a link");
+  save_checkpoint(dir / "kept", sources_of(tensors));
+  EXPECT_TRUE(save_checkpoint(dir / "a link", sources_of(tensors), Existing::skip).skipped);
 }
 
 TEST(AnyPath, ReplacesNothingThatIsNoCheckpoint) {

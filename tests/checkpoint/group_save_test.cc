@@ -361,6 +361,21 @@ TEST(GroupSave, SkipsOnAllRanksWhatRankZeroFinds) {
   EXPECT_THAT(errors, Each(HasSubstr("rank 0 saves with writers 1, rank 2 with 2")));
 }
 
+TEST(GroupSave, RefusesOnAllRanksToSkipADamagedStep) {
+  const TempDir dir;
+  const std::vector<HostTensor> tensors{host_tensor("w", DType::f32, {8}, "data=4", "data")};
+  GroupSaveOptions options{.ranks = 4, .save = {.existing = Existing::skip}};
+  group_save(dir.path(), 5, sources_of(tensors), options);
+  fs::resize_file(dir / "step-00000005/shards-00002-of-00004.h5", 100);
+  const GroupOutcome outcome = group_save(dir.path(), 5, sources_of(tensors), options);
+  EXPECT_THAT(outcome.errors, Each(AllOf(HasSubstr("Existing::skip needs a valid checkpoint there"),
+                                         HasSubstr("shards-00002-of-00004.h5: it has 100 bytes"))));
+  options.save.existing = Existing::replace;
+  EXPECT_THAT(group_save(dir.path(), 5, sources_of(tensors), options).errors, Each(""));
+  options.save.existing = Existing::skip;
+  EXPECT_TRUE(group_save(dir.path(), 5, sources_of(tensors), options).stats[3].skipped);
+}
+
 TEST(GroupSave, SaysThatTheRootIsNotShared) {
   const TempDir dir;
   GroupSaveOptions options{.ranks = 3};

@@ -81,6 +81,12 @@ TEST(ExportFolder, AFolderGivesWayIfItHoldsNothingElse) {
   EXPECT_THAT(refused("orbax", Existing::replace), HasSubstr(R"(holds ".metadata", too)"));
   EXPECT_THAT(export_folder(dir / "t", "dcp", Existing::skip, write_dcp).files, IsEmpty());
   EXPECT_THAT(names_below(dir / "t"), ElementsAre(".metadata", "__0_0.distcp"));
+  fs::create_directory(dir / "empty");
+  EXPECT_THAT(message_of(ErrorCode::already_exists,
+                         [&] { export_folder(dir / "empty", "dcp", Existing::skip, write_dcp); }),
+              HasSubstr("it is of no known format, needed is a checkpoint of dcp"));
+  fs::remove(dir / "empty");
+  EXPECT_THAT(refused("orbax", Existing::skip), HasSubstr("(DCP), needed is"));
   export_folder(dir / "t", "dcp", Existing::replace, write_dcp);
   EXPECT_THAT(names_below(dir.path()), ElementsAre("t/.metadata"));
   put(dir / "t/notes.txt", "mine");

@@ -194,6 +194,17 @@ TEST(Export, AnExistingTargetGivesWayOnlyWhenAsked) {
     expect_same(after, ModelReader(dir / name));
   }
   EXPECT_THAT(names_in(dir.path()), ElementsAre("m", "m.safetensors"));
+  const auto skip = [&](const fs::path& target) {
+    return message_of(ErrorCode::already_exists,
+                      [&] { export_model(after, target, {.existing = Existing::skip}); });
+  };
+  const TempDir others;
+  fs::create_directory(others / "m");
+  fs::create_symlink("nowhere", others / "l.safetensors");
+  write_file(others / "t.safetensors", "text");
+  for (const char* name : {"m", "l.safetensors", "t.safetensors"}) {
+    EXPECT_THAT(skip(others / name), HasSubstr("Existing::skip needs a whole export there"));
+  }
 
   const auto replace = [&](const char* name) {
     return message_of(ErrorCode::already_exists,

@@ -509,6 +509,17 @@ class Reshard(Cli):
         self.fails(3, ["--replace", "--skip-existing"], *arguments)
         self.fails(2, ["--skip-existing"], *arguments, "--skip-existing", "--replace")
 
+    def test_only_a_valid_step_is_left_as_it_is(self):
+        root, step = self.root()
+        there = self.dir / "out" / step.name
+        there.mkdir(parents=True)
+        arguments = ("reshard", root, self.dir / "out", "--mesh", "a=2", "--spec", "*=-")
+        for dry in ((), ("--dry-run",)):
+            said = ["--skip-existing needs a valid checkpoint there", "it has no manifest.json", "--replace takes its place"]
+            self.assertEqual(self.fails(3, said, *arguments, *dry, "--skip-existing"), "already_exists")
+        self.ok(*arguments, "--replace")
+        self.assertIn("is already there: nothing was written", self.ok(*arguments, "--skip-existing"))
+
     def test_the_result_stands_on_a_line_of_its_own(self):
         """On a terminal progress is shown, after a second, and cleared before the result is printed."""
         source, out = self.dir / "large", self.dir / "out"

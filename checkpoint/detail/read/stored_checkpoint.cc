@@ -395,6 +395,12 @@ StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& direct
   }
 }
 
+std::int64_t check_readable(FileSystem& file_system, const fs::path& directory) {
+  const StoredCheckpoint checkpoint = open_checkpoint(file_system, directory);
+  for (std::size_t f = 0; f < checkpoint.is_loaded.size(); ++f) checkpoint.files->at(f);
+  return checkpoint.manifest.step;
+}
+
 StoredCheckpoint open_what_is_readable(
     FileSystem& file_system, const fs::path& directory,
     const std::function<void(std::size_t file, const Error& error)>& why_not) {

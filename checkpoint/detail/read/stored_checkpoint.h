@@ -156,6 +156,10 @@ ChunkTable read_chunk_table(File& file, const std::filesystem::path& directory,
 StoredCheckpoint open_checkpoint(FileSystem& file_system, const std::filesystem::path& directory,
                                  bool as_needed = false);
 
+/// Opens the checkpoint and all shard files that open_checkpoint has not read, and gives its step.
+/// Throws what is wrong with it; reads no data.
+std::int64_t check_readable(FileSystem& file_system, const std::filesystem::path& directory);
+
 /// What a shard file says of itself and of its chunks, read but not yet compared with the manifest.
 struct FileTables {
   FileEntry entry;                   ///< completed by the file's description

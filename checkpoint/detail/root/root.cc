@@ -224,6 +224,13 @@ void refuse_existing(FileSystem& file_system, const std::filesystem::path& root,
   }
 }
 
+Error not_skipped(const std::filesystem::path& path, const std::string& reason) {
+  return {ErrorCode::already_exists,
+          fmt::format("{}: Existing::skip needs a valid checkpoint there, found none ({}); "
+                      "Existing::replace takes its place",
+                      path.string(), reason)};
+}
+
 GarbageReport collect_root_garbage(FileSystem& file_system, const std::filesystem::path& root,
                                    const GarbageOptions& options, const std::string& resume_key) {
   // Names come sorted, so ".lease" before ".tmp" of the same attempt; the lease must go last.

@@ -49,6 +49,9 @@ std::vector<StepName> committed_names(FileSystem& file_system, const std::filesy
 /// Throws already_exists, which names what a save can do instead, if a step is there.
 void refuse_existing(FileSystem& file_system, const std::filesystem::path& root, std::int64_t step);
 
+/// What Existing::skip throws if something is at `path` that is not a valid checkpoint.
+Error not_skipped(const std::filesystem::path& path, const std::string& reason);
+
 /// Removes what dead processes have left in a root: attempts, leases, pins, trash. Attempts and
 /// trash go when the root is synced, so that no checkpoint whose bytes are gone comes back. Goes on
 /// after an error, and throws the first one at the end.

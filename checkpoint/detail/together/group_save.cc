@@ -18,6 +18,7 @@
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/together/file_transfer.h"
+#include "shardwise/checkpoint/detail/together/latest_step.h"
 #include "shardwise/checkpoint/detail/together/messages.h"
 #include "shardwise/checkpoint/detail/together/one_writer.h"
 #include "shardwise/checkpoint/detail/together/record.h"
@@ -93,7 +94,7 @@ class GroupSave {
   /// Rank 0: makes the attempt, gathers what the others say, commits.
   SaveStats coordinate(std::vector<TensorSource> sources) {
     if (options_.existing == Existing::skip) {
-      if (const auto there = find_step()) return skip(*there);
+      if (const auto there = valid_step()) return skip(to_string(*there));
     }
     Attempt attempt(context_.file_system, context_.root, step_, context_.leftovers, &context_.spare,
                     context_.resume_key);
@@ -167,7 +168,7 @@ class GroupSave {
         !found.empty()) {
       throw Error(ErrorCode::invalid_argument, found);
     }
-    if (notice_.skipped) return skipped(notice_.directory);
+    if (notice_.skipped) return skipped(is_local() ? own_step() : notice_.directory);
     if (!is_local()) return take_part_in_shared(std::move(sources));
     Attempt attempt(context_.file_system, context_.root, step_, context_.leftovers,
                     &context_.spare);
@@ -223,13 +224,15 @@ class GroupSave {
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds kLeastPatience{1000}, kBetweenChecks{100};
 
-  /// The newest generation of the step, if it is there.
-  std::optional<std::string> find_step() const {
-    std::optional<std::string> there;
-    for (const StepName& name : committed_names(context_.file_system, context_.root)) {
-      if (name.step == step_) there = to_string(name);
-    }
-    return there;
+  std::optional<StepName> valid_step() const {
+    return LatestSteps(context_.file_system, context_.root, is_local()).find_valid(step_);
+  }
+
+  /// Another rank's part of a step that rank 0 skips, in a root of its own.
+  std::string own_step() const {
+    if (const auto there = valid_step()) return to_string(*there);
+    throw not_skipped(context_.root / to_string(StepName{step_}),
+                      fmt::format("rank 0 has it, rank {} has not", group_.rank()));
   }
 
   /// Rank 0: tells the others that nothing is written.

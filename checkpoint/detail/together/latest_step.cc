@@ -44,13 +44,22 @@ std::string LatestSteps::why_invalid(const StepName& name) const {
     if (has_parts_) {  // which has some of its files only
       return why_not_step(name, read_manifest(open_directory(files_, directory)).step);
     }
-    const StoredCheckpoint checkpoint = open_checkpoint(files_, directory);
-    for (std::size_t f = 0; f < checkpoint.is_loaded.size(); ++f) checkpoint.files->at(f);
-    return why_not_step(name, checkpoint.manifest.step);
+    return why_not_step(name, check_readable(files_, directory));
   } catch (const Error& e) {
     if (e.code() == ErrorCode::io) throw;
     return e.what();
   }
+}
+
+std::optional<StepName> LatestSteps::find_valid(std::int64_t step) const {
+  std::optional<StepName> there;
+  for (const StepName& name : committed_names(files_, root_)) {
+    if (name.step == step) there = name;
+  }
+  if (!there) return {};
+  const std::string reason = why_invalid(*there);
+  if (reason.empty()) return there;
+  throw not_skipped(root_ / to_string(*there), reason);
 }
 
 std::string LatestSteps::why_not_step(const StepName& name, std::int64_t step) const {

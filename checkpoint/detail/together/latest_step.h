@@ -29,6 +29,10 @@ class LatestSteps {
   /// not valid: throws io.
   std::string why_invalid(const StepName& name) const;
 
+  /// The newest generation of a step, which Existing::skip leaves as it is; nothing if the root has
+  /// none. Throws already_exists if that generation is not valid, io.
+  std::optional<StepName> find_valid(std::int64_t step) const;
+
   /// The newest valid step below `limit`; nothing if there is no step. Throws corrupt if there are
   /// and none is valid, io; without a limit unsupported, if there are only those of another
   /// library.

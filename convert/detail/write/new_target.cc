@@ -63,10 +63,22 @@ NewTarget::NewTarget(FileSystem& file_system, const fs::path& target, TargetKind
   if (kind_ == TargetKind::folder) file_system_.make_directory(staged_->place());
 }
 
-bool NewTarget::is_there(FileSystem& file_system, const fs::path& target) {
+bool NewTarget::skips(FileSystem& file_system, const fs::path& target,
+                      const std::function<void()>& check) {
   const fs::path absolute = absolute_path(target);
   const std::vector<std::string> beside = file_system.list(absolute.parent_path());
-  return std::find(beside.begin(), beside.end(), absolute.filename().string()) != beside.end();
+  if (std::find(beside.begin(), beside.end(), absolute.filename().string()) == beside.end()) {
+    return false;
+  }
+  try {
+    check();
+    return true;
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::io) throw;
+    refuse_target(
+        ErrorCode::already_exists, target,
+        fmt::format("Existing::skip needs a whole export there, found none ({})", e.what()));
+  }
 }
 
 void NewTarget::check_replaceable() const {

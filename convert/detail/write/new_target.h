@@ -29,8 +29,10 @@ class NewTarget {
   NewTarget(FileSystem& file_system, const std::filesystem::path& target, TargetKind kind,
             Existing existing, IsExported is_exported = {});
 
-  /// Whether there is something under that name. Throws io, not_found as the constructor.
-  static bool is_there(FileSystem& file_system, const std::filesystem::path& target);
+  /// Whether Existing::skip has nothing to write: something is there, and `check` accepts it.
+  /// Throws already_exists with the reason if `check` throws; io, not_found as the constructor.
+  static bool skips(FileSystem& file_system, const std::filesystem::path& target,
+                    const std::function<void()>& check);
 
   /// A new file; `name` is its name if the target is a folder.
   std::unique_ptr<File> create(const std::string& name);
