@@ -172,7 +172,7 @@ class CheckpointManager {
   /// relative path is one of the directory that the program is in now. Throws io, invalid_argument.
   explicit CheckpointManager(const std::filesystem::path& root, ManagerOptions options = {});
 
-  /// As close(). Cannot throw an error: call close() to see it.
+  /// As close(), but errors go to stderr, as a destructor cannot throw.
   ~CheckpointManager();
   CheckpointManager(const CheckpointManager&) = delete;
   CheckpointManager& operator=(const CheckpointManager&) = delete;

@@ -10,6 +10,7 @@
 #include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/internals.h"
 #include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/save_queue.h"
 #include "shardwise/checkpoint/detail/tiers/inventory.h"
 #include "shardwise/checkpoint/detail/tiers/newest_fast.h"
 #include "shardwise/checkpoint/detail/tiers/saved_tensors.h"
@@ -232,7 +233,13 @@ TieredManager::TieredManager(const fs::path& fast, const fs::path& durable, Tier
   impl_ = std::make_unique<Impl>(fast, durable, std::move(options));
 }
 
-TieredManager::~TieredManager() = default;
+TieredManager::~TieredManager() {
+  try {
+    close();
+  } catch (...) {
+    detail::tell_unseen_error();
+  }
+}
 
 SaveStats TieredManager::save(std::int64_t step, std::vector<TensorSource> tensors,
                               SaveOptions options) {

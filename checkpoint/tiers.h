@@ -127,7 +127,7 @@ class TieredManager {
   TieredManager(const std::filesystem::path& fast, const std::filesystem::path& durable,
                 TierOptions options = {});
 
-  /// Waits for what is under way. Cannot throw its error: call close() to see it.
+  /// As close(), but an error goes to stderr, as a destructor cannot throw.
   ~TieredManager();
   TieredManager(const TieredManager&) = delete;
   TieredManager& operator=(const TieredManager&) = delete;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <exception>
 #include <system_error>
 #include <utility>
@@ -33,6 +34,30 @@ SaveStats skipped_stats() {
 }
 
 }  // namespace
+
+void tell_unseen_error() noexcept {
+  const auto tell = [](const char* error) {
+    std::fprintf(stderr, "shardwise: %s; found by a destructor: close() throws it\n", error);
+  };
+  try {
+    throw;
+  } catch (const std::exception& e) {
+    tell(e.what());
+  } catch (...) {
+    tell("a source of a save threw something that is no exception");
+  }
+}
+
+SaveQueue::~SaveQueue() {
+  for (bool is_told = false; !is_told;) {
+    try {
+      finish();
+      is_told = true;
+    } catch (...) {
+      tell_unseen_error();
+    }
+  }
+}
 
 SaveQueue::Turn SaveQueue::next_turn(const ProcessGroup& group) {
   if (when_busy_ == WhenBusy::wait) {

@@ -20,6 +20,9 @@ struct EarlierSaveFailed {
   std::exception_ptr error;
 };
 
+/// In a handler of a destructor, which cannot throw: writes the error to stderr, in one line.
+void tell_unseen_error() noexcept;
+
 /// The saves of a manager whose end nobody has waited for: one under way and, with
 /// WhenBusy::replace, one more that waits for it. Each has a thread; two never run at once.
 /// Thread-compatible.
@@ -32,6 +35,11 @@ class SaveQueue {
   };
 
   explicit SaveQueue(WhenBusy when_busy) : when_busy_(when_busy) {}
+
+  /// Waits for all of them. Errors that nobody has seen go to stderr.
+  ~SaveQueue();
+  SaveQueue(const SaveQueue&) = delete;
+  SaveQueue& operator=(const SaveQueue&) = delete;
 
   /// What becomes of a save that comes now. With WhenBusy::replace, one that waits ends as skipped.
   /// Every process of the group calls it, and rank 0 says what all do: if a save has ended with an

@@ -444,6 +444,38 @@ TEST(CheckpointManager, ErrorsSurfaceOnceAtWaitNextSaveOrClose) {
   EXPECT_THAT(numbers(manager.steps()), ElementsAre(5));
 }
 
+TEST(CheckpointManager, DestructionTellsOfErrorsThatNobodyHasSeen) {
+  const TempDir dir;
+  const auto full = std::make_shared<HookedFileSystem>(
+      [](std::string_view operation, const std::filesystem::path& path) {
+        if (operation == "create" && path.extension() == ".h5" &&
+            path.string().find("step-00000007") != std::string::npos) {
+          throw Error(ErrorCode::io, "create shards: No space left on device");
+        }
+      });
+  const auto end_of = [&](const std::function<void(CheckpointManager&)>& body) {
+    testing::internal::CaptureStderr();
+    {
+      CheckpointManager manager(dir.path(), {.file_system = full});
+      body(manager);
+    }
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(end_of([](auto& manager) { manager.save_async(7, sources_of(model(1))); }),
+            "shardwise: save step 7: create shards: No space left on device; found by a "
+            "destructor: close() throws it\n");
+  EXPECT_EQ(
+      end_of([](auto& manager) { manager.save_async(8, {throwing_source("of the caller")}); }),
+      "shardwise: of the caller; found by a destructor: close() throws it\n");
+  EXPECT_EQ(end_of([](auto& manager) {
+              const PendingSave pending = manager.save_async(7, sources_of(model(1)));
+              EXPECT_THROW(pending.wait(), Error);
+              manager.save_async(7, sources_of(model(1)));
+              EXPECT_THROW(manager.close(), Error);
+            }),
+            "");
+}
+
 TEST(CheckpointManager, DestructionWaitsForTheSaveUnderWay) {
   const TempDir dir;
   {

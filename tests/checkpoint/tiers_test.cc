@@ -416,6 +416,25 @@ TEST_F(Tiers, NothingIsDoneInTheDurableRootUntilTheFastSaveHasEnded) {
   EXPECT_GT(late, 0);
 }
 
+TEST_F(Tiers, DestructionTellsThatAStepHasNotComeToTheDurableRoot) {
+  const auto full =
+      std::make_shared<HookedFileSystem>([&](std::string_view operation, const fs::path& path) {
+        if (operation == "create" && path.extension() == ".h5" &&
+            path.string().starts_with(durable().string())) {
+          throw Error(ErrorCode::io, "No space left on device");
+        }
+      });
+  const HostTensor w = host_tensor("w", DType::f32, {12}, "12", "0");
+  testing::internal::CaptureStderr();
+  {
+    TieredManager tiers(host(0), durable(), {.devices = kDevices, .file_system = full});
+    tiers.save(1, {w.source()});
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "shardwise: save step 1: No space left on device; found by a destructor: close() "
+            "throws it\n");
+}
+
 TEST_F(Tiers, RefusesWhatCannotWork) {
   const auto open = [&](int ranks, int per_host, const TierOptions& options) {
     return on_ranks(ranks, per_host, options, [](Devices&, TieredManager&) {});
