@@ -352,18 +352,20 @@ class CheckpointManager(ManagerContext):
         """A step, or the newest one that is whole, by restore_latest(). `value` of the result is what shardwise.load(path,
         target=target) gives; strict and rules (rename, cast, resize, ..) are its arguments. restore(3, target) is the same as
         restore(target, 3). None if there is no step. Raises what load() and restore_latest() raise."""
-        if is_step(target):
-            target, step = step, target
+        tree: Any = target
+        number: Any = step
+        if is_step(tree):
+            tree, number = number, tree
 
         def read(checkpoint: Checkpoint) -> Any:
             from . import load
 
-            return load(checkpoint.path, target=target, strict=strict, **rules)
+            return load(checkpoint.path, target=tree, strict=strict, **rules)
 
-        if step is None:
+        if number is None:
             return self.restore_latest(read)
-        with self.open(step) as checkpoint:
-            return Restored(step_number("restore", step), checkpoint.path, [], read(checkpoint))
+        with self.open(number) as checkpoint:
+            return Restored(step_number("restore", number), checkpoint.path, [], read(checkpoint))
 
     def restore_latest(self, restore: Callable[[Checkpoint], Any]) -> Restored | None:
         """Calls restore(checkpoint) with the newest valid step; None if there is no step. If what it reads turns out to

@@ -74,7 +74,7 @@ def strides_without_ones(shape: Sequence[int], strides: Sequence[int]) -> tuple[
 def _share(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether an element is in both; also if that is too hard to find out."""
     try:
-        return np.shares_memory(one, other, max_work=_MOST_WORK)
+        return np.shares_memory(one, other, max_work=_MOST_WORK)  # type: ignore[arg-type]
     except (np.exceptions.TooHardError, OverflowError):
         return True
 

@@ -26,7 +26,9 @@ def told_instead(path: str, takes_files: bool = False) -> Iterator[None]:
         instead = "" if is_taken else instead_of_checkpoint(path)
         if not instead:
             raise
-        raise NotFound(f"{error}: {instead}") from None
+        # It is another thing than a checkpoint, so no save of one is unfinished there.
+        said = str(error).removesuffix(": it was not committed: it has no manifest.json")
+        raise NotFound(f"{said}: {instead}") from None
 
 
 def instead_of_checkpoint(path: str) -> str:

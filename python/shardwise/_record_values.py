@@ -70,7 +70,7 @@ def _missing(value: Any) -> bool:
     count = getattr(value, "null_count", None)  # Arrow; polars has a function
     if count is not None:
         return bool(count() if callable(count) else count)
-    dtypes = getattr(value, "dtypes", None) if getattr(value, "ndim", 1) == 2 else getattr(value, "dtype", None)
+    dtypes: Any = getattr(value, "dtypes", None) if getattr(value, "ndim", 1) == 2 else getattr(value, "dtype", None)
     if not hasattr(value, "isna") or isinstance(dtypes, np.dtype):
         return False
     found = value.isna()

@@ -354,7 +354,7 @@ def _whole_weights(weights: Sequence[float]) -> list[int]:
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight < 1 << 53:
             raise InvalidArgument(f"mix: found the weight {weight!r}, needed are numbers from 0 to 2^53")
     if all(isinstance(weight, int) for weight in found):
-        return list(found)
+        return [int(weight) for weight in found]
     exact = [fractions.Fraction(repr(weight)).limit_denominator(1_000_000) for weight in found]
     scale = math.lcm(*(weight.denominator for weight in exact))
     whole = [int(weight * scale) for weight in exact]

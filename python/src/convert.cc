@@ -148,7 +148,7 @@ void bind_convert(nb::module_& module) {
       "known_format",
       [](const std::string& path) {
         const KnownFormat known = known_format(path);
-        return nb::make_tuple(std::string(known.name), to_string(known), known.steps);
+        return std::tuple(std::string(known.name), to_string(known), known.steps);
       },
       nb::arg("path"));
   module.def(

@@ -352,7 +352,7 @@ def test_what_is_no_checkpoint_is_told_with_the_way_to_load_it(tmp_path):
         for file in files:
             (tmp_path / name / file).touch()
     (tmp_path / "x.pt").touch()
-    for name, why in (("run", r"folder of 2 steps \(1, 12\).*newest is step-00000012"), ("empty", "empty directory"),
+    for name, why in (("run", r"run: found a folder of 2 steps .*newest is step-00000012"), ("empty", "empty directory"),
                       ("dcp", r"sw\.import_dcp"), ("orbax", r"sw\.import_orbax"),
                       ("x.pt", "found a file: needed a directory"), ("nix", "no such")):
         with pytest.raises(sw.NotFound, match=why):

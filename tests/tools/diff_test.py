@@ -87,7 +87,7 @@ class Diff(Cli):
         self.fails(3, ["nowhere does not exist"], "diff", a, self.dir / "nowhere")
         self.fails(2, ["s3://b/c", "mounted here"], "diff", a, "s3://b/c")
         (self.dir / "x.pt").write_bytes(b"PK\3\4\0\0\x08\x08")
-        self.fails(3, ["zip archive"], "diff", a, self.dir / "x.pt")
+        self.fails(3, ["a file of torch.save()"], "diff", a, self.dir / "x.pt")
 
 
 if __name__ == "__main__":

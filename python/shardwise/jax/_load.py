@@ -170,8 +170,8 @@ class _Restore:
             self._wrong += left[:-1] + [f"{one}: strict=False leaves such names out" for one in left[-1:]]
         self._wrong += self._resizing.faults()
         if self._there and not asked:
-            self._wrong.append("the target has none of the checkpoint's names, needed is at least one" if missing else
-                               "the target is empty, needed is at least one of the checkpoint's names")
+            self._wrong += [self._absent(name) for name in missing] or [
+                "the target is empty, needed is at least one of the checkpoint's names"]
         if self._wrong:
             few = "; ".join(self._wrong[:50]) + (f"; and {len(self._wrong) - 50} more" if len(self._wrong) > 50 else "")
             raise InvalidArgument(f"restore {self._checkpoint.path}: {len(self._wrong)} of "
@@ -186,10 +186,13 @@ class _Restore:
                 and want.dtype == self._checkpoint[name].dtype and tuple(want.shape) != self._checkpoint[name].shape
                 and not self._resizing.allows(name, self._checkpoint[name].shape, tuple(want.shape)))
 
+    def _absent(self, name: str) -> str:
+        near = difflib.get_close_matches(name, list(self._there), 1)
+        return f"{name!r} is not in the checkpoint" + (f", nearest {near[0]!r}" if near else "")
+
     def _add(self, name: str, want: Any) -> None:
         if name not in self._there:
-            near = difflib.get_close_matches(name, list(self._there), 1)
-            self._wrong.append(f"{name!r} is not in the checkpoint" + (f", nearest {near[0]!r}" if near else ""))
+            self._wrong.append(self._absent(name))
             return
         try:
             self._readings[name] = reading_of(self._checkpoint, name, None if want is ANY else want, self._there[name],
