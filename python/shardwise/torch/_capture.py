@@ -40,7 +40,8 @@ def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Mod
     which each run draws from torch's generator.
 
     Raises Unsupported, naming each operation that no program has, how often it is there, and the module of the first; and for
-    what depends on values, with the line that asks for them, or keeps a number from step to step. Raises InvalidArgument for a parameter that is in no module."""
+    what depends on values, with the line that asks for them, or keeps a number from step to step. Raises InvalidArgument for a parameter that is in no module,
+    and for a module, an optimizer or a scheduler as an argument."""
     from ._fx_graph import captured  # what it imports takes a second
 
     return captured(step, example, tuple(uses))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import module as nn_module
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -69,7 +70,7 @@ _INDEXED = (_aten.masked_select.default, _aten.index.Tensor, _aten.index_put.def
 _COMPUTED = (torch.Tensor, torch.SymFloat, torch.SymInt, torch.SymBool)
 
 
-@dataclass
+@dataclasses.dataclass
 class Traced:
     """Placeholders of the graph are `inputs`. Its outputs are the leaves of what the step returns, then what has become
     of the state: of each of the first inputs."""
@@ -186,6 +187,8 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
     paths, treespec = pytree.tree_flatten_with_path(tuple(example))
     arguments = [Slot(_argument_name(step, path), "loader", leaf) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
     leaves = [leaf for _, leaf in paths]
+    for path, leaf in paths:
+        _need_no_holder(_argument_name(step, path), leaf, set())
     with surroundings.put_back(changes, seen), _counted_draws(), compiling(), counting_in_f64(), fake_mode, in_words():
         assert fake_mode.shape_env is not None
         with fake_mode.shape_env.ignore_fresh_unbacked_symbols():  # of a step that makes state
@@ -224,6 +227,18 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
             graph = graph_of(functional, fakes)
     return Traced(graph, [*slots, *arguments], len(slots), treespec, [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves],
                   returned[0], returned[1], schedules, None if sets_modes else need_modes, constants.asked), changes
+
+
+def _need_no_holder(label: str, leaf: Any, seen: set[int]) -> None:
+    """Raises InvalidArgument for a module or an optimizer: as a part of an argument its tensors would be constants of the program."""
+    if isinstance(leaf, (torch.nn.Module, torch.optim.Optimizer, LRScheduler)):
+        raise InvalidArgument(f"capture: found {type(leaf).__name__} in the argument {label!r}, needed tensors there: let the step use it "
+                              f"from outside, as in capture(lambda x: model(x), x), or name it in uses=")
+    if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type) and id(leaf) not in seen:
+        seen.add(id(leaf))
+        for field in dataclasses.fields(leaf):
+            for value in pytree.tree_leaves(getattr(leaf, field.name, None)):
+                _need_no_holder(f"{label}.{field.name}", value, seen)
 
 
 def _kind_of(leaf: Any) -> Any:

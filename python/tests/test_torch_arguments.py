@@ -1,0 +1,42 @@
+"""Arguments of a captured step: tensors, and never what holds the weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import shardwise as sw  # noqa: E402
+import shardwise.torch as swt  # noqa: E402
+
+
+@dataclass
+class Held:
+    inside: Any
+
+
+def test_a_module_or_an_optimizer_is_no_argument() -> None:
+    for device in ("cpu", "meta"):
+        model = torch.nn.Linear(4, 4, device=device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        x = torch.ones(2, 4, device=device)
+        loop = Held(None)
+        loop.inside = [loop, model]
+        for given, named in ((model, "given"), ([model], "given.0"), ({"net": (x, model)}, "given.net.1"), (Held(model), "given.inside"),
+                             (Held({"a": [Held(model)]}), "given.inside.inside"), (loop, "given.inside"), (optimizer, "given"),
+                             (scheduler, "given"), (torch.nn.ModuleList([model]), "given")):
+            with pytest.raises(sw.InvalidArgument, match=rf"capture: found \w+ in the argument '{named}', needed tensors there: .*uses="):
+                swt.capture(lambda given, x: model(x), given, x)
+
+
+def test_what_the_error_says_takes_the_new_weights() -> None:
+    model, x = torch.nn.Linear(4, 4), torch.ones(2, 4)
+    held = {"model": model}
+    for program in (swt.capture(lambda x: model(x), x), swt.capture(lambda x: held["model"](x), x, uses=[model])):
+        with torch.no_grad():
+            model.weight.add_(1)
+        torch.testing.assert_close(program.run(x, devices=1), model(x))
