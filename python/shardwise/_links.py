@@ -2,7 +2,7 @@
 
 Each process listens. One connection goes from a process to each other one that it has something to send to, made when it
 first has; so each carries messages one way. Both ends prove that they know a key of the job (HMAC), which rank 0 draws and
-the group's store carries. Frames are bytes of bounded length: nothing is unpickled.
+the group's store carries, within a deadline. Frames are bytes of bounded length: nothing is unpickled, and nothing encrypted.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ _MESSAGE, _ABORT = 0, 1
 # A manifest has 1 GiB at most, and so has a list of several.
 _MOST_BYTES = (4 << 30) + 4096
 _HANDSHAKE_SECONDS = 30.0
+
+# Of connections that have not proved the key, beside one of each other process.
+_MOST_STRANGERS = 16
 
 Frame = tuple[int, int, int, bytes]
 
@@ -131,17 +134,64 @@ class _Sender:
             line.close(max(0.0, end - time.monotonic()))
 
 
+class _Unproven:
+    """The connections of a process that have not proved the key yet. Each has a deadline, and the oldest goes if they are
+    too many: one that knows the key proves it in milliseconds."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self._most, self._seconds = most, seconds
+        self._ends: dict[connection.Connection, float] = {}  # the oldest first
+        self._lock = threading.Lock()
+
+    def add(self, there: connection.Connection) -> None:
+        with self._lock:
+            while len(self._ends) >= self._most:
+                self._drop_oldest()
+            self._ends[there] = time.monotonic() + self._seconds
+
+    def remove(self, there: connection.Connection) -> None:
+        """Before it is closed: its descriptor may be another's then."""
+        with self._lock:
+            self._ends.pop(there, None)
+
+    def drop_late(self) -> float | None:
+        """Gives the seconds until the next one is late; None if there is none."""
+        with self._lock:
+            while self._ends:
+                left = next(iter(self._ends.values())) - time.monotonic()
+                if left > 0:
+                    return left
+                self._drop_oldest()
+        return None
+
+    def drop_all(self) -> None:
+        with self._lock:
+            while self._ends:
+                self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        there = next(iter(self._ends))
+        del self._ends[there]
+        with socket.socket(fileno=there.fileno()) as same:
+            try:
+                same.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and closes it
+            except OSError:
+                pass
+            same.detach()
+
+
 class Links:
     """The processes of a group, connected. Every rank makes it; `link` is what the core takes. Close it when the core has
     no more use for it."""
 
-    def __init__(self, group: Group, deadline: float, address: str) -> None:
-        """address: by which the other processes reach this one."""
+    def __init__(self, group: Group, deadline: float, address: str, handshake: float = _HANDSHAKE_SECONDS) -> None:
+        """address: by which the other processes reach this one. handshake: seconds that a connection has to prove the key."""
         family = socket.getaddrinfo(address, None)[0][0]
-        self._listener = socket.create_server((address, 0), family=family, backlog=max(16, group.size))
-        self._connections: set[connection.Connection] = set()
+        # Who waits in the kernel's queue costs no thread; a short queue makes ranks wait behind strangers.
+        self._listener = socket.create_server((address, 0), family=family, backlog=512 + group.size)
+        self._unproven = _Unproven(group.size + _MOST_STRANGERS, handshake)
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = threading.Event()
         try:
             own = json.dumps([address, self._listener.getsockname()[1]]).encode()
 
@@ -158,29 +208,33 @@ class Links:
         threading.Thread(target=self._accept, name="shardwise accepts", daemon=True).start()
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
+                self._listener.settimeout(self._unproven.drop_late())
                 accepted, _ = self._listener.accept()
-            except OSError:
-                return  # closed
+            except TimeoutError:
+                continue  # one is late
+            except OSError:  # closed; or a connection is gone already, or there are too many files
+                self._closed.wait(0.1)
+                continue
             accepted.setblocking(True)
             there = connection.Connection(accepted.detach())
+            self._unproven.add(there)
             threading.Thread(target=self._hear, args=(there,), name="shardwise hears", daemon=True).start()
+        self._unproven.drop_all()
 
     def _hear(self, there: connection.Connection) -> None:
         """What comes by one connection. A stranger's is closed."""
-        with self._lock:
-            if self._closed:
-                there.close()
-                return
-            self._connections.add(there)
         rank = -1
         why = "its connection was closed"
         try:
             with there:
-                connection.deliver_challenge(there, self._key)
-                connection.answer_challenge(there, self._key)
-                (rank,) = struct.unpack("<I", there.recv_bytes(4))
+                try:
+                    connection.deliver_challenge(there, self._key)
+                    connection.answer_challenge(there, self._key)
+                    (rank,) = struct.unpack("<I", there.recv_bytes(4))
+                finally:
+                    self._unproven.remove(there)
                 while rank < self._size:
                     frame = there.recv_bytes(_MOST_BYTES)
                     kind, channel, number = _HEADER.unpack_from(frame)
@@ -193,17 +247,15 @@ class Links:
         except Exception as error:  # noqa: BLE001 - what waits for this rank is told
             why = f"its connection has failed: {type(error).__name__}: {error}"
         finally:
-            with self._lock:
-                self._connections.discard(there)
             if 0 <= rank < self._size:
                 self.link.gone(rank, why)
 
     def close(self) -> None:
         """Waits until what was sent has gone out."""
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 return
-            self._closed = True
+            self._closed.set()
         self._sender.close()
         try:
             self._listener.shutdown(socket.SHUT_RDWR)  # ends accept()
