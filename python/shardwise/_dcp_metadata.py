@@ -11,13 +11,13 @@ import collections
 import math
 import os
 import pickle
-import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from reprlib import repr as short
 from typing import IO, Any
 
 from ._errors import Corrupt, Error, NotFound, Unsupported
+from ._inside import open_inside
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 _RECORDS = {
@@ -53,20 +53,11 @@ class DcpMetadata:
     paths: dict[str, list[Any]] = field(default_factory=dict)  #: where each name stands in the tree
 
 
-def open_regular(path: str) -> IO[bytes]:
-    """Opens a file, and waits for nobody: Raises Corrupt if it is a FIFO, a device or a folder; FileNotFoundError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise Corrupt(f"import {path}: found a FIFO, device or folder, needed a file")
-    return open(descriptor, "rb")
-
-
 def read_metadata(folder: str) -> DcpMetadata:
     """Raises NotFound if there is none, Corrupt, Unsupported."""
     path = os.path.join(folder, ".metadata")
     try:
-        with open_regular(path) as file:
+        with open_inside(folder, ".metadata") as file:
             return _parsed(_unpickler(file).load())
     except FileNotFoundError:
         raise NotFound(f"import {folder}: there is no .metadata, so it is no checkpoint of DCP's, or one that was not "

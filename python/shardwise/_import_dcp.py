@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _core
-from ._dcp_metadata import DcpMetadata, Piece, open_regular, read_metadata
+from ._dcp_metadata import DcpMetadata, Piece, read_metadata
 from ._errors import Corrupt, InvalidArgument, Unsupported
+from ._inside import open_inside
 from ._objects import encode
 from ._paths import Path, local
 from ._progress import Progress, function_of
@@ -30,7 +31,7 @@ def _load(folder: str, name: str, piece: Piece) -> Any:
 
     path = os.path.join(folder, piece.file)
     try:
-        with open_regular(path) as file:
+        with open_inside(folder, piece.file) as file:
             there = os.fstat(file.fileno()).st_size
             if piece.offset + piece.length > there:
                 raise Corrupt(f"import {path}: found {there} bytes, needed {piece.length} bytes at {piece.offset} for {name!r}")

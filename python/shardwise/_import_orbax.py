@@ -8,7 +8,6 @@ import json
 import math
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from . import _core, _objects
 from ._containers import class_name
 from ._dtypes import name_of
 from ._errors import Corrupt, Error, InvalidArgument, IOFailed, NotFound, Unsupported
+from ._inside import refuse_odd_files
 from ._manager import step_number
 from ._paths import Path, local
 from ._progress import Progress, function_of
@@ -158,13 +158,15 @@ def _orbaxs_errors(root: str) -> Iterator[None]:
         raise Corrupt(f"import {root}: Orbax does not read it: {type(error).__name__}: {said[:500]}") from error
 
 
-def _refuse_odd_files(root: str) -> None:
-    """A FIFO would be waited for."""
-    for folder, _, files in os.walk(root):
-        for name in files:
-            path = os.path.join(folder, name)
-            if not stat.S_ISREG(os.stat(path).st_mode):
-                raise Corrupt(f"import {path}: found a FIFO, device or folder, needed a file")
+def _refuse_keys_outside(path: str) -> None:
+    """Arrays that are in no database are files by the names of their keys. Raises Corrupt if one leads out of the folder."""
+    said = _json_of(path, "_METADATA")
+    if not isinstance(said, dict) or said.get("use_ocdbt") is True and os.path.exists(os.path.join(path, "manifest.ocdbt")):
+        return
+    for entry in said.get("tree_metadata", {}).values():
+        name = ".".join(str(key["key"]) for key in entry["key_metadata"])
+        if name.startswith("/") or ".." in name.split("/"):
+            raise Corrupt(f"import {path}: found the key {name!r} in _METADATA, needed one that is a path in the folder itself")
 
 
 def _items_of(root: str) -> tuple[list[_Item], Plan]:
@@ -177,7 +179,7 @@ def _items_of(root: str) -> tuple[list[_Item], Plan]:
 
     if not os.path.isdir(root):
         raise NotFound(f"import {root}: it is not there")
-    _refuse_odd_files(root)
+    refuse_odd_files(root)
     folders = [("", root)] if _is_tree(root) else sorted(
         (entry.name, entry.path) for entry in os.scandir(root) if entry.is_dir())
     if folders and not _is_tree(root) and (steps := _steps_of(root)):
@@ -192,6 +194,7 @@ def _items_of(root: str) -> tuple[list[_Item], Plan]:
         is_random = not is_one and _is_tree(os.path.join(path, _RANDOM_KEY))
         if is_random or _is_tree(path):
             path, only = (os.path.join(path, _RANDOM_KEY), "checkpoint") if is_random else (path, "")
+            _refuse_keys_outside(path)
             metadata = ocp.PyTreeCheckpointer().metadata(path).item_metadata
             if metadata is None:  # The handler says why.
                 metadata = ocp.PyTreeCheckpointHandler().metadata(epath.Path(path))
