@@ -10,6 +10,7 @@
 
 #include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/convert/detail/aliased_tensors.h"
 #include "shardwise/convert/detail/model_source.h"
 #include "shardwise/convert/detail/safetensors/safetensors_index.h"
 #include "shardwise/convert/detail/string_map.h"
@@ -362,7 +363,8 @@ ExportStats export_model(const fs::path& source, const fs::path& target,
   detail::StringMap own = detail::metadata_of(checkpoint.user_json());
   std::erase_if(metadata, [&own](const auto& pair) { return detail::find_value(own, pair.first); });
   std::move(own.begin(), own.end(), std::back_inserter(metadata));
-  return write_files(checkpoint, target, options, metadata);
+  const detail::AliasedTensors all(checkpoint, detail::parse_aliases(checkpoint.objects_json()));
+  return write_files(all, target, options, metadata);
 }
 
 }  // namespace shardwise

@@ -134,8 +134,9 @@ struct ExportStats {
 ExportStats export_model(const BoxReader& source, const std::filesystem::path& target,
                          const ExportOptions& options = {});
 
-/// The same for the checkpoint at `source`, with its user_json. Its objects_json and how tensors
-/// were cut are left out.
+/// The same for the checkpoint at `source`, with its user_json. A tensor that Python has saved
+/// under several names, as tied weights are, is written under each. Other objects_json and how
+/// tensors were cut are left out.
 ExportStats export_model(const std::filesystem::path& source, const std::filesystem::path& target,
                          const ExportOptions& options = {});
 
