@@ -1,6 +1,6 @@
 // Safetensors: any bytes as a header are read or refused with an Error; what is read covers the
-// data and is printed and read again as the same. The same bytes as an index, as metadata, and as a
-// config.
+// data and is printed and read again as the same. The same bytes as an index, as metadata, as a
+// config, and as the objects of a checkpoint, of which aliases are read.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "fuzz/require.h"
+#include "shardwise/convert/detail/aliased_tensors.h"
 #include "shardwise/convert/detail/safetensors/safetensors_header.h"
 #include "shardwise/convert/detail/safetensors/safetensors_index.h"
 #include "shardwise/convert/detail/write/model_folder.h"
@@ -59,6 +60,8 @@ void check_metadata(std::string_view text) {
   const std::string user_json = detail::user_json_of(*map);
   const auto again = detail::parse_string_map(user_json, "safetensors_metadata");
   require(again == map || detail::find_value(*map, "user") || map->empty(), "user data", user_json);
+  const std::string aliases = "{\"aliases\":" + detail::to_json(*map) + "}";
+  require(detail::parse_aliases(aliases) == *map, "aliases", aliases);
 }
 
 /// A config.json of Hugging Face.
@@ -77,5 +80,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   shardwise::check_index(text);
   shardwise::check_metadata(text);
   shardwise::check_config(text);
+  shardwise::detail::parse_aliases(text);
   return 0;
 }
