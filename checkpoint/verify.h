@@ -99,7 +99,7 @@ struct RepairReport {
 };
 
 /// The same, with what was repaired and what is lost.
-std::string to_string(const RepairReport& report);
+std::string to_string(const RepairReport& repair);
 
 /// Verifies a checkpoint and repairs what is damaged.
 ///

@@ -39,7 +39,7 @@ constexpr Kind kZarr{"zarr", "a Zarr array or group"};
 KnownFormat as(const Kind& kind) { return {kind.name, kind.what, {}}; }
 
 bool is_hdf5(std::string_view first) {
-  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
+  static constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
   constexpr std::size_t kPlaces[] = {0, 512, 1024, 2048};  // after a block of the user's
   return std::ranges::any_of(kPlaces, [first](std::size_t at) {
     return first.size() > at && first.substr(at).starts_with(kSignature);
@@ -186,7 +186,9 @@ class Recognition {
       run.name = inside.name;
       run.what = inside.what;
       if (inside.steps.empty()) run.steps.push_back(name);
-      for (const std::string& step : inside.steps) run.steps.push_back(name + "/" + step);
+      for (const std::string& step : inside.steps) {
+        run.steps.push_back(fmt::format("{}/{}", name, step));
+      }
     }
     std::ranges::sort(run.steps, comes_before);
     return run;

@@ -203,7 +203,7 @@ class Sources(Case):
 
 
 class Converting(Case):
-    covers = "verify repair write_parity remove_parity reshard diff stats export_model export_folder import_model known_format model_format SpecRules.parse SpecRules.find SpecRules.unmatched"
+    covers = "verify repair write_parity remove_parity reshard diff stats export_model export_folder import_model is_saved known_format model_format SpecRules.parse SpecRules.find SpecRules.unmatched"
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -221,6 +221,7 @@ class Converting(Case):
         assert (sw.load(sw.reshard(self.step, path, mesh="x=2", rules="w=x,-", progress=tell))["w"] == W).all()
         assert sw.export_model(self.step, path + ".safetensors", progress=tell) == [path + ".safetensors"]
         assert (sw.load(sw.import_model(path + ".safetensors", path + "-b", progress=tell))["w"] == W).all()
+        assert _core.is_saved(path + "-b")
         filled = _core.export_folder(path + "-d", "dcp", "fail", lambda folder: open(folder + "/.metadata", "w").close())
         assert filled == [path + "-d/.metadata"]
         assert sw.diff(self.step, path + ".safetensors", progress=tell).equal

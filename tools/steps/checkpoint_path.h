@@ -23,8 +23,8 @@ bool holds_steps(const std::filesystem::path& folder);
 /// that the root does not have, BadUsage.
 std::string chosen_path(const std::string& path);
 
-/// A step's directory, below `root` as it is given. Throws as chosen_path().
-std::string step_path(const std::string& root, const std::string& step);
+/// A step's directory, below the root at `path` as it is given. Throws as chosen_path().
+std::string step_path(const std::string& path, const std::string& step);
 
 /// Whether a word after a root means one of its steps.
 bool names_step(const std::string& root, const std::string& word);

@@ -120,7 +120,9 @@ Kind kind_of(FileSystem& files, const fs::path& root, const std::string& name) {
     return kind == Kind::none && is_named_file_of_step(name) ? Kind::pickle : kind;
   }
   const Kind kind = kind_of_folder(files, root / name, kMostLevels);
-  return kind == Kind::ours && !number ? Kind::none : kind;  // run/best may be beside the steps
+  // run/best may be beside the steps; a step by its own name was published since they were listed.
+  const bool is_beside = kind == Kind::ours && (!number || parse_step_name(name));
+  return is_beside ? Kind::none : kind;
 }
 
 std::string told(Kind kind, const fs::path& path, const fs::path& root, std::int64_t step) {

@@ -108,7 +108,7 @@ bool NumberTypes::add_whole(std::string_view number) {
   if (!read_number(number, DType::f64, value.data())) return false;
   all_i64_ = all_i64_ && read_number(number, DType::i64, value.data());
   all_u64_ = all_u64_ && read_number(number, DType::u64, value.data());
-  number.remove_prefix(std::min(number.find_first_not_of("0", sign), number.size()));
+  number.remove_prefix(std::min(number.find_first_not_of('0', sign), number.size()));
   constexpr std::string_view kMost = "9007199254740992";  // 2^53
   has_inexact_ = has_inexact_ || number.size() > kMost.size() ||
                  (number.size() == kMost.size() && number > kMost);
