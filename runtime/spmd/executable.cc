@@ -218,14 +218,16 @@ class Executable::OneRun {
       if (e_.impl_->plan.homes[v] != Home::region) continue;
       const auto id = static_cast<ValueId>(v);
       const ValueId root = e_.impl_->plan.roots[v];
-      const bool of_input = e_.impl_->plan.homes[as_size(root)] == Home::input;
+      const ValueId host = e_.impl_->plan.hosts[as_size(root)];
+      const ValueId array = host < 0 ? root : host;
+      const bool is_in_array = e_.impl_->plan.homes[as_size(array)] != Home::region;
       const std::size_t region = value(root).kind == MemoryKind::collective ? 1 : 0;
       for (const std::int64_t p : here_) {
-        // The bytes of an input: what makes the value leaves them as they are.
-        std::byte* const data = of_input ? const_cast<std::byte*>(storage_.data(root, p))
-                                         : regions_[2 * as_size(p) + region]->data() +
-                                               e_.impl_->plan.offsets[as_size(root)];
-        storage_.bind(id, p, data);
+        // An output's memory, or the bytes of an input: what makes the value leaves them as they
+        // are.
+        std::byte* const data = is_in_array ? const_cast<std::byte*>(storage_.data(array, p))
+                                            : regions_[2 * as_size(p) + region]->data();
+        storage_.bind(id, p, data + e_.impl_->plan.offsets[as_size(root)]);
       }
     }
   }
@@ -480,7 +482,10 @@ void dump_plan(const Program& program, const MemoryPlan& plan,
             text += " output";
           } else {
             const std::size_t root = as_size(plan.roots[v]);
-            text += fmt::format(" {}+{}", name(program.values()[root].kind), plan.offsets[root]);
+            const bool is_in_output = plan.hosts[root] >= 0 || plan.homes[root] == Home::output;
+            text +=
+                fmt::format(" {}+{}", is_in_output ? "output" : name(program.values()[root].kind),
+                            plan.offsets[root]);
           }
           text += fmt::format(" {} bytes", plan.bytes[v]);
         });

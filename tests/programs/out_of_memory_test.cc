@@ -73,7 +73,7 @@ TEST(OutOfMemory, AdviceIsOneMarkIfOneDoesAndElseSeveral) {
   const Graph graph = two_weights();
   const Mesh mesh = Mesh::parse("data=4");
   EXPECT_EQ(suggest(graph, mesh, {}, 2 * kWeight),
-            "it fits with \"w1\" cut as data,-: peak 24832 bytes");
+            "it fits with \"w1\" cut as data,-: peak 23808 bytes");
   EXPECT_EQ(suggest(graph, mesh, {}, kWeight),
             "it fits with \"w1\" cut as data,- and \"w2\" cut as data,-: peak 12800 bytes");
   EXPECT_EQ(suggest(graph, mesh, {}, 100),

@@ -61,7 +61,7 @@ std::map<std::string_view, std::size_t> brute_force(const PlannedProgram& planne
     const Lifetime& life = plan.lifetimes[as_size(plan.roots[v])];
     const bool is_root = as_size(plan.roots[v]) == v;
     const bool in_region = plan.homes[v] == MemoryPlan::Home::region && is_root &&
-                           life.first <= static_cast<std::int64_t>(step) &&
+                           plan.hosts[v] < 0 && life.first <= static_cast<std::int64_t>(step) &&
                            static_cast<std::int64_t>(step) <= life.last;
     if (!is_there[v] && !in_region) continue;
     bytes[detail::kind_name(planned, static_cast<Program::ValueId>(v))] += plan.bytes[v];

@@ -76,7 +76,9 @@ class Order {
     if (plan_.homes[static_cast<std::size_t>(root)] == MemoryPlan::Home::region) {
       const std::size_t begin = plan_.offsets[static_cast<std::size_t>(root)];
       const bool is_activation = lowered_.program.value(root).kind == MemoryKind::activation;
-      touches.push_back({position, is_activation ? 0 : 1, begin, begin + bytes, writes});
+      const ValueId host = plan_.hosts[static_cast<std::size_t>(root)];
+      const std::int64_t space = host >= 0 ? 2 + host : is_activation ? 0 : 1;
+      touches.push_back({position, space, begin, begin + bytes, writes});
       return;
     }
     ValueId array = root;

@@ -170,14 +170,19 @@ class Placed {
   Search search_ = {};
 };
 
-}  // namespace
-
-Offsets plan_offsets(std::span<const Lifetime> lifetimes) {
+std::vector<std::size_t> largest_first(std::span<const Lifetime> lifetimes) {
   std::vector<std::size_t> order(lifetimes.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return lifetimes[a].bytes > lifetimes[b].bytes;
   });
+  return order;
+}
+
+}  // namespace
+
+Offsets plan_offsets(std::span<const Lifetime> lifetimes) {
+  const std::vector<std::size_t> order = largest_first(lifetimes);
   Offsets result;
   result.offsets.assign(lifetimes.size(), 0);
   Placed placed(lifetimes.size());
@@ -190,6 +195,30 @@ Offsets plan_offsets(std::span<const Lifetime> lifetimes) {
     placed.add(offset, bytes, lifetimes[one]);
   }
   result.visits = placed.visits();
+  return result;
+}
+
+std::vector<Hosted> plan_hosted(std::span<const Lifetime> hosts,
+                                std::span<const Lifetime> lifetimes) {
+  std::vector<Placed> placed;
+  for (const Lifetime& host : hosts) {
+    placed.emplace_back(1);
+    placed.back().add(0, host.bytes, host);
+  }
+  std::vector<Hosted> result(lifetimes.size());
+  for (const std::size_t one : largest_first(lifetimes)) {
+    const Lifetime& life = lifetimes[one];
+    const std::size_t bytes = aligned_offset(life.bytes);
+    if (bytes == 0) continue;
+    for (std::size_t h = 0; h < hosts.size() && result[one].host < 0; ++h) {
+      // What is needed after the host has begun would have its place behind all of it.
+      if (life.bytes > hosts[h].bytes || life.last >= hosts[h].first) continue;
+      const std::size_t offset = placed[h].find(bytes, life);
+      if (offset + life.bytes > hosts[h].bytes) continue;
+      result[one] = {static_cast<std::int64_t>(h), offset};
+      placed[h].add(offset, bytes, life);
+    }
+  }
   return result;
 }
 

@@ -27,4 +27,15 @@ struct Offsets {
 /// by size" of Pisarchyk and Lee, arXiv 2001.03288.)
 Offsets plan_offsets(std::span<const Lifetime> lifetimes);
 
+/// A place in memory that something else needs at other times.
+struct Hosted {
+  std::int64_t host = -1;  ///< by the hosts' order; -1: there is no place
+  std::size_t offset = 0;
+};
+
+/// Places in the memory of `hosts` for those that fit, by lifetime: the largest first, each in the
+/// first host that has a gap.
+std::vector<Hosted> plan_hosted(std::span<const Lifetime> hosts,
+                                std::span<const Lifetime> lifetimes);
+
 }  // namespace shardwise

@@ -57,6 +57,7 @@ class Planner {
     plan_.homes.assign(count, Home::region);
     plan_.roots = lowered.alias_of;
     plan_.offsets.assign(count, 0);
+    plan_.hosts.assign(count, -1);
     taken_.assign(count, false);
     for (const Program::Value& value : program_.values()) {
       plan_.bytes.push_back(num_bytes(value.layout.largest(value.shape), size_bytes(value.dtype)));
@@ -67,7 +68,8 @@ class Planner {
     }
   }
 
-  MemoryPlan run(const std::vector<bool>& may_donate, const Carries& carries) {
+  MemoryPlan run(const std::vector<bool>& may_donate, OutputsHost outputs_host,
+                 const Carries& carries) {
     find_roots();
     find_lifetimes();
     find_replaced(may_donate);
@@ -76,7 +78,9 @@ class Planner {
         plan_.donated[k] = static_cast<std::int64_t>(carries.first + k);
       }
     }
+    if (outputs_host == OutputsHost::yes) find_hosts();
     write_over_operands();
+    place_in_outputs();
     place();
     find_reuse();
     return std::move(plan_);
@@ -181,28 +185,90 @@ class Planner {
     return size_bytes(x.dtype) == size_bytes(y.dtype) && x.shape == y.shape && x.layout == y.layout;
   }
 
-  /// A result takes the memory of an operand that is needed no more.
+  /// Outputs with memory of their own.
+  void find_hosts() {
+    for (std::size_t o = 0; o < lowered_.outputs.size(); ++o) {
+      if (!plan_.is_made[o] || plan_.donated[o] >= 0) continue;
+      const ValueId output = lowered_.outputs[o];
+      hosts_.emplace(output, Host{output, lifetime(output).first});
+    }
+  }
+
+  /// A result takes the memory of an operand that is needed no more. If the result is an output,
+  /// the operand has the output's memory from the beginning.
   void write_over_operands() {
     std::vector<std::vector<ValueId>> aliases(plan_.bytes.size());  // by root, itself included
     for (ValueId v = 0; v < count(); ++v) aliases[as_size(root(v))].push_back(v);
     for (std::size_t step = 0; step < program_.steps().size(); ++step) {
       for (const LoweredProgram::InPlace& pair : lowered_.in_place[step]) {
         const ValueId result = pair.result, operand = root(pair.operand);
-        if (root(result) != result || home(result) != Home::region) continue;
-        if (home(operand) != Home::region ||
-            lifetime(operand).last != static_cast<std::int64_t>(step)) {
-          continue;
-        }
-        if (!same_memory(result, pair.operand) || value(result).kind != value(operand).kind) {
-          continue;
-        }
-        if (is_read_otherwise(program_.steps()[step], lowered_.in_place[step], result, operand)) {
-          continue;
-        }
+        if (!may_take(step, pair)) continue;
         taken_[as_size(result)] = true;
-        for (const ValueId alias : aliases[as_size(result)]) root(alias) = operand;
-        lifetime(operand).last = lifetime(result).last;
+        const auto host = hosts_.find(result);
+        const auto [from, into] =
+            host == hosts_.end() ? std::pair(result, operand) : std::pair(operand, result);
+        if (host != hosts_.end()) {
+          host->second = {operand, lifetime(operand).first};
+        } else {
+          lifetime(operand).last = lifetime(result).last;
+        }
+        for (const ValueId alias : aliases[as_size(from)]) {
+          root(alias) = into;
+          aliases[as_size(into)].push_back(alias);
+        }
       }
+    }
+  }
+
+  bool may_take(std::size_t step, const LoweredProgram::InPlace& pair) {
+    const ValueId result = pair.result, operand = root(pair.operand);
+    const bool is_free = home(result) == Home::region
+                             ? root(result) == result
+                             : hosts_.count(result) > 0 && hosts_.at(result).head == result;
+    return is_free && home(operand) == Home::region &&
+           lifetime(operand).last == static_cast<std::int64_t>(step) &&
+           same_memory(result, pair.operand) && value(result).kind == value(operand).kind &&
+           !is_read_otherwise(program_.steps()[step], lowered_.in_place[step], result, operand) &&
+           !has_older(step, pair);
+  }
+
+  /// Of two operands of an output the one that is there longer gains more by the output's memory.
+  bool has_older(std::size_t step, const LoweredProgram::InPlace& pair) {
+    return home(pair.result) == Home::output &&
+           std::ranges::any_of(lowered_.in_place[step], [&](const auto& other) {
+             const ValueId operand = root(other.operand);
+             return other.result == pair.result && home(operand) == Home::region &&
+                    lifetime(operand).last == static_cast<std::int64_t>(step) &&
+                    same_memory(pair.result, other.operand) &&
+                    lifetime(operand).first < lifetime(root(pair.operand)).first;
+           });
+  }
+
+  /// What is needed no more when an output is made may be in its memory until then.
+  void place_in_outputs() {
+    std::vector<ValueId> outputs, values;
+    std::vector<Lifetime> hosts, lifetimes;
+    const auto end = static_cast<std::int64_t>(program_.steps().size());
+    for (const auto& [output, host] : hosts_) {
+      // Memory is that of each device's own shard, and places are for the largest.
+      const Program::Value& made = value(output);
+      if (made.layout.has_windows() ||
+          made.box(program_.mesh().size() - 1).shape() != made.layout.largest(made.shape)) {
+        continue;
+      }
+      outputs.push_back(output);
+      hosts.push_back({plan_.bytes[as_size(output)], host.first, end});
+    }
+    for (ValueId v = 0; v < count(); ++v) {
+      if (!plan_.is_placed(as_size(v)) || lifetime(v).last < 0) continue;
+      values.push_back(v);
+      lifetimes.push_back(lifetime(v));
+    }
+    const std::vector<Hosted> hosted = plan_hosted(hosts, lifetimes);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (hosted[i].host < 0) continue;
+      plan_.hosts[as_size(values[i])] = outputs[as_size(hosted[i].host)];
+      plan_.offsets[as_size(values[i])] = hosted[i].offset;
     }
   }
 
@@ -227,7 +293,7 @@ class Planner {
       std::vector<ValueId> values;
       std::vector<Lifetime> lifetimes;
       for (ValueId v = 0; v < count(); ++v) {
-        if (root(v) != v || home(v) != Home::region || value(v).kind != kind) continue;
+        if (!plan_.is_placed(as_size(v)) || value(v).kind != kind) continue;
         values.push_back(v);
         lifetimes.push_back(lifetime(v));
       }
@@ -251,9 +317,17 @@ class Planner {
       if (taken_[as_size(v)]) plan_.reuse[as_size(v)] = std::exchange(now, {});
       now.push_back(v);
     }
-    for (const MemoryKind kind : {MemoryKind::activation, MemoryKind::collective}) {
-      find_last_holders(kind, last);
+    std::map<std::pair<ValueId, MemoryKind>, std::vector<ValueId>> by_place;
+    for (ValueId v = 0; v < count(); ++v) {
+      if (root(v) != v || lifetime(v).bytes == 0) continue;
+      const ValueId host = plan_.hosts[as_size(v)];
+      if (hosts_.count(v) > 0) {
+        by_place[{v, MemoryKind::array}].push_back(v);
+      } else if (home(v) == Home::region) {
+        by_place[{host, host < 0 ? value(v).kind : MemoryKind::array}].push_back(v);
+      }
     }
+    for (auto& [place, values] : by_place) find_last_holders(std::move(values), last);
     for (std::size_t o = 0; o < plan_.donated.size(); ++o) {
       if (plan_.donated[o] < 0) continue;
       add_reuse(lowered_.outputs[o], last[as_size(lowered_.inputs[as_size(plan_.donated[o])])]);
@@ -265,29 +339,40 @@ class Planner {
     list.insert(list.end(), before.begin(), before.end());
   }
 
-  /// The roots of a region in the order in which they are made; each takes its bytes from those
-  /// that had them last.
-  void find_last_holders(MemoryKind kind, const std::vector<std::vector<ValueId>>& last) {
-    std::vector<ValueId> order;
-    for (ValueId v = 0; v < count(); ++v) {
-      const bool is_placed = root(v) == v && home(v) == Home::region && lifetime(v).bytes > 0;
-      if (is_placed && value(v).kind == kind) order.push_back(v);
-    }
-    std::stable_sort(order.begin(), order.end(),
-                     [&](ValueId a, ValueId b) { return lifetime(a).first < lifetime(b).first; });
+  /// The roots of a region, or of an output's memory, in the order in which they are made; each
+  /// takes its bytes from those that had them last.
+  void find_last_holders(std::vector<ValueId> order,
+                         const std::vector<std::vector<ValueId>>& last) {
+    std::stable_sort(order.begin(), order.end(), [&](ValueId a, ValueId b) {
+      return lifetime(head(a)).first < lifetime(head(b)).first;
+    });
     Holders holders;
     for (const ValueId v : order) {
       std::vector<ValueId> before = holders.take(plan_.offsets[as_size(v)], lifetime(v).bytes, v);
       std::stable_sort(before.begin(), before.end(),
                        [&](ValueId a, ValueId b) { return lifetime(a).last > lifetime(b).last; });
-      for (const ValueId u : before) add_reuse(v, last[as_size(u)]);
+      for (const ValueId u : before) add_reuse(head(v), last[as_size(u)]);
     }
+  }
+
+  /// The value that writes to a root's memory first.
+  ValueId head(ValueId root) const {
+    const auto host = hosts_.find(root);
+    return host == hosts_.end() ? root : host->second.head;
   }
 
   const Graph& graph_;
   const LoweredProgram& lowered_;
   const Program& program_;
   MemoryPlan plan_;
+
+  /// Of an output that values are in before it is made.
+  struct Host {
+    ValueId head;        ///< the first that it is written over; else itself
+    std::int64_t first;  ///< the step that makes that
+  };
+  std::map<ValueId, Host> hosts_;  ///< by output
+
   std::vector<bool> used_;       ///< by Graph::inputs: an output replaces it
   std::vector<bool> is_output_;  ///< by value
   std::vector<bool> taken_;      ///< by value: it is written over an operand
@@ -296,8 +381,9 @@ class Planner {
 }  // namespace
 
 MemoryPlan plan_memory(const Graph& graph, const LoweredProgram& lowered,
-                       const std::vector<bool>& may_donate, const Carries& carries) {
-  return Planner(graph, lowered).run(may_donate, carries);
+                       const std::vector<bool>& may_donate, OutputsHost outputs_host,
+                       const Carries& carries) {
+  return Planner(graph, lowered).run(may_donate, outputs_host, carries);
 }
 
 MemoryKind output_kind(const Graph& graph, const MemoryPlan& plan, std::size_t output) {

@@ -18,16 +18,22 @@ struct MemoryPlan {
   enum class Home : std::uint8_t {
     input,   ///< in the array that is bound
     output,  ///< in an array of its own, or in that of an input that it replaces
-    region,  ///< at its root's offset in the region of the root's kind
+    region,  ///< at its root's offset in the region of the root's kind, or in an output's memory
   };
 
   // By value of the program.
   std::vector<Home> homes;
   std::vector<std::size_t> bytes;       ///< of the largest shard
   std::vector<Program::ValueId> roots;  ///< whose memory it has; else itself
-  std::vector<std::size_t> offsets;     ///< of roots in a region
+  std::vector<std::size_t> offsets;     ///< of roots in a region, or in their host
+  std::vector<Program::ValueId> hosts;  ///< the output that a root is in until it is made; else -1
   std::vector<Lifetime> lifetimes;      ///< of roots, for all that have their memory
   MemoryReuse reuse;                    ///< for the schedule
+
+  /// It has memory in a region of the device, in which no other value of the same steps is.
+  bool is_placed(std::size_t value) const {
+    return homes[value] == Home::region && as_size(roots[value]) == value && hosts[value] < 0;
+  }
 
   /// The regions of each device.
   std::size_t activation_bytes = 0, collective_bytes = 0;
@@ -45,10 +51,15 @@ struct Carries {
   std::size_t first = 0, count = 0;
 };
 
+/// Whether values may be in an output's memory before it is made. A slice of a loop's result may
+/// begin at any element, so they may not there.
+enum class OutputsHost : bool { no, yes };
+
 /// `may_donate` by Graph::inputs, as CompileOptions says. What is carried to the next trip takes
 /// the memory of what came from the last if nothing needs that any more.
 MemoryPlan plan_memory(const Graph& graph, const LoweredProgram& lowered,
-                       const std::vector<bool>& may_donate, const Carries& carries = {});
+                       const std::vector<bool>& may_donate,
+                       OutputsHost outputs_host = OutputsHost::yes, const Carries& carries = {});
 
 /// At the mesh position, with inputs and outputs. Position 0 needs the most.
 PlannedMemory planned_memory(const Graph& graph, const LoweredProgram& lowered,

@@ -10,12 +10,9 @@
 namespace shardwise::detail {
 namespace {
 
-using Home = MemoryPlan::Home;
-
 /// Values in a region have memory for some steps only; they are those of roots.
 bool is_in_region(const MemoryPlan& plan, std::size_t value) {
-  return plan.homes[value] == Home::region && as_size(plan.roots[value]) == value &&
-         plan.lifetimes[value].first <= plan.lifetimes[value].last;
+  return plan.is_placed(value) && plan.lifetimes[value].first <= plan.lifetimes[value].last;
 }
 
 /// The first step at which the regions hold most.

@@ -40,7 +40,7 @@ LoweredBody lower_body(const detail::BodyParts& parts, const PartitionedBody& bo
   LoweredProgram lowered =
       lower(body.graph, mesh, body.partitioned, made.steps, nan_check, move_plans);
   const std::size_t first = lowered.inputs.size() - parts.carries - parts.xs;
-  made.plan = plan_memory(*body.graph, lowered, {}, {first, parts.carries});
+  made.plan = plan_memory(*body.graph, lowered, {}, OutputsHost::no, {first, parts.carries});
   made.bodies = std::move(lowered.bodies);
   made.activation_bytes = made.plan.activation_bytes;
   made.collective_bytes = made.plan.collective_bytes;

@@ -13,7 +13,6 @@
 namespace shardwise::detail {
 namespace {
 
-using Home = MemoryPlan::Home;
 using ValueId = Program::ValueId;
 
 constexpr std::size_t kLargest = 6;
@@ -41,8 +40,7 @@ class Sweep {
     std::ranges::stable_sort(always_, std::greater(), [&](ValueId v) { return bytes(v); });
     for (std::size_t v = 0; v < plan.homes.size(); ++v) {
       const Lifetime& life = plan.lifetimes[v];
-      const bool has_place = plan.homes[v] == Home::region && as_size(plan.roots[v]) == v &&
-                             life.first <= life.last && plan.bytes[v] > 0;
+      const bool has_place = plan.is_placed(v) && life.first <= life.last && plan.bytes[v] > 0;
       if (!has_place || life.last < 0) continue;
       begins_[as_size(life.first)].push_back(static_cast<ValueId>(v));
       ends_[as_size(life.last)].push_back(static_cast<ValueId>(v));
