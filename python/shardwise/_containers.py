@@ -18,6 +18,11 @@ from typing import Any
 
 from ._errors import InvalidArgument
 
+# As many places of containers as a tree may have beside the first of each: twenty levels of [a, a] have a million.
+_MOST_REPEATS = 1 << 18
+# Deeper ones are refused by the walks.
+_MOST_LEVELS = 200
+SCALARS = frozenset((int, float, bool, str, bytes, type(None)))
 _FACTORIES = {kind.__name__: kind for kind in (list, dict, set, tuple, int, float, bool, str)}
 
 
@@ -195,3 +200,36 @@ def made(kind: Any, found: Iterable[tuple[Any, Any]]) -> Any:
     if name == "deque":
         return collections.deque(ordered, argument)
     return ordered if name == "list" else tuple(ordered) if name == "tuple" else values
+
+
+def check_places(tree: Any, at: tuple[Any, ...] = ()) -> None:
+    """Raises InvalidArgument for a container that holds itself, and if containers stand at too many places, as in 40 levels of
+    [a, a]: each place would be saved and loaded for itself. Takes time by the containers, not by their places."""
+    kinds: dict[type, bool] = {}
+    known: dict[int, tuple[Any, int]] = {}  # keeps the containers, so that no other gets the id of one
+
+    def name_of(path: tuple[Any, ...]) -> str:
+        return "/".join(map(str, (*at, *path)[:4]))
+
+    def places(value: Any, path: tuple[Any, ...]) -> int:
+        _, found = known.get(id(value), (value, -1))
+        if found == 0:  # not counted yet, so this is within it
+            raise InvalidArgument(f"{name_of(path)!r}: found the container that holds it, needed is one that does not hold itself")
+        if found > 0 or len(path) > _MOST_LEVELS:
+            return max(found, 1)
+        known[id(value)] = value, 0
+        count = 1
+        for key, inner in items(value):
+            kind = type(inner)
+            if kind not in kinds:
+                kinds[kind] = kind not in SCALARS and is_container(inner)
+            if kinds[kind]:
+                count += places(inner, (*path, key))
+        known[id(value)] = value, count
+        if count - len(known) > _MOST_REPEATS:
+            raise InvalidArgument(f"{name_of(path)!r}: found containers at {count} places, most of them at several, "
+                                  f"needed are at most {_MOST_REPEATS} beside the first of each: save what is shared once")
+        return count
+
+    if is_container(tree):
+        places(tree, ())

@@ -19,7 +19,6 @@ Path = tuple[Any, ...]
 
 # As many levels of containers as the manifest can say the kinds of.
 MOST_LEVELS = 100
-_SCALARS = frozenset((int, float, bool, str, bytes, type(None)))
 
 
 @dataclass
@@ -33,7 +32,9 @@ class Flat:
 def flatten(tree: Any, is_array: Callable[[Any], bool], path: Path = (), *, every_dict: bool = False,
             into: Flat | None = None) -> Flat:
     """Takes apart each container that holds an array at any depth. All else is a leaf; so are empty containers.
-    every_dict: dicts of str and int are taken apart without arrays, too. Raises InvalidArgument for too deep a nesting."""
+    every_dict: dicts of str and int are taken apart without arrays, too. Raises InvalidArgument for too deep a nesting, and
+    as check_places()."""
+    _containers.check_places(tree, path)
     flat = Flat() if into is None else into
     _walk(tree, is_array, path, every_dict, flat)
     return flat
@@ -67,7 +68,7 @@ def _holds(tree: Any, is_array: Callable[[Any], bool]) -> bool:
         value = next(levels[-1], levels)
         if value is levels:
             levels.pop()
-        elif type(value) in _SCALARS:  # of which there may be very many
+        elif type(value) in _containers.SCALARS:  # of which there may be very many
             continue
         elif is_array(value):
             return True

@@ -221,6 +221,7 @@ def plain_copy(value: Any, what: str) -> Any:
 def plain_json(value: Any, what: str) -> str:
     """The JSON text of what must be plain JSON: `user`. Raises TypeError, and InvalidArgument for texts that UTF-8 cannot
     hold and for values nested too deep."""
+    _containers.check_places(value, (what,))
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
     except RecursionError:

@@ -14,6 +14,7 @@ from typing import Any, Callable, Iterator, NoReturn
 import jax
 import numpy as np
 
+from .._containers import check_places
 from .._edits import Cast, Join, Rename, Split, Transpose
 from .._edits import Resize as Extents
 from .._errors import InvalidArgument
@@ -138,6 +139,7 @@ class _Restore:
         self._wrong: list[str] = []
 
     def planned(self, strict: bool) -> Planned:
+        check_places(self._target)
         wanted, treedef = jax.tree_util.tree_flatten_with_path(self._target, is_leaf=lambda leaf: leaf is None)
         unflatten: Callable[[list[Any]], Any] = treedef.unflatten  # type: ignore[attr-defined]
         builders: list[Callable[[dict[str, Any]], Any]] = []

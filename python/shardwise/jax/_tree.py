@@ -16,6 +16,7 @@ import numpy as np
 from jax import tree_util
 
 from .. import _containers, _objects
+from .._containers import check_places
 from .._errors import Corrupt, InvalidArgument
 from .._nested import MOST_LEVELS
 
@@ -55,6 +56,7 @@ def is_key(value: Any) -> bool:
 
 def flatten(tree: Any, prefix: Parts = ()) -> tuple[dict[str, Any], Any]:
     """The leaves by name, and the node. Raises InvalidArgument if two leaves have one name."""
+    check_places(tree, prefix)
     leaves: dict[str, Any] = {}
     return leaves, _walk(tree, prefix, leaves)
 

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._example import example_of, refusing_packed
+
 if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from ..programs import Program
 
 
-def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Module | torch.optim.Optimizer | LRScheduler] = ()) -> Program:
+def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Module | torch.optim.Optimizer | LRScheduler] = (),
+            **by_name: Any) -> Program:
     """The program of step(*example): forward, loss, backward and optimizer, as the step calls them.
 
         def step(tokens, labels):
@@ -41,7 +44,10 @@ def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Mod
 
     Raises Unsupported, naming each operation that no program has, how often it is there, and the module of the first; and for
     what depends on values, with the line that asks for them, or keeps a number from step to step. Raises InvalidArgument for a parameter that is in no module,
-    and for a module, an optimizer or a scheduler as an argument."""
+    for a module, an optimizer or a scheduler as an argument, and for arguments that the step does not take. `by_name`: arguments by
+    the step's own names."""
     from ._fx_graph import captured  # what it imports takes a second
 
-    return captured(step, example, tuple(uses))
+    arguments = example_of(step, example, by_name, ("uses",))
+    with refusing_packed(step, arguments):
+        return captured(step, arguments, tuple(uses))
