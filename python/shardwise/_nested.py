@@ -34,7 +34,8 @@ def flatten(tree: Any, is_array: Callable[[Any], bool], path: Path = (), *, ever
     """Takes apart each container that holds an array at any depth. All else is a leaf; so are empty containers.
     every_dict: dicts of str and int are taken apart without arrays, too. Raises InvalidArgument for too deep a nesting, and
     as check_places()."""
-    _containers.check_places(tree, path)
+    if not is_array(tree):
+        _containers.check_places(tree, path)
     flat = Flat() if into is None else into
     _walk(tree, is_array, path, every_dict, flat)
     return flat
