@@ -87,6 +87,10 @@ class ZipSource final : public Source {
   void will_read(const Sample& sample) const override {
     for (const auto& source : sources_) source->will_read(sample);
   }
+  bool reads_together() const override {
+    return std::ranges::any_of(sources_,
+                               [](const auto& source) { return source->reads_together(); });
+  }
 
   std::uint64_t fingerprint() const override {
     if (sources_.size() == 1) return sources_[0]->fingerprint();
@@ -176,13 +180,18 @@ std::uint64_t Source::fingerprint() const {
       facts.push_back(static_cast<std::uint64_t>(extent));
     }
   }
+  // Evenly spread, with the first and the last record among them.
+  const auto sampled = [&](std::int64_t sample) {
+    if (samples == 1) return std::int64_t{0};
+    return (size() - 1) / (samples - 1) * sample +
+           (size() - 1) % (samples - 1) * sample / (samples - 1);
+  };
+  for (std::int64_t sample = 0; reads_together() && sample < samples; ++sample) {
+    will_read({sampled(sample), 0, 0});
+  }
   std::vector<std::vector<std::byte>> contents(all.size());
   for (std::int64_t sample = 0; sample < samples; ++sample) {
-    // Evenly spread, with the first and the last record among them.
-    const std::int64_t record = samples == 1
-                                    ? 0
-                                    : (size() - 1) / (samples - 1) * sample +
-                                          (size() - 1) % (samples - 1) * sample / (samples - 1);
+    const std::int64_t record = sampled(sample);
     std::vector<FieldBox> boxes;
     boxes.reserve(all.size());
     for (std::size_t i = 0; i < all.size(); ++i) {

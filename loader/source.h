@@ -69,6 +69,10 @@ class Source {
   /// fetches the record into the cache, others may do nothing.
   virtual void will_read(const Sample&) const {}
 
+  /// Whether the source makes all records that a thread has named by will_read() at once, when that
+  /// thread reads the first of them. A loader then names the records of a whole batch.
+  virtual bool reads_together() const { return false; }
+
   /// The record's own extent in dim 0 of a ragged field; shape[0] of any other. Cheap compared with
   /// read(). Throws as read() does.
   virtual std::int64_t length(const Sample& sample, std::size_t field) const;

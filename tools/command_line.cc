@@ -299,7 +299,7 @@ void add_batches(CLI::App& app, Commands& c) {
                      "over the first axis)");
   batches.add_option("--filter", c.batches.filter,
                      "Records to keep: 'label==3 && length(text)>=16'");
-  batches.add_option("--mix", c.batches.mix, "Weights of the sources: 3:1");
+  batches.add_option("--mix", c.batches.mix, "Weights of the sources: 3:1, 0.7:0.3");
   batches.add_option("--pack", c.batches.pack, "Put documents side by side in rows of this length")
       ->check(whole(1));
   batches.add_option("--pack-field", c.batches.pack_field, "Which field the documents are");

@@ -29,6 +29,10 @@ class ConcatSource final : public Source {
     const auto [source, own] = find(sample);
     sources_[source]->will_read(own);
   }
+  bool reads_together() const override {
+    return std::ranges::any_of(sources_,
+                               [](const auto& source) { return source->reads_together(); });
+  }
   bool changes_with_epoch() const override {
     return std::ranges::any_of(sources_,
                                [](const auto& source) { return source->changes_with_epoch(); });

@@ -77,8 +77,21 @@ class FileDatasets {
   std::vector<Field> fields_;
 };
 
+// Throws for one of strings, say, also how the others are read.
+Hdf5Dataset numbers_of(const std::filesystem::path& path, const Hdf5Field& wanted) {
+  try {
+    return Hdf5Dataset(path, wanted.dataset);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unsupported) throw;
+    throw Error(error, fmt::format("{}; a source takes the datasets that it is given by name, as "
+                                   "hdf5:{}?x=x; text and ragged rows can come from JSONL "
+                                   "(text=text, ids=i64[])",
+                                   error.what(), path.filename().string()));
+  }
+}
+
 void FileDatasets::add(const std::filesystem::path& path, const Hdf5Field& wanted) {
-  Hdf5Dataset dataset(path, wanted.dataset);
+  Hdf5Dataset dataset = numbers_of(path, wanted);
   const Shape& shape = dataset.shape();
   if (shape.empty()) {
     refuse_hdf5(ErrorCode::unsupported, *file_,

@@ -108,6 +108,9 @@ std::vector<std::uint64_t> FilterStage::evaluate(const RecordPredicate& predicat
     }
     for (const std::size_t field : lengths) values.push_back({&inner().fields()[field], {}, 0});
     for (std::int64_t record = begin; record < end; ++record) {
+      if ((record - begin) % kWordRecords == 0) {
+        detail::will_read_together(inner(), record, std::min(record + kWordRecords, end));
+      }
       const Sample sample{record, 0, 0};
       try {
         if (!reads.empty()) inner().read(sample, reads);

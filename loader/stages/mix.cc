@@ -51,6 +51,10 @@ class MixStage final : public Source {
     const Drawn drawn = draw(sample);
     drawn.source.will_read(drawn.sample);
   }
+  bool reads_together() const override {
+    return std::ranges::any_of(sources_,
+                               [](const auto& source) { return source->reads_together(); });
+  }
 
   // Without weights, since changes may be added during a run.
   std::uint64_t fingerprint() const override {

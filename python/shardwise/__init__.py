@@ -107,11 +107,17 @@ __all__ = [
 ]
 
 
+_ELSEWHERE = {"pack": ': needed is sources.of(source).pack(field, window)', "DataLoader": ": needed is shardwise.Loader",
+              "Dataset": ": needed is shardwise.sources.of(object)", "shuffle": ": needed is Loader(source, shuffle=True)",
+              "filter": ": needed is sources.of(source).filter(..)", "map": ": needed is sources.of(source).map(..)"}
+
+
 def __getattr__(name: str) -> Any:
     """`programs` is imported when it is first asked for."""
     if name == "programs":
         return _importlib.import_module(".programs", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    said = f": needed is shardwise.sources.{name}" if name in sources.__dict__ and not name.startswith("_") else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_ELSEWHERE.get(name, said)}")
 
 
 def __dir__() -> list[str]:

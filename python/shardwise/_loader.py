@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from . import _core
 from . import sources as _sources
 from ._containers import public_name
 from ._errors import InvalidArgument, NameNotFound, stops_no_loop
+from ._loader_names import OTHER_METHODS, OTHER_OPTIONS, no_attribute
 from ._sharding import Mesh, PartitionSpec, Sharding
 from ._sources import refuse_unknown
 
@@ -28,12 +29,16 @@ Order = Literal["shuffled", "sequential"]
 LastBatch = Literal["drop", "pad", "wrap"]
 BadRecords = Literal["fail", "substitute", "mask"]
 
-#: What other loaders call it.
-OTHER_NAMES = {"num_workers": "threads=", "shuffle": 'order="shuffled" or "sequential"', "collate_fn": "transform=",
-               "drop_last": 'last_batch="drop", "pad" or "wrap"', "prefetch_factor": "prefetch=",
-               "sampler": "a source's take() and filter(), and order=", "batch_sampler": "batch_size= and order=",
-               "worker_init_fn": "transform=, which is given random numbers", "generator": "seed=",
-               "num_epochs": "epochs=", "shard_options": "mesh= and rank="}
+def _order(order: Order | None, shuffle: object) -> Order:
+    """shuffle=True and False, as torch spells it, are orders."""
+    if shuffle is None:
+        return "shuffled" if order is None else order
+    if not isinstance(shuffle, (bool, np.bool_)):
+        raise InvalidArgument(f"loader: shuffle: found {shuffle!r}, needed True or False")
+    found: Order = "shuffled" if shuffle else "sequential"
+    if order not in (None, found):
+        raise InvalidArgument(f"loader: found shuffle={bool(shuffle)} and order={order!r}, needed is one of them")
+    return found
 
 
 def _whole(name: str, value: Any) -> int:
@@ -136,7 +141,7 @@ class Loader:
     or None for all, cut over the mesh's first axis by dim 0. mesh: none for one device that has all. rank: the
     device of this process, or `devices`: those of it, if it has several; by default it has all of the mesh.
 
-    order: "shuffled" or "sequential". last_batch: "drop", "pad" (zeros, and mask tells) or "wrap" (the next epoch's
+    order: "shuffled" (the default) or "sequential"; shuffle=True and False say the same. last_batch: "drop", "pad" (zeros, and mask tells) or "wrap" (the next epoch's
     first records). bad_records, if one cannot be read: "fail", "substitute" (another takes its place) or "mask".
     prefetch: batches held ready, within prefetch_bytes if it is given. transform: as `Source.map` takes it.
     buckets: lengths to which a ragged field's batches are padded, by field. batch_size counts the rows of the global batch.
@@ -152,11 +157,12 @@ class Loader:
     @stops_no_loop
     def __init__(self, source: Any, fields: Mapping[str, Spec] | Sequence[str] | None = None, *,
                  batch_size: int, mesh: Mesh | str | None = None, rank: int | None = None,
-                 devices: Sequence[int] | None = None, epochs: int = 1, seed: int = 0, order: Order = "shuffled",
+                 devices: Sequence[int] | None = None, epochs: int = 1, seed: int = 0, order: Order | None = None,
                  last_batch: LastBatch = "drop", bad_records: BadRecords = "fail", prefetch: int = 2, prefetch_bytes: int = 0,
                  threads: int = 1, transform: Callable[..., Any] | None = None, policy: str = "ceil",
-                 buckets: Mapping[str, Sequence[int]] | None = None, **unknown: NoReturn) -> None:
-        refuse_unknown("loader", unknown, OPTIONS, OTHER_NAMES)
+                 buckets: Mapping[str, Sequence[int]] | None = None, shuffle: bool | None = None, **unknown: NoReturn) -> None:
+        refuse_unknown("loader", unknown, OPTIONS, OTHER_OPTIONS)
+        order = _order(order, shuffle)
         self.source = _sources.of(source)
         if transform is not None:
             self.source = self.source.map(transform)
@@ -396,6 +402,10 @@ class Loader:
                 self._state = self._core.state()
                 self._core.close()
                 self._core = None
+
+    if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, OTHER_METHODS)
 
     def __enter__(self) -> Any:
         return self

@@ -24,6 +24,42 @@ def array_of(value: Any, name: str) -> np.ndarray[Any, Any]:
     return _checked(np.asarray(value), value, name)
 
 
+def columns_of_table(source: Any) -> dict[str, Any] | None:
+    """The columns of a table of pandas, polars or Arrow, or of a pandas Series, by name. None of others. Raises Unsupported for
+    columns that are no numbers, all of them at once."""
+    kind = type(source).__name__
+    if hasattr(source, "to_numpy") and hasattr(source, "index") and hasattr(source, "dtype"):
+        columns = [("data" if source.name is None else str(source.name), source)]
+    elif hasattr(source, "to_numpy") and hasattr(source, "columns"):
+        names = list(source.columns)
+        _check_names(kind, names)
+        columns = [(str(name), source[name]) for name in names]
+    elif hasattr(source, "column_names") and hasattr(source, "to_pydict"):
+        names = list(source.column_names)
+        _check_names(kind, names)
+        columns = [(name, source.column(name)) for name in names]
+    else:
+        return None
+    arrays, others = {}, []
+    for name, column in columns:
+        try:
+            arrays[name] = array_of(column, name)
+        except Unsupported:
+            others.append(f"{name!r} ({getattr(column, 'dtype', getattr(column, 'type', '?'))})")
+    if others:
+        raise Unsupported(f"source {kind}: columns {', '.join(others)} are no numbers, needed are numbers: leave them out, as "
+                          "table[[\"x\", \"y\"]] of the others, or write their codes")
+    return arrays
+
+
+def _check_names(kind: str, names: list[Any]) -> None:
+    twice = sorted({str(name) for name in names if list(map(str, names)).count(str(name)) > 1})
+    if twice:
+        raise InvalidArgument(f"source {kind}: found several columns {', '.join(twice)}, needed are distinct names")
+    if not names:
+        raise InvalidArgument(f"source {kind}: found no column, needed is at least one")
+
+
 def _array_of_list(values: Any, name: str) -> np.ndarray[Any, Any]:
     if len(values) and type(values[0]) in _SCALARS:
         try:

@@ -17,20 +17,23 @@ import builtins
 import fractions
 import functools
 import math
+import operator
 import sys
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, runtime_checkable
 
 import numpy as np
 
 from . import _core
 from ._dtypes import NUMPY, name_of
 from ._errors import InvalidArgument, stops_no_loop
+from ._loader_names import OTHER_STAGES, check_call, no_attribute
 from ._paths import local
 from ._progress import Progress, function_of
-from ._record_values import array_of
+from ._record_values import array_of, columns_of_table
+from ._records_together import columns_of, rows_of, together_of
 
 _zip = builtins.zip  # zip() and open() below are of sources
 
@@ -46,12 +49,24 @@ def _remembered(make: Callable[_P, Source]) -> Callable[_P, Source]:
 
     @functools.wraps(make)
     def made(*args: _P.args, **kwargs: _P.kwargs) -> Source:
+        check_call(make, args, kwargs)
         source = guarded(*args, **kwargs)
         if not source._how:
             source._how = (make.__qualname__, args, kwargs)
         return source
 
     return made
+
+
+def _told(function: Callable[_P, Source]) -> Callable[_P, Source]:
+    """The function, whose error for other arguments says what to write."""
+
+    @functools.wraps(function)
+    def told(*args: _P.args, **kwargs: _P.kwargs) -> Source:
+        check_call(function, args, kwargs)
+        return function(*args, **kwargs)
+
+    return told
 
 
 def _made_again(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Source:
@@ -110,6 +125,10 @@ class Source:
         self._records.read(record, epoch, seed, [a.ctypes.data for a in arrays])
         return {f.name: a[:self._records.length(record, epoch, seed, i)] if f.ragged else a
                 for i, (f, a) in enumerate(_zip(self.fields.values(), arrays))}
+
+    if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, OTHER_STAGES)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made_again, self._how
@@ -184,9 +203,21 @@ class Source:
         return Source(self._records.crop(field, list(shape), kind, begin, stream))
 
     @_remembered
-    def flip(self, field: str, dim: int, probability: float = 0.5, *, stream: str = "") -> Source:
-        """Mirrored in one dim, each record with this probability."""
-        return Source(self._records.flip(field, dim, probability, stream))
+    def flip(self, field: str, dim: int | None = None, probability: float = 0.5, *, axis: int | None = None,
+             stream: str = "") -> Source:
+        """Mirrored in one dim, each record with this probability. dim, or axis as numpy spells it: of the record, from its end if
+        it is below 0."""
+        if (dim is None) == (axis is None):
+            raise InvalidArgument("flip: needed is one of dim= and axis=, the record's dim that is mirrored")
+        given = dim if axis is None else axis
+        rank = len(self.fields[field].shape) if field in self.fields else 0
+        try:
+            number = operator.index(given)  # type: ignore[arg-type]
+        except TypeError:
+            raise InvalidArgument(f"flip: dim: found {given!r}, needed a whole number") from None
+        if field in self.fields and not -rank <= number < rank:
+            raise InvalidArgument(f"flip: dim: found {number}, needed one of the {rank} dims of field {field!r}")
+        return Source(self._records.flip(field, number % max(rank, 1), probability, stream))
 
     @_remembered
     def pad(self, field: str, before: Sequence[int], after: Sequence[int], value: float = 0) -> Source:
@@ -196,12 +227,14 @@ class Source:
     @_remembered
     def cast(self, field: str, dtype: Any) -> Source:
         """The field as another numeric dtype; floats round to nearest, integers wrap around."""
-        return Source(self._records.cast(field, name_of(dtype)))
+        return Source(self._records.cast(field, dtype if isinstance(dtype, str) and dtype in NUMPY else name_of(dtype)))
 
     @_remembered
     def normalise(self, field: str, mean: float | Sequence[float], stddev: float | Sequence[float]) -> Source:
         """(x - mean) / stddev as float32: one pair, or one for each index of the last dim."""
         return Source(self._records.normalise(field, _floats(mean), _floats(stddev)))
+
+    normalize = normalise
 
 
 def _floats(values: float | Sequence[float]) -> list[float]:
@@ -229,16 +262,19 @@ def _file(format: str, path: Any, progress: Progress, options: Mapping[str, Any]
 # Below, `path` is a path or a list of them, which are read one after the other.
 
 
+@_told
 def idx(path: Any, field: str | None = None, *, progress: Progress = None) -> Source:
     """An idx file, as MNIST's, plain or gzipped. field: what it is called, "x" by default."""
     return _file("idx", path, progress, {"field": field})
 
 
+@_told
 def npy(path: Any, field: str | None = None, *, progress: Progress = None) -> Source:
     """An array of numpy.save(): dim 0 counts the records. field: what it is called, "x" by default."""
     return _file("npy", path, progress, {"field": field})
 
 
+@_told
 def tokens(path: Any, window: int, *, dtype: str = "u16", stride: int | None = None, header_bytes: int | None = None,
            field: str | None = None, progress: Progress = None) -> Source:
     """Windows of a file of whole numbers and nothing else, each `stride` (the window, by default) after the one before."""
@@ -266,6 +302,7 @@ def tfrecord(path: Any, /, *, progress: Progress = None, **types: str) -> Source
     return _file("tfrecord", path, progress, types)
 
 
+@_told
 def images(folder: Any, height: int, width: int, *, progress: Progress = None, **options: Any) -> Source:
     """PNG and JPEG files, in a folder for each class: fields "image" and "label". Also channels, resize ("stretch",
     "crop"), labels ("automatic", "none"), max_pixels, exif_transpose (True: turned upright, as Pillow's function)."""
@@ -305,7 +342,7 @@ def callback(size: int, fields: Mapping[str, tuple[Any, Sequence[int]]], functio
 
 @_remembered
 def of(source: Any, *, ragged: Mapping[str, int] | None = None) -> Source:
-    """A source of: one, a text, a dict of arrays, or any object with __len__ and __getitem__. ragged: of such an object's
+    """A source of: one, a text, a dict of arrays, a table of pandas, polars or Arrow whose columns are numbers, or any object with __len__ and __getitem__. ragged: of such an object's
     fields whose dim 0 differs by record the most that it may be, as {"ids": 4096}."""
     if ragged and (isinstance(source, (Source, str, Mapping)) or not isinstance(source, RandomAccess)):
         raise InvalidArgument(f"source: ragged: found {type(source).__name__}, needed an object with __len__ and "
@@ -318,9 +355,14 @@ def of(source: Any, *, ragged: Mapping[str, int] | None = None) -> Source:
         return arrays(source)
     if isinstance(source, np.ndarray) and not ragged:
         return arrays({"data": source})
+    table = columns_of_table(source)
+    if table is not None and not ragged:
+        return arrays(table)
     if isinstance(source, RandomAccess):
-        return Source(_function_source(len(source), lambda record, epoch, seed: source[record],
-                                       type(source).__name__, None, ragged=ragged))
+        together = together_of(source)
+        return Source(_function_source(
+            len(source), lambda record, epoch, seed: source[record] if together is None else rows_of(together([record]))[0],
+            type(source).__name__, None, ragged=ragged, together=together))
     raise InvalidArgument(f"loader: source {type(source).__name__}, needed is a shardwise source, a text, a dict of arrays, "
                           "or an object with __len__ and __getitem__")
 
@@ -411,7 +453,8 @@ class _Mapped:
 def _function_source(size: int, function: Callable[[int, int, int], Any], what: str, name: str | None,
                      fields: Sequence[Field] | None = None,
                      made_of: tuple[str, _core.Records | None] = ("", None),
-                     ragged: Mapping[str, int] | None = None) -> _core.Records:
+                     ragged: Mapping[str, int] | None = None,
+                     together: Callable[[list[int]], Any] | None = None) -> _core.Records:
     if fields is None:
         if size == 0:
             raise InvalidArgument(f"{what}: there is no record to tell the fields by")
@@ -425,8 +468,8 @@ def _function_source(size: int, function: Callable[[int, int, int], Any], what: 
     if not known:
         raise InvalidArgument(f"{what}: records have no field, needed is at least one")
 
-    def make(record: int, epoch: int, seed: int) -> tuple[list[tuple[int, int]], Any]:
-        found = _as_dict(function(record, epoch, seed))
+    def row_of(record: int, made: Any) -> tuple[list[Any], list[int]]:
+        found = _as_dict(made)
         kept, lengths = [], []
         for f in known:
             if f.name not in found:
@@ -443,7 +486,22 @@ def _function_source(size: int, function: Callable[[int, int, int], Any], what: 
                 raise InvalidArgument(f"{what}: record {record}, field {f.name!r}: dtype {array.dtype}, needed is {f.dtype}")
             lengths.append(array.shape[0] if array.ndim else 1)
             kept.append(_filled_up(array, f) if f.ragged else np.asarray(array, dtype=f.dtype, order="C"))
+        return kept, lengths
+
+    def make(record: int, epoch: int, seed: int) -> tuple[list[tuple[int, int]], Any]:
+        kept, lengths = row_of(record, function(record, epoch, seed))
         return [(a.ctypes.data, length) for a, length in _zip(kept, lengths)], kept
+
+    def make_all(records: list[int]) -> tuple[list[tuple[int, int, list[int]]], Any]:
+        assert together is not None
+        made = together(records)
+        columns = columns_of(made, known)
+        lengths: list[list[int]] = [[] for _ in known]
+        if columns is None:
+            rows = [row_of(record, row) for record, row in _zip(records, rows_of(made))]
+            columns = [np.stack(column) for column in _zip(*(kept for kept, _ in rows))]
+            lengths = [list(each) for each in _zip(*(each for _, each in rows))]
+        return [(a.ctypes.data, a[0].nbytes, n if f.ragged else []) for f, a, n in _zip(known, columns, lengths)], columns
 
     fingerprint = None
     if name is not None:
@@ -452,4 +510,4 @@ def _function_source(size: int, function: Callable[[int, int, int], Any], what: 
         text = repr((what, name, size, [(f.name, str(f.dtype), f.shape, *(["ragged"] if f.ragged else [])) for f in known]))
         fingerprint = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
     return _core.Records.of_function([(f.name, name_of(f.dtype, f.name), list(f.shape), f.ragged) for f in known], size,
-                                     make, fingerprint, *made_of)
+                                     make, fingerprint, *made_of, together=None if together is None else make_all)

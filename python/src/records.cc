@@ -1,12 +1,16 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -85,15 +89,19 @@ class ArraysSource final : public shardwise::Source {
 
 /// Records that a Python function makes: it gets record, epoch and seed, and returns a list of
 /// (address, length), one per field, and an object that keeps them. `inner`: what it makes them of,
-/// if that is a source of equal numbers; `name` is then the function's. The function is not kept:
-/// see Records::functions.
+/// if that is a source of equal numbers; `name` is then the function's. `together`, if not null,
+/// gets a list of records, and returns a list of (address of the first, bytes from one to the next,
+/// lengths if it is ragged), one per field, and an object that keeps them. The functions are not
+/// kept: see Records::functions.
 class FunctionSource final : public shardwise::Source {
  public:
   FunctionSource(std::vector<Field> fields, std::int64_t size, nb::handle function,
-                 std::optional<std::uint64_t> fingerprint, std::string name, SourcePtr inner)
+                 nb::handle together, std::optional<std::uint64_t> fingerprint, std::string name,
+                 SourcePtr inner)
       : fields_(std::move(fields)),
         size_(size),
         function_(function),
+        together_(together),
         fingerprint_(fingerprint),
         name_(std::move(name)),
         inner_(std::move(inner)) {
@@ -112,34 +120,144 @@ class FunctionSource final : public shardwise::Source {
     return fmt::format("map({}{})", name, inner_->describe(samples));
   }
 
+  void will_read(const Sample& sample) const override {
+    if (inner_) inner_->will_read(sample);
+    if (!together_.is_valid()) return;
+    Named& named = named_of_thread()[id_];
+    if (named.is_made) named = {};
+    named.records.push_back(sample.record);
+  }
+  bool reads_together() const override {
+    return together_.is_valid() || (inner_ && inner_->reads_together());
+  }
+
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
-    with_gil([&] {
-      const Made made = make(sample);
+    with_record(sample, [&](const Places& places) {
       for (const FieldBox& box : boxes) {
-        copy_box(
-            box.to.box, size_bytes(fields_[box.field].dtype),
-            {reinterpret_cast<const std::byte*>(made.places[box.field].first), wholes_[box.field]},
-            box.to);
+        copy_box(box.to.box, size_bytes(fields_[box.field].dtype),
+                 {reinterpret_cast<const std::byte*>(places[box.field].first), wholes_[box.field]},
+                 box.to);
       }
     });
+    drop_if_read(sample.record);
   }
 
   std::int64_t length(const Sample& sample, std::size_t field) const override {
     if (!fields_[field].ragged) return shardwise::Source::length(sample, field);
-    return with_gil([&] { return make(sample).places[field].second; });
+    std::int64_t length = 0;
+    with_record(sample, [&](const Places& places) { length = places[field].second; });
+    return length;
   }
 
  private:
-  struct Made {
-    std::vector<std::pair<std::uintptr_t, std::int64_t>> places;
-    nb::object keeper;
+  using Places = std::vector<std::pair<std::uintptr_t, std::int64_t>>;
+  using Column = std::tuple<std::uintptr_t, std::size_t, Ints>;
+
+  /// Records that a thread has named and not yet read, or made at once.
+  struct Named {
+    Ints records;
+    std::size_t next = 0;  ///< records are read in about the order in which they were named
+    bool is_made = false;
+    std::vector<Column> columns;
+    std::shared_ptr<nb::object> keeper;
+    std::exception_ptr error;  ///< of making them at once: they are then made one by one
+    bool is_error_found = false;
   };
 
-  Made make(const Sample& sample) const {
+  /// By id of the source, as a thread may outlive it.
+  static std::map<std::uint64_t, Named>& named_of_thread() {
+    thread_local std::map<std::uint64_t, Named> named;
+    return named;
+  }
+  static std::uint64_t next_id() {
+    static std::atomic<std::uint64_t> last = 0;
+    return ++last;
+  }
+
+  template <class Body>
+  void with_record(const Sample& sample, Body&& body) const {
+    if (!together_.is_valid()) {
+      return with_gil([&] {
+        const nb::tuple made = call(function_, sample.record, sample.epoch, sample.seed);
+        body(nb::cast<Places>(made[0]));
+      });
+    }
+    auto& named_of = named_of_thread();
+    const auto known = named_of.find(id_);
+    Named alone;
+    alone.records.push_back(sample.record);
+    Named* named = &alone;
+    if (known != named_of.end() && find(known->second, sample.record)) {
+      named = &known->second;
+      make_named(*named);
+      if (named->error) {
+        const bool is_last = named->next + 1 == named->records.size();
+        try {
+          make(alone);
+        } catch (...) {
+          named->is_error_found = true;
+          throw;
+        }
+        if (is_last && !named->is_error_found) std::rethrow_exception(named->error);
+        named = &alone;
+      }
+    } else {
+      make(alone);
+    }
+    Places places;
+    places.reserve(named->columns.size());
+    for (const auto& [address, step, lengths] : named->columns) {
+      places.emplace_back(address + named->next * step,
+                          lengths.empty() ? 0 : lengths.at(named->next));
+    }
+    body(places);
+  }
+
+  /// Drops what the thread has named, once the last of it is read.
+  void drop_if_read(std::int64_t record) const {
+    auto& named_of = named_of_thread();
+    const auto known = named_of.find(id_);
+    if (known == named_of.end()) return;
+    const Named& named = known->second;
+    if (named.is_made && named.next + 1 == named.records.size() && named.records.back() == record) {
+      named_of.erase(known);
+    }
+  }
+
+  /// Whether the record is named; `next` is then its place.
+  static bool find(Named& named, std::int64_t record) {
+    const auto begin = named.records.begin(), end = named.records.end();
+    const auto from = begin + static_cast<std::ptrdiff_t>(named.next);
+    auto found = std::find(from, end, record);
+    if (found == end) found = std::find(begin, from, record);
+    if (found == end) return false;
+    named.next = static_cast<std::size_t>(found - begin);
+    return true;
+  }
+
+  void make_named(Named& named) const {
+    if (named.is_made) return;
     try {
-      const nb::tuple result =
-          nb::cast<nb::tuple>(function_(sample.record, sample.epoch, sample.seed));
-      return {nb::cast<std::vector<std::pair<std::uintptr_t, std::int64_t>>>(result[0]), result[1]};
+      make(named);
+    } catch (const PythonRaised& raised) {
+      if (raised.code() == ErrorCode::cancelled) throw;
+      named.error = std::current_exception();
+    }
+    named.is_made = true;
+  }
+
+  void make(Named& named) const {
+    with_gil([&] {
+      const nb::tuple made = call(together_, named.records);
+      named.columns = nb::cast<std::vector<Column>>(made[0]);
+      named.keeper = held(made[1]);
+    });
+  }
+
+  template <class... Arguments>
+  static nb::tuple call(nb::handle function, const Arguments&... arguments) {
+    try {
+      return nb::cast<nb::tuple>(function(arguments...));
     } catch (const nb::python_error& error) {
       throw PythonRaised(error);
     }
@@ -148,7 +266,8 @@ class FunctionSource final : public shardwise::Source {
   std::vector<Field> fields_;
   std::vector<Box> wholes_;
   std::int64_t size_;
-  nb::handle function_;
+  nb::handle function_, together_;
+  const std::uint64_t id_ = next_id();
   std::optional<std::uint64_t> fingerprint_;
   std::string name_;
   SourcePtr inner_;
@@ -291,15 +410,18 @@ void bind_records(nb::module_& module) {
           "of_function",
           [](const std::vector<FieldArgument>& fields, std::int64_t size, nb::object function,
              std::optional<std::uint64_t> fingerprint, const std::string& name,
-             const std::optional<Records>& inner) {
+             const std::optional<Records>& inner, nb::object together) {
             Records made = inner ? *inner : Records{};
-            made.source = std::make_shared<FunctionSource>(fields_of(fields), size, function,
-                                                           fingerprint, name, made.source);
+            made.source = std::make_shared<FunctionSource>(
+                fields_of(fields), size, function, together.is_none() ? nb::handle() : together,
+                fingerprint, name, made.source);
             made.functions.push_back(std::move(function));
+            if (!together.is_none()) made.functions.push_back(std::move(together));
             return made;
           },
           nb::arg("fields"), nb::arg("size"), nb::arg("function"),
-          nb::arg("fingerprint") = nb::none(), nb::arg("name") = "", nb::arg("inner") = nb::none())
+          nb::arg("fingerprint") = nb::none(), nb::arg("name") = "", nb::arg("inner") = nb::none(),
+          nb::arg("together") = nb::none())
       .def_prop_ro("size", [](const Records& self) { return self.source->size(); })
       .def_prop_ro("fields", [](const Records& self) { return described(*self.source); })
       .def("read", &read_record, nb::arg("record"), nb::arg("epoch"), nb::arg("seed"),

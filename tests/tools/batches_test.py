@@ -56,6 +56,10 @@ class Batches(Cli):
         self.assertEqual(kept["rows"], sum(i % 23 + 1 > 20 for i in range(80)))
         mixed = self.ok_json("batches", web, books, "--mix", "3:1", "--batch", 4)
         self.assertEqual(len(mixed["batches"]), 27)
+        for ratio in ("0.75:0.25", ".75:.25", "1.5:0.5", "3.0:1"):
+            self.assertEqual(self.digests(web, books, "--mix", ratio, "--batch", 4), self.digests(web, books, "--mix", "3:1", "--batch", 4))
+        for wrong in ("0.5:-1", "1e3:1", "nan:1", "1.2.3:1", ".:1", "0.5:", "1.0000000000:1"):
+            self.fails(2, [wrong, "as 3:1 or 0.7:0.3"], "batches", web, books, "--mix", wrong, "--batch", 4)
         common = [web, books, "--mix", "3:1", "--filter", "length(text)>=4", "--pack", 64, "--batch", 2, "--seed", 5]
         self.assertEqual(self.digests(*common), self.digests(*common, "--mesh", 2, "--threads", 3))
         shown = self.ok("batches", *common, "--count", 1, "--digest")

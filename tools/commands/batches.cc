@@ -1,11 +1,15 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -28,20 +32,50 @@ namespace {
 
 using SourcePtr = std::shared_ptr<const Source>;
 
+constexpr std::size_t kMostDecimals = 9;
+constexpr std::int64_t kMostFractions = 1'000'000;  // as Python's sources.mix()
+
+/// Decimal numbers as whole ones in their ratio, rounded to millionths if these add up to more.
 std::vector<std::int64_t> parse_weights(const std::string& text) {
-  std::vector<std::int64_t> weights;
-  std::size_t begin = 0;
+  std::vector<std::pair<std::string, std::string>> words;  // before and after the point
+  std::size_t begin = 0, decimals = 0;
   while (begin <= text.size()) {
     const std::size_t end = std::min(text.find(':', begin), text.size());
     const std::string word = text.substr(begin, end - begin);
-    const bool is_number = !word.empty() && word.size() < 10 &&
-                           word.find_first_not_of("0123456789") == std::string::npos;
+    const std::size_t point = std::min(word.find('.'), word.size());
+    const std::string whole = word.substr(0, point);
+    const std::string fraction = point < word.size() ? word.substr(point + 1) : std::string();
+    const bool is_number = !(whole + fraction).empty() && whole.size() <= kMostDecimals &&
+                           fraction.size() <= kMostDecimals &&
+                           (whole + fraction).find_first_not_of("0123456789") == std::string::npos;
     if (!is_number) {
-      throw BadUsage(fmt::format(
-          "batches: --mix \"{}\": needed are whole numbers with \":\" between them, as 3:1", text));
+      throw BadUsage(
+          fmt::format("batches: --mix \"{}\": needed are numbers with \":\" between "
+                      "them, as 3:1 or 0.7:0.3, of at most {} digits before and after "
+                      "the point",
+                      text, kMostDecimals));
     }
-    weights.push_back(std::stoll(word));
+    words.emplace_back(whole, fraction);
+    decimals = std::max(decimals, fraction.size());
     begin = end + 1;
+  }
+  std::vector<std::int64_t> weights;
+  weights.reserve(words.size());
+  std::int64_t divisor = 0;
+  double sum = 0;
+  for (const auto& [whole, fraction] : words) {
+    const std::string padding(decimals - fraction.size(), '0');
+    weights.push_back(std::stoll(fmt::format("0{}{}{}", whole, fraction, padding)));
+    divisor = std::gcd(divisor, weights.back());
+    sum += static_cast<double>(weights.back());
+  }
+  if (decimals == 0 || divisor == 0) return weights;
+  const bool is_exact = sum / static_cast<double>(divisor) <= static_cast<double>(kMostFractions);
+  for (std::int64_t& weight : weights) {
+    if (weight == 0) continue;
+    const double share = static_cast<double>(weight) / sum * static_cast<double>(kMostFractions);
+    weight =
+        is_exact ? weight / divisor : std::max(std::int64_t{1}, std::int64_t{std::llround(share)});
   }
   return weights;
 }

@@ -147,6 +147,9 @@ std::vector<std::size_t> BatchPlan::variants(const RunOrder& order, std::int64_t
     if (samples.empty()) {
       const std::int64_t first = order.first_number(batch);
       order.samples(first, first + order.valid_rows(batch), samples);
+      if (source_.reads_together()) {
+        for (const Sample& sample : samples) source_.will_read(sample);
+      }
     }
     variants[i] = variant(columns_[i], samples, batch);
   }

@@ -57,8 +57,9 @@ std::string shortened(const std::string& description) {
   return description.size() <= kMost ? description : description.substr(0, kMost) + "..";
 }
 
-// Cuts the batch evenly.
+// Cuts the batch evenly. Records that are made together are cut by threads alone.
 std::int64_t rows_of_ticket(const BatchPlan& plan, const LoaderOptions& options) {
+  if (plan.source().reads_together()) return (options.batch_size - 1) / options.threads + 1;
   const std::size_t row_bytes = std::min(kTicketBytes, 1 + plan.record_bytes());
   const auto most_rows = static_cast<std::int64_t>(kTicketBytes / row_bytes);
   const std::int64_t cuts = (options.batch_size - 1) / most_rows + 1;

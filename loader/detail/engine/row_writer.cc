@@ -42,10 +42,16 @@ bool RowWriter::write(const PendingBatch& batch, std::int64_t begin, std::int64_
   for (std::int64_t row = begin; row < end_valid;) {
     const std::int64_t end_segment = end_of_segment(row, end_valid);
     prepare(row, end_segment);
+    const bool is_together = !boxes_.empty() && plan_.source().reads_together();
+    for (std::int64_t next = row; is_together && next < end_segment; ++next) {
+      plan_.source().will_read(samples_[static_cast<std::size_t>(next - begin)]);
+    }
     for (; row < end_segment; ++row) {
       if (stop.stop_requested()) return false;
       const auto ahead = static_cast<std::size_t>(row - begin) + kRowsAhead;
-      if (!boxes_.empty() && ahead < samples_.size()) plan_.source().will_read(samples_[ahead]);
+      if (!boxes_.empty() && !is_together && ahead < samples_.size()) {
+        plan_.source().will_read(samples_[ahead]);
+      }
       write_row(batch, row, samples_[static_cast<std::size_t>(row - begin)], result);
     }
   }

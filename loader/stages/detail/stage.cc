@@ -18,6 +18,11 @@ OneSourceStage::OneSourceStage(std::shared_ptr<const Source> inner, std::string_
   }
 }
 
+void will_read_together(const Source& source, std::int64_t begin, std::int64_t end) {
+  if (!source.reads_together()) return;
+  for (std::int64_t record = begin; record < end; ++record) source.will_read({record, 0, 0});
+}
+
 std::string described_name(std::string_view name) {
   const bool is_word = !name.empty() && std::ranges::all_of(name, [](char c) {
     return ('a' <= c && c <= 'z') || ('A' <= c && c <= 'Z') || ('0' <= c && c <= '9') || c == '_' ||

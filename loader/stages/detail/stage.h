@@ -23,6 +23,7 @@ class OneSourceStage : public Source {
     return inner_->length(sample, field);
   }
   void will_read(const Sample& sample) const override { inner_->will_read(sample); }
+  bool reads_together() const override { return inner_->reads_together(); }
   bool changes_with_epoch() const override { return inner_->changes_with_epoch(); }
 
  protected:
@@ -48,6 +49,9 @@ class SelectStage : public OneSourceStage {
  private:
   virtual Sample inner_sample(const Sample& sample) const = 0;
 };
+
+/// Names records begin .. end-1 of epoch 0 to a source that makes them together.
+void will_read_together(const Source& source, std::int64_t begin, std::int64_t end);
 
 /// A name as descriptions show it: in double quotes if it is no plain word.
 std::string described_name(std::string_view name);

@@ -35,3 +35,11 @@ from ._save import save_async as save_async
 from ._state import PerRank as PerRank
 from .._tiers import RestoredTier as RestoredTier
 from ._tiers import TieredManager as TieredManager
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+if not _TYPE_CHECKING:  # for a type checker a name that is not there is an error
+    def __getattr__(name: str) -> object:
+        """Says how it is called here."""
+        said = ": needed is Loader(source, batch_size=n)" if name in ("DataLoader", "StatefulDataLoader", "StreamingDataLoader") else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{said}")

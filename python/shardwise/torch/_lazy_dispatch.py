@@ -20,6 +20,7 @@ _aten = torch.ops.aten
 def _dispatched(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if func is _aten._linalg_check_errors.default:
         return None
+    _refuse_sparse(func, args, kwargs)
     if func in (_aten.detach.default, _aten.alias.default):
         source = args[0]
         return LazyTensor(source._root, source._meta, source._path, source._at)
@@ -44,6 +45,16 @@ def _dispatched(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if torch.Tag.data_dependent_output in func.tags or (torch.Tag.dynamic_output_shape in func.tags and _has_mask(func, args)):
         return _on_host(func, args, kwargs)
     return recorded(func, args, {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")})
+
+
+def _refuse_sparse(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    """Of its gradient torch would say that it is on another device."""
+    at = next((n for n, argument in enumerate(func._schema.arguments) if argument.name == "sparse"), None)
+    if at is None or not (kwargs.get("sparse") or (len(args) > at and args[at])):
+        return
+    if torch.is_grad_enabled() and any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args):
+        raise Unsupported(f"{func._schema.name.removeprefix('aten::').strip('_')} of a tensor on {DEVICE}: found sparse=True, whose "
+                          f"gradient is a sparse tensor, needed sparse=False, and a dense optimizer as SGD or Adam")
 
 
 def _of_each(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

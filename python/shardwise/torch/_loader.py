@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from .. import _loader
 from .._errors import InvalidArgument, stops_no_loop
 from .._sharding import Mesh, PartitionSpec, Sharding
 from .. import sources as _sources
+from .._loader_names import OTHER_METHODS, OTHER_OPTIONS, no_attribute
 from .._sources import refuse_unknown
 from ._tensors import shared_tensor
 
@@ -35,7 +36,8 @@ class Options(TypedDict, total=False):
     devices: Sequence[int] | None
     epochs: int
     seed: int
-    order: _loader.Order
+    order: _loader.Order | None
+    shuffle: bool | None
     last_batch: _loader.LastBatch
     bad_records: _loader.BadRecords
     prefetch: int
@@ -87,7 +89,7 @@ class Loader(IterableDataset[Batch]):
                  **options: Unpack[Options]) -> None:
         super().__init__()
         refuse_unknown("loader", {name: given for name, given in options.items() if name not in _loader.OPTIONS},
-                       [*_loader.OPTIONS, "device"], _loader.OTHER_NAMES)
+                       [*_loader.OPTIONS, "device"], OTHER_OPTIONS)
         self._source = _sources.of(source)
         transform = options.pop("transform", None)
         if transform is not None:
@@ -237,6 +239,16 @@ class Loader(IterableDataset[Batch]):
             self._state = self.state_dict()
             self._loader.close()
             self._loader = None
+
+    if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, OTHER_METHODS)
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         state = None if self._loader is None else self.state_dict()
