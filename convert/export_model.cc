@@ -229,8 +229,8 @@ class ExportRun {
     });
   }
 
-  std::size_t write_index(detail::NewTarget& target, const std::string& name,
-                          const std::string& text) {
+  std::size_t write_text(detail::NewTarget& target, const std::string& name,
+                         const std::string& text) {
     return write_file(target, name, text.size(), [&] { writes_.write(text); });
   }
 
@@ -334,7 +334,11 @@ ExportStats write_files(const BoxReader& original, const fs::path& target,
   if (files.size() > 1) {
     const std::string name = fmt::format("model{}{}", format.suffix(), detail::kIndexEnding);
     stats.file_bytes +=
-        run.write_index(place, name, detail::index_text(weight_map, stats.logical_bytes));
+        run.write_text(place, name, detail::index_text(weight_map, stats.logical_bytes));
+  }
+  if (folder) {
+    const std::string config = detail::with_dtype_of(folder->config, tensors);
+    stats.file_bytes += run.write_text(place, std::string(detail::kConfigName), config);
   }
   for (const std::string& name : folder ? folder->files : std::vector<std::string>()) {
     const auto file = detail::open_linked(*file_system, options.config_from / name);

@@ -90,8 +90,9 @@ struct ExportOptions {
 
   /// A folder of Hugging Face, whose config.json, generation_config.json and tokenizer's files are
   /// copied into the target, a folder of safetensors, so that from_pretrained() of transformers
-  /// opens it. If the config says tie_word_embeddings, `lm_head.weight` is left out if it is an
-  /// embedding element for element. Empty: none.
+  /// opens it. The config's `dtype` and `torch_dtype` become the dtype that most bytes have. If the
+  /// config says tie_word_embeddings, `lm_head.weight` is left out if it is an embedding element
+  /// for element. Empty: none.
   std::filesystem::path config_from = {};
 
   /// Which tensors are written, under which names and as which dtypes.

@@ -75,7 +75,8 @@ def export_model(source: Path, target: Path, *, format: str | None = None, max_s
     """A checkpoint as safetensors, bit for bit as its own library writes them, as npz or as HDF5: one file, if the target ends
     in .safetensors, .npz or .h5, or a folder of files of max_shard ("5GB", or bytes) with their index. format: of a folder,
     "safetensors", "npz" or "hdf5", or "dcp" or "orbax", for which that package must be there. config_from: a folder of Hugging
-    Face whose config and tokenizer files are copied into the target, so that from_pretrained() opens it. Returns the files of
+    Face whose config and tokenizer files are copied into the target, so that from_pretrained() opens it; its dtype becomes
+    the one that most bytes have. Returns the files of
     tensors, of DCP and Orbax all files. What has no place there is left out: how tensors were cut, and but for DCP and Orbax
     objects. names, rename, cast, transpose, split, join and resize are those of open(). Raises Unsupported naming all dtypes the format
     has not, and of DCP and Orbax all objects."""

@@ -38,6 +38,12 @@ def test_from_pretrained_opens_the_model_of_a_training_checkpoint(tmp_path, name
                     "10KB"], check=True, capture_output=True)
     prefix = "model." if any(key.startswith("model.") for key in sw.open(step)) else "model/"
     sw.export_model(step, tmp_path / "python", names=f"{prefix}*", rename={f"{prefix}*": "*"}, config_from=config)
+    subprocess.run([command, "export", step, tmp_path / "small", "--strip-prefix", "model.", "--config-from", config, "--cast", "bf16"],
+                   check=True, capture_output=True)
+    small = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "small", dtype="auto")
+    assert small.dtype == torch.bfloat16
+    for key, value in model.state_dict().items():
+        assert torch.equal(small.state_dict()[key], value.bfloat16()), key
     model.eval()
     for folder in (tmp_path / "shell", tmp_path / "python"):
         again, told = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)

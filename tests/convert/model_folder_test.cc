@@ -68,6 +68,30 @@ TEST(ModelFolder, ConfigsAndTokenizersAreCopiedAndNothingElse) {
   EXPECT_EQ(text_of(dir / "m/config.json"), R"({"model_type": "llama"})");
 }
 
+TEST(ModelFolder, TheConfigNamesTheDtypeThatMostBytesHave) {
+  const TempDir from, dir;
+  const auto exported = [&](const std::string& config, DType few, DType many) {
+    write_folder(from, config);
+    const Model model({whole_tensor("few", few, {3}, 1), whole_tensor("many", many, {100}, 2)});
+    export_model(model, dir / "m", {.config_from = from.path(), .existing = Existing::replace});
+    return text_of(dir / "m/config.json");
+  };
+  const std::string before = R"({ "dtype" : "float32", "a": ["dtype", {"dtype": "float32"}],
+ "text_config": {"torch_dtype": "torch.float16", "vision_config": {"dtype":"float64"}, "n": 1},
+ "quantization_config": {"dtype": "float32", "x_config": {"dtype": "float32"}}, "other": {"dtype": "float32"},
+ "name\"": "\"dtype", "torch_dtype": null, "audio_config": {"dtype": "auto", "dtype": "uint8"}})";
+  const std::string after = R"({ "dtype" : "bfloat16", "a": ["dtype", {"dtype": "float32"}],
+ "text_config": {"torch_dtype": "torch.bfloat16", "vision_config": {"dtype":"bfloat16"}, "n": 1},
+ "quantization_config": {"dtype": "float32", "x_config": {"dtype": "float32"}}, "other": {"dtype": "float32"},
+ "name\"": "\"dtype", "torch_dtype": null, "audio_config": {"dtype": "auto", "dtype": "uint8"}})";
+  EXPECT_EQ(exported(before, DType::f32, DType::bf16), after);
+  EXPECT_EQ(exported(R"({"dtype": "bfloat16"})", DType::bf16, DType::f32),
+            R"({"dtype": "float32"})");
+  EXPECT_EQ(exported(R"({"dtype": "float32"})", DType::f16, DType::i64), R"({"dtype": "float16"})");
+  EXPECT_EQ(exported(R"({"dtype": "float32"})", DType::u8, DType::f8_e4m3fn),
+            R"({"dtype": "float32"})");
+}
+
 TEST(ModelFolder, TiedWeightsAreLeftOutIfTheConfigSaysSoAndTheyAreEqual) {
   const struct {
     const char* config;

@@ -146,8 +146,9 @@ TEST(Safetensors, IndexAndFilesMustFit) {
   EXPECT_THAT(refusal(ErrorCode::corrupt, with_map(ab + R"(, "c": "model-1.safetensors")")),
               HasSubstr("tensor \"c\": it is not in \"model-1.safetensors\""));
   EXPECT_THAT(refusal(ErrorCode::corrupt,
-                      with_map(R"("a": "model-1.safetensors", "b": "model-2.safetensors")")),
-              HasSubstr("tensor \"b\": the index has it in \"model-2.safetensors\""));
+                      with_map(R"("a": "model-1.safetensors", "b": "model-2.safetensors",
+                                  "c": "model-2.safetensors")")),
+              HasSubstr("tensor \"b\": it is not in \"model-2.safetensors\""));
   EXPECT_THAT(refusal(ErrorCode::not_found, with_map(ab + R"(, "d": "model-3.safetensors")")),
               AllOf(HasSubstr("index.json"), HasSubstr("model-3.safetensors")));
   EXPECT_THAT(refusal(ErrorCode::corrupt, with_map(R"("a": "../model-1.safetensors")")),
@@ -155,6 +156,23 @@ TEST(Safetensors, IndexAndFilesMustFit) {
   write_file(index, "{");
   EXPECT_THAT(refusal(ErrorCode::corrupt, dir.path()),
               AllOf(HasSubstr("index.json"), HasSubstr("not JSON")));
+}
+
+TEST(Safetensors, TheIndexDecidesWhichFileATensorIsReadFrom) {
+  const TempDir dir;
+  write_model(dir);
+  write_file(dir / "overlay.safetensors",
+             weight_bytes("{" + u8_tensor("a", 0, 1) + "," + u8_tensor("b", 1, 3) + "," +
+                              u8_tensor("c", 3, 4) + "}",
+                          "ABBC"));
+  write_file(dir / "model.safetensors.index.json",
+             R"({"weight_map": {"a": "model-1.safetensors", "b": "overlay.safetensors",
+                 "c": "model-2.safetensors"}})");
+  const ModelReader reader(dir.path());
+  EXPECT_EQ(names_of(reader), "a;b;c;");
+  EXPECT_EQ(text_of_tensor(reader, 0), "xy");
+  EXPECT_EQ(text_of_tensor(reader, 1), "BB");
+  EXPECT_EQ(text_of_tensor(reader, 2), "1234");
 }
 
 TEST(Safetensors, OtherFilesAreRefusedByWhatTheySeemToBe) {

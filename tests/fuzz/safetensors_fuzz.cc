@@ -66,7 +66,11 @@ void check_metadata(std::string_view text) {
 
 /// A config.json of Hugging Face.
 void check_config(std::string_view text) {
-  is_taken([&] { detail::parse_ties_embeddings(text); });
+  const std::string config(text);
+  if (!is_taken([&] { detail::parse_ties_embeddings(config); })) return;
+  const TensorInfo tensor{"w", DType::bf16, {1}, {}, {}};
+  const std::string cast = detail::with_dtype_of(config, std::span(&tensor, 1));
+  require(is_taken([&] { detail::parse_ties_embeddings(cast); }), "a config", config);
 }
 
 }  // namespace
