@@ -114,18 +114,20 @@ def _bytes(size: int | str) -> int:
 
 
 def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd",
-               progress: Progress = None) -> str:
+               progress: Progress = None, names: str | Iterable[str] | None = None) -> str:
     """A checkpoint of torch.distributed.checkpoint's own, as a checkpoint at `target`. Its metadata, a pickle, is read
-    with a list of what it may name: nothing else is loaded. Returns the path."""
+    with a list of what it may name: nothing else is loaded. names: patterns, as in open(): then the tensors that one
+    matches are taken, and no objects. Returns the path."""
     from ._import_dcp import import_dcp as run
 
-    return run(source, target, existing=existing, codec=codec, progress=progress)
+    return run(source, target, existing=existing, codec=codec, progress=progress, names=names)
 
 
 def import_orbax(source: Path, target: Path, *, steps: str | int | Iterable[int] | None = None, existing: Existing = "fail",
-                 progress: Progress = None) -> str:
+                 progress: Progress = None, names: str | Iterable[str] | None = None) -> str:
     """A checkpoint of Orbax, as a checkpoint at `target`. Returns the path. steps: of the directory of a CheckpointManager of
-    Orbax's "all", the "newest", or those of these numbers, as steps of the folder `target`, which may be the same one."""
+    Orbax's "all", the "newest", or those of these numbers, as steps of the folder `target`, which may be the same one.
+    names: patterns, as in open(): then the arrays that one matches are taken, and neither objects nor the tree."""
     from ._import_orbax import import_orbax as run
 
-    return run(source, target, steps=steps, existing=existing, progress=progress)
+    return run(source, target, steps=steps, existing=existing, progress=progress, names=names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -82,6 +83,23 @@ def edits_of(names: str | Iterable[str] | None, rename: Rename | None = None, ca
             _transposes_of(transpose), _pairs_of("split", split, "parts by patterns, as {'*.qkv': '*.q,*.k,*.v@0'}"),
             _pairs_of("join", join, "names by patterns of their parts, as {'*.q,*.k,*.v': '*.qkv@0'}"),
             _pairs_of("resize", resize, "new extents by patterns, as {'*embed*': 'pad:50304,-'}"))
+
+
+def chosen(operation: str, there: Iterable[str], names: str | Iterable[str] | None, exclude: Iterable[str] = ()) -> list[str]:
+    """The names that one of the patterns matches (None: all) and none of `exclude`; "*" stands for any characters, "?" for
+    one. Raises InvalidArgument for a pattern that matches none, and if nothing is left."""
+    every = list(there)
+    patterns = ["*"] if names is None else edits_of(names)[0]
+    matches = {pattern: re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL).fullmatch
+               for pattern in (*patterns, *exclude)}
+    idle = [] if not every else [pattern for pattern, match in matches.items() if not any(map(match, every))]
+    if idle:
+        raise InvalidArgument(f"{operation}: {', '.join(map(repr, idle))} matches none of {len(every)} names, as {every[0]!r}")
+    kept = [name for name in every if any(matches[pattern](name) for pattern in patterns)
+            and not any(matches[pattern](name) for pattern in exclude)]
+    if every and not kept:
+        raise InvalidArgument(f"{operation}: nothing is selected of {len(every)} names, needed is one")
+    return kept
 
 
 class Made(NamedTuple):

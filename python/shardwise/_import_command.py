@@ -1,8 +1,8 @@
 """What `shardwise import` runs for what Python's packages alone can read: a line of JSON says what is wrong.
 
-    python3 -m shardwise._import_command dcp|orbax SOURCE TARGET
+    python3 -m shardwise._import_command dcp|orbax SOURCE TARGET [SELECTION]
 
-Without TARGET the last line says what tensors there are, by the metadata alone: [["w", "f32", [2, 3]], ..].
+SELECTION is {"select": [PATTERN, ..], "exclude": [PATTERN, ..]}: tensors of these names alone, and no objects. Without TARGET the last line says what tensors there are, by the metadata alone: [["w", "f32", [2, 3]], ..].
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ import sys
 from typing import NoReturn
 
 
-def main(format: str, source: str, target: str | None = None) -> NoReturn:
+def main(format: str, source: str, target: str | None = None, selection: str = "{}") -> NoReturn:
     import shardwise as sw
+    from shardwise import _import_dcp, _import_orbax
 
     from ._export import PACKAGES
 
     status, said = 0, ""
+    chosen = json.loads(selection)
+    names, exclude = chosen.get("select") or None, chosen.get("exclude", ())
     try:
         if target is None:
             said = json.dumps(_described(format, source))
         elif format == "dcp":
-            sw.import_dcp(source, target)
+            _import_dcp.imported(source, target, "fail", "zstd", None, names, exclude)
         else:
-            sw.import_orbax(source, target)
+            _import_orbax.imported(source, target, "fail", None, names, exclude)
     except sw.Error as error:
         status, said = 3, json.dumps({"code": error.code, "message": str(error)})
     except ImportError as error:

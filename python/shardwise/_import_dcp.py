@@ -7,12 +7,13 @@ import math
 import os
 import pickle
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import _core
 from ._dcp_metadata import DcpMetadata, Piece, read_metadata
+from ._edits import chosen
 from ._errors import Corrupt, InvalidArgument, Unsupported
 from ._inside import open_inside
 from ._objects import encode
@@ -56,6 +57,21 @@ def _load(folder: str, name: str, piece: Piece) -> Any:
     return loaded
 
 
+def _objects_of(folder: str, metadata: DcpMetadata) -> dict[str, Any]:
+    """All of them. Raises one Unsupported for those that cannot be taken."""
+    loaded: dict[str, Any] = {}
+    refused: list[str] = []
+    for name, piece in metadata.objects.items():
+        try:
+            loaded[name] = _load(folder, name, piece)
+        except Unsupported as error:
+            refused.append(str(error).removeprefix("import "))
+    if refused:
+        rest = f", and {len(refused) - 10} more" if len(refused) > 10 else ""
+        raise Unsupported(f"import {folder}: {'; '.join(refused[:10])}{rest}: names= or --exclude takes tensors without them")
+    return loaded
+
+
 def _refuse_bomb(data: bytes) -> None:
     """torch would inflate a member to any size; it deflates none itself."""
     if not zipfile.is_zipfile(io.BytesIO(data)):
@@ -64,6 +80,14 @@ def _refuse_bomb(data: bytes) -> None:
         inflated = sum(member.file_size for member in archive.infolist())
     if inflated > len(data):
         raise ValueError(f"{inflated} bytes in an archive of {len(data)}")
+
+
+def _chosen(metadata: DcpMetadata, operation: str, names: str | Iterable[str] | None, exclude: Sequence[str]) -> DcpMetadata:
+    """With the tensors of these names alone; all of it if none are named."""
+    if names is None and not exclude:
+        return metadata
+    kept = set(chosen(operation, [*metadata.tensors, *metadata.objects], names, exclude))
+    return DcpMetadata({name: stored for name, stored in metadata.tensors.items() if name in kept})
 
 
 def described(folder: str) -> list[tuple[str, str, list[int]]]:
@@ -76,19 +100,27 @@ def described(folder: str) -> list[tuple[str, str, list[int]]]:
             for name, stored in read_metadata(folder).tensors.items()]
 
 
-def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd", progress: Progress = None) -> str:
+def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd", progress: Progress = None,
+               names: str | Iterable[str] | None = None) -> str:
     """Writes a checkpoint of torch.distributed.checkpoint (FileSystemWriter's) anew. Needs torch, no process group.
     Objects are loaded with weights_only=True. Pieces go through host memory by and by, 256 MiB or one piece at a time, into
-    a shard file each time. Returns the path.
+    a shard file each time. names: patterns, as in open(): then the tensors that one matches are taken, and no objects.
+    Returns the path.
     Raises NotFound, Corrupt, Unsupported, AlreadyExists, IOFailed, and InvalidArgument if tensors are not what the
     metadata say."""
+    return imported(source, target, existing, codec, progress, names, ())
+
+
+def imported(source: Path, target: Path, existing: Existing, codec: Codec, progress: Progress,
+             names: str | Iterable[str] | None, exclude: Sequence[str]) -> str:
+    """As import_dcp(), without the names that one of the patterns of `exclude` matches."""
     check_choice("existing", existing, ("fail", "replace", "skip"))
     check_codec(codec)
     if existing == "skip" and _core.is_saved(local(target, "import")):
         return local(target, "import")
     folder = local(source, "import")
-    metadata = read_metadata(folder)
-    objects = encode_objects({name: _load(folder, name, piece) for name, piece in metadata.objects.items()})
+    metadata = _chosen(read_metadata(folder), f"import {folder}", names, exclude)
+    objects = encode_objects(_objects_of(folder, metadata))
     extra = {"paths": {name: encode(path) for name, path in metadata.paths.items()}} if metadata.paths else {}
     groups = list(_groups_of(metadata))
     tell = function_of(progress, f"import {os.path.basename(folder)}")

@@ -8,8 +8,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from . import _core, _objects
 from ._containers import class_name
 from ._dtypes import name_of
+from ._edits import chosen
 from ._errors import Corrupt, Error, InvalidArgument, IOFailed, NotFound, Unsupported
 from ._inside import refuse_odd_files
 from ._manager import step_number
@@ -38,6 +39,16 @@ class _Item:
     prefix: tuple[str, ...]
     tree: Any  # of Orbax's metadata
     only: str = ""  # the key of Orbax's tree that alone is taken, without a name of its own
+    kept: set[str] | None = None  # the arrays that alone are taken; None: all leaves
+
+    def leaves(self) -> dict[str, Any]:
+        """Those that are taken, by name."""
+        from .jax import _tree
+
+        found = _tree.flatten(self.tree, self.prefix)[0]
+        if self.kept is None:
+            return found
+        return {name: meta for name, meta in found.items() if name in self.kept and _is_array(meta)}
 
 
 @dataclass
@@ -48,6 +59,10 @@ class _Group:
     names: list[str]
 
 
+def _is_array(meta: Any) -> bool:
+    return type(meta).__name__ == "ArrayMetadata"
+
+
 #: Of a folder of steps: of all of them, of the newest one, or of these numbers.
 Steps = str | int | Iterable[int]
 
@@ -55,7 +70,7 @@ _STEP = re.compile(r"(?:.*[_-])?(\d+)")  # Orbax's CheckpointManager may put a p
 
 
 def import_orbax(source: Path, target: Path, *, steps: Steps | None = None, existing: Existing = "fail",
-                 progress: Progress = None) -> str:
+                 progress: Progress = None, names: str | Iterable[str] | None = None) -> str:
     """Reads a checkpoint of Orbax's, hashes and writes it as the checkpoint `target`. Returns its path.
 
     steps: `source` is the directory of a CheckpointManager of Orbax's, and `target` a folder of steps, which may be the same
@@ -65,7 +80,8 @@ def import_orbax(source: Path, target: Path, *, steps: Steps | None = None, exis
     Arrays go through this process's memory by and by, 256 MiB or one array at a time, into a shard file each time.
     Numbers and strings of Python's become objects. The tree is what Orbax kept of it: dicts, lists and None; typed PRNG keys stay
     such. A step of several items is an ocp.args.Composite, whose names are the tree's first keys; JSON items are objects;
-    custom metadata become `user`.
+    custom metadata become `user`. names: patterns, as in open(): then the arrays that one matches are taken, and neither
+    objects nor the tree.
     Needs the package orbax-checkpoint. progress: bytes read, of all.
 
     Raises NotFound, InvalidArgument if it is none of Orbax's, Corrupt for what Orbax does not read, Unsupported for items and
@@ -75,13 +91,19 @@ def import_orbax(source: Path, target: Path, *, steps: Steps | None = None, exis
     if steps is not None:
         folder = local(target, "import")
         for number, path in _asked(os.path.abspath(local(source, "import")), steps):
-            import_orbax(path, os.path.join(folder, f"step-{number:08d}"), existing=existing, progress=progress)
+            imported(path, os.path.join(folder, f"step-{number:08d}"), existing, progress, names, ())
         return folder
+    return imported(source, target, existing, progress, names, ())
+
+
+def imported(source: Path, target: Path, existing: Existing, progress: Progress, names: str | Iterable[str] | None,
+             exclude: Sequence[str]) -> str:
+    """A checkpoint as import_orbax(), without the names that one of the patterns of `exclude` matches."""
     if existing == "skip" and _core.is_saved(local(target, "import")):
         return local(target, "import")
     root = os.path.abspath(local(source, "import"))
     with _orbaxs_errors(root):
-        return _imported(root, local(target, "import"), existing, progress)
+        return _imported(root, local(target, "import"), existing, progress, names, exclude)
 
 
 def _asked(root: str, steps: Steps) -> list[tuple[int, str]]:
@@ -114,9 +136,15 @@ def _is_step(path: str) -> bool:
         _is_tree(entry.path) for entry in os.scandir(path) if entry.is_dir())
 
 
-def _imported(root: str, target: str, existing: Existing, progress: Progress) -> str:
+def _imported(root: str, target: str, existing: Existing, progress: Progress, names: str | Iterable[str] | None,
+              exclude: Sequence[str]) -> str:
     items, plan = _items_of(root)
     tell = function_of(progress, f"import {os.path.basename(root)}")
+    if names is not None or exclude:
+        leaves = [name for item in items for name in item.leaves()]
+        kept = set(chosen(f"import {root}", [*leaves, *plan.objects], names, exclude))
+        items = [replace(item, kept=kept) for item in items]
+        plan = Plan(Sources(), {})
     arrays = {item.path: _arrays_of(item) for item in items}
     total, done = sum(_bytes(meta) for found in arrays.values() for meta in found.values()), 0
     groups = [group for item in items for group in _groups_of(item, arrays[item.path])]
@@ -280,10 +308,7 @@ def _custom_metadata(root: str) -> Any:
 
 def _arrays_of(item: _Item) -> dict[str, Any]:
     """Orbax's metadata of all arrays by name. Raises one Unsupported naming the dtypes that we do not have."""
-    from .jax import _tree
-
-    leaves, _ = _tree.flatten(item.tree, item.prefix)
-    arrays = {name: meta for name, meta in leaves.items() if type(meta).__name__ == "ArrayMetadata"}
+    arrays = {name: meta for name, meta in item.leaves().items() if _is_array(meta)}
     wrong = []
     for name, meta in arrays.items():
         try:
@@ -291,7 +316,7 @@ def _arrays_of(item: _Item) -> dict[str, Any]:
         except Unsupported as error:
             wrong.append(str(error))
     if wrong:
-        raise Unsupported(f"import {item.path}: {'; '.join(wrong[:20])}")
+        raise Unsupported(f"import {item.path}: {'; '.join(wrong[:20])}: names= or --exclude takes arrays without them")
     _refuse_absurd(item.path, arrays)
     return arrays
 
@@ -317,10 +342,8 @@ def _bytes(meta: Any) -> int:
 
 
 def _groups_of(item: _Item, arrays: dict[str, Any]) -> Iterator[_Group]:
-    from .jax import _tree
-
     group, size = _Group(item, []), 0
-    for name in _tree.flatten(item.tree, item.prefix)[0]:
+    for name in item.leaves():
         more = _bytes(arrays[name]) if name in arrays else 0
         if group.names and size + more > _GROUP_BYTES:
             yield group
@@ -343,7 +366,7 @@ def _read(group: _Group, arrays: dict[str, Any], plan: Plan) -> Sources:
         return meta if _tree.name_of((*group.item.prefix, *_tree.parts_of(path))) in wanted else ocp.PLACEHOLDER
 
     tree = jax.tree_util.tree_map_with_path(asked, group.item.tree)
-    how = jax.tree.map(lambda meta: ocp.RestoreArgs(restore_type=np.ndarray) if type(meta).__name__ == "ArrayMetadata"
+    how = jax.tree.map(lambda meta: ocp.RestoreArgs(restore_type=np.ndarray) if _is_array(meta)
                        else ocp.RestoreArgs(), tree)
     if group.item.only:  # a file of one array, which Orbax reads by another handler
         with ocp.Checkpointer(ocp.ArrayCheckpointHandler()) as checkpointer:

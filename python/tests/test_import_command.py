@@ -44,6 +44,31 @@ def test_dcp(tmp_path, dcp):
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_what_is_not_selected_is_never_looked_at(tmp_path, dcp):
+    import torch
+    from torch.distributed import checkpoint
+
+    checkpoint.save({"model": {"w": torch.arange(3.0), "v": torch.ones(2)}, "rng": np.random.get_state(), "rng_2": object},
+                    storage_writer=checkpoint.FileSystemWriter(tmp_path / "odd"))
+    done = run("import", tmp_path / "odd", tmp_path / "root", "--step", 7)
+    assert done.returncode == 3 and "'rng'" in done.stderr and "'rng_2'" in done.stderr and "--exclude" in done.stderr, done.stderr
+    with pytest.raises(sw.Unsupported, match="'rng'.*'rng_2'.*names="):
+        sw.import_dcp(tmp_path / "odd", tmp_path / "none")
+    for number, (words, names) in enumerate([
+            (["--exclude", "rng*"], ["model.v", "model.w"]), (["--select", "model.?", "--exclude", "*.v"], ["model.w"]),
+            (["--exclude", "rng", "--exclude", "rng_2", "--rename", "model.*=*"], ["v", "w"])]):
+        done = run("import", tmp_path / "odd", tmp_path / "root", "--step", number, *words, "--json")
+        assert done.returncode == 0, done.stderr
+        assert sorted(sw.load(json.loads(done.stdout)["directory"])) == names
+    done = run("import", tmp_path / "odd", tmp_path / "root", "--step", 9, "--exclude", "rgn*")
+    assert done.returncode == 2 and "'rgn*' matches none of 4 names" in done.stderr, done.stderr
+    assert sorted(sw.load(sw.import_dcp(tmp_path / "odd", tmp_path / "some", names=["*.w"]))) == ["model.w"]
+    with pytest.raises(sw.InvalidArgument, match="'w' matches none of 4 names"):
+        sw.import_dcp(tmp_path / "odd", tmp_path / "none", names="w")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_no_code_of_dcps_is_run(tmp_path, dcp):
     class Evil:
         def __reduce__(self):

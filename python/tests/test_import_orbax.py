@@ -129,3 +129,20 @@ def test_an_array_larger_than_memory_is_refused_before_it_is_read(tmp_path, of_f
 
 def test_what_is_whole_is_read(tmp_path, good):
     assert sw.load(sw.import_orbax(good, tmp_path / "out"))["i"] == 3
+
+
+def test_what_is_not_selected_is_never_looked_at(tmp_path):
+    import jax.numpy as jnp
+
+    tree = {"a": {"w": jnp.arange(3.0), "v": jnp.ones(2)}, "q": jnp.ones(4, jnp.int4), "i": 3}
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "run" / "100", tree)
+    with pytest.raises(sw.Unsupported, match="'q'.*names="):
+        sw.import_orbax(tmp_path / "run" / "100", tmp_path / "none")
+    found = sw.load(sw.import_orbax(tmp_path / "run" / "100", tmp_path / "some", names="a/*"))
+    assert sorted(found) == ["a/v", "a/w"] and np.array_equal(found["a/w"], [0, 1, 2])
+    sw.import_orbax(tmp_path / "run", tmp_path / "all", steps="all", names=["*w"])
+    assert list(sw.load(tmp_path / "all" / "step-00000100")) == ["a/w"]
+    with pytest.raises(sw.InvalidArgument, match="'w' matches none of 4 names"):
+        sw.import_orbax(tmp_path / "run" / "100", tmp_path / "none", names="w")
+    assert not (tmp_path / "none").exists()

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "commands/commands.h"
 #include "commands/write_step.h"
@@ -47,10 +49,13 @@ SaveStats write_from_python(const ImportOptions& options, const StepWriting& wri
   StagedOutput staged(*files, root);
   files->make_directory(staged.place());
   const fs::path step = staged.place() / fmt::format("step-{:08}", options.step);
-  import_by_python(format, options.source, step);
+  shardwise::ReshardOptions work = writing.options;
+  const std::vector<std::string> select = std::exchange(work.edits.select, {});
+  const std::vector<std::string> exclude = std::exchange(work.edits.exclude, {});
+  import_by_python(format, options.source, step, {select, exclude});
   // The hidden folder is nobody's to know.
   return told_as_import("reshard " + step.string(), options.source, [&] {
-    return reshard_checkpoint(step, options.target, writing.mesh, writing.rules, writing.options);
+    return reshard_checkpoint(step, options.target, writing.mesh, writing.rules, work);
   });
 }
 

@@ -29,10 +29,14 @@ namespace fs = std::filesystem;
 
 /// What the package prints last. Without a target it describes the source.
 std::string run_import_package(std::string_view format, const fs::path& source,
-                               const fs::path& target) {
+                               const fs::path& target, const Selection& selection) {
   const std::string from = fs::absolute(source).string();
   std::vector<std::string> arguments{std::string(format), from};
-  if (!target.empty()) arguments.push_back(fs::absolute(target).string());
+  if (!target.empty()) {
+    arguments.push_back(fs::absolute(target).string());
+    const nlohmann::json said{{"select", selection.select}, {"exclude", selection.exclude}};
+    arguments.push_back(said.dump());
+  }
   const std::string_view operation = target.empty() ? "read" : "import";
   return run_package("shardwise._import_command", std::move(arguments), operation,
                      [&](const std::string& end) {
@@ -129,13 +133,14 @@ class ImportedTensors final : public BoxReader {
 
 }  // namespace
 
-void import_by_python(std::string_view format, const fs::path& source, const fs::path& target) {
-  run_import_package(format, source, target);
+void import_by_python(std::string_view format, const fs::path& source, const fs::path& target,
+                      const Selection& selection) {
+  run_import_package(format, source, target, selection);
 }
 
 std::unique_ptr<BoxReader> describe_by_python(std::string_view format, const fs::path& source) {
   return std::make_unique<DescribedTensors>(
-      described_tensors(source, run_import_package(format, source, {})));
+      described_tensors(source, run_import_package(format, source, {}, {})));
 }
 
 std::unique_ptr<BoxReader> open_by_python(std::string_view format, const fs::path& source,

@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "shardwise/checkpoint/box_reader.h"
@@ -10,13 +12,18 @@
 
 namespace shardwise::tools {
 
+/// Which names are taken: patterns, as in TensorEdits. Both empty: all, objects too.
+struct Selection {
+  std::span<const std::string> select, exclude;
+};
+
 /// Has Shardwise's Python package write a checkpoint of DCP or Orbax anew, as the checkpoint
 /// `target`: these formats are read by packages of Python alone. Nothing of the source is
 /// unpickled that could run code. SHARDWISE_PYTHON names the interpreter; it is python3 else.
 /// Throws unsupported, saying what is needed, if that has not the package; what the package
 /// raises; and cancelled if the user has interrupted it.
 void import_by_python(std::string_view format, const std::filesystem::path& source,
-                      const std::filesystem::path& target);
+                      const std::filesystem::path& target, const Selection& selection = {});
 
 /// The tensors of such a checkpoint, by its metadata alone: their elements cannot be read. Throws
 /// as import_by_python(), and corrupt for an answer that describes no tensors.
