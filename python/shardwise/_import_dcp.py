@@ -9,10 +9,11 @@ import pickle
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from . import _core
 from ._dcp_metadata import DcpMetadata, Piece, read_metadata
+from ._dcp_safetensors import tensor_at
 from ._edits import chosen
 from ._errors import Corrupt, InvalidArgument, Unsupported
 from ._inside import open_inside
@@ -26,8 +27,8 @@ _GROUP_BYTES = 256 << 20
 """How many bytes of pieces are in memory at a time, and then written as one shard file; more if one piece is larger."""
 
 
-def _load(folder: str, name: str, piece: Piece) -> Any:
-    """A tensor or object. Raises Corrupt, Unsupported."""
+def _load(folder: str, name: str, piece: Piece, offsets: Sequence[int] | None = None) -> Any:
+    """An object, or the tensor that begins there. Raises Corrupt, Unsupported."""
     import torch
 
     path = os.path.join(folder, piece.file)
@@ -37,6 +38,8 @@ def _load(folder: str, name: str, piece: Piece) -> Any:
             if piece.offset + piece.length > there:
                 raise Corrupt(f"import {path}: found {there} bytes, needed {piece.length} bytes at {piece.offset} for {name!r}")
             check_fits_memory(f"import {path}: {name!r}", piece.length)
+            if offsets is not None and (tensor := _plain_tensor(file, path, name, piece, offsets)) is not None:
+                return tensor
             file.seek(piece.offset)
             data = file.read(piece.length)
     except FileNotFoundError:
@@ -55,6 +58,15 @@ def _load(folder: str, name: str, piece: Piece) -> Any:
         if type(loaded) not in (torch.Tensor, torch.nn.Parameter) or loaded.numel() * loaded.element_size() > there:
             raise Corrupt(f"import {path}: found {there} bytes for {name!r}, needed those of {loaded.dtype} {list(loaded.shape)}")
     return loaded
+
+
+def _plain_tensor(file: IO[bytes], path: str, name: str, piece: Piece, offsets: Sequence[int]) -> Any:
+    try:
+        return tensor_at(file, piece.offset, name, offsets)
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a header of anybody's may raise anything
+        raise Corrupt(f"import {path}: found {type(error).__name__} in {name!r}: {str(error)[:500]}") from None
 
 
 def _objects_of(folder: str, metadata: DcpMetadata) -> dict[str, Any]:
@@ -178,7 +190,7 @@ def _read(folder: str, metadata: DcpMetadata, group: _Group, wrong: list[str]) -
     for name, pieces in group.pieces.items():
         stored, parts = metadata.tensors[name], []
         for offsets, sizes, piece in pieces:
-            tensor = _load(folder, name, piece)
+            tensor = _load(folder, name, piece, offsets)
             if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
                 raise Corrupt(f"import {folder}: found {type(tensor).__name__} at {list(offsets)} of {name!r}, needed a tensor")
             if tuple(tensor.shape) != sizes or tensor.dtype != stored.dtype:

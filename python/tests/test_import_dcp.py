@@ -17,6 +17,7 @@ from shardwise import _import_dcp
 
 torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
 import torch.distributed.checkpoint as dcp  # noqa: E402
+import shardwise.torch as shardwise_torch  # noqa: E402
 from torch.distributed.checkpoint import filesystem, metadata  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -259,3 +260,76 @@ def test_a_piece_larger_than_memory_is_refused_before_it_is_read(tmp_path, good,
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 10}.get)
     with pytest.raises(sw.ResourceExhausted, match="which are read at once, found 10 bytes of memory"):
         sw.import_dcp(good, tmp_path / "out")
+
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int64, torch.int32,
+          torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64]
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """As safetensors: tensors of all dtypes, no elements, no dims, and an object."""
+    state = {str(dtype): torch.arange(6).reshape(2, 3).to(dtype) for dtype in DTYPES}
+    state |= {"none": torch.empty(0, 4), "one": torch.tensor(3.5), "model": {"w": torch.randn(5, 7)}, "n": {"step": 5}}
+    dcp.save(state, storage_writer=dcp.FileSystemWriter(tmp_path / "plain", serialization_format=filesystem.SerializationFormat.SAFETENSORS))
+    return tmp_path / "plain", state
+
+
+def test_pieces_of_safetensors_are_read_bit_for_bit(plain, tmp_path):
+    folder, state = plain
+    found = shardwise_torch.load(sw.import_dcp(folder, tmp_path / "ours"), {
+        name: torch.zeros_like(value) for name, value in state.items() if isinstance(value, torch.Tensor)}, unused="ignore")
+    for name, value in found.items():
+        assert value.dtype == state[name].dtype and torch.equal(value.view(torch.uint8) if value.ndim else value,
+                                                                state[name].view(torch.uint8) if value.ndim else state[name]), name
+    kept = sw.load(tmp_path / "ours")
+    assert kept["n.step"] == 5 and (kept["model.w"] == state["model"]["w"].numpy()).all()
+
+
+def sharded(rank, size, folder):
+    import torch.distributed as dist
+    from torch.distributed.tensor import DTensor, Shard, init_device_mesh
+
+    dist.init_process_group("gloo", rank=rank, world_size=size, init_method=f"file://{folder}/rendezvous")
+    mesh = init_device_mesh("cpu", (size,))
+    state = {f"w{n}": DTensor.from_local(torch.arange(rows * 3.0).reshape(rows, 3) + 100 * rank, mesh, [Shard(0)])
+             for n, rows in enumerate((2, 4))}
+    dcp.save(state, storage_writer=dcp.FileSystemWriter(f"{folder}/sharded", serialization_format=filesystem.SerializationFormat.SAFETENSORS))
+    dist.destroy_process_group()
+
+
+def test_pieces_of_several_ranks_are_put_together(tmp_path):
+    torch.multiprocessing.spawn(sharded, (2, str(tmp_path)), nprocs=2)
+    found = sw.load(sw.import_dcp(tmp_path / "sharded", tmp_path / "ours"))
+    for n, rows in enumerate((2, 4)):
+        whole = torch.cat([torch.arange(rows * 3.0).reshape(rows, 3) + 100 * rank for rank in range(2)])
+        assert (found[f"w{n}"] == whole.numpy()).all()
+
+
+@pytest.mark.parametrize("old, new", [
+    (b'"F32","shape":[5,7]', b'"F64","shape":[5,7]'), (b'"F32","shape":[5,7]', b'"F32","shape":[7,5]'), (b'"shape":[5,7]', b'"shape":[5,8]'),
+    (b'"model.w":{', b'"model.v":{'), (b'"F32","shape":[5,7]', b'"Q32","shape":[5,7]'),
+    (b'\\"model.w\\": {\\"saved_offsets\\": [0, 0]', b'\\"model.w\\": {\\"saved_offsets\\": [1, 0]'),
+])
+def test_safetensors_that_are_not_as_dcp_says_are_one_error(plain, tmp_path, old, new):
+    folder, _ = plain
+    file = folder / "__0_0.distcp"
+    data = file.read_bytes()
+    assert data.count(old) == 1 and len(old) == len(new)
+    file.write_bytes(data.replace(old, new))
+    with pytest.raises((sw.Corrupt, sw.InvalidArgument), match="model.w"):
+        sw.import_dcp(folder, tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+
+
+def test_any_flip_in_safetensors_of_dcp_is_no_crash(plain, tmp_path):
+    folder, _ = plain
+    file = folder / "__0_0.distcp"
+    data = file.read_bytes()
+    begin = data.index(b'{"__metadata__"') - 8
+    for at in range(begin, begin + 300, 7):
+        file.write_bytes(data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1:])
+        try:
+            sw.import_dcp(folder, tmp_path / "ours", existing="replace")
+        except sw.Error:
+            pass
