@@ -18,12 +18,14 @@
 #include "shardwise/checkpoint/detail/root/named_steps.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/root/set_aside.h"
 #include "shardwise/checkpoint/detail/root/stats_file.h"
 #include "shardwise/checkpoint/detail/save_queue.h"
 #include "shardwise/checkpoint/detail/together/damaged_steps.h"
 #include "shardwise/checkpoint/detail/together/group_save.h"
 #include "shardwise/checkpoint/detail/together/latest_step.h"
 #include "shardwise/checkpoint/detail/together/one_writer.h"
+#include "shardwise/checkpoint/detail/together/run_steps.h"
 #include "shardwise/checkpoint/detail/together/superseded.h"
 #include "shardwise/checkpoint/detail/together/terms.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
@@ -37,28 +39,6 @@ namespace {
 
 // What becomes of host sources: read where they are, or copied before the caller goes on.
 enum class HostMemory { in_place, copied };
-
-void check_local_roots(const std::filesystem::path& root, const ManagerOptions& options,
-                       const detail::RootTerms& terms) {
-  if (!terms.local_roots) return;
-  const LocalRoots& local = *terms.local_roots;
-  const int processes = options.group.size();
-  const char* problem = nullptr;
-  if (options.keep_last == 1) problem = "keep_last is 1, needed is 0 (all), or 2 or more";
-  if (!terms.resume_key.empty()) problem = "there is a resume_key, needed is none";
-  if (local.copies < 0 || local.processes_per_host < 1) {
-    problem = "needed are 0 copies or more, and 1 process per host or more";
-  } else if (processes % local.processes_per_host != 0 ||
-             local.copies >= processes / local.processes_per_host) {
-    problem = "needed are whole hosts, and more of them than copies";
-  }
-  if (problem == nullptr) return;
-  throw Error(
-      ErrorCode::invalid_argument,
-      fmt::format("open checkpoint root {}: local_roots with {} copies, {} processes per "
-                  "host, {} processes: {}",
-                  root.string(), local.copies, local.processes_per_host, processes, problem));
-}
 
 std::string steps_text(const std::vector<Step>& steps) {
   std::string text;
@@ -251,8 +231,14 @@ struct CheckpointManager::Impl {
     tell_failures(failures, stats);
   }
 
+  // What says something of steps that are gone.
+  void remove_stale() const {
+    detail::remove_stale_stats(*files, root);
+    detail::remove_stale_marks(*files, root);
+  }
+
   void write_stats(const SaveStats& stats, detail::Failures& failures) const {
-    failures.attempt([&] { detail::remove_stale_stats(*files, root); });
+    failures.attempt([&] { remove_stale(); });
     failures.attempt([&] { detail::write_stats(*files, stats); });
   }
 
@@ -265,16 +251,17 @@ struct CheckpointManager::Impl {
       failures.attempt(
           [&] { static_cast<void>(detail::collect_root_garbage(*files, root, {}, resume_key)); });
     }
-    failures.attempt([&] { remove_superseded(stats.directory.filename().string(), failures); });
+    const detail::StepName name = *detail::parse_step_name(stats.directory.filename().string());
+    failures.attempt([&] { run_steps.note_committed(name); });
+    failures.attempt([&] { remove_superseded(name, failures); });
     unclean = !failures.none();
     tell_failures(failures, stats);
   }
 
-  void remove_superseded(const std::string& committed, detail::Failures& failures) {
-    const detail::StepName name = *detail::parse_step_name(committed);
+  void remove_superseded(const detail::StepName& name, detail::Failures& failures) {
     const std::vector<detail::StepName> names = detail::committed_names(*files, root);
     std::vector<std::int64_t> retired;
-    failures.attempt([&] { retired = superseded(names, failures); });
+    failures.attempt([&] { retired = superseded(failures); });
     for (const detail::StepName& other : names) {
       const bool is_replaced = other.step == name.step && other.generation < name.generation;
       const bool is_retired =
@@ -289,10 +276,9 @@ struct CheckpointManager::Impl {
   }
 
   // The steps that retention does not keep, ascending.
-  std::vector<std::int64_t> superseded(const std::vector<detail::StepName>& names,
-                                       detail::Failures& failures) const {
+  std::vector<std::int64_t> superseded(detail::Failures& failures) {
     return detail::superseded(
-        *files, root, newest_of(names),
+        *files, root, newest_of(run_steps.counted()),
         {options.keep_last, options.keep_every, options.keep_interval, options.best}, finder,
         failures);
   }
@@ -357,6 +343,7 @@ struct CheckpointManager::Impl {
   detail::SaveSchedule schedule;
   detail::DamagedSteps damaged;
   const detail::LatestSteps finder{*files, root, local_roots.has_value()};
+  detail::RunSteps run_steps{*files, root, options.warn};
   const Executor executor;
   const std::string resume_key;  // resume_text()
 
@@ -389,7 +376,7 @@ CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerO
   if (options.parity_blocks != 0) {
     detail::check_parity_blocks(opening(root), options.parity_blocks);
   }
-  check_local_roots(root, options, terms);
+  detail::check_local_roots(opening(root), terms, options.keep_last, options.group.size());
   const bool collect = options.collect_garbage;
   impl_ = std::make_unique<Impl>(root, std::move(options), terms);
   detail::make_root(*impl_->files, impl_->root);
@@ -417,15 +404,24 @@ PendingSave CheckpointManager::save_async(std::int64_t step, std::vector<TensorS
   return impl_->start(step, std::move(tensors), std::move(options), HostMemory::copied);
 }
 
-void CheckpointManager::wait() { close(); }
-
-void CheckpointManager::close() {
+void CheckpointManager::wait() {
   const MutexLock lock(impl_->starting);
   impl_->queue.finish();
 }
 
+void CheckpointManager::close() {
+  wait();
+  impl_->run_steps.release();
+}
+
 std::vector<Step> CheckpointManager::steps() const {
-  return impl_->newest_of(detail::committed_names(*impl_->files, impl_->root));
+  const detail::RunNames names = detail::run_names(*impl_->files, impl_->root);
+  std::vector<Step> steps = impl_->newest_of(names.all());
+  for (Step& step : steps) {
+    step.is_set_aside =
+        std::ranges::find(names.own, step.step, &detail::StepName::step) == names.own.end();
+  }
+  return steps;
 }
 
 std::optional<LatestStep> CheckpointManager::latest(std::int64_t below) const {
@@ -496,7 +492,8 @@ std::optional<Step> CheckpointManager::best() const {
                             "by which metric",
                             impl_->root.string()));
   }
-  return detail::best_of(*impl_->files, steps(), *impl_->options.best);
+  const std::vector<detail::StepName> own = detail::run_names(*impl_->files, impl_->root).own;
+  return detail::best_of(*impl_->files, impl_->newest_of(own), *impl_->options.best);
 }
 
 void CheckpointManager::pin(std::int64_t step, const std::string& name) {
@@ -529,7 +526,7 @@ void CheckpointManager::remove(std::int64_t step) {
   for (const detail::StepName& name : detail::committed_names(*impl_->files, impl_->root)) {
     if (name.step == step) detail::remove_checkpoint(*impl_->files, impl_->root, name);
   }
-  detail::remove_stale_stats(*impl_->files, impl_->root);
+  impl_->remove_stale();
 }
 
 bool CheckpointManager::retire(std::int64_t step) {
@@ -542,16 +539,23 @@ bool CheckpointManager::retire(std::int64_t step) {
     if (name.step != step) continue;
     is_gone = detail::remove_unless_pinned(*impl_->files, impl_->root, name) && is_gone;
   }
-  detail::remove_stale_stats(*impl_->files, impl_->root);
+  impl_->remove_stale();
   return is_gone;
 }
 
 std::vector<std::int64_t> CheckpointManager::retire_superseded(
     std::optional<std::int64_t> committed) {
   detail::Failures failures;
+  if (committed) {
+    failures.attempt([&] {
+      const std::string name = this->step(*committed).directory.filename().string();
+      impl_->run_steps.note_committed(*detail::parse_step_name(name));
+      GarbageReport replaced;
+      impl_->remove_replaced_by_valid(replaced, failures);
+    });
+  }
   std::vector<std::int64_t> gone;
-  for (const std::int64_t step :
-       impl_->superseded(detail::committed_names(*impl_->files, impl_->root), failures)) {
+  for (const std::int64_t step : impl_->superseded(failures)) {
     if (step == committed) continue;
     failures.attempt([&] {
       if (retire(step)) gone.push_back(step);
@@ -583,7 +587,7 @@ GarbageReport CheckpointManager::collect_garbage(const GarbageOptions& options) 
     report = detail::collect_root_garbage(*impl_->files, impl_->root, options, impl_->resume_key);
   });
   failures.attempt([&] { impl_->remove_replaced_by_valid(report, failures); });
-  failures.attempt([&] { detail::remove_stale_stats(*impl_->files, impl_->root); });
+  failures.attempt([&] { impl_->remove_stale(); });
   failures.rethrow_first();
   return report;
 }

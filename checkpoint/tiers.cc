@@ -29,12 +29,15 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kSavesUntilOwn = 2;
 
 ManagerOptions fast_options(const TierOptions& options) {
+  std::function<void(const std::string&)> warn;
+  if (options.group.rank() != 0) warn = [](const std::string&) {};  // once for the job
   return {.keep_last = options.keep_fast,
           .write_stats = false,  // a file for each process; save() gives them
           .threads = options.threads,
           .group = options.group,
           .devices = options.devices,
-          .file_system = options.file_system};
+          .file_system = options.file_system,
+          .warn = std::move(warn)};
 }
 
 ManagerOptions durable_options(const TierOptions& options, std::shared_ptr<FileSystem> files) {

@@ -14,7 +14,7 @@ from . import _core, _objects
 from ._edits import Cast, Join, Rename, Split, Transpose
 from ._errors import Corrupt, Error, NotFound
 from ._manager import (NO_LIMIT, ManagerContext, Restored, all_damaged, check_metrics, core_manager, keep_stats,
-                       LatestStep, next_generation, note_cleanup_error, step_number, step_of, steps_of)
+                       LatestStep, next_generation, note_cleanup_error, step_number, step_of, steps_of, tell_warnings)
 from ._paths import Path, local
 from ._pending import WHEN_BUSY, PendingSave, SaveQueue, WhenBusy
 from ._progress import Progress, ProgressFunction, function_of
@@ -200,8 +200,9 @@ class JobManager(ManagerContext):
         self._queue.finish()
 
     def close(self) -> None:
-        """wait()"""
+        """wait(); then another manager may take the run up."""
         self.wait()
+        self._manager.close()
 
     def _restored(self, read: Callable[[str], Any], step: int | None) -> Restored | None:
         """What read() makes of a step's path on this rank: of one step, or of the newest one that all ranks can read. Else they
@@ -271,7 +272,8 @@ class JobManager(ManagerContext):
         """Of a save."""
 
         def newest() -> str:  # but not what is replaced, perhaps as it is damaged
-            whole = [path for there, path in self._manager.steps() if there not in self._damaged and there != step]
+            unusable = self._damaged | {step, *self._manager.set_aside()}
+            whole = [path for there, path in self._manager.steps() if there not in unusable]
             return str(whole[-1]) if whole else ""
 
         return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory,
@@ -286,7 +288,7 @@ class JobManager(ManagerContext):
             encoded.update({name: _objects.encode(float(value)) for name, value in (metrics or {}).items()})
             path = next((path for there, path in self._manager.steps() if there == step),
                         os.path.join(self.root, f"step-{step:08d}"))
-            return next_generation(path) if step in self._damaged else path
+            return next_generation(path) if step in self._damaged or step in self._manager.set_aside() else path
 
         path = str(self._on_first(look, f"where step {step} is"))
         watch = _Watch(self._manager, step)
@@ -305,6 +307,7 @@ class JobManager(ManagerContext):
                     self._manager.retire_superseded(step)
                 except Error as error:  # the step is saved all the same
                     note_cleanup_error(step, stats, str(error))
+                tell_warnings(self._manager)
                 if self._write_stats:
                     keep_stats(self._manager, step, stats)
                 return b""

@@ -137,6 +137,12 @@ def note_cleanup_error(step: int, stats: SaveStats, problem: str) -> None:
     log.warning("after the save of step %d: %s", step, problem)
 
 
+def tell_warnings(manager: _core.Manager) -> None:
+    """That the run has gone back, or that another manager saves in the root."""
+    for warning in manager.take_warnings():
+        log.warning("%s", warning)
+
+
 def check_metrics(step: int, metrics: Mapping[str, float] | None, best: tuple[str, str, int] | None) -> None:
     if best is not None and metrics and best[0] not in metrics:
         raise InvalidArgument(f"save step {step}: found the metrics {', '.join(map(repr, metrics))}, needed also "
@@ -208,6 +214,12 @@ class CheckpointManager(ManagerContext):
     "skip" this one; or "replace": copy the arrays and return, and save them next. A save that waits so and has not begun
     ends as skipped when another one comes, which takes its place: two copies of the state at most. A signal's handler may
     call the methods: a save in it waits for the one that it interrupts.
+
+    If the first save is below steps that others have written, the run has gone back: those steps are set aside, and the log
+    says so. latest(), best() and retention do not take them; they stay until remove(), or until that step is saved again,
+    whatever existing= says. While
+    another manager has saved in the folder and is not closed, nothing is set aside, and retention removes only steps that
+    this one has written.
 
     increments: chunks of about 1 MiB that have not changed since the newest step are linked and not written again
     (SaveStats.unchanged_bytes); each step is whole all the same, whatever becomes of the others. write_stats: what each
@@ -325,7 +337,7 @@ class CheckpointManager(ManagerContext):
         from ._errors import AlreadyExists
 
         for there, path in self._manager.steps():
-            if there == step:
+            if there == step and step not in self._manager.set_aside():
                 raise AlreadyExists(f'save step {step}: {path} is already there; existing="replace" writes a new generation '
                                     f'of it, existing="skip" writes nothing')
 
@@ -334,6 +346,7 @@ class CheckpointManager(ManagerContext):
         user_json = _objects.plain_json({} if user is None else user, "user")
         stats = SaveStats(**self._manager.save(step, plan.sources.list, self._codec, existing, user_json, plan.document(),
                                                self._memory, function_of(progress, f"save step {step}")))
+        tell_warnings(self._manager)
         if stats.skipped:
             log.info("step %d is already there: nothing was written", step)
             return stats
@@ -471,5 +484,6 @@ class CheckpointManager(ManagerContext):
             self._queue.finish()
 
     def close(self) -> None:
-        """wait()"""
+        """wait(); then another manager may take the run up."""
         self.wait()
+        self._manager.close()

@@ -113,6 +113,10 @@ class Manager {
                       .order = is_max ? BestSteps::Order::max : BestSteps::Order::min,
                       .count = count};
     }
+    options.warn = [this](const std::string& text) {
+      const std::lock_guard lock(warning_);
+      warnings_.push_back(text);
+    };
     manager_ = std::make_unique<CheckpointManager>(root, options);
   }
 
@@ -129,6 +133,22 @@ class Manager {
                         .memory_budget_bytes = memory};
     options.progress = work.progress();
     return dict_of(work.run([&] { return manager.save(step, sources_of(sources), options); }));
+  }
+
+  /// The numbers of those that are.
+  std::vector<std::int64_t> set_aside() const {
+    const GilRelease released;
+    std::vector<std::int64_t> numbers;
+    for (const Step& step : get().steps()) {
+      if (step.is_set_aside) numbers.push_back(step.step);
+    }
+    return numbers;
+  }
+
+  /// What the manager has warned of since the last call: Python logs it, with the GIL.
+  std::vector<std::string> take_warnings() {
+    const std::lock_guard lock(warning_);
+    return std::exchange(warnings_, {});
   }
 
   std::vector<std::tuple<std::int64_t, std::string>> steps() const {
@@ -155,6 +175,12 @@ class Manager {
   std::string step(std::int64_t step) const {
     const GilRelease released;
     return get().step(step).directory.string();
+  }
+
+  void close() {
+    CheckpointManager& manager = get();
+    const GilRelease released;
+    manager.close();
   }
 
   void note_damaged(std::int64_t step) { get().note_damaged(step); }
@@ -248,6 +274,8 @@ class Manager {
   }
 
   OwnProcess process_;
+  std::mutex warning_;
+  std::vector<std::string> warnings_;
   std::unique_ptr<CheckpointManager> manager_;
   std::vector<Work*> saves_;  // under way; with the GIL
 };
@@ -290,6 +318,9 @@ void bind_save(nb::module_& module) {
            nb::sig("def latest(self, below: int = ...) -> tuple[int, str, list[tuple[str, str]]] | "
                    "None"))
       .def("step", &Manager::step, nb::arg("step"))
+      .def("set_aside", &Manager::set_aside)
+      .def("take_warnings", &Manager::take_warnings)
+      .def("close", &Manager::close)
       .def("note_damaged", &Manager::note_damaged, nb::arg("step"))
       .def("remove", &Manager::remove, nb::arg("step"))
       .def("should_save", &Manager::should_save, nb::arg("step"))

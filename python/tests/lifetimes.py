@@ -68,7 +68,7 @@ class Managing(Case):
     covers = """Manager.save Manager.steps Manager.latest Manager.step Manager.remove Manager.collect_garbage
         Manager.note_damaged Manager.should_save Manager.request_save Manager.reached_preemption Manager.time_left Manager.best Manager.pin
         Manager.unpin Manager.pinned Manager.retire_superseded Manager.begin_save
-        Manager.end_save Manager.write_stats Source.name"""
+        Manager.end_save Manager.write_stats Manager.set_aside Manager.take_warnings Manager.close Source.name"""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -89,7 +89,7 @@ class Managing(Case):
         core.note_damaged(step)
         for ask in (core.latest, core.best, lambda: core.pin(step, f"n{step}"), core.pinned, lambda: core.unpin(f"n{step}"),
                     lambda: core.retire_superseded(step), lambda: core.step(step), lambda: core.remove(step),
-                    lambda: core.collect_garbage([])):
+                    lambda: core.collect_garbage([]), core.set_aside, core.take_warnings, core.close):
             try:
                 ask()
             except (sw.NotFound, sw.IOFailed, sw.InvalidArgument):  # another thread's save has removed it; no best=

@@ -392,6 +392,15 @@ std::vector<Scenario> scenarios() {
        10,
        16},
       {"Unpin", {save_1, save_2, Machine::pin(1, {pinned})}, {Machine::unpin({both})}, 3, 5},
+      {"GoBack",
+       {save_1, save_2},
+       {machine.save(0, 3,
+                     {{{0, 3}, {1, 1}, {2, 2}},
+                      {{0, 3}, {1, 1 + kAside}, {2, 2}},
+                      {{0, 3}, {1, 1 + kAside}, {2, 2 + kAside}}},
+                     {.keep_last = 1})},
+       600,
+       60},
       {"RetentionByRules", ruled, {Machine::retire(rules, {without_5})}, 10, 36},
   };
 }

@@ -153,7 +153,8 @@ void print_table(const std::vector<StepSummary>& steps) {
     }
     if (has_metrics) row.push_back(metrics_text(s.metrics));
     if (has_names) row.push_back(fmt::format("{}", fmt::join(s.names, " ")));
-    row.push_back(s.fault.empty() ? "committed"
+    const char* const whole = s.step.is_set_aside ? "set aside" : "committed";
+    row.push_back(s.fault.empty() ? whole
                                   : (s.readable ? "damaged: " : "cannot be read: ") + s.fault);
     table.add(std::move(row));
   }
@@ -163,7 +164,10 @@ void print_table(const std::vector<StepSummary>& steps) {
 nlohmann::ordered_json json_of(const std::filesystem::path& root, const StepSummary& s) {
   nlohmann::ordered_json found = nlohmann::ordered_json::object();
   if (is_step(s)) {
-    found.update({{"step", s.step.step}, {"generation", s.step.generation}, {"pinned", s.names}});
+    found.update({{"step", s.step.step},
+                  {"generation", s.step.generation},
+                  {"set_aside", s.step.is_set_aside},
+                  {"pinned", s.names}});
   }
   found.update({{"directory", as_given(root, s.step.directory).string()},
                 {"valid", s.fault.empty()},

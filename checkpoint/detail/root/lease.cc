@@ -173,15 +173,20 @@ std::optional<LeaseOwner> parse_lease(std::string_view text) {
   }
 }
 
-bool may_be_alive(const LeaseOwner& owner, std::span<const std::string> dead_hosts) {
+bool is_of_here(const LeaseOwner& owner) {
   const std::optional<std::string> boot = boot_id(), machine = machine_id();
   const bool same_boot = boot && owner.boot == *boot;
   // Machines may have equal names, and the first pid namespace has the same inode on all of them.
   const bool other_machine = !same_boot && machine && owner.machine != *machine;
-  if (other_machine || owner.host != host_name() || owner.pid_namespace != pid_namespace()) {
+  return !other_machine && owner.host == host_name() && owner.pid_namespace == pid_namespace();
+}
+
+bool may_be_alive(const LeaseOwner& owner, std::span<const std::string> dead_hosts) {
+  if (!is_of_here(owner)) {
     return std::find(dead_hosts.begin(), dead_hosts.end(), owner.host) == dead_hosts.end();
   }
-  if (same_boot) return may_run(owner);
+  const std::optional<std::string> boot = boot_id(), machine = machine_id();
+  if (boot && owner.boot == *boot) return may_run(owner);
   return !boot || !machine;  // else it was of an earlier start of this machine
 }
 

@@ -31,6 +31,9 @@ LeaseOwner this_process();
 std::string print_lease(const LeaseOwner& owner);
 std::optional<LeaseOwner> parse_lease(std::string_view text);
 
+/// Whether the owner's processes can be seen from here: of this machine and pid namespace.
+bool is_of_here(const LeaseOwner& owner);
+
 /// Whether the owner may still be at work. Of another machine's processes, and of another pid
 /// namespace's on this one, nothing is known here: they may, unless their host is among the dead.
 /// If the system does not say (no descriptor is free, no rights), it may, too.

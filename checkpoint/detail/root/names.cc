@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::string_view kTrash = ".trash-";
 constexpr std::string_view kPin = ".pin-";
+constexpr std::string_view kAside = ".aside-";
+constexpr std::string_view kWriter = ".writer.";
 constexpr std::string_view kRepair = ".repair-";
 constexpr std::string_view kNamed = ".shardwise.";
 constexpr std::size_t kIdDigits = 32;
@@ -53,6 +55,16 @@ std::optional<HiddenName> parse_hidden_name(std::string_view name) {
     if (!parse_step_name(step)) return std::nullopt;
     return HiddenName{HiddenKind::pin, std::string(step)};
   }
+  if (name.starts_with(kAside)) {
+    const std::string_view step = name.substr(kAside.size());
+    if (!parse_step_name(step)) return std::nullopt;
+    return HiddenName{HiddenKind::aside, std::string(step)};
+  }
+  if (name.starts_with(kWriter)) {
+    const std::string_view id = name.substr(kWriter.size());
+    if (!is_id(id)) return std::nullopt;
+    return HiddenName{HiddenKind::writer, std::string(id)};
+  }
   HiddenKind kind = HiddenKind::attempt;
   if (take_suffix(name, ".lease")) {
     kind = HiddenKind::lease;
@@ -86,6 +98,9 @@ std::string pin_name(std::string_view name, std::string_view id) {
 std::string trash_name(std::string_view name, std::string_view id) {
   return fmt::format("{}{}.{}", kTrash, name, id);
 }
+
+std::string aside_name(std::string_view name) { return fmt::format("{}{}", kAside, name); }
+std::string writer_name(std::string_view id) { return fmt::format("{}{}", kWriter, id); }
 
 std::string repair_name(std::string_view name, std::string_view id) {
   return fmt::format("{}{}.{}", kRepair, name, id);

@@ -10,11 +10,12 @@ namespace shardwise::detail {
 // The hidden names in a root: docs/checkpoint_format.md, heading "Directory layout".
 
 /// What a hidden name of ours stands for.
-enum class HiddenKind { attempt, lease, unfinished_lease, pin, trash };
+enum class HiddenKind { attempt, lease, unfinished_lease, pin, trash, aside, writer };
 
 struct HiddenName {
   HiddenKind kind;
-  /// What an attempt and its leases have in common; of a pin and of trash the checkpoint's name.
+  /// What an attempt and its leases have in common; of a pin, a mark and of trash the checkpoint's
+  /// name.
   std::string stem;
 };
 
@@ -31,6 +32,12 @@ std::string lease_name(std::string_view stem);
 std::string unfinished_lease_name(std::string_view stem);
 std::string pin_name(std::string_view name, std::string_view id);
 std::string trash_name(std::string_view name, std::string_view id);
+
+/// ".aside-step-00000101", of a step that is set aside (set_aside.h).
+std::string aside_name(std::string_view name);
+
+/// ".writer.<id>", of a manager that saves in the root (writer_lease.h).
+std::string writer_name(std::string_view id);
 
 /// ".repair-<name>.<id>", in a checkpoint: a file that is being made again, or what was in its
 /// place.

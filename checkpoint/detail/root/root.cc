@@ -14,6 +14,7 @@
 #include "shardwise/checkpoint/detail/root/lease.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
+#include "shardwise/checkpoint/detail/root/set_aside.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -35,7 +36,9 @@ class Collector {
     failures_.attempt([&] {
       const bool owned = is_owned(name, *hidden);
       if (!owned) remove(name, *hidden);
-      (owned ? report_.kept : report_.removed).push_back(name);
+      // What says something of a root is no leftover.
+      const bool is_note = hidden->kind == HiddenKind::aside || hidden->kind == HiddenKind::writer;
+      if (!is_note || !owned) (owned ? report_.kept : report_.removed).push_back(name);
     });
   }
 
@@ -48,7 +51,8 @@ class Collector {
   // A lease is there before its attempt. One without its name yet protects nothing; its writer
   // makes another one.
   bool is_owned(const std::string& name, const HiddenName& hidden) const {
-    if (hidden.kind == HiddenKind::pin) {
+    if (hidden.kind == HiddenKind::aside) return is_there(hidden.stem);
+    if (hidden.kind == HiddenKind::pin || hidden.kind == HiddenKind::writer) {
       return has_live_owner(file_system_, root_ / name, options_);
     }
     if (hidden.kind == HiddenKind::trash) {
@@ -61,6 +65,11 @@ class Collector {
     }
     return (hidden.kind == HiddenKind::attempt || hidden.kind == HiddenKind::lease) &&
            has_live_owner(file_system_, root_ / lease_name(hidden.stem), options_);
+  }
+
+  bool is_there(const std::string& step) const {
+    const std::vector<std::string> names = file_system_.list(root_);
+    return std::ranges::find(names, step) != names.end();
   }
 
   // Attempts and trash may have been checkpoints, and still be to the disk: of a process that died
@@ -142,8 +151,8 @@ Trash trash_in_place(FileSystem& file_system, const std::filesystem::path& direc
 
 }  // namespace
 
-bool has_live_owner(FileSystem& file_system, const std::filesystem::path& lease,
-                    const GarbageOptions& options) {
+std::optional<LeaseOwner> live_owner(FileSystem& file_system, const std::filesystem::path& lease,
+                                     const GarbageOptions& options) {
   std::string text;
   try {
     const std::unique_ptr<File> file = file_system.open(lease);
@@ -151,11 +160,17 @@ bool has_live_owner(FileSystem& file_system, const std::filesystem::path& lease,
     file->read_at(0, reinterpret_cast<std::byte*>(text.data()), text.size());
   } catch (const Error& e) {
     if (e.code() == ErrorCode::io) throw;
-    return false;
+    return std::nullopt;
   }
   // With the file closed: its descriptor may be the last one.
-  const std::optional<LeaseOwner> owner = parse_lease(text);
-  return owner && may_be_alive(*owner, options.dead_hosts);
+  std::optional<LeaseOwner> owner = parse_lease(text);
+  if (owner && !may_be_alive(*owner, options.dead_hosts)) owner.reset();
+  return owner;
+}
+
+bool has_live_owner(FileSystem& file_system, const std::filesystem::path& lease,
+                    const GarbageOptions& options) {
+  return live_owner(file_system, lease, options).has_value();
 }
 
 void make_root(FileSystem& file_system, const std::filesystem::path& root) {
@@ -215,7 +230,7 @@ std::vector<StepName> committed_names(FileSystem& file_system, const std::filesy
 
 void refuse_existing(FileSystem& file_system, const std::filesystem::path& root,
                      std::int64_t step) {
-  for (const StepName& name : committed_names(file_system, root)) {
+  for (const StepName& name : run_names(file_system, root).own) {
     if (name.step != step) continue;
     throw Error(ErrorCode::already_exists,
                 fmt::format("save step {}: {} is already there; Existing::replace writes a new "

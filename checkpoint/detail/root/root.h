@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
+#include "shardwise/checkpoint/detail/root/lease.h"
 #include "shardwise/checkpoint/steps.h"
 #include "shardwise/storage/file.h"
 
@@ -43,10 +44,15 @@ std::optional<Trash> trash_checkpoint(FileSystem& file_system, const std::filesy
 bool has_live_owner(FileSystem& file_system, const std::filesystem::path& lease,
                     const GarbageOptions& options = {});
 
+/// That writer, if it may be at work.
+std::optional<LeaseOwner> live_owner(FileSystem& file_system, const std::filesystem::path& lease,
+                                     const GarbageOptions& options = {});
+
 /// The committed names in a root, ascending by step and generation.
 std::vector<StepName> committed_names(FileSystem& file_system, const std::filesystem::path& root);
 
-/// Throws already_exists, which names what a save can do instead, if a step is there.
+/// Throws already_exists, which names what a save can do instead, if a step is there that is not
+/// set aside.
 void refuse_existing(FileSystem& file_system, const std::filesystem::path& root, std::int64_t step);
 
 /// What Existing::skip throws if something is at `path` that is not a valid checkpoint.

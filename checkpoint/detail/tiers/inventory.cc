@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
-#include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/root/set_aside.h"
 #include "shardwise/checkpoint/detail/together/packer.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
@@ -88,12 +88,14 @@ int process_of_directory(std::string_view name) {
   return is_one && name == process_directory(rank) ? rank : -1;
 }
 
-Inventory take_inventory(FileSystem& file_system, std::span<const std::filesystem::path> roots) {
+Inventory take_inventory(FileSystem& file_system, std::span<const std::filesystem::path> roots,
+                         Aside aside) {
   Inventory inventory;
   for (const std::filesystem::path& fast : roots) {
     for (const std::string& process : file_system.list(fast)) {
       if (process_of_directory(process) < 0) continue;
-      for (const StepName& name : committed_names(file_system, fast / process)) {
+      const RunNames names = run_names(file_system, fast / process);
+      for (const StepName& name : aside == Aside::taken ? names.all() : names.own) {
         add_step(file_system, fast / process / to_string(name), name, inventory);
       }
     }

@@ -38,6 +38,9 @@ struct HeldFiles {
   std::string manifest;                                              ///< its text
 };
 
+/// What becomes of steps that a run which went back has set aside.
+enum class Aside { taken, left };
+
 struct Inventory {
   std::map<SavedStep, HeldFiles> steps;
   std::vector<std::string> damaged;  ///< what is wrong with each manifest that was passed over
@@ -46,7 +49,8 @@ struct Inventory {
 /// What is in all directories of processes under the fast roots that a process sees. A file of
 /// another size than its manifest says does not count, nor does one without what it links; and a
 /// directory whose manifest is damaged is passed over. Throws io.
-Inventory take_inventory(FileSystem& file_system, std::span<const std::filesystem::path> roots);
+Inventory take_inventory(FileSystem& file_system, std::span<const std::filesystem::path> roots,
+                         Aside aside = Aside::taken);
 
 /// What a process tells of its inventory. decode_inventory() may be given any bytes: it throws
 /// corrupt or invalid_argument unless they are such a message, as it was sent; what it gives has no

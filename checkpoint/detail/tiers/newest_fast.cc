@@ -15,7 +15,8 @@ namespace shardwise::detail {
 std::optional<TierStep> newest_fast(const ProcessGroup& group, FileSystem& file_system,
                                     const AssemblyPlaces& places, StepRange range,
                                     const NeededBoxes& needed, PassedOver& passed_over) {
-  const Inventory inventory = take_inventory(file_system, places.sources.fast);
+  const Inventory inventory = take_inventory(
+      file_system, places.sources.fast, range.least == range.most ? Aside::taken : Aside::left);
   const AllInventories all = gather_inventories(group, inventory);
   passed_over.damaged = all.damaged;
   using Entry = std::pair<const SavedStep, StepHolders>;

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
-#include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/root/set_aside.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -50,7 +50,7 @@ EarlierStep DamagedSteps::find_earlier(FileSystem& file_system, const std::files
                                        std::int64_t step) const {
   std::vector<StepName> names;
   try {
-    names = committed_names(file_system, root);
+    names = run_names(file_system, root).own;
   } catch (const Error&) {  // then all is written
   }
   for (auto name = names.rbegin(); name != names.rend(); ++name) {

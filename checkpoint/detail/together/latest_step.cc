@@ -13,7 +13,9 @@
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/foreign_steps.h"
+#include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/root/set_aside.h"
 #include "shardwise/checkpoint/detail/together/group_save.h"
 #include "shardwise/checkpoint/detail/together/messages.h"
 #include "shardwise/shard/error.h"
@@ -53,7 +55,7 @@ std::string LatestSteps::why_invalid(const StepName& name) const {
 
 std::optional<StepName> LatestSteps::find_valid(std::int64_t step) const {
   std::optional<StepName> there;
-  for (const StepName& name : committed_names(files_, root_)) {
+  for (const StepName& name : run_names(files_, root_).own) {
     if (name.step == step) there = name;
   }
   if (!there) return {};
@@ -102,14 +104,23 @@ std::optional<LatestStep> LatestSteps::find(std::int64_t limit) const {
     }
     if (look.newest) return LatestStep{*look.newest, std::move(look.rejected)};
     if (look.rejected.empty()) {
-      if (limit == kNoLimit) refuse_foreign();
+      if (limit == kNoLimit) refuse_others();
       return std::nullopt;
     }
     throw none_valid(root_, look.rejected);
   }
 }
 
-void LatestSteps::refuse_foreign() const {
+void LatestSteps::refuse_others() const {
+  const RunNames names = run_names(files_, root_);
+  if (names.own.empty() && !names.aside.empty()) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("find the latest checkpoint in {}: all of its steps are set aside, the "
+                            "last is {}; needed is one of the run: remove the mark {} to take it "
+                            "up, or the steps to begin from nothing",
+                            root_.string(), names.aside.back().step,
+                            aside_name(to_string(names.aside.back()))));
+  }
   const std::string found = foreign_steps(files_, root_);
   if (found.empty()) return;
   throw Error(ErrorCode::unsupported,
@@ -152,7 +163,7 @@ std::string LatestSteps::id_of(const std::filesystem::path& directory) const {
 }
 
 std::vector<StepName> LatestSteps::names_below(std::int64_t limit) const {
-  std::vector<StepName> names = committed_names(files_, root_);
+  std::vector<StepName> names = run_names(files_, root_).own;
   std::erase_if(names, [&](const StepName& name) { return name.step >= limit; });
   return names;
 }

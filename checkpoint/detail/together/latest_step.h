@@ -49,7 +49,7 @@ class LatestSteps {
     bool changed = false;  // a step has come or gone meanwhile: it says nothing
   };
 
-  void refuse_foreign() const;
+  void refuse_others() const;
   Look look_at(const std::vector<StepName>& names) const;
   std::vector<StepName> names_below(std::int64_t limit) const;
   std::string id_of(const std::filesystem::path& directory) const;

@@ -4,6 +4,7 @@
 
 #include "shardwise/checkpoint/detail/together/packer.h"
 #include "shardwise/checkpoint/save.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
 namespace {
@@ -26,6 +27,26 @@ void for_each_term(const SaveTerms& terms, const Visit& visit) {
 }
 
 }  // namespace
+
+void check_local_roots(const std::string& what, const RootTerms& terms, std::int64_t keep_last,
+                       int processes) {
+  if (!terms.local_roots) return;
+  const LocalRoots& local = *terms.local_roots;
+  const char* problem = nullptr;
+  if (keep_last == 1) problem = "keep_last is 1, needed is 0 (all), or 2 or more";
+  if (!terms.resume_key.empty()) problem = "there is a resume_key, needed is none";
+  if (local.copies < 0 || local.processes_per_host < 1) {
+    problem = "needed are 0 copies or more, and 1 process per host or more";
+  } else if (processes % local.processes_per_host != 0 ||
+             local.copies >= processes / local.processes_per_host) {
+    problem = "needed are whole hosts, and more of them than copies";
+  }
+  if (problem == nullptr) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{}: local_roots with {} copies, {} processes per "
+                          "host, {} processes: {}",
+                          what, local.copies, local.processes_per_host, processes, problem));
+}
 
 SaveTerms terms_of(std::int64_t step, const SaveOptions& options, std::int64_t devices,
                    const std::optional<LocalRoots>& local_roots, std::string_view resume_key) {

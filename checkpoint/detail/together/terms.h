@@ -30,6 +30,11 @@ struct RootTerms {
   std::string resume_key = {};
 };
 
+/// Throws invalid_argument, which begins with `what`, if so many processes cannot have such local
+/// roots.
+void check_local_roots(const std::string& what, const RootTerms& terms, std::int64_t keep_last,
+                       int processes);
+
 /// What all processes of a save must have given alike.
 struct SaveTerms {
   std::int64_t step = 0;

@@ -153,8 +153,8 @@ class CheckpointManager(ManagerContext):
         step = step_number("should_save", step)
         if self._options.read_only:
             return False
-        damaged = self.manager._damaged
-        last = self.manager._on_first(lambda: max((one for one, _ in self.manager._manager.steps() if one not in damaged), default=-1),
+        core, damaged = self.manager._manager, self.manager._damaged
+        last = self.manager._on_first(lambda: max({one for one, _ in core.steps()} - damaged - {*core.set_aside()}, default=-1),
                                       "which step is the last")
         last = max(last, self._newest)
         return step > last and (self.manager.should_save(step) or last < 0)

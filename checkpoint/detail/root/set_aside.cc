@@ -1,0 +1,60 @@
+#include "shardwise/checkpoint/detail/root/set_aside.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "shardwise/checkpoint/detail/root/names.h"
+
+namespace shardwise::detail {
+namespace {
+
+/// Of the names in a root, the steps that have a mark.
+std::set<std::string> marked_in(const std::vector<std::string>& names) {
+  std::set<std::string> marked;
+  for (const std::string& name : names) {
+    const std::optional<HiddenName> hidden = parse_hidden_name(name);
+    if (hidden && hidden->kind == HiddenKind::aside) marked.insert(hidden->stem);
+  }
+  return marked;
+}
+
+}  // namespace
+
+std::vector<StepName> RunNames::all() const {
+  std::vector<StepName> names;
+  std::ranges::merge(own, aside, std::back_inserter(names));
+  return names;
+}
+
+RunNames run_names(FileSystem& file_system, const std::filesystem::path& root) {
+  const std::vector<std::string> names = file_system.list(root);
+  const std::set<std::string> marked = marked_in(names);
+  RunNames found;
+  for (const std::string& name : names) {
+    const std::optional<StepName> step = parse_step_name(name);
+    if (step) (marked.contains(name) ? found.aside : found.own).push_back(*step);
+  }
+  std::ranges::sort(found.own);
+  std::ranges::sort(found.aside);
+  return found;
+}
+
+void set_aside(FileSystem& file_system, const std::filesystem::path& root,
+               std::span<const StepName> names) {
+  for (const StepName& name : names) {
+    file_system.create(root / aside_name(to_string(name)), Caching::cached)->close();
+    file_system.sync_directory(root);
+  }
+}
+
+void remove_stale_marks(FileSystem& file_system, const std::filesystem::path& root) {
+  const std::vector<std::string> names = file_system.list(root);
+  for (const std::string& step : marked_in(names)) {
+    if (std::ranges::find(names, step) == names.end()) file_system.remove(root / aside_name(step));
+  }
+}
+
+}  // namespace shardwise::detail

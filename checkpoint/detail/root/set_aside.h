@@ -1,0 +1,31 @@
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/format/step_name.h"
+#include "shardwise/storage/file.h"
+
+// A run that goes back sets the steps after it aside: an empty file ".aside-step-00000060" marks
+// one. A later generation has another name, so no mark: docs/design.md, "A run that goes back".
+namespace shardwise::detail {
+
+/// The committed names of a root, both ascending.
+struct RunNames {
+  std::vector<StepName> own;    ///< the run's, without a mark
+  std::vector<StepName> aside;  ///< with one
+
+  std::vector<StepName> all() const;
+};
+
+RunNames run_names(FileSystem& file_system, const std::filesystem::path& root);
+
+/// Marks them one by one, on the disk: after a crash the latest step is as before, or the run's.
+void set_aside(FileSystem& file_system, const std::filesystem::path& root,
+               std::span<const StepName> names);
+
+/// Removes the marks of steps that are not there any more.
+void remove_stale_marks(FileSystem& file_system, const std::filesystem::path& root);
+
+}  // namespace shardwise::detail

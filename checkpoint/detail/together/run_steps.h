@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/format/step_name.h"
+#include "shardwise/checkpoint/detail/root/writer_lease.h"
+#include "shardwise/shard/host/mutex.h"
+#include "shardwise/storage/file.h"
+
+namespace shardwise::detail {
+
+/// Which steps of a root are a manager's run: those that it has committed, and those below its
+/// first one, unless another manager that may be alive saves there, too. Thread-safe.
+class RunSteps {
+ public:
+  using Warn = std::function<void(const std::string&)>;
+
+  /// `files` and `root` must outlive it. warn: null: to the standard error.
+  RunSteps(FileSystem& files, const std::filesystem::path& root, Warn warn)
+      : files_(files), root_(root), warn_(std::move(warn)) {}
+
+  /// After this manager has committed that step: if it is its first one, the later ones that it has
+  /// not written are set aside, as the run has gone back, unless another manager may have saved
+  /// them. Throws io: then the next step does it.
+  void note_committed(const StepName& name);
+
+  /// The names that retention counts, and may remove, ascending.
+  std::vector<StepName> counted();
+
+  /// No more steps are committed for now: others may take the run up.
+  void release();
+
+ private:
+  void tell(const std::string& text) const;
+  bool is_alone() SHARDWISE_REQUIRES(mutex_);
+  void claim_below(std::int64_t step, const std::vector<StepName>& names)
+      SHARDWISE_REQUIRES(mutex_);
+
+  FileSystem& files_;
+  const std::filesystem::path& root_;
+  const Warn warn_;
+
+  Mutex mutex_;
+  std::optional<WriterLease> lease_ SHARDWISE_GUARDED_BY(mutex_);  // from the first commit on
+  std::set<StepName> written_ SHARDWISE_GUARDED_BY(mutex_);
+  std::set<StepName> before_ SHARDWISE_GUARDED_BY(mutex_);  // empty once there is another manager
+  bool has_begun_ SHARDWISE_GUARDED_BY(mutex_) = false;     // later steps are set aside
+  bool has_told_ SHARDWISE_GUARDED_BY(mutex_) = false;      // of that
+};
+
+}  // namespace shardwise::detail

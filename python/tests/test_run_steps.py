@@ -1,0 +1,133 @@
+"""A run that goes back in a used folder, and jobs that share one: whose steps stay, and which is the latest."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def save(manager, steps, **options):
+    for step in steps:
+        manager.save(step, {"w": np.full(3, step)}, **options)
+
+
+def aside(manager):
+    return manager._manager.set_aside()
+
+
+def test_a_run_that_goes_back_keeps_its_own_steps(tmp_path, caplog):
+    with sw.CheckpointManager(tmp_path, keep_last=2) as m:
+        save(m, (59, 60), metrics={"loss": -1})
+    with sw.CheckpointManager(tmp_path, keep_last=2, best=("loss", "min", 1)) as m:
+        for step in range(1, 31):
+            save(m, [step], metrics={"loss": step})
+        assert m.steps() == [1, 29, 30, 59, 60] and aside(m) == [59, 60]
+        assert m.latest_step() == 30 and m.best() == 1 and m.open(60)["w"][0] == 60
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 1 and "step 1 is saved below the steps 59, 60" in told[0] and f"rm {tmp_path} 59 60" in told[0]
+    with sw.CheckpointManager(tmp_path, keep_last=2) as m:
+        assert m.restore().step == 30
+        save(m, (31, 32))
+        assert m.steps() == [31, 32, 59, 60] and aside(m) == [59, 60]
+        for step, existing in ((59, "fail"), (60, "skip")):
+            stats = m.save_async(step, {"w": np.zeros(3)}, existing=existing).result()
+            assert stats.path.endswith(".g2") and not stats.skipped
+        assert m.steps() == [59, 60] and aside(m) == [] and m.restore().step == 60
+
+
+def test_two_jobs_in_one_folder_are_told_and_keep_their_own(tmp_path, caplog):
+    with sw.CheckpointManager(tmp_path, keep_last=2) as one, sw.CheckpointManager(tmp_path, keep_last=2) as other:
+        for step in range(1, 7):
+            save(one, [step])
+            save(other, [100 + step])
+        assert one.steps() == [5, 6, 105, 106] and aside(one) == []
+        assert one.collect_garbage()[1] == []
+    told = [record.getMessage() for record in caplog.records if "another manager saves there" in record.getMessage()]
+    assert len(told) == 2 and f"process {os.getpid()} on " in told[0]
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".writer")]
+
+
+KILLED = """
+import json, os, signal, sys, numpy as np, shardwise as sw
+root, steps, options, replaces = json.loads(sys.argv[1])
+m = sw.CheckpointManager(root, **options)
+for step in steps:
+    m.save(step, {"w": np.full(3, step)}, existing="replace" if step in replaces else "fail")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+class Oracle:
+    """The rules, as docs/checkpoints.md has them."""
+
+    def __init__(self):
+        self.steps, self.aside = set(), set()
+
+    def run(self, steps, keep_last=0, keep_every=0):
+        first = steps[0]
+        before = {step for step in self.steps - self.aside if step < first}
+        self.aside |= {step for step in self.steps if step > first}
+        written = set()
+        for step in steps:
+            written.add(step)
+            self.steps.add(step)
+            self.aside.discard(step)
+            counted = sorted((before | written) & self.steps - self.aside)
+            kept = {step, *counted[-1:]}
+            if not keep_last and not keep_every:
+                kept.update(counted)
+            if keep_last:
+                kept.update(counted[-keep_last:])
+            if keep_every:
+                kept.update(one for one in counted if one % keep_every == 0)
+            self.steps -= set(counted) - kept
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_steps_of_runs_that_begin_anywhere(tmp_path, seed):
+    draw, oracle, root = random.Random(seed), Oracle(), str(tmp_path / "run")
+    for turn in range(6):
+        first, length = draw.randint(0, 40), draw.randint(1, 12)
+        steps = list(range(first, first + length * 2, draw.choice((1, 2))))[:length]
+        options = draw.choice(({}, {"keep_last": 1}, {"keep_last": 2}, {"keep_last": 3, "keep_every": 5}, {"keep_every": 4}))
+        replaces = sorted(set(steps) & (oracle.steps - oracle.aside))
+        if turn == 3:  # killed: its lease stays
+            ended = subprocess.run([sys.executable, "-c", KILLED, json.dumps([root, steps, options, replaces])],
+                                   env=ENVIRONMENT, timeout=120, capture_output=True, text=True)
+            assert ended.returncode == -signal.SIGKILL, ended.stderr
+        else:
+            with sw.CheckpointManager(root, **options) as m:
+                for step in steps:
+                    m.save(step, {"w": np.full(3, step)}, existing="replace" if step in replaces else "fail")
+        oracle.run(steps, **options)
+        with sw.CheckpointManager(root) as m:
+            assert (m.steps(), aside(m)) == (sorted(oracle.steps), sorted(oracle.aside)), (turn, steps, options)
+            assert m.latest_step() == max(oracle.steps - oracle.aside) == m.restore().value["w"][0]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_job_removes_what_another_one_keeps(tmp_path, seed):
+    draw = random.Random(seed)
+    keep = [draw.randint(1, 3) for _ in range(3)]
+    jobs = [sw.CheckpointManager(tmp_path, keep_last=number) for number in keep]
+    written = [[3 * draw.randint(0, 50) + at] for at in range(3)]
+    for job, steps in zip(jobs, written, strict=True):
+        save(job, steps)
+    alive = [0, 1, 2]
+    for turn in range(30):
+        at = draw.choice(alive)
+        written[at].append(written[at][-1] + 3 * draw.randint(1, 3))
+        save(jobs[at], written[at][-1:])
+        own = [steps[-number:] for steps, number in zip(written, keep, strict=True)]
+        assert jobs[0].steps() == sorted(sum(own, [])) and aside(jobs[0]) == []
+        if turn == 15:  # its steps stay nevertheless
+            jobs[alive.pop(draw.randrange(3))].close()
