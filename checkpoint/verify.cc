@@ -344,6 +344,7 @@ void Verifier::check_part(const Part& part, std::span<const std::byte> bytes) {
 }
 
 void Verifier::report_chunk(const ChunkId& id, const Error& error) {
+  detail::note_damage(stored_, id);
   const detail::PieceEntry piece = stored_.piece(id);
   report(error, {.file = stored_.file_name(stored_.file_of(id)),
                  .message = error.what(),

@@ -190,7 +190,25 @@ class PosixFile final : public File {
     }
   }
 
+  // The mark is a time of change without a fraction of a second: a write leaves one. A file system
+  // that keeps whole seconds alone shows every file as sealed.
+  void seal() noexcept override { set_fraction(0); }
+  void unseal() noexcept override { set_fraction(500'000'000); }
+  bool is_sealed() override {
+    struct stat status {};
+    if (::fstat(cached_.get(), &status) != 0) throw_system(errno, "stat", path_);
+    return status.st_mtim.tv_nsec == 0;
+  }
+
  private:
+  void set_fraction(long nanoseconds) noexcept {
+    struct stat status {};
+    if (::fstat(cached_.get(), &status) != 0) return;
+    const std::array<timespec, 2> times{timespec{0, UTIME_OMIT},
+                                        timespec{status.st_mtim.tv_sec, nanoseconds}};
+    static_cast<void>(::futimens(cached_.get(), times.data()));  // refused: it stays as it is
+  }
+
   [[noreturn]] void fail(std::string_view operation, std::uint64_t offset, std::size_t size) {
     throw_system(errno, operation, path_, place(offset, size));
   }

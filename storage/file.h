@@ -54,6 +54,17 @@ class File {
   virtual void resize(std::uint64_t size) = 0;  ///< later writes need not extend the file
   virtual void sync() = 0;                      ///< returns when data and metadata are on the disk
   virtual void close() = 0;                     ///< no other call may follow
+
+  /// Marks a file whose bytes are to stay as they are; after sync(). A later write takes the mark
+  /// away, whoever writes; a copy, a second name and a rename need not. A file that cannot be
+  /// marked stays without. By default nothing is marked.
+  virtual void seal() noexcept {}
+
+  /// Takes the mark away, for bytes that are known to be bad. Needs no right to write.
+  virtual void unseal() noexcept {}
+
+  /// Whether the mark is there. True if that is not known, as by default.
+  virtual bool is_sealed() { return true; }
 };
 
 /// Whether writes bypass the page cache. `direct` falls back to cached if the file system refuses

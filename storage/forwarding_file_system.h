@@ -35,6 +35,9 @@ class ForwardingFile : public File {
   void resize(std::uint64_t size) override { real_->resize(size); }
   void sync() override { real_->sync(); }
   void close() override { real_->close(); }
+  void seal() noexcept override { real_->seal(); }
+  void unseal() noexcept override { real_->unseal(); }
+  bool is_sealed() override { return real_->is_sealed(); }
 
  protected:
   File& real() { return *real_; }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -84,6 +85,13 @@ void overwrite(const fs::path& path, std::uint64_t place, std::span<const std::b
   file.seekp(static_cast<std::streamoff>(place));
   file.write(reinterpret_cast<const char*>(bytes.data()),
              static_cast<std::streamsize>(bytes.size()));
+}
+
+/// Changes a file as a disk does: its time stamps stay.
+void unseen(const fs::path& file, const std::function<void()>& change) {
+  const fs::file_time_type time = fs::last_write_time(file);
+  change();
+  fs::last_write_time(file, time);
 }
 
 class Increments : public testing::Test {
@@ -222,20 +230,65 @@ TEST_F(Increments, AreNotBuiltOnAStepThatARestoreFoundDamaged) {
   expect_whole(at(2), {&next, 1});
 }
 
-// But for the bytes of chunks, which no save reads.
+// A save does not read the chunks of the step before: it sees that somebody has written in the
+// file.
+TEST_F(Increments, LinkNoFileInWhichSomebodyHasWritten) {
+  save(1, noise_);
+  const HostTensor second = changed(noise_, 0);
+  save(2, second);
+  const std::string linked = linked_names(at(2)).front();
+  flip(at(2) / linked, 4096 + 5 * kMiB, std::byte{4});
+  const HostTensor third = changed(second, 3 * kMiB);
+  EXPECT_EQ(save(3, third).unchanged_bytes, kMiB) << "that of step 2's own file";
+  expect_whole(at(3), {&third, 1});
+  EXPECT_FALSE(verify_checkpoint(at(2)).ok());
+  EXPECT_EQ(save(4, third).unchanged_bytes, 8 * kMiB) << "of whole files";
+  expect_whole(at(4), {&third, 1});
+}
+
+// As bytes that a disk loses: nothing but their hashes tells.
+TEST_F(Increments, LinkNoFileThatWasReadAndFoundDamaged) {
+  const auto lose = [&](std::int64_t step) {
+    const fs::path file = at(step) / "shards-00000-of-00001.h5";
+    unseen(file, [&] { flip(file, 4096 + 5 * kMiB, std::byte{4}); });
+  };
+  save(1, noise_);
+  lose(1);
+  EXPECT_EQ(save(2, noise_).unchanged_bytes, 8 * kMiB) << "nobody has read it";
+  EXPECT_FALSE(verify_checkpoint(at(2)).ok());
+  EXPECT_EQ(save(3, noise_).unchanged_bytes, 0u);
+  expect_whole(at(3), {&noise_, 1});
+  lose(3);
+  std::vector<std::byte> out(noise_.data->size());
+  EXPECT_THROW(CheckpointReader(at(3)).read("w", Box::whole({2048, 1024}), out), Error);
+  EXPECT_EQ(CheckpointManager(dir_.path()).save(4, {noise_.source()}).unchanged_bytes, 0u);
+  expect_whole(at(4), {&noise_, 1});
+}
+
+TEST_F(Increments, AreVerifiedByTheirValues) {
+  save(1, noise_, {.codec = Codec::none});
+  const HostTensor next = changed(noise_, 0);
+  save(2, next, {.codec = Codec::none});
+  flip(at(2) / linked_names(at(2)).front(), 4096 + 5, std::byte{4});  // a chunk of step 1 alone
+  EXPECT_FALSE(verify_checkpoint(at(1)).ok());
+  expect_whole(at(2), {&next, 1});
+  EXPECT_THAT(to_string(verify_checkpoint(at(2))),
+              testing::StartsWith("every value is as written"));
+}
+
 TEST_F(Increments, LinkNoFileThatIsDamaged) {
   save(1, noise_, {.codec = Codec::none});
   const fs::path file = at(1) / "shards-00000-of-00001.h5";
   const std::uintmax_t bytes = fs::file_size(file), data_end = 4096 + 8 * kMiB;
   for (const std::uintmax_t place : {std::uintmax_t{100}, data_end + 8, bytes - 9}) {
     SCOPED_TRACE(place);
-    flip(file, place, std::byte{1});
+    unseen(file, [&] { flip(file, place, std::byte{1}); });
     CheckpointManager fresh(dir_.path());
     EXPECT_EQ(fresh.save(2, {noise_.source()}, {.existing = Existing::replace}).unchanged_bytes,
               0u);
     expect_whole(at(2), {&noise_, 1});
     manager_.remove(2);
-    flip(file, place, std::byte{1});
+    unseen(file, [&] { flip(file, place, std::byte{1}); });
   }
 }
 
@@ -262,8 +315,10 @@ TEST_F(Increments, LinkNoFileWhoseChunksOverlap) {
     entry.table_hash = hash64(table.data(), table.size());
     const auto words = detail::describe_file(entry);
     const auto description = std::as_bytes(std::span(words));
-    overwrite(path, entry.table_address, table);
-    overwrite(path, entry.data_end - description.size(), description);
+    unseen(path, [&] {
+      overwrite(path, entry.table_address, table);
+      overwrite(path, entry.data_end - description.size(), description);
+    });
     const fs::path manifest_path = at(1) / detail::kManifestName;
     write_file(manifest_path,
                manifest_with(file_text(manifest_path), to_hex(tables.entry.description_hash),

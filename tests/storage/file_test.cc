@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "shardwise/storage/detail/page_cache.h"
+#include "shardwise/storage/forwarding_file_system.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
 
@@ -320,6 +321,33 @@ TEST(File, ReadingPastTheEndIsCorrupt) {
 }
 
 // Where the file system can do it; if not, it is null whatever is asked.
+TEST(File, ASealShowsWhetherSomebodyHasWrittenSince) {
+  const TempDir dir;
+  const auto files = posix_file_system();
+  const auto is_sealed = [&](const char* name) { return files->open(dir / name)->is_sealed(); };
+  const auto make = [&](const char* name) {
+    const auto file = files->create(dir / name, Caching::cached);
+    const std::byte byte{1};
+    file->write_at(0, &byte, 1);
+    file->sync();
+    file->seal();
+    file->close();
+  };
+  make("a");
+  EXPECT_TRUE(is_sealed("a"));
+  files->link(dir / "a", dir / "b");
+  files->rename(dir / "a", dir / "c");
+  EXPECT_TRUE(is_sealed("c"));
+  EXPECT_TRUE(ForwardingFile(files->open(dir / "c")).is_sealed());
+  std::ofstream(dir / "b", std::ios::in | std::ios::out) << "x";
+  EXPECT_FALSE(is_sealed("c")) << "it is the same file";
+  files->open_for_update(dir / "c")->seal();
+  EXPECT_TRUE(is_sealed("b"));
+  files->open(dir / "c")->unseal();  // for reading
+  EXPECT_FALSE(is_sealed("c"));
+  EXPECT_FALSE(ForwardingFile(files->open(dir / "c")).is_sealed());
+}
+
 TEST(FileSystem, ReusesTheRoomOfAFileThatNobodyElseHas) {
   const TempDir dir;
   const auto files = posix_file_system();

@@ -14,6 +14,7 @@
 #include "shardwise/checkpoint/detail/read/directory_state.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/known_format.h"
 
 namespace shardwise::detail {
 namespace {
@@ -148,6 +149,13 @@ std::string read_manifest_text(const OpenDirectory& directory) {
     file = directory.directory->open(kManifestName);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::not_found) throw;
+    const KnownFormat found = known_format(directory.path);
+    if (found.name == "shardwise" && !found.steps.empty()) {
+      not_found(directory.path,
+                fmt::format("found a folder of {}, needed one of them: the newest is {}, as "
+                            "latest() of a CheckpointManager says",
+                            to_string(found), found.steps.back()));
+    }
     not_found(directory.path, fmt::format("it was not committed: it has no {}", kManifestName));
   }
   const std::uint64_t bytes = file->size();
@@ -447,9 +455,18 @@ std::vector<TensorInfo> tensor_infos(const StoredCheckpoint& checkpoint) {
 
 void check_still_there(const fs::path& directory) { own_name(directory); }
 
+void note_damage(const StoredCheckpoint& checkpoint, const ChunkId& id) noexcept {
+  try {
+    checkpoint.files->at(checkpoint.file_of(id))->unseal();
+  } catch (...) {
+    // A save may then link it once more.
+  }
+}
+
 void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash) {
   const ChunkRecord& record = checkpoint.record(id);
   if (hash == record.hash) return;
+  note_damage(checkpoint, id);
   throw Error(ErrorCode::corrupt,
               fmt::format("read {}: the hash of its bytes is {}, needed is {}",
                           checkpoint.describe(id), to_hex(hash), to_hex(record.hash)));
@@ -458,6 +475,7 @@ void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std
 void check_decoded_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash) {
   const std::uint64_t must_be = checkpoint.decoded_hash(id);
   if (hash == must_be) return;
+  note_damage(checkpoint, id);
   throw Error(ErrorCode::corrupt,
               fmt::format("read {}: its stored bytes are as they were written, but they decode to "
                           "bytes with the hash {}, needed is {}",

@@ -194,6 +194,9 @@ std::vector<TensorInfo> tensor_infos(const StoredCheckpoint& checkpoint);
 /// replaced meanwhile, so that nothing is corrupt.
 void check_still_there(const std::filesystem::path& directory);
 
+/// Takes the seal from the file that the chunk is in: no later save links it (File::unseal).
+void note_damage(const StoredCheckpoint& checkpoint, const ChunkId& id) noexcept;
+
 /// Compares the hash of a chunk's stored bytes with its record's. Throws corrupt naming file,
 /// tensor, chunk and box.
 void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash);

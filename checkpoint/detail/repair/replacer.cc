@@ -74,6 +74,7 @@ void Replacer::put(const std::string& name, const Fill& fill) {
     try {
       fill(*file);
       file->sync();
+      file->seal();
       file->close();
       is_placed = take_place(hidden, place, tries == kMostTries);
     } catch (...) {

@@ -333,6 +333,7 @@ void Mending::look_in_durable() {
 void Mending::finish() {
   for (const auto& [number, file] : mended_) {
     file->sync();
+    file->seal();
     file->close();
     const fs::path place = staged_ / draft_.file_name(number);
     files_.remove(place);  // the draft, if it was here

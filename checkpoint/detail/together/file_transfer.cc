@@ -96,7 +96,10 @@ class TakenFile {
 
   /// Empty if all of it has come; else the file is removed, and this is why.
   const std::string& finish() {
-    if (problem_.empty()) file_->sync();
+    if (problem_.empty()) {
+      file_->sync();
+      file_->seal();
+    }
     file_->close();
     if (!problem_.empty()) file_system_.remove(path_);
     return problem_;

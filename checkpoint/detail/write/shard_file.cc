@@ -365,6 +365,7 @@ WrittenShardFile write_shard_file(const SavePlan& plan, std::size_t file_number,
   file.write_at(entry.data_end, driver.tail().data(), driver.tail().size());
   file.write_at(0, driver.front().data(), driver.front().size());
   file.sync();
+  file.seal();
   file.close();
   return written;
 }

@@ -47,6 +47,7 @@ EarlierStep read_earlier_step(FileSystem& file_system, const std::filesystem::pa
 bool link_file(FileSystem& file_system, File& opened, const std::filesystem::path& from,
                const std::filesystem::path& to, const LinkedFile& linked) {
   try {
+    if (!opened.is_sealed()) return false;
     opened.sync();  // a step that was copied here may be in memory alone
     file_system.link(from, to);
   } catch (const Error&) {

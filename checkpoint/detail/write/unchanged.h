@@ -31,9 +31,10 @@ struct EarlierStep {
 /// Reads the manifest. Throws as open_directory and read_manifest do.
 EarlierStep read_earlier_step(FileSystem& file_system, const std::filesystem::path& directory);
 
-/// Gives the file at `from` the name `to`, too, if it is this one, and what other tools read of it
-/// is right. Says whether it has that name now. `opened` is that file: as long as it is open,
-/// nobody can empty it for a save to write in, as FileSystem::reuse does.
+/// Gives the file at `from` the name `to`, too, if it is this one, nobody has written in it since
+/// it was complete (File::is_sealed), and what other tools read of it is right. Says whether it has
+/// that name now. `opened` is that file: as long as it is open, nobody can empty it for a save to
+/// write in, as FileSystem::reuse does.
 bool link_file(FileSystem& file_system, File& opened, const std::filesystem::path& from,
                const std::filesystem::path& to, const LinkedFile& linked);
 
