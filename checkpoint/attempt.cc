@@ -202,7 +202,7 @@ SaveStats CheckpointAttempt::publish(std::span<const ShardRecord> records,
   detail::check_json(options);
   try {
     auto [heads, lists, costs] = read_records(records, run_in(directory()));
-    auto [manifest, stats] = detail::merge(heads, std::move(lists), "writer");
+    auto [manifest, stats] = detail::merge(heads, std::move(lists), options.process);
     manifest.id = impl_->attempt.id();
     manifest.user_json = options.user_json;
     manifest.objects_json = detail::with_metrics(options.objects_json, options.metrics);

@@ -199,6 +199,9 @@ struct PublishOptions {
   std::string user_json = "{}";   ///< as SaveOptions::user_json
   std::string objects_json = {};  ///< as SaveOptions::objects_json
   Metrics metrics = {};           ///< as SaveOptions::metrics
+
+  /// What errors call a writer. "rank", if each rank of a job is one.
+  std::string process = "writer";
 };
 
 /// What a manager's save is asked for.

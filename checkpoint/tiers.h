@@ -197,8 +197,8 @@ struct FastStepOptions {
 FastSteps fast_steps(std::span<const std::filesystem::path> roots,
                      const FastStepOptions& options = {});
 
-/// The same, but reads every byte and compares all hashes, and looks for each bad chunk as
-/// TieredManager::latest() does.
+/// The same, but reads all that the steps use and compares all hashes, and looks for each bad chunk
+/// as TieredManager::latest() does.
 FastSteps verify_fast_steps(std::span<const std::filesystem::path> roots,
                             const FastStepOptions& options = {});
 

@@ -42,21 +42,22 @@ struct VerifyReport {
   /// says what its content must be. The tensors do not depend on it.
   bool index_not_proved = false;
 
-  /// Every byte of the checkpoint was read and is as it was written.
+  /// Every value, and every byte that says where it is, was read and is as it was written.
   bool ok() const { return damage.empty() && unread.empty(); }
 };
 
-/// Reads every byte of a checkpoint: checksum of the manifest, sizes, HDF5 structure, chunk tables,
+/// Reads all that a checkpoint uses: checksum of the manifest, sizes, HDF5 structure, chunk tables,
 /// every chunk, the padding between them, and the index, which must be, byte for byte, what the
 /// writer makes of the manifest (before format version 1.1 only its hash is compared); checks that
 /// the pieces cover every tensor exactly once, and that there is no other file; every byte of
 /// parity files, which nothing else depends on, is checked, too. Damage is reported, not thrown,
 /// and does not end the search, except for the manifest's: nothing else says what the other bytes
 /// should be. So is what cannot be read, apart from damage: delete nothing because of it. HDF5
-/// opens no file, and no link is followed. This proves integrity, not authenticity: who can write
-/// the files can make their hashes right again. Throws not_found if there is no checkpoint, or it
-/// is removed meanwhile; unsupported; and io if its directory or manifest cannot be read, or the
-/// directory changes again and again while it is read.
+/// opens no file, and no link is followed. Of a linked file, the chunks that only
+/// other steps use and the gaps beside them are not read: no value depends on them. This proves
+/// integrity, not authenticity: who can write the files can make their hashes right again. Throws
+/// not_found if there is no checkpoint, or it is removed meanwhile; unsupported; and io if its
+/// directory or manifest cannot be read, or the directory changes again and again while it is read.
 VerifyReport verify_checkpoint(const std::filesystem::path& directory,
                                const ReadOptions& options = {});
 
@@ -94,7 +95,7 @@ struct RepairReport {
   };
   std::vector<Lost> lost;
 
-  /// Every byte of the checkpoint is as it was written.
+  /// Every value is as it was written: see VerifyReport::ok().
   bool ok() const { return left.ok(); }
 };
 

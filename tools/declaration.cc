@@ -54,7 +54,7 @@ void add_looks(CLI::App& app, Commands& c) {
       ->needs("--processes");
 
   CLI::App& verify = add_command(
-      app, "verify", "Read and check every byte; exit status 1: damaged, 3: could not tell",
+      app, "verify", "Read and check every value; exit status 1: damaged, 3: could not tell",
       "shardwise verify runs/checkpoints\n"
       "  shardwise verify runs/checkpoints/step-00000400 --repair --from /backup/checkpoints",
       c, c.verify, run_verify);
@@ -189,7 +189,7 @@ void add_tiers(CLI::App& app, Commands& c) {
                   "The durable root: a chunk that is bad in the fast roots may be there")
       ->check(local_path());
   CLI::Option* const verify = tiers.add_flag("--verify", c.tiers.verify,
-                                             "Read every byte; say which chunks have no good copy");
+                                             "Read every value; say which chunks have no good copy");
   CLI::Option* const to =
       tiers
           .add_option("--to", c.tiers.to,

@@ -37,7 +37,7 @@ const std::vector<Verbs>& other_verbs() {
       {{"untag", "unlabel", "unprotect", "unlock"}, "`shardwise unpin ROOT NAME` takes it away"},
       {{"fsck", "check", "validate", "test", "checksum", "hash", "sha256", "sha256sum", "md5",
         "md5sum", "scrub", "audit", "doctor", "integrity"},
-       "`shardwise verify CHECKPOINT` reads and checks every byte by its hash"},
+       "`shardwise verify CHECKPOINT` reads and checks every value by its hash"},
       {{"repair", "fix", "recover", "heal", "restore"},
        "`shardwise verify CHECKPOINT --repair` makes damaged chunks again; a program restores by "
        "CheckpointManager"},

@@ -34,10 +34,8 @@ def told_instead(path: str, takes_files: bool = False) -> Iterator[None]:
 def instead_of_checkpoint(path: str) -> str:
     """What is at a path that is no checkpoint, and how that is loaded; empty if nothing is known of it."""
     kind, what, steps = _core.known_format(path)
-    if kind == "shardwise":
-        if not steps:
-            return ""
-        return f"found a folder of {what}, needed one of them: the newest is {steps[-1]}"
+    if kind == "shardwise":  # the error itself says so
+        return ""
     if kind:
         return f"found {what}: {_ways_in(kind, os.path.join(path, steps[-1]) if steps else path)}"
     if os.path.isfile(path):

@@ -1,4 +1,4 @@
-"""Whether every byte of a checkpoint is right, and what makes it right again."""
+"""Whether every value of a checkpoint is right, and what makes it right again."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def _report(found: tuple[Any, ...]) -> VerifyReport:
 
 
 def verify(path: Path, *, threads: int = 0, progress: Progress = None) -> VerifyReport:
-    """Reads every byte of a checkpoint and compares it with its hash. Damage is reported, not raised. Raises NotFound,
+    """Reads all that a checkpoint uses and compares it with its hashes. Not read are the chunks of a linked file that only other
+    steps use. Damage is reported, not raised. Raises NotFound,
     Unsupported, IOFailed."""
     text = local(path, "verify")
     with told_instead(text):

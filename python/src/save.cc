@@ -51,7 +51,8 @@ class Attempt {
       const auto* const data = static_cast<const std::byte*>(record.data());
       list.emplace_back(data, data + record.size());
     }
-    const PublishOptions options{.user_json = std::move(user), .objects_json = std::move(objects)};
+    const PublishOptions options{
+        .user_json = std::move(user), .objects_json = std::move(objects), .process = "rank"};
     SaveStats stats;
     {
       std::shared_ptr<CheckpointAttempt> kept = get();

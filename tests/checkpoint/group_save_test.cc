@@ -192,6 +192,44 @@ TEST(GroupSave, TakesListedBoxes) {
                              "needed is 1 of each")));
 }
 
+TEST(GroupSave, NamesBoxesThatAreMissingOrGivenTwice) {
+  const TempDir dir;
+  const HostTensor a = host_tensor("a", DType::f32, {6, 8}, "1", "-,-"),
+                   b = host_tensor("b", DType::f32, {6, 8}, "1", "-,-");
+  using Boxes = std::vector<Box>;
+  const auto save = [&](const Boxes& first, const Boxes& second, const std::string& name) {
+    GroupSaveOptions options{.ranks = 2, .devices = 2};
+    options.sources = [&](int rank) {
+      std::vector<TensorSource> sources = sources_of(std::vector<HostTensor>{a, b});
+      for (TensorSource& source : sources) source.sharding.reset();
+      sources[0].boxes = rank == 0 ? Boxes{Box({0, 0}, {6, 4})} : Boxes{Box({0, 4}, {6, 8})};
+      sources[1].boxes = rank == 0 ? first : second;
+      if (rank == 1) sources[1].name = name;
+      return sources;
+    };
+    const GroupOutcome outcome = group_save(dir.path(), 1, {}, options);
+    EXPECT_THAT(names_in(dir.path()), IsEmpty());
+    return outcome.errors;
+  };
+  const Box left({0, 0}, {6, 4}), right({0, 4}, {6, 8});
+  EXPECT_THAT(save({left}, {Box({2, 4}, {3, 7})}, "b"),
+              Each(HasSubstr("tensor \"b\" f32 [6, 8]: no rank gave the box [0:2, 4:8]; rank 0 "
+                             "gave [0:6, 0:4], rank 1 gave [2:3, 4:7]")));
+  EXPECT_THAT(save({left}, {Box({0, 4}, {3, 8}), Box({3, 4}, {6, 7})}, "b"),
+              Each(HasSubstr("no rank gave the box [3:6, 7:8]; ")));
+  EXPECT_THAT(save({}, {}, "b"), Each(HasSubstr("no rank gave the box [0:6, 0:8]")));
+  // As many elements as are needed, but not these.
+  EXPECT_THAT(save({left}, {left}, "b"),
+              Each(HasSubstr("tensor \"b\" f32 [6, 8]: rank 0 gave [0:6, 0:4] and rank 1 gave "
+                             "[0:6, 0:4]: needed is each element once")));
+  EXPECT_THAT(save({left, right}, {Box({5, 7}, {6, 8})}, "b"),
+              Each(HasSubstr("rank 0 gave [0:6, 4:8] and rank 1 gave [5:6, 7:8]")));
+  EXPECT_THAT(save({left}, {right}, "B"),
+              Each(HasSubstr("tensor \"B\" f32 [6, 8]: no rank gave the box [0:6, 0:4]; rank 1 "
+                             "gave [0:6, 4:8]; tensor \"b\" of rank 0 has holes, too: needed is "
+                             "one name on all")));
+}
+
 TEST(GroupSave, SaysThatNeighboursHaveOtherTensors) {
   const TempDir dir;
   const auto save = [&](int without) {

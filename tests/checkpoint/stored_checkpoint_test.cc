@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/verify.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/hooked_file_system.h"
@@ -65,7 +66,8 @@ TEST_F(Stored, IsNotFoundWhereNothingWasCommitted) {
   };
   EXPECT_THAT(missing(dir_ / "step-00000101"), HasSubstr("there is no such directory"));
   EXPECT_THAT(missing(path_ / "manifest.json"), HasSubstr("there is no such directory"));
-  EXPECT_THAT(missing(dir_.path()), HasSubstr("it was not committed: it has no manifest.json"));
+  fs::create_directory(dir_ / "empty");
+  EXPECT_THAT(missing(dir_ / "empty"), HasSubstr("it was not committed: it has no manifest.json"));
 
   // An attempt is none, though all its files are there already.
   const fs::path attempt = dir_ / ".step-00000100.0123456789abcdef0123456789abcdef.tmp";
@@ -77,6 +79,20 @@ TEST_F(Stored, IsNotFoundWhereNothingWasCommitted) {
 
   fs::remove(path_ / "manifest.json");
   EXPECT_THAT(missing(path_), HasSubstr("it was not committed: it has no manifest.json"));
+}
+
+TEST_F(Stored, IsNotTheFolderOfItsSteps) {
+  fs::copy(path_, dir_ / "step-00000203", fs::copy_options::recursive);
+  const auto expect_told = [&](const auto& act) {
+    EXPECT_THAT(message_of(ErrorCode::not_found, act),
+                HasSubstr("found a folder of 2 steps (step-00000100, step-00000203), each a "
+                          "checkpoint of Shardwise, needed one of them: the newest is "
+                          "step-00000203, as latest() of a CheckpointManager says"));
+  };
+  expect_told([&] { CheckpointReader reader(dir_.path()); });
+  expect_told([&] { verify_checkpoint(dir_.path()); });
+  expect_told([&] { repair_checkpoint(dir_.path()); });
+  expect_told([&] { write_parity(dir_.path()); });
 }
 
 // Another process removes it, which renames it away and then removes its files, between two steps

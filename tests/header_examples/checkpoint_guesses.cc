@@ -67,7 +67,7 @@ TEST_F(FirstRestore, WaitsForSavesAndGoesOn) {
 
 TEST_F(FirstRestore, PrintsReports) {
   const auto directory = manager.step(1).directory;
-  EXPECT_EQ(to_string(sw::verify_checkpoint(directory)).find("every byte is as written ("), 0U);
+  EXPECT_EQ(to_string(sw::verify_checkpoint(directory)).find("every value is as written ("), 0U);
   std::filesystem::resize_file(directory / "manifest.json", 10);
   const std::string damaged = to_string(sw::verify_checkpoint(directory));
   EXPECT_EQ(damaged.find("1 damaged ("), 0U) << damaged;

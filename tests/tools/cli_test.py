@@ -359,7 +359,7 @@ class Checkpoints(Cli):
         self.fails(3, ["found no checkpoint in"], "verify", step, "--repair", "--from", self.dir)
         self.assertNotEqual(shard.read_bytes(), good)
         result = self.ok("verify", root, "--repair", "--from", self.dir / "backup")
-        self.assertIn("1 repaired, every byte has its hash", result)
+        self.assertIn("1 repaired, every value is as written", result)
         self.assertIn(f"repaired from {(self.dir / 'backup' / step.name).resolve()}: {shard.name}: ", result)
         self.assertEqual(shard.read_bytes(), good)
         damage()

@@ -126,7 +126,7 @@ class Edits(Cli):
         self.ok("import", self.dir / "a.safetensors", self.dir / "i", "--step", 3, *edits)
         check(self.dir / "i")
         self.ok("parity", self.dir / "r", "--blocks", 2)
-        self.assertIn("every byte is as written", self.ok("verify", self.dir / "r"))
+        self.assertIn("every value is as written", self.ok("verify", self.dir / "r"))
 
         before = self.ok_json("reshard", self.dir / "a", self.dir / "no", "--mesh", 1, "--spec", "*=-", "--dry-run")
         grown = self.ok_json("reshard", self.dir / "a", self.dir / "no", "--mesh", 1, "--spec", "*=-", "--dry-run", "--resize",
@@ -151,7 +151,7 @@ class Edits(Cli):
         shaped(self.dir / "a.safetensors", {f"h.{n}.w": [[n, n + 1]] for n in range(11)})
         said = self.ok("import", self.dir / "a.safetensors", self.dir / "one", "--step", 1, "--join", "h.#.*=h.*@0")
         self.assertIn(" in 1 chunk (", said)
-        self.assertIn("every byte is as written (1 chunk, ", self.ok("verify", self.dir / "one"))
+        self.assertIn("every value is as written (1 chunk, ", self.ok("verify", self.dir / "one"))
         self.assertEqual(self.values(self.dir / "one"), {"h.w": ("f32", [[[n, n + 1]] for n in range(11)])})
         self.ok("export", self.dir / "one", self.dir / "b.safetensors", "--split", "h.*=h.#.*@0")
         self.assertTrue(self.ok_json("diff", self.dir / "a.safetensors", self.dir / "b.safetensors")["equal"])

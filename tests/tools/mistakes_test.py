@@ -143,7 +143,7 @@ $ diff runs/ck 6
 $ show runs/ck
 2 unknown command "show"; `shardwise inspect CHECKPOINT` shows what it holds
 $ fsck runs/ck
-2 unknown command "fsck"; `shardwise verify CHECKPOINT` reads and checks every byte by its hash
+2 unknown command "fsck"; `shardwise verify CHECKPOINT` reads and checks every value by its hash
 $ cat runs/ck ragge
 3 runs/ck has no tensor "ragge" among its 23; did you mean "ragged"?
 $ cat runs/ck ragged --box 0:4,0:4

@@ -13,6 +13,7 @@
 #include "shardwise/checkpoint/detail/format/manifest_check.h"
 #include "shardwise/checkpoint/detail/together/packer.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise::detail {
 namespace {
@@ -128,6 +129,9 @@ class Merge {
     for (const NumberedList& list : lists) check_list(list);
     add_tensors(lists);
     add_files();
+    for (const TensorEntry& tensor : manifest_.tensors) {
+      if (!is_covered(tensor)) refuse_boxes(tensor);
+    }
     check_complete();
     return {std::move(manifest_), stats_};
   }
@@ -232,6 +236,97 @@ class Merge {
     if (next == manifest_.writers.num_writers()) return;
     throw Error(ErrorCode::invalid_argument, fmt::format("found records of {} writers, needed {}",
                                                          next, manifest_.writers.num_writers()));
+  }
+
+  static bool is_covered(const TensorEntry& tensor) {
+    if (tensor.sharding) return true;
+    std::vector<Box> boxes;
+    boxes.reserve(tensor.listed.size());
+    for (const WriterPiece& piece : tensor.listed) boxes.push_back(piece.box);
+    try {
+      check_cover(boxes, tensor.shape);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  std::string who_has(const WriterPiece& piece) const {
+    const auto head = std::ranges::find_if(heads_, [&](const RecordHead& one) {
+      const std::int64_t number = piece.writer - one.first_writer;
+      return number >= 0 && number < std::ssize(one.files);
+    });
+    return who(static_cast<std::size_t>(head - heads_.begin()));
+  }
+
+  [[noreturn]] void refuse_boxes(const TensorEntry& tensor) const {
+    const std::string text = fmt::format("tensor {:?} {} {}: ", tensor.name, name(tensor.dtype),
+                                         to_string(tensor.shape));
+    const std::vector<WriterPiece>& given = tensor.listed;
+    for (auto one = given.begin(); one != given.end(); ++one) {
+      const auto other = std::find_if(one + 1, given.end(), [&](const WriterPiece& piece) {
+        return !intersect(one->box, piece.box).empty();
+      });
+      if (other == given.end()) continue;
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("{}{} gave {} and {} gave {}: needed is each element once", text,
+                      who_has(*one), to_string(one->box), who_has(*other), to_string(other->box)));
+    }
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}no {} gave the box {}{}{}", text, process_,
+                            to_string(first_hole(tensor)), given_of(tensor), other_names(tensor)));
+  }
+
+  /// The first box, of the tensor's boxes that nobody gave. Requires that there is one.
+  static Box first_hole(const TensorEntry& tensor) {
+    std::vector<Box> left{Box::whole(tensor.shape)}, next;
+    for (const WriterPiece& piece : tensor.listed) {
+      next.clear();
+      for (Box rest : left) {
+        const Box taken = intersect(rest, piece.box);
+        if (taken.empty()) {
+          next.push_back(rest);
+          continue;
+        }
+        for (std::size_t d = 0; d < rest.rank(); ++d) {
+          Box before = rest, after = rest;
+          before.set(d, rest.begin(d), taken.begin(d));
+          after.set(d, taken.end(d), rest.end(d));
+          if (!before.empty()) next.push_back(before);
+          if (!after.empty()) next.push_back(after);
+          rest.set(d, taken.begin(d), taken.end(d));
+        }
+      }
+      left.swap(next);
+    }
+    return *std::ranges::min_element(left, [](const Box& a, const Box& b) {
+      return std::ranges::lexicographical_compare(a.begin(), b.begin());
+    });
+  }
+
+  std::string given_of(const TensorEntry& tensor) const {
+    constexpr std::size_t kMostShown = 4;
+    std::string text;
+    for (std::size_t i = 0; i < std::min(tensor.listed.size(), kMostShown); ++i) {
+      const WriterPiece& piece = tensor.listed[i];
+      text +=
+          fmt::format("{}{} gave {}", i == 0 ? "; " : ", ", who_has(piece), to_string(piece.box));
+    }
+    return text + (tensor.listed.size() > kMostShown ? ", .." : "");
+  }
+
+  // A name that one process writes in another way leaves two tensors with holes.
+  std::string other_names(const TensorEntry& tensor) const {
+    for (const TensorEntry& other : manifest_.tensors) {
+      if (other.name == tensor.name || other.dtype != tensor.dtype || other.shape != tensor.shape ||
+          other.listed.empty() || is_covered(other)) {
+        continue;
+      }
+      return fmt::format("; tensor {:?} of {} has holes, too: needed is one name on all",
+                         other.name, who_has(other.listed.front()));
+    }
+    return {};
   }
 
   // What each process has written follows from its list, and no two have the same boxes: so the
