@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 import importlib as _importlib
 from typing import TYPE_CHECKING, Any
 
+from . import _guesses
 from . import group as group
 from . import sources as sources
 from ._compare import DiffReport as DiffReport
@@ -107,17 +108,26 @@ __all__ = [
 ]
 
 
-_ELSEWHERE = {"pack": ': needed is sources.of(source).pack(field, window)', "DataLoader": ": needed is shardwise.Loader",
-              "Dataset": ": needed is shardwise.sources.of(object)", "shuffle": ": needed is Loader(source, shuffle=True)",
-              "filter": ": needed is sources.of(source).filter(..)", "map": ": needed is sources.of(source).map(..)"}
+_refuse = _guesses.names_of_others(__name__, {
+    **{name: f"shardwise.sources.{name}" for name in sources.__dict__ if not name.startswith("_") and name not in __all__},
+    **{name: f"shardwise.torch.{name}" for name in ("accelerate", "lightning", "transformers")},
+    **dict.fromkeys(("save_async", "async_save"), "CheckpointManager(root).save_async(step, tensors)"),
+    **dict.fromkeys(("save_file", "save_model", "save_checkpoint", "dump", "savez"), "save(path, tensors)"),
+    **dict.fromkeys(("load_file", "load_model", "load_checkpoint", "load_state_dict", "restore"), "load(path)"),
+    **dict.fromkeys(("safe_open", "File"), "open(path)"), "DataLoader": "Loader(source, batch_size=n)",
+    "pack": "sources.of(source).pack(field, window)", "Dataset": "sources.of(object)", "shuffle": "Loader(source, shuffle=True)",
+    "filter": "sources.of(source).filter(..)", "map": "sources.of(source).map(..)",
+    **dict.fromkeys(("import_safetensors", "import_hdf5", "import_npz", "from_pretrained"), "import_model(source, path)"),
+    **dict.fromkeys(("export", "save_pretrained", "export_safetensors", "convert"), "export_model(path, target)"),
+    **dict.fromkeys(("inspect", "show", "metadata"), "info(path)"), "fsck": "verify(path)", "check": "verify(path)",
+    "TrainerCallback": "shardwise.torch.transformers.CheckpointCallback(manager)"})
 
 
 def __getattr__(name: str) -> Any:
-    """`programs` is imported when it is first asked for."""
-    if name == "programs":
-        return _importlib.import_module(".programs", __name__)
-    said = f": needed is shardwise.sources.{name}" if name in sources.__dict__ and not name.startswith("_") else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_ELSEWHERE.get(name, said)}")
+    """Submodules that are not imported before they are asked for."""
+    if name in ("programs", "torch", "jax", "orbax"):
+        return _importlib.import_module(f".{name}", __name__)
+    return _refuse(name)
 
 
 def __dir__() -> list[str]:

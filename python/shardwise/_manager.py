@@ -70,7 +70,8 @@ def step_number(what: str, step: Any) -> int:
     except TypeError:
         number = -1
     if not 0 <= number < NO_LIMIT or isinstance(step, bool):
-        raise InvalidArgument(f"{what} step {step!r}: needed is an integer, 0 or more")
+        shown = repr(step) if isinstance(step, (int, float, str, bytes, np.generic, type(None))) else f"of {type(step).__name__}"
+        raise InvalidArgument(f"{what} step {shown}: needed is an integer, 0 or more")
     return number
 
 

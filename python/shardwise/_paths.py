@@ -12,6 +12,8 @@ from ._errors import InvalidArgument, NotFound, Unsupported
 
 Path = str | os.PathLike[str]
 
+_ORDERS = {"save": ", as in save(path, state)", "open a checkpoint": ", as in load(path, state)"}
+
 # pathlib makes one slash of two.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -63,7 +65,8 @@ def local(path: Path, what: str) -> str:
     """A path of this machine's file systems, as text: `~` is the user's folder, as in a shell. Raises Unsupported for
     URLs, which would otherwise be folders of odd names. what: begins the message, as "save"."""
     if not isinstance(path, (str, bytes, os.PathLike)):
-        raise TypeError(f"{what}: the path is {type(path).__name__}, needed is a text or a pathlib.Path: the path comes first")
+        raise TypeError(f"{what}: the path is {type(path).__name__}, needed is a text or a pathlib.Path: the path comes first"
+                        + _ORDERS.get(what, ""))
     text = os.fsdecode(os.fspath(path))
     if not text or "\0" in text:
         raise InvalidArgument(f"{what}: the path is {text!r}, needed is one that is not empty and has no NUL character")

@@ -146,7 +146,8 @@ def test_words_for_policies(tmp_path):
 def test_where_these_words_are():
     with pytest.raises(AttributeError) as caught:
         swj.CheckpointManagerOptions
-    assert str(caught.value) == ("module 'shardwise.jax' has no attribute 'CheckpointManagerOptions': Orbax's names are those of "
+    assert str(caught.value) == ("module 'shardwise.jax' has no attribute 'CheckpointManagerOptions': needed is "
+                                 "ocp.CheckpointManagerOptions: Orbax's names are those of "
                                  "shardwise.jax.ocp: from shardwise.jax import ocp")
 
 

@@ -95,7 +95,7 @@ def test_options_of_other_loaders_are_told_their_names(name):
     (lambda x: x.select, "take(begin, end)"), (lambda x: x.astype, "cast(field, dtype)"), (lambda x: x.prefetch, "prefetch=n"),
     (lambda x: x.column_names, "fields"), (lambda x: x.peek, "source[0]"), (lambda x: x.odd, "Source has no 'odd'"),
     (lambda x: sw.images, "shardwise.sources.images"), (lambda x: sw.mix, "shardwise.sources.mix"), (lambda x: sw.tokens, "sources.tokens"),
-    (lambda x: sw.pack, "sources.of(source).pack("), (lambda x: sw.DataLoader, "shardwise.Loader"), (lambda x: sw.nothing, "'nothing'")])
+    (lambda x: sw.pack, "sources.of(source).pack("), (lambda x: sw.DataLoader, "Loader(source"), (lambda x: sw.nothing, "'nothing'")])
 def test_names_of_other_libraries_say_what_to_write(ask, said):
     with pytest.raises(AttributeError) as told:
         ask(images())

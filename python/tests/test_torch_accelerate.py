@@ -65,9 +65,12 @@ def test_ranks_save_and_load_together(tmp_path):
         assert "models.0.weight" in checkpoint  # without DistributedDataParallel's "module."
 
 
-def test_what_accelerate_saves_by_itself_is_refused():
-    class Fsdp:
-        distributed_type = accelerate.DistributedType.FSDP
+@pytest.mark.parametrize(("kind", "words"), [("FSDP", "found FSDP1, .*needed is FSDP2"), ("DEEPSPEED", "saves by itself"),
+                                             ("MEGATRON_LM", "saves by itself")])
+def test_what_accelerate_saves_by_itself_is_refused(kind, words):
+    class Sharded:
+        distributed_type = accelerate.DistributedType[kind]
+        is_fsdp2 = False
 
-    with pytest.raises(sw.InvalidArgument, match="FSDP: found weights that accelerate saves by itself"):
-        register(Fsdp())
+    with pytest.raises(sw.InvalidArgument, match=words):
+        register(Sharded())

@@ -17,8 +17,9 @@ job changes its imports alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .._guesses import names_of_others
 from .._tiers import RestoredTier as RestoredTier
 from ._capture import capture as capture
 from ._load import ANY as ANY
@@ -31,17 +32,14 @@ from ._save import save_async as save_async
 from ._stablehlo import from_stablehlo as from_stablehlo
 from ._tiers import TieredManager as TieredManager
 
-_OF_OCP = ("CheckpointManagerOptions", "args", "StandardCheckpointer", "PyTreeCheckpointer", "AsyncCheckpointer", "Checkpointer",
+_of_ocp = ("CheckpointManagerOptions", "args", "StandardCheckpointer", "PyTreeCheckpointer", "AsyncCheckpointer", "Checkpointer",
            "PyTreeCheckpointHandler", "StandardCheckpointHandler", "PLACEHOLDER", "RestoreArgs", "ArrayRestoreArgs")
-_ELSEWHERE = {"restore": "load(path, target)", "async_save": "save_async(path, tree)", "save_pytree": "save(path, tree)",
-              "load_pytree": "load(path, target)", "save_pytree_async": "save_async(path, tree)", "restore_pytree": "load(path, target)",
-              "load_pytree_async": "load(path, target)", "save_checkpoint": "save(path, tree)", "restore_checkpoint": "load(path, target)",
-              "metadata": "shardwise.info(path)", "latest_step": "CheckpointManager(root).latest_step()"}
+_refuse = names_of_others(__name__, {
+    **{name: f"ocp.{name}: Orbax's names are those of {__name__}.ocp: from shardwise.jax import ocp" for name in _of_ocp},
+    "restore": "load(path, target)", "async_save": "save_async(path, tree)", "save_pytree": "save(path, tree)",
+    "load_pytree": "load(path, target)", "save_pytree_async": "save_async(path, tree)", "restore_pytree": "load(path, target)",
+    "load_pytree_async": "load(path, target)", "save_checkpoint": "save(path, tree)", "restore_checkpoint": "load(path, target)",
+    "metadata": "shardwise.info(path)", "latest_step": "CheckpointManager(root).latest_step()"})
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        """Says where Orbax's names are."""
-        where = (f": Orbax's names are those of {__name__}.ocp: from shardwise.jax import ocp" if name in _OF_OCP else
-                 f": needed is {_ELSEWHERE[name]}" if name in _ELSEWHERE else "")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{where}")
+if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+    __getattr__ = _refuse

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import difflib
 import functools
-import inspect
 import logging
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, NoReturn
+from typing import Any, Callable, Iterator
 
 import jax
 import numpy as np
@@ -19,7 +18,8 @@ from .._edits import Cast, Join, Rename, Split, Transpose
 from .._edits import Resize as Extents
 from .._errors import InvalidArgument
 from .._resize import Resize, Resizing, check_extents
-from .._sources import MEMORY, Path, refuse_unknown
+from .._guesses import options_of_others
+from .._sources import MEMORY, Path
 from .._tensor import Checkpoint, aligned_empty, read_boxes
 from . import _tree
 from ._target import Refused, Reading, reading_of
@@ -48,10 +48,11 @@ _OTHER_NAMES = {
     "dtype": "cast=", "partial": "strict=False", "partial_restore": "strict=False", "restore_args": "a target with the sharding wanted"}
 
 
+@options_of_others(_OTHER_NAMES)
 def load(path: Path, target: Any = None, *, strict: bool = True, names: str | Iterable[str] | None = None,
          rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None, split: Split | None = None,
          join: Join | None = None, skip_mismatched: bool = False, resize: Resize | Extents | None = None, threads: int = 0,
-         memory: int = MEMORY, **unknown: NoReturn) -> Any:
+         memory: int = MEMORY) -> Any:
     """The tree of a checkpoint. Without a target: arrays of numpy's (of PRNG keys their data), objects as they were
     saved; dict, list, tuple and None as they were, named tuples if their module is imported, else dicts of fields;
     of other classes dicts. Needs no devices. A checkpoint that was saved without a tree is a dict of names.
@@ -76,7 +77,6 @@ def load(path: Path, target: Any = None, *, strict: bool = True, names: str | It
     is cast), shapes that a sharding does not divide; also a target without leaves, with strict=False, too. NotFound,
     Corrupt.
     """
-    refuse_unknown("load", unknown, [name for name in inspect.signature(load).parameters if name != "unknown"], _OTHER_NAMES)
     if target is None:
         check_extents(f"load {path}", skip_mismatched, resize)
     with Checkpoint(path, threads=threads, memory=memory, names=names, rename=rename, cast=cast, transpose=transpose, split=split,

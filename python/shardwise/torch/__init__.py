@@ -16,6 +16,10 @@
 shardwise.torch.spmd has the names of PyTorch/XLA SPMD.
 """
 
+import importlib as _importlib
+from typing import TYPE_CHECKING, Any
+
+from .._guesses import names_of_others
 from ._capture import capture as capture
 from ._dcp import StorageReader as StorageReader
 from ._dcp import StorageWriter as StorageWriter
@@ -36,10 +40,29 @@ from ._state import PerRank as PerRank
 from .._tiers import RestoredTier as RestoredTier
 from ._tiers import TieredManager as TieredManager
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+_whole = 'save(path, {"model": model, "optim": optimizer}), which takes modules and optimizers themselves'
+_refuse = names_of_others(__name__, {
+    **dict.fromkeys(("save_file", "save_checkpoint", "save_state_dict", "dump"), "save(path, state)"),
+    **dict.fromkeys(("async_save", "save_checkpoint_async"), "save_async(path, state)"),
+    "save_model": 'save(path, {"model": model})', "load_model": 'load(path, {"model": model})',
+    **dict.fromkeys(("load_file", "load_safetensors"), "load(path)"),
+    **dict.fromkeys(("restore", "restore_latest", "load_checkpoint"), "load(path, state), or CheckpointManager(root).restore(state)"),
+    "safe_open": "open(path)", "DataLoader": "Loader(source, batch_size=n)",
+    **dict.fromkeys(("StatefulDataLoader", "DistributedSampler", "Dataset", "IterableDataset", "StreamingDataLoader"), "Loader(source, batch_size=n)"),
+    "FileSystemWriter": "StorageWriter(path)", "FileSystemReader": "StorageReader(path)",
+    **dict.fromkeys(("HuggingFaceStorageWriter", "export_model", "save_pretrained"), "shardwise.export_model(path, target)"),
+    **dict.fromkeys(("HuggingFaceStorageReader", "import_model", "from_pretrained"), "shardwise.import_model(source, path)"),
+    **dict.fromkeys(("state_dict_saver", "get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"), _whole),
+    **dict.fromkeys(("state_dict_loader", "set_state_dict", "set_model_state_dict", "set_optimizer_state_dict"),
+                    _whole.replace("save", "load")),
+    "get_rng_state": "rng(), as a value of the state",
+    **dict.fromkeys(("TrainerCallback", "CheckpointCallback"), "shardwise.torch.transformers.CheckpointCallback(manager)"),
+    **dict.fromkeys(("CheckpointIO", "ModelCheckpoint"), "shardwise.torch.lightning.CheckpointIO()"),
+    **dict.fromkeys(("Checkpointer", "CheckpointManagerOptions", "AsyncCheckpointer"), "CheckpointManager(root)")})
 
-if not _TYPE_CHECKING:  # for a type checker a name that is not there is an error
-    def __getattr__(name: str) -> object:
-        """Says how it is called here."""
-        said = ": needed is Loader(source, batch_size=n)" if name in ("DataLoader", "StatefulDataLoader", "StreamingDataLoader") else ""
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{said}")
+if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+    def __getattr__(name: str) -> Any:
+        """Submodules that are not imported before they are asked for, as they need other packages."""
+        if name in ("accelerate", "lightning", "spmd", "transformers"):
+            return _importlib.import_module(f".{name}", __name__)
+        return _refuse(name)

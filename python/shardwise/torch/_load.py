@@ -13,6 +13,7 @@ from .._dtypes import NUMPY
 from .._edits import Cast, Join, Rename, Split, Transpose
 from .._edits import Resize as Extents
 from .._errors import InvalidArgument
+from .._guesses import options_of_others
 from .._nested import Path, build, decoded_kinds
 from .._resize import Resize, check_extents
 from .._sources import Path as FilePath
@@ -23,6 +24,23 @@ from ._target import Target
 from ._tensors import TORCH, TensorReads, shared_tensor
 
 log = logging.getLogger("shardwise")
+
+
+#: What torch.load, DCP, safetensors and others call it.
+_OTHER_NAMES = {
+    **dict.fromkeys(("checkpoint_id", "f", "filename", "directory", "ckpt_dir", "output_dir"), "the path itself, first: load(path, state)"),
+    **dict.fromkeys(("state_dict", "obj", "tensors", "model", "optimizer", "tree"), 'the state, after the path: load(path, {"model": model})'),
+    **dict.fromkeys(("process_group", "no_dist"), "group=, or shardwise.group.single()"),
+    **dict.fromkeys(("num_workers", "thread_count", "max_workers", "num_threads"), "threads="),
+    **dict.fromkeys(("map_location", "device", "device_map"), "load_state_dict(path, device=), or a state whose tensors say where"),
+    **dict.fromkeys(("dtype", "torch_dtype"), 'cast="bf16"'),
+    **dict.fromkeys(("weights_only", "pickle_module", "allow_pickle"), "nothing in its place: no code of a checkpoint ever runs"),
+    "mmap": "shardwise.torch.open(path), which reads what is indexed", "framework": "nothing in its place: tensors are torch's",
+    **dict.fromkeys(("storage_reader", "planner"), "load(path, state), or StorageReader(path) for torch.distributed.checkpoint"),
+    **dict.fromkeys(("ignore_mismatched_sizes", "allow_shape_mismatch"), "skip_mismatched=True"),
+    **dict.fromkeys(("allow_partial_load", "partial"), "strict=False"), "keys": "names=", "prefix": 'names="prefix*"',
+    "step": "CheckpointManager(root).restore(step, state)"}
+_OTHERS_WITHOUT_STATE = {**_OTHER_NAMES, **dict.fromkeys(("map_location", "device_map"), "device=")}
 
 
 class Loaded(dict[str, Any]):
@@ -38,11 +56,13 @@ class Loaded(dict[str, Any]):
     skipped: list[str]
 
 
+@options_of_others(_OTHER_NAMES)
 def load(path: FilePath, state: Mapping[str, Any] | None = None, *, strict: bool = True, unused: str | None = None,
          names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None,
-         skip_mismatched: bool = False, resize: Resize | None = None, transpose: Transpose | None = None,
+         skip_mismatched: bool = False, resize: Resize | Extents | None = None, transpose: Transpose | None = None,
          split: Split | None = None, join: Join | None = None, group: Group | None = None, threads: int = 0) -> Loaded:
-    """Restores a checkpoint into a state as save() takes it, on any number of processes.
+    """Restores a checkpoint into a state as save() takes it, on any number of processes. Without a state: what was saved, as
+    load_state_dict() gives it, and resize then says extents.
 
     Tensors, DTensors and numpy arrays are filled in place, each process reading only what it holds; modules, optimizers and
     other Stateful objects, at any depth, are given their state. Returns the state with its plain objects replaced by what
@@ -61,15 +81,28 @@ def load(path: FilePath, state: Mapping[str, Any] | None = None, *, strict: bool
     nothing is an error. unused: what becomes of stored names that the state has not: "error" (the default if strict),
     "warn" or "ignore". What a load_state_dict() raises, or damage of the stored bytes, comes when tensors are filled.
     """
-    if state is None:
-        raise InvalidArgument(f'load {path}: there is no state to fill, needed is one, as {{"model": model}}; load_state_dict(path) '
-                              f"gives what was saved without one")
     unused = unused or ("error" if strict else "ignore")
     check_choice("unused", unused, ("error", "warn", "ignore"))
+    if state is None:
+        check_extents(f"load {path}", skip_mismatched, resize)
+        shapes: Any = resize
+        with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
+                        join=join, resize=shapes) as checkpoint:
+            return _whole(checkpoint)
     group = auto() if group is None else group
     with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
                     join=join) as checkpoint:
-        return filled(checkpoint, Target(checkpoint, state, group.rank, group.size, strict, skip_mismatched, resize), unused)
+        rules: Any = resize
+        return filled(checkpoint, Target(checkpoint, state, group.rank, group.size, strict, skip_mismatched, rules), unused)
+
+
+def _whole(checkpoint: Checkpoint) -> Loaded:
+    """What load() gives without a state."""
+    loaded = Loaded(state_of(checkpoint, "cpu"))
+    loaded.objects = len(checkpoint.objects)
+    loaded.tensors, loaded.bytes = len(checkpoint), sum(checkpoint[name].nbytes for name in checkpoint)
+    loaded.missing, loaded.unused, loaded.skipped = [], [], []
+    return loaded
 
 
 def filled(checkpoint: Checkpoint, target: Target, unused: str) -> Loaded:
@@ -83,6 +116,7 @@ def filled(checkpoint: Checkpoint, target: Target, unused: str) -> Loaded:
     return loaded
 
 
+@options_of_others(_OTHERS_WITHOUT_STATE)
 def load_state_dict(path: FilePath, names: str | Iterable[str] | None = None, *, device: Any = "cpu",
                     rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
                     split: Split | None = None, join: Join | None = None, resize: Extents | None = None,

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from .. import _core, _objects
 from .._errors import InvalidArgument
+from .._guesses import options_of_others
 from .._job import Managed
 from .._nested import encoded_kinds, encoded_path, names_of
 from .._paths import local
@@ -26,6 +27,21 @@ from ._staging import Staging
 from ._layouts import Layouts, MemoryKey, memory_key
 from ._state import PerRank, State, flat_values, is_array
 from ._tensors import Memory, address_of, dtype_name, on_host, settled, shared_tensor
+
+
+#: What torch.save, DCP and others call it.
+_OTHER_NAMES = {
+    **dict.fromkeys(("checkpoint_id", "f", "filename", "directory", "ckpt_dir", "output_dir"), "the path itself, first: save(path, state)"),
+    **dict.fromkeys(("state_dict", "obj", "tensors", "model", "optimizer", "tree"), 'the state, after the path: save(path, {"model": model})'),
+    **dict.fromkeys(("process_group", "no_dist"), "group=, or shardwise.group.single()"),
+    **dict.fromkeys(("num_workers", "thread_count", "max_workers", "num_threads"), "threads="),
+    **dict.fromkeys(("overwrite", "force", "exist_ok"), 'existing="replace"'),
+    **dict.fromkeys(("compression", "compress"), "codec="), "metadata": "user=", "extra": "user=", "dtype": "cast= of a load",
+    **dict.fromkeys(("storage_writer", "planner"), "save(path, state), or StorageWriter(path) for torch.distributed.checkpoint"),
+    **dict.fromkeys(("pickle_module", "pickle_protocol", "safe_serialization", "use_safetensors", "_use_new_zipfile_serialization"),
+                    "nothing in its place: nothing is pickled"),
+    **dict.fromkeys(("async_checkpointer_type", "async_stager", "async_save", "blocking"), "save() or save_async()"),
+    "step": "CheckpointManager(root).save(step, state)", "max_shard_size": "shardwise.export_model(path, target, max_shard=)"}
 
 
 @dataclass
@@ -235,6 +251,7 @@ def _call(group: Group, path: str, user: Any, options: dict[str, Any], deadline:
                    replicas=replicas, parity_blocks=options.get("parity_blocks", 0))
 
 
+@options_of_others(_OTHER_NAMES)
 def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
          replicas: str = "check", group: Group | None = None, threads: int = 0, memory: int = MEMORY,
          deadline: float = DEADLINE, progress: Progress = None, unchanged_since: FilePath | None = None) -> SaveStats:
@@ -266,6 +283,7 @@ def save_managed(path: str, state: Mapping[str, Any], user: Any, options: dict[s
         return _finish(call, path, _Collected(state, user, group, None), options, replicas, progress, managed)
 
 
+@options_of_others(_OTHER_NAMES)
 def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
                replicas: str = "check", group: Group | None = None, threads: int = 0, memory: int = MEMORY,
                deadline: float = DEADLINE, keep_copy: bool = True) -> PendingSave:

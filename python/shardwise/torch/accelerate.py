@@ -3,13 +3,15 @@
     import shardwise.torch.accelerate
 
     shardwise.torch.accelerate.register(accelerator)
-    accelerator.save_state("ckpt")      # ckpt/weights.sw instead of model.safetensors
+    accelerator.save_state("ckpt")      # ckpt/weights.sw instead of model.safetensors; of FSDP2 its optimizers, too
     accelerator.load_state("ckpt")
 """
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 from .._errors import InvalidArgument
@@ -23,18 +25,43 @@ _FOLDER = "weights.sw"
 def register(accelerator: Any, *, codec: Codec = "zstd") -> None:
     """save_state(folder) and load_state(folder) of the accelerator keep the weights of its models in folder/weights.sw;
     all processes call them. Optimizers, schedulers and random states stay in accelerate's own files, which are pickles.
-    With FSDP, DeepSpeed and Megatron-LM, accelerate saves weights by itself: InvalidArgument."""
-    if str(accelerator.distributed_type).rpartition(".")[2] in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
+    With FSDP2 optimizers are in folder/weights.sw, too, each process writes what it holds, and any number of processes
+    may load it. Raises InvalidArgument for FSDP1, DeepSpeed and Megatron-LM, by which accelerate saves weights itself."""
+    kind = str(accelerator.distributed_type).rpartition(".")[2]
+    if kind == "FSDP" and not accelerator.is_fsdp2:
+        raise InvalidArgument("register for FSDP: found FSDP1, whose parameters are flattened, needed is FSDP2, as "
+                              "FullyShardedDataParallelPlugin(fsdp_version=2)")
+    if kind in ("DEEPSPEED", "MEGATRON_LM"):
         raise InvalidArgument(f"register for {accelerator.distributed_type}: found weights that accelerate saves by itself, "
-                              f"needed is an accelerator of whole models")
+                              f"needed is an accelerator of whole models or of FSDP2")
+    held: dict[str, Any] = {}  # of FSDP2, while accelerate saves or loads the rest
 
     def on_save(models: list[Any], weights: list[Any], folder: Any) -> None:
-        save(os.path.join(folder, _FOLDER), {"models": list(models)}, codec=codec, existing="replace")
+        save(os.path.join(folder, _FOLDER), held or {"models": list(models)}, codec=codec, existing="replace")
         weights.clear()  # so that accelerate writes none
 
     def on_load(models: list[Any], folder: Any) -> None:
-        load(os.path.join(folder, _FOLDER), {"models": list(models)})
+        load(os.path.join(folder, _FOLDER), held or {"models": list(models)})
         models.clear()
+
+    def without_shards(function: Callable[..., Any]) -> Callable[..., Any]:
+        """accelerate writes and reads models and optimizers of FSDP before it calls hooks: it sees none of them here."""
+
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            models, optimizers = accelerator._models, accelerator._optimizers
+            held.update(models=list(models), optimizers=list(optimizers))
+            accelerator._models, accelerator._optimizers = [], []
+            try:
+                return function(*args, **kwargs)
+            finally:
+                accelerator._models, accelerator._optimizers = models, optimizers
+                held.clear()
+
+        return called
 
     accelerator.register_save_state_pre_hook(on_save)
     accelerator.register_load_state_pre_hook(on_load)
+    if kind == "FSDP":
+        accelerator.save_state = without_shards(accelerator.save_state)
+        accelerator.load_state = without_shards(accelerator.load_state)

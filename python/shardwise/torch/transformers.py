@@ -16,10 +16,9 @@ import os
 import tempfile
 from typing import Any
 
-from safetensors.torch import save_file
 from transformers import TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.utils import SAFE_WEIGHTS_NAME
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from .._errors import InvalidArgument
 from ._manager import CheckpointManager, rng
@@ -36,8 +35,8 @@ class CheckpointCallback(TrainerCallback):
     save of the last step.
 
     A callback cannot have the Trainer pass over batches, which it does only for a checkpoint of its own form. Thus
-    resume(): train(resume_from_checkpoint=callback.resume()). One process, or DistributedDataParallel; no fp16, FSDP or
-    DeepSpeed, which keep state that a callback does not see. States of other callbacks are not kept.
+    resume(): train(resume_from_checkpoint=callback.resume()). One process, DistributedDataParallel or FSDP2, whose
+    steps any number of processes restores; no fp16, FSDP1 or DeepSpeed, which keep state that a callback does not see. States of other callbacks are not kept.
     """
 
     def __init__(self, manager: CheckpointManager) -> None:
@@ -57,12 +56,15 @@ class CheckpointCallback(TrainerCallback):
         self._folder = tempfile.TemporaryDirectory(prefix="shardwise-")
         with open(os.path.join(self._folder.name, TRAINER_STATE_NAME), "w") as file:
             json.dump(found.value["trainer"], file)
-        save_file({}, os.path.join(self._folder.name, SAFE_WEIGHTS_NAME), metadata={"format": "pt"})
+        with open(os.path.join(self._folder.name, SAFE_WEIGHTS_INDEX_NAME), "w") as file:  # FSDP reads no file of weights by it
+            json.dump({"metadata": {}, "weight_map": {}}, file)
         return self._folder.name
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Restores the step of resume()."""
-        unseen = [name for name in ("fp16", "fsdp", "deepspeed") if getattr(args, name, None)]
+        unseen = [name for name in ("fp16", "deepspeed") if getattr(args, name, None)]
+        if getattr(args, "fsdp", None) and (getattr(args, "fsdp_plugin_args", None) or {}).get("fsdp_version") != 2:
+            unseen.append('FSDP1 (FSDP2 is fsdp_config={"version": 2})')
         if unseen:
             raise InvalidArgument(f"train with checkpoints in {self.manager.root}: found {', '.join(unseen)}, whose state a "
                                   f"callback does not see: needed are arguments without")

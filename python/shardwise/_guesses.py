@@ -1,0 +1,62 @@
+"""First guesses: names that other libraries have, and what to write in their place."""
+
+from __future__ import annotations
+
+import functools
+import importlib.machinery
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+from ._sources import refuse_unknown
+
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
+
+_ELSEWHERE: dict[str, Mapping[str, str]] = {}  # by module
+
+
+def names_of_others(module: str, elsewhere: Mapping[str, str]) -> Callable[[str], NoReturn]:
+    """For a package's __getattr__: raises AttributeError, and says what to write. `import` and `from` say the same."""
+    _ELSEWHERE[module] = elsewhere
+
+    def refuse(name: str) -> NoReturn:
+        raise AttributeError(_told(module, name))
+
+    return refuse
+
+
+def _told(module: str, name: str) -> str:
+    needed = _ELSEWHERE[module].get(name)
+    return f"module {module!r} has no attribute {name!r}" + (f": needed is {needed}" if needed else "")
+
+
+class _Imports:
+    """Python drops the text of an AttributeError in `from package import name`, and then asks sys.meta_path."""
+
+    @staticmethod
+    def find_spec(full_name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        module, _, name = full_name.rpartition(".")
+        if name in _ELSEWHERE.get(module, ()):
+            raise ModuleNotFoundError(_told(module, name))  # its `name` is not set: Python would pass over it
+        return None
+
+
+sys.meta_path.append(_Imports)
+
+
+def options_of_others(elsewhere: Mapping[str, str]) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
+    """A function whose options of other libraries' names are a TypeError that says what to write."""
+
+    def decorated(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
+        known: Iterable[str] = inspect.signature(function).parameters
+
+        @functools.wraps(function)
+        def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
+            refuse_unknown(function.__name__, [name for name in kwargs if name not in known], [*known], elsewhere)
+            return function(*args, **kwargs)
+
+        return guarded
+
+    return decorated
