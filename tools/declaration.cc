@@ -188,8 +188,8 @@ void add_tiers(CLI::App& app, Commands& c) {
       .add_option("--durable", c.tiers.durable,
                   "The durable root: a chunk that is bad in the fast roots may be there")
       ->check(local_path());
-  CLI::Option* const verify = tiers.add_flag("--verify", c.tiers.verify,
-                                             "Read every value; say which chunks have no good copy");
+  CLI::Option* const verify = tiers.add_flag(
+      "--verify", c.tiers.verify, "Read every value; say which chunks have no good copy");
   CLI::Option* const to =
       tiers
           .add_option("--to", c.tiers.to,
