@@ -49,6 +49,39 @@ TEST(PlanOffsets, NothingThatIsNeededAtTheSameTimeOverlaps) {
   }
 }
 
+TEST(PlanHosted, IsInMemoryThatNothingElseNeedsThen) {
+  std::mt19937 random(2);
+  std::size_t placed = 0;
+  for (int trial = 0; trial < 200; ++trial) {
+    const auto some = [&](std::size_t count) {
+      std::vector<Lifetime> made(count);
+      for (Lifetime& one : made) {
+        one.bytes = random() % 5 == 0 ? 0 : random() % 5000;
+        one.first = random() % 20;
+        one.last = one.first + random() % 10;
+      }
+      return made;
+    };
+    const std::vector<Lifetime> hosts = some(1 + random() % 4), lifetimes = some(1 + random() % 40);
+    const std::vector<Hosted> found = plan_hosted(hosts, lifetimes);
+    for (std::size_t i = 0; i < lifetimes.size(); ++i) {
+      if (found[i].host < 0) continue;
+      ++placed;
+      const Lifetime &a = lifetimes[i], &host = hosts[as_size(found[i].host)];
+      EXPECT_EQ(found[i].offset % 64, 0u);
+      EXPECT_LE(found[i].offset + a.bytes, host.bytes);
+      EXPECT_LT(a.last, host.first);
+      for (std::size_t j = 0; j < i; ++j) {
+        const Lifetime& b = lifetimes[j];
+        if (found[j].host != found[i].host || a.last < b.first || b.last < a.first) continue;
+        EXPECT_TRUE(found[i].offset + a.bytes <= found[j].offset ||
+                    found[j].offset + b.bytes <= found[i].offset);
+      }
+    }
+  }
+  EXPECT_GT(placed, 300u);
+}
+
 TEST(PlanOffsets, UsesTheSmallestGap) {
   // 0 and 2 leave gaps of 128 and 64 bytes at step 1; the last one fits into the smaller.
   const std::vector<Lifetime> lifetimes{{1024, 0, 9}, {128, 0, 0}, {512, 0, 9},
