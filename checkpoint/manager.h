@@ -157,9 +157,9 @@ struct ManagerOptions {
 ///
 /// If a manager's first save is below steps that others have written, the run has gone back: those
 /// steps are set aside. latest(), best(), retention and increments do not take them, and they stay
-/// until remove() or a save of that step, whatever SaveOptions::existing says. While another manager that may be alive has saved in the
-/// root and is not closed, nothing is set aside, and retention removes only steps that this one has
-/// written. ManagerOptions::warn is told of both.
+/// until remove() or a save of that step, whatever SaveOptions::existing says. While another
+/// manager that may be alive has saved in the root and is not closed, nothing is set aside, and
+/// retention removes only steps that this one has written. ManagerOptions::warn is told of both.
 ///
 /// Thread-safe. One save is under way at a time: the next one waits for it first
 /// (ManagerOptions::when_busy), and throws its error if nobody has seen it yet. Several processes
@@ -269,7 +269,8 @@ class CheckpointManager {
   /// Sorted by name. Throws io, corrupt.
   std::vector<NamedStep> pinned() const;
 
-  /// Committed steps, ascending, those that are set aside, too; of each the highest generation. Says nothing about their bytes.
+  /// Committed steps, ascending, those that are set aside, too; of each the highest generation.
+  /// Says nothing about their bytes.
   std::vector<Step> steps() const;
 
   /// The newest step, of those before `below`, whose manifest, file sizes and, of 64 shard files
