@@ -201,7 +201,12 @@ class JobManager(ManagerContext):
 
     def close(self) -> None:
         """wait(); then another manager may take the run up."""
-        self.wait()
+        try:
+            self.wait()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
         self._manager.close()
 
     def _restored(self, read: Callable[[str], Any], step: int | None) -> Restored | None:

@@ -195,6 +195,10 @@ class ManagerContext:
             self.close()
         else:
             self._queue.settle()  # the error under way is what is raised
+            self._release()
+
+    def _release(self) -> None:
+        """Lets another manager take the run up."""
 
 
 class CheckpointManager(ManagerContext):
@@ -486,5 +490,10 @@ class CheckpointManager(ManagerContext):
 
     def close(self) -> None:
         """wait(); then another manager may take the run up."""
-        self.wait()
+        try:
+            self.wait()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
         self._manager.close()

@@ -56,6 +56,19 @@ def test_two_jobs_in_one_folder_are_told_and_keep_their_own(tmp_path, caplog):
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".writer")]
 
 
+def test_a_manager_that_an_error_ended_is_no_other_one(tmp_path, caplog):
+    kept = []  # the traceback holds the manager
+    for first in (10, 3):
+        try:
+            with sw.CheckpointManager(tmp_path, keep_last=2) as m:
+                save(m, range(first, first + 3))
+                raise ValueError("of the user's")
+        except ValueError as error:
+            kept.append((error, m))
+    assert m.steps() == [4, 5, 11, 12] and aside(m) == [11, 12]
+    assert not [one for one in caplog.records if "another manager" in one.getMessage()]
+
+
 KILLED = """
 import json, os, signal, sys, numpy as np, shardwise as sw
 root, steps, options, replaces = json.loads(sys.argv[1])

@@ -237,8 +237,14 @@ class CheckpointManager(ManagerContext):
             raise
 
     def close(self) -> None:
-        """wait_until_finished()"""
-        self.wait_until_finished()
+        """wait_until_finished(); then another manager may take the run up."""
+        try:
+            self.wait_until_finished()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        self.manager._release()
 
 
 class StandardCheckpointer:
