@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <system_error>
 #include <utility>
 
 #include "shardwise/checkpoint/detail/pending_state.h"
@@ -58,24 +57,12 @@ std::size_t bytes_of(std::span<const TensorSource> tensors) {
   return bytes;
 }
 
-// If the program goes to another directory, its root stays.
-std::filesystem::path absolute_root(const std::filesystem::path& root) {
-  std::error_code error;
-  std::filesystem::path absolute = std::filesystem::absolute(root, error);
-  if (error) {
-    throw Error(ErrorCode::io,
-                fmt::format("open checkpoint root {:?}: {}", root.string(), error.message()),
-                error.value());
-  }
-  return absolute;
-}
-
 }  // namespace
 
 struct CheckpointManager::Impl {
   Impl(const std::filesystem::path& directory, ManagerOptions manager_options,
        const detail::RootTerms& terms)
-      : root(absolute_root(directory)),
+      : root(detail::absolute_root(directory)),
         options(std::move(manager_options)),
         local_roots(terms.local_roots),
         files(options.file_system ? options.file_system : posix_file_system()),

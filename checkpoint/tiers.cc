@@ -48,17 +48,9 @@ ManagerOptions durable_options(const TierOptions& options, std::shared_ptr<FileS
           .file_system = std::move(files)};
 }
 
-fs::path absolute_root(const fs::path& root) {
-  std::error_code error;
-  fs::path path = fs::absolute(root, error);
-  if (!error) return path;
-  throw Error(ErrorCode::io,
-              fmt::format("open checkpoint root {:?}: {}", root.string(), error.message()));
-}
-
 fs::path made(FileSystem& file_system, const fs::path& root) {
   detail::make_root(file_system, root);
-  return absolute_root(root);
+  return detail::absolute_root(root);
 }
 
 /// The file system for the durable root.
@@ -114,7 +106,7 @@ struct TieredManager::Impl {
         files(options.file_system ? options.file_system : posix_file_system()),
         fast(made(*files, fast_root)),
         own(fast / detail::process_directory(options.group.rank())),
-        durable_root(absolute_root(durable)),
+        durable_root(detail::absolute_root(durable)),
         fast_manager(
             detail::Internals::manager(own, fast_options(options), {.local_roots = options.local})),
         durable_manager(durable_root, durable_options(options, drained_to(files, options))) {}

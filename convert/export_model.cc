@@ -234,6 +234,17 @@ class ExportRun {
     return write_file(target, name, text.size(), [&] { writes_.write(text); });
   }
 
+  /// The config, which names the dtype of the tensors, and the files beside it.
+  std::size_t write_configs(detail::NewTarget& target, const detail::ModelFolder& folder,
+                            FileSystem& file_system) {
+    const std::string config = detail::with_dtype_of(folder.config, source_.tensors());
+    std::size_t bytes = write_text(target, std::string(detail::kConfigName), config);
+    for (const std::string& name : folder.files) {
+      bytes += copy(target, name, *detail::open_linked(file_system, options_.config_from / name));
+    }
+    return bytes;
+  }
+
   std::size_t copy(detail::NewTarget& target, const std::string& name, File& from) {
     const auto size = static_cast<std::size_t>(from.size());
     return write_file(target, name, size, [&] {
@@ -336,14 +347,7 @@ ExportStats write_files(const BoxReader& original, const fs::path& target,
     stats.file_bytes +=
         run.write_text(place, name, detail::index_text(weight_map, stats.logical_bytes));
   }
-  if (folder) {
-    const std::string config = detail::with_dtype_of(folder->config, tensors);
-    stats.file_bytes += run.write_text(place, std::string(detail::kConfigName), config);
-  }
-  for (const std::string& name : folder ? folder->files : std::vector<std::string>()) {
-    const auto file = detail::open_linked(*file_system, options.config_from / name);
-    stats.file_bytes += run.copy(place, name, *file);
-  }
+  if (folder) stats.file_bytes += run.write_configs(place, *folder, *file_system);
   place.publish();
   stats.total_seconds = watch.seconds();
   return stats;

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 import importlib as _importlib
 from typing import TYPE_CHECKING, Any
 
+from . import _core as _core  # before numpy: its error in a subinterpreter would be the one that is seen
 from . import _guesses
 from . import group as group
 from . import sources as sources
@@ -85,8 +86,6 @@ from ._verify import remove_parity as remove_parity
 from ._verify import repair as repair
 from ._verify import verify as verify
 from ._verify import write_parity as write_parity
-
-from . import _core as _core
 
 if TYPE_CHECKING:
     from . import programs as programs

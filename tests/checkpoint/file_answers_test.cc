@@ -145,6 +145,12 @@ TEST_P(FileAnswers, AFullDiskIsAnErrorThatSaysSo) {
     written = calls.counts().written_bytes;
     allocated = calls.counts().allocated_bytes;
   }
+  for (const auto& entry : std::filesystem::directory_iterator(dir.path())) {
+    // The lease is written by the first save alone.
+    if (entry.path().filename().string().starts_with(".writer.")) {
+      written -= static_cast<std::int64_t>(entry.file_size());
+    }
+  }
   std::vector<SystemAnswers> all;
   for (const std::int64_t room :
        {std::int64_t{0}, std::int64_t{20}, 5 * kMiB + 77, written / 2, 25 * kMiB, written - 1}) {

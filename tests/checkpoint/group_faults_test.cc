@@ -15,6 +15,7 @@
 #include "testing/faulty_file_system.h"
 #include "testing/group_checkpoint.h"
 #include "testing/hooked_file_system.h"
+#include "testing/root_names.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise {
@@ -61,12 +62,9 @@ class GroupFaults : public testing::Test {
     EXPECT_THAT(third.errors, Each(""));
     EXPECT_TRUE(holds(CheckpointReader(dir_ / "step-00000003"), model(3)));
     std::filesystem::remove_all(dir_ / "step-00000003");
-    std::set<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
-      names.insert(entry.path().filename().string());
-    }
-    EXPECT_EQ(names, (std::set<std::string>{"stats-step-00000001.json", "stats-step-00000003.json",
-                                            "step-00000001"}));
+    EXPECT_EQ(root_names(dir_.path()),
+              (std::vector<std::string>{"stats-step-00000001.json", "stats-step-00000003.json",
+                                        "step-00000001"}));
     return outcome.errors;
   }
 

@@ -12,6 +12,7 @@
 #include "testing/group_checkpoint.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/random_shardings.h"
+#include "testing/root_names.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise {
@@ -24,11 +25,8 @@ using testing::IsEmpty;
 namespace fs = std::filesystem;
 
 std::set<std::string> names_in(const fs::path& directory) {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    names.insert(entry.path().filename().string());
-  }
-  return names;
+  const std::vector<std::string> names = root_names(directory);
+  return {names.begin(), names.end()};
 }
 
 /// The files are the same bytes, and the manifests but for the attempt's id.

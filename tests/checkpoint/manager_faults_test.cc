@@ -23,6 +23,7 @@
 #include "testing/errors.h"
 #include "testing/fault_model.h"
 #include "testing/faulty_file_system.h"
+#include "testing/root_names.h"
 #include "testing/root_outcome.h"
 #include "testing/run_program.h"
 #include "testing/temp_dir.h"
@@ -133,7 +134,7 @@ class Root {
   // Except at most `spares` checkpoints whose files the next save reuses.
   void check_nothing_left(int spares) {
     std::vector<std::string> hidden;
-    for (const std::string& name : files_->list(path())) {
+    for (const std::string& name : root_names(path())) {
       if (name.starts_with(".trash-") && --spares >= 0) continue;
       if (name.front() == '.' && !name.starts_with(".named-")) hidden.push_back(name);
     }

@@ -12,6 +12,7 @@
 #include "testing/errors.h"
 #include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"
+#include "testing/root_names.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise {
@@ -53,7 +54,7 @@ TEST(ManagerGarbage, CollectsWhatDeadProcessesLeft) {
                                                             ".step-00000004." + id + ".lease.new"));
   EXPECT_THAT(report.kept, testing::UnorderedElementsAre(".step-00000001." + id + ".tmp",
                                                          ".step-00000001." + id + ".lease"));
-  EXPECT_THAT(posix_file_system()->list(dir.path()),
+  EXPECT_THAT(root_names(dir.path()),
               testing::UnorderedElementsAre(".step-00000001." + id + ".tmp",
                                             ".step-00000001." + id + ".lease", ".step-1.tmp",
                                             ".trash-x", "notes.tmp", ".git"));
@@ -68,9 +69,8 @@ TEST(ManagerGarbage, CollectsGenerationsThatAValidOneReplaces) {
   std::filesystem::copy(dir / "step-00000002", dir / "step-00000002.g2");
   std::ofstream(dir / "step-00000002.g2/manifest.json", std::ios::app) << "x";
   const CheckpointManager again(dir.path());
-  EXPECT_THAT(posix_file_system()->list(dir.path()),
-              ElementsAre("stats-step-00000002.json", "step-00000001.g2", "step-00000002",
-                          "step-00000002.g2"));
+  EXPECT_THAT(root_names(dir.path()), ElementsAre("stats-step-00000002.json", "step-00000001.g2",
+                                                  "step-00000002", "step-00000002.g2"));
 }
 
 TEST(ManagerGarbage, CollectsWhatNamedDeadHostsLeft) {
@@ -82,7 +82,7 @@ TEST(ManagerGarbage, CollectsWhatNamedDeadHostsLeft) {
   CheckpointManager manager(dir.path());
   EXPECT_THAT(manager.collect_garbage({.dead_hosts = {"elsewhere"}}).kept, SizeIs(2));
   EXPECT_THAT(manager.collect_garbage({.dead_hosts = {"elsewhere", "gone"}}).removed, SizeIs(2));
-  EXPECT_THAT(posix_file_system()->list(dir.path()), IsEmpty());
+  EXPECT_THAT(root_names(dir.path()), IsEmpty());
 }
 
 // On a root that belongs to somebody else or is mounted read-only one can still read.
@@ -118,7 +118,7 @@ TEST(ManagerGarbage, CleansWhatItCanWhereSomethingCannotBeRemoved) {
         if (operation != "list" && path == dir / foreign) throw Error(ErrorCode::io, "not yours");
       });
   CheckpointManager manager(dir.path(), {.file_system = files});
-  EXPECT_THAT(posix_file_system()->list(dir.path()), ElementsAre(foreign, "step-00000001.g2"));
+  EXPECT_THAT(root_names(dir.path()), ElementsAre(foreign, "step-00000001.g2"));
   EXPECT_EQ(message_of(ErrorCode::io, [&] { manager.collect_garbage(); }), "not yours");
 }
 

@@ -17,6 +17,7 @@
 #include "testing/faulty_file_system.h"
 #include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"
+#include "testing/root_names.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise {
@@ -45,9 +46,7 @@ void expect_holds(const std::filesystem::path& directory, std::span<const HostTe
   }
 }
 
-std::vector<std::string> names_in(const std::filesystem::path& root) {
-  return posix_file_system()->list(root);
-}
+std::vector<std::string> names_in(const std::filesystem::path& root) { return root_names(root); }
 
 std::vector<std::int64_t> numbers(const std::vector<Step>& steps) {
   std::vector<std::int64_t> result;

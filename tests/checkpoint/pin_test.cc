@@ -21,6 +21,7 @@
 #include "testing/errors.h"
 #include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"
+#include "testing/root_names.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise::detail {
@@ -46,7 +47,7 @@ class Pins : public testing::Test {
 
   std::vector<std::string> hidden() {
     std::vector<std::string> names;
-    for (const std::string& name : files_->list(dir_.path())) {
+    for (const std::string& name : root_names(dir_.path())) {
       if (name.front() == '.') names.push_back(name);
     }
     return names;

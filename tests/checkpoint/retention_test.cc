@@ -20,6 +20,7 @@
 #include "shardwise/shard/error.h"
 #include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"
+#include "testing/root_names.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise {
@@ -55,7 +56,7 @@ class Retention : public testing::Test {
     return manager_->save(step, {tensor_.source()}).cleanup_error;
   }
 
-  std::vector<std::string> names() const { return posix_file_system()->list(dir_.path()); }
+  std::vector<std::string> names() const { return root_names(dir_.path()); }
 
   const TempDir dir_;
   const HostTensor tensor_ = host_tensor("x", DType::f32, {100, 10}, "2", "0,-");

@@ -25,6 +25,7 @@
 #include "testing/faulty_file_system.h"
 #include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"
+#include "testing/root_names.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise {
@@ -42,7 +43,7 @@ std::string text_of(const std::filesystem::path& path) {
 }
 
 std::vector<std::string> entries(const std::filesystem::path& directory) {
-  return posix_file_system()->list(directory);
+  return root_names(directory);
 }
 
 // Where files cannot be reused each test expects that all is as it would be without.

@@ -151,9 +151,9 @@ TensorEdits::Join TensorEdits::Join::parse(std::string_view text) {
 namespace detail {
 
 std::string clipped(std::string_view text) {
-  constexpr std::size_t kMostBytes = 60;  // it ends up on a terminal
-  if (text.size() <= kMostBytes) return fmt::format("{:?}", text);
-  return fmt::format("{:?}...", text.substr(0, kMostBytes));
+  constexpr std::size_t kMostShown = 60;  // it ends up on a terminal
+  if (text.size() <= kMostShown) return fmt::format("{:?}", text);
+  return fmt::format("{:?}...", text.substr(0, kMostShown));
 }
 
 std::string rule_text(const TensorEdits::Rename& rule) { return rule.pattern + "=" + rule.name; }

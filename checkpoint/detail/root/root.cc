@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
@@ -171,6 +172,17 @@ std::optional<LeaseOwner> live_owner(FileSystem& file_system, const std::filesys
 bool has_live_owner(FileSystem& file_system, const std::filesystem::path& lease,
                     const GarbageOptions& options) {
   return live_owner(file_system, lease, options).has_value();
+}
+
+std::filesystem::path absolute_root(const std::filesystem::path& root) {
+  std::error_code error;
+  std::filesystem::path absolute = std::filesystem::absolute(root, error);
+  if (error) {
+    throw Error(ErrorCode::io,
+                fmt::format("open checkpoint root {:?}: {}", root.string(), error.message()),
+                error.value());
+  }
+  return absolute;
 }
 
 void make_root(FileSystem& file_system, const std::filesystem::path& root) {

@@ -48,6 +48,9 @@ bool has_live_owner(FileSystem& file_system, const std::filesystem::path& lease,
 std::optional<LeaseOwner> live_owner(FileSystem& file_system, const std::filesystem::path& lease,
                                      const GarbageOptions& options = {});
 
+/// A root's path, which stays if the program goes to another directory. Throws io.
+std::filesystem::path absolute_root(const std::filesystem::path& root);
+
 /// The committed names in a root, ascending by step and generation.
 std::vector<StepName> committed_names(FileSystem& file_system, const std::filesystem::path& root);
 

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -22,9 +20,9 @@ void RunSteps::note_committed(const StepName& name) {
   const bool is_alone = this->is_alone();
   if (has_begun_) return;
   std::vector<StepName> later;
-  std::ranges::copy_if(names, std::back_inserter(later), [&](const StepName& other) {
-    return is_alone && other.step > name.step && !written_.contains(other);
-  });
+  for (const StepName& other : names) {
+    if (is_alone && other.step > name.step && !written_.contains(other)) later.push_back(other);
+  }
   set_aside(files_, root_, later);
   has_begun_ = true;
   if (later.empty()) return;
@@ -38,13 +36,14 @@ void RunSteps::note_committed(const StepName& name) {
 
 std::vector<StepName> RunSteps::counted() {
   const MutexLock lock(mutex_);
-  std::vector<StepName> names = run_names(files_, root_).own;
+  const std::vector<StepName> names = run_names(files_, root_).own;
   claim_below(std::numeric_limits<std::int64_t>::max(), names);
   static_cast<void>(is_alone());
-  std::erase_if(names, [&](const StepName& name) {
-    return !written_.contains(name) && !before_.contains(name);
-  });
-  return names;
+  std::vector<StepName> counted;
+  for (const StepName& name : names) {
+    if (written_.contains(name) || before_.contains(name)) counted.push_back(name);
+  }
+  return counted;
 }
 
 void RunSteps::release() {

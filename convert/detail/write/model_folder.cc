@@ -102,7 +102,8 @@ std::string_view most_used_float(std::span<const TensorInfo> tensors) {
         num_bytes(tensor.shape, size_bytes(tensor.dtype));
   }
   const auto most = std::ranges::max_element(bytes);
-  return *most == 0 ? std::string_view() : kFloatNames[most - bytes.begin()];
+  return *most == 0 ? std::string_view()
+                    : kFloatNames[static_cast<std::size_t>(most - bytes.begin())];
 }
 
 bool names_float(std::string_view text) {
