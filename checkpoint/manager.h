@@ -131,9 +131,7 @@ struct ManagerOptions {
   /// Reads and writes all files; null: posix_file_system().
   std::shared_ptr<FileSystem> file_system = nullptr;
 
-  /// Gets a line if the run goes back, and if another manager saves in the root
-  /// (CheckpointManager); on rank 0, from the thread that saves. It throws nothing; null: the line
-  /// goes to the standard error.
+  /// Gets a line if the run goes back or another manager saves in the root; null: standard error.
   std::function<void(const std::string&)> warn = nullptr;
 
   /// What intervals and deadlines are measured by; null: the machine's clock.
@@ -145,25 +143,15 @@ struct ManagerOptions {
 };
 
 /// The checkpoints of one training run: a root directory of steps.
-///
 /// A save goes to an attempt directory and is renamed into place when every byte is on the disk:
 /// attempt directory and lease, files, fsync of each, proof that the pieces cover every tensor,
 /// manifest, fsync, fsync of the directory, rename that replaces nothing, fsync of the root. Any
 /// failure before the rename removes the attempt and leaves older checkpoints as they were.
-/// Removal renames to trash first. (docs/checkpoint_format.md)
-///
-/// A step that latest() or restore_latest() of this manager has passed over as it was damaged is
-/// replaced when the job saves it again, once, whatever SaveOptions::existing says.
-///
-/// If a manager's first save is below steps that others have written, the run has gone back: those
-/// steps are set aside. latest(), best(), retention and increments do not take them, and they stay
-/// until remove() or a save of that step, whatever SaveOptions::existing says. While another
-/// manager that may be alive has saved in the root and is not closed, nothing is set aside, and
-/// retention removes only steps that this one has written. ManagerOptions::warn is told of both.
-///
+/// Removal renames to trash first. (docs/checkpoint_format.md) A step that latest() or
+/// restore_latest() of this manager has passed over as it was damaged is replaced when it is saved.
+/// A first save below steps of others sets those aside: docs/checkpoints.md, "A run may go back".
 /// Thread-safe. One save is under way at a time: the next one waits for it first
-/// (ManagerOptions::when_busy), and throws its error if nobody has seen it yet. Several processes
-/// may use one root.
+/// (ManagerOptions::when_busy), and throws its error if nobody has seen it yet.
 ///
 ///   CheckpointManager manager("checkpoints", {.keep_last = 3, .save_every = 100});
 ///   std::int64_t step = 0;
@@ -205,8 +193,8 @@ class CheckpointManager {
   PendingSave save_async(std::int64_t step, std::vector<TensorSource> tensors,
                          SaveOptions options = {});
 
-  /// Both wait for all saves, and throw the first error that nobody has seen yet. After close()
-  /// another manager may take the run up.
+  /// Wait for all saves, throw the first error nobody has seen; close() lets others take the run
+  /// up.
   void wait();
   void close();
 
@@ -269,8 +257,7 @@ class CheckpointManager {
   /// Sorted by name. Throws io, corrupt.
   std::vector<NamedStep> pinned() const;
 
-  /// Committed steps, ascending, those that are set aside, too; of each the highest generation.
-  /// Says nothing about their bytes.
+  /// Committed steps, ascending; of each the highest generation. Says nothing about their bytes.
   std::vector<Step> steps() const;
 
   /// The newest step, of those before `below`, whose manifest, file sizes and, of 64 shard files
