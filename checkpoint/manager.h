@@ -148,11 +148,11 @@ struct ManagerOptions {
 /// manifest, fsync, fsync of the directory, rename that replaces nothing, fsync of the root. Any
 /// failure before the rename removes the attempt and leaves older checkpoints as they were.
 /// Removal renames to trash first. (docs/checkpoint_format.md) A step that latest() or
-/// restore_latest() of this manager has passed over as it was damaged is replaced when it is saved.
-/// A first save below steps of others sets those aside: docs/checkpoints.md, "A run may go back".
-/// Thread-safe. One save is under way at a time: the next one waits for it first
-/// (ManagerOptions::when_busy), and throws its error if nobody has seen it yet.
-///
+/// restore_latest() of this manager has passed over as it was damaged is replaced when the job
+/// saves it again, once, whatever SaveOptions::existing says. A first save below steps of others
+/// sets those aside: docs/checkpoints.md, "A run may go back". Thread-safe. One save is under way
+/// at a time: the next one waits for it first (ManagerOptions::when_busy), and throws its error if
+/// nobody has seen it yet.
 ///   CheckpointManager manager("checkpoints", {.keep_last = 3, .save_every = 100});
 ///   std::int64_t step = 0;
 ///   if (auto found = manager.restore_latest([&](const CheckpointReader& reader) {

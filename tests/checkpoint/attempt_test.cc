@@ -77,7 +77,7 @@ TEST_F(AttemptTest, AnUnsyncedRootUndoesThePublication) {
   const auto faulty = std::make_shared<FaultyFileSystem>(0, Fault::io);
   {
     Attempt attempt(*faulty, dir_.path(), 7, leftovers_);
-    faulty->restart(5);  // three lists, rename, sync of the root
+    faulty->restart(3);  // list, rename, sync of the root
     EXPECT_THAT(message_of(ErrorCode::io, [&] { attempt.publish(Existing::fail); }),
                 testing::HasSubstr("sync directory"));
     EXPECT_THAT(committed_names(*files_, dir_.path()), IsEmpty());

@@ -230,12 +230,11 @@ void Attempt::exchange(const std::filesystem::path& target) {
 
 StepName Attempt::next_name(Existing existing) const {
   StepName name{step_, 1};
-  remove_stale_marks(file_system_, root_);  // this step may get the name of one
-  const std::vector<StepName> own = run_names(file_system_, root_).own;
-  for (const StepName& there : committed_names(file_system_, root_)) {
+  const RunNames names = remove_stale_marks(file_system_, root_);  // this step may get one's name
+  for (const StepName& there : names.all()) {
     if (there.step != step_) continue;
     const std::string path = (root_ / to_string(there)).string();
-    if (existing != Existing::replace && std::ranges::binary_search(own, there)) {
+    if (existing != Existing::replace && std::ranges::binary_search(names.own, there)) {
       throw Error(ErrorCode::already_exists, fmt::format("publish {}: it is already there", path));
     }
     if (there.generation == std::numeric_limits<std::int64_t>::max()) {

@@ -37,8 +37,10 @@ RunNames run_names(FileSystem& file_system, const std::filesystem::path& root) {
     const std::optional<StepName> step = parse_step_name(name);
     if (step) (marked.contains(name) ? found.aside : found.own).push_back(*step);
   }
-  std::ranges::sort(found.own);
-  std::ranges::sort(found.aside);
+  for (const std::string& step : marked) {
+    if (std::ranges::find(names, step) == names.end()) found.gone.push_back(*parse_step_name(step));
+  }
+  for (auto* const list : {&found.own, &found.aside, &found.gone}) std::ranges::sort(*list);
   return found;
 }
 
@@ -50,11 +52,10 @@ void set_aside(FileSystem& file_system, const std::filesystem::path& root,
   }
 }
 
-void remove_stale_marks(FileSystem& file_system, const std::filesystem::path& root) {
-  const std::vector<std::string> names = file_system.list(root);
-  for (const std::string& step : marked_in(names)) {
-    if (std::ranges::find(names, step) == names.end()) file_system.remove(root / aside_name(step));
-  }
+RunNames remove_stale_marks(FileSystem& file_system, const std::filesystem::path& root) {
+  RunNames names = run_names(file_system, root);
+  for (const StepName& name : names.gone) file_system.remove(root / aside_name(to_string(name)));
+  return names;
 }
 
 }  // namespace shardwise::detail

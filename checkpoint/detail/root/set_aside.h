@@ -11,10 +11,11 @@
 // one. A later generation has another name, so no mark: docs/design.md, "A run that goes back".
 namespace shardwise::detail {
 
-/// The committed names of a root, both ascending.
+/// The committed names of a root, each list ascending.
 struct RunNames {
   std::vector<StepName> own;    ///< the run's, without a mark
   std::vector<StepName> aside;  ///< with one
+  std::vector<StepName> gone;   ///< what has a mark, but is not there any more
 
   std::vector<StepName> all() const;
 };
@@ -25,7 +26,7 @@ RunNames run_names(FileSystem& file_system, const std::filesystem::path& root);
 void set_aside(FileSystem& file_system, const std::filesystem::path& root,
                std::span<const StepName> names);
 
-/// Removes the marks of steps that are not there any more.
-void remove_stale_marks(FileSystem& file_system, const std::filesystem::path& root);
+/// Removes the marks of steps that are not there any more. Returns the names.
+RunNames remove_stale_marks(FileSystem& file_system, const std::filesystem::path& root);
 
 }  // namespace shardwise::detail

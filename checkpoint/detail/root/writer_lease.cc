@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 
+#include "shardwise/checkpoint/detail/root/directory_state.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/shard/error.h"
@@ -21,12 +22,6 @@ namespace {
 
 // Else each job that goes on after another host has died would leave the steps that were there.
 constexpr std::int64_t kMostSilentSeconds = 3600;
-
-// Since 1970; 0 if the file has gone.
-std::int64_t modified_seconds(const std::filesystem::path& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 ? status.st_mtim.tv_sec : 0;
-}
 
 }  // namespace
 
@@ -61,11 +56,12 @@ std::vector<std::string> WriterLease::others() const {
   std::vector<std::string> others;
   try {
     const std::shared_ptr<FileSystem> files = posix_file_system();
-    const std::int64_t now = name_.empty() ? std::time(nullptr) : modified_seconds(root_ / name_);
+    const std::int64_t now =
+        name_.empty() ? std::time(nullptr) : DirectoryState(root_ / name_).modified_seconds();
     for (const std::string& name : files->list(root_)) {
       const std::optional<HiddenName> hidden = parse_hidden_name(name);
       if (!hidden || hidden->kind != HiddenKind::writer || name == name_) continue;
-      const std::int64_t last = modified_seconds(root_ / name);
+      const std::int64_t last = DirectoryState(root_ / name).modified_seconds();
       const std::optional<LeaseOwner> owner = live_owner(*files, root_ / name);
       if (!owner || (!is_of_here(*owner) && now - last > kMostSilentSeconds)) continue;
       others.push_back(fmt::format("process {} on {}, last {:%Y-%m-%d %H:%M:%S}", owner->pid,

@@ -9,8 +9,8 @@
 #include <tuple>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/read/directory_state.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/root/directory_state.h"
 #include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/foreign_steps.h"
 #include "shardwise/checkpoint/detail/root/names.h"

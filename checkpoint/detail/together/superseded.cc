@@ -6,8 +6,8 @@
 #include <string>
 
 #include "shardwise/checkpoint/detail/format/metrics.h"
-#include "shardwise/checkpoint/detail/read/directory_state.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/root/directory_state.h"
 #include "shardwise/checkpoint/detail/root/named_steps.h"
 #include "shardwise/shard/error.h"
 
