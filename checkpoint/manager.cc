@@ -76,7 +76,7 @@ struct CheckpointManager::Impl {
         spare(*files),
         queue(options.when_busy) {}
 
-  // Starts a save that the caller did not ask for.
+  // Starts a save on the manager's thread: every save() and save_async() begins here.
   PendingSave start(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions save_options,
                     HostMemory host_memory) {
     const Stopwatch watch;

@@ -65,12 +65,12 @@ detail::Home on_host(const std::vector<FieldPlacement>& placements, HostLoaderOp
                               label, position, bytes));
             }
             std::byte* const data = memory.get();
-            return detail::Slab{data, std::move(memory)};
+            return detail::OwnedBytes{data, std::move(memory)};
           },
           std::move(host.timeline)};
 }
 
-HostArray to_host_array(const detail::BatchArray& array, std::vector<detail::Slab>& slabs) {
+HostArray to_host_array(const detail::BatchArray& array, std::vector<detail::OwnedBytes>& slabs) {
   HostArray host{array.dtype(), array.shape(), {}};
   host.parts.reserve(slabs.size());
   for (std::size_t p = 0; p < slabs.size(); ++p) {

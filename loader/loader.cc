@@ -18,16 +18,16 @@ detail::Home on_devices(Devices& devices) {
             auto buffer =
                 devices.at(mesh.device_at(position)).allocate(bytes, MemoryKind::loader, label);
             std::byte* const data = buffer->data();
-            return detail::Slab{data, std::move(buffer)};
+            return detail::OwnedBytes{data, std::move(buffer)};
           },
           devices.timeline()};
 }
 
 ShardedArray to_array(const Devices& devices, const detail::BatchArray& array,
-                      std::vector<detail::Slab> slabs) {
+                      std::vector<detail::OwnedBytes> slabs) {
   std::vector<std::shared_ptr<Buffer>> buffers;
   buffers.reserve(slabs.size());
-  for (detail::Slab& slab : slabs) {
+  for (detail::OwnedBytes& slab : slabs) {
     buffers.push_back(std::static_pointer_cast<Buffer>(std::move(slab.owner)));
   }
   return ShardedArray::from_shards(devices, {array.dtype(), array.shape(), array.sharding()},

@@ -241,4 +241,19 @@ for header in $headers; do
     breach "$header says what is thrown and does not include shard/error.h"
 done
 
+# 15. No two components define a type of one name in one namespace: programs link both, and the linker keeps one
+# destructor for the two.
+types=$(awk '/^namespace [a-z:_]+ \{/ { space = $2 }
+  /^namespace detail \{/ { space = "shardwise::detail" }
+  /^}  \/\/ namespace detail/ { space = "shardwise" }
+  /^(struct|class|enum class) [A-Za-z0-9_]+[^;]*\{/ {
+    name = $1 == "enum" ? $3 : $2
+    component = FILENAME
+    sub(/\/.*/, "", component)
+    print space "::" name, component
+  }' $(find $components -name '*.h') | sort -u)
+for type in $(cut -d' ' -f1 <<< "$types" | uniq -d); do
+  breach "$type is a type in $(grep "^$type " <<< "$types" | cut -d' ' -f2 | paste -sd' ')"
+done
+
 exit $failed

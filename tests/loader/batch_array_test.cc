@@ -20,9 +20,9 @@ BatchArray batch_array(const ArraySpec& array) {
                     [](std::int64_t) { return true; });
 }
 
-std::vector<Slab> allocate_slabs(const BatchArray& array,
-                                 std::vector<std::vector<std::byte>>& memory) {
-  std::vector<Slab> slabs;
+std::vector<OwnedBytes> allocate_slabs(const BatchArray& array,
+                                       std::vector<std::vector<std::byte>>& memory) {
+  std::vector<OwnedBytes> slabs;
   for (const std::size_t bytes : array.bytes_at()) memory.emplace_back(bytes + 1);
   for (std::vector<std::byte>& part : memory) slabs.push_back({part.data()});
   return slabs;
@@ -47,7 +47,7 @@ TEST(BatchArray, CoversEveryBoxWhateverTheSharding) {
 
     const BatchArray placement = batch_array(array);
     std::vector<std::vector<std::byte>> memory;
-    const std::vector<Slab> slabs = allocate_slabs(placement, memory);
+    const std::vector<OwnedBytes> slabs = allocate_slabs(placement, memory);
     for (std::int64_t begin = 0; begin < shape[0];) {
       const std::int64_t end = random.draw(begin + 1, shape[0]);
       for (const BatchArray::Piece& piece : placement.pieces()) {

@@ -58,7 +58,7 @@ std::size_t BatchArray::bytes() const {
   return sum;
 }
 
-void BatchArray::copy_to_replicas(std::span<const Slab> slabs, std::int64_t begin_row,
+void BatchArray::copy_to_replicas(std::span<const OwnedBytes> slabs, std::int64_t begin_row,
                                   std::int64_t end_row) const {
   for (const Piece& piece : pieces_) {
     const std::int64_t begin = std::max(begin_row, piece.begin_row);

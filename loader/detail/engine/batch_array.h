@@ -14,13 +14,13 @@
 namespace shardwise::detail {
 
 /// Memory that a batch is written to, and its owner; null if it belongs to another process.
-struct Slab {
+struct OwnedBytes {
   std::byte* data = nullptr;
   std::shared_ptr<void> owner = nullptr;
 };
 
 /// The memory of one batch, per array and mesh position.
-using BatchBuffers = std::vector<std::vector<Slab>>;
+using BatchBuffers = std::vector<std::vector<OwnedBytes>>;
 
 /// Whether a mesh position belongs to this process.
 using IsHere = std::function<bool(std::int64_t position)>;
@@ -75,7 +75,8 @@ class BatchArray {
   bool covers_records() const { return covers_records_; }
 
   /// Copies rows [begin, end) of every distinct box to its other holders.
-  void copy_to_replicas(std::span<const Slab> slabs, std::int64_t begin, std::int64_t end) const;
+  void copy_to_replicas(std::span<const OwnedBytes> slabs, std::int64_t begin,
+                        std::int64_t end) const;
 
  private:
   Piece make_piece(const DistinctPiece& distinct) const;

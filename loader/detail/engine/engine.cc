@@ -192,7 +192,7 @@ PendingBatch Engine::begin(std::int64_t index) const {
   for (std::size_t i = 0; i < plan_.columns().size(); ++i) {
     const Column& column = plan_.columns()[i];
     const BatchArray& array = column.arrays[batch.variants[i]];
-    std::vector<Slab>& slabs = batch.buffers.emplace_back(array.bytes_at().size());
+    std::vector<OwnedBytes>& slabs = batch.buffers.emplace_back(array.bytes_at().size());
     for (std::size_t p = 0; p < slabs.size(); ++p) {
       if (!array.is_here(p)) continue;
       slabs[p] = home_.allocate(array.sharding().mesh(), static_cast<std::int64_t>(p),

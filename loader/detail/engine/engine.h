@@ -30,8 +30,8 @@ struct Home {
   IsHereOnMesh is_here;
 
   /// Allocates memory for a position of this process. Called by readers, one at a time.
-  std::function<Slab(const Mesh& mesh, std::int64_t position, std::size_t bytes,
-                     const std::string& label)>
+  std::function<OwnedBytes(const Mesh& mesh, std::int64_t position, std::size_t bytes,
+                           const std::string& label)>
       allocate;
 
   std::shared_ptr<Timeline> timeline = {};  ///< null: nothing is recorded

@@ -29,7 +29,7 @@ Home anywhere_home() {
   return {[](const Mesh&, std::int64_t) { return true; },
           [](const Mesh&, std::int64_t, std::size_t bytes, const std::string&) {
             const std::shared_ptr<std::byte[]> memory(new std::byte[bytes]);
-            return Slab{memory.get(), memory};
+            return OwnedBytes{memory.get(), memory};
           }};
 }
 
@@ -155,7 +155,7 @@ TEST(Engine, KeepsWithinABudgetOfBytes) {
         live -= static_cast<std::int64_t>(bytes);
         delete[] data;
       });
-      return Slab{memory.get(), memory};
+      return OwnedBytes{memory.get(), memory};
     };
     {
       Engine engine(numbered_records(80), placed_numbers(),
