@@ -11,7 +11,7 @@ import numpy as np
 
 from ._containers import is_container, items, kind_of, like
 from ._errors import InvalidArgument
-from ._nested import Flat, Path, build, names_of
+from ._nested import Flat, Path, build, moved, names_of
 from ._overlap import Region, Regions
 from ._resize import Resizing
 from ._sources import flattened, is_array
@@ -55,6 +55,7 @@ class Filling:
         stored = {path: name if name in there else places.get(path, name) for path, name in names.items()}
         tied = {id(leaf) for path, leaf in self._flat.leaves.items() if is_array(leaf) and stored[path] in there}
         missing: list[str] = []
+        absent: list[str] = []
         for path, leaf in self._flat.leaves.items():
             if stored[path] in there:
                 self._add(path, stored[path], leaf)
@@ -65,6 +66,7 @@ class Filling:
             else:
                 near = difflib.get_close_matches(names[path], list(there), 1)
                 self._wrong.append(f"{names[path]!r} is not in the checkpoint" + (f", nearest {near[0]!r}" if near else ""))
+                absent.append(names[path])
         asked = set(stored.values()) - set(missing)
         if strict:
             self._wrong += [f"{name!r} is in the checkpoint, not in the target" for name in there if name not in asked]
@@ -77,6 +79,7 @@ class Filling:
                         len(missing), ", ".join(missing[:50]))
         if self._wrong:
             few = "; ".join(self._wrong[:50]) + (f"; and {len(self._wrong) - 50} more" if len(self._wrong) > 50 else "")
+            few += moved(absent or missing, there.keys() - asked, "/")
             raise InvalidArgument(f"load {checkpoint.path}: {len(self._wrong)} of {len(asked | there.keys())} leaves do not fit: {few}")
 
     def _add(self, path: Path, name: str, leaf: Any) -> None:

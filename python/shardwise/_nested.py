@@ -156,3 +156,30 @@ def _made(tree: _Inner, kinds: Mapping[Path, Any] | None, path: Path) -> Any:
         with _objects.refusing(f"the container {named(path)!r} of the checkpoint"):
             return _containers.made(kinds.get(path), made.items())
     return list(made.values()) if made and list(made) == list(range(len(made))) else made
+
+
+def moved(asked: Iterable[str], there: Iterable[str], separator: str) -> str:
+    """What to write if names that are asked for are there on other levels, one that differs and the rename that takes them;
+    empty if none is. Each name may stand for several others: what takes the most of them counts."""
+    wanted, stored = list(asked)[:1000], list(there)
+    last: dict[str, list[str]] = {}
+    for name in stored:
+        last.setdefault(name.rpartition(separator)[2], []).append(name)
+    votes: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for name in wanted:
+        for found in last.get(name.rpartition(separator)[2], [])[:100]:
+            if found != name:
+                votes.setdefault(_beginnings(found, name, separator), []).append((found, name))
+    if not votes:
+        return ""
+    (old, new), pairs = max(votes.items(), key=lambda vote: len(vote[1]))
+    return f'; {pairs[0][0]!r} is stored, {pairs[0][1]!r} asked for: write rename={{"{old}*": "{new}*"}}, or a target with the stored levels'
+
+
+def _beginnings(first: str, second: str, separator: str) -> tuple[str, str]:
+    """What is before the levels that both names end with."""
+    one, other = first.split(separator), second.split(separator)
+    common = 0
+    while common < min(len(one), len(other)) and one[-1 - common] == other[-1 - common]:
+        common += 1
+    return tuple(separator.join([*parts[: len(parts) - common], ""]) for parts in (one, other))  # type: ignore[return-value]

@@ -300,7 +300,8 @@ def test_torch_tells_of_many_names_below_one_key_by_the_key(tmp_path):
     here = f"checkpoint {tmp_path / 'x'} does not fit the state: "
     for target, text in (
             ({"modle": model, "step": 0}, "2 faults: 4 names of the state are not there: 'modle.*' (4 names) (nearest: 'model'); "
-                               "6 stored names are not in the state: 'model.*' (4 names), 'optim.param_groups', 'optim.state' (unused=\"ignore\" leaves them out)"),
+                               "'model.0.weight' is stored, 'modle.0.weight' asked for: write rename={\"model.*\": \"modle.*\"}, or a target with "
+                               "the stored levels; 6 stored names are not in the state: 'model.*' (4 names), 'optim.param_groups', 'optim.state' (unused=\"ignore\" leaves them out)"),
             ({"model": model}, "1 fault: 3 stored names are not in the state: 'optim.param_groups', 'optim.state', 'step' (unused=\"ignore\" leaves them out)"),
             ({"model": model, "step": 0, "optim": None, "more": 3}, "1 fault: 1 name of the state is not there: 'more' (nearest: 'model')")):
         with pytest.raises(sw.InvalidArgument) as caught:

@@ -17,6 +17,7 @@ from .._containers import check_places
 from .._edits import Cast, Join, Rename, Split, Transpose
 from .._edits import Resize as Extents
 from .._errors import InvalidArgument
+from .._nested import moved
 from .._resize import Resize, Resizing, check_extents
 from .._guesses import options_of_others
 from .._sources import MEMORY, Path
@@ -176,6 +177,7 @@ class _Restore:
                 "the target is empty, needed is at least one of the checkpoint's names"]
         if self._wrong:
             few = "; ".join(self._wrong[:50]) + (f"; and {len(self._wrong) - 50} more" if len(self._wrong) > 50 else "")
+            few += moved(missing or sorted(asked - self._there.keys()), self._there.keys() - asked, "/")
             raise InvalidArgument(f"restore {self._checkpoint.path}: {len(self._wrong)} of "
                                   f"{len(asked | self._there.keys())} leaves do not fit: {few}")
         if missing:

@@ -65,7 +65,8 @@ def load(path: FilePath, state: Mapping[str, Any] | None = None, *, strict: bool
     load_state_dict() gives it, and resize then says extents.
 
     Tensors, DTensors and numpy arrays are filled in place, each process reading only what it holds; modules, optimizers and
-    other Stateful objects, at any depth, are given their state. Returns the state with its plain objects replaced by what
+    other Stateful objects, at any depth, are given their state: parameters and buffers must match in shape, what else an
+    object's own load_state_dict() takes has its stored shape. Returns the state with its plain objects replaced by what
     was saved, and what was filled. An empty dict, and None, are filled with all that is stored under their names. Modules
     on the meta device get memory; other tensors there are refused.
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
+from torch.nn.parameter import is_lazy
+
+from ._tensors import address_of
 
 _WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
 # Activation checkpointing and FSDP1 leave these out of state_dict() by themselves, but not out of named_parameters().
@@ -72,6 +76,30 @@ def give_state(module: torch.nn.Module, filled: dict[str, Any], strict: bool) ->
     names = Names(module)
     module.load_state_dict({name: filled[clean] for name in module.state_dict() if (clean := names.clean(name)) in filled},
                            strict=strict)
+
+
+def given_names(module: torch.nn.Module, state: Mapping[str, Any]) -> list[str]:
+    """The names in state_of() of values that load_state_dict() copies into no parameter and no buffer: of get_extra_state() and
+    of hooks, and of parameters that get their shape from what they are given."""
+    names = Names(module)
+    own = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    known = {names.clean(name) for name, _ in own}
+    found = [name for name, value in state.items() if name not in known or is_lazy(value)]
+    if not found:
+        return found
+    extra = [name for name in found if name.endswith(_EXTRA_STATE_KEY_SUFFIX)]
+    if any(type(inner).__name__ == "FullyShardedDataParallel" for inner in module.modules()):
+        return extra  # its parameters have names and memory of their own
+    memory = {_storage_of(tensor) for _, tensor in own} - {None}
+    return [name for name in found if name in extra or is_lazy(state[name]) or _storage_of(state[name]) not in memory]
+
+
+def _storage_of(value: Any) -> tuple[int, int] | None:
+    """Where its elements begin; None for what has no memory."""
+    local = value.to_local() if isinstance(value, DTensor) else value
+    if not isinstance(local, torch.Tensor) or is_lazy(local) or local.is_meta:
+        return None
+    return (local.get_device(), address_of(local)) if address_of(local) else None
 
 
 def is_meta(value: Any) -> bool:

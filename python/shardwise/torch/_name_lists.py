@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterable, Sized
+
+from .._nested import moved
 
 
 def grouped(names: Iterable[str], tops: Collection[str]) -> dict[str, list[str]]:
@@ -27,3 +30,22 @@ def number_of(found: Sized, what: str) -> str:
 
 def few_of(names: list[str]) -> str:
     return f"{', '.join(map(repr, names[:10]))}{', ...' if len(names) > 10 else ''}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f" (nearest: {near[0]!r})" if near else ""
+
+
+def what_to_write(tops: Iterable[str], asked: Iterable[str], missing: Iterable[str], there: Iterable[str]) -> str:
+    """If all that differs is what wrappers of modules put before their names, or the state does, or levels of containers."""
+    wanted, stored, absent = set(asked), list(there), list(missing)
+    for top in tops:
+        if any(name.removeprefix(f"{top}.") in stored for name in absent if name.startswith(f"{top}.")):
+            return f': rename={{"*": "{top}.*"}} puts {f"{top}."!r} before each'
+    for prefix in ("module.", "_orig_mod."):
+        if stored and wanted and wanted <= {name.removeprefix(prefix) for name in stored}:
+            return f': rename={{"{prefix}*": "*"}} takes {prefix!r} away'
+        if stored and wanted and {name.removeprefix(prefix) for name in wanted} <= set(stored):
+            return f': rename={{"*": "{prefix}*"}} puts {prefix!r} before each'
+    return moved(absent, stored, ".")

@@ -81,7 +81,8 @@ class State:
         for path, leaf in self.flat.leaves.items():
             if path in self.stateful:
                 inner = flat_values(self.tree_of(leaf), path)
-                inner.kinds.pop(path, None)  # that state_dict() gives an OrderedDict says nothing
+                if inner.kinds.get(path) == "OrderedDict":  # says nothing: a state_dict() may be one or a dict
+                    inner.kinds.pop(path)
                 found.leaves.update(inner.leaves)
                 found.kinds.update(inner.kinds)
             else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,20 +9,21 @@ from typing import Any
 import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
+from torch.nn.parameter import is_lazy
 
 from .. import _containers
 from .._dtypes import NUMPY
 from .._errors import InvalidArgument
-from .._nested import Flat, Path, build, decoded_kinds, decoded_path, named
+from .._nested import Flat, Path, build, decoded_kinds, decoded_path, moved, named
 from .._overlap import Region, Regions
 from .._resize import Resize, Resizing
 from .._tensor import Checkpoint
 from .._ties import differ_text, differ_there
 from . import _modules, _optimizers
-from ._name_lists import count_of, few_of, grouped, number_of
+from ._name_lists import count_of, few_of, grouped, nearest, number_of, what_to_write
 from ._layouts import Layouts, MemoryKey, Shard, memory_key
 from ._state import PerRank, State, flat_values, is_array
-from ._tensors import TORCH, TensorReads, address_of, is_shareable, no_memory, region_of, settled, shared_tensor
+from ._tensors import TORCH, TensorReads, address_of, empty_beside, is_shareable, no_memory, region_of, settled, shared_tensor
 
 _NOTHING = object()
 
@@ -115,21 +115,7 @@ class Target:
         return self._below.get(path, [])
 
     def _nearest(self, name: str) -> str:
-        near = difflib.get_close_matches(name, [*self.checkpoint, *self.checkpoint.objects, *{str(p[0]) for p in self._stored}], 1)
-        return f" (nearest: {near[0]!r})" if near else ""
-
-    def _prefix(self, asked: Iterable[str], there: Iterable[str]) -> str:
-        """What to write if all that differs is what wrappers of modules put before their names, or the state does."""
-        wanted, stored = set(asked), list(there)
-        for top in map(str, self._top):
-            if any(name.removeprefix(f"{top}.") in stored for name in self.missing if name.startswith(f"{top}.")):
-                return f': rename={{"*": "{top}.*"}} puts {f"{top}."!r} before each'
-        for prefix in ("module.", "_orig_mod."):
-            if stored and wanted and wanted <= {name.removeprefix(prefix) for name in stored}:
-                return f': rename={{"{prefix}*": "*"}} takes {prefix!r} away'
-            if stored and wanted and {name.removeprefix(prefix) for name in wanted} <= set(stored):
-                return f': rename={{"*": "{prefix}*"}} puts {prefix!r} before each'
-        return ""
+        return nearest(name, [*self.checkpoint, *self.checkpoint.objects, *{str(p[0]) for p in self._stored}])
 
     def _miss(self, path: Path) -> None:
         self.missing.append(named(path))
@@ -262,16 +248,33 @@ class Target:
         else:
             self._ties.append((name, tied, target))
 
-    def _fresh(self, name: str, numpy: bool = False) -> Any:
-        """New memory, of the whole tensor."""
+    def _fresh(self, name: str, numpy: bool = False, own: Any = None) -> Any:
+        """New memory, of the whole tensor, where a tensor `own` is."""
         stored = self.checkpoint[name]
-        if numpy or name in self.checkpoint.document.get("numpy", {}):
+        if numpy or isinstance(own, np.ndarray) or name in self.checkpoint.document.get("numpy", {}):
             array = np.empty(stored.shape, NUMPY[stored.dtype_name])
             self._fill(name, shared_tensor(array))
             return array
-        tensor = torch.empty(stored.shape, dtype=TORCH[stored.dtype_name])
+        tensor = empty_beside(own if isinstance(own, torch.Tensor) else None, stored.shape, TORCH[stored.dtype_name])
         self._fill(name, tensor)
         return tensor
+
+    def _as_stored(self, place: Path, name: str, own: Any, in_place: bool = False) -> Any:
+        """For an object's own load_state_dict(): as it was stored; in the memory of `own`, if that has this dtype and shape.
+        in_place: nothing but that memory will do."""
+        if name in self.checkpoint.objects:
+            return self._as(own, self._object(name), place)
+        if is_array(own) and not _modules.is_meta(own) and (in_place or self._is_alike(name, own)):
+            return self._take_array(place, name, own)
+        return self._fresh(name, own=own)
+
+    def _is_alike(self, name: str, own: Any) -> bool:
+        """Whether what is stored fits into a tensor or an array."""
+        stored = self.checkpoint[name]
+        there, here = ((TORCH[stored.dtype_name], own.dtype) if isinstance(own, torch.Tensor)
+                       else (NUMPY[stored.dtype_name], own.dtype.newbyteorder("=")))
+        return not is_lazy(own) and here == there and (
+            tuple(own.shape) == stored.shape or self._resizing.allows(name, stored.shape, tuple(own.shape)))
 
     def _subtree(self, path: Path) -> Any:
         """All that is stored below a path, as a tree."""
@@ -308,16 +311,22 @@ class Target:
     # ---- Stateful objects
 
     def _take_module(self, path: Path, module: torch.nn.Module) -> Any:
-        flat = flat_values(_modules.state_of(module), path)
+        state = _modules.state_of(module)
+        flat = flat_values(state, path)
         taken = Flat(kinds=flat.kinds)
         names = self._names_in_module(path, flat.leaves)
         for tied in _modules.ties(module) if len(names) < len(flat.leaves) else ():  # formats without ties, as safetensors, have one name
             there = [names[(*path, name)] for name in tied if (*path, name) in names]
             names.update({(*path, name): there[0] for name in tied if there and (*path, name) not in names})
         firsts = {(*path, name): names.get((*path, tied[0])) for tied in _modules.ties(module) for name in tied[1:]}
+        given = {(*path, name) for name in _modules.given_names(module, state)}
         for place, leaf in flat.leaves.items():
             name = names.get(place)
-            if _modules.is_meta(leaf):
+            whole = place[: len(path) + 1]
+            if whole in given:
+                if whole not in taken.leaves:
+                    taken.leaves[whole] = self._take_given(whole, flat.leaves, names)
+            elif _modules.is_meta(leaf):
                 self._modules[path] = taken
                 taken.leaves[place] = leaf
                 self._take_meta(place, name, leaf, firsts.get(place))
@@ -335,6 +344,17 @@ class Target:
             self.wrong.append(f"{named(path)!r} has buffers on the meta device that no checkpoint has, as they are not persistent: "
                               f"{', '.join(unsaved[:5])}: needed is a module whose buffers have memory")
         return _tree_of_module(path, taken)
+
+    def _take_given(self, place: Path, leaves: Mapping[Path, Any], names: Mapping[Path, str]) -> Any:
+        """Of a value of a module that its set_extra_state() or a hook takes. names: what is stored for the module's leaves."""
+        own = {at: leaf for at, leaf in leaves.items() if at[: len(place)] == place}
+        name = names.get(place) or self._name_of(place)
+        below = {self._paths[inner]: inner for inner in self._names_below(place)} if name is None else {place: name}
+        if below := below or {at: names[at] for at in own if at in names}:
+            return self._tree(place, {at[len(place):]: self._as_stored(at, inner, own.get(at)) for at, inner in below.items()})
+        for at in own:
+            self._miss(at)
+        return build({at[len(place):]: leaf for at, leaf in own.items()}, {}, place)
 
     def _take_meta(self, place: Path, name: str | None, leaf: torch.Tensor, first: str | None) -> None:
         """first: what is stored for the tensor that this one is tied to."""
@@ -375,7 +395,7 @@ class Target:
         names = self._names_below(path)
         per_rank = [place for place in self._per_rank if place[: len(path)] == path]
         if path in self._stored:
-            return self._take_leaf(path, {})
+            return self._as_stored(path, self._stored[path], template.leaves.get(path, {}))
         there = {str(place[len(path)]) for place in (*map(self._paths.__getitem__, names), *per_rank) if len(place) > len(path)}
         here = {str(place[len(path)]) for place in template.leaves if len(place) > len(path)}
         if not names and not per_rank or here and there and not here & there:
@@ -386,13 +406,8 @@ class Target:
             taken[place] = self._take_per_rank(place, own if isinstance(own, PerRank) else PerRank(own))
         for name in names:
             place = self._paths[name]
-            own = template.leaves.get(place)
-            if name in self.checkpoint.objects:
-                taken[place] = self._as(own, self._object(name), place)
-            elif is_array(own) and not _modules.is_meta(own):
-                taken[place] = self._take_array(place, name, own)
-            else:
-                taken[place] = self._fresh(name)
+            taken[place] = self._as_stored(place, name, template.leaves.get(place),
+                                            isinstance(value, torch.optim.Optimizer) and self._is_of_fsdp1(value))
         return self._tree(path, {place[len(path):]: leaf for place, leaf in taken.items()})
 
     def _missed(self, path: Path, leaves: Mapping[Path, Any]) -> Any:
@@ -446,8 +461,9 @@ class Target:
             return self._object(name)
         stored = self.checkpoint[name]
         own = _optimizers.existing(optimizer, parameter, keys)
-        like = keys and _optimizers.must_be_like_parameter(keys[-1], stored.shape)
-        if isinstance(own, torch.Tensor):
+        like = keys and (_optimizers.must_be_like_parameter(keys[-1], stored.shape)
+                         or isinstance(own, torch.Tensor) and _optimizers.must_be_like_parameter(keys[-1], own.shape))
+        if isinstance(own, torch.Tensor) and (like or self._is_alike(name, own)):
             if self._fits(name, own.dtype, own.shape):
                 self._fill(name, own)
                 self._own.setdefault(path, []).append((parameter, keys, own))
@@ -467,7 +483,7 @@ class Target:
             made = torch.empty_like(parameter, dtype=TORCH[stored.dtype_name], requires_grad=False)
             self._fill(name, made)
             return made
-        return self._fresh(name)
+        return self._fresh(name, own=own)
 
     # ---- what becomes of it
 
@@ -477,15 +493,17 @@ class Target:
         there = [*self.checkpoint, *self.checkpoint.objects]
         asked = [named(path) for path in self.state.flat.leaves]
         if not self._used and (there or asked):
-            of_checkpoint = few_of(list(dict.fromkeys(str(path[0]) for path in self._stored))) + self._prefix(asked, there)
+            of_checkpoint = (few_of(list(dict.fromkeys(str(path[0]) for path in self._stored)))
+                             + what_to_write(map(str, self._top), asked, self.missing, there))
             raise InvalidArgument(f"{where}: found none of the {len(asked)} names of the state ({few_of(asked) or 'it is empty'}), needed "
                                   f"is at least one: there {f'are {of_checkpoint}' if there else 'is none'}")
         if self.strict and self.missing:
             tops = {str(path[0]) for path in self._stored}
             groups = grouped(self.missing, tops)
             few = [f"{name!r}{count_of(names)}{self._nearest(name)}" for name, names in list(groups.items())[:10]]
+            more = (", ..." if len(groups) > len(few) else "") + moved(self.missing, set(there) - self._used, ".")
             self.wrong.append(f"{number_of(self.missing, 'name')} of the state {'is' if len(self.missing) == 1 else 'are'} not there: "
-                              f"{', '.join(few)}{', ...' if len(groups) > len(few) else ''}")
+                              f"{', '.join(few)}{more}")
         self.wrong += [*self._resizing.faults(), *self._regions.faults()]
         self.unused = sorted(set(there) - self._used - self._of_absent_ranks)
         if self.unused:

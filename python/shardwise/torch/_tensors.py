@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import empty as distributed_empty
+from torch.nn.parameter import is_lazy
 
 from .. import _core
 from .._dtypes import NUMPY, name_of
@@ -31,9 +34,12 @@ def dtype_name(tensor: torch.Tensor, name: str) -> str:
     """Our name of its dtype. Raises Unsupported, naming the tensor."""
     if tensor.is_quantized:
         raise Unsupported(f"tensor {name!r} is quantized: save its int_repr(), scale and zero point")
+    if is_lazy(tensor):
+        raise Unsupported(f"tensor {name!r} has no shape yet, as it is of a lazy module: needed is one that was called once")
     found = OURS.get(tensor.dtype)
     if found is None:
-        raise Unsupported(f"tensor {name!r} has dtype {tensor.dtype}: needed is one of {', '.join(map(str, OURS))}")
+        instead = ("tensor.to(torch.complex64)" if tensor.is_complex() else "tensor.view(torch.uint8), which keeps its bits")
+        raise Unsupported(f"tensor {name!r} has dtype {tensor.dtype}: needed is one of {', '.join(map(str, OURS))}: write {instead}")
     return found
 
 
@@ -94,6 +100,14 @@ def on_host(tensor: torch.Tensor, name: str) -> torch.Tensor:
     if host.numel() and not address_of(host):
         raise Unsupported(no_memory(tensor, name))
     return host
+
+
+def empty_beside(own: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """New memory on the device of a tensor; cut as a DTensor is, as far as this shape can be. None: on the host."""
+    if isinstance(own, DTensor):
+        placements = [p if type(p) is Shard and p.dim < len(shape) else Replicate() for p in own.placements]
+        return distributed_empty(*shape, dtype=dtype, device_mesh=own.device_mesh, placements=placements)
+    return torch.empty(shape, dtype=dtype, device="cpu" if own is None or own.is_meta else own.device)
 
 
 _SAME_SIZE = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64, 16: np.complex128}
