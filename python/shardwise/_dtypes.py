@@ -50,6 +50,16 @@ def dtype_called(name: str) -> np.dtype:
     return NUMPY[_OF_ML_DTYPES[name]] if name in _OF_ML_DTYPES else np.dtype(name)
 
 
+def _instead(native: np.dtype) -> str:
+    """What to write in place of a dtype of numbers that we lack."""
+    if native.kind in "fc":
+        return f': write .astype("{"f8" if native.kind == "f" else "c16"}")'
+    if native.type.__module__ != "ml_dtypes":
+        return ""
+    values = "i1" if native.name.startswith("int") else "u1" if native.name.startswith("uint") else "f4"
+    return f': write .astype("{values}"), which keeps its values, or in numpy .view("u1"), which keeps its bits'
+
+
 def name_of(dtype: object, tensor: str = "") -> str:
     """Our name of a numpy dtype, of any byte order. Raises Unsupported, naming the tensor."""
     native = np.dtype(dtype)  # type: ignore[call-overload]
@@ -57,5 +67,6 @@ def name_of(dtype: object, tensor: str = "") -> str:
         native = native.newbyteorder("<")
     found = known_name(native)
     if found is None:
-        raise Unsupported(f"tensor {tensor!r} has dtype {native}: needed is one of {', '.join((*_PLAIN, *_ML_DTYPES))}")
+        raise Unsupported(f"tensor {tensor!r} has dtype {native}: needed is one of {', '.join((*_PLAIN, *_ML_DTYPES))}"
+                          f"{_instead(native)}")
     return found

@@ -16,7 +16,7 @@ from ._errors import Error, InvalidArgument
 from ._nested import encoded_kinds, encoded_path, names_of
 from ._paths import Path, local
 from ._progress import Progress, function_of
-from ._sources import MEMORY, Codec, Existing, Sources, check_choice, check_codec, flattened, is_array
+from ._sources import MEMORY, Codec, Existing, Faults, Sources, check_choice, check_codec, flattened, is_array
 from .group import Call, Group
 
 log = logging.getLogger("shardwise")
@@ -101,9 +101,12 @@ def plan_of(tensors: Mapping[str, Any]) -> Plan:
     flat = flattened(tensors)
     names = names_of(flat.leaves, "/")
     arrays = {names[path]: leaf for path, leaf in flat.leaves.items() if is_array(leaf)}
-    plan = Plan(Sources(), encode_objects({names[path]: leaf for path, leaf in flat.leaves.items() if not is_array(leaf)}))
+    faults = Faults()
+    objects = {names[path]: leaf for path, leaf in flat.leaves.items() if not is_array(leaf)}
+    plan = Plan(Sources(), faults.trying(encode_objects, objects) or {})
     for name, array in arrays.items():
-        plan.sources.add_array(name, array)
+        faults.trying(plan.sources.add_array, name, array)
+    faults.check()
     scalars = {name: "scalar" for name, array in arrays.items() if isinstance(array, np.generic)}
     if scalars:
         plan.extra["numpy"] = scalars

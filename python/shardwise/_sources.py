@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
-from typing import Any, Iterable, Literal, Mapping, Sequence
+from typing import Any, Callable, Iterable, Literal, Mapping, Sequence
 
 import numpy as np
 
 from . import _core
 from ._dtypes import name_of
-from ._errors import Corrupt, InvalidArgument, ResourceExhausted
+from ._errors import Corrupt, Error, InvalidArgument, ResourceExhausted
 from ._nested import Flat, build, flatten, names_of
 from ._objects import is_text
 from ._paths import Path as Path
@@ -59,11 +59,49 @@ def as_array(name: str, value: Any) -> np.ndarray:
     except (TypeError, RuntimeError) as error:  # torch's bfloat16, tensors on a GPU or with a gradient
         raise TypeError(f"tensor {name!r} is {type(value).__module__}.{type(value).__qualname__}, which numpy does not take: "
                         f"{error}; shardwise.torch.save() takes torch's tensors") from None
-    if array.dtype == object or array.dtype.kind in "USMm" or array.dtype.type is np.void:
-        raise TypeError(f"tensor {name!r} is {type(value).__name__} of dtype {array.dtype}: needed is an array of numbers")
+    if array.dtype.kind in "OUSMmV" and array.dtype.type.__module__ == "numpy":
+        raise TypeError(f"tensor {name!r} is {type(value).__name__} of dtype {array.dtype}: needed is an array of numbers: "
+                        f"{_instead(array.dtype)}")
+    name_of(array.dtype, name)
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("="))
     return array
+
+
+def _instead(dtype: np.dtype) -> str:
+    """What to save in place of an array without numbers."""
+    if dtype.names:
+        return "write {field: array[field] for field in array.dtype.names}"
+    if dtype.kind in "Mm":
+        return f'write array.view("i8"), and back with .view("{dtype.str}")'
+    if dtype.kind == "V":
+        return 'write array.view("u1")'
+    return "write array.tolist(), a list, which is stored as an object" + (
+        ", or array.astype(float), if it holds numbers" if dtype.kind == "O" else "")
+
+
+class Faults:
+    """What cannot be stored of several values, for one error that names all."""
+
+    def __init__(self) -> None:
+        self._errors: list[Exception] = []
+
+    def trying(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What it returns; None if it raises, and check() tells."""
+        try:
+            return function(*arguments)
+        except (TypeError, Error) as error:
+            self._errors.append(error)
+            return None
+
+    def check(self) -> None:
+        """Raises one error: of the class that all have, else a TypeError."""
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        if self._errors:
+            kinds = {type(error) for error in self._errors}
+            few = "; ".join(map(str, self._errors[:20])) + (", ..." if len(self._errors) > 20 else "")
+            raise (kinds.pop() if len(kinds) == 1 else TypeError)(f"{len(self._errors)} values cannot be stored: {few}")
 
 
 def is_array(value: Any) -> bool:
@@ -100,8 +138,10 @@ def copied(tensors: Mapping[str, Any], pool: dict[str, np.ndarray]) -> Any:
 def snapshot(arrays: Mapping[str, Any], pool: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Copies, in memory that the last snapshot had, if it fits. `pool` is what they are kept in."""
     copies: dict[str, np.ndarray] = {}
-    for name, value in arrays.items():
-        array = as_array(name, value)
+    faults = Faults()
+    checked = {name: faults.trying(as_array, name, value) for name, value in arrays.items()}
+    faults.check()
+    for name, array in checked.items():
         old = pool.get(name)
         if old is None or old.shape != array.shape or old.dtype != array.dtype:
             old = np.empty(array.shape, array.dtype)

@@ -20,7 +20,7 @@ from .._paths import local
 from .._pending import PendingSave, Turn, skipped
 from .._progress import Progress
 from .._save import Plan, SaveStats, call_of, encode_objects, since
-from .._sources import MEMORY, Codec, Existing, Sources, as_array, check_choice, check_codec
+from .._sources import MEMORY, Codec, Existing, Faults, Sources, as_array, check_choice, check_codec
 from .._sources import Path as FilePath
 from ..group import DEADLINE, Call, Group, auto, single
 from ._staging import Staging
@@ -73,6 +73,7 @@ class _Collected:
         self._seen: dict[MemoryKey, str] = {}
         self._layouts = Layouts()
         objects: dict[str, Any] = {}
+        faults = Faults()
         flat = State(state).given()
         names = names_of(flat.leaves, ".")
         self._names = set(names.values())
@@ -82,12 +83,13 @@ class _Collected:
             for path, leaf in flat.leaves.items():
                 name = names[path]
                 if isinstance(leaf, PerRank):
-                    self._add_per_rank(name, leaf.value, objects)
+                    faults.trying(self._add_per_rank, name, leaf.value, objects)
                 elif is_array(leaf):
-                    self._add(name, self._tensor(leaf, name))
+                    faults.trying(self._add_array, name, leaf)
                 else:
                     objects[name] = leaf
-        self.objects = encode_objects(objects)
+        self.objects = faults.trying(encode_objects, objects) or {}
+        faults.check()
         if staging is not None:
             staging.fill()
 
@@ -111,6 +113,9 @@ class _Collected:
             else:
                 objects[inner] = leaf
 
+    def _add_array(self, name: str, leaf: Any) -> None:
+        self._add(name, self._tensor(leaf, name))
+
     def _tensor(self, leaf: Any, name: str) -> torch.Tensor:
         if isinstance(leaf, torch.Tensor):
             return leaf
@@ -118,6 +123,7 @@ class _Collected:
         return shared_tensor(as_array(name, leaf))
 
     def _add(self, name: str, tensor: torch.Tensor) -> None:
+        dtype_name(tensor, name)
         layout = self._layouts.of(tensor, name) if isinstance(tensor, DTensor) else None
         key = memory_key(tensor if layout is None else layout.local, layout)
         if key in self._seen:
