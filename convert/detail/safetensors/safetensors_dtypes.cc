@@ -58,6 +58,11 @@ DType parse_safetensors_dtype(std::string_view text) {
               fmt::format("dtype {} is not supported, needed is one of {}", shown(text), known));
 }
 
+int packed_safetensors_bits(std::string_view text) {
+  if (text == "F4") return 4;
+  return text == "F6_E2M3" || text == "F6_E3M2" ? 6 : 0;
+}
+
 std::optional<SafetensorsDType> safetensors_dtype(DType dtype) {
   for (const DTypeNames& names : kDTypeNames) {
     if (names.ours != name(dtype)) continue;

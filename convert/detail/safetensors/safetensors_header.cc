@@ -121,6 +121,11 @@ class HeaderJson final : public StrictJson {
   }
 
   void read_dtype(std::string_view text) {
+    packed_bits_ = packed_safetensors_bits(text);
+    if (packed_bits_ != 0) {
+      tensor_.dtype = DType::u8;
+      return;
+    }
     try {
       tensor_.dtype = parse_safetensors_dtype(text);
     } catch (const Error& error) {
@@ -145,8 +150,23 @@ class HeaderJson final : public StrictJson {
                                                          : (seen_ & kShape) == 0 ? "shape"
                                                                                  : "data_offsets"));
     }
+    if (packed_bits_ != 0) pack_shape();
     tensor_.name = name_;
     header_.tensors.push_back(std::move(tensor_));
+  }
+
+  /// Elements of less than a byte become the bytes that hold them, as torch's float4_e2m1fn_x2 has
+  /// them.
+  void pack_shape() {
+    const std::int64_t extent = tensor_.shape.empty() ? 1 : tensor_.shape[tensor_.shape.size() - 1];
+    if (extent % 8 * packed_bits_ % 8 != 0) {
+      throw Error(
+          ErrorCode::unsupported,
+          fmt::format("tensor {}: its last dim of {} elements of {} bits ends within a byte",
+                      shown(name_), extent, packed_bits_));
+    }
+    tensor_.shape[tensor_.shape.size() - 1] =
+        extent / 8 * packed_bits_ + extent % 8 * packed_bits_ / 8;
   }
 
   std::string where() const {
@@ -181,6 +201,7 @@ class HeaderJson final : public StrictJson {
   SafetensorsEntry tensor_;
   unsigned field_ = kNone, seen_ = kNone;
   int offsets_ = 0;
+  int packed_bits_ = 0;  // of an element, if that is less than a byte
   bool has_metadata_ = false;
 };
 
