@@ -27,6 +27,7 @@ from . import _core as _core  # before numpy: its error in a subinterpreter woul
 from . import _guesses
 from . import group as group
 from . import sources as sources
+from ._argument_types import check_calls as _check_calls
 from ._compare import DiffReport as DiffReport
 from ._compare import Histogram as Histogram
 from ._compare import Kind as Kind
@@ -51,8 +52,9 @@ from ._errors import NameNotFound as NameNotFound
 from ._errors import NotFound as NotFound
 from ._errors import ResourceExhausted as ResourceExhausted
 from ._errors import Unsupported as Unsupported
+from ._errors import WrongType as WrongType
 from ._edits import Cast, Join, Rename, Resize, Split, Transpose
-from ._fill import Filling
+from ._fill import Filling as _Filling
 from ._loader import Batch as Batch
 from ._loader import Loader as Loader
 from ._loader import Shard as Shard
@@ -62,7 +64,7 @@ from ._pending import PendingSave as PendingSave
 from ._manager import Restored as Restored
 from ._paths import Path as Path
 from ._progress import Progress as Progress
-from ._resize import check_extents
+from ._resize import check_extents as _check_extents
 from ._save import SaveStats as SaveStats
 from ._save import save as save
 from ._sharding import Device as Device
@@ -160,11 +162,11 @@ def load(path: Path, names: str | Iterable[str] | None = None, *, rename: Rename
     of a larger array and leaves the rest as it is; "slice" takes the beginning of what is stored. Raises one InvalidArgument
     naming all that does not fit, before anything is changed."""
     if target is None:
-        check_extents(f"load {path}", skip_mismatched, resize)
+        _check_extents(f"load {path}", skip_mismatched, resize)
     with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
                     join=join, resize=resize if target is None else None) as checkpoint:
         if target is not None:
-            return Filling(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched, resize=resize).run()
+            return _Filling(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched, resize=resize).run()
         return checkpoint.load()
 
 
@@ -200,3 +202,5 @@ def info(path: Path) -> CheckpointInfo:
     with Checkpoint(path, pin=False) as c:
         return CheckpointInfo(c.path, c.step, c.user, [
             TensorInfo(n, str(t.dtype), t.shape, t.mesh, t.spec, t.nbytes) for n, t in c.items()], c.objects)
+
+_check_calls(__name__)

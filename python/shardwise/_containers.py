@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ._errors import InvalidArgument
+from ._errors import InvalidArgument, WrongType
 
 # As many places of containers as a tree may have beside the first of each: twenty levels of [a, a] have a million.
 _MOST_REPEATS = 1 << 18
@@ -54,7 +54,7 @@ def named_tuple(name: Any, fields: Iterable[str]) -> type[tuple[Any, ...]] | Non
 
 
 def kind_of(value: Any) -> Any:
-    """None for a plain dict, for a mapping of any other class, and for what is no container. Raises TypeError for a named
+    """None for a plain dict, for a mapping of any other class, and for what is no container. Raises WrongType for a named
     tuple whose class could not be found again, for a dataclass that is more than its fields, and as plain()."""
     kind = type(value)
     if kind is list:
@@ -73,7 +73,7 @@ def kind_of(value: Any) -> Any:
     fields = getattr(kind, "_fields", None)
     if isinstance(value, tuple) and isinstance(fields, tuple):
         if named_tuple(class_name(kind), fields) is not kind:
-            raise TypeError(f"the named tuple {class_name(kind)} cannot be stored, as its module has no such class by this name: "
+            raise WrongType(f"the named tuple {class_name(kind)} cannot be stored, as its module has no such class by this name: "
                             f"needed is a class at the top of a module, or its _asdict()")
         return {"namedtuple": class_name(kind), "fields": list(fields)}
     if isinstance(value, collections.deque):
@@ -100,7 +100,7 @@ def _check_dataclass(value: Any) -> None:
     except TypeError:
         more.append("its built-in base")
     if more:
-        raise TypeError(f"the dataclass {class_name(kind)} cannot be stored, as it is not what its fields say: {', '.join(map(str, more))}: "
+        raise WrongType(f"the dataclass {class_name(kind)} cannot be stored, as it is not what its fields say: {', '.join(map(str, more))}: "
                         f"needed is a dict of what is to be kept")
 
 
@@ -143,7 +143,7 @@ def _dataclass(kind: type, found: Iterable[tuple[Any, Any]]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Of a subclass of a built-in type, the value of that type; None for any other. Raises TypeError if they are not equal:
+    """Of a subclass of a built-in type, the value of that type; None for any other. Raises WrongType if they are not equal:
     what is loaded would not be what was saved."""
     known: Any
     for known in (dict, list, tuple, str, bytes, int, float):
@@ -151,7 +151,7 @@ def plain(value: Any) -> Any:
             continue
         found = known.__str__(value) if known is str else known(value)
         if found != value and not (known is float and found != found):
-            raise TypeError(f"{class_name(type(value))} cannot be stored, as it is not equal to the {known.__name__} of its values: "
+            raise WrongType(f"{class_name(type(value))} cannot be stored, as it is not equal to the {known.__name__} of its values: "
                             f"needed is that {known.__name__}")
         return found
     return None

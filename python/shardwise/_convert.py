@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from . import _core
 from ._edits import Cast, Join, Rename, Resize, Split, Transpose, edits_of
-from ._errors import InvalidArgument
+from ._errors import InvalidArgument, warn
 from ._progress import Progress, function_of
 from ._paths import Path, local, told_instead
 from ._sources import Codec, Existing, check_choice
@@ -54,8 +54,6 @@ def import_model(source: Path, target: Path, *, existing: Existing = "fail", cod
     one of them, as a checkpoint at `target`. What is there says which format it is; nothing is unpickled. What is no tensor
     is left out with a warning. Metadata of safetensors becomes `user`. names, rename, cast, transpose, split, join
     and resize are those of open(). Returns the path. Raises NotFound, Corrupt, Unsupported, InvalidArgument."""
-    import warnings
-
     check_choice("existing", existing, ("fail", "replace", "skip"))
     text = local(source, "import")
     path: str
@@ -63,7 +61,7 @@ def import_model(source: Path, target: Path, *, existing: Existing = "fail", cod
                                         function_of(progress, f"import {os.path.basename(text)}"),
                                         edits_of(names, rename, cast, transpose, split, join, resize))
     if left_out:
-        warnings.warn(f"import {text}: left out {', '.join(left_out)}", stacklevel=2)
+        warn(f"import {text}: left out {', '.join(left_out)}")
     return path
 
 

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from ._errors import Unsupported
+from ._errors import Unsupported, WrongType
 
 _PLAIN = {
     "f64": "<f8", "f32": "<f4", "f16": "<f2", "i64": "<i8", "i32": "<i4", "i16": "<i2", "i8": "i1",
@@ -62,11 +62,14 @@ def _instead(native: np.dtype) -> str:
 
 def name_of(dtype: object, tensor: str = "") -> str:
     """Our name of a numpy dtype, of any byte order. Raises Unsupported, naming the tensor."""
-    native = np.dtype(dtype)  # type: ignore[call-overload]
+    try:
+        native = np.dtype(dtype)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        raise WrongType(f"found {dtype!r}, needed is a dtype: {', '.join((*_PLAIN, *_ML_DTYPES))}") from None
     if native.byteorder == ">":
         native = native.newbyteorder("<")
     found = known_name(native)
     if found is None:
-        raise Unsupported(f"tensor {tensor!r} has dtype {native}: needed is one of {', '.join((*_PLAIN, *_ML_DTYPES))}"
-                          f"{_instead(native)}")
+        where = f"tensor {tensor!r} has" if tensor else "found"
+        raise Unsupported(f"{where} dtype {native}: needed is one of {', '.join((*_PLAIN, *_ML_DTYPES))}{_instead(native)}")
     return found

@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import functools
 import re
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -43,6 +45,10 @@ class InvalidArgument(Error, ValueError):
     """A shape, axis, spec or option is wrong; so are a target and a checkpoint that do not fit each other."""
 
     code = "invalid_argument"
+
+
+class WrongType(InvalidArgument, TypeError):
+    """An argument has a type, or an option a name, that the call does not take."""
 
 
 class NotFound(Error, FileNotFoundError):
@@ -135,3 +141,11 @@ def stops_no_loop(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
             raise RuntimeError(f"{function.__name__}: a function of the source raised StopIteration") from error
 
     return guarded
+
+
+def warn(text: str) -> None:
+    """A warning at the line that called the package."""
+    level, frame = 1, sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "shardwise":
+        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
+    warnings.warn(text, stacklevel=level)

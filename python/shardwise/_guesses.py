@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.machinery
-import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
-from ._sources import refuse_unknown
+from ._argument_types import checked
 
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
@@ -47,16 +45,5 @@ sys.meta_path.append(_Imports)
 
 
 def options_of_others(elsewhere: Mapping[str, str]) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
-    """A function whose options of other libraries' names are a TypeError that says what to write."""
-
-    def decorated(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
-        known: Iterable[str] = inspect.signature(function).parameters
-
-        @functools.wraps(function)
-        def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
-            refuse_unknown(function.__name__, [name for name in kwargs if name not in known], [*known], elsewhere)
-            return function(*args, **kwargs)
-
-        return guarded
-
-    return decorated
+    """A function whose error for options of other libraries' names says what to write."""
+    return lambda function: checked(function, function.__name__, elsewhere)

@@ -17,7 +17,7 @@ import numpy as np
 from . import _core
 from . import sources as _sources
 from ._containers import public_name
-from ._errors import InvalidArgument, NameNotFound, stops_no_loop
+from ._errors import InvalidArgument, NameNotFound, WrongType, stops_no_loop
 from ._loader_names import OTHER_METHODS, OTHER_OPTIONS, no_attribute
 from ._sharding import Mesh, PartitionSpec, Sharding
 from ._sources import refuse_unknown
@@ -85,9 +85,9 @@ class Batch:
         return _single(self.shards(field), field)
 
     def shards(self, field: str) -> list[Shard]:
-        """By device of this process. Raises KeyError."""
+        """By device of this process. Raises NameNotFound."""
         if field not in self._shards:
-            raise KeyError(f"the batch has no field {field!r}: it has {', '.join(self._shards)}")
+            raise NameNotFound(f"the batch has no field {field!r}: it has {', '.join(self._shards)}")
         return self._shards[field]
 
     @property
@@ -414,7 +414,7 @@ class Loader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        raise TypeError("a loader has threads: make it in the process that uses it, or send its state_dict()")
+        raise WrongType("a loader has threads: make it in the process that uses it, or send its state_dict()")
 
 
 #: The options of a loader by name.

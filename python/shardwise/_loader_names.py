@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from ._containers import public_name
-from ._sources import refuse_unknown
 
 #: Options of other loaders.
 OTHER_OPTIONS = {"num_workers": "threads=", "workers": "threads=", "num_threads": "threads=", "collate_fn": "transform=",
@@ -73,15 +70,3 @@ def no_attribute(owner: object, name: str, others: Mapping[str, str]) -> Attribu
     """For a name that it has not."""
     said = f": needed is {others[name]}" if name in others else ""
     return AttributeError(f"{public_name(type(owner))} has no {name!r}{said}")
-
-
-def check_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raises TypeError for arguments that the function does not take, and says what to write."""
-    signature = inspect.signature(function)
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        known = [name for name in signature.parameters if name != "self"]
-        if not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
-            refuse_unknown(function.__name__, [name for name in kwargs if name not in known], known, OTHER_ARGUMENTS)
-        raise TypeError(f"{function.__name__}: {error}, needed are {', '.join(known)}") from None

@@ -17,7 +17,7 @@ import numpy as np
 
 from . import _core, _objects
 from ._containers import public_name
-from ._errors import Corrupt, Error, InvalidArgument
+from ._errors import Corrupt, Error, InvalidArgument, WrongType
 from ._paths import Path, local
 from ._pending import WHEN_BUSY, OwnLock, PendingSave, SaveQueue, Turn, WhenBusy, skipped
 from ._progress import Progress, function_of
@@ -110,6 +110,19 @@ class Restored:
     value: Any = None  #: what the function that restores has returned
 
 
+def _whole_seconds(option: str, seconds: float) -> int:
+    if not 0 <= seconds < NO_LIMIT:
+        raise InvalidArgument(f"checkpoint manager: {option} is {seconds}, needed is a number of seconds, 0 or more")
+    return math.ceil(seconds)
+
+
+def _signals(signals: Iterable[int]) -> list[int]:
+    try:
+        return [operator.index(number) for number in signals]
+    except TypeError:
+        raise WrongType(f"checkpoint manager: preemption_signals is {signals!r}, needed are numbers, as [signal.SIGTERM]") from None
+
+
 def core_manager(root: str, *, keep_last: int, keep_every: int, keep_interval: float, best: tuple[str, str, int] | None,
                  save_every: int, save_interval: float, preemption_signals: Iterable[int], preemption_grace: float,
                  threads: int, increments: bool, parity_blocks: int = 0,
@@ -118,9 +131,9 @@ def core_manager(root: str, *, keep_last: int, keep_every: int, keep_interval: f
     if best is not None:
         check_choice("best[1]", best[1], ("min", "max"))
     return _core.Manager(
-        root, keep_last=keep_last, keep_every=keep_every, keep_interval=math.ceil(keep_interval),
+        root, keep_last=keep_last, keep_every=keep_every, keep_interval=_whole_seconds("keep_interval", keep_interval),
         best=None if best is None else (best[0], best[1] == "max", best[2]), save_every=save_every,
-        save_interval=math.ceil(save_interval), preemption_signals=[int(number) for number in preemption_signals],
+        save_interval=_whole_seconds("save_interval", save_interval), preemption_signals=_signals(preemption_signals),
         preemption_grace=preemption_grace, threads=threads, collect_garbage=collect_garbage,
         increments=increments, parity_blocks=parity_blocks)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _containers, _objects
-from ._errors import Corrupt, InvalidArgument
+from ._errors import Corrupt, InvalidArgument, WrongType
 
 Path = tuple[Any, ...]
 """Keys of dicts, and numbers of what is in a list."""
@@ -52,7 +52,7 @@ def _walk(tree: Any, is_array: Callable[[Any], bool], path: Path, every_dict: bo
     try:
         flat.kinds[path] = _containers.kind_of(tree)
     except TypeError as error:
-        raise TypeError(f"{named(path)!r}: {error}") from None
+        raise WrongType(f"{named(path)!r}: {error}") from None
     for key, value in _containers.items(tree):
         _walk(value, is_array, (*path, key), every_dict, flat)
 
@@ -116,15 +116,15 @@ def decoded_kinds(document: Mapping[str, Any]) -> dict[Path, Any] | None:
 
 
 def encoded_path(path: Path) -> Any:
-    """As JSON. Raises TypeError for a key that cannot be stored, naming the path."""
+    """As JSON. Raises WrongType for a key that cannot be stored, naming the path."""
     try:
         return _objects.encode(list(path))
     except TypeError as error:
-        raise TypeError(f"{named(path)!r}: a key of {error}") from None
+        raise WrongType(f"{named(path)!r}: a key of {error}") from None
 
 
 def decoded_path(encoded: Any) -> Path:
-    """Inverse of encoded_path(). Raises TypeError for what is no key."""
+    """Inverse of encoded_path(). Raises WrongType for what is no key."""
     path = tuple(map(_objects.decode_key, encoded))
     hash(path)
     return path

@@ -26,7 +26,7 @@ import numpy as np
 
 from . import _containers, _values
 from ._dtypes import NUMPY, dtype_called, known_name
-from ._errors import Corrupt, Error, InvalidArgument
+from ._errors import Corrupt, Error, InvalidArgument, WrongType
 
 # The manifest may be nested 256 levels deep; what is around an object takes some of them.
 _MOST_LEVELS = 200
@@ -40,7 +40,7 @@ _NEEDED = ("needed are None, bool, int, float, complex, str, bytes, enums, dtype
 
 
 def encode(value: Any, level: int = 0) -> Any:
-    """As JSON values. Raises TypeError naming the type that cannot be stored, InvalidArgument for too deep a nesting.
+    """As JSON values. Raises WrongType naming the type that cannot be stored, InvalidArgument for too deep a nesting.
     level: of JSON, that the value is in."""
     if level > _MOST_LEVELS:
         raise InvalidArgument(f"found values nested deeper than {_MOST_LEVELS} levels of JSON, or one that holds itself: needed "
@@ -87,22 +87,22 @@ def _encode_tagged(value: Any, kind: type, level: int) -> Any:
     plain = _containers.plain(value)
     if plain is not None:
         return encode(plain, level)
-    raise TypeError(f"{kind.__module__}.{kind.__qualname__} cannot be stored: {_NEEDED}")
+    raise WrongType(f"{kind.__module__}.{kind.__qualname__} cannot be stored: {_NEEDED}")
 
 
 def _encode_numpy(value: np.generic | np.ndarray) -> Any:
     if isinstance(value, np.ma.MaskedArray):
-        raise TypeError("a masked array cannot be stored, as its mask would be lost: needed are its data and its mask")
+        raise WrongType("a masked array cannot be stored, as its mask would be lost: needed are its data and its mask")
     if isinstance(value, (np.datetime64, np.timedelta64)):
         return {"$numpy": [value.dtype.str, int(value.view(np.int64))]}
     if known_name(value.dtype.newbyteorder("<")) is None:
-        raise TypeError(f"numpy's {type(value).__name__} of dtype {value.dtype} cannot be stored: needed are numbers")
+        raise WrongType(f"numpy's {type(value).__name__} of dtype {value.dtype} cannot be stored: needed are numbers")
     if isinstance(value, np.generic):
         # As text, an element of ml_dtypes' has no name that says which it is.
         dtype = value.dtype.str if value.dtype.kind in "biufc" and value.dtype.isbuiltin == 1 else value.dtype.name
         return {"$numpy": [dtype, encode(value.item())]}
     if value.nbytes > _MOST_ARRAY_BYTES:
-        raise TypeError(f"an array of {value.nbytes} bytes within an object cannot be stored: needed are at most "
+        raise WrongType(f"an array of {value.nbytes} bytes within an object cannot be stored: needed are at most "
                         f"{_MOST_ARRAY_BYTES}, or the array as a value of a dict or list")
     native = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
     return {"$array": [known_name(native.dtype), list(value.shape), native.tobytes().hex()]}
@@ -112,7 +112,7 @@ def _decode_numpy(encoded: Any) -> Any:
     dtype, value = dtype_called(encoded[0]), decode(encoded[1])
     is_time = dtype.kind in "mM"
     if not (is_time or known_name(dtype.newbyteorder("<"))) or type(value) not in ((int,) if is_time else (bool, int, float, complex)):
-        raise TypeError(f"found a {type(value).__name__} as an element of {dtype}")
+        raise WrongType(f"found a {type(value).__name__} as an element of {dtype}")
     return np.int64(value).view(dtype) if is_time else dtype.type(value)
 
 
@@ -152,9 +152,9 @@ def refusing(what: str) -> Iterator[None]:
     """Within it, whatever a hostile text makes a constructor raise is one Corrupt."""
     try:
         yield
-    except Error:
-        raise
     except Exception as error:
+        if isinstance(error, Error) and not isinstance(error, WrongType):
+            raise
         raise Corrupt(f"{what} is none that can be stored: {type(error).__name__}: {error}"[:400]) from None
 
 
@@ -219,7 +219,7 @@ def plain_copy(value: Any, what: str) -> Any:
 
 
 def plain_json(value: Any, what: str) -> str:
-    """The JSON text of what must be plain JSON: `user`. Raises TypeError, and InvalidArgument for texts that UTF-8 cannot
+    """The JSON text of what must be plain JSON: `user`. Raises WrongType, and InvalidArgument for texts that UTF-8 cannot
     hold and for values nested too deep."""
     _containers.check_places(value, (what,))
     try:
@@ -227,7 +227,7 @@ def plain_json(value: Any, what: str) -> str:
     except RecursionError:
         raise InvalidArgument(f"{what} is nested too deep: needed are at most {_MOST_LEVELS} levels") from None
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{what} is no JSON, needed is plain JSON: {error}") from None
+        raise WrongType(f"{what} is no JSON, needed is plain JSON: {error}") from None
     if not is_text(text):
         raise InvalidArgument(f"{what} holds a text with a lone surrogate: needed are texts that UTF-8 can hold")
     return text

@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from . import _core, _objects
-from ._errors import Error, InvalidArgument
+from ._errors import Error, InvalidArgument, WrongType
 from ._nested import encoded_kinds, encoded_path, names_of
 from ._paths import Path, local
 from ._progress import Progress, function_of
@@ -92,7 +92,7 @@ def encode_objects(objects: Mapping[str, Any]) -> dict[str, Any]:
             wrong.append(f"{name!r}: {error}")
     if wrong:
         text = f"{len(wrong)} of {len(objects)} objects: {'; '.join(wrong[:10])}"
-        raise InvalidArgument(text) if only_deep else TypeError(text)
+        raise InvalidArgument(text) if only_deep else WrongType(text)
     return encoded
 
 

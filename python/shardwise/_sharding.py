@@ -140,7 +140,7 @@ class PartitionSpec:
 
     @staticmethod
     def _text(entry: Entry) -> str:
-        if entry is None or entry == () or entry == []:
+        if entry is None or isinstance(entry, (tuple, list)) and not entry:
             return "-"
         return entry if isinstance(entry, str) else "+".join(entry)
 

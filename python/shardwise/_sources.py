@@ -10,7 +10,7 @@ import numpy as np
 
 from . import _core
 from ._dtypes import name_of
-from ._errors import Corrupt, Error, InvalidArgument, ResourceExhausted
+from ._errors import Corrupt, Error, InvalidArgument, ResourceExhausted, WrongType
 from ._nested import Flat, build, flatten, names_of
 from ._objects import is_text
 from ._paths import Path as Path
@@ -48,19 +48,19 @@ class Sources:
 
 
 def as_array(name: str, value: Any) -> np.ndarray:
-    """A numpy array in this machine's byte order. Raises TypeError if it is none."""
+    """A numpy array in this machine's byte order. Raises WrongType if it is none."""
     if not isinstance(name, str):
-        raise TypeError(f"tensor names are str, not {type(name).__name__}")
+        raise WrongType(f"tensor names are str, not {type(name).__name__}")
     if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"tensor {name!r} is a masked array, whose mask would be lost: needed are its data and its mask, each "
+        raise WrongType(f"tensor {name!r} is a masked array, whose mask would be lost: needed are its data and its mask, each "
                         f"by a name of its own, or .filled(value)")
     try:
         array = np.asarray(value)
     except (TypeError, RuntimeError) as error:  # torch's bfloat16, tensors on a GPU or with a gradient
-        raise TypeError(f"tensor {name!r} is {type(value).__module__}.{type(value).__qualname__}, which numpy does not take: "
+        raise WrongType(f"tensor {name!r} is {type(value).__module__}.{type(value).__qualname__}, which numpy does not take: "
                         f"{error}; shardwise.torch.save() takes torch's tensors") from None
     if array.dtype.kind in "OUSMmV" and array.dtype.type.__module__ == "numpy":
-        raise TypeError(f"tensor {name!r} is {type(value).__name__} of dtype {array.dtype}: needed is an array of numbers: "
+        raise WrongType(f"tensor {name!r} is {type(value).__name__} of dtype {array.dtype}: needed is an array of numbers: "
                         f"{_instead(array.dtype)}")
     name_of(array.dtype, name)
     if array.dtype.byteorder == ">":
@@ -114,14 +114,14 @@ def is_array(value: Any) -> bool:
 
 def flattened(tensors: Mapping[str, Any]) -> Flat:
     """The arrays and plain objects of a mapping of names, in which dicts, lists and tuples that hold arrays are taken
-    apart. Raises TypeError for names that are no str."""
+    apart. Raises WrongType for names that are no str."""
     if not isinstance(tensors, Mapping):
-        raise TypeError(f"found {type(tensors).__module__}.{type(tensors).__qualname__}, needed is a dict of arrays and objects "
+        raise WrongType(f"found {type(tensors).__module__}.{type(tensors).__qualname__}, needed is a dict of arrays and objects "
                         f"by name")
     flat = Flat()
     for name, value in tensors.items():
         if not isinstance(name, str):
-            raise TypeError(f"tensor names are str, not {type(name).__name__}: {name!r}")
+            raise WrongType(f"tensor names are str, not {type(name).__name__}: {name!r}")
         flatten(value, is_array, (name,), into=flat)
     return flat
 
@@ -157,13 +157,18 @@ def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
         raise InvalidArgument(f"{what} is {value!r}, needed is {' or '.join(map(repr, choices))}")
 
 
+def unknown_option(what: str, name: str, known: Sequence[str], others: Mapping[str, str]) -> WrongType:
+    """The error for an option of another name, which says what ours is called. others: what other libraries call them."""
+    nearest = difflib.get_close_matches(name, known, 1)
+    hint = (f"needed {others[name]}" if name in others else
+            f"did you mean {nearest[0]}=?" if nearest else f"needed one of {', '.join(known)}")
+    return WrongType(f"{what}: found the unknown option {name!r}, {hint}")
+
+
 def refuse_unknown(what: str, unknown: Iterable[str], known: Sequence[str], others: Mapping[str, str]) -> None:
-    """Raises TypeError for options of other names, and says what ours is called. others: what other libraries call them."""
+    """Raises WrongType for the first unknown option, as unknown_option() makes it."""
     for name in unknown:
-        nearest = difflib.get_close_matches(name, known, 1)
-        hint = (f"needed {others[name]}" if name in others else
-                f"did you mean {nearest[0]}=?" if nearest else f"needed one of {', '.join(known)}")
-        raise TypeError(f"{what}: found the unknown option {name!r}, {hint}")
+        raise unknown_option(what, name, known, others)
 
 
 #: What a foreign array has nowhere may be zeros, of which a small file may name any number. No codec makes more of a byte, and

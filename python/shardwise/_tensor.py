@@ -7,7 +7,6 @@ import html
 import itertools
 import json
 import math
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from . import _core, _nested, _objects
 from ._dtypes import NUMPY
 from ._edits import Cast, Edits, Join, Made, Rename, Resize, Split, Transpose, edited_document, edits_of
-from ._errors import InvalidArgument, NameNotFound
+from ._errors import InvalidArgument, NameNotFound, WrongType, warn
 from ._overlap import Region, several_places
 from ._paths import Path, local, told_instead
 from ._sources import MEMORY
@@ -100,7 +99,7 @@ class Selection:
                 self.ranges.append(range(number % extent, number % extent + 1))
                 self.dropped.append(True)
             else:
-                raise TypeError(f"{tensor.name} is indexed by integers, slices and '...', not {type(i).__name__}: "
+                raise WrongType(f"{tensor.name} is indexed by integers, slices and '...', not {type(i).__name__}: "
                                 f"read it (np.asarray) and index the array")
 
     @property
@@ -186,7 +185,7 @@ class Tensor:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len() of a tensor without dims")
+            raise WrongType("len() of a tensor without dims")
         return self.shape[0]
 
     def __repr__(self) -> str:
@@ -212,7 +211,12 @@ class Tensor:
 
     def view(self, dtype: Any) -> np.ndarray:
         """All of it, read, its bytes as another dtype."""
-        return np.asarray(self).view(np.dtype(dtype))
+        try:
+            kind = np.dtype(dtype)
+            return np.asarray(self).view(kind)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"view {self.name!r}: found {dtype!r} for {self.dtype} {list(self.shape)}, needed is a dtype whose size "
+                                  f"divides the last dim's bytes: {error}") from None
 
     def read_into(self, out: np.ndarray, box: Any = ...) -> None:
         """Fills a writable array, of any strides, of the same dtype and of the shape that `box`, an index, has."""
@@ -258,7 +262,7 @@ class Checkpoint(Mapping[str, Tensor]):
             self._reader = _core.Reader(text, pin, threads, memory, partial)
         self._describe()
         if self._reader.left_out:
-            warnings.warn(f"open {text}: left out {', '.join(self._reader.left_out)}", stacklevel=3)
+            warn(f"open {text}: left out {', '.join(self._reader.left_out)}")
         self._edit_if_asked(names, edits_of(None, rename, cast, transpose, split, join, resize))
 
     @classmethod

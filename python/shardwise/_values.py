@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ._dtypes import dtype_called, known_name
+from ._errors import WrongType
 
 
 _MOST_BITS = 1 << 16
@@ -43,7 +44,7 @@ def _plain_time(value: datetime.datetime | datetime.time) -> Any:
     zone = value.tzinfo
     key = _key_of(zone)
     if key is None and zone is not None and type(zone) is not datetime.timezone:
-        raise TypeError(f"a {type(value).__name__} of the zone {zone} cannot be stored: needed is a zoneinfo.ZoneInfo with a key, a "
+        raise WrongType(f"a {type(value).__name__} of the zone {zone} cannot be stored: needed is a zoneinfo.ZoneInfo with a key, a "
                         f"fixed offset, as .astimezone(datetime.timezone.utc) has, or none")
     if key is not None:
         return [value.isoformat(), value.fold, None, key]  # with the offset of the fold
@@ -69,7 +70,7 @@ def _zone(key: Any) -> Any:
 
 def _plain_zone(zone: Any) -> Any:
     if zone.key is None:
-        raise TypeError("a zoneinfo.ZoneInfo without a key cannot be stored: needed is one that has been made by its name")
+        raise WrongType("a zoneinfo.ZoneInfo without a key cannot be stored: needed is one that has been made by its name")
     return zone.key
 
 
@@ -99,7 +100,7 @@ def _fields(value: Any) -> dict[str, Any]:
     """Of a namespace. Names as "__array_interface__" are words to numpy, which would read memory at any address."""
     found: dict[str, Any] = vars(value)
     if wrong := [name for name in found if not isinstance(name, str) or name.startswith("__")]:
-        raise TypeError(f"a {type(value).__name__} with the name {wrong[0]!r} cannot be stored: needed are names without \"__\" before them")
+        raise WrongType(f"a {type(value).__name__} with the name {wrong[0]!r} cannot be stored: needed are names without \"__\" before them")
     return found
 
 
@@ -116,7 +117,7 @@ def _namespace(name: str) -> Callable[[Any], Any]:
 def _whole(values: list[Any]) -> list[int]:
     """Fractions and ranges compute with theirs, for a time that grows with the square of their bits; of a text, with more."""
     if any(type(value) is not int or value.bit_length() > _MOST_BITS for value in values):
-        raise TypeError(f"its numbers cannot be stored: needed are integers of at most {_MOST_BITS} bits")
+        raise WrongType(f"its numbers cannot be stored: needed are integers of at most {_MOST_BITS} bits")
     return values
 
 
@@ -169,7 +170,7 @@ def _dtype_name(dtype: np.dtype) -> str:
     name = str(dtype.str if dtype.isbuiltin in (0, 1) else dtype.name)
     is_known = dtype.isbuiltin in (0, 1) or known_name(dtype) is not None  # where ml_dtypes is not imported, too
     if dtype.fields is not None or dtype.subdtype is not None or dtype.metadata or not is_known or dtype_called(name) != dtype:
-        raise TypeError(f"numpy's dtype {dtype} cannot be stored: needed is one of numpy's, or of a tensor, without parts and metadata")
+        raise WrongType(f"numpy's dtype {dtype} cannot be stored: needed is one of numpy's, or of a tensor, without parts and metadata")
     return name
 
 

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Callable, Mapping
 
 from . import _core
+from ._argument_types import check_calls
 from ._containers import public_name
 from ._errors import InvalidArgument
 from ._stores import FileStore as FileStore
@@ -184,3 +185,5 @@ def auto() -> Group:
         if distributed.global_state.client is not None:
             return from_jax()
     return single()
+
+check_calls(__name__)

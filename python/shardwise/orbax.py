@@ -20,6 +20,7 @@ from typing import Any
 
 import orbax.checkpoint as ocp
 
+from ._argument_types import check_calls
 from ._sources import MEMORY, Codec
 from ._tensor import Checkpoint
 from .group import DEADLINE, from_jax
@@ -94,3 +95,5 @@ class Restore(ocp.args.CheckpointArgs):
 
     item: Any = None
     strict: bool = True
+
+check_calls(__name__)

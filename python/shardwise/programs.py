@@ -22,6 +22,7 @@ from typing import Any, overload
 import numpy as np
 
 from . import _core
+from ._argument_types import check_calls
 from ._dtypes import NUMPY
 from ._errors import InvalidArgument, IOFailed, Unsupported
 from ._paths import Path, local
@@ -450,3 +451,5 @@ def load(path: Path) -> Program:
     """A program from a file that save(), or save_program() in C++, wrote. Raises NotFound, InvalidArgument, IOFailed."""
     name = local(path, "load a program")
     return Program(_core.Graph.load(name), name=name)
+
+check_calls(__name__)

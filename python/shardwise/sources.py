@@ -27,9 +27,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, runtime_checkable
 import numpy as np
 
 from . import _core
+from ._argument_types import check_calls
 from ._dtypes import NUMPY, name_of
 from ._errors import InvalidArgument, stops_no_loop
-from ._loader_names import OTHER_STAGES, check_call, no_attribute
+from ._guesses import options_of_others
+from ._loader_names import OTHER_ARGUMENTS, OTHER_STAGES, no_attribute
 from ._paths import local
 from ._progress import Progress, function_of
 from ._record_values import array_of, columns_of_table
@@ -40,6 +42,7 @@ _zip = builtins.zip  # zip() and open() below are of sources
 Record = dict[str, np.ndarray[Any, Any]]
 
 _P = ParamSpec("_P")
+_told = options_of_others(OTHER_ARGUMENTS)
 
 
 def _remembered(make: Callable[_P, Source]) -> Callable[_P, Source]:
@@ -49,24 +52,12 @@ def _remembered(make: Callable[_P, Source]) -> Callable[_P, Source]:
 
     @functools.wraps(make)
     def made(*args: _P.args, **kwargs: _P.kwargs) -> Source:
-        check_call(make, args, kwargs)
         source = guarded(*args, **kwargs)
         if not source._how:
             source._how = (make.__qualname__, args, kwargs)
         return source
 
-    return made
-
-
-def _told(function: Callable[_P, Source]) -> Callable[_P, Source]:
-    """The function, whose error for other arguments says what to write."""
-
-    @functools.wraps(function)
-    def told(*args: _P.args, **kwargs: _P.kwargs) -> Source:
-        check_call(function, args, kwargs)
-        return function(*args, **kwargs)
-
-    return told
+    return _told(made)
 
 
 def _made_again(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Source:
@@ -511,3 +502,5 @@ def _function_source(size: int, function: Callable[[int, int, int], Any], what: 
         fingerprint = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
     return _core.Records.of_function([(f.name, name_of(f.dtype, f.name), list(f.shape), f.ragged) for f in known], size,
                                      make, fingerprint, *made_of, together=None if together is None else make_all)
+
+check_calls(__name__)

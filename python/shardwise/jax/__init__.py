@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .._argument_types import check_calls as _check_calls
 from .._guesses import names_of_others
 from .._tiers import RestoredTier as RestoredTier
 from ._capture import capture as capture
@@ -43,3 +44,5 @@ _refuse = names_of_others(__name__, {
 
 if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
     __getattr__ = _refuse
+
+_check_calls(__name__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ import jax
 
 from .. import _loader
 from .. import sources as _sources
-from .._errors import InvalidArgument, stops_no_loop
+from .._errors import InvalidArgument, stops_no_loop, warn
 from .._sharding import Mesh, Sharding
 
 
@@ -29,8 +28,8 @@ def _warn_of_narrowing(dtypes: Mapping[str, Any]) -> None:
     narrowed = [f"{name!r} ({dtype} to {jax.dtypes.canonicalize_dtype(dtype)})" for name, dtype in dtypes.items()
                 if jax.dtypes.canonicalize_dtype(dtype) != dtype]
     if narrowed:
-        warnings.warn(f"loader: JAX makes {', '.join(narrowed)} narrower, as jax_enable_x64 is off: enable it, or say so "
-                      "by the source's cast()", stacklevel=3)
+        warn(f"loader: JAX makes {', '.join(narrowed)} narrower, as jax_enable_x64 is off: enable it, or say so "
+          "by the source's cast()")
 
 
 class Loader(_loader.Loader):

@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import _objects
 from .._dtypes import name_of as dtype_name
-from .._errors import Error, InvalidArgument, Unsupported
+from .._errors import Error, InvalidArgument, Unsupported, WrongType
 from .._save import Plan
 from .._sources import Sources, as_array, is_array
 from . import _devices, _tree
@@ -145,7 +145,7 @@ def snapshot(tree: Any, *, copy: bool) -> Snapshot:
             wrong.append((str(error) if repr(name) in str(error) else f"{name!r}: {error}") + node)
     if wrong:
         text = f"{len(wrong)} of {len(leaves)} leaves cannot be stored: {'; '.join(wrong[:20])}"
-        raise Unsupported(text) if only_dtypes else TypeError(text)
+        raise Unsupported(text) if only_dtypes else WrongType(text)
     for of_array, array, cut in arrays:
         of_array.parts = cut.parts(array)
         result.copied_bytes += 0 if cut.on_host else sum(part.nbytes for part in of_array.parts)
@@ -202,7 +202,7 @@ class _Cuts:
     def _made(array: jax.Array, name: str) -> _Cut:
         """Each box once. Without a description one process has to write each: it is replica 0's."""
         if getattr(getattr(array.sharding, "spec", None), "unreduced", None):
-            raise TypeError("it holds unreduced sums: reduce it first")
+            raise WrongType("it holds unreduced sums: reduce it first")
         mesh, spec = _devices.described(array.sharding, array.shape) or ("", "")
         boxes: dict[Begin, int] = {}
         if 0 in array.shape:
@@ -219,9 +219,9 @@ class _Cuts:
 def _of_jax(name: str, array: jax.Array, cuts: _Cuts) -> tuple[Leaf, jax.Array, _Cut]:
     """Without its parts, whose copies to the host have begun."""
     if isinstance(array, jax.core.Tracer):
-        raise TypeError(f"{name!r} is being traced: save outside of jit")
+        raise WrongType(f"{name!r} is being traced: save outside of jit")
     if array.is_deleted():
-        raise TypeError(f"{name!r} is an array that has been deleted or donated")
+        raise WrongType(f"{name!r} is an array that has been deleted or donated")
     if _tree.is_key(array):
         array = jax.random.key_data(array)
     cut = cuts.of(array, name)

@@ -17,7 +17,7 @@ from jax import tree_util
 
 from .. import _containers, _objects
 from .._containers import check_places
-from .._errors import Corrupt, InvalidArgument
+from .._errors import Corrupt, InvalidArgument, WrongType
 from .._nested import MOST_LEVELS
 
 Parts = tuple[str, ...]
@@ -111,7 +111,7 @@ def _encoded(key: Any, parts: Parts) -> Any:
     try:
         return _objects.encode(key)
     except TypeError as error:
-        raise TypeError(f"a key of the dict at {'/'.join(parts)!r}: {error}") from None
+        raise WrongType(f"a key of the dict at {'/'.join(parts)!r}: {error}") from None
 
 
 def children(node: Any) -> list[tuple[str, Any]]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from .._argument_types import check_calls
+
 
 @dataclass
 class StandardSave:
@@ -84,3 +86,5 @@ if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
     def __getattr__(name: str) -> Any:
         raise AttributeError(f"ocp.args has no {name!r}: needed is "
                              f"{_ELSEWHERE.get(name, 'StandardSave, JsonSave or Composite, or what restores these')}")
+
+check_calls(__name__)

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from .._argument_types import check_calls
 from .._containers import class_name
 from .._errors import InvalidArgument, NameNotFound, NotFound
 from .._manager import ManagerContext, step_number
@@ -385,3 +386,5 @@ def _restored_item(checkpoint: Checkpoint, prefix: _tree.Parts, given: Any) -> A
     if isinstance(given, args_.StandardRestore):
         return _load.restore(checkpoint, given.item, prefix, strict=given.strict)
     return _load.restore(checkpoint, None, prefix)
+
+check_calls(__name__)

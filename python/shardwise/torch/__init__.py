@@ -19,6 +19,7 @@ shardwise.torch.spmd has the names of PyTorch/XLA SPMD.
 import importlib as _importlib
 from typing import TYPE_CHECKING, Any
 
+from .._argument_types import check_calls as _check_calls
 from .._guesses import names_of_others
 from ._capture import capture as capture
 from ._dcp import StorageReader as StorageReader
@@ -66,3 +67,5 @@ if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
         if name in ("accelerate", "lightning", "spmd", "transformers"):
             return _importlib.import_module(f".{name}", __name__)
         return _refuse(name)
+
+_check_calls(__name__)

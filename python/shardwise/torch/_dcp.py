@@ -13,7 +13,6 @@ import io
 import json
 import logging
 import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +33,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from .. import _core, _objects
-from .._errors import AlreadyExists, InvalidArgument, NameNotFound
+from .._errors import AlreadyExists, InvalidArgument, NameNotFound, WrongType, warn
 from .._nested import decoded_path, encoded_path
 from .._overlap import Regions
 from .._paths import Path, local
@@ -153,7 +152,7 @@ class StorageWriter(_StorageWriter):
         else:
             encoded = encode_objects(values)
             if found := [repr(name) for name, value in encoded.items() if _holds_dataclass(value)]:
-                raise TypeError(f"{len(found)} of {len(encoded)} objects: {', '.join(found[:10])}: a dataclass would come back as a dict, as "
+                raise WrongType(f"{len(found)} of {len(encoded)} objects: {', '.join(found[:10])}: a dataclass would come back as a dict, as "
                                 f"DCP shows a reader no objects of the target: needed is dataclasses.asdict(), or shardwise.torch.save()")
         return [WriteResult(item.index, 0, encoded[item.index.fqn]) for item in items]
 
@@ -340,7 +339,7 @@ class StorageReader(_StorageReader):
                     f"{', '.join(unused[:10])}{', ...' if len(unused) > 10 else ''}")
             if self._unused == "error":
                 raise InvalidArgument(text)
-            warnings.warn(text, stacklevel=2)
+            warn(text)
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:

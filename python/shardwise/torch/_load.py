@@ -21,7 +21,7 @@ from .._sources import check_choice
 from .._tensor import Checkpoint
 from ..group import Group, auto
 from ._target import Target
-from ._tensors import TORCH, TensorReads, shared_tensor
+from ._tensors import TORCH, TensorReads, memory_device, shared_tensor
 
 log = logging.getLogger("shardwise")
 
@@ -125,8 +125,7 @@ def load_state_dict(path: FilePath, names: str | Iterable[str] | None = None, *,
     """What was saved, as the tree it was saved as, without a target: whole tensors, and numpy's arrays as such. names:
     patterns, as "model.*"; rename, cast, transpose, split and join as load() takes them, resize as shardwise.open():
     {"*embed*": "pad:50304,-"}. Raises NotFound, NameNotFound, InvalidArgument, Corrupt."""
-    if torch.device(device).type == "meta":
-        raise InvalidArgument(f"load {path}: device is 'meta', which has no memory: needed is another")
+    device = memory_device(f"load {path}", device)
     check_extents(f"load {path}", False, resize)
     with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
                     join=join, resize=resize) as checkpoint:

@@ -15,7 +15,7 @@ from .._overlap import several_places
 from .._sources import Path
 from .._tensor import read_boxes
 from ._load import state_of
-from ._tensors import TORCH, Memory, is_plain_memory, region_of, shared_tensor
+from ._tensors import TORCH, Memory, is_plain_memory, memory_device, region_of, shared_tensor
 
 
 def open(path: Path, *, device: Any = "cpu", pin: bool = True, threads: int = 0,  # noqa: A001 - as safetensors' safe_open
@@ -23,11 +23,10 @@ def open(path: Path, *, device: Any = "cpu", pin: bool = True, threads: int = 0,
          transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
          resize: Resize | None = None) -> Checkpoint:
     """As shardwise.open(), but indexing gives torch's tensors, on a device: open(path)["w"][:, 2:5]."""
-    if torch.device(device).type == "meta":
-        raise InvalidArgument(f"open {path}: device is 'meta', which has no memory: needed is another")
+    device = memory_device(f"open {path}", device)
     checkpoint = Checkpoint(path, pin=pin, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
                             join=join, resize=resize)
-    checkpoint.device = torch.device(device)
+    checkpoint.device = device
     return checkpoint
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._argument_types import check_calls
 from .._errors import InvalidArgument
 from . import _lazy
 from ._lazy import LazyTensor
@@ -206,3 +207,5 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> A
         is_sent = torch.tensor([device in sources for device in ids]).reshape(-1, *[1] * value.dim())
         moved = torch.where(_lazy.uploaded(is_sent), moved, torch.zeros_like(moved))
     return parts.given(moved.reshape(parts.whole.shape))
+
+check_calls(__name__)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from .._errors import InvalidArgument
+from .._errors import InvalidArgument, warn
 from . import _lazy
 from ._spmd_mesh import Mesh
 
@@ -61,7 +60,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
 
         first = output[0] if isinstance(output, tuple) and output else output
         if isinstance(output, tuple):
-            warnings.warn("FSDPv2: of an output that is a tuple, the first tensor alone is cut; shard_output= cuts others", stacklevel=3)
+            warn("FSDPv2: of an output that is a tuple, the first tensor alone is cut; shard_output= cuts others")
         if not isinstance(first, torch.Tensor):
             raise InvalidArgument(f"FSDPv2: found an output of {type(first).__name__}, needed a tensor, or shard_output=")
         mark_sharding(first, mesh, _spec(first, self._extra_data_axis))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .._argument_types import check_calls
 from .._errors import InvalidArgument
 from .._sharding import Device, PartitionSpec, Sharding
 from .._sharding import HybridMesh as CoreHybridMesh
@@ -250,3 +251,5 @@ def _ends(mesh: Mesh) -> list[int]:
         parts *= size
         ends.append(parts)
     return ends
+
+check_calls(__name__)

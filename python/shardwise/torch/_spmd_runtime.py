@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from .._argument_types import check_calls
 from .._errors import Unsupported
 from . import _lazy
 from ._lazy import LazyTensor
@@ -217,11 +218,11 @@ REFUSED = {
 
 
 def refused(name: str) -> Callable[..., Any]:
-    """A function that PyTorch/XLA has, and that says what to write instead when it is called. Raises AttributeError for other names."""
-    if name not in REFUSED:
-        raise AttributeError(f"module 'shardwise.torch.spmd' has no attribute {name!r}")
+    """A function that PyTorch/XLA has, and that says what to write instead when it is called."""
 
     def call(*_: Any, **__: Any) -> Any:
         raise Unsupported(f"{name}: found a function that emulated devices have not, needed {REFUSED[name]}")
 
     return call
+
+check_calls(__name__)

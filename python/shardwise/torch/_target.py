@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from .. import _containers
 from .._dtypes import NUMPY
-from .._errors import InvalidArgument
+from .._errors import InvalidArgument, warn
 from .._nested import Flat, Path, build, decoded_kinds, decoded_path, moved, named
 from .._overlap import Region, Regions
 from .._resize import Resize, Resizing
@@ -296,8 +295,7 @@ class Target:
             (self._used if rank < self.ranks else self._of_absent_ranks).update(names)
         if ranks > self.ranks and self.rank == 0:
             absent = f"rank {self.ranks}" if ranks == self.ranks + 1 else f"ranks {self.ranks} to {ranks - 1}"
-            warnings.warn(f"{name!r} was saved by {ranks} ranks, found are {self.ranks}: the values of {absent} are not used",
-                          stacklevel=5)
+            warn(f"{name!r} was saved by {ranks} ranks, found are {self.ranks}: the values of {absent} are not used")
         own = PerRank.name(name, self.rank)
         if own in self.checkpoint.objects:
             return self._object(own)
@@ -305,7 +303,7 @@ class Target:
             return self._subtree((own,))
         if own in self.checkpoint:
             return self._fresh(own)
-        warnings.warn(f"{name!r} was saved by {ranks} ranks: rank {self.rank} keeps its own", stacklevel=5)
+        warn(f"{name!r} was saved by {ranks} ranks: rank {self.rank} keeps its own")
         return leaf.value
 
     # ---- Stateful objects
@@ -514,15 +512,14 @@ class Target:
             if unused == "error":
                 self.wrong.append(f'{text} (unused="ignore" leaves them out)')
             elif unused == "warn":
-                warnings.warn(f"{where}: {text}", stacklevel=3)
+                warn(f"{where}: {text}")
         # A job may go on with fewer ranks, so these are no fault, and a warning has named them.
         self.unused = sorted({*self.unused, *self._of_absent_ranks.intersection(there)})
         if self.wrong:
             raise InvalidArgument(f"{where} does not fit the state: {number_of(self.wrong, 'fault')}: {'; '.join(self.wrong[:20])}")
         for path in self._misses:
             if path not in self._hits:
-                warnings.warn(f"{where}: nothing is there of {named(path)!r}, which stays as it is{self._nearest(named(path))}",
-                              stacklevel=3)
+                warn(f"{where}: nothing is there of {named(path)!r}, which stays as it is{self._nearest(named(path))}")
 
     def fill(self) -> dict[str, Any]:
         """Reads all; gives Stateful objects theirs. Returns the state. Raises InvalidArgument, before anything is changed, for one

@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from .. import _core
 from .._dtypes import NUMPY, name_of
-from .._errors import Unsupported
+from .._errors import InvalidArgument, Unsupported
 from .._overlap import Region, strides_without_ones
 from .._sources import MEMORY
 from .._tensor import read_boxes
@@ -198,3 +198,15 @@ def is_plain_memory(tensor: torch.Tensor) -> bool:
     """Whether the core can write its elements where they are."""
     return (tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.layout == torch.strided
             and not tensor.is_conj() and not tensor.is_neg())
+
+
+def memory_device(operation: str, device: Any) -> torch.device:
+    """A device that holds values. Raises InvalidArgument for what is no device, is not there, or has no memory."""
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+        raise InvalidArgument(f"{operation}: device is {device!r}: {str(error).splitlines()[0]}: needed is one of this machine") from None
+    if found.type == "meta":
+        raise InvalidArgument(f"{operation}: device is 'meta', which has no memory: needed is another")
+    return found

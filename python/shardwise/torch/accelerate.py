@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from .._argument_types import check_calls
 from .._errors import InvalidArgument
 from .._sources import Codec
 from ._load import load
@@ -65,3 +66,5 @@ def register(accelerator: Any, *, codec: Codec = "zstd") -> None:
     if kind == "FSDP":
         accelerator.save_state = without_shards(accelerator.save_state)
         accelerator.load_state = without_shards(accelerator.load_state)
+
+check_calls(__name__)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins import CheckpointIO as _CheckpointIO
 
+from .._argument_types import check_calls
 from .._errors import InvalidArgument
 from .._paths import local
 from .._sources import Codec, Path
@@ -49,3 +50,5 @@ class CheckpointIO(_CheckpointIO):
             os.remove(folder)
         elif os.path.lexists(folder):
             shutil.rmtree(folder)
+
+check_calls(__name__)

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._argument_types import check_calls
 from .._errors import InvalidArgument
 from ..programs import Plan
 from . import _lazy, _lazy_dispatch, _lazy_program, _spmd_autocast
@@ -80,7 +81,7 @@ from ._spmd_runtime import unlazy as unlazy
 from ._spmd_runtime import wait_device_ops as wait_device_ops
 from ._spmd_runtime import world_size as world_size
 from ._spmd_runtime import xla_device_hw as xla_device_hw
-from ._spmd_runtime import refused
+from ._spmd_runtime import REFUSED, refused
 
 runtime = sys.modules[__name__]  # torch_xla.runtime.use_spmd(), if this module is torch_xla
 
@@ -92,6 +93,8 @@ _spmd_autocast.install()
 
 
 def __getattr__(name: str) -> Any:
+    if name not in REFUSED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return refused(name)
 
 
@@ -419,3 +422,5 @@ def visualize_tensor_sharding(t: torch.Tensor, **_: Any) -> str:
     if not text:
         raise InvalidArgument("visualize_tensor_sharding: found a tensor that is pending and not marked, needed one after mark_step()")
     return visualize_sharding(text)
+
+check_calls(__name__)

@@ -20,6 +20,7 @@ from transformers import TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
+from .._argument_types import check_calls
 from .._errors import InvalidArgument
 from ._manager import CheckpointManager, rng
 from ._state import PerRank
@@ -139,3 +140,5 @@ def _metrics(state: Any) -> dict[str, float]:
     logged = [entry for entry in state.log_history if entry.get("step") == state.global_step]
     return {name: float(value) for entry in logged for name, value in entry.items()
             if name not in ("step", "epoch") and isinstance(value, (int, float))}
+
+check_calls(__name__)
