@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator
 
 from . import _core
-from ._errors import InvalidArgument, NotFound, Unsupported
+from ._errors import InvalidArgument, NotFound, Unsupported, WrongType
+from ._objects import is_text
 
 Path = str | os.PathLike[str]
 
@@ -65,11 +66,11 @@ def local(path: Path, what: str) -> str:
     """A path of this machine's file systems, as text: `~` is the user's folder, as in a shell. Raises Unsupported for
     URLs, which would otherwise be folders of odd names. what: begins the message, as "save"."""
     if not isinstance(path, (str, bytes, os.PathLike)):
-        raise TypeError(f"{what}: the path is {type(path).__name__}, needed is a text or a pathlib.Path: the path comes first"
+        raise WrongType(f"{what}: the path is {type(path).__name__}, needed is a text or a pathlib.Path: the path comes first"
                         + _ORDERS.get(what, ""))
     text = os.fsdecode(os.fspath(path))
-    if not text or "\0" in text:
-        raise InvalidArgument(f"{what}: the path is {text!r}, needed is one that is not empty and has no NUL character")
+    if not text or "\0" in text or not is_text(text):
+        raise InvalidArgument(f"{what}: the path is {text!r}, needed is one of UTF-8 that is not empty and has no NUL character")
     if _SCHEME.match(text):
         raise Unsupported(f"{what}: found the URL {text!r}, needed a path of a file system that is mounted here")
     return os.path.expanduser(text)
