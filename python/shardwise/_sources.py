@@ -95,13 +95,13 @@ class Faults:
             return None
 
     def check(self) -> None:
-        """Raises one error: of the class that all have, else a TypeError."""
+        """Raises one error: of the class that all have, else a WrongType."""
         if len(self._errors) == 1:
             raise self._errors[0]
         if self._errors:
             kinds = {type(error) for error in self._errors}
             few = "; ".join(map(str, self._errors[:20])) + (", ..." if len(self._errors) > 20 else "")
-            raise (kinds.pop() if len(kinds) == 1 else TypeError)(f"{len(self._errors)} values cannot be stored: {few}")
+            raise (kinds.pop() if len(kinds) == 1 else WrongType)(f"{len(self._errors)} values cannot be stored: {few}")
 
 
 def is_array(value: Any) -> bool:
