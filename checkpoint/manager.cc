@@ -72,6 +72,7 @@ struct CheckpointManager::Impl {
                   .preemption_grace = options.preemption_grace},
                  options.clock ? options.clock : steady_clock(), opening(root)),
         executor(options.threads),
+        run_steps(*files, root, options.warn, terms),
         resume_key(detail::resume_text(terms.resume_key)),
         spare(*files),
         queue(options.when_busy) {}
@@ -330,8 +331,8 @@ struct CheckpointManager::Impl {
   detail::SaveSchedule schedule;
   detail::DamagedSteps damaged;
   const detail::LatestSteps finder{*files, root, local_roots.has_value()};
-  detail::RunSteps run_steps{*files, root, options.warn};
   const Executor executor;
+  detail::RunSteps run_steps;
   const std::string resume_key;  // resume_text()
 
   Mutex mutex;

@@ -10,6 +10,7 @@
 #include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/internals.h"
 #include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/root/set_aside.h"
 #include "shardwise/checkpoint/detail/save_queue.h"
 #include "shardwise/checkpoint/detail/tiers/inventory.h"
 #include "shardwise/checkpoint/detail/tiers/newest_fast.h"
@@ -29,7 +30,7 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kSavesUntilOwn = 2;
 
 ManagerOptions fast_options(const TierOptions& options) {
-  std::function<void(const std::string&)> warn;
+  std::function<void(const std::string&)> warn = options.warn;
   if (options.group.rank() != 0) warn = [](const std::string&) {};  // once for the job
   return {.keep_last = options.keep_fast,
           .write_stats = false,  // a file for each process; save() gives them
@@ -45,7 +46,8 @@ ManagerOptions durable_options(const TierOptions& options, std::shared_ptr<FileS
           .threads = options.threads,
           .group = options.group.duplicate(),  // used by the thread that drains
           .devices = options.devices,
-          .file_system = std::move(files)};
+          .file_system = std::move(files),
+          .warn = options.warn};
 }
 
 fs::path made(FileSystem& file_system, const fs::path& root) {
@@ -107,9 +109,18 @@ struct TieredManager::Impl {
         fast(made(*files, fast_root)),
         own(fast / detail::process_directory(options.group.rank())),
         durable_root(detail::absolute_root(durable)),
-        fast_manager(
-            detail::Internals::manager(own, fast_options(options), {.local_roots = options.local})),
+        fast_manager(detail::Internals::manager(own, fast_options(options), terms())),
         durable_manager(durable_root, durable_options(options, drained_to(files, options))) {}
+
+  detail::RootTerms terms() const {
+    return {.local_roots = options.local, .others_of_host = [this] { return others_of_host(); }};
+  }
+
+  std::vector<fs::path> others_of_host() const {
+    std::vector<fs::path> others = detail::process_directories(*files, fast);
+    std::erase(others, own);
+    return others;
+  }
 
   /// In the background if there are no statistics to be filled.
   PendingSave save(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions save_options,
@@ -123,7 +134,7 @@ struct TieredManager::Impl {
   /// Waits for it. Throws its error, once.
   void end_drain();
 
-  void remove_older_than_own();
+  void remove_others_of_host();
 
   const TierOptions options;
   const std::shared_ptr<FileSystem> files;
@@ -143,7 +154,7 @@ PendingSave TieredManager::Impl::save(std::int64_t step, std::vector<TensorSourc
                             save_options.processes_per_file));
   }
   if (const auto reader = draining.lock()) reader->wait();  // pinned before retention sees it
-  if (saves == kSavesUntilOwn && options.keep_fast > 0) remove_older_than_own();
+  if (saves == kSavesUntilOwn && options.keep_fast > 0) remove_others_of_host();
   const bool goes_on = saves++ % options.drain_every == 0;
   if (goes_on) end_drain();  // one at a time
   SaveOptions onward = save_options;
@@ -193,25 +204,30 @@ void TieredManager::Impl::end_drain() {
   }
 }
 
-// Steps that are older than those of this job, of processes whose ranks or hosts are others now:
-// nobody else removes them. All processes have the same steps.
-void TieredManager::Impl::remove_older_than_own() {
-  const std::vector<detail::StepName> kept = detail::committed_names(*files, own);
-  if (kept.empty()) return;
-  for (const std::string& name : files->list(fast)) {
-    if (detail::process_of_directory(name) < 0 || fast / name == own) continue;
-    const std::vector<detail::StepName> steps = detail::committed_names(*files, fast / name);
-    bool is_left = steps.empty();
-    for (const detail::StepName& step : steps) {
-      if (step.step >= kept.front().step) {
+// Steps that are older than those of this job, of processes whose ranks or hosts are others now,
+// and those that it has set aside: nobody else removes them, and they may be in memory. All
+// processes have the same steps.
+void TieredManager::Impl::remove_others_of_host() {
+  const detail::RunNames kept = detail::run_names(*files, own);
+  if (kept.own.empty()) return;
+  for (const detail::StepName& step : kept.aside) detail::remove_unless_pinned(*files, own, step);
+  for (const fs::path& process : others_of_host()) {
+    const detail::RunNames steps = detail::run_names(*files, process);
+    bool is_left = steps.own.empty() && steps.aside.empty();
+    for (const detail::StepName& step : steps.own) {
+      if (step.step >= kept.own.front().step) {
         is_left = true;
       } else {
-        detail::remove_unless_pinned(*files, fast / name, step);
+        detail::remove_unless_pinned(*files, process, step);
       }
     }
+    for (const detail::StepName& step : steps.aside) {
+      detail::remove_unless_pinned(*files, process, step);
+    }
+    detail::remove_stale_marks(*files, process);
     if (is_left) continue;
     try {
-      files->remove(fast / name);
+      files->remove(process);
     } catch (const Error& e) {
       if (e.code() != ErrorCode::already_exists) throw;  // something else is in it
     }
@@ -260,6 +276,7 @@ void TieredManager::close() {
   } catch (...) {
     if (!error) error = std::current_exception();  // a save that failed is why its drain did
   }
+  impl_->durable_manager.close();
   if (error) std::rethrow_exception(error);
 }
 

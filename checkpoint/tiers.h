@@ -62,6 +62,9 @@ struct TierOptions {
   std::int64_t devices = 0;
   std::shared_ptr<FileSystem> file_system = nullptr;
 
+  /// As in ManagerOptions, of both tiers; called on rank 0 only, on any thread.
+  std::function<void(const std::string&)> warn = nullptr;
+
   /// What the limit is measured by; null: the machine's clock.
   std::shared_ptr<Clock> clock = nullptr;
 };
@@ -166,8 +169,9 @@ class TieredManager {
 /// What there is of a step in fast roots.
 struct FastStep {
   std::int64_t step = 0;
-  std::int64_t files = 0;   ///< shard files of the whole step
-  std::uint64_t bytes = 0;  ///< in these
+  bool is_set_aside = false;  ///< by a run that went back: latest() does not take it
+  std::int64_t files = 0;     ///< shard files of the whole step
+  std::uint64_t bytes = 0;    ///< in these
 
   /// FAST/process-00003/step-00000100 of each process that has part of it.
   std::vector<std::filesystem::path> directories = {};

@@ -151,7 +151,7 @@ def note_cleanup_error(step: int, stats: SaveStats, problem: str) -> None:
     log.warning("after the save of step %d: %s", step, problem)
 
 
-def tell_warnings(manager: _core.Manager) -> None:
+def tell_warnings(manager: _core.Manager | _core.Tiers) -> None:
     """That the run has gone back, or that another manager saves in the root."""
     for warning in manager.take_warnings():
         log.warning("%s", warning)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _core, _objects
+from ._errors import Error
 from ._links import Links
-from ._manager import ManagerContext, step_number
+from ._manager import ManagerContext, step_number, tell_warnings
 from ._paths import Path, local
 from ._pending import SaveQueue
 from ._progress import Progress, function_of
@@ -85,10 +86,20 @@ class Tiers(ManagerContext):
         try:
             self.wait()
         finally:
-            try:
-                self._tiers.close()
-            finally:
-                self._close_links()
+            self._end()
+
+    def _end(self) -> None:
+        try:
+            self._tiers.close()
+        finally:
+            tell_warnings(self._tiers)
+            self._close_links()
+
+    def _release(self) -> None:
+        try:
+            self._end()
+        except Error as error:  # the one under way is what is raised
+            log.error("%s: %s", self.durable, error)
 
     def _close_links(self) -> None:
         links, self._links = self._links, None
@@ -135,7 +146,9 @@ class Tiers(ManagerContext):
                 return json.dumps([plan.objects, plan.aliases, plan.extra, list(starts)]).encode()
 
             document = call.agree(describe, lambda said: merged_plan(plan, said, starts).document().encode()).decode()
-            return SaveStats(**self._tiers.save(step, plan.sources.list, codec, existing, user_json, document, memory,
-                                                function_of(progress, f"save {path}")))
+            stats = SaveStats(**self._tiers.save(step, plan.sources.list, codec, existing, user_json, document, memory,
+                                                 function_of(progress, f"save {path}")))
+            tell_warnings(self._tiers)
+            return stats
 
         return write

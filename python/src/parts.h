@@ -2,8 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings.h"
@@ -26,6 +29,27 @@ struct Source {
 std::vector<TensorSource> sources_of(const std::vector<Source*>& sources);
 Dict dict_of(const SaveStats& stats);
 SaveStats stats_of(const Dict& dict);
+
+/// What a manager has warned of, on any thread: Python logs it, with the GIL.
+class Warnings {
+ public:
+  std::function<void(const std::string&)> teller() {
+    return [this](const std::string& text) {
+      const std::lock_guard lock(mutex_);
+      texts_.push_back(text);
+    };
+  }
+
+  /// Those since the last call.
+  std::vector<std::string> take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(texts_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> texts_;
+};
 
 Box box_of(const Ints& begin, const Ints& shape);
 Ints ints(const Dims& dims);

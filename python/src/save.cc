@@ -114,10 +114,7 @@ class Manager {
                       .order = is_max ? BestSteps::Order::max : BestSteps::Order::min,
                       .count = count};
     }
-    options.warn = [this](const std::string& text) {
-      const std::lock_guard lock(warning_);
-      warnings_.push_back(text);
-    };
+    options.warn = warnings_.teller();
     manager_ = std::make_unique<CheckpointManager>(root, options);
   }
 
@@ -146,11 +143,7 @@ class Manager {
     return numbers;
   }
 
-  /// What the manager has warned of since the last call: Python logs it, with the GIL.
-  std::vector<std::string> take_warnings() {
-    const std::lock_guard lock(warning_);
-    return std::exchange(warnings_, {});
-  }
+  std::vector<std::string> take_warnings() { return warnings_.take(); }
 
   std::vector<std::tuple<std::int64_t, std::string>> steps() const {
     const GilRelease released;
@@ -275,8 +268,7 @@ class Manager {
   }
 
   OwnProcess process_;
-  std::mutex warning_;
-  std::vector<std::string> warnings_;
+  Warnings warnings_;
   std::unique_ptr<CheckpointManager> manager_;
   std::vector<Work*> saves_;  // under way; with the GIL
 };

@@ -126,6 +126,7 @@ class Tiers {
       options.group = ProcessGroup(
           transport, milliseconds(static_cast<std::int64_t>(1000 * std::min(deadline, 1e9))));
     }
+    options.warn = warnings_.teller();
     manager_ = std::make_shared<TieredManager>(fast, durable, options);
   }
   ~Tiers() { drop(); }
@@ -180,6 +181,8 @@ class Tiers {
     return dict;
   }
 
+  std::vector<std::string> take_warnings() { return warnings_.take(); }
+
   /// Waits for what is under way; it is closed, too, if this raises what that has thrown.
   void close() {
     if (!manager_) return;
@@ -207,6 +210,7 @@ class Tiers {
 
   OwnProcess process_;
   std::mutex using_;
+  Warnings warnings_;  // before the manager, which tells of them
   std::shared_ptr<TieredManager> manager_;
 };
 
@@ -269,6 +273,7 @@ void bind_tiers(nb::module_& module) {
       .def("latest", &Tiers::latest, nb::arg("needed"),
            nb::sig("def latest(self, needed: collections.abc.Callable[[Reader], list[tuple[str, "
                    "list[int], list[int]]]]) -> dict[str, typing.Any] | None"))
+      .def("take_warnings", &Tiers::take_warnings)
       .def("close", &Tiers::close);
 }
 

@@ -279,7 +279,7 @@ class Agreeing(Case):
 
 
 class Tiering(Case):
-    covers = "Tiers.save Tiers.latest Tiers.close Link.put Link.aborted Link.gone"
+    covers = "Tiers.save Tiers.latest Tiers.take_warnings Tiers.close Link.put Link.aborted Link.gone"
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -305,6 +305,7 @@ class Tiering(Case):
         except sw.Error as error:
             assert "it was closed" in str(error), error
         assert sent
+        assert lonely.take_warnings() == []
         lonely.close()
 
     def close(self) -> None:

@@ -65,6 +65,14 @@ class Rm(Removal):
         self.assertEqual(self.ok("rm", root, 2, "--force"), "removed step 2\n")
         self.assertEqual(self.steps(root), [])
 
+    def test_a_step_that_is_set_aside_stands_in_for_none_of_the_run(self):
+        root = self.roots(1, 2, 3)
+        (root / ".aside-step-00000003").touch()
+        said = "left step 2: no other step of the directory is valid and not set aside; --force removes it\n"
+        self.assertEqual(self.left(root, 1, 2), "removed step 1\n" + said)
+        self.assertEqual(self.ok("rm", root, 3), "removed step 3\n")
+        self.assertEqual(self.steps(root), [2])
+
     def test_a_damaged_step_goes_even_as_the_only_one(self):
         root = self.roots(1)
         (root / "step-00000001" / "manifest.json").write_text("{}")

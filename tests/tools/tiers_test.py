@@ -51,6 +51,16 @@ class Tiers(Cli):
         self.assertEqual((found["step"], found["whole"], found["nowhere"]), (self.step, False, self.files[1::2]))
         self.assertEqual(found["directories"], [str(self.own(0))])
 
+    def test_a_step_that_one_host_has_set_aside_is_taken_only_by_its_number(self):
+        (self.own(1).parent / f".aside-{self.whole.name}").touch()
+        self.assertRegex(self.ok("tiers", *self.hosts), rf"(?m)^ *{self.step} .* 00000 00001 +set aside$")
+        found = self.ok_json("tiers", *self.hosts)["steps"][0]
+        self.assertEqual((found["whole"], found["set_aside"]), (True, True))
+        said = run("tiers", *self.hosts, "--to", self.dir / "out")
+        self.assertNotEqual(said.returncode, 0)
+        self.assertIn("a run that went back has set it aside", said.stderr)
+        self.ok("tiers", *self.hosts, "--to", self.dir / "out", "--step", self.step)
+
     def test_all_hosts_have_a_step_that_is_put_together(self):
         self.assertRegex(self.ok("tiers", *self.hosts), rf"(?m)^ *{self.step} +{len(self.files)} .* 00000 00001 +whole$")
         self.assertTrue(self.ok_json("tiers", *self.hosts, "--verify")["steps"][0]["whole"])

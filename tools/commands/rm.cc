@@ -26,19 +26,24 @@ bool is_valid(const Step& step) {
   }
 }
 
-/// The newest valid one of the steps that are to go, if no valid one stays without them.
+/// The newest valid one of the steps that are to go, if no valid one stays without them. A step
+/// that is set aside stands in for none of the run.
 std::optional<std::int64_t> last_valid(const CheckpointManager& manager,
                                        const std::vector<std::int64_t>& doomed) {
   const std::vector<Step> steps = manager.steps();
-  const auto newest = [&](bool of_doomed) -> std::optional<std::int64_t> {
+  const auto newest = [&](bool of_doomed, bool is_set_aside) -> std::optional<std::int64_t> {
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+      if (step->is_set_aside != is_set_aside) continue;
       const bool is_doomed = std::ranges::binary_search(doomed, step->step);
       if (is_doomed == of_doomed && is_valid(*step)) return step->step;
     }
     return std::nullopt;
   };
-  if (newest(false)) return std::nullopt;
-  return newest(true);
+  for (const bool is_set_aside : {false, true}) {
+    if (newest(false, is_set_aside)) return std::nullopt;
+    if (const auto last = newest(true, is_set_aside)) return last;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -62,7 +67,9 @@ int run_rm(const RmOptions& options) {
     } else if (options.force) {
       manager.remove(step);
     } else if (step == last) {
-      reason = "no other step of the directory is valid";
+      const bool leaves_some = std::ranges::any_of(manager.steps(), &Step::is_set_aside);
+      reason = fmt::format("no other step of the directory is valid{}",
+                           leaves_some ? " and not set aside" : "");
     } else if (!manager.retire(step)) {
       reason = "somebody reads it";
     }

@@ -29,6 +29,11 @@ std::string processes_of(const FastStep& step) {
   return text;
 }
 
+std::string state_of(const FastStep& step) {
+  if (!step.nowhere.empty()) return fmt::format("{} nowhere", step.nowhere.size());
+  return step.is_set_aside ? "set aside" : "whole";
+}
+
 /// What all processes have of a step.
 DiskUse disk_use_of(const FastStep& step) {
   DiskUse use;
@@ -42,6 +47,7 @@ nlohmann::ordered_json step_json(const FastStep& step) {
   const DiskUse use = disk_use_of(step);
   return {{"step", step.step},
           {"whole", step.nowhere.empty()},
+          {"set_aside", step.is_set_aside},
           {"files", step.files},
           {"bytes", step.bytes},
           {"alone_bytes", use.bytes() - use.shared_bytes()},
@@ -74,8 +80,7 @@ int list(const TiersOptions& options, const std::vector<fs::path>& roots,
       const DiskUse use = disk_use_of(step);
       table.add({std::to_string(step.step), std::to_string(step.files), human_bytes(step.bytes),
                  human_bytes(use.bytes() - use.shared_bytes()), human_bytes(use.shared_bytes()),
-                 processes_of(step),
-                 step.nowhere.empty() ? "whole" : fmt::format("{} nowhere", step.nowhere.size())});
+                 processes_of(step), state_of(step)});
     }
     print_shown(table);
   }

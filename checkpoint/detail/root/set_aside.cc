@@ -7,6 +7,7 @@
 #include <string>
 
 #include "shardwise/checkpoint/detail/root/names.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
 namespace {
@@ -47,7 +48,11 @@ RunNames run_names(FileSystem& file_system, const std::filesystem::path& root) {
 void set_aside(FileSystem& file_system, const std::filesystem::path& root,
                std::span<const StepName> names) {
   for (const StepName& name : names) {
-    file_system.create(root / aside_name(to_string(name)), Caching::cached)->close();
+    try {
+      file_system.create(root / aside_name(to_string(name)), Caching::cached)->close();
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::already_exists) throw;  // another process was faster
+    }
     file_system.sync_directory(root);
   }
 }

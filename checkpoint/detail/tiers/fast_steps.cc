@@ -63,7 +63,10 @@ FastStep step_of(FileSystem& file_system, const detail::MendingSources& sources,
   detail::Manifest manifest =
       detail::parse_manifest(held.manifest, fmt::format("manifest of step {}", number));
   manifest.step = number;
-  FastStep step{.step = number, .files = held.num_files, .directories = held.directories};
+  FastStep step{.step = number,
+                .is_set_aside = held.is_set_aside,
+                .files = held.num_files,
+                .directories = held.directories};
   for (std::int64_t f = 0; f < held.num_files; ++f) {
     const detail::FileEntry& entry = manifest.files[static_cast<std::size_t>(f)];
     step.bytes += entry.bytes;
@@ -115,6 +118,7 @@ TierStep gather_fast_step(std::span<const fs::path> roots, const fs::path& targe
   // Before anything is copied: the newest has all its files, and mostly it is the one.
   for (const FastStep& fast : fast_steps(roots, options).steps) {
     if (!fast.nowhere.empty() || fast.step < range.least || fast.step > range.most) continue;
+    if (fast.is_set_aside && !step) continue;
     refuse_if_there(*file_system, target, fast.step);
     break;
   }

@@ -51,7 +51,7 @@ bool has_copy(FileSystem& file_system, const std::filesystem::path& directory, F
 /// The step that a directory has; nothing if its manifest is damaged, which is noted, or if another
 /// process has removed it.
 void add_step(FileSystem& file_system, const std::filesystem::path& directory, const StepName& name,
-              Inventory& inventory) {
+              bool is_set_aside, Inventory& inventory) {
   Manifest manifest;
   std::string text;
   try {
@@ -65,6 +65,7 @@ void add_step(FileSystem& file_system, const std::filesystem::path& directory, c
   HeldFiles& held = inventory.steps[{name.step, manifest.id, to_hex(hash128(text))}];
   held.generation = std::max(held.generation, name.generation);
   held.num_files = std::ssize(manifest.files);
+  held.is_set_aside = held.is_set_aside || is_set_aside;
   held.directories.push_back(directory);
   held.manifest = std::move(text);
   for (std::int64_t f = 0; f < held.num_files; ++f) {
@@ -88,15 +89,25 @@ int process_of_directory(std::string_view name) {
   return is_one && name == process_directory(rank) ? rank : -1;
 }
 
-Inventory take_inventory(FileSystem& file_system, std::span<const std::filesystem::path> roots,
-                         Aside aside) {
+std::vector<std::filesystem::path> process_directories(FileSystem& file_system,
+                                                       const std::filesystem::path& fast) {
+  std::vector<std::filesystem::path> directories;
+  for (const std::string& name : file_system.list(fast)) {
+    if (process_of_directory(name) >= 0) directories.push_back(fast / name);
+  }
+  return directories;
+}
+
+Inventory take_inventory(FileSystem& file_system, std::span<const std::filesystem::path> roots) {
   Inventory inventory;
   for (const std::filesystem::path& fast : roots) {
-    for (const std::string& process : file_system.list(fast)) {
-      if (process_of_directory(process) < 0) continue;
-      const RunNames names = run_names(file_system, fast / process);
-      for (const StepName& name : aside == Aside::taken ? names.all() : names.own) {
-        add_step(file_system, fast / process / to_string(name), name, inventory);
+    for (const std::filesystem::path& process : process_directories(file_system, fast)) {
+      const RunNames names = run_names(file_system, process);
+      for (const StepName& name : names.own) {
+        add_step(file_system, process / to_string(name), name, false, inventory);
+      }
+      for (const StepName& name : names.aside) {
+        add_step(file_system, process / to_string(name), name, true, inventory);
       }
     }
   }
@@ -112,6 +123,7 @@ Bytes encode(const Inventory& inventory) {
     packer.text(step.manifest);
     packer.number(held.generation);
     packer.number(held.num_files);
+    packer.number(std::uint64_t{held.is_set_aside});
     packer.number(std::uint64_t{held.paths.size()});
     for (const auto& [file, paths] : held.paths) {
       packer.number(file);
@@ -133,6 +145,7 @@ Inventory decode_inventory(std::span<const std::byte> message) {
     HeldFiles& held = at->second;
     held.generation = unpacker.integer();
     held.num_files = unpacker.integer();
+    held.is_set_aside = unpacker.integer(0, 1) == 1;
     for (std::uint64_t files = unpacker.number(); files > 0; --files) {
       const std::int64_t file = unpacker.integer();
       unpacker.require(0 <= file && file < held.num_files,
@@ -160,6 +173,7 @@ AllInventories gather_inventories(const ProcessGroup& group, const Inventory& ow
       StepHolders& step = gathered.steps[saved];
       step.generation = std::max(step.generation, held.generation);
       step.num_files = held.num_files;
+      step.is_set_aside = step.is_set_aside || held.is_set_aside;
       step.manifest.push_back(rank);
       for (const auto& [file, paths] : held.paths) {
         step.of[file].insert(step.of[file].end(), paths.size(), rank);

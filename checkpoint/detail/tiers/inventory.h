@@ -20,6 +20,10 @@ std::string process_directory(int rank);
 /// The rank of a name that process_directory gives; -1 of others.
 int process_of_directory(std::string_view name);
 
+/// All directories of processes in a fast root.
+std::vector<std::filesystem::path> process_directories(FileSystem& file_system,
+                                                       const std::filesystem::path& fast);
+
 /// A step as one save has written it.
 struct SavedStep {
   std::int64_t step;
@@ -33,13 +37,11 @@ struct SavedStep {
 struct HeldFiles {
   std::int64_t generation = 0;  ///< the highest; of two saves of a step the newer one has a higher
   std::int64_t num_files = 0;   ///< of the whole checkpoint
+  bool is_set_aside = false;    ///< by a run that went back, in one of the directories at least
   std::map<std::int64_t, std::vector<std::filesystem::path>> paths;  ///< every copy of a file
   std::vector<std::filesystem::path> directories;                    ///< that have the manifest
   std::string manifest;                                              ///< its text
 };
-
-/// What becomes of steps that a run which went back has set aside.
-enum class Aside { taken, left };
 
 struct Inventory {
   std::map<SavedStep, HeldFiles> steps;
@@ -49,8 +51,7 @@ struct Inventory {
 /// What is in all directories of processes under the fast roots that a process sees. A file of
 /// another size than its manifest says does not count, nor does one without what it links; and a
 /// directory whose manifest is damaged is passed over. Throws io.
-Inventory take_inventory(FileSystem& file_system, std::span<const std::filesystem::path> roots,
-                         Aside aside = Aside::taken);
+Inventory take_inventory(FileSystem& file_system, std::span<const std::filesystem::path> roots);
 
 /// What a process tells of its inventory. decode_inventory() may be given any bytes: it throws
 /// corrupt or invalid_argument unless they are such a message, as it was sent; what it gives has no
@@ -61,6 +62,7 @@ Inventory decode_inventory(std::span<const std::byte> message);
 /// Which ranks have which files.
 struct StepHolders {
   std::int64_t generation = 0, num_files = 0;
+  bool is_set_aside = false;                    ///< on one of the hosts at least
   std::vector<int> manifest;                    ///< ranks, ascending
   std::map<std::int64_t, std::vector<int>> of;  ///< by file: the rank of each copy, ascending
 

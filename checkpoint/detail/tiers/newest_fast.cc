@@ -15,15 +15,21 @@ namespace shardwise::detail {
 std::optional<TierStep> newest_fast(const ProcessGroup& group, FileSystem& file_system,
                                     const AssemblyPlaces& places, StepRange range,
                                     const NeededBoxes& needed, PassedOver& passed_over) {
-  const Inventory inventory = take_inventory(
-      file_system, places.sources.fast, range.least == range.most ? Aside::taken : Aside::left);
+  const Inventory inventory = take_inventory(file_system, places.sources.fast);
   const AllInventories all = gather_inventories(group, inventory);
   passed_over.damaged = all.damaged;
   using Entry = std::pair<const SavedStep, StepHolders>;
   std::vector<const Entry*> entries;
+  std::vector<std::string> left;
   for (const Entry& entry : all.steps) {
     const std::int64_t step = entry.first.step;
-    if (range.least <= step && step <= range.most) entries.push_back(&entry);
+    if (step < range.least || step > range.most) continue;
+    if (entry.second.is_set_aside && range.least != range.most) {
+      left.push_back(
+          fmt::format("step {} of the fast tier: a run that went back has set it aside", step));
+    } else {
+      entries.push_back(&entry);
+    }
   }
   std::ranges::sort(entries, std::ranges::greater(), [](const Entry* entry) {
     return std::tie(entry->first.step, entry->second.generation, entry->first.id);
@@ -58,6 +64,8 @@ std::optional<TierStep> newest_fast(const ProcessGroup& group, FileSystem& file_
                     .bytes_taken = found.bytes_taken,
                     .mended = std::move(found.mended)};
   }
+  // Nobody takes them for a fresh start.
+  passed_over.steps.insert(passed_over.steps.end(), left.begin(), left.end());
   return std::nullopt;
 }
 

@@ -19,19 +19,37 @@ void RunSteps::note_committed(const StepName& name) {
   lease_->renew();
   const bool is_alone = this->is_alone();
   if (has_begun_) return;
-  std::vector<StepName> later;
-  for (const StepName& other : names) {
-    if (is_alone && other.step > name.step && !written_.contains(other)) later.push_back(other);
+  std::set<std::int64_t> later;
+  const auto leave = [&](const std::filesystem::path& root, std::vector<StepName> others) {
+    std::erase_if(others, [&](const StepName& other) { return other.step <= name.step; });
+    set_aside(files_, root, others);
+    for (const StepName& other : others) later.insert(other.step);
+  };
+  if (is_alone) {
+    std::vector<StepName> others;
+    for (const StepName& other : names) {
+      if (!written_.contains(other)) others.push_back(other);
+    }
+    leave(root_, std::move(others));
+    if (others_of_host_) {
+      for (const std::filesystem::path& root : others_of_host_()) {
+        leave(root, run_names(files_, root).own);
+      }
+    }
   }
-  set_aside(files_, root_, later);
   has_begun_ = true;
-  if (later.empty()) return;
-  std::set<std::int64_t> numbers;
-  for (const StepName& other : later) numbers.insert(other.step);
+  if (!later.empty()) tell_set_aside(name.step, later);
+}
+
+void RunSteps::tell_set_aside(std::int64_t step, const std::set<std::int64_t>& later) const {
+  const std::string fate =
+      others_of_host_ ? "they go once it has saved two steps, if keep_fast says that any go"
+                      : fmt::format("retention leaves them; `shardwise rm {} {}` removes them",
+                                    root_.string(), fmt::join(later, " "));
   tell(
-      fmt::format("{0}: step {1} is saved below the steps {2}, which are set aside: latest follows "
-                  "this run, and retention leaves them; `shardwise rm {0} {3}` removes them",
-                  root_.string(), name.step, fmt::join(numbers, ", "), fmt::join(numbers, " ")));
+      fmt::format("{}: step {} is saved below the steps {}, which are set aside: latest follows "
+                  "this run, and {}",
+                  root_.string(), step, fmt::join(later, ", "), fate));
 }
 
 std::vector<StepName> RunSteps::counted() {

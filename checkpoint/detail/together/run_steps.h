@@ -10,6 +10,7 @@
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/root/writer_lease.h"
+#include "shardwise/checkpoint/detail/together/terms.h"
 #include "shardwise/shard/host/mutex.h"
 #include "shardwise/storage/file.h"
 
@@ -21,9 +22,11 @@ class RunSteps {
  public:
   using Warn = std::function<void(const std::string&)>;
 
-  /// `files` and `root` must outlive it. warn: null: to the standard error.
-  RunSteps(FileSystem& files, const std::filesystem::path& root, Warn warn)
-      : files_(files), root_(root), warn_(std::move(warn)) {}
+  /// `files` and `root` must outlive it. warn: null: to the standard error. terms: where else
+  /// steps are set aside.
+  RunSteps(FileSystem& files, const std::filesystem::path& root, Warn warn,
+           const RootTerms& terms = {})
+      : files_(files), root_(root), warn_(std::move(warn)), others_of_host_(terms.others_of_host) {}
 
   /// After this manager has committed that step: if it is its first one, the later ones that it has
   /// not written are set aside, as the run has gone back, unless another manager may have saved
@@ -38,6 +41,7 @@ class RunSteps {
 
  private:
   void tell(const std::string& text) const;
+  void tell_set_aside(std::int64_t step, const std::set<std::int64_t>& later) const;
   bool is_alone() SHARDWISE_REQUIRES(mutex_);
   void claim_below(std::int64_t step, const std::vector<StepName>& names)
       SHARDWISE_REQUIRES(mutex_);
@@ -45,6 +49,7 @@ class RunSteps {
   FileSystem& files_;
   const std::filesystem::path& root_;
   const Warn warn_;
+  const std::function<std::vector<std::filesystem::path>()> others_of_host_;
 
   Mutex mutex_;
   std::optional<WriterLease> lease_ SHARDWISE_GUARDED_BY(mutex_);  // from the first commit on

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/checkpoint/steps.h"
@@ -21,6 +24,10 @@ struct RootTerms {
   /// while others commit, the step before is the newest that is whole. Not with latest(), nor with
   /// resume_key.
   std::optional<LocalRoots> local_roots = {};
+
+  /// The other such roots that this process sees, of ranks that there are or were: what a run that
+  /// goes back leaves in its own root it leaves in these. Null: none.
+  std::function<std::vector<std::filesystem::path>()> others_of_host = nullptr;
 
   /// For work that can be done again from its start with the same bytes, as a reshard. If processes
   /// are killed in a save, or one of several fails, the shard files that were complete stay in the

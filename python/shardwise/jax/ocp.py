@@ -109,7 +109,8 @@ class StepMetadata:
 class CheckpointManager(ManagerContext):
     """shardwise.jax.CheckpointManager, as `manager`, by the names of Orbax's methods. Differs from Orbax's in this: save(force=True)
     replaces a step that is there; latest_step() looks whether the step is valid; restore(None) goes back past damaged bytes,
-    and the log says so; metrics are numbers by names."""
+    and the log says so; metrics are numbers by names. A run that begins below the steps that are there saves none of them, as
+    Orbax's, and the log says so once."""
 
     def __init__(self, directory: Path, options: CheckpointManagerOptions | None = None, *more: NoReturn,
                  item_names: Iterable[str] | None = None, **policies: Any) -> None:
@@ -126,6 +127,7 @@ class CheckpointManager(ManagerContext):
         self.manager = _Manager(root, **{**self._options.policies, **policies})
         self._queue = self.manager._queue
         self._newest = -1  # of the steps whose save has begun here
+        self._goes_on = False  # has saved or restored a step, or has told that it passes over steps
 
     def _where(self) -> str:
         return self.manager._where()
@@ -154,11 +156,15 @@ class CheckpointManager(ManagerContext):
         step = step_number("should_save", step)
         if self._options.read_only:
             return False
+        last = self._last()
+        return step > last and (self.manager.should_save(step) or last < 0)
+
+    def _last(self) -> int:
         core, damaged = self.manager._manager, self.manager._damaged
         last = self.manager._on_first(lambda: max({one for one, _ in core.steps()} - damaged - {*core.set_aside()}, default=-1),
                                       "which step is the last")
-        last = max(last, self._newest)
-        return step > last and (self.manager.should_save(step) or last < 0)
+        # Later ones are set aside when the first save of a run that goes back is committed, or are another job's.
+        return last if self._newest < 0 else self._newest
 
     def save(self, step: int, items: Any = None, *, args: args_.SaveArgs | None = None, metrics: Mapping[str, Any] | None = None,
              force: bool = False, custom_metadata: Any = None) -> bool:
@@ -167,6 +173,7 @@ class CheckpointManager(ManagerContext):
         step = step_number("save", step)
         tree = _tree_of(items, args, self._items)
         if self._options.read_only or not force and not self.should_save(step):
+            self._tell_passed_over(step)
             return False
         numbers = None if metrics is None else {name: _number(name, value) for name, value in metrics.items()}
         if numbers is not None and self._options.best_fn is not None:
@@ -178,8 +185,17 @@ class CheckpointManager(ManagerContext):
             raise
         if not self._queue.has(pending):
             return False
-        self._newest = max(self._newest, step)
+        self._newest, self._goes_on = max(self._newest, step), True
         return True
+
+    def _tell_passed_over(self, step: int) -> None:
+        """Once, of a run that goes back and has not restored: Orbax's rule would leave it without a checkpoint in silence."""
+        if self._options.read_only or self._goes_on:
+            return
+        self._goes_on, last = True, self._last()
+        if step < last:
+            log.warning("%s: step %d is not saved, as step %d is there: needed is save(%d, ..., force=True), which sets the later "
+                        "steps aside, or another folder", self.manager.root, step, last, step)
 
     def restore(self, step: int | None = None, items: Any = None, *, args: args_.RestoreArgs | None = None) -> Any:
         """A step; None, or nothing: the newest that can be restored. `items`: a target, short for args=StandardRestore(items). Without both:
@@ -198,7 +214,7 @@ class CheckpointManager(ManagerContext):
         try:
             found = self.manager._restored(read, step)
         finally:
-            self._newest = -1  # damaged steps are saved again
+            self._newest, self._goes_on = -1, True  # damaged steps are saved again
         if found is None:
             raise NotFound(f"restore: {self.manager.root} holds no step")
         for path, reason in found.rejected:
