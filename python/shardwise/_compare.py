@@ -11,6 +11,7 @@ from . import _core
 from ._errors import NotFound
 from ._paths import Path, instead_of_checkpoint, local
 from ._progress import Progress, function_of
+from ._python_formats import reader_of
 
 
 class Kind(NamedTuple):
@@ -76,21 +77,24 @@ class TensorStats:
     histogram: Histogram | None = None
 
 
-def _place(path: Path, what: str) -> tuple[str, bool]:
-    """A path as text, and whether it is of another format that import_model() takes. Raises NotFound saying what is there instead."""
+def _place(path: Path, what: str) -> tuple[str, bool, _core.Reader | None]:
+    """A path as text, whether it is of another format that import_model() takes, and what reads it if Python does. Raises
+    NotFound saying what is there instead."""
     text = local(path, what)
     if os.path.isfile(text) or _core.model_format(text):
-        return text, True
+        return text, True, None
     if os.path.exists(os.path.join(text, "manifest.json")):
-        return text, False
+        return text, False, None
+    if reader := reader_of(text):
+        return text, False, reader
     if instead := instead_of_checkpoint(text):
         raise NotFound(f"{what} {text}: {instead}")
-    return text, False
+    return text, False, None
 
 
 def diff(first: Path, second: Path, *, atol: float = 0.0, rtol: float = 0.0, memory: int = 128 << 20, threads: int = 0,
          progress: Progress = None) -> DiffReport:
-    """Compares the tensors of two checkpoints, or of what import_model() takes: safetensors, HDF5, npz.
+    """Compares the tensors of two checkpoints, or of other formats that open() takes: safetensors, HDF5, npz, DCP, Orbax.
 
     Elements are equal if |first - second| <= atol + rtol * |second|, or if both are NaN; with both 0, if their bits are
     equal. Of two checkpoints, chunks whose hashes are equal are not read. Objects beside tensors are not

@@ -14,10 +14,8 @@ from . import _core, _nested, _objects
 from ._edits import Edits
 from ._errors import Error, InvalidArgument, IOFailed, Unsupported
 from ._progress import Progress, ProgressFunction, function_of
+from ._python_formats import PACKAGES
 from ._tensor import Checkpoint, aligned_empty, read_boxes
-
-PACKAGES = {"dcp": "torch", "orbax": "orbax-checkpoint"}
-"""Which package reads and writes each format, as pip calls it."""
 
 _LISTS = ("list", "tuple")
 _LEAST_MEMORY = 8 << 20

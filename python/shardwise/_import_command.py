@@ -17,7 +17,7 @@ def main(format: str, source: str, target: str | None = None, selection: str = "
     import shardwise as sw
     from shardwise import _import_dcp, _import_orbax
 
-    from ._export import PACKAGES
+    from ._python_formats import PACKAGES
 
     status, said = 0, ""
     chosen = json.loads(selection)

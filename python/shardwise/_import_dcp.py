@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import math
 import os
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from . import _core
-from ._dcp_metadata import DcpMetadata, Piece, read_metadata
+from ._dcp_metadata import DcpMetadata, Piece, StoredTensor, read_metadata
 from ._dcp_safetensors import tensor_at
 from ._edits import chosen
 from ._errors import Corrupt, InvalidArgument, Unsupported
@@ -69,15 +70,23 @@ def _plain_tensor(file: IO[bytes], path: str, name: str, piece: Piece, offsets: 
         raise Corrupt(f"import {path}: found {type(error).__name__} in {name!r}: {str(error)[:500]}") from None
 
 
-def _objects_of(folder: str, metadata: DcpMetadata) -> dict[str, Any]:
-    """All of them. Raises one Unsupported for those that cannot be taken."""
+def _objects_of(folder: str, metadata: DcpMetadata) -> tuple[dict[str, Any], list[str]]:
+    """Those that can be taken, encoded, and what is wrong with the others."""
     loaded: dict[str, Any] = {}
     refused: list[str] = []
     for name, piece in metadata.objects.items():
         try:
-            loaded[name] = _load(folder, name, piece)
+            loaded |= encode_objects({name: _load(folder, name, piece)})
         except Unsupported as error:
             refused.append(str(error).removeprefix("import "))
+        except (TypeError, InvalidArgument) as error:
+            refused.append(str(error).removeprefix("1 of 1 objects: "))
+    return loaded, refused
+
+
+def _all_objects_of(folder: str, metadata: DcpMetadata) -> dict[str, Any]:
+    """Raises one Unsupported for those that cannot be taken."""
+    loaded, refused = _objects_of(folder, metadata)
     if refused:
         rest = f", and {len(refused) - 10} more" if len(refused) > 10 else ""
         raise Unsupported(f"import {folder}: {'; '.join(refused[:10])}{rest}: names= or --exclude takes tensors without them")
@@ -132,8 +141,7 @@ def imported(source: Path, target: Path, existing: Existing, codec: Codec, progr
         return local(target, "import")
     folder = local(source, "import")
     metadata = _chosen(read_metadata(folder), f"import {folder}", names, exclude)
-    objects = encode_objects(_objects_of(folder, metadata))
-    extra = {"paths": {name: encode(path) for name, path in metadata.paths.items()}} if metadata.paths else {}
+    plan = _plan_of(metadata, _all_objects_of(folder, metadata))
     groups = list(_groups_of(metadata))
     tell = function_of(progress, f"import {os.path.basename(folder)}")
     total, done = sum(group.bytes for group in groups), 0
@@ -151,8 +159,13 @@ def imported(source: Path, target: Path, existing: Existing, codec: Codec, progr
             tell(done, total)
         return sources
 
-    return write_groups(local(target, "import"), len(groups), sources_of, lambda: Plan(Sources(), objects, extra=extra).document(),
-                        existing=existing, codec=codec)
+    return write_groups(local(target, "import"), len(groups), sources_of, plan.document, existing=existing, codec=codec)
+
+
+def _plan_of(metadata: DcpMetadata, objects: dict[str, Any]) -> Plan:
+    """Of what is stored beside tensors."""
+    extra = {"paths": {name: encode(path) for name, path in metadata.paths.items()}} if metadata.paths else {}
+    return Plan(Sources(), objects, extra=extra)
 
 
 _Box = tuple[tuple[int, ...], tuple[int, ...], Piece]
@@ -189,13 +202,93 @@ def _read(folder: str, metadata: DcpMetadata, group: _Group, wrong: list[str]) -
     sources = Sources()
     for name, pieces in group.pieces.items():
         stored, parts = metadata.tensors[name], []
-        for offsets, sizes, piece in pieces:
-            tensor = _load(folder, name, piece, offsets)
-            if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
-                raise Corrupt(f"import {folder}: found {type(tensor).__name__} at {list(offsets)} of {name!r}, needed a tensor")
-            if tuple(tensor.shape) != sizes or tensor.dtype != stored.dtype:
-                wrong.append(f"{name!r} at {list(offsets)} is {tensor.dtype} {list(tensor.shape)}")
-            elif tensor.numel() or not tensor.ndim:
-                parts.append((offsets, Memory(tensor.contiguous())))
+        for box in pieces:
+            try:
+                tensor = _tensor_of(folder, name, stored, box)
+            except InvalidArgument as error:
+                wrong.append(str(error))
+                continue
+            if tensor.numel() or not tensor.ndim:
+                parts.append((box[0], Memory(tensor.contiguous())))
         sources.add(name, dtype_name(torch.empty(0, dtype=stored.dtype), name), list(stored.shape), parts, listed=True)
     return sources
+
+
+def _tensor_of(folder: str, name: str, stored: StoredTensor, box: _Box) -> Any:
+    """A piece. Raises InvalidArgument if it is not as the metadata say, and as _load()."""
+    import torch
+
+    offsets, sizes, piece = box
+    tensor = _load(folder, name, piece, offsets)
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+        raise Corrupt(f"import {folder}: found {type(tensor).__name__} at {list(offsets)} of {name!r}, needed a tensor")
+    if tuple(tensor.shape) != sizes or tensor.dtype != stored.dtype:
+        raise InvalidArgument(f"{name!r} at {list(offsets)} is {tensor.dtype} {list(tensor.shape)}")
+    return tensor
+
+
+class DcpTensors:
+    """What a checkpoint of DCP's holds, read where it is: of a tensor, the pieces that a box needs. Keeps the last one in
+    memory. As _python_formats takes it."""
+
+    def __init__(self, folder: str) -> None:
+        """Raises as import_dcp(), but for what it cannot take, which is in `left_out`."""
+        import torch
+
+        from .torch._tensors import dtype_name
+
+        self._folder, self._metadata = folder, read_metadata(folder)
+        self.tensors: list[tuple[str, str, list[int]]] = []
+        objects, self.left_out = _objects_of(folder, self._metadata)
+        for name, stored in sorted(self._metadata.tensors.items()):
+            try:
+                self.tensors.append((name, dtype_name(torch.empty(0, dtype=stored.dtype), name), list(stored.shape)))
+            except Unsupported as error:
+                self.left_out.append(str(error))
+        self.user, self.objects = "{}", _plan_of(self._metadata, objects).document()
+        self._last: tuple[Any, Any] = (None, None)
+
+    def read(self, boxes: Iterable[tuple[int, list[int], list[int], int]]) -> None:
+        """Fills memory: number of the tensor, begin and shape of the box, address."""
+        import torch
+
+        for number, begin, shape, address in sorted(boxes):
+            name = self.tensors[number][0]
+            stored = self._metadata.tensors[name]
+            size = math.prod(shape) * stored.dtype.itemsize
+            memory: Any = (ctypes.c_char * size).from_address(address)
+            out = torch.frombuffer(memory, dtype=stored.dtype).reshape(shape)
+            needed = [(box, common) for box in stored.pieces if (common := _common(begin, shape, box)) is not None]
+            seen = torch.zeros(shape, dtype=torch.bool) if len(needed) > 1 else None
+            found = 0
+            for box, (to, of) in needed:
+                if seen is not None:
+                    if seen[to].any():
+                        raise Corrupt(f"import {self._folder}: found pieces of {name!r} that overlap at {list(box[0])}")
+                    seen[to] = True
+                found += out[to].copy_(self._piece(name, stored, box)[of]).numel()
+            if found != out.numel():
+                raise Corrupt(f"import {self._folder}: found pieces of {found} elements of {name!r}, needed {out.numel()} at {begin}")
+
+    def _piece(self, name: str, stored: StoredTensor, box: _Box) -> Any:
+        key, tensor = self._last
+        if key != (name, box[0]):
+            self._last = (None, None)
+            try:
+                tensor = _tensor_of(self._folder, name, stored, box)
+            except InvalidArgument as error:
+                raise Corrupt(f"import {self._folder}: {error}, which its metadata does not say") from None
+            self._last = ((name, box[0]), tensor)
+        return tensor
+
+
+def _common(begin: Sequence[int], shape: Sequence[int], box: _Box) -> tuple[Any, Any] | None:
+    """Where the elements that a box and a piece share are in the box, and in the piece; None if there are none."""
+    to, of = [], []
+    for first, extent, offset, size in zip(begin, shape, box[0], box[1]):
+        low, high = max(first, offset), min(first + extent, offset + size)
+        if low >= high:
+            return None
+        to.append(slice(low - first, high - first))
+        of.append(slice(low - offset, high - offset))
+    return (*to, ...), (*of, ...)

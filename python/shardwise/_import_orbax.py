@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import json
 import math
@@ -29,6 +30,8 @@ from ._sources import Existing, Sources, as_array, check_choice, check_claim
 _RANDOM_KEY = "jax_random_key"  # the folder in an item of JaxRandomKeySave
 _GROUP_BYTES = 256 << 20
 """How many bytes of arrays are read at a time, and then written as one shard file; more if one array is larger."""
+_LAZY_BYTES = 16 << 20
+"""The same for reads of arrays that are asked for box by box: Orbax takes some 30 ms for a read, be it of one array or many."""
 
 
 @dataclass
@@ -308,17 +311,25 @@ def _custom_metadata(root: str) -> Any:
 
 def _arrays_of(item: _Item) -> dict[str, Any]:
     """Orbax's metadata of all arrays by name. Raises one Unsupported naming the dtypes that we do not have."""
-    arrays = {name: meta for name, meta in item.leaves().items() if _is_array(meta)}
-    wrong = []
-    for name, meta in arrays.items():
+    arrays, wrong = _known_arrays_of(item)
+    if wrong:
+        raise Unsupported(f"import {item.path}: {'; '.join(wrong.values())}: names= or --exclude takes arrays without them")
+    return arrays
+
+
+def _known_arrays_of(item: _Item) -> tuple[dict[str, Any], dict[str, str]]:
+    """Orbax's metadata of the arrays whose dtypes we have, by name, and what is wrong with the others."""
+    arrays, wrong = {}, {}
+    for name, meta in item.leaves().items():
+        if not _is_array(meta):
+            continue
         try:
             name_of(meta.dtype, name)
+            arrays[name] = meta
         except Unsupported as error:
-            wrong.append(str(error))
-    if wrong:
-        raise Unsupported(f"import {item.path}: {'; '.join(wrong[:20])}: names= or --exclude takes arrays without them")
+            wrong[name] = str(error)
     _refuse_absurd(item.path, arrays)
-    return arrays
+    return arrays, wrong
 
 
 def _refuse_absurd(path: str, arrays: dict[str, Any]) -> None:
@@ -341,11 +352,11 @@ def _bytes(meta: Any) -> int:
     return int(math.prod(meta.shape)) * itemsize
 
 
-def _groups_of(item: _Item, arrays: dict[str, Any]) -> Iterator[_Group]:
+def _groups_of(item: _Item, arrays: dict[str, Any], most: int = _GROUP_BYTES) -> Iterator[_Group]:
     group, size = _Group(item, []), 0
     for name in item.leaves():
         more = _bytes(arrays[name]) if name in arrays else 0
-        if group.names and size + more > _GROUP_BYTES:
+        if group.names and size + more > most:
             yield group
             group, size = _Group(item, []), 0
         group.names.append(name)
@@ -355,6 +366,27 @@ def _groups_of(item: _Item, arrays: dict[str, Any]) -> Iterator[_Group]:
 
 def _read(group: _Group, arrays: dict[str, Any], plan: Plan) -> Sources:
     """The arrays of a group; what is none is added to the plan's objects."""
+    found = _values_of(group)
+    sources = Sources()
+    for name in group.names:
+        if name in arrays:
+            array = _array_of(group, arrays[name], name, found[name])
+            sources.add(name, name_of(array.dtype, name), array.shape, [((0,) * array.ndim, array)], listed=True)
+        else:
+            plan.objects[name] = _objects.encode(found[name])
+    return sources
+
+
+def _array_of(group: _Group, meta: Any, name: str, value: Any) -> np.ndarray:
+    array = as_array(name, value)
+    if array.shape != tuple(meta.shape) or array.dtype != meta.dtype:
+        raise InvalidArgument(f"import {group.item.path}: {name!r} is {array.dtype} {list(array.shape)}, its "
+                              f"metadata say {meta.dtype} {list(meta.shape)}")
+    return array
+
+
+def _values_of(group: _Group) -> dict[str, Any]:
+    """What Orbax restores of the names of a group, and placeholders for others."""
     import jax
     import orbax.checkpoint as ocp
 
@@ -373,15 +405,49 @@ def _read(group: _Group, arrays: dict[str, Any], plan: Plan) -> Sources:
             values = checkpointer.restore(group.item.path, args=ocp.args.ArrayRestore(restore_args=ocp.RestoreArgs(restore_type=np.ndarray)))
     else:
         values = ocp.PyTreeCheckpointer().restore(group.item.path, args=ocp.args.PyTreeRestore(item=tree, restore_args=how))
-    found, _ = _tree.flatten(values, group.item.prefix)
-    sources = Sources()
-    for name in group.names:
-        if name in arrays:
-            array = as_array(name, found[name])
-            if array.shape != tuple(arrays[name].shape) or array.dtype != arrays[name].dtype:
-                raise InvalidArgument(f"import {group.item.path}: {name!r} is {array.dtype} {list(array.shape)}, its "
-                                      f"metadata say {arrays[name].dtype} {list(arrays[name].shape)}")
-            sources.add(name, name_of(array.dtype, name), array.shape, [((0,) * array.ndim, array)], listed=True)
-        else:
-            plan.objects[name] = _objects.encode(found[name])
-    return sources
+    found: dict[str, Any] = _tree.flatten(values, group.item.prefix)[0]
+    return found
+
+
+class OrbaxTensors:
+    """What a checkpoint of Orbax's holds, read where it is: arrays as a whole, small ones together. Keeps those in memory that
+    were read last. As _python_formats takes it."""
+
+    def __init__(self, root: str) -> None:
+        """Raises as import_orbax(), but for dtypes that it cannot take, which are in `left_out`."""
+        self._root = os.path.abspath(root)
+        self._arrays: dict[str, Any] = {}
+        self._groups: dict[str, _Group] = {}  # by name of the array
+        self.left_out: list[str] = []
+        with _orbaxs_errors(self._root):
+            items, plan = _items_of(self._root)
+            for item in items:
+                arrays, wrong = _known_arrays_of(item)
+                self.left_out += wrong.values()
+                self._arrays |= arrays
+                objects = [name for name in item.leaves() if name not in arrays and name not in wrong]
+                if objects:
+                    _read(_Group(item, objects), {}, plan)
+                for group in _groups_of(replace(item, kept={*arrays}), arrays, _LAZY_BYTES):
+                    self._groups |= dict.fromkeys(group.names, group)
+            self.user = _objects.plain_json(_custom_metadata(self._root), "custom metadata")
+        self.objects = plan.document()
+        self.tensors = [(name, name_of(meta.dtype, name), list(meta.shape)) for name, meta in sorted(self._arrays.items())]
+        self._last: tuple[_Group | None, dict[str, Any]] = (None, {})
+
+    def read(self, boxes: Iterable[tuple[int, list[int], list[int], int]]) -> None:
+        """Fills memory: number of the tensor, begin and shape of the box, address."""
+        for number, begin, shape, address in sorted(boxes):
+            array = self._array(self.tensors[number][0])
+            memory: Any = (ctypes.c_char * (math.prod(shape) * array.itemsize)).from_address(address)
+            index: Any = (*(slice(first, first + extent) for first, extent in zip(begin, shape)), ...)
+            np.frombuffer(memory, array.dtype).reshape(shape)[...] = array[index]
+
+    def _array(self, name: str) -> np.ndarray:
+        group, (last, values) = self._groups[name], self._last
+        if last is not group:
+            self._last = (None, {})
+            with _orbaxs_errors(self._root):
+                values = _values_of(group)
+            self._last = (group, values)
+        return _array_of(group, self._arrays[name], name, values[name])

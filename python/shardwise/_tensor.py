@@ -18,6 +18,7 @@ from ._edits import Cast, Edits, Join, Made, Rename, Resize, Split, Transpose, e
 from ._errors import InvalidArgument, NameNotFound, WrongType, warn
 from ._overlap import Region, several_places
 from ._paths import Path, local, told_instead
+from ._python_formats import reader_of
 from ._sources import MEMORY
 
 
@@ -239,7 +240,8 @@ class Tensor:
 
 
 class Checkpoint(Mapping[str, Tensor]):
-    """A committed checkpoint, or a file of safetensors, HDF5 or npz, open: names and their lazy tensors. Opening reads no data and needs no mesh. While it is
+    """A committed checkpoint, a file of safetensors, HDF5 or npz, or a checkpoint of DCP or Orbax, open: names and their lazy
+    tensors. Opening reads no data and needs no mesh. While it is
     open, retention leaves it alone. A context manager; safe on several threads."""
 
     def __init__(self, path: Path, *, pin: bool = True, threads: int = 0, memory: int = MEMORY,
@@ -252,14 +254,15 @@ class Checkpoint(Mapping[str, Tensor]):
         parts along a dim, equally long, or as "@0:8,4,4" says. join: {"*.q,*.k,*.v": "*.qkv@0"}, one tensor of several.
         resize: {"*embed*": "pad:50304,-"}, zeros after what is there, or "slice:50257,-", its beginning; "-" stays as it is. All
         see the stored names, and the first rule that matches counts. partial: shard files may be missing, as in a step of a
-        fast tier: nothing is told of them before something is read that is in one. threads: that decode a checkpoint; 0: one a core. A
-        file of another format is read by the thread that calls, and pin has no meaning for it.
+        fast tier: nothing is told of them before something is read that is in one. threads: that decode a checkpoint; 0: one a core.
+        Another format is read by the thread that calls, and pin has no meaning for it; of DCP a read takes whole pieces, of
+        Orbax whole arrays.
 
         Raises NotFound, Corrupt, Unsupported (also for URLs), NameNotFound for names that are not there, and one
         InvalidArgument for all rules that do not fit."""
         text = local(path, "open a checkpoint")
         with told_instead(text, takes_files=True):
-            self._reader = _core.Reader(text, pin, threads, memory, partial)
+            self._reader = reader_of(text, memory) or _core.Reader(text, pin, threads, memory, partial)
         self._describe()
         if self._reader.left_out:
             warn(f"open {text}: left out {', '.join(self._reader.left_out)}")

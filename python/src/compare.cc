@@ -9,6 +9,7 @@
 
 #include "bindings.h"
 #include "parts.h"
+#include "python_tensors.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/convert/diff.h"
 #include "shardwise/convert/elements.h"
@@ -20,13 +21,27 @@
 namespace shardwise::python {
 namespace {
 
-/// A path, and whether another format is there, not a checkpoint.
-using Place = std::pair<std::string, bool>;
+/// A path, whether another format is there, not a checkpoint, and a _core.Reader of that format if
+/// Python reads it, or None.
+using PlaceArgument = std::tuple<std::string, bool, nb::object>;
 
-std::unique_ptr<BoxReader> open_place(const Place& place, const ReadOptions& options) {
-  if (place.second) return std::make_unique<ModelReader>(place.first);
-  return std::make_unique<CheckpointReader>(place.first, options);
-}
+struct Place {
+  explicit Place(const PlaceArgument& argument)
+      : path(std::get<0>(argument)), is_model(std::get<1>(argument)) {
+    const nb::object& reader = std::get<2>(argument);
+    if (!reader.is_none()) opened = tensors_of(reader);
+  }
+
+  std::shared_ptr<const BoxReader> open(const ReadOptions& options) const {
+    if (opened) return opened;
+    if (is_model) return std::make_shared<const ModelReader>(path);
+    return std::make_shared<const CheckpointReader>(path, options);
+  }
+
+  std::string path;
+  bool is_model;
+  std::shared_ptr<const BoxReader> opened;
+};
 
 nb::tuple shape_of(const Shape& shape) { return nb::tuple(nb::cast(ints(shape))); }
 
@@ -51,8 +66,9 @@ nb::tuple tuple_of(const TensorDiff& diff) {
                         nb::make_tuple(diff.first_nan, diff.second_nan), at, values);
 }
 
-Report diff_places(const Place& first, const Place& second, double atol, double rtol,
+Report diff_places(const PlaceArgument& one, const PlaceArgument& other, double atol, double rtol,
                    std::size_t memory, int threads, nb::object progress) {
+  const Place first(one), second(other);
   Work work(std::move(progress));
   // A quarter for each reader, the rest for what is compared.
   const ReadOptions reading{.memory_budget_bytes = memory / 4, .threads = threads};
@@ -61,8 +77,8 @@ Report diff_places(const Place& first, const Place& second, double atol, double 
                             .atol = atol,
                             .rtol = rtol,
                             .progress = work.progress()};
-  const DiffReport report = work.run(
-      [&] { return diff(*open_place(first, reading), *open_place(second, reading), options); });
+  const DiffReport report =
+      work.run([&] { return diff(*first.open(reading), *second.open(reading), options); });
   List tensors;
   for (const TensorDiff& tensor : report.tensors) tensors.append(tuple_of(tensor));
   return Report(
@@ -77,7 +93,7 @@ std::vector<std::size_t> find(const BoxReader& reader, const Place& place,
     for (const TensorInfo& info : reader.tensors()) names.push_back(info.name);
     const std::vector<std::string_view> nearest = nearest_names(names, pattern);
     throw Error(ErrorCode::no_such_name,
-                fmt::format("{}: there is no tensor \"{}\"{}", place.first, pattern,
+                fmt::format("{}: there is no tensor \"{}\"{}", place.path, pattern,
                             nearest.empty()
                                 ? std::string()
                                 : fmt::format(", nearest: \"{}\"", fmt::join(nearest, "\", \""))));
@@ -110,14 +126,15 @@ nb::tuple tuple_of(const TensorInfo& info, const TensorStats& stats) {
       number_of(stats.deviation), stats.nan, stats.infinities, stats.zeros, histogram);
 }
 
-List stats_of_place(const Place& place, const std::vector<std::string>& patterns, std::int64_t bars,
-                    int threads, nb::object progress) {
+List stats_of_place(const PlaceArgument& argument, const std::vector<std::string>& patterns,
+                    std::int64_t bars, int threads, nb::object progress) {
+  const Place place(argument);
   Work work(std::move(progress));
   const StatsOptions options{.threads = threads, .bars = bars, .progress = work.progress()};
-  std::unique_ptr<BoxReader> reader;
+  std::shared_ptr<const BoxReader> reader;
   std::vector<std::size_t> numbers;
   const std::vector<TensorStats> all = work.run([&] {
-    reader = open_place(place, {.threads = threads});
+    reader = place.open({.threads = threads});
     numbers = find(*reader, place, patterns);
     return tensor_stats(*reader, numbers, options);
   });

@@ -11,6 +11,7 @@
 #include "bindings.h"
 #include "gil.h"
 #include "parts.h"
+#include "python_tensors.h"
 #include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/tiers.h"
@@ -132,6 +133,9 @@ class Reader {
     keep(step.open(options));
   }
   explicit Reader(CheckpointReader reader) : memory_(0) { keep(std::move(reader)); }
+  /// Of a format that Python reads.
+  Reader(std::string path, std::shared_ptr<const PythonTensors> tensors, std::size_t memory)
+      : memory_(memory), path_(std::move(path)), reader_(std::move(tensors)) {}
 
   /// Kept while it is used, as another thread or a signal's handler may close it.
   std::shared_ptr<const BoxReader> get() const {
@@ -150,18 +154,12 @@ class Reader {
     return path_;
   }
 
-  std::string user() const {
-    if (const auto known = checkpoint()) return known->user_json();
-    return dynamic_cast<const ModelReader&>(*get()).user_json();
-  }
+  std::string user() const { return beside().user_json; }
 
-  /// What a file of another format holds that is no tensor.
-  std::vector<std::string> left_out() const {
-    if (checkpoint()) return {};
-    const auto kept = get();
-    const auto names = dynamic_cast<const ModelReader&>(*kept).left_out();
-    return {names.begin(), names.end()};
-  }
+  std::string objects() const { return beside().objects_json; }
+
+  /// What another format holds that is neither a tensor nor an object.
+  std::vector<std::string> left_out() const { return beside().left_out; }
 
   void close() {
     std::shared_ptr<const BoxReader> dropped = std::move(reader_);
@@ -280,9 +278,24 @@ class Reader {
           reader->read(number, box, out);
         }
       }
-      for (const auto& [number, box, out] : changed) edited->tensors->read(number, box, out);
+      for (const auto& [number, box, out] : changed) {
+        if (interrupts_this_thread != nullptr && *interrupts_this_thread) {
+          throw Error(ErrorCode::cancelled, "it was interrupted");
+        }
+        edited->tensors->read(number, box, out);
+      }
     }
   };
+
+  BesideTensors beside() const {
+    const auto reader = get();
+    if (const auto* known = dynamic_cast<const CheckpointReader*>(reader.get())) {
+      return {known->user_json(), known->objects_json(), {}};
+    }
+    if (const auto* read = dynamic_cast<const PythonTensors*>(reader.get())) return read->beside();
+    const auto& model = dynamic_cast<const ModelReader&>(*reader);
+    return {model.user_json(), {}, {model.left_out().begin(), model.left_out().end()}};
+  }
 
   static List rows_of(std::span<const TensorInfo> infos) {
     List rows;
@@ -324,6 +337,11 @@ class Reader {
   }
 
   void read_all(Reading reading) {
+    // On this thread, so that Python raises here if the user interrupts it.
+    if (const auto* read = dynamic_cast<const PythonTensors*>(reading.reader.get())) {
+      if (!reading.targets.empty()) read->read_here(reading.targets);
+      reading.targets.clear();
+    }
     std::size_t bytes = 0;
     for (const BoxTarget& one : reading.targets) bytes += one.out.size();
     for (const BoxTarget& one : reading.changed) bytes += one.out.size();
@@ -356,6 +374,10 @@ class Reader {
 
 }  // namespace
 
+std::shared_ptr<const BoxReader> tensors_of(nb::handle reader) {
+  return nb::cast<const Reader&>(reader).get();
+}
+
 nb::object python_reader(CheckpointReader reader) {
   return nb::cast(new Reader(std::move(reader)), nb::rv_policy::take_ownership);
 }
@@ -365,6 +387,18 @@ void bind_read(nb::module_& module) {
       .def(nb::init<const std::string&, bool, int, std::size_t, bool>(), nb::arg("path"),
            nb::arg("pin") = true, nb::arg("threads") = 0,
            nb::arg("memory") = std::size_t{256} << 20, nb::arg("partial") = false)
+      .def_static(
+          "of",
+          [](const std::string& path, const std::vector<PythonTensors::Row>& tensors,
+             nb::object read, const std::string& user, const std::string& objects,
+             const std::vector<std::string>& left_out, std::size_t memory) {
+            return new Reader(path,
+                              std::make_shared<const PythonTensors>(
+                                  tensors, std::move(read), BesideTensors{user, objects, left_out}),
+                              memory);
+          },
+          nb::arg("path"), nb::arg("tensors"), nb::arg("read"), nb::arg("user"), nb::arg("objects"),
+          nb::arg("left_out"), nb::arg("memory"), nb::rv_policy::take_ownership)
       .def("close", &Reader::close)
       .def("tensors", &Reader::tensors)
       .def("edit", &Reader::edit, nb::arg("names"), nb::arg("edits"))
@@ -381,11 +415,7 @@ void bind_read(nb::module_& module) {
                      return known ? known->step() : -1;
                    })
       .def_prop_ro("user", &Reader::user)
-      .def_prop_ro("objects",
-                   [](const Reader& self) {
-                     const auto known = self.checkpoint();
-                     return known ? known->objects_json() : std::string();
-                   })
+      .def_prop_ro("objects", &Reader::objects)
       .def_prop_ro("left_out", &Reader::left_out)
       .def_prop_ro("pinned",
                    [](const Reader& self) {

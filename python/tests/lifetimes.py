@@ -1,5 +1,6 @@
 """Every binding in use, for test_lifetimes.py: python lifetimes.py CASE MODE FOLDER. MODE: threads, close or daemons."""
 
+import ctypes
 import itertools
 import os
 import sys
@@ -39,7 +40,7 @@ class Case:
 
 class Reading(Case):
     covers = """Reader.close Reader.tensors Reader.read Reader.read_whole Reader.path Reader.step Reader.user Reader.objects
-        Reader.pinned Reader.stats Reader.edit Reader.source_boxes Reader.left_out"""
+        Reader.pinned Reader.stats Reader.edit Reader.source_boxes Reader.left_out Reader.of"""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -56,6 +57,16 @@ class Reading(Case):
         assert reader.source_boxes([(0, [1], [2])]) == [("long", [1], [2])]
         edited = sw.load(self.folder + "/a", rename={"w": "v", "note": "n"}, cast={"w": "f64"})
         assert (edited["v"] == W).all() and edited["v"].dtype == np.float64 and edited["n"] == "x"
+
+        def read(boxes: Any) -> None:
+            for _, begin, shape, address in boxes:
+                memory = (ctypes.c_char * (4 * shape[0] * shape[1])).from_address(address)
+                np.frombuffer(memory, np.float32).reshape(shape)[...] = W[begin[0]:begin[0] + shape[0], begin[1]:begin[1] + shape[1]]
+
+        by_python = _core.Reader.of("p", [("w", "f32", list(W.shape))], read, "{}", "", [], 1 << 24)
+        with sw.Checkpoint._of(by_python, cast={"w": "f64"}) as c, sw.Checkpoint._of(
+                _core.Reader.of("p", [("w", "f32", list(W.shape))], read, "{}", "", [], 1 << 24)) as plain:
+            assert (c["w"][2:4] == W[2:4]).all() and (plain["w"][2:4] == W[2:4]).all()
 
     def close(self) -> None:
         before = getattr(self, "checkpoint", None)
