@@ -124,7 +124,7 @@ order_checkpoint="box_reader+read_options+save+steps+detail/host_reader detail/f
 order_convert="detail ."
 order_runtime="parallel+stopwatch+timeline|process memory device+sharded_array program manual gemm|graph kernels ops spmd tensor+tracer+detail/tracer_impl nn"
 order_tools="commands/commands+disk_use+foreign_format+output+launched+interrupt+compare+objects+other_verbs steps parse bench|options commands declaration+manual+completion command_line main"
-order_python_src="bindings gil+work+python_source parts errors|calls|compare|convert|loader|programs|read|records|save|sharding|stages|tiers|verify module"
+order_python_src="bindings gil+work+python_source parts python_tensors errors|calls|compare|convert|loader|programs|read|records|save|sharding|stages|tiers|verify module"
 for component in $components tools python/src; do
   order=order_${component//\//_}
   [[ -n ${!order:-} ]] || continue
