@@ -45,10 +45,10 @@ def check_calls(module_name: str) -> None:
             _check_methods(item)
         elif inspect.isfunction(item):
             # A pickle names the module that defines the function, which must hold the same object.
-            checked_item = checked(item, item.__name__)
+            defined, checked_item = item.__name__, checked(item, item.__name__)
             setattr(module, name, checked_item)
-            if vars(sys.modules[home]).get(item.__name__) is item:
-                setattr(sys.modules[home], item.__name__, checked_item)
+            if vars(sys.modules[home]).get(defined) is item:
+                setattr(sys.modules[home], defined, checked_item)
 
 
 def _check_methods(kind: type) -> None:
@@ -112,9 +112,8 @@ def _wrong_type(error: Exception, function: Callable[..., Any], operation: str, 
         each = ({f"{name}[{i}]": one for i, one in enumerate(value)} if parameter.kind == parameter.VAR_POSITIONAL else
                 value if parameter.kind == parameter.VAR_KEYWORD else {name: value})
         for place, one in each.items():
-            problem = _problem(one, hint)
-            if problem:
-                return WrongType(f"{operation}: {place} {problem}")
+            if wrong_as := _problem(one, hint):
+                return WrongType(f"{operation}: {place} {wrong_as}")
     if not (isinstance(error, _UNCLEAR) or "bad_cast" in str(error)):
         return None
     found = ", ".join(f"{name}={_short(value)}" for name, value in given.items() if name not in ("self", "cls"))
