@@ -17,7 +17,7 @@
 #include "completion.h"
 #include "declaration.h"
 #include "manual.h"
-#include "other_verbs.h"
+#include "other_words.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/runtime/spmd/plans.h"
@@ -464,18 +464,18 @@ void refuse_unknown(const CLI::App& app, std::span<char* const> words) {
     });
     if (at == path.end()) continue;
     const std::string command = name_of({path.begin(), at + 1});
-    const std::vector<std::string> commands = commands_of(**at);
+    const std::vector<std::string> commands = commands_of(**at), options = options_of(**at);
     if (word.size() > 1 && word[0] == '-') {
       const std::string option = word.substr(0, word.find('='));
-      const std::string advice = at == path.begin() && path.size() > 1
-                                     ? "options stand after the command"
-                                     : suggestion(option, options_of(**at));
+      const std::string advice =
+          at == path.begin() && path.size() > 1
+              ? "options stand after the command"
+              : advice_for_option(option, options, arguments_of(command, **at));
       refuse(command, fmt::format("unknown option \"{}\"; {}", option, advice));
     }
     if (commands.empty())
       refuse(command, fmt::format("\"{}\" is one argument too many{}", word,
                                   command == "import" ? "; give the folder of several files" : ""));
-    const std::vector<std::string> options = options_of(**at);
     const bool is_option = std::ranges::find(options, "--" + word) != options.end();
     refuse(command, is_option
                         ? fmt::format("unknown command \"{0}\"; did you mean \"--{0}\"?", word)

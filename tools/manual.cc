@@ -168,6 +168,13 @@ std::vector<std::string> options_of(const CLI::App& app) {
   return names;
 }
 
+std::string arguments_of(std::string name, const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_positional()) name += ' ' + option->get_name(true);
+  }
+  return name;
+}
+
 std::string man_page(const CLI::App& root, const CLI::App& command, const std::string& words) {
   const std::string& program = root.get_name();
   const std::string name = page_name(words);

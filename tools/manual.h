@@ -14,6 +14,9 @@ std::vector<std::string> commands_of(const CLI::App& app);
 /// Long names of its options, as "--mesh", also of those in groups.
 std::vector<std::string> options_of(const CLI::App& app);
 
+/// Its name and the words that follow without an option, as "export source target".
+std::string arguments_of(std::string name, const CLI::App& app);
+
 /// A manual page in the macros of man(7), of the root or a command of it, which is called by these
 /// words: "shardwise bench save".
 std::string man_page(const CLI::App& root, const CLI::App& command, const std::string& words);

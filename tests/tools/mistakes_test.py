@@ -108,6 +108,18 @@ $ verify runs/ck --from backup
 2 verify: --from requires --repair; shardwise help verify shows more
 $ verify runs/ck --repair --from empty
 3 repair {here}/runs/ck/step-00000006: found no checkpoint in empty, needed is a copy of it or a directory of steps
+$ export runs/ck@20 model --dtype bf16
+2 export: unknown option "--dtype"; did you mean "--cast"?
+$ export runs/ck@20 -o model
+2 export: unknown option "-o"; files and folders have no option before them: export source target
+$ reshard runs/ck out --partition-spec data
+2 reshard: unknown option "--partition-spec"; did you mean "--spec"?
+$ reshard runs/ck out --mesh 2 --overwrite
+2 reshard: unknown option "--overwrite"; did you mean "--replace"?
+$ export runs/ck@20 model -j 4
+2 export: unknown option "-j"; did you mean "--threads"?
+$ import model.safetensors runs --ignore 'head*'
+2 import: unknown option "--ignore"; did you mean "--exclude"?
 $ parity runs/ck --blocks 200
 2 parity: --blocks: found "200", needed a whole number, from 1 to 127; shardwise help parity shows more
 $ parity runs/ck --block 2

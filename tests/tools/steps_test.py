@@ -183,7 +183,7 @@ class Verbs(Cli):
 
     def test_the_advice_names_commands_that_are_there(self):
         commands = set(re.findall(r"(?m)^  ([a-z]+) ", self.ok("help").partition("Subcommands:")[2]))
-        source = (pathlib.Path(__file__).resolve().parents[2] / "tools" / "other_verbs.cc").read_text()
+        source = (pathlib.Path(__file__).resolve().parents[2] / "tools" / "other_words.cc").read_text()
         named = set(re.findall(r"`shardwise ([a-z]+)", re.sub(r'"\s*"', "", source)))
         self.assertGreater(len(named), 10)
         self.assertLessEqual(named, commands)

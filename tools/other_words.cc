@@ -1,9 +1,13 @@
-#include "other_verbs.h"
+#include "other_words.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
 #include <string>
 #include <vector>
+
+#include "parse.h"
 
 namespace shardwise::tools {
 namespace {
@@ -14,7 +18,7 @@ struct Verbs {
 };
 
 // Verbs of git, coreutils, fsck, package managers and the checkpoint tools of other libraries.
-const std::vector<Verbs>& other_verbs() {
+const std::vector<Verbs>& other_words() {
   static const std::vector<Verbs> kVerbs = {
       {{"show", "info", "describe", "view", "summary", "summarize", "tree", "metadata", "tensors",
         "keys", "names", "open", "print", "meta", "look"},
@@ -59,16 +63,73 @@ const std::vector<Verbs>& other_verbs() {
   return kVerbs;
 }
 
+struct Options {
+  std::vector<std::string_view> words;
+  std::vector<std::string_view> instead;  ///< the first that a command has
+};
+
+// Options of the commands of Hugging Face, torch, Orbax, TensorStore, git, tar and coreutils.
+const std::vector<Options>& other_options() {
+  static const std::vector<Options> kOptions = {
+      {{"--dtype", "--type", "--precision", "--to-dtype", "--convert", "--quantize",
+        "--torch-dtype", "--bf16", "--fp16", "--half"},
+       {"--cast"}},
+      {{"--max-shard-size", "--shard-size", "--max-size", "--split-size", "--file-size"},
+       {"--max-shard", "--block-bytes"}},
+      {{"--include", "--only", "--filter", "--names", "--keys", "--tensors", "--pattern", "--match",
+        "--param", "--params", "--item", "--items"},
+       {"--select", "--tensor"}},
+      {{"--ignore", "--without", "--omit", "--drop", "--except"}, {"--exclude"}},
+      {{"--map", "--key-map", "--mapping", "--transform"}, {"--rename"}},
+      {{"--prefix", "--remove-prefix"}, {"--strip-prefix"}},
+      {{"-j", "--jobs", "--workers", "--num-workers", "--num-threads", "--nproc", "--parallel",
+        "--concurrency"},
+       {"--threads"}},
+      {{"--memory", "--ram", "--max-memory", "--mem", "--buffer-size"}, {"--memory-budget"}},
+      {{"--iteration", "--iter", "--version", "--epoch", "--at"}, {"--step"}},
+      {{"--to", "--from", "--fmt", "--output-format", "--input-format", "-t"}, {"--format"}},
+      {{"-f", "--force", "--overwrite", "-y", "--yes"}, {"--replace"}},
+      {{"--no-clobber", "--exist-ok", "--resume"}, {"--skip-existing"}},
+      {{"-n", "--dry", "--simulate", "--no-act"}, {"--dry-run", "--skip-existing"}},
+      {{"--config", "--tokenizer", "--config-file"}, {"--config-from"}},
+      {{"--tolerance", "--tol", "--eps"}, {"--atol"}},
+      {{"--sharding", "--partition", "--partition-spec", "--pspec", "--layout"}, {"--spec"}},
+      {{"--devices", "--mesh-shape", "--topology", "--parallelism", "--world-size"}, {"--mesh"}},
+      {{"--yaml", "--machine-readable", "--porcelain"}, {"--json"}}};
+  return kOptions;
+}
+
+// Other tools give a file or folder by them.
+constexpr std::string_view kTargets[] = {
+    "-o",     "--output",    "--out",   "--output-dir", "--outdir",    "--target", "--dst",
+    "--dest", "-i",          "--input", "--src",        "--source",    "--path",   "--root",
+    "--dir",  "--directory", "-d",      "--folder",     "--checkpoint"};
+
 }  // namespace
 
 std::string_view advice_for_verb(std::string_view verb) {
   std::string small(verb);
   std::ranges::transform(small, small.begin(),
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  for (const Verbs& verbs : other_verbs()) {
+  for (const Verbs& verbs : other_words()) {
     if (std::ranges::find(verbs.words, small) != verbs.words.end()) return verbs.advice;
   }
   return {};
+}
+
+std::string advice_for_option(std::string_view option, const std::vector<std::string>& known,
+                              std::string_view usage) {
+  for (const Options& options : other_options()) {
+    if (std::ranges::find(options.words, option) == options.words.end()) continue;
+    for (const std::string_view instead : options.instead) {
+      if (std::ranges::find(known, instead) == known.end()) continue;
+      return fmt::format("did you mean \"{}\"?", instead);
+    }
+  }
+  if (std::ranges::find(kTargets, option) != std::end(kTargets)) {
+    return fmt::format("files and folders have no option before them: {}", usage);
+  }
+  return suggestion(option, known);
 }
 
 }  // namespace shardwise::tools
