@@ -70,7 +70,7 @@ def local(path: Path, what: str) -> str:
                         + _ORDERS.get(what, ""))
     text = os.fsdecode(os.fspath(path))
     if not text or "\0" in text or not is_text(text):
-        raise InvalidArgument(f"{what}: the path is {text!r}, needed is one of UTF-8 that is not empty and has no NUL character")
+        raise InvalidArgument(f"{what}: the path is {text!r}, needed is one that is not empty and has no NUL, all of it UTF-8")
     if _SCHEME.match(text):
         raise Unsupported(f"{what}: found the URL {text!r}, needed a path of a file system that is mounted here")
     return os.path.expanduser(text)

@@ -1,5 +1,6 @@
 """numpy's face: what is saved comes back, lazily or whole; what cannot be stored is said."""
 
+import importlib.util
 import os
 import pathlib
 import pickle
@@ -352,10 +353,16 @@ def test_what_is_no_checkpoint_is_told_with_the_way_to_load_it(tmp_path):
         for file in files:
             (tmp_path / name / file).touch()
     (tmp_path / "x.pt").touch()
-    for name, why in (("run", r"run: found a folder of 2 steps .*newest is step-00000012"), ("empty", "empty directory"),
-                      ("dcp", r"sw\.import_dcp"), ("orbax", r"sw\.import_orbax"),
-                      ("x.pt", "found a file: needed a directory"), ("nix", "no such")):
-        with pytest.raises(sw.NotFound, match=why):
+    for name, kind, why in (("run", sw.NotFound, r"run: found a folder of 2 steps .*newest is step-00000012"),
+                            ("empty", sw.NotFound, "empty directory"), ("nix", sw.NotFound, "no such"),
+                            ("x.pt", sw.NotFound, "found a file: needed a directory")):
+        with pytest.raises(kind, match=why):
+            sw.load(tmp_path / name)
+    # Formats that are opened as they are, without what these folders hold, or without their package.
+    for name, needed in (("dcp", "torch"), ("orbax", "orbax")):
+        found = importlib.util.find_spec(needed)
+        kinds, why = ((sw.Corrupt, sw.InvalidArgument), "DCP's metadata|no checkpoint of Orbax's") if found else (sw.Unsupported, "pip install")
+        with pytest.raises(kinds, match=why):
             sw.load(tmp_path / name)
 
 

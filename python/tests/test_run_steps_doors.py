@@ -84,6 +84,8 @@ def test_orbax_words_tell_once_of_steps_that_are_not_saved(tmp_path: pathlib.Pat
     pytest.importorskip("jax", reason="needs jax, which this environment has not")
     import shardwise.jax.ocp as ocp
 
+    caplog.set_level(logging.WARNING, logger="shardwise")  # saves are told of, too, if a test before has asked for that
+
     def manager() -> Any:
         return ocp.CheckpointManager(tmp_path, ocp.CheckpointManagerOptions(max_to_keep=2))
 
