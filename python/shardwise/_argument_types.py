@@ -94,7 +94,7 @@ def checked(function: Callable[..., Any], operation: str, others: Mapping[str, s
 
 def _wrong_type(error: Exception, function: Callable[..., Any], operation: str, args: tuple[Any, ...],
                 kwargs: dict[str, Any], others: Mapping[str, str]) -> WrongType | None:
-    """What is wrong with the arguments of a call that raised; None if they fit, or if the user's code raised."""
+    """The error for the wrong arguments of a call that raised; None if they fit, or if the user's code raised."""
     if not (type(error) in _RAW or type(error).__module__.startswith("numpy")) or _is_of_user(error):
         return None
     signature = inspect.signature(function)
@@ -145,7 +145,7 @@ def _hint(annotation: Any, function: Callable[..., Any]) -> Any:
 
 
 def _problem(value: Any, hint: Any) -> str:
-    """Why a value is none for a hint; empty if it fits."""
+    """The clause that says why a value does not fit a hint; empty if it fits."""
     bad = _bad_text(value)
     if bad is not None:
         return f"has the text {bad!r}, needed is text that UTF-8 can hold"

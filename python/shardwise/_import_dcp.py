@@ -163,7 +163,7 @@ def imported(source: Path, target: Path, existing: Existing, codec: Codec, progr
 
 
 def _plan_of(metadata: DcpMetadata, objects: dict[str, Any]) -> Plan:
-    """Of what is stored beside tensors."""
+    """The plan of the objects that are stored beside tensors."""
     extra = {"paths": {name: encode(path) for name, path in metadata.paths.items()}} if metadata.paths else {}
     return Plan(Sources(), objects, extra=extra)
 
@@ -283,7 +283,7 @@ class DcpTensors:
 
 
 def _common(begin: Sequence[int], shape: Sequence[int], box: _Box) -> tuple[Any, Any] | None:
-    """Where the elements that a box and a piece share are in the box, and in the piece; None if there are none."""
+    """The slices, in the box and in the piece, of the elements that they share; None if they share no element."""
     to, of = [], []
     for first, extent, offset, size in zip(begin, shape, box[0], box[1]):
         low, high = max(first, offset), min(first + extent, offset + size)

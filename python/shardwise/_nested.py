@@ -159,8 +159,8 @@ def _made(tree: _Inner, kinds: Mapping[Path, Any] | None, path: Path) -> Any:
 
 
 def moved(asked: Iterable[str], there: Iterable[str], separator: str) -> str:
-    """What to write if names that are asked for are there on other levels, one that differs and the rename that takes them;
-    empty if none is. Each name may stand for several others: what takes the most of them counts."""
+    """Advice if names that are asked for are stored on other levels: one that differs, and the rename that takes most of them;
+    empty if no name ends as a stored one does."""
     wanted, stored = list(asked)[:1000], list(there)
     last: dict[str, list[str]] = {}
     for name in stored:
@@ -177,7 +177,7 @@ def moved(asked: Iterable[str], there: Iterable[str], separator: str) -> str:
 
 
 def _beginnings(first: str, second: str, separator: str) -> tuple[str, str]:
-    """What is before the levels that both names end with."""
+    """The levels of each name before those that both end with."""
     one, other = first.split(separator), second.split(separator)
     common = 0
     while common < min(len(one), len(other)) and one[-1 - common] == other[-1 - common]:

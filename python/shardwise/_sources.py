@@ -48,7 +48,7 @@ class Sources:
 
 
 def as_array(name: str, value: Any) -> np.ndarray:
-    """A numpy array in this machine's byte order. Raises WrongType if it is none."""
+    """A numpy array in this machine's byte order. Raises WrongType if the value cannot be stored as one."""
     if not isinstance(name, str):
         raise WrongType(f"tensor names are str, not {type(name).__name__}")
     if isinstance(value, np.ma.MaskedArray):
@@ -69,7 +69,7 @@ def as_array(name: str, value: Any) -> np.ndarray:
 
 
 def _instead(dtype: np.dtype) -> str:
-    """What to save in place of an array without numbers."""
+    """Advice to save something else in place of an array without numbers."""
     if dtype.names:
         return "write {field: array[field] for field in array.dtype.names}"
     if dtype.kind in "Mm":
@@ -81,13 +81,13 @@ def _instead(dtype: np.dtype) -> str:
 
 
 class Faults:
-    """What cannot be stored of several values, for one error that names all."""
+    """Collects the errors of values that cannot be stored, for one error that names all."""
 
     def __init__(self) -> None:
         self._errors: list[Exception] = []
 
     def trying(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What it returns; None if it raises, and check() tells."""
+        """Returns the function's result, or None if it raises: check() then tells."""
         try:
             return function(*arguments)
         except (TypeError, Error) as error:
