@@ -95,15 +95,16 @@ void add_plan(CLI::App& app, Commands& c) {
       "it does not fit",
       "shardwise plan step.swp --mesh data=8,model=8 --device h100-80gb\n"
       "  shardwise plan step.swp --mesh data=8 --memory 80GB --mark '*.w1=-,data' --mark '*=-'\n"
-      "  shardwise plan step.swp --devices 64 --device h100-80gb",
+      "  shardwise plan step.swp --devices 64 --device h100-80gb --search",
       c, c.plan, run_plan);
   plan.add_option("program", c.plan.program, "A program file, as save_program() writes it")
       ->check(local_path())
       ->required();
   plan.add_option("--mesh", c.plan.mesh, "Mesh: data=8,model=8");
-  plan.add_option("--devices", c.plan.devices,
-                  "In place of a mesh: compare all meshes of this number of devices, up to 4096, "
-                  "with the axes that marks name")
+  plan.add_option(
+          "--devices", c.plan.devices,
+          "In place of a mesh: compare all meshes of this number of devices, up to 4096, "
+          "with the axes that marks name; with --search each with the marks that it chooses")
       ->check(whole(1, kMostMeshDevices));
   plan.add_option("--mark", c.plan.marks,
                   "Mark inputs, and what replaces them, otherwise than the file (may be repeated); "
@@ -133,7 +134,7 @@ void add_plan(CLI::App& app, Commands& c) {
   plan.add_flag(
       "--search", c.plan.search,
       "Choose the marks of parameters, optimizer state and data: the fastest, by modelled "
-      "times, that fits; needs --device. Takes up to a minute for a large program");
+      "times, that fits; needs --device. Takes up to a minute for a large program, on each mesh");
 }
 
 /// What reshard and import have in common beside source, target and mesh.

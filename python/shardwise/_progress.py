@@ -1,7 +1,10 @@
-"""Progress of long work: a function of yours, or a bar of tqdm."""
+"""Progress of long work: a function of yours, a bar of tqdm, or a line on stderr."""
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from typing import Any, Callable
 
 ProgressFunction = Callable[[int, int], None]
@@ -28,3 +31,57 @@ def function_of(progress: Progress, what: str) -> ProgressFunction | None:
             bar[0].close()
 
     return show
+
+
+_current = threading.local()  #: .line: the innermost WorkLine of this thread
+
+
+class WorkLine:
+    """Shows on stderr how long work takes that has no known end: only on a terminal, and only after two seconds. A thread of its own
+    writes the line, as no function of ours is called while a framework traces. The line is cleared at the end."""
+
+    AFTER, EACH = 2.0, 0.5  #: seconds
+
+    def __init__(self, what: str, is_shown: bool = True) -> None:
+        self._what, self._stage, self._operations = what, "", 0
+        self._start = time.monotonic()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._show, daemon=True) if is_shown and sys.stderr and sys.stderr.isatty() else None
+
+    def __enter__(self) -> WorkLine:
+        self._before, _current.line = getattr(_current, "line", None), self
+        if self._thread:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _current.line = self._before
+        if self._thread:
+            self._done.set()
+            self._thread.join()
+
+    def count(self, stage: str) -> None:
+        self._operations = self._operations + 1 if stage == self._stage else 1
+        self._stage = stage
+
+    def _show(self) -> None:
+        wait = self.AFTER
+        while not self._done.wait(wait):
+            wait = self.EACH
+            operations = f"{self._operations:,} operations {self._stage}, " if self._stage else ""
+            self._write(f"\r\x1b[K{self._what}: {operations}{time.monotonic() - self._start:.0f} s")
+        if wait == self.EACH:
+            self._write("\r\x1b[K")
+
+    @staticmethod
+    def _write(text: str) -> None:
+        try:
+            print(text, end="", file=sys.stderr, flush=True)
+        except (OSError, ValueError):  # the terminal is gone
+            pass
+
+
+def count_operation(stage: str) -> None:
+    """Of the work that this thread shows, if any: "traced", "written"."""
+    if (line := getattr(_current, "line", None)) is not None:
+        line.count(stage)

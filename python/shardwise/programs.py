@@ -27,6 +27,7 @@ from ._dtypes import NUMPY
 from ._errors import InvalidArgument, IOFailed, Unsupported
 from ._paths import Path, local
 from ._plan_html import small_html
+from ._progress import WorkLine
 from ._sharding import Entry, Mesh, PartitionSpec
 
 _MeshLike = str | Mesh | Mapping[str, int]
@@ -80,19 +81,10 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class MeshPlan:
-    """A program on one of the meshes that Program.meshes() compares."""
+class Searched:
+    """Marks that Program.search() has chosen; Program.mark() takes them, and Program.plan() the mesh."""
 
     mesh: str
-    cost: Cost | None  #: None if the program cannot be planned on it
-    refused: str  #: why not
-    fits: bool
-
-
-@dataclass(frozen=True)
-class Searched:
-    """Marks that Program.search() has chosen; Program.mark() takes them."""
-
     marks: dict[str, str]
     cost: Cost
     fits: bool
@@ -100,6 +92,17 @@ class Searched:
     is_exact: bool  #: all choices were planned: there is none better
     hand_made: dict[str, Cost]  #: plans as people write them: "data", "fsdp", "tensor over model"
     hand_made_fit: dict[str, bool]  #: which of these fit
+
+
+@dataclass(frozen=True)
+class MeshPlan:
+    """A program on one of the meshes that Program.meshes() compares."""
+
+    mesh: str
+    cost: Cost | None  #: None if the program cannot be planned on it
+    refused: str  #: why not
+    fits: bool
+    searched: Searched | None = None  #: of meshes(.., search=True)
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,11 @@ def _marks_list(marks: Mapping[str, str]) -> list[str]:
 def _search_tuple(found: Searched) -> tuple[Any, ...]:
     hand_made = [(name, _cost_tuple(cost), found.hand_made_fit[name]) for name, cost in found.hand_made.items()]
     return _marks_list(found.marks), _cost_tuple(found.cost), found.fits, found.plans, found.is_exact, hand_made
+
+
+def _searched(mesh: str, marks: Sequence[str], cost: Any, fits: bool, plans: int, is_exact: bool, hand_made: Any) -> Searched:
+    return Searched(mesh, _rules(marks), Cost(*cost), fits, plans, is_exact,
+                    {name: Cost(*one) for name, one, _ in hand_made}, {name: fits for name, _, fits in hand_made})
 
 
 def _changes_tuple(changes: Changes) -> tuple[Any, ...]:
@@ -252,22 +260,42 @@ class Program:
         plan = self.plan(mesh, capacity)
         return plan.to_html(machine=machine) if path is None else plan.to_html(path, machine=machine)
 
-    def meshes(self, devices: int, machine: str | None = None, capacity: int | None = None) -> list[MeshPlan]:
+    def meshes(self, devices: int, machine: str | None = None, capacity: int | None = None, *, search: bool = False,
+               progress: bool = True) -> list[MeshPlan]:
         """The program on all meshes of this number of devices, up to 4096, with the axes that its marks name: what fits first, then
         the shortest modelled time, then the lowest peak. machine: "h100-80gb", "h200", "a100-80gb", "tpu-v4",
         "tpu-v5e" or "tpu-v5p", for times and, without a capacity, for the memory. If its nodes are smaller, the last axis of
-        each mesh, whose devices are neighbours, is the best one. Raises InvalidArgument for a program without marks."""
-        return [MeshPlan(mesh, cost and Cost(*cost), refused, fits)
-                for mesh, cost, refused, fits in self._graph.meshes(devices, machine, capacity or 0)]
+        each mesh, whose devices are neighbours, is the best one. Raises InvalidArgument for a program without marks.
 
-    def search(self, mesh: _MeshLike, machine: str, capacity: int | None = None) -> Searched:
+        search: with the marks that search() chooses on each mesh, which needs the machine and no marks: to fewer than two axes,
+        data and model are added. progress: on a terminal, work of more than two seconds is shown on stderr; False: never."""
+        if search and machine is None:
+            raise InvalidArgument("compare meshes: found a search without a machine, needed the machine of its times")
+        with WorkLine("search" if search else "compare meshes", progress):
+            plans = self._graph.meshes(devices, machine, capacity or 0, search)
+        return [MeshPlan(mesh, cost and Cost(*cost), refused, fits, found and _searched(mesh, *found))
+                for mesh, cost, refused, fits, found in plans]
+
+    def search(self, mesh: _MeshLike | None = None, machine: str | None = None, capacity: int | None = None, *,
+               devices: int | None = None, progress: bool = True) -> Searched:
         """Chooses marks of parameters, their optimizer state and data: the fastest, by times modelled on the machine, that
         fits its memory or the capacity. Plans all choices of a small program, else a bounded number: up to a minute for a
-        large one. This program keeps its marks. Never worse than they are, or than Searched.hand_made."""
+        large one. This program keeps its marks. Never worse than they are, or than Searched.hand_made.
+
+        devices: in place of a mesh, the best of meshes(devices, search=True). progress: as meshes() has it. Raises
+        InvalidArgument without a machine, and Unsupported if no mesh can be planned."""
+        if (mesh is None) == (devices is None) or machine is None:
+            found = "no machine" if machine is None else "neither a mesh nor devices=" if mesh is None else "a mesh and devices="
+            raise InvalidArgument(f'search: found {found}, needed a mesh or devices=, and the machine of the times: '
+                                  f'search("data=4,model=2", "h100-80gb")')
+        if mesh is None:
+            best = self.meshes(devices or 0, machine, capacity, search=True, progress=progress)[0]
+            if best.searched is None:
+                raise Unsupported(f"search: {best.mesh}: {best.refused}")
+            return best.searched
         whole = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
-        marks, cost, fits, plans, is_exact, hand_made = self._graph.search(whole._mesh, machine, capacity or 0)
-        return Searched(_rules(marks), Cost(*cost), fits, plans, is_exact,
-                        {name: Cost(*one) for name, one, _ in hand_made}, {name: fits for name, _, fits in hand_made})
+        with WorkLine("search", progress):
+            return _searched(str(whole), *self._graph.search(whole._mesh, machine, capacity or 0))
 
     def run(self, *args: Any, devices: int | None = None, mesh: _MeshLike | None = None) -> Any:
         """plan(mesh).run(*args). devices: that many along the axis that the marks name, instead of a mesh."""
@@ -351,13 +379,14 @@ class Plan:
         told = self._executable.explain_node(self._program._number(what))
         return f"{told}  from {source}\n" if source else told
 
-    def changes(self, machine: str | None = None) -> Changes:
+    def changes(self, machine: str | None = None, *, progress: bool = True) -> Changes:
         """What would make the step fit the capacity: marks of inputs over one more axis each, another mesh of as many
         devices, a smaller batch, blocks that are computed again; of each kind the cheapest, or what comes nearest. machine: for modelled times and, without
-        a capacity, for the memory. Plans what it tries. Raises InvalidArgument without either."""
+        a capacity, for the memory. Plans what it tries. progress: as Program.meshes() has it. Raises InvalidArgument without either."""
         if self.capacity is None and machine is None:
             raise InvalidArgument("changes: found neither a capacity nor a machine, needed one: what has to fit")
-        found, refused = self._executable.changes(self._graph, machine, self.capacity or 0)
+        with WorkLine("compare changes", progress):
+            found, refused = self._executable.changes(self._graph, machine, self.capacity or 0)
         return Changes([Change(kind, text, _rules(marks), mesh, batch, Cost(*cost), fits, part)
                         for kind, text, marks, mesh, batch, cost, fits, part in found], refused)
 
@@ -366,12 +395,14 @@ class Plan:
         marked tensor comes from. Raises NameNotFound."""
         return self._executable.why(what, self._lines())
 
-    def why_not(self, what: str, spec: str | PartitionSpec, machine: str | None = None) -> WhyNot:
+    def why_not(self, what: str, spec: str | PartitionSpec, machine: str | None = None, *,
+                progress: bool = True) -> WhyNot:
         """Why that tensor is not cut so, what it would cost, and which marks of other inputs would bring it. machine: for
-        modelled times. Raises NameNotFound, InvalidArgument."""
+        modelled times. progress: as Program.meshes() has it. Raises NameNotFound, InvalidArgument."""
         wanted = spec if isinstance(spec, PartitionSpec) else PartitionSpec.parse(spec)
-        now, told, against, uneven, cost_now, cost_wanted, edits, has_tried_all = self._executable.why_not(
-            self._graph, what, wanted._spec, self._lines(), machine, self.capacity or 0)
+        with WorkLine("compare marks", progress):
+            now, told, against, uneven, cost_now, cost_wanted, edits, has_tried_all = self._executable.why_not(
+                self._graph, what, wanted._spec, self._lines(), machine, self.capacity or 0)
         return WhyNot(now, told, against, uneven, cost_now and Cost(*cost_now), cost_wanted and Cost(*cost_wanted),
                       [Edit(_rules(marks), Cost(*cost)) for marks, cost in edits], has_tried_all)
 

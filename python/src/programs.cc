@@ -119,35 +119,41 @@ PlanCost cost_from(const CostTuple& tuple) {
   return {peak_bytes, wire_bytes, compute, memory, wire};
 }
 
-/// mesh, cost, why there is none, whether it fits
-using MeshPlanTuple = std::tuple<std::string, std::optional<CostTuple>, std::string, bool>;
-std::vector<MeshPlanTuple> meshes_of(const PythonGraph& self, std::int64_t devices,
-                                     const std::optional<std::string>& machine,
-                                     std::size_t capacity_bytes) {
-  const CompareOptions options = compare_options(machine, capacity_bytes);
-  const GilRelease released;
-  std::vector<MeshPlanTuple> all;
-  for (const MeshPlan& plan : plan_meshes(self.graph, devices, options)) {
-    all.emplace_back(plan.mesh.to_string(),
-                     plan.cost ? std::optional(cost_of(*plan.cost)) : std::nullopt, plan.refused,
-                     plan.fits);
-  }
-  return all;
-}
-
 /// marks, cost, whether it fits, plans made, whether all, hand-made ones with name, cost and fits
 using SearchTuple = std::tuple<std::vector<std::string>, CostTuple, bool, std::int64_t, bool,
                                std::vector<std::tuple<std::string, CostTuple, bool>>>;
-SearchTuple search(const PythonGraph& self, const Mesh& mesh, const std::string& machine,
-                   std::size_t capacity_bytes) {
-  const CompareOptions options = compare_options(machine, capacity_bytes);
-  const GilRelease released;
-  const SearchedPlan found = search_marks(self.graph, mesh, options);
+SearchTuple tuple_of(const SearchedPlan& found) {
   std::vector<std::tuple<std::string, CostTuple, bool>> hand_made;
   for (const HandMadePlan& one : found.hand_made) {
     hand_made.emplace_back(one.name, cost_of(one.cost), one.fits);
   }
   return {found.marks, cost_of(found.cost), found.fits, found.plans, found.is_exact, hand_made};
+}
+
+SearchTuple search(const PythonGraph& self, const Mesh& mesh, const std::string& machine,
+                   std::size_t capacity_bytes) {
+  const CompareOptions options = compare_options(machine, capacity_bytes);
+  const GilRelease released;
+  return tuple_of(search_marks(self.graph, mesh, options));
+}
+
+/// mesh, cost, why there is none, whether it fits, what a search has found
+using MeshPlanTuple = std::tuple<std::string, std::optional<CostTuple>, std::string, bool,
+                                 std::optional<SearchTuple>>;
+std::vector<MeshPlanTuple> meshes_of(const PythonGraph& self, std::int64_t devices,
+                                     const std::optional<std::string>& machine,
+                                     std::size_t capacity_bytes, bool has_search) {
+  const CompareOptions options = compare_options(machine, capacity_bytes);
+  const GilRelease released;
+  std::vector<MeshPlanTuple> all;
+  for (const MeshPlan& plan :
+       (has_search ? search_meshes : plan_meshes)(self.graph, devices, options)) {
+    all.emplace_back(plan.mesh.to_string(),
+                     plan.cost ? std::optional(cost_of(*plan.cost)) : std::nullopt, plan.refused,
+                     plan.fits,
+                     plan.searched ? std::optional(tuple_of(*plan.searched)) : std::nullopt);
+  }
+  return all;
 }
 
 SearchedPlan searched_of(const SearchTuple& tuple) {
@@ -352,7 +358,7 @@ void bind_graph(nb::module_& module) {
       .def_prop_ro("outputs", &outputs_of)
       .def_prop_ro("axes", [](const PythonGraph& self) { return mark_axes(*self.graph); })
       .def("meshes", &meshes_of, nb::arg("devices"), nb::arg("machine").none(),
-           nb::arg("capacity_bytes"))
+           nb::arg("capacity_bytes"), nb::arg("search"))
       .def("search", &search, nb::arg("mesh"), nb::arg("machine"), nb::arg("capacity_bytes"))
       .def("marked", &marked<SpecRules>, nb::arg("rules"))
       .def("marked_inputs", &marked<std::vector<std::optional<PartitionSpec>>>, nb::arg("marks"));

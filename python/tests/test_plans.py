@@ -56,6 +56,31 @@ def test_search_gives_marks_that_mark_takes(program):
     assert less.cost.peak_bytes < found.cost.peak_bytes and less.cost.seconds >= found.cost.seconds
 
 
+def test_a_search_over_devices_finds_the_mesh_too(program):
+    found = program.search(devices=8, machine=MACHINE)
+    meshes = program.meshes(8, MACHINE, search=True)
+    assert {one.mesh for one in meshes} == {"data=8,model=1", "data=4,model=2", "data=2,model=4", "data=1,model=8"}
+    for one in meshes:  # each is what a search on that mesh finds
+        assert one.searched == program.search(one.mesh, MACHINE) and one.cost == one.searched.cost
+        assert one.cost.seconds >= found.cost.seconds
+    assert found == meshes[0].searched
+    assert program.mark(found.marks).plan(found.mesh).peak_bytes == found.cost.peak_bytes
+    for wrong in ({"devices": 8}, {"machine": MACHINE}, {"mesh": "data=8", "devices": 8, "machine": MACHINE}):
+        with pytest.raises(sw.InvalidArgument, match='needed a mesh or devices=, and the machine of the times: search\\("data=4'):
+            program.search(**wrong)
+    with pytest.raises(sw.InvalidArgument, match="found a search without a machine, needed the machine"):
+        program.meshes(8, search=True)
+
+
+def test_a_search_over_devices_needs_no_marks_and_has_two_axes(tmp_path):
+    for marks, axes in ((" marked -,-", ("data", "model")), (" marked rows,-", ("rows", "data")), (" marked -,data", ("data", "model"))):
+        (tmp_path / "step.swp").write_text(
+            f'%0 = input() "x" : f32[64, 32]{marks} kind=loader\n%1 = input() "w" : f32[32, 16] kind=parameter\n'
+            '%2 = dot_general(%0, %1) "bi,ih->bh" : f32[64, 16]\nreturn %2\n')
+        meshes = sw.programs.load(tmp_path / "step.swp").meshes(4, MACHINE, search=True)
+        assert {one.mesh for one in meshes} == {f"{axes[0]}={size},{axes[1]}={4 // size}" for size in (1, 2, 4)}
+
+
 def test_why_names_the_mark(program):
     plan = program.plan("data=4,model=2")
     assert '  dim 1 by model: because the mark of "w1" as -,model' in plan.why("%4")

@@ -63,12 +63,32 @@ struct CompareOptions {
   std::function<void(std::int64_t done, std::int64_t of)> progress = {};
 };
 
+/// A plan as people write them: "data", "fsdp", "tensor over model".
+struct HandMadePlan {
+  std::string name;
+  PlanCost cost;
+  bool fits = false;
+};
+
+/// Marks that were chosen for parameters, their optimizer state and the data; those of what holds
+/// very little stay.
+struct SearchedPlan {
+  std::shared_ptr<const Graph> graph;   ///< with these marks
+  std::vector<std::string> marks = {};  ///< as --mark takes them: "layers.*.wq=model,-"
+  PlanCost cost = {};
+  bool fits = false;
+  std::int64_t plans = 0;  ///< that were made
+  bool is_exact = false;   ///< all choices were planned: there is none better
+  std::vector<HandMadePlan> hand_made = {};
+};
+
 /// A program on one mesh.
 struct MeshPlan {
   Mesh mesh;
   std::optional<PlanCost> cost;  ///< none if the program cannot be planned on it
   std::string refused;           ///< why not
   bool fits = false;
+  std::optional<SearchedPlan> searched = {};  ///< of search_meshes()
 };
 
 /// The axes that marks name, in the order in which the program first has them.
@@ -83,6 +103,12 @@ inline constexpr std::int64_t kMostMeshDevices = 4096;
 /// kMostMeshDevices; unsupported if there are more than 1,000 meshes.
 std::vector<MeshPlan> plan_meshes(const std::shared_ptr<const Graph>& graph, std::int64_t devices,
                                   const CompareOptions& options);
+
+/// The same with the marks that search_marks() chooses on each mesh. Axes are those of the marks,
+/// and if these are fewer than two, "data" and "model" beside them. Takes as long as a search does,
+/// for each mesh.
+std::vector<MeshPlan> search_meshes(const std::shared_ptr<const Graph>& graph, std::int64_t devices,
+                                    const CompareOptions& options);
 
 // What makes a program fit.
 
@@ -178,25 +204,6 @@ struct WhyNot {
 /// spec that does not fit.
 WhyNot why_not(const std::shared_ptr<const Graph>& graph, const Mesh& mesh, NodeId node,
                const PartitionSpec& wanted, const LineOf& line_of, const CompareOptions& options);
-
-/// A plan as people write them: "data", "fsdp", "tensor over model".
-struct HandMadePlan {
-  std::string name;
-  PlanCost cost;
-  bool fits = false;
-};
-
-/// Marks that were chosen for parameters, their optimizer state and the data; those of what holds
-/// very little stay.
-struct SearchedPlan {
-  std::shared_ptr<const Graph> graph;   ///< with these marks
-  std::vector<std::string> marks = {};  ///< as --mark takes them: "layers.*.wq=model,-"
-  PlanCost cost = {};
-  bool fits = false;
-  std::int64_t plans = 0;  ///< that were made
-  bool is_exact = false;   ///< all choices were planned: there is none better
-  std::vector<HandMadePlan> hand_made = {};
-};
 
 /// Chooses how inputs are cut, evenly, over the axes of a mesh: what fits, in the shortest modelled
 /// time; if nothing is found that fits, the lowest peak. Tensors of layers that repeat are cut

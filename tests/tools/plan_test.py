@@ -296,7 +296,31 @@ class Plan(Cli):
         self.assertGreaterEqual(other["search"]["cost"]["modelled_seconds"], search["cost"]["modelled_seconds"])
         self.assertEqual(run(*mesh, "--search", "--memory", "1KiB").returncode, 1)
         self.fails(2, ["found --search without --device"], "plan", self.program, "--mesh", "data=8", "--search")
-        self.fails(2, ["found --search with --devices"], "plan", self.program, "--devices", 8, "--search", "--device", "h100-80gb")
+
+    def test_search_over_devices_answers_which_mesh(self):
+        devices = ("plan", self.program, "--devices", 8, "--device", "h100-80gb", "--search")
+        found = self.ok_json(*devices)
+        self.assertEqual((found["axes"], len(found["meshes"])), (["data", "model"], 4))
+        for row in found["meshes"]:
+            alone = self.ok_json("plan", self.program, "--mesh", row["mesh"], "--device", "h100-80gb", "--search")["search"]
+            self.assertEqual((row["marks"], row["peak_bytes"]), (alone["marks"], alone["cost"]["peak_bytes"]))
+        best = found["meshes"][0]
+        self.assertEqual((found["best"], best["modelled_seconds"]), (best["mesh"], min(row["modelled_seconds"] for row in found["meshes"])))
+        marks = [word for mark in best["marks"] for word in ("--mark", mark)]
+        self.assertEqual(self.ok_json("plan", self.program, "--mesh", best["mesh"], *marks)["memory"]["peak_bytes"], best["peak_bytes"])
+        text = self.ok(*devices)
+        self.assertIn(f"\n{best['mesh']} has these marks:\n" + "".join(f"  --mark '{mark}'\n" for mark in best["marks"]), text)
+        self.assertEqual(run(*map(str, devices), "--memory", "1KiB").returncode, 1)
+        self.fails(2, ["found --search without --device"], "plan", self.program, "--devices", 8, "--search")
+        self.fails(2, ["found --html with --devices, needed it with --mesh"], *devices, "--html", self.dir / "x.html")
+        self.program.write_text(PROGRAM.replace(" marked -,-", "").replace(" marked data,-", ""))
+        self.assertEqual(self.ok_json(*devices)["axes"], ["data", "model"])  # needs no marks
+
+    def test_one_marked_axis_says_how_to_get_more_meshes(self):
+        hint = "one axis is marked, so there is one mesh: mark another axis, too, as in --mark 'NAME=-,model', or\nlet --search choose"
+        self.assertIn(hint, self.ok("plan", self.program, "--devices", 16))
+        self.assertNotIn("one axis is marked", self.ok("plan", self.program, "--devices", 1))
+        self.assertNotIn("one axis is marked", self.ok("plan", self.program, "--devices", 16, "--mark", "w1=-,model"))
 
     def test_layers_are_put_together_on_the_page(self):
         lines = ['%0 = input() "x" : f32[4096, 256] marked data,- kind=loader']

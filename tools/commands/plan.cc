@@ -23,7 +23,6 @@ void check_together(const PlanOptions& options) {
                                options.mesh ? "both --mesh and --devices" : "neither"));
   }
   const std::pair<const char*, bool> of_a_mesh[] = {
-      {"--search", options.search},
       {"--why", options.why.has_value()},
       {"--why-not", options.why_not.has_value()},
       {"--save-rate", options.save_bytes_per_second != 0},
@@ -36,6 +35,7 @@ void check_together(const PlanOptions& options) {
     }
     given.push_back(option);
   }
+  if (options.search) given.emplace_back("--search");
   if (given.size() > 1 && (options.why || options.why_not)) {
     throw BadUsage(fmt::format("plan: found {} and {}, needed one of them", given[0], given[1]));
   }

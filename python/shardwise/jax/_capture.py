@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .._example import example_of, refusing_packed
+from .._example import example_of, name_of, refusing_packed
+from .._progress import WorkLine
 
 if TYPE_CHECKING:
     from ..programs import Program
 
 
-def capture(step: Callable[..., Any], *example: Any, kinds: Mapping[str, str] | None = None, **by_name: Any) -> Program:
+def capture(step: Callable[..., Any], *example: Any, kinds: Mapping[str, str] | None = None, progress: bool = True,
+            **by_name: Any) -> Program:
     """The program of step(*example). `example`: pytrees of arrays or jax.ShapeDtypeStruct; JAX traces the function, nothing is
     computed and no memory is taken. Inputs are called by their path, "params/dense/kernel". Shardings of the example
     (NamedSharding), of jit, and jax.lax.with_sharding_constraint become marks.
@@ -23,9 +25,11 @@ def capture(step: Callable[..., Any], *example: Any, kinds: Mapping[str, str] | 
 
     Raises Unsupported, naming each primitive that no program has, how often it is there, and the source line of the first;
     InvalidArgument for an example that is no tree of arrays, or that the step does not take. `by_name`: arguments by the step's
-    own names."""
+    own names.
+
+    progress: on a terminal, a capture that takes longer than two seconds shows on stderr how far it is; False: never."""
     from ._jaxpr import captured
 
-    arguments = example_of(step, example, by_name, ("kinds",))
-    with refusing_packed(step, arguments):
+    arguments = example_of(step, example, by_name, ("kinds", "progress"))
+    with WorkLine(f"capture {name_of(step)}", progress), refusing_packed(step, arguments):
         return captured(step, arguments, kinds or {})

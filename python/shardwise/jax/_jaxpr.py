@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding
 from .. import _core
 from .._dtypes import known_name
 from .._errors import InvalidArgument
+from .._progress import count_operation
 from .._program_text import PARTS, Complex, Place, ProgramText, Refused, Value, parts_of
 from ..programs import Program
 from . import _complex, _tree
@@ -287,6 +288,7 @@ class _Writer:
         own = str(equation.source_info.name_stack)
         stack = f"{stack}/{own}" if stack and own else stack or own
         name = equation.primitive.name
+        count_operation("written")
         with self.text.inside(*scope_of_stack(stack), place):
             try:
                 return self._results(equation, operands, stack)

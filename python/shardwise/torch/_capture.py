@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._example import example_of, refusing_packed
+from .._example import example_of, name_of, refusing_packed
+from .._progress import WorkLine
 
 if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Module | torch.optim.Optimizer | LRScheduler] = (),
-            **by_name: Any) -> Program:
+            progress: bool = True, **by_name: Any) -> Program:
     """The program of step(*example): forward, loss, backward and optimizer, as the step calls them.
 
         def step(tokens, labels):
@@ -45,9 +46,11 @@ def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Mod
     Raises Unsupported, naming each operation that no program has, how often it is there, and the module of the first; and for
     what depends on values, with the line that asks for them, or keeps a number from step to step. Raises InvalidArgument for a parameter that is in no module,
     for a module, an optimizer or a scheduler as an argument, and for arguments that the step does not take. `by_name`: arguments by
-    the step's own names."""
+    the step's own names.
+
+    progress: on a terminal, a capture that takes longer than two seconds shows on stderr how far it is; False: never."""
     from ._fx_graph import captured  # what it imports takes a second
 
-    arguments = example_of(step, example, by_name, ("uses",))
-    with refusing_packed(step, arguments):
+    arguments = example_of(step, example, by_name, ("uses", "progress"))
+    with WorkLine(f"capture {name_of(step)}", progress), refusing_packed(step, arguments):
         return captured(step, arguments, tuple(uses))

@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .._errors import InvalidArgument
+from .._progress import count_operation
 from .._program_text import PARTS, Complex, Refused, Value, parts_of
 from ..programs import Program
 from . import _aten_complex
@@ -106,6 +107,7 @@ class Writer:
                 return self.build.refused(f"a tensor that the step holds: {refused}", (), None, tuple(tensor.shape))
 
     def _add(self, node: torch.fx.Node) -> None:
+        count_operation("written")
         told = node.meta.get("custom", {})
         scope, backward = told.get("scope", ""), told.get("backward", False)
         operation = str(node.target) if isinstance(node.target, torch._ops.OpOverload) else f"{getattr(node.target, '__name__', node.target)} of a number"

@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._errors import InvalidArgument, Unsupported
+from .._progress import count_operation
 from . import _aten_ctc
 from ._checks import line_of_step, passing_value
 from ._constants import Constants
@@ -341,6 +342,7 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._of_sequence: dict[int, str] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        count_operation("traced")
         self._need_known((args, kwargs), func)
         if isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable:
             self._need_state(func, args)

@@ -15,6 +15,20 @@ bool is_best(const Task& task, const std::vector<MeshPlan>& plans, std::size_t i
   return i == 0 && plans[0].cost && (plans[0].fits || task.capacity_bytes == 0);
 }
 
+/// The axes of all these meshes.
+std::vector<std::string> axes_of(const std::vector<MeshPlan>& plans) {
+  std::vector<std::string> axes;
+  for (const Axis& axis : plans.front().mesh.axes()) axes.push_back(axis.name);
+  return axes;
+}
+
+/// Those of a search on this mesh.
+std::string marks_text(const MeshPlan& plan) {
+  std::string text = fmt::format("{} has these marks:\n", plan.mesh.to_string());
+  for (const std::string& mark : plan.searched->marks) text += fmt::format("  --mark '{}'\n", mark);
+  return text;
+}
+
 void print_as_json(const Task& task, std::int64_t devices, const std::vector<MeshPlan>& plans) {
   Json rows = Json::array();
   for (const MeshPlan& plan : plans) {
@@ -22,12 +36,13 @@ void print_as_json(const Task& task, std::int64_t devices, const std::vector<Mes
              {"fits", task.capacity_bytes == 0 ? Json() : Json(plan.fits)}};
     row.update(plan.cost ? cost_as_json(*plan.cost, task.machine.has_value())
                          : Json{{"refused", plan.refused}});
+    if (plan.searched) row["marks"] = plan.searched->marks;
     rows.push_back(std::move(row));
   }
   print_json({{"program", task.program},
               {"operations", task.graph->nodes.size()},
               {"devices", devices},
-              {"axes", mark_axes(*task.graph)},
+              {"axes", axes_of(plans)},
               {"capacity_bytes", task.capacity_bytes == 0 ? Json() : Json(task.capacity_bytes)},
               {"modelled_on", task.machine ? Json(task.machine->name) : Json()},
               {"best", is_best(task, plans, 0) ? Json(plans[0].mesh.to_string()) : Json()},
@@ -38,7 +53,7 @@ void print_table(const Task& task, std::int64_t devices, const std::vector<MeshP
   const bool has_times = task.machine.has_value(), has_capacity = task.capacity_bytes != 0;
   std::string text = fmt::format(
       "{}: {} operations on {} devices, by {}{}\n", task.program, task.graph->nodes.size(), devices,
-      fmt::join(mark_axes(*task.graph), ", "),
+      fmt::join(axes_of(plans), ", "),
       has_capacity ? fmt::format(", each of {}", human_bytes(task.capacity_bytes)) : "");
   std::vector<std::string> heading{"", "mesh"};
   if (has_capacity) heading.emplace_back("fits");
@@ -69,6 +84,13 @@ void print_table(const Task& task, std::int64_t devices, const std::vector<MeshP
     text +=
         fmt::format("times are modelled on {} ({})\n", task.machine->name, task.machine->source);
   }
+  if (plans.front().searched) text += marks_text(plans.front());
+  if (plans.size() == 1 && devices > 1) {
+    text += wrapped(
+        "one axis is marked, so there is one mesh: mark another axis, too, as in --mark "
+        "'NAME=-,model', or let --search choose marks over two\n",
+        kWidth, 0);
+  }
   print_shown(text);
 }
 
@@ -76,8 +98,10 @@ void print_table(const Task& task, std::int64_t devices, const std::vector<MeshP
 
 int print_meshes(const Task& task, const PlanOptions& options) {
   const std::vector<MeshPlan> plans = words_of("plan", "--devices", [&] {
-    ProgressLine line("plan");
-    return plan_meshes(task.graph, options.devices, task.compare(line, "meshes"));
+    ProgressLine line(options.search ? "search" : "plan");
+    return options.search
+               ? search_meshes(task.graph, options.devices, task.compare(line, "plans at most"))
+               : plan_meshes(task.graph, options.devices, task.compare(line, "meshes"));
   });
   options.json ? print_as_json(task, options.devices, plans)
                : print_table(task, options.devices, plans);

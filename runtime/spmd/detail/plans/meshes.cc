@@ -42,10 +42,23 @@ void factor(std::int64_t devices, const std::vector<std::string>& axes, std::vec
 
 MeshPlan plan_on(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
                  const CompareOptions& options) {
-  MeshPlan result{mesh, {}, "", false};
+  MeshPlan result{.mesh = mesh, .cost = {}, .refused = ""};
   try {
     result.cost = plan_cost(graph, mesh, options.machine);
     result.fits = detail::outcome_of(*result.cost, options).excess_bytes == 0;
+  } catch (const Error& error) {
+    result.refused = error.what();
+  }
+  return result;
+}
+
+MeshPlan search_on(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
+                   const CompareOptions& options) {
+  MeshPlan result{.mesh = mesh, .cost = {}, .refused = ""};
+  try {
+    result.searched = search_marks(graph, mesh, options);
+    result.cost = result.searched->cost;
+    result.fits = result.searched->fits;
   } catch (const Error& error) {
     result.refused = error.what();
   }
@@ -79,23 +92,30 @@ bool is_better(const MeshPlan& a, const MeshPlan& b) {
   return key(a) < key(b);
 }
 
-}  // namespace
-
-std::vector<MeshPlan> plan_meshes(const std::shared_ptr<const Graph>& graph, std::int64_t devices,
-                                  const CompareOptions& options) {
+/// All meshes of this number of devices with these axes.
+std::vector<Mesh> meshes_of(std::int64_t devices, const std::vector<std::string>& axes) {
   if (devices < 1 || devices > kMostMeshDevices) {
     throw Error(
         ErrorCode::invalid_argument,
         fmt::format("compare meshes: found {} devices, needed 1 to {}", devices, kMostMeshDevices));
   }
-  const std::vector<std::string> axes = mark_axes(*graph);
   if (axes.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                "compare meshes: found no marks, needed some: the axes are those that marks name");
+    throw Error(
+        ErrorCode::invalid_argument,
+        "compare meshes: found no marks, needed some: the axes are those that marks name. A "
+        "search needs none");
   }
   std::vector<Axis> begun;
   std::vector<Mesh> meshes;
   factor(devices, axes, begun, meshes);
+  return meshes;
+}
+
+}  // namespace
+
+std::vector<MeshPlan> plan_meshes(const std::shared_ptr<const Graph>& graph, std::int64_t devices,
+                                  const CompareOptions& options) {
+  const std::vector<Mesh> meshes = meshes_of(devices, mark_axes(*graph));
   std::vector<std::optional<MeshPlan>> made(meshes.size());
   const auto count = static_cast<std::int64_t>(meshes.size());
   detail::plan_all(
@@ -111,6 +131,28 @@ std::vector<MeshPlan> plan_meshes(const std::shared_ptr<const Graph>& graph, std
   std::vector<MeshPlan> plans;
   plans.reserve(made.size());
   for (auto& one : made) plans.push_back(*std::move(one));
+  std::ranges::stable_sort(plans, is_better);
+  return plans;
+}
+
+std::vector<MeshPlan> search_meshes(const std::shared_ptr<const Graph>& graph, std::int64_t devices,
+                                    const CompareOptions& options) {
+  std::vector<std::string> axes = mark_axes(*graph);
+  for (const char* const axis : {"data", "model"}) {
+    if (axes.size() < 2 && std::ranges::find(axes, axis) == axes.end()) axes.emplace_back(axis);
+  }
+  const std::vector<Mesh> meshes = meshes_of(devices, axes);
+  const auto count = static_cast<std::int64_t>(meshes.size());
+  std::vector<MeshPlan> plans;
+  for (std::int64_t i = 0; i < count; ++i) {
+    CompareOptions of_one = options;  // a search has threads of its own
+    if (options.progress) {
+      of_one.progress = [&options, i, count](std::int64_t done, std::int64_t of) {
+        options.progress(i * of + done, count * of);
+      };
+    }
+    plans.push_back(search_on(graph, meshes[as_size(i)], of_one));
+  }
   std::ranges::stable_sort(plans, is_better);
   return plans;
 }
