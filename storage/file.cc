@@ -297,9 +297,9 @@ std::unique_ptr<File> readable(const std::filesystem::path& path, Descriptor cac
   if (cached.get() < 0 && errno == ELOOP) {
     throw Error(ErrorCode::corrupt, fmt::format("open {}: a link, not a file", path.string()));
   }
-  if (cached.get() < 0) throw_system(errno, "open", path);
-  struct stat status {};
-  if (::fstat(cached.get(), &status) != 0) throw_system(errno, "stat", path);
+  struct stat status {};  // without a type if the path is a directory that was opened for writing
+  const bool failed = cached.get() < 0 ? errno != EISDIR : ::fstat(cached.get(), &status) != 0;
+  if (failed) throw_system(errno, "open", path);
   if (!S_ISREG(status.st_mode)) {
     throw Error(ErrorCode::corrupt, fmt::format("open {}: not a regular file", path.string()));
   }
@@ -482,7 +482,15 @@ class DirectoryByPath final : public Directory {
   std::unique_ptr<File> open(const std::string& name) override {
     return file_system_.open(path_ / name);
   }
-  bool is_in_place() override { return std::filesystem::exists(path_); }
+  bool is_in_place() override {
+    try {
+      static_cast<void>(file_system_.list(path_));
+      return true;
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::not_found) throw;
+      return false;
+    }
+  }
 
  private:
   FileSystem& file_system_;
@@ -492,6 +500,7 @@ class DirectoryByPath final : public Directory {
 }  // namespace
 
 std::unique_ptr<Directory> FileSystem::open_directory(const std::filesystem::path& path) {
+  static_cast<void>(list(path));  // throws not_found
   return std::make_unique<DirectoryByPath>(*this, path);
 }
 
