@@ -244,7 +244,6 @@ std::vector<StoredChunk> CheckpointReader::chunks(std::size_t tensor) const {
   const auto view = impl_->chunks.checkpoint_for({&target, 1});
   const detail::StoredCheckpoint& checkpoint = *view;
   std::vector<StoredChunk> chunks;
-  if (!checkpoint.manifest.has_decoded_hashes()) return chunks;
   std::size_t p = 0;
   for (const detail::PieceEntry& piece : checkpoint.manifest.tensors[tensor].pieces) {
     const std::int64_t count = num_chunks(piece);

@@ -138,9 +138,8 @@ class CheckpointReader final : public BoxReader {
   /// Several boxes, each as read() fills one; each chunk that any of them needs is read once.
   void read(std::span<const BoxTarget> targets) const;
 
-  /// The chunks of a tensor, in no particular order. Empty if the checkpoint is so old that it has
-  /// no hashes of decoded bytes (format version 1, minor 0). Throws no_such_name for a number that
-  /// is not in tensors().
+  /// The chunks of a tensor, in no particular order. Throws no_such_name for a number that is not
+  /// in tensors().
   std::vector<StoredChunk> chunks(std::size_t tensor) const;
 
   /// One array, as it is stored, under any sharding.

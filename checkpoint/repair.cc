@@ -76,9 +76,7 @@ std::vector<fs::path> other_checkpoints(FileSystem& file_system, const fs::path&
 /// A shard file, or a linked one, of this name.
 std::optional<detail::WantedFile> wanted_file(const StoredCheckpoint& stored,
                                               const std::string& name) {
-  detail::WantedFile wanted{.entry = {},
-                            .version = stored.manifest.version,
-                            .has_decoded_hashes = stored.manifest.has_decoded_hashes()};
+  detail::WantedFile wanted;
   for (const detail::FileEntry& entry : stored.manifest.files) {
     if (entry.name != name) continue;
     wanted.entry = entry;
@@ -185,7 +183,7 @@ File& Repairer::opened_for_update(std::size_t number) {
   }
   const std::size_t own = stored_.manifest.files.size();
   if (number < own) {
-    read_file_tables(*file, directory_, tables_of(stored_.manifest, number));
+    read_file_tables(*file, directory_, stored_.manifest.files[number]);
   } else {
     describe_linked_file(*file, path, stored_.linked[number - own]);
   }
@@ -223,8 +221,8 @@ std::shared_ptr<File> Repairer::restored(const std::string& name, std::string& w
   const fs::path path = own_ / name, parity = path.string() + std::string(detail::kParitySuffix);
   try {
     std::unique_ptr<File> file = file_system_->open(parity);
-    const detail::ParityOf of = wanted->linked ? detail::parity_of(*wanted->linked)
-                                               : parity_of(wanted->entry, wanted->version);
+    const detail::ParityOf of =
+        wanted->linked ? detail::parity_of(*wanted->linked) : parity_of(wanted->entry);
     detail::ParityHeader header = detail::read_parity_header(*file, parity.string(), of).header;
     std::shared_ptr<File> damaged;
     try {
@@ -449,13 +447,7 @@ void Repairer::find_lost() {
   for (const std::size_t file : unusable_) {
     for (const detail::TensorEntry& tensor : manifest.tensors) {
       boxes.clear();
-      if (manifest.version == detail::kListedVersion) {
-        for (const detail::PieceEntry& piece : tensor.pieces) {
-          if (static_cast<std::size_t>(piece.file) == file) boxes.push_back(piece.box);
-        }
-      } else {
-        detail::add_pieces_of(manifest.files[file].writer, manifest.writers, tensor, boxes);
-      }
+      detail::add_pieces_of(manifest.files[file].writer, manifest.writers, tensor, boxes);
       for (const Box& box : boxes) report_.lost.push_back({tensor.name, box});
     }
   }

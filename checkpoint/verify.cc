@@ -187,7 +187,7 @@ void Verifier::open_shard_files() {
       stored_.tables[f] =
           detail::read_chunk_table(*stored_.files->at(f), directory_, manifest, f, pieces);
       bytes_ += stored_.tables[f].records.size() * sizeof(ChunkRecord);
-      if (manifest.version != detail::kListedVersion) bytes_ += detail::kDescriptionBytes;
+      bytes_ += detail::kDescriptionBytes;
       detail::add_linked_files(stored_, f);
     });
   }
@@ -259,10 +259,8 @@ void Verifier::list_padding() {
     known.push_back({f, entry.table_address,
                      static_cast<std::size_t>(entry.chunks) * sizeof(ChunkRecord),
                      Part::Kind::table});
-    if (manifest.version != detail::kListedVersion) {
-      known.push_back({f, entry.data_end - detail::kDescriptionBytes, detail::kDescriptionBytes,
-                       Part::Kind::table});
-    }
+    known.push_back({f, entry.data_end - detail::kDescriptionBytes, detail::kDescriptionBytes,
+                     Part::Kind::table});
   }
   std::sort(known.begin(), known.end());
   auto part = known.begin();
@@ -332,7 +330,6 @@ void Verifier::check_part(const Part& part, std::span<const std::byte> bytes) {
     const detail::ScratchPool<detail::Decoder>::Loan decoder(decoders_);
     const std::span<const std::byte> shuffled =
         detail::decompress_chunk(stored_, part.id, bytes, *decoder);
-    if (!stored_.manifest.has_decoded_hashes()) return;
     Hasher64 hasher;
     detail::for_each_unshuffled(
         shuffled, size_bytes(stored_.tensor(part.id).dtype),
@@ -421,10 +418,6 @@ void Verifier::check_index_file() {
   const std::string name = detail::kIndexName;
   const detail::Manifest& manifest = stored_.manifest;
   if (!manifest.has_index()) return;
-  {
-    const MutexLock lock(mutex_);
-    report_.index_not_proved = !manifest.has_exact_index();
-  }
   attempt(name, [&] {
     const auto file = detail::open_file(opened_, {.name = name, .bytes = manifest.index_bytes});
     Hasher128 hasher;
@@ -434,7 +427,7 @@ void Verifier::check_index_file() {
     if (hasher.digest() != manifest.index_hash) {
       problem = fmt::format("verify {}: its hash is {}, needed is {}", path_of(name),
                             to_hex(hasher.digest()), to_hex(manifest.index_hash));
-    } else if (manifest.has_exact_index()) {
+    } else {
       problem = detail::check_index(*file, path_of(name), manifest);
     }
     if (!problem.empty()) throw Error(ErrorCode::corrupt, problem);

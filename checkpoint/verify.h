@@ -38,17 +38,13 @@ struct VerifyReport {
   /// lost blocks each of these survives at least.
   std::int64_t parity_files = 0, parity_blocks = 0;
 
-  /// There is an index.h5 that was compared with its hash alone: before format version 1.1 nothing
-  /// says what its content must be. The tensors do not depend on it.
-  bool index_not_proved = false;
-
   /// Every value, and every byte that says where it is, was read and is as it was written.
   bool ok() const { return damage.empty() && unread.empty(); }
 };
 
 /// Reads all that a checkpoint uses: checksum of the manifest, sizes, HDF5 structure, chunk tables,
 /// every chunk, the padding between them, and the index, which must be, byte for byte, what the
-/// writer makes of the manifest (before format version 1.1 only its hash is compared); checks that
+/// writer makes of the manifest; checks that
 /// the pieces cover every tensor exactly once, and that there is no other file; every byte of
 /// parity files, which nothing else depends on, is checked, too. Damage is reported, not thrown,
 /// and does not end the search, except for the manifest's: nothing else says what the other bytes

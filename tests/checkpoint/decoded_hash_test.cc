@@ -105,16 +105,6 @@ TEST_P(DecodedHash, IsCheckedByEveryReadAndByVerify) {
   EXPECT_EQ(damage[0].chunk, static_cast<std::int64_t>(GetParam()));
 }
 
-// Files of the first minor version have one hash per chunk: what it says right is read.
-TEST_P(DecodedHash, IsNotThereInTheFirstMinorVersion) {
-  made_.manifest.minor = 0;
-  made_.seal();
-  const CheckpointReader reader(made_.write(dir_.path()), {.pin = false});
-  std::vector<std::byte> out(num_bytes(reader.tensor("t").shape, sizeof(float)));
-  reader.read("t", Box::whole(reader.tensor("t").shape), out);
-  EXPECT_NE(out, tensor().data);
-}
-
 INSTANTIATE_TEST_SUITE_P(Chunks, DecodedHash, testing::Values(0u, 1u));
 
 }  // namespace

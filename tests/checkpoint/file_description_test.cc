@@ -20,18 +20,15 @@ using PieceWords = std::vector<std::uint64_t>;
 
 /// One file: "a" (f32 [4, 4] in two chunked pieces), "b" (a scalar).
 HandMadeCheckpoint sample_checkpoint() {
-  HandMadeCheckpoint made({{.name = "a",
-                            .shape = {4, 4},
-                            .pieces = {Box({0, 0}, {4, 2}), Box({0, 2}, {4, 4})},
-                            .data = counting_values(DType::f32, {4, 4}),
-                            .chunk = {2, 2}},
-                           {.name = "b",
-                            .dtype = DType::i64,
-                            .pieces = {Box()},
-                            .data = counting_values(DType::i64, {})}});
-  made.manifest.version = kFormatVersion;
-  made.seal();
-  return made;
+  return HandMadeCheckpoint({{.name = "a",
+                              .shape = {4, 4},
+                              .pieces = {Box({0, 0}, {4, 2}), Box({0, 2}, {4, 4})},
+                              .data = counting_values(DType::f32, {4, 4}),
+                              .chunk = {2, 2}},
+                             {.name = "b",
+                              .dtype = DType::i64,
+                              .pieces = {Box()},
+                              .data = counting_values(DType::i64, {})}});
 }
 
 PieceWords piece_words_of(const HandMadeCheckpoint& made) {
@@ -46,7 +43,7 @@ PieceWords piece_words_of(const HandMadeCheckpoint& made) {
 
 /// As a reader has it: the pieces are not known, of the file only what the manifest says.
 Manifest unread(const HandMadeCheckpoint& made) {
-  return parse_manifest(manifest_text(made.manifest), "m");
+  return parse_manifest(print_manifest(made.manifest), "m");
 }
 
 TEST(FileDescription, IsReadAsItWasWritten) {

@@ -80,13 +80,6 @@ void expect_read_by_hdf5(const fs::path& step, const HostTensor& tensor) {
   EXPECT_EQ(read_raw(step / "index.h5", "/" + tensor.name).data, *tensor.data) << tensor.name;
 }
 
-void overwrite(const fs::path& path, std::uint64_t place, std::span<const std::byte> bytes) {
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekp(static_cast<std::streamoff>(place));
-  file.write(reinterpret_cast<const char*>(bytes.data()),
-             static_cast<std::streamsize>(bytes.size()));
-}
-
 /// Changes a file as a disk does: its time stamps stay.
 void unseen(const fs::path& file, const std::function<void()>& change) {
   const fs::file_time_type time = fs::last_write_time(file);
@@ -304,8 +297,8 @@ TEST_F(Increments, LinkNoFileWhoseChunksOverlap) {
   const detail::Manifest manifest =
       detail::read_manifest(detail::open_directory(*posix_file_system(), at(1)));
   const fs::path path = at(1) / manifest.files[0].name;
-  detail::FileTables tables = detail::read_file_tables(*posix_file_system()->open(path), at(1),
-                                                       detail::tables_of(manifest, 0));
+  detail::FileTables tables =
+      detail::read_file_tables(*posix_file_system()->open(path), at(1), manifest.files[0]);
   for (const std::uint64_t shift : {0, 4096}) {
     SCOPED_TRACE(shift);
     std::vector<detail::ChunkRecord> records = tables.table.records;

@@ -42,13 +42,11 @@ HandMadeCheckpoint made(std::uint64_t first_value = 1) {
 }
 
 /// The files of a checkpoint in memory, which a test changes as it likes.
-class Integrity : public testing::TestWithParam<int> {
+class Integrity : public testing::Test {
  protected:
   Integrity() {
     fs::create_directory(path_);
-    made_.manifest.version = GetParam();
-    made_.seal();
-    const std::string text = manifest_text(made_.manifest);
+    const std::string text = print_manifest(made_.manifest);
     const auto bytes = std::as_bytes(std::span(text));
     files_[detail::kManifestName].assign(bytes.begin(), bytes.end());
     // The hand-made index is none of HDF5's. Made shorter, it is known to be damaged, and HDF5 is
@@ -62,11 +60,6 @@ class Integrity : public testing::TestWithParam<int> {
 
   ReadOptions options() const {
     return {.threads = 1, .pin = false, .file_system = std::make_shared<MemoryFileSystem>(files_)};
-  }
-
-  /// The first that is read of a shard file.
-  static std::string first_table() {
-    return GetParam() == detail::kListedVersion ? "read chunk table of " : "read description of ";
   }
 
   CheckpointReader open() const { return CheckpointReader(path_, options()); }
@@ -134,9 +127,8 @@ Owner owner_of(const HandMadeCheckpoint& made, std::size_t file, std::size_t pla
   return {};
 }
 
-TEST_P(Integrity, EveryBitOfAShardFileIsFoundAndNamed) {
+TEST_F(Integrity, EveryBitOfAShardFileIsFoundAndNamed) {
   EXPECT_TRUE(damage().empty());
-  const bool listed = GetParam() == detail::kListedVersion;
   std::set<std::string> classes;
   for (std::size_t f = 0; f < made_.files.size(); ++f) {
     const FileEntry& entry = made_.manifest.files[f];
@@ -150,11 +142,9 @@ TEST_P(Integrity, EveryBitOfAShardFileIsFoundAndNamed) {
       const bool in_decoded_hashes = place - entry.decoded_address <
                                      made_.files[f].decoded_hashes.size() * sizeof(std::uint64_t);
       const bool in_pieces =
-          listed ? false
-                 : place - entry.pieces_address < entry.pieces_words * sizeof(std::uint64_t);
+          place - entry.pieces_address < entry.pieces_words * sizeof(std::uint64_t);
       const bool in_description =
-          listed ? false
-                 : place - (entry.data_end - detail::kDescriptionBytes) < detail::kDescriptionBytes;
+          place - (entry.data_end - detail::kDescriptionBytes) < detail::kDescriptionBytes;
       EXPECT_EQ(found[0].file, name_of(f));
       EXPECT_THAT(found[0].message, HasSubstr(file));
       if (in_pieces || in_description) {
@@ -212,10 +202,10 @@ TEST_P(Integrity, EveryBitOfAShardFileIsFoundAndNamed) {
       if (HasFailure()) return;
     }
   }
-  EXPECT_EQ(classes.size(), listed ? 6u : 8u) << "a byte of each class was met";
+  EXPECT_EQ(classes.size(), 8u) << "a byte of each class was met";
 }
 
-TEST_P(Integrity, EveryBitOfManifestAndIndexIsFound) {
+TEST_F(Integrity, EveryBitOfManifestAndIndexIsFound) {
   files_[detail::kIndexName] = made_.index;
   for (const char* name : {detail::kManifestName, detail::kIndexName}) {
     for (std::size_t bit = 0; bit < files_[name].size() * 8; ++bit) {
@@ -234,7 +224,7 @@ TEST_P(Integrity, EveryBitOfManifestAndIndexIsFound) {
   }
 }
 
-TEST_P(Integrity, FilesCutOffAfterAnyByteAreRefused) {
+TEST_F(Integrity, FilesCutOffAfterAnyByteAreRefused) {
   for (auto& [name, bytes] : files_) {
     if (name == detail::kIndexName) continue;
     const std::vector<std::byte> good = bytes;
@@ -258,23 +248,23 @@ TEST_P(Integrity, FilesCutOffAfterAnyByteAreRefused) {
   }
 }
 
-TEST_P(Integrity, ShardFilesThatChangedPlacesAreRefused) {
+TEST_F(Integrity, ShardFilesThatChangedPlacesAreRefused) {
   ASSERT_EQ(files_[name_of(0)].size(), files_[name_of(1)].size()) << "the size tells nothing";
   std::swap(files_[name_of(0)], files_[name_of(1)]);
   EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { open(); }),
-              HasSubstr(first_table() + path_of(name_of(0))));
+              HasSubstr("read description of " + path_of(name_of(0))));
   std::set<std::string> damaged;
   for (const Damage& found : damage()) damaged.insert(found.file);
   EXPECT_EQ(damaged, (std::set{name_of(0), name_of(1)}));
 }
 
-TEST_P(Integrity, AShardFileOfAnotherCheckpointIsRefused) {
+TEST_F(Integrity, AShardFileOfAnotherCheckpointIsRefused) {
   const HandMadeCheckpoint other = made(2);
   for (std::size_t f = 0; f < 2; ++f) {
     const std::vector<std::byte> own = files_[name_of(f)];
     files_[name_of(f)] = other.files[f].bytes;
     ASSERT_EQ(files_[name_of(f)].size(), own.size()) << "the size tells nothing";
-    expect_refused(name_of(f), first_table());
+    expect_refused(name_of(f), "read description of ");
     // With its tables it is refused chunk by chunk: all but the tables is the other's.
     const FileEntry& entry = made_.manifest.files[f];
     const std::size_t chunks = made_.files[f].records.size();
@@ -284,18 +274,12 @@ TEST_P(Integrity, AShardFileOfAnotherCheckpointIsRefused) {
     };
     give_back(entry.table_address, chunks * sizeof(ChunkRecord));
     give_back(entry.decoded_address, chunks * sizeof(std::uint64_t));
-    if (GetParam() != detail::kListedVersion) {
-      give_back(entry.data_end - detail::kDescriptionBytes, detail::kDescriptionBytes);
-    }
+    give_back(entry.data_end - detail::kDescriptionBytes, detail::kDescriptionBytes);
     EXPECT_EQ(damage().size(), chunks);
     files_[name_of(f)] = own;
   }
   EXPECT_TRUE(damage().empty());
 }
-
-INSTANTIATE_TEST_SUITE_P(Versions, Integrity,
-                         testing::Values(detail::kListedVersion, detail::kFormatVersion),
-                         [](const auto& test) { return "v" + std::to_string(test.param); });
 
 // A link may lead out of the checkpoint, to a file that changes when nobody thinks of it.
 TEST(IntegrityOfLinks, NoFileOfACheckpointMayBeOne) {

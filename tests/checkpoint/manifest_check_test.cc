@@ -28,13 +28,18 @@ Manifest valid_manifest() {
       .manifest;
 }
 
-/// As the parser does, of a manifest of version 1.
+/// As readers do once the files have been described.
 void check_manifest(const Manifest& manifest) {
   for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
-    check_listed_tensor(manifest.tensors[t], static_cast<std::int64_t>(t));
+    const TensorEntry& tensor = manifest.tensors[t];
+    check_tensor(tensor, static_cast<std::int64_t>(t), manifest.writers.num_writers());
+    for (const PieceEntry& piece : tensor.pieces) {
+      const std::string problem = piece_problem(piece, tensor);
+      if (!problem.empty()) throw Error(ErrorCode::corrupt, problem);
+    }
   }
-  check_files(manifest.files, manifest.has_decoded_hashes());
-  check_lists(manifest.tensors, manifest.files);
+  check_files(manifest.files);
+  check_names(manifest.tensors, manifest.files);
 }
 
 TEST(ManifestCheck, PassesWhatAWriterMakes) {
@@ -53,31 +58,57 @@ TEST(ManifestCheck, RefusesWhatAWriterMustNotMake) {
        "tensor \"a\" follows \"b\": needed are sorted, distinct names"},
       {"no name", [](Manifest& m) { m.tensors[1].name.clear(); }, "tensor 1: its name is empty"},
       {"not UTF-8", [](Manifest& m) { m.tensors[1].name = "\xff"; }, "its name is not UTF-8"},
-      {"no index", [](Manifest& m) { m.tensors[0].index.clear(); },
-       "tensor \"a\": \"index\" is not the path"},
       {"negative begin",
+       [](Manifest& m) {
+         m.tensors[0].listed[0].box = Box({-1, 0}, {4, 2});
+       },
+       "tensor \"a\": box [-1:4, 0:2] leaves the tensor's shape [4, 4]"},
+      {"negative begin of a piece",
        [](Manifest& m) {
          change_piece(m.tensors[0], 0, [](PieceEntry& p) { p.box = Box({-1, 0}, {4, 2}); });
        },
-       "tensor \"a\" piece 0: box [-1:4, 0:2] leaves the tensor's shape [4, 4]"},
-      {"a gap",
+       "box [-1:4, 0:2] leaves the tensor's shape [4, 4]"},
+      {"large chunk",
        [](Manifest& m) {
          change_piece(m.tensors[0], 1, [](PieceEntry& p) { p.box = Box({0, 3}, {4, 4}); });
        },
        "chunk [2, 2] is larger than the piece"},
-      {"a missing piece", [](Manifest& m) { m.tensors[0].pieces.pop_back(); },
+      {"a missing piece", [](Manifest& m) { m.tensors[0].listed.pop_back(); },
        "tensor \"a\": cover the tensor: element [0, 2]"},
+      {"a gap",
+       [](Manifest& m) {
+         m.tensors[0].listed[1].box = Box({0, 3}, {4, 4});
+       },
+       "tensor \"a\": cover the tensor: element [0, 2]"},
+      {"contiguous in chunks",
+       [](Manifest& m) {
+         change_piece(m.tensors[0], 0, [](PieceEntry& p) { p.layout = Layout::contiguous; });
+       },
+       "it is contiguous and has the extents [4, 2], but its chunk is [2, 2]"},
+      {"contiguous and compressed",
+       [](Manifest& m) {
+         change_piece(m.tensors[1], 0, [](PieceEntry& p) { p.codec = StoredCodec::zstd; });
+       },
+       "it is contiguous, but its codec is zstd"},
+      {"more in a chunk than a decoder must hold",
+       [](Manifest& m) {
+         m.tensors[1].shape = {1 << 27};
+         m.tensors[1].listed[0].box = Box({0}, {1 << 27});
+         change_piece(m.tensors[1], 0, [](PieceEntry& p) {
+           p.box = Box({0}, {1 << 27});
+           p.chunk = {1 << 27};
+         });
+       },
+       "a chunk has 134217728 bytes, needed is at most 67108864"},
       {"empty chunk",
        [](Manifest& m) { change_piece(m.tensors[0], 0, [](PieceEntry& p) {
                            p.chunk = {2, 0};
                          }); },
-       "piece 0: chunk [2, 0] is empty"},
-      {"negative file",
-       [](Manifest& m) { change_piece(m.tensors[1], 0, [](PieceEntry& p) { p.file = -1; }); },
-       "\"file\" is -1, there are 1"},
-      {"records twice",
-       [](Manifest& m) { change_piece(m.tensors[0], 1, [](PieceEntry& p) { p.first_chunk = 0; }); },
-       "its 2 chunks begin at record 0 of 5"},
+       "chunk [2, 0] is empty"},
+      {"negative writer", [](Manifest& m) { m.tensors[1].listed[0].writer = -1; },
+       "tensor \"b\": piece [0:3] has writer -1, needed is 0 to 0"},
+      {"a file twice", [](Manifest& m) { m.files.push_back(m.files[0]); },
+       "file \"shards-00000-of-00001.h5\" comes twice"},
       {"table outside", [](Manifest& m) { m.files[0].table_address = m.files[0].data_end; },
        "file 0: the 5 records of its table"},
       {"negative chunks", [](Manifest& m) { m.files[0].chunks = -1; }, "file 0: the -1 records"},
@@ -97,15 +128,26 @@ TEST(FileEntry, ProblemsAreNamed) {
                        .data_begin = 100,
                        .data_end = 400,
                        .table_address = 200,
-                       .chunks = 6};
-  EXPECT_EQ(file_problem(file, false), "");
+                       .chunks = 6,
+                       .decoded_address = 400};
+  EXPECT_EQ(file_problem(file), "");
   const auto problem_with = [file](auto change) {
     FileEntry changed = file;
     change(changed);
-    return file_problem(changed, false);
+    return file_problem(changed);
   };
-  EXPECT_EQ(problem_with([](FileEntry& f) { f.name = "a/b"; }),
-            "\"a/b\" cannot be the name of a shard file");
+  for (const std::string& name :
+       {std::string("a/b"), std::string("../shards.h5"), std::string(".."), std::string("."),
+        std::string(), std::string(kManifestName), std::string(kIndexName)}) {
+    EXPECT_EQ(problem_with([&](FileEntry& f) { f.name = name; }),
+              fmt::format("\"{}\" cannot be the name of a shard file", name));
+  }
+  EXPECT_THAT(problem_with([](FileEntry& f) { f.name = std::string("a\0", 2); }),
+              testing::HasSubstr("cannot be the name"));
+  EXPECT_EQ(problem_with([](FileEntry& f) { f.decoded_address = 399; }),
+            "its 6 decoded hashes, at 399, are not after the data, in [400, 500)");
+  EXPECT_EQ(problem_with([](FileEntry& f) { f.decoded_address = 453; }),
+            "its 6 decoded hashes, at 453, are not after the data, in [400, 500)");
   EXPECT_EQ(problem_with([](FileEntry& f) { f.data_begin = 401; }),
             "\"data\" begins at 401 and ends at 400");
   EXPECT_EQ(problem_with([](FileEntry& f) { f.bytes = 399; }),
@@ -120,16 +162,6 @@ TEST(FileEntry, ProblemsAreNamed) {
             fmt::format("its table has {} chunks, needed is at most 33554432", INT64_MAX));
   EXPECT_EQ(problem_with([](FileEntry& f) { f.table_address = 99; }), table_problem(6, 99));
   EXPECT_EQ(problem_with([](FileEntry& f) { f.table_address = 401; }), table_problem(6, 401));
-}
-
-// Before anything is written, addresses and sizes are not known.
-TEST(ManifestCheck, ListsNeedNoAddresses) {
-  Manifest planned = valid_manifest();
-  planned.files = {{.name = planned.files[0].name, .chunks = 5}};
-  check_lists(planned.tensors, planned.files);
-  planned.files[0].chunks = 6;
-  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { check_lists(planned.tensors, planned.files); }),
-              testing::HasSubstr("5 chunk records belong to pieces, the table has 6"));
 }
 
 }  // namespace

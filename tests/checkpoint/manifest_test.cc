@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "testing/hand_made_checkpoint.h"
-#include "testing/listed_manifest.h"
 
 namespace shardwise::detail {
 namespace {
@@ -32,10 +31,11 @@ HandMadeCheckpoint small_checkpoint() {
 }
 
 TEST(PrintManifest, IsTheJsonOfTheFormatPage) {
-  const std::string text = print_listed_manifest(small_checkpoint().manifest);
+  const HandMadeCheckpoint checkpoint = small_checkpoint();
+  const std::string text = print_manifest(checkpoint.manifest);
   const json root = json::parse(text);
   EXPECT_EQ(root["format"], "shardwise-checkpoint");
-  EXPECT_EQ(root["version"], 1);
+  EXPECT_EQ(root["version"], 2);
   EXPECT_EQ(root["step"], 100);
   EXPECT_EQ(root["user"], json::object());
   ASSERT_EQ(root["tensors"].size(), 3u);
@@ -44,17 +44,16 @@ TEST(PrintManifest, IsTheJsonOfTheFormatPage) {
   EXPECT_EQ(w["dtype"], "f32");
   EXPECT_EQ(w["shape"], json::parse("[10,6]"));
   ASSERT_EQ(w["pieces"].size(), 2u);
-  EXPECT_EQ(w["pieces"][1]["box"], json::parse("[[5,10],[0,6]]"));
-  EXPECT_EQ(w["pieces"][1]["dataset"], "/tensors/2/1");
-  EXPECT_EQ(w["pieces"][1]["layout"], "chunked");
-  EXPECT_EQ(w["pieces"][1]["codec"], "zstd");
-  EXPECT_EQ(w["pieces"][1]["chunk"], json::parse("[3,6]"));
+  EXPECT_EQ(w["pieces"][1], json::parse(R"({"writer":1,"box":[[0,5],[0,6]]})"));
   const json& scalar = root["tensors"][0];
   EXPECT_EQ(scalar["dtype"], "bool");
-  EXPECT_EQ(scalar["pieces"][0]["box"], json::array());
-  EXPECT_EQ(scalar["pieces"][0]["layout"], "contiguous");
+  EXPECT_EQ(scalar["pieces"], json::parse(R"([{"writer":0,"box":[]}])"));
+  EXPECT_EQ(root["tensors"][1]["pieces"], json::array());
+  EXPECT_EQ(root["writers"], json::parse(R"({"count":2,"devices":2})"));
+  EXPECT_EQ(root["meshes"], json::array());
+  const FileEntry& file = checkpoint.manifest.files[1];
   ASSERT_EQ(root["files"].size(), 2u);
-  EXPECT_EQ(root["files"][1]["name"], "shards-00001-of-00002.h5");
+  EXPECT_EQ(root["files"][1], (json{file.bytes, file.data_end, to_hex(file.description_hash)}));
   EXPECT_EQ(root["index"]["name"], "index.h5");
 
   ASSERT_GT(text.size(), 49u);
@@ -66,8 +65,8 @@ TEST(PrintManifest, IsTheJsonOfTheFormatPage) {
 }
 
 TEST(PrintManifest, GivesEqualBytesForEqualManifests) {
-  EXPECT_EQ(print_listed_manifest(small_checkpoint().manifest),
-            print_listed_manifest(small_checkpoint().manifest));
+  EXPECT_EQ(print_manifest(small_checkpoint().manifest),
+            print_manifest(small_checkpoint().manifest));
 }
 
 TEST(PrintManifest, KeepsTheUsersJsonByteByByte) {
@@ -78,7 +77,7 @@ TEST(PrintManifest, KeepsTheUsersJsonByteByByte) {
         "{\"tensors\":[],\"user\":0}"}) {
     SCOPED_TRACE(user);
     checkpoint.manifest.user_json = user;
-    const std::string text = print_listed_manifest(checkpoint.manifest);
+    const std::string text = print_manifest(checkpoint.manifest);
     EXPECT_EQ(parse_manifest(text, "m").user_json, user);
   }
 }

@@ -207,9 +207,7 @@ TEST(ManyFilesOfListedPieces, AreOpenedOnlyWhereABoxTouchesThem) {
     std::shuffle(tensor.pieces.begin(), tensor.pieces.end(), random.engine());
     ASSERT_GT(tensor.pieces.size(), kMostFilesReadAtOnce);
     tensor.data = scattered_values(DType::f32, shape);
-    HandMadeCheckpoint made({tensor}, std::ssize(tensor.pieces));
-    made.manifest.version = 2;
-    made.seal();
+    const HandMadeCheckpoint made({tensor}, std::ssize(tensor.pieces));
     const TempDir dir;
     const std::filesystem::path path = made.write(dir.path());
     for (int box_number = 0; box_number < 10; ++box_number) {

@@ -486,9 +486,9 @@ TEST_F(Parity, ThatCannotBeWrittenFailsNoSave) {
   EXPECT_TRUE(verify_checkpoint(stats.directory).ok());
 }
 
-TEST(ParityOfGoldenFiles, OfFormatVersionOneIsUsedToo) {
+TEST(ParityOfGoldenFiles, IsUsedToo) {
   const TempDir dir;
-  for (const auto& entry : fs::directory_iterator(test_data("checkpoint-v1"))) {
+  for (const auto& entry : fs::directory_iterator(test_data("checkpoint-v2"))) {
     if (!entry.is_directory()) continue;
     const fs::path step = dir / entry.path().filename().string();
     fs::copy(entry.path(), step, fs::copy_options::recursive);

@@ -12,6 +12,7 @@
 #include <random>
 
 #include "shardwise/checkpoint/detail/codec/codec.h"
+#include "shardwise/checkpoint/detail/format/file_description.h"
 #include "shardwise/checkpoint/detail/hdf5/index_file.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/write/shard_file.h"
@@ -19,7 +20,6 @@
 #include "shardwise/checkpoint/verify.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/host_tensor.h"
-#include "testing/listed_manifest.h"
 #include "testing/only_layout.h"
 #include "testing/raw_hdf5.h"
 #include "testing/temp_dir.h"
@@ -93,15 +93,15 @@ class ReferenceFile {
     return {{.address = H5Dget_offset(dataset.get()), .stored_bytes = data.size()}};
   }
 
-  /// Room for that many records; gives its address.
-  std::uint64_t add_table(const H5Type& type, std::int64_t records) {
+  /// Room for that many elements; gives its address.
+  std::uint64_t add_room(const char* name, const H5Type& type, std::int64_t elements) {
     const H5Properties creation(H5Pcreate(H5P_DATASET_CREATE), "properties");
     check_hdf5(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY), "allocation");
-    const H5Space space = hdf5_space({records});
-    const H5Dataset table(H5Dcreate2(file_.get(), "/chunk_table", type.get(), space.get(),
-                                     H5P_DEFAULT, creation.get(), H5P_DEFAULT),
-                          "chunk table");
-    return H5Dget_offset(table.get());
+    const H5Space space = hdf5_space({elements});
+    const H5Dataset room(H5Dcreate2(file_.get(), name, type.get(), space.get(), H5P_DEFAULT,
+                                    creation.get(), H5P_DEFAULT),
+                         name);
+    return H5Dget_offset(room.get());
   }
 
  private:
@@ -216,6 +216,7 @@ void put_reference(const fs::path& directory, Manifest& manifest, std::size_t nu
   const fs::path path = directory / entry.name;
   std::vector<ChunkRecord> records(static_cast<std::size_t>(entry.chunks));
   std::vector<std::uint64_t> decoded_hashes(records.size());
+  std::uint64_t description_address = 0;
   {
     const Hdf5Lock lock;
     const RawDataset our_table = read_raw(path, "/chunk_table");
@@ -233,7 +234,8 @@ void put_reference(const fs::path& directory, Manifest& manifest, std::size_t nu
         }
       }
     }
-    entry.table_address = file.add_table(our_table.type, entry.chunks);
+    entry.table_address = file.add_room("/chunk_table", our_table.type, entry.chunks);
+    description_address = file.add_room("/description", hdf5_type(DType::u64), kDescriptionWords);
   }
   const auto table = std::as_bytes(std::span(records));
   std::vector<std::byte> bytes = file_bytes(path);
@@ -241,13 +243,23 @@ void put_reference(const fs::path& directory, Manifest& manifest, std::size_t nu
   entry.decoded_address = bytes.size();
   entry.decoded_hash = hash64(decoded.data(), decoded.size());
   bytes.insert(bytes.end(), decoded.begin(), decoded.end());
+  const std::vector<std::uint64_t> piece_words =
+      describe_pieces(manifest.tensors, pieces_in_file(manifest.tensors, number));
+  const auto pieces = std::as_bytes(std::span(piece_words));
+  entry.pieces_address = bytes.size();
+  entry.pieces_words = piece_words.size();
+  entry.pieces_hash = hash64(pieces.data(), pieces.size());
+  bytes.insert(bytes.end(), pieces.begin(), pieces.end());
+  entry.content_address = entry.content_hash = 0;
   entry.bytes = bytes.size();
   entry.data_begin = entry.table_address;
-  entry.data_end = entry.table_address + table.size();
+  entry.data_end = description_address + kDescriptionBytes;
+  entry.stored_bytes = 0;
   for (ChunkRecord& record : records) {
     record.hash = hash64(bytes.data() + record.address, record.stored_bytes);
     entry.data_begin = std::min(entry.data_begin, record.address);
-    entry.data_end = std::max(entry.data_end, record.address + record.stored_bytes);
+    entry.stored_bytes += record.stored_bytes;
+    ASSERT_LE(record.address + record.stored_bytes, description_address);
   }
   std::copy(table.begin(), table.end(),
             bytes.begin() + static_cast<std::ptrdiff_t>(entry.table_address));
@@ -256,23 +268,21 @@ void put_reference(const fs::path& directory, Manifest& manifest, std::size_t nu
   structure.update(bytes.data(), entry.data_begin);
   structure.update(bytes.data() + entry.data_end, bytes.size() - entry.data_end);
   entry.structure_hash = structure.digest();
+  const auto description = describe_file(entry);
+  const auto words = std::as_bytes(std::span(description));
+  entry.description_hash = hash128(words.data(), words.size());
+  std::copy(words.begin(), words.end(),
+            bytes.begin() + static_cast<std::ptrdiff_t>(description_address));
   write_file(path, bytes);
 }
 
 /// Reads HDF5's own files in the place of ours.
 void expect_reference_read(const fs::path& directory, Manifest manifest,
                            std::span<const HostTensor> tensors) {
-  // In version 1 a shard file need not say anything about itself.
-  manifest.version = kListedVersion;
-  manifest.minor = kExactIndexMinor;
-  std::vector<std::string> names;
-  for (const TensorEntry& tensor : manifest.tensors) names.push_back(tensor.name);
-  const std::vector<std::string> paths = index_paths(names);
-  for (std::size_t t = 0; t < names.size(); ++t) manifest.tensors[t].index = paths[t];
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {
     put_reference(directory, manifest, f, tensors);
   }
-  write_file(directory / kManifestName, print_listed_manifest(manifest));
+  write_file(directory / kManifestName, print_manifest(manifest));
   expect_read(directory, tensors);
 }
 

@@ -234,8 +234,8 @@ TEST_F(RepairFiles, LeaveWhatIsNoPartOfTheCheckpointAndRemoveWhatRepairsHaveLeft
   EXPECT_FALSE(fs::exists(left));
 }
 
-TEST_F(RepairFiles, OfVersion1AreMadeAgain) {
-  const fs::path golden = test_data("checkpoint-v1");
+TEST_F(RepairFiles, OfGoldenStepsAreMadeAgain) {
+  const fs::path golden = test_data("checkpoint-v2");
   for (const auto& entry : fs::directory_iterator(golden)) {
     if (!entry.path().filename().string().starts_with("step-")) continue;
     SCOPED_TRACE(entry.path());

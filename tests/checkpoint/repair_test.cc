@@ -186,7 +186,6 @@ TEST_F(Repair, SaysIfElementsCodedAgainAreOtherBytes) {
                             .data = counting_values(DType::i32, {2048}),
                             .chunk = {2048},
                             .codec = detail::StoredCodec::zstd}});
-  made.manifest.version = 2;
   auto& [bytes, records, decoded_hashes] = made.files[0];
   constexpr unsigned char kFrame[] = {0x28, 0xB5, 0x2F, 0xFD, 0xE0, 0, 0x20, 0, 0,
                                       0,    0,    0,    0,    3,    0, 1,    0};

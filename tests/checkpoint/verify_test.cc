@@ -8,6 +8,8 @@
 #include <random>
 #include <set>
 
+#include "shardwise/checkpoint/detail/format/file_description.h"
+#include "shardwise/checkpoint/detail/read/index_check.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
@@ -440,16 +442,16 @@ TEST_F(Verify, NamesWhatItHasNoDescriptorOrNoRightToOpen) {
   EXPECT_EQ(report.chunks, 3);
 }
 
-// Their indexes were made otherwise: only their hashes are compared.
-TEST_F(Verify, LeavesTheIndexOfAnEarlierMinorVersionAlone) {
+TEST_F(Verify, FindsAnIndexThatIsNotThatOfTheManifest) {
   HandMadeCheckpoint made({{.name = "w",
                             .shape = {8},
                             .pieces = {Box({0}, {8})},
                             .data = counting_values(DType::f32, {8})}});
-  EXPECT_THAT(only_damage(verify_checkpoint(made.write(dir_ / "new"))), HasSubstr("check index"));
-  made.manifest.minor = 0;
+  EXPECT_THAT(only_damage(verify_checkpoint(made.write(dir_ / "filler"))),
+              HasSubstr("check index"));
+  made.index = detail::index_of(made.manifest);
   made.seal();
-  EXPECT_TRUE(verify_checkpoint(made.write(dir_ / "old")).ok());
+  EXPECT_TRUE(verify_checkpoint(made.write(dir_ / "right")).ok());
 }
 
 // An index that is somebody's trap: nothing that it links to is opened. (It would wait for ever.)
@@ -481,14 +483,24 @@ TEST_F(Verify, PassesOverHolesThatTheFileSystemKnows) {
                             .shape = {8},
                             .pieces = {Box({0}, {8})},
                             .data = counting_values(DType::f32, {8})}});
-  made.manifest.minor = 0;  // else something must follow the hole
-  detail::FileEntry& entry = made.manifest.files[0];
-  made.files[0].bytes.resize(entry.data_end);
-  entry.bytes = entry.data_end;
+  made.index = detail::index_of(made.manifest);
   made.seal();
-  entry.bytes = entry.data_end = kHole;
+  // The hole is before the description, which ends the data.
+  detail::FileEntry& entry = made.manifest.files[0];
+  const std::size_t before = entry.data_end - detail::kDescriptionBytes;
+  for (std::uint64_t* place :
+       {&entry.data_end, &entry.bytes, &entry.decoded_address, &entry.pieces_address}) {
+    *place += kHole;
+  }
+  const auto description = detail::describe_file(entry);
+  const auto words = std::as_bytes(std::span(description));
+  entry.description_hash = hash128(words.data(), words.size());
+  std::copy(words.begin(), words.end(),
+            made.files[0].bytes.begin() + static_cast<std::ptrdiff_t>(before));
   const fs::path path = made.write(dir_ / "sparse");
-  fs::resize_file(path / entry.name, kHole);
+  fs::resize_file(path / entry.name, before);
+  fs::resize_file(path / entry.name, entry.bytes);
+  overwrite(path / entry.name, before + kHole, std::span(made.files[0].bytes).subspan(before));
   const VerifyReport report = verify_checkpoint(path, {.threads = 1});
   for (const Damage& damage : report.damage) ADD_FAILURE() << damage.message;
   EXPECT_GT(report.bytes, kHole);

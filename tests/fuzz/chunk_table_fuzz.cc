@@ -2,7 +2,7 @@
 // leaving any bounds, and reading and verifying find the same damage.
 //
 // The input: one byte that says what to leave wrong, a manifest (none: a fixed one), a NUL, and the
-// bytes of the shard file. In version 2 that says itself what its pieces are. Sizes and hashes are
+// bytes of the shard file, which says itself what its pieces are. Sizes and hashes are
 // made right, up to those of each chunk, because a flipped bit would get no further; then the code
 // after these checks reads the rest.
 
@@ -123,7 +123,7 @@ bool small_enough(const Manifest& manifest) {
   return chunks <= kFileBytes / sizeof(ChunkRecord) && bytes <= kDecodedBytes;
 }
 
-/// Reads what a file of version 2 says of itself, the hash of its piece table made right. False
+/// Reads what a file says of itself, the hash of its piece table made right. False
 /// where that cannot be: opening is to say why.
 bool read_pieces(Manifest& manifest, std::size_t file, std::span<const std::byte> bytes) {
   FileEntry& entry = manifest.files[file];
@@ -158,12 +158,10 @@ struct Linkable {
 
 const Linkable& linkable() {
   static const Linkable made = [] {
-    HandMadeCheckpoint checkpoint({{.name = "w",
-                                    .shape = {64},
-                                    .pieces = {Box({0}, {64})},
-                                    .data = counting_values(DType::f32, {64})}});
-    checkpoint.manifest.version = detail::kFormatVersion;
-    checkpoint.seal();
+    const HandMadeCheckpoint checkpoint({{.name = "w",
+                                          .shape = {64},
+                                          .pieces = {Box({0}, {64})},
+                                          .data = counting_values(DType::f32, {64})}});
     const FileEntry& entry = checkpoint.manifest.files.front();
     return Linkable{{entry.description_hash, entry.bytes, entry.data_end},
                     checkpoint.files.front().bytes};
@@ -213,10 +211,9 @@ std::vector<std::byte> seal(Manifest& manifest, std::size_t file, std::span<cons
     bytes.resize(static_cast<std::size_t>(entry.bytes));
   }
   if (bytes.size() != entry.bytes) return bytes;
-  const bool described = manifest.version != detail::kListedVersion;
-  if (described && !read_pieces(manifest, file, bytes)) return bytes;
-  if (described) seal_content(entry, bytes);
-  // The manifest, or the description, is valid: the tables are in the file.
+  if (!read_pieces(manifest, file, bytes)) return bytes;
+  seal_content(entry, bytes);
+  // The description is valid: the tables are in the file.
   const auto table =
       std::span(bytes).subspan(entry.table_address, static_cast<std::size_t>(entry.chunks) * 32);
   for (std::size_t at = 0; (wrong & kWrongChunks) == 0 && at < table.size(); at += 32) {
@@ -230,22 +227,20 @@ std::vector<std::byte> seal(Manifest& manifest, std::size_t file, std::span<cons
     std::memcpy(table.data() + at, &record, sizeof(record));
   }
   if ((wrong & kWrongTable) == 0) entry.table_hash = hash64(table.data(), table.size());
-  if (manifest.has_decoded_hashes()) {
-    const auto hashes = decoded_hashes(manifest, file, table, bytes);
-    const auto stated = std::as_bytes(std::span(hashes));
-    std::byte* const decoded = bytes.data() + entry.decoded_address;
-    if ((wrong & kWrongDecoded) == 0 && !stated.empty()) {
-      std::memcpy(decoded, stated.data(), stated.size());
-    }
-    entry.decoded_hash = hash64(decoded, stated.size());
+  const auto hashes = decoded_hashes(manifest, file, table, bytes);
+  const auto stated = std::as_bytes(std::span(hashes));
+  std::byte* const decoded = bytes.data() + entry.decoded_address;
+  if ((wrong & kWrongDecoded) == 0 && !stated.empty()) {
+    std::memcpy(decoded, stated.data(), stated.size());
   }
+  entry.decoded_hash = hash64(decoded, stated.size());
   if ((wrong & kWrongStructure) == 0) {
     Hasher128 structure;
     structure.update(bytes.data(), entry.data_begin);
     structure.update(bytes.data() + entry.data_end, entry.bytes - entry.data_end);
     entry.structure_hash = structure.digest();
   }
-  if (described && (wrong & kWrongDescription) == 0) write_description(entry, bytes);
+  if ((wrong & kWrongDescription) == 0) write_description(entry, bytes);
   return bytes;
 }
 
@@ -326,7 +321,7 @@ void run(std::string_view input) {
     if (manifest.files[f].has_linked) files[linkable().linked.name()] = linkable().bytes;
   }
   if (!small_enough(manifest)) return;
-  const auto printed = manifest_text(manifest);
+  const auto printed = print_manifest(manifest);
   const auto stored = std::as_bytes(std::span(printed));
   files[detail::kManifestName].assign(stored.begin(), stored.end());
   check(directory, files, manifest.has_index(), (wrong & kSmallBudget) != 0);

@@ -9,13 +9,10 @@
 
 namespace shardwise {
 
-/// What the checkpoints in tests/data/checkpoint-v1, -v1.1 and -v2 hold. They were written once,
-/// steps 1 and 2 by the first build that knew the format, step 3 by the first that wrote HDF5's
-/// groups itself, step 4 in three files by the first that kept the policy, its weights by our own
-/// coder of zstd frames; step 5, of format 1.1, in two files by the first that hashed decoded
-/// bytes; of format 2, in which files describe themselves, step 6 in three files, and step 7 in
-/// those of writers 0 and 64, without an index. They are never written again: every later build
-/// must read them.
+/// The contents of the checkpoints in tests/data/checkpoint-v2. They were written once: step 6 in
+/// three files and step 7 in those of writers 0 and 64, without an index, by the first builds that
+/// wrote format 2; steps 1 to 3 in one file and step 4 in three by the last build that read format
+/// 1, from files of that format. They are never written again: every later build must read them.
 struct GoldenTensor {
   std::string name;
   DType dtype;
@@ -43,8 +40,6 @@ inline std::vector<GoldenTensor> golden_tensors(int step) {
     tensors.push_back({"split", DType::i32, {600001}, "-"});
     tensors.push_back(
         {"sizes", DType::u16, {40001, 2}, "model,-", step == 6 ? "sizes:1+40000,-" : "ceil"});
-  }
-  if (step >= 5) {
     // The second of its chunks reaches over the edge.
     tensors.push_back({"ragged", DType::i32, {300001}, "-"});
     tensors.push_back({"weights/f32", DType::f32, {17000}, "-"});

@@ -10,7 +10,6 @@
 #include "shardwise/checkpoint/detail/codec/codec.h"
 #include "shardwise/checkpoint/detail/format/file_description.h"
 #include "shardwise/shard/box_copy.h"
-#include "testing/listed_manifest.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise {
@@ -43,8 +42,6 @@ HandMadeCheckpoint::HandMadeCheckpoint(std::vector<HandMadeTensor> tensors, std:
                                        std::int64_t step) {
   std::sort(tensors.begin(), tensors.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
-  manifest.version = detail::kListedVersion;
-  manifest.minor = detail::kDecodedHashesMinor;
   manifest.id = "0123456789abcdef0123456789abcdef";
   manifest.step = step;
   for (std::int64_t f = 0; f < num_files; ++f) {
@@ -60,8 +57,7 @@ HandMadeCheckpoint::HandMadeCheckpoint(std::vector<HandMadeTensor> tensors, std:
   std::int64_t turn = 0;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     const HandMadeTensor& tensor = tensors[t];
-    detail::TensorEntry entry{
-        .name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape, .index = tensor.name};
+    detail::TensorEntry entry{.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape};
     for (const Box& box : tensor.pieces) {
       PieceEntry piece;
       piece.box = box;
@@ -162,11 +158,10 @@ void HandMadeCheckpoint::seal() {
     structure.update(file.bytes.data(), entry.data_begin);
     structure.update(file.bytes.data() + entry.data_end, file.bytes.size() - entry.data_end);
     entry.structure_hash = structure.digest();
-    if (manifest.version != detail::kListedVersion) describe_itself(f);
+    describe_itself(f);
   }
   for (detail::TensorEntry& tensor : manifest.tensors) {
     tensor.listed.clear();
-    if (manifest.version == detail::kListedVersion) continue;
     for (const PieceEntry& piece : tensor.pieces) tensor.listed.push_back({piece.file, piece.box});
     std::stable_sort(tensor.listed.begin(), tensor.listed.end(),
                      [](const auto& a, const auto& b) { return a.writer < b.writer; });
@@ -198,14 +193,9 @@ std::filesystem::path HandMadeCheckpoint::write(const std::filesystem::path& roo
     write_file(directory / manifest.files[f].name, files[f].bytes);
   }
   write_file(directory / detail::kIndexName, index);
-  const std::string text = manifest_text(manifest);
+  const std::string text = print_manifest(manifest);
   write_file(directory / detail::kManifestName, std::as_bytes(std::span(text)));
   return directory;
-}
-
-std::string manifest_text(const detail::Manifest& manifest) {
-  return manifest.version == detail::kListedVersion ? print_listed_manifest(manifest)
-                                                    : print_manifest(manifest);
 }
 
 std::string with_checksum(std::string text) {

@@ -43,9 +43,7 @@ class HandMadeCheckpoint {
                               std::int64_t step = 100);
 
   /// Copies `records` and `decoded_hashes` into the files and states the tables' and structures'
-  /// hashes in the manifest. (With manifest.minor 0 the decoded hashes are filler.)
-  /// Where manifest.version was set to 2, the pieces of each tensor become a list, and the files
-  /// describe themselves.
+  /// hashes in the files' descriptions; the pieces of each tensor become a list in the manifest.
   void seal();
 
   /// Seals nothing. Makes <root>/<name of the step> and returns it.
@@ -60,9 +58,6 @@ class HandMadeCheckpoint {
   void describe_itself(std::size_t file);
   void add_chunk(const HandMadeTensor& tensor, const detail::PieceEntry& piece, std::int64_t chunk);
 };
-
-/// The manifest as it is stored in its version.
-std::string manifest_text(const detail::Manifest& manifest);
 
 /// The manifest's text with one place replaced and the checksum made right again. Requires that
 /// `from` is there.

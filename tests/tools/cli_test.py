@@ -13,7 +13,7 @@ import unittest
 
 SHARDWISE = os.environ["SHARDWISE"]
 FIRST_CHUNK = 4096  # where the data of a shard file begins
-GOLDEN = pathlib.Path(os.environ["SHARDWISE_TEST_DATA"]) / "checkpoint-v1"
+GOLDEN = pathlib.Path(os.environ["SHARDWISE_TEST_DATA"]) / "checkpoint-v2"
 
 
 def run(*arguments):
@@ -317,9 +317,8 @@ class Checkpoints(Cli):
         self.assertRegex(self.ok("inspect", out, "--flat"), name + r" .* a +- +- ")
 
     def test_inspect_says_where_there_is_no_index(self):
-        golden = GOLDEN.parent / "checkpoint-v2"
         for step, index in ((6, True), (7, False)):
-            path = golden / f"step-0000000{step}"
+            path = GOLDEN / f"step-0000000{step}"
             self.assertIs(self.ok_json("inspect", path)["index"], index)
             self.assertEqual("no index.h5" in self.ok("inspect", path), not index)
 

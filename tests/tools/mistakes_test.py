@@ -319,7 +319,7 @@ class Mistakes(Cli):
         here = os.getcwd()
         self.addCleanup(os.chdir, here)
         os.chdir(self.dir)
-        step = GOLDEN.parent / "checkpoint-v2" / "step-00000006"
+        step = GOLDEN / "step-00000006"
         for root in ("runs/ck", "broken"):
             shutil.copytree(step, pathlib.Path(root) / step.name)
         pathlib.Path("broken", step.name, "manifest.json").unlink()

@@ -103,7 +103,7 @@ class Tiers(Cli):
 
     def test_mistakes(self):
         self.fails(3, ["nowhere does not exist"], "tiers", self.dir / "nowhere")
-        self.fails(3, ["step 7", "none of the fast roots"], "tiers", *self.hosts, "--to", self.dir / "x", "--step", 7)
+        self.fails(3, ["step 8", "none of the fast roots"], "tiers", *self.hosts, "--to", self.dir / "x", "--step", 8)
         self.fails(2, ["--step"], "tiers", *self.hosts, "--step", 7)
         self.fails(2, ["--to", "--verify"], "tiers", *self.hosts, "--to", self.dir / "x", "--verify")
         empty = self.dir / "empty"

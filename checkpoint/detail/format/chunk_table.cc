@@ -82,10 +82,6 @@ bool is_raw(StoredCodec codec, const ChunkRecord& record) {
   return codec == StoredCodec::none || record.filter_mask != 0;
 }
 
-TablesOf tables_of(const Manifest& manifest, std::size_t number) {
-  return {number, manifest.files[number], manifest.version, manifest.has_decoded_hashes()};
-}
-
 std::vector<PieceId> pieces_in_file(std::span<const TensorEntry> tensors, std::size_t file) {
   std::vector<PieceId> ids;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
@@ -97,10 +93,9 @@ std::vector<PieceId> pieces_in_file(std::span<const TensorEntry> tensors, std::s
   return ids;
 }
 
-void check_chunk_table(std::span<const TensorEntry> tensors, const TablesOf& of,
+void check_chunk_table(std::span<const TensorEntry> tensors, const FileEntry& entry,
                        std::span<const PieceId> pieces, const ChunkTable& table,
                        const std::string& path) {
-  const FileEntry& entry = of.entry;
   const std::span<const ChunkRecord> records = table.records;
   const auto fail = [&](const TensorEntry& tensor, const PieceEntry& piece, std::int64_t chunk,
                         const std::string& message) {
@@ -114,7 +109,7 @@ void check_chunk_table(std::span<const TensorEntry> tensors, const TablesOf& of,
                                                 "manifest says {}",
                                                 path, records.size(), entry.chunks));
   }
-  if (table.decoded_hashes.size() != (of.has_decoded_hashes ? records.size() : 0)) {
+  if (table.decoded_hashes.size() != records.size()) {
     throw Error(ErrorCode::corrupt,
                 fmt::format("read chunk table of {}: it has {} records, but {} decoded hashes",
                             path, records.size(), table.decoded_hashes.size()));
@@ -124,9 +119,7 @@ void check_chunk_table(std::span<const TensorEntry> tensors, const TablesOf& of,
   if (!records.empty()) {
     spans.push_back({0, entry.table_address, entry.table_address + records.size_bytes(), -1});
   }
-  if (of.version != kListedVersion) {
-    spans.push_back({0, entry.data_end - kDescriptionBytes, entry.data_end, -2});
-  }
+  spans.push_back({0, entry.data_end - kDescriptionBytes, entry.data_end, -2});
   for (const PieceId& id : pieces) {
     const TensorEntry& tensor = tensors[id.tensor];
     const PieceEntry piece = tensor.pieces[id.piece];
@@ -137,7 +130,7 @@ void check_chunk_table(std::span<const TensorEntry> tensors, const TablesOf& of,
       const ChunkRecord& record = records[static_cast<std::size_t>(number)];
       const std::string wrong = problem(record, piece, bytes, entry);
       if (!wrong.empty()) fail(tensor, piece, chunk, wrong);
-      if (of.has_decoded_hashes && is_raw(piece.codec, record)) {
+      if (is_raw(piece.codec, record)) {
         const std::uint64_t decoded = table.decoded_hashes[static_cast<std::size_t>(number)];
         if (decoded != record.hash) {
           fail(tensor, piece, chunk,

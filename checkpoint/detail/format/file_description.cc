@@ -134,7 +134,7 @@ void read_description(std::span<const std::uint64_t> words, FileEntry& file,
   file.stored_bytes = words[13];
   file.content_address = words[14];
   file.content_hash = words[15];
-  if (const std::string problem = file_problem(file, true); !problem.empty()) {
+  if (const std::string problem = file_problem(file); !problem.empty()) {
     refuse_file(path, problem);
   }
   const std::uint64_t table_end =

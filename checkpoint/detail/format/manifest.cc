@@ -143,7 +143,6 @@ std::vector<TensorEntry> without_pieces(std::span<const TensorEntry> tensors) {
     copies.push_back({.name = tensor.name,
                       .dtype = tensor.dtype,
                       .shape = tensor.shape,
-                      .index = {},
                       .pieces = {},
                       .sharding = tensor.sharding,
                       .listed = tensor.listed});

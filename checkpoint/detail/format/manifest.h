@@ -17,11 +17,7 @@
 namespace shardwise::detail {
 
 inline constexpr const char* kFormatName = "shardwise-checkpoint";
-inline constexpr int kFormatVersion = 2;                ///< what this build writes
-inline constexpr int kListedVersion = 1;                ///< its manifests list every piece
-inline constexpr std::int64_t kDecodedHashesMinor = 1;  ///< of version 1
-inline constexpr std::int64_t kExactIndexMinor =
-    1;  ///< of version 1: index.h5 is build_index_file's
+inline constexpr int kFormatVersion = 2;  ///< the only one that is written and read
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kIndexName = "index.h5";
 inline constexpr std::int64_t kNoStep = -1;          ///< of a checkpoint that is no step
@@ -47,13 +43,11 @@ struct TensorEntry {
   std::string name = {};
   DType dtype = DType::f32;
   Shape shape = {};
-  std::string index = {};  ///< of version 1
   PieceList pieces = {};
 
-  /// Of mesh, spec and policy; in version 1 absent if those are none of ours.
   std::optional<Sharding> sharding = {};
 
-  /// Of version 2, without a sharding: which writer stores which box, sorted.
+  /// Without a sharding: which writer stores which box, sorted.
   std::vector<WriterPiece> listed = {};
 
   bool operator==(const TensorEntry&) const = default;
@@ -86,9 +80,9 @@ struct FileEntry {
   std::int64_t chunks = 0;
   std::uint64_t table_hash = 0;
   Hash128 structure_hash = {};
-  std::uint64_t decoded_address = 0, decoded_hash = 0;  ///< from kDecodedHashesMinor on
+  std::uint64_t decoded_address = 0, decoded_hash = 0;
 
-  // Of version 2. Its manifest has the name, bytes, data_end and description_hash; all else is in
+  // The manifest has the name, bytes, data_end and description_hash; all else is in
   // the description, which the file itself holds.
   std::int64_t writer = 0;
   Hash128 description_hash = {};
@@ -104,29 +98,20 @@ struct FileEntry {
 };
 
 struct Manifest {
-  int version = kFormatVersion;
   std::int64_t minor = 0;
   std::string id;
   std::int64_t step = kNoStep;
   std::string user_json = "{}";  ///< byte by byte as it was given
   std::string objects_json;      ///< as well; empty: none
 
-  /// Of version 2: by PieceRule they say what the pieces are.
+  /// By PieceRule they say what the pieces are.
   WriterMap writers = {};
 
-  /// In version 2 the pieces are those of the files whose pieces have been read.
+  /// The pieces are those of the files whose pieces have been read.
   std::vector<TensorEntry> tensors;
   std::vector<FileEntry> files;   ///< those that there are: a writer of nothing makes none
   std::uint64_t index_bytes = 0;  ///< 0: there is no index
   Hash128 index_hash;
-
-  /// Whether each file has the hashes of its chunks' decoded bytes.
-  bool has_decoded_hashes() const {
-    return version > kListedVersion || minor >= kDecodedHashesMinor;
-  }
-
-  /// Whether index.h5 is byte for byte what build_index_file makes.
-  bool has_exact_index() const { return version > kListedVersion || minor >= kExactIndexMinor; }
 
   bool has_index() const { return index_bytes > 0; }
 
@@ -160,20 +145,20 @@ class PieceDatasets {
   PieceDataset next_{.tensor = static_cast<std::uint32_t>(-1), .piece = 0};
 };
 
-/// The boxes of a tensor of version 2 that a writer stores, in the order of their pieces in its
+/// The boxes of a tensor that a writer stores, in the order of their pieces in its
 /// file; appended.
 void add_pieces_of(std::int64_t writer, const WriterMap& writers, const TensorEntry& tensor,
                    std::vector<Box>& boxes);
 
-/// The pieces of a tensor of version 2 that share elements with a box inside it; appended.
+/// The pieces of a tensor that share elements with a box inside it; appended.
 void add_pieces_in(const Box& box, const WriterMap& writers, const TensorEntry& tensor,
                    std::vector<WriterPiece>& pieces);
 
-/// Adds the boxes, files and datasets of all pieces of a manifest of version 2, as its shardings
+/// Adds the boxes, files and datasets of all pieces of a manifest, as its shardings
 /// give them, to tensors that have none. Each is one chunk: how it is cut only its file says.
 void place_pieces(Manifest& manifest);
 
-/// The whole file, checksum included, in version 2. Equal manifests give equal bytes; user_json is
+/// The whole file, checksum included. Equal manifests give equal bytes; user_json is
 /// kept as it is, byte by byte. Requires what parse_manifest checks.
 std::string print_manifest(const Manifest& manifest);
 
@@ -207,7 +192,7 @@ bool is_raw(StoredCodec codec, const ChunkRecord& record);
 struct ChunkTable {
   std::vector<ChunkRecord> records;
 
-  /// XXH3-64 of each chunk's decoded bytes; empty if !manifest.has_decoded_hashes().
+  /// XXH3-64 of each chunk's decoded bytes.
   std::vector<std::uint64_t> decoded_hashes;
 
   /// The high half of their XXH3-128; empty if the file has no content table or nobody asked.
@@ -223,19 +208,9 @@ struct PieceId {
 /// The pieces of a file, of those that the tensors have. O(pieces of all files).
 std::vector<PieceId> pieces_in_file(std::span<const TensorEntry> tensors, std::size_t file);
 
-/// A shard file, and which tables a reader finds in it.
-struct TablesOf {
-  std::size_t number;
-  FileEntry entry;
-  std::int64_t version = kFormatVersion;
-  bool has_decoded_hashes = true;
-};
-
-TablesOf tables_of(const Manifest& manifest, std::size_t number);
-
 /// Checks one file's table against its pieces: places inside the data range, distinct, sizes and
 /// masks possible, both hashes of a raw chunk equal. Throws corrupt naming tensor and chunk.
-void check_chunk_table(std::span<const TensorEntry> tensors, const TablesOf& of,
+void check_chunk_table(std::span<const TensorEntry> tensors, const FileEntry& entry,
                        std::span<const PieceId> pieces, const ChunkTable& table,
                        const std::string& path);
 

@@ -36,23 +36,6 @@ std::string box_problem(const Box& box, const TensorEntry& tensor) {
   return {};
 }
 
-void check_pieces(const TensorEntry& tensor) {
-  const std::size_t bytes = num_bytes(tensor.shape, size_bytes(tensor.dtype));
-  if (bytes == 0 && !tensor.pieces.empty()) {
-    refuse(fmt::format("tensor {:?}: it has no elements, but pieces", tensor.name));
-  }
-  std::vector<Box> boxes;
-  boxes.reserve(tensor.pieces.size());
-  for (std::size_t p = 0; p < tensor.pieces.size(); ++p) {
-    const PieceEntry piece = tensor.pieces[p];
-    if (const std::string problem = piece_problem(piece, tensor); !problem.empty()) {
-      refuse(fmt::format("tensor {:?} piece {}: {}", tensor.name, p, problem));
-    }
-    boxes.push_back(piece.box);
-  }
-  check_cover(boxes, tensor.shape);
-}
-
 // Boxes in the order of their writers, which cover every element once.
 void check_list(const TensorEntry& tensor, std::int64_t writers) {
   std::vector<Box> boxes;
@@ -69,42 +52,6 @@ void check_list(const TensorEntry& tensor, std::int64_t writers) {
     boxes.push_back(box);
   }
   check_cover(boxes, tensor.shape);
-}
-
-/// Each record of a file's chunk table belongs to exactly one piece.
-void check_records(std::span<const TensorEntry> tensors, std::span<const FileEntry> files) {
-  std::vector<std::tuple<std::int64_t, std::int64_t, const TensorEntry*, std::size_t>> pieces;
-  for (const TensorEntry& tensor : tensors) {
-    for (std::size_t p = 0; p < tensor.pieces.size(); ++p) {
-      const std::int64_t file = tensor.pieces.file(p);
-      if (file < 0 || file >= std::ssize(files)) {
-        refuse(fmt::format("tensor {:?} piece {}: \"file\" is {}, there are {}", tensor.name, p,
-                           file, files.size()));
-      }
-      pieces.emplace_back(file, tensor.pieces.first_chunk(p), &tensor, p);
-    }
-  }
-  std::sort(pieces.begin(), pieces.end());
-  std::vector<std::int64_t> next(files.size(), 0);
-  for (const auto& [file, first, tensor, p] : pieces) {
-    const auto f = static_cast<std::size_t>(file);
-    const std::int64_t chunks = files[f].chunks;
-    const std::int64_t wanted = num_chunks(tensor->pieces[p]);
-    if (first != next[f] || wanted > chunks - first) {
-      refuse(
-          fmt::format("tensor {:?} piece {}: its {} chunks begin at record {} of {} in file {}, "
-                      "needed is record "
-                      "{}, where the last piece's end, and room for all",
-                      tensor->name, p, wanted, first, chunks, file, next[f]));
-    }
-    next[f] += wanted;
-  }
-  for (std::size_t f = 0; f < next.size(); ++f) {
-    if (next[f] != files[f].chunks) {
-      refuse(fmt::format("file {}: {} chunk records belong to pieces, the table has {}", f, next[f],
-                         files[f].chunks));
-    }
-  }
 }
 
 }  // namespace
@@ -173,35 +120,15 @@ void check_tensor(const TensorEntry& tensor, std::int64_t number, std::int64_t w
   }
 }
 
-void check_listed_tensor(const TensorEntry& tensor, std::int64_t number) {
-  if (const std::string problem = name_problem(tensor.name); !problem.empty()) {
-    refuse(fmt::format("tensor {}: its name {}", number, problem));
-  }
-  if (tensor.index.empty() || tensor.index.find('\0') != std::string::npos) {
-    refuse(fmt::format("tensor {:?}: \"index\" is not the path of a dataset", tensor.name));
-  }
-  try {
-    check_pieces(tensor);
-  } catch (const Error& e) {
-    if (e.code() == ErrorCode::corrupt) throw;
-    // An overflow, or pieces that do not cover.
-    refuse_tensor(tensor, e.what());
-  }
-}
-
 void check_names(std::span<const TensorEntry> tensors, std::span<const FileEntry> files) {
   const TensorEntry* before = nullptr;
-  std::unordered_set<std::string_view> indices(tensors.size()), names(files.size());
+  std::unordered_set<std::string_view> names(files.size());
   for (const TensorEntry& tensor : tensors) {
     if (before != nullptr && before->name >= tensor.name) {
       refuse(fmt::format("tensor {:?} follows {:?}: needed are sorted, distinct names", tensor.name,
                          before->name));
     }
     before = &tensor;
-    if (!tensor.index.empty() && !indices.insert(tensor.index).second) {
-      refuse(fmt::format("tensor {:?}: another tensor has the index {} too", tensor.name,
-                         shown(tensor.index)));
-    }
   }
   for (const FileEntry& file : files) {
     if (!names.insert(file.name).second) {
@@ -210,12 +137,7 @@ void check_names(std::span<const TensorEntry> tensors, std::span<const FileEntry
   }
 }
 
-void check_lists(std::span<const TensorEntry> tensors, std::span<const FileEntry> files) {
-  check_names(tensors, files);
-  check_records(tensors, files);
-}
-
-std::string file_problem(const FileEntry& file, bool has_decoded_hashes) {
+std::string file_problem(const FileEntry& file) {
   if (file.name.empty() || file.name == "." || file.name == ".." || file.name == kManifestName ||
       file.name == kIndexName || file.name.find('/') != std::string::npos ||
       file.name.find('\0') != std::string::npos) {
@@ -237,18 +159,17 @@ std::string file_problem(const FileEntry& file, bool has_decoded_hashes) {
                        file.chunks, table, begin, end);
   }
   const std::uint64_t decoded = file.decoded_address;
-  if (has_decoded_hashes &&
-      (decoded < end || decoded > file.bytes ||
-       static_cast<std::uint64_t>(file.chunks) > (file.bytes - decoded) / sizeof(std::uint64_t))) {
+  if (decoded < end || decoded > file.bytes ||
+      static_cast<std::uint64_t>(file.chunks) > (file.bytes - decoded) / sizeof(std::uint64_t)) {
     return fmt::format("its {} decoded hashes, at {}, are not after the data, in [{}, {})",
                        file.chunks, decoded, end, file.bytes);
   }
   return {};
 }
 
-void check_files(std::span<const FileEntry> files, bool has_decoded_hashes) {
+void check_files(std::span<const FileEntry> files) {
   for (std::size_t f = 0; f < files.size(); ++f) {
-    const std::string problem = file_problem(files[f], has_decoded_hashes);
+    const std::string problem = file_problem(files[f]);
     if (!problem.empty()) refuse(fmt::format("file {}: {}", f, problem));
   }
 }

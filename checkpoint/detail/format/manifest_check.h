@@ -13,13 +13,9 @@
 // and the message names the tensor and piece, or the file.
 namespace shardwise::detail {
 
-/// A tensor of version 2: its name, and the sharding or the list that says what its pieces are.
+/// A tensor: its name, and the sharding or the list that says what its pieces are.
 /// `number`: its place in the list of tensors.
 void check_tensor(const TensorEntry& tensor, std::int64_t number, std::int64_t writers);
-
-/// A tensor of version 1: its name, the path of its index, its pieces (chunks, boxes that cover
-/// every element once).
-void check_listed_tensor(const TensorEntry& tensor, std::int64_t number);
 
 /// Why no manifest can hold this mesh; empty if one can. And why no tensor that these writers store
 /// can be cut over it.
@@ -29,19 +25,15 @@ std::string mesh_problem(const Mesh& mesh, const WriterMap& writers);
 /// Why this cannot be a piece of the tensor, wherever it is stored; empty if it can.
 std::string piece_problem(const PieceEntry& piece, const TensorEntry& tensor);
 
-/// The tensors together: sorted names, distinct names of files and paths of the index.
+/// The tensors together: sorted names, distinct names of files.
 void check_names(std::span<const TensorEntry> tensors, std::span<const FileEntry> files);
 
-/// The same, and that each chunk record of a file belongs to one piece. Looks at the names and
-/// chunks of `files` alone.
-void check_lists(std::span<const TensorEntry> tensors, std::span<const FileEntry> files);
+/// Why a shard file cannot have this name, data range, chunk table or decoded hashes; empty if it
+/// can.
+std::string file_problem(const FileEntry& file);
 
-/// Why a shard file cannot have this name, data range, chunk table or, if it must have them,
-/// decoded hashes; empty if it can.
-std::string file_problem(const FileEntry& file, bool has_decoded_hashes);
-
-/// All files of a manifest, which must be known in full: what those of version 2 say of themselves
-/// was read, or is going to be written.
-void check_files(std::span<const FileEntry> files, bool has_decoded_hashes);
+/// All files of a manifest, which must be known in full: what they say of themselves was read, or
+/// is going to be written.
+void check_files(std::span<const FileEntry> files);
 
 }  // namespace shardwise::detail

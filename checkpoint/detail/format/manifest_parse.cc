@@ -66,32 +66,6 @@ Box box_of(const JsonFields& piece, const Shape& shape) {
   return Box(begin, end);
 }
 
-PieceEntry piece_of(const JsonValue& value, const TensorEntry& tensor, std::int64_t number) {
-  const JsonFields fields(value, {.what = "tensor",
-                                  .name = tensor.name,
-                                  .part = " piece",
-                                  .number = std::ssize(tensor.pieces)});
-  PieceEntry piece;
-  piece.box = box_of(fields, tensor.shape);
-  piece.file = fields.integer("file");
-  // A piece is at its number in its tensor's list.
-  piece.dataset = {.tensor = static_cast<std::uint32_t>(number),
-                   .piece = static_cast<std::uint32_t>(tensor.pieces.size())};
-  if (const std::string_view text = fields.text("dataset"); text != piece.dataset.path()) {
-    fields.fail(
-        fmt::format("\"dataset\" is {}, needed is {:?}", shown(text), piece.dataset.path()));
-  }
-  piece.layout = static_cast<Layout>(fields.choice("layout", {"contiguous", "chunked"}));
-  piece.codec = static_cast<StoredCodec>(fields.choice("codec", {"none", "zstd"}));
-  piece.first_chunk = fields.integer("first_chunk");
-  piece.chunk = fields.dims("chunk", 1);
-  if (piece.chunk.size() != tensor.shape.size()) {
-    fields.fail(fmt::format("\"chunk\" has {} dims, the tensor has {}", piece.chunk.size(),
-                            tensor.shape.size()));
-  }
-  return piece;
-}
-
 std::vector<WriterPiece> listed_pieces_of(const JsonFields& tensor_fields,
                                           const TensorEntry& tensor) {
   std::vector<WriterPiece> pieces;
@@ -104,7 +78,7 @@ std::vector<WriterPiece> listed_pieces_of(const JsonFields& tensor_fields,
   return pieces;
 }
 
-// What both versions say of a tensor.
+// All but its pieces.
 TensorEntry tensor_of(const JsonValue& value, std::int64_t number) {
   const JsonFields unnamed(value, {.what = "tensor", .number = number});
   TensorEntry tensor;
@@ -123,12 +97,11 @@ TensorEntry tensor_of(const JsonValue& value, std::int64_t number) {
 class LastSharding {
  public:
   /// `parsed_mesh` is of the text. Throws what is wrong with them.
-  const Sharding& of(std::string_view mesh, const Mesh* parsed_mesh, std::string_view spec,
+  const Sharding& of(std::string_view mesh, const Mesh& parsed_mesh, std::string_view spec,
                      std::string_view policy) {
     const bool same_mesh = mesh.data() == mesh_.data() || mesh == mesh_;  // it may be long
     if (!last_ || !same_mesh || spec != spec_ || policy != policy_) {
-      last_ = Sharding(parsed_mesh != nullptr ? *parsed_mesh : Mesh::parse(mesh),
-                       PartitionSpec::parse(spec), UnevenPolicy::parse(policy));
+      last_ = Sharding(parsed_mesh, PartitionSpec::parse(spec), UnevenPolicy::parse(policy));
       mesh_ = mesh;
       spec_ = spec;
       policy_ = policy;
@@ -140,25 +113,6 @@ class LastSharding {
   std::optional<Sharding> last_;
   std::string_view mesh_, spec_, policy_;
 };
-
-TensorEntry listed_tensor_of(const JsonValue& value, std::int64_t number, LastSharding& last) {
-  TensorEntry tensor = tensor_of(value, number);
-  const JsonFields fields(value, {.what = "tensor", .name = tensor.name});
-  const std::string_view mesh = fields.text("mesh"), spec = fields.text("spec"),
-                         policy = fields.text_or("policy", kUsualPolicy);
-  try {
-    const Sharding& sharding = last.of(mesh, nullptr, spec, policy);
-    if (sharding.rank() == tensor.shape.size()) tensor.sharding = sharding;
-  } catch (const Error&) {
-    // Nothing depends on it in this version, which lists the pieces.
-  }
-  tensor.index = fields.text("index");
-  const auto pieces = fields.list("pieces");
-  tensor.pieces.reserve(pieces.Size(), tensor.shape.size());
-  for (const JsonValue& piece : pieces) tensor.pieces.push_back(piece_of(piece, tensor, number));
-  check_listed_tensor(tensor, number);
-  return tensor;
-}
 
 /// The meshes of a manifest, and the shardings over them.
 class Shardings {
@@ -191,7 +145,7 @@ class Shardings {
     }
     const auto mesh = static_cast<std::size_t>(number);
     try {
-      tensor.sharding = last_.of(texts_[mesh], &meshes_[mesh], fields.text("spec"),
+      tensor.sharding = last_.of(texts_[mesh], meshes_[mesh], fields.text("spec"),
                                  fields.text_or("policy", kUsualPolicy));
     } catch (const Error& e) {
       if (e.code() == ErrorCode::corrupt) throw;
@@ -269,32 +223,6 @@ std::vector<FileEntry> files_of(const JsonFields& fields, const WriterMap& write
   return files;
 }
 
-FileEntry file_of(const JsonValue& value, const Manifest& manifest) {
-  const std::int64_t number = std::ssize(manifest.files);
-  const JsonFields fields(value, {.what = "file", .number = number});
-  FileEntry file;
-  file.name = fields.text("name");
-  file.bytes = static_cast<std::uint64_t>(fields.integer("bytes"));
-  const auto [begin, end] = fields.range("data");
-  file.data_begin = static_cast<std::uint64_t>(begin);
-  file.data_end = static_cast<std::uint64_t>(end);
-  const std::string what = fmt::format("file {} table", number);
-  const JsonFields table(fields.any("table"), {.what = what.c_str()});
-  file.table_address = static_cast<std::uint64_t>(table.integer("address"));
-  file.chunks = table.integer("chunks");
-  file.table_hash = table.hash64("xxh3");
-  file.structure_hash = fields.hash128("structure");
-  if (manifest.has_decoded_hashes()) {
-    const std::string decoded_what = fmt::format("file {} decoded", number);
-    const JsonFields decoded(fields.any("decoded"), {.what = decoded_what.c_str()});
-    file.decoded_address = static_cast<std::uint64_t>(decoded.integer("address"));
-    file.decoded_hash = decoded.hash64("xxh3");
-  }
-  const std::string problem = file_problem(file, manifest.has_decoded_hashes());
-  if (!problem.empty()) fields.fail(problem);
-  return file;
-}
-
 void read_index(const JsonFields& fields, Manifest& manifest) {
   const JsonFields index(fields.any("index"), {.what = "index"});
   index.choice("name", {kIndexName});
@@ -302,20 +230,7 @@ void read_index(const JsonFields& fields, Manifest& manifest) {
   manifest.index_hash = index.hash128("xxh3");
 }
 
-// Memory is taken as tensors turn out to be right: a list may be long and hold none.
-void read_listed(const JsonFields& fields, Manifest& manifest) {
-  LastSharding last;
-  for (const JsonValue& value : fields.list("tensors")) {
-    manifest.tensors.push_back(listed_tensor_of(value, std::ssize(manifest.tensors), last));
-  }
-  for (const JsonValue& value : fields.list("files")) {
-    manifest.files.push_back(file_of(value, manifest));
-  }
-  read_index(fields, manifest);
-  check_lists(manifest.tensors, manifest.files);
-}
-
-void read_ruled(const JsonFields& fields, const JsonDocument& document, Manifest& manifest) {
+void read_lists(const JsonFields& fields, const JsonDocument& document, Manifest& manifest) {
   manifest.writers = parsed_writers(fields.any("writers"));
   Shardings shardings(fields, manifest.writers);
   for (const JsonValue& value : fields.list("tensors")) {
@@ -345,13 +260,12 @@ Manifest parse(std::string_view bytes) {
   }
   const JsonValue& version = fields.any("version");
   if (!version.IsNumber() || version.IsDouble()) fields.fail("\"version\" is not an integer");
-  if (!version.IsInt() || version.GetInt() < kListedVersion || version.GetInt() > kFormatVersion) {
+  if (!version.IsInt() || version.GetInt() != kFormatVersion) {
     throw Error(ErrorCode::unsupported,
-                fmt::format("it has format version {}, this build reads version {} to {}",
-                            document.raw_member("version"), kListedVersion, kFormatVersion));
+                fmt::format("found format version {}, needed is {}", document.raw_member("version"),
+                            kFormatVersion));
   }
   Manifest manifest;
-  manifest.version = version.GetInt();
   manifest.minor = fields.integer_or("minor", 0);
   fields.hash128("id");
   manifest.id = fields.text("id");
@@ -359,11 +273,7 @@ Manifest parse(std::string_view bytes) {
   fields.any("user");
   manifest.user_json = document.raw_member("user");
   if (document.root().HasMember("objects")) manifest.objects_json = document.raw_member("objects");
-  if (manifest.version == kListedVersion) {
-    read_listed(fields, manifest);
-  } else {
-    read_ruled(fields, document, manifest);
-  }
+  read_lists(fields, document, manifest);
   return manifest;
 }
 

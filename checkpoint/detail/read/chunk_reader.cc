@@ -39,25 +39,25 @@ ChunkReader::View::~View() {
 // Files are opened and read outside of the lock: a reader of one file waits for no other's disk.
 // Two that need the same file at the same time may both read its tables.
 ChunkReader::View ChunkReader::checkpoint_for(std::span<const ReadTarget> targets) {
-  std::vector<TablesOf> missing;
+  std::vector<std::pair<std::size_t, FileEntry>> missing;
   std::shared_ptr<OpenFiles> files;
   {
     const MutexLock lock(mutex_);
     for (const std::size_t number : files_to_load(*checkpoint_, targets)) {
-      missing.push_back(tables_of(checkpoint_->manifest, number));
+      missing.emplace_back(number, checkpoint_->manifest.files[number]);
     }
     if (missing.empty()) return {*this, checkpoint_};
     files = checkpoint_->files;
   }
   std::vector<FileTables> tables;
   tables.reserve(missing.size());
-  for (const TablesOf& of : missing) {
-    tables.push_back(read_file_tables(*files->at(of.number), directory_, of));
+  for (const auto& [number, entry] : missing) {
+    tables.push_back(read_file_tables(*files->at(number), directory_, entry));
   }
   const MutexLock lock(mutex_);
   if (checkpoint_.use_count() > 1) checkpoint_ = std::make_shared<StoredCheckpoint>(*checkpoint_);
   for (std::size_t i = 0; i < missing.size(); ++i) {
-    const std::size_t number = missing[i].number;
+    const std::size_t number = missing[i].first;
     if (checkpoint_->is_loaded[number]) continue;  // another thread was faster
     add_file_tables(*checkpoint_, number, std::move(tables[i]));
   }
@@ -91,9 +91,7 @@ void ChunkReader::consume(Call& call, std::size_t number, RangeBytes& bytes) {
     for_each_unshuffled(decompress_chunk(checkpoint, id, stored, *decoder),
                         size_bytes(checkpoint.tensor(id).dtype),
                         [&](std::span<const std::byte> window) { scatter.put(window); });
-    if (checkpoint.manifest.has_decoded_hashes()) {
-      check_decoded_hash(checkpoint, id, scatter.hash());
-    }
+    check_decoded_hash(checkpoint, id, scatter.hash());
   }
   // If nobody asks, threads need not share a counter.
   if (options_.progress) call.done_bytes += logical_bytes(checkpoint, id);

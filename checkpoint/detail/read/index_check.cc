@@ -20,18 +20,6 @@ constexpr std::size_t kMaxFileName = 255;
 
 // What the manifest says that no index can hold: the writer is not made for it.
 std::string impossible(const Manifest& manifest) {
-  std::vector<std::string> names;
-  names.reserve(manifest.tensors.size());
-  for (const TensorEntry& tensor : manifest.tensors) names.push_back(tensor.name);
-  const std::vector<std::string> paths = index_paths(names);
-  const bool listed = manifest.version == kListedVersion;
-  for (std::size_t t = 0; t < names.size() && listed; ++t) {
-    const TensorEntry& tensor = manifest.tensors[t];
-    if (tensor.index != paths[t]) {
-      return fmt::format("the manifest has tensor {:?} at {:?}, needed is {:?}", tensor.name,
-                         tensor.index.substr(0, kMaxFileName), paths[t]);
-    }
-  }
   for (const FileEntry& file : manifest.files) {
     if (file.name.size() > kMaxFileName || file.name.find('\0') != std::string::npos) {
       return fmt::format("the manifest has a file whose name of {} bytes is not possible",
@@ -67,14 +55,11 @@ std::vector<std::byte> index_of(const Manifest& manifest) {
   if (!impossible(manifest).empty()) return {};
   // Not from what the shard files say: one of them may be what is damaged.
   Manifest placed;
-  if (manifest.version != kListedVersion) {
-    placed.writers = manifest.writers;
-    placed.files = manifest.files;
-    placed.tensors = without_pieces(manifest.tensors);
-    place_pieces(placed);
-  }
-  const Manifest& from = manifest.version == kListedVersion ? manifest : placed;
-  return build_index_file(from.tensors, from.files);
+  placed.writers = manifest.writers;
+  placed.files = manifest.files;
+  placed.tensors = without_pieces(manifest.tensors);
+  place_pieces(placed);
+  return build_index_file(placed.tensors, placed.files);
 }
 
 std::string check_index(File& file, const std::string& path, const Manifest& manifest) {

@@ -58,17 +58,14 @@ std::vector<std::uint64_t> read_piece_table(File& file, const std::string& path,
 
 /// The chunk table and decoded hashes of a file whose size has been compared: the number of records
 /// in its entry fits into it.
-ChunkTable read_records(File& file, const std::string& path, const FileEntry& entry,
-                        bool has_decoded_hashes) {
+ChunkTable read_records(File& file, const std::string& path, const FileEntry& entry) {
   ChunkTable table;
   table.records.resize(static_cast<std::size_t>(entry.chunks));
   read_table(file, path, std::as_writable_bytes(std::span(table.records)), entry.table_address,
              entry.table_hash, "chunk table");
-  if (has_decoded_hashes) {
-    table.decoded_hashes.resize(table.records.size());
-    read_table(file, path, std::as_writable_bytes(std::span(table.decoded_hashes)),
-               entry.decoded_address, entry.decoded_hash, "table of decoded hashes");
-  }
+  table.decoded_hashes.resize(table.records.size());
+  read_table(file, path, std::as_writable_bytes(std::span(table.decoded_hashes)),
+             entry.decoded_address, entry.decoded_hash, "table of decoded hashes");
   return table;
 }
 
@@ -76,10 +73,7 @@ StoredCheckpoint open_once(FileSystem& file_system, const fs::path& directory, b
   const OpenDirectory opened = open_directory(file_system, directory);
   StoredCheckpoint checkpoint = unread_checkpoint(opened, read_manifest(opened));
   const std::size_t files = checkpoint.manifest.files.size();
-  if (checkpoint.manifest.version != kListedVersion &&
-      (as_needed || files > kMostFilesReadAtOnce)) {
-    return checkpoint;
-  }
+  if (as_needed || files > kMostFilesReadAtOnce) return checkpoint;
   for (std::size_t f = 0; f < files; ++f) load_file(checkpoint, f);
   for (std::size_t i = 0; i < checkpoint.linked.size(); ++i) {
     static_cast<void>(checkpoint.files->at(files + i));
@@ -294,7 +288,6 @@ ContentTable read_content_table(File& file, const std::string& path, const FileE
 
 std::vector<PieceId> read_file_pieces(File& file, const fs::path& directory, Manifest& manifest,
                                       std::size_t number) {
-  if (manifest.version == kListedVersion) return pieces_in_file(manifest.tensors, number);
   const std::string path = (directory / manifest.files[number].name).string();
   const std::vector<std::uint64_t> words = read_piece_table(file, path, manifest.files[number]);
   return add_file_pieces(words, manifest, number, path);
@@ -308,7 +301,6 @@ Error no_file_of(std::int64_t writer, const TensorEntry& tensor, const Box& box,
 }
 
 void check_no_file_missing(const Manifest& manifest, const fs::path& directory) {
-  if (manifest.version == kListedVersion) return;
   std::vector<bool> is_there(static_cast<std::size_t>(manifest.writers.num_writers()), false);
   for (const FileEntry& file : manifest.files)
     is_there[static_cast<std::size_t>(file.writer)] = true;
@@ -327,17 +319,17 @@ ChunkTable read_chunk_table(File& file, const fs::path& directory, const Manifes
                             std::size_t number, std::span<const PieceId> pieces) {
   const FileEntry& entry = manifest.files[number];
   const std::string path = (directory / entry.name).string();
-  ChunkTable table = read_records(file, path, entry, manifest.has_decoded_hashes());
-  check_chunk_table(manifest.tensors, tables_of(manifest, number), pieces, table, path);
+  ChunkTable table = read_records(file, path, entry);
+  check_chunk_table(manifest.tensors, entry, pieces, table, path);
   return table;
 }
 
-FileTables read_file_tables(File& file, const fs::path& directory, const TablesOf& of) {
-  const std::string path = (directory / of.entry.name).string();
+FileTables read_file_tables(File& file, const fs::path& directory, const FileEntry& entry) {
+  const std::string path = (directory / entry.name).string();
   FileTables tables;
-  tables.entry = of.entry;
-  if (of.version != kListedVersion) tables.words = read_piece_table(file, path, tables.entry);
-  tables.table = read_records(file, path, tables.entry, of.has_decoded_hashes);
+  tables.entry = entry;
+  tables.words = read_piece_table(file, path, tables.entry);
+  tables.table = read_records(file, path, tables.entry);
   return tables;
 }
 
@@ -359,15 +351,12 @@ void add_linked_files(StoredCheckpoint& checkpoint, std::size_t number) {
 
 void add_file_tables(StoredCheckpoint& checkpoint, std::size_t number, FileTables tables) {
   Manifest& manifest = checkpoint.manifest;
-  const bool is_listed = manifest.version == kListedVersion;
   const std::string path = (checkpoint.directory / tables.entry.name).string();
   const FileEntry before = std::exchange(manifest.files[number], std::move(tables.entry));
   std::vector<PieceId> added;
   try {
-    if (!is_listed) added = add_file_pieces(tables.words, manifest, number, path);
-    check_chunk_table(manifest.tensors, tables_of(manifest, number),
-                      is_listed ? pieces_in_file(manifest.tensors, number) : added, tables.table,
-                      path);
+    added = add_file_pieces(tables.words, manifest, number, path);
+    check_chunk_table(manifest.tensors, manifest.files[number], added, tables.table, path);
   } catch (...) {
     for (const PieceId& id : added) manifest.tensors[id.tensor].pieces.pop_back();
     manifest.files[number] = before;
@@ -380,9 +369,8 @@ void add_file_tables(StoredCheckpoint& checkpoint, std::size_t number, FileTable
 
 void load_file(StoredCheckpoint& checkpoint, std::size_t number) {
   const std::shared_ptr<File> file = checkpoint.files->at(number);
-  add_file_tables(
-      checkpoint, number,
-      read_file_tables(*file, checkpoint.directory, tables_of(checkpoint.manifest, number)));
+  add_file_tables(checkpoint, number,
+                  read_file_tables(*file, checkpoint.directory, checkpoint.manifest.files[number]));
 }
 
 StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& directory,

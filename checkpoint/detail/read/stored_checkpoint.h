@@ -65,7 +65,7 @@ struct StoredCheckpoint {
   PieceEntry piece(const ChunkId& id) const { return tensor(id).pieces[id.piece]; }
   const ChunkRecord& record(const ChunkId& id) const;
 
-  /// Of the chunk's decoded bytes. Requires manifest.has_decoded_hashes().
+  /// Of the chunk's decoded bytes.
   std::uint64_t decoded_hash(const ChunkId& id) const;
   Box box(const ChunkId& id) const { return chunk_box(piece(id), id.chunk); }
 
@@ -99,8 +99,8 @@ OpenDirectory open_directory(FileSystem& file_system, const std::filesystem::pat
 /// more than kMaxManifestBytes.
 std::string read_manifest_text(const OpenDirectory& directory);
 
-/// Reads the manifest alone, with the directory's step if it names none; of version 2, which
-/// does not list the pieces, without them. Throws not_found if there is none; unsupported;
+/// Reads the manifest alone, with the directory's step if it names none; without
+/// its pieces. Throws not_found if there is none; unsupported;
 /// corrupt.
 Manifest read_manifest(const OpenDirectory& directory);
 
@@ -124,15 +124,15 @@ FileEntry describe_linked_file(File& file, const std::string& path, const Linked
 /// Throws corrupt.
 ContentTable read_content_table(File& file, const std::string& path, const FileEntry& entry);
 
-/// Reads the description of a shard file of version 2 into its entry, which has what the manifest
+/// Reads the description of a shard file into its entry, which has what the manifest
 /// says; `path` is for messages. Throws corrupt if it is not that of the entry.
 void read_file_description(File& file, const std::string& path, FileEntry& entry);
 
 /// The same, with the linked files that it names. Throws corrupt.
 void read_linked_files(File& file, const std::string& path, FileEntry& entry);
 
-/// Reads what a shard file of version 2 says about itself: completes its entry in the manifest, and
-/// adds its pieces to the tensors, which in version 1 are there already. Gives these pieces. Throws
+/// Reads what a shard file says about itself: completes its entry in the manifest, and
+/// adds its pieces to the tensors. Gives these pieces. Throws
 /// corrupt, and has added none.
 std::vector<PieceId> read_file_pieces(File& file, const std::filesystem::path& directory,
                                       Manifest& manifest, std::size_t number);
@@ -163,13 +163,14 @@ std::int64_t check_readable(FileSystem& file_system, const std::filesystem::path
 /// What a shard file says of itself and of its chunks, read but not yet compared with the manifest.
 struct FileTables {
   FileEntry entry;                   ///< completed by the file's description
-  std::vector<std::uint64_t> words;  ///< of its piece table; none in version 1
+  std::vector<std::uint64_t> words;  ///< of its piece table
   ChunkTable table;
 };
 
 /// Reads the tables of a shard file and compares their hashes. No checkpoint need be held while a
 /// disk answers. Throws corrupt.
-FileTables read_file_tables(File& file, const std::filesystem::path& directory, const TablesOf& of);
+FileTables read_file_tables(File& file, const std::filesystem::path& directory,
+                            const FileEntry& entry);
 
 /// Checks the tables of a file against the manifest and adds them. Throws corrupt, and has changed
 /// nothing.
@@ -202,8 +203,7 @@ void note_damage(const StoredCheckpoint& checkpoint, const ChunkId& id) noexcept
 void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash);
 
 /// The same of a chunk's decoded bytes, for the code that decoded it: what was decoded is what was
-/// saved. Requires manifest.has_decoded_hashes(). Throws corrupt naming file, tensor, chunk and
-/// box.
+/// saved. Throws corrupt naming file, tensor, chunk and box.
 void check_decoded_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash);
 
 /// The decoded chunk, still shuffled, valid until the decoder's next call. Requires a chunk that is

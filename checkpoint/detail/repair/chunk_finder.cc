@@ -44,10 +44,7 @@ std::vector<std::byte> decoded(const WantedChunk& wanted, std::span<const std::b
 
 bool are_decoded_bytes(const WantedChunk& wanted, std::span<const std::byte> bytes) {
   const StoredCheckpoint& checkpoint = wanted.checkpoint;
-  if (checkpoint.manifest.has_decoded_hashes() &&
-      hash64(bytes.data(), bytes.size()) != checkpoint.decoded_hash(wanted.id)) {
-    return false;
-  }
+  if (hash64(bytes.data(), bytes.size()) != checkpoint.decoded_hash(wanted.id)) return false;
   return !wanted.content_hash || hash128(bytes.data(), bytes.size()).high == *wanted.content_hash;
 }
 
@@ -131,8 +128,6 @@ std::optional<std::vector<std::byte>> ChunkFinder::coded_again(Source& source,
   std::optional<std::size_t> number;
   {
     const ChunkReader::View view = source.reader->checkpoint_for({});
-    // Without a rule, a file that is not loaded cannot be told apart from one that is not needed.
-    if ((*view).manifest.version == kListedVersion && !(*view).is_complete()) return std::nullopt;
     number = same_tensor((*view).manifest, tensor);
   }
   if (!number) return std::nullopt;
@@ -159,12 +154,9 @@ std::optional<std::vector<std::byte>> ChunkFinder::coded_again(Source& source,
     coded.resize(bytes);
     return coded;
   }
-  // Without decoded hashes nothing says that the elements are the same.
-  if (wanted.checkpoint.manifest.has_decoded_hashes()) {
-    why_not = fmt::format(
-        "{} has the same elements, but coded again they are not the bytes that were stored",
-        source.path.string());
-  }
+  why_not = fmt::format(
+      "{} has the same elements, but coded again they are not the bytes that were stored",
+      source.path.string());
   return std::nullopt;
 }
 

@@ -86,17 +86,14 @@ std::vector<fs::path> FileMaker::paths_of(const WantedFile& wanted) {
   for (const fs::path& checkpoint : checkpoints_) {
     try {
       for (const FileEntry& other : read_manifest(open_directory(file_system_, checkpoint)).files) {
-        const bool is_same = wanted.version == kListedVersion
-                                 ? other == entry
-                                 : other.description_hash == entry.description_hash &&
-                                       other.bytes == entry.bytes &&
-                                       other.data_end == entry.data_end;
+        const bool is_same = other.description_hash == entry.description_hash &&
+                             other.bytes == entry.bytes && other.data_end == entry.data_end;
         if (is_same) paths.push_back(checkpoint / other.name);
       }
     } catch (const Error& e) {
       if (!is_no_help(e)) throw;
     }
-    if (wanted.version != kListedVersion) paths.push_back(checkpoint / linked.name());
+    paths.push_back(checkpoint / linked.name());
   }
   return paths;
 }
@@ -109,12 +106,9 @@ FileMaker::Described FileMaker::described(std::shared_ptr<File> file, const fs::
   if (file->size() != wanted.entry.bytes) {
     refuse(fmt::format("found {} bytes, needed are {}", file->size(), wanted.entry.bytes));
   }
-  TablesOf of{.number = 0,
-              .entry = wanted.entry,
-              .version = wanted.version,
-              .has_decoded_hashes = wanted.has_decoded_hashes};
-  if (wanted.linked) of.entry = describe_linked_file(*file, path.string(), *wanted.linked);
-  FileTables tables = read_file_tables(*file, path.parent_path(), of);
+  FileTables tables = read_file_tables(
+      *file, path.parent_path(),
+      wanted.linked ? describe_linked_file(*file, path.string(), *wanted.linked) : wanted.entry);
   check_structure(*file, path.string(), tables.entry);
   for (const ChunkRecord& record : tables.table.records) {
     if (is_in_linked(record)) continue;
@@ -164,15 +158,9 @@ void FileMaker::put_shard_file(Described from, const WantedFile& wanted) {
     copy_range(*from.file, file, entry.data_end, entry.bytes);
     copy_range(*from.file, file, entry.table_address,
                entry.table_address + from.tables.table.records.size() * sizeof(ChunkRecord));
-    if (wanted.version != kListedVersion) {
-      copy_range(*from.file, file, entry.data_end - kDescriptionBytes, entry.data_end);
-    }
+    copy_range(*from.file, file, entry.data_end - kDescriptionBytes, entry.data_end);
     copy_chunks(from, damaged.get(), file);
-    const TablesOf of{.number = 0,
-                      .entry = entry,
-                      .version = wanted.version,
-                      .has_decoded_hashes = wanted.has_decoded_hashes};
-    read_file_tables(file, directory_, of);
+    read_file_tables(file, directory_, entry);
     check_structure(file, (directory_ / entry.name).string(), entry);
   });
 }
@@ -211,12 +199,9 @@ std::optional<std::string> FileMaker::make_index(const Manifest& manifest, std::
     return bytes.size() == manifest.index_bytes &&
            hash128(bytes.data(), bytes.size()) == manifest.index_hash;
   };
-  if (manifest.has_exact_index()) {
-    const std::vector<std::byte> bytes = index_of(manifest);
-    if (is_right(bytes)) {
-      replacer_.put(kIndexName, bytes);
-      return (directory_ / kManifestName).string();
-    }
+  if (const std::vector<std::byte> bytes = index_of(manifest); is_right(bytes)) {
+    replacer_.put(kIndexName, bytes);
+    return (directory_ / kManifestName).string();
   }
   for (const fs::path& checkpoint : checkpoints_) {
     try {
@@ -238,15 +223,11 @@ std::optional<std::string> FileMaker::make_index(const Manifest& manifest, std::
 // without any says it by its index.
 bool FileMaker::is_of_this_checkpoint(const Manifest& manifest) {
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {
-    TablesOf of = tables_of(manifest, f);
-    const fs::path path = directory_ / of.entry.name;
+    FileEntry entry = manifest.files[f];
+    const fs::path path = directory_ / entry.name;
     try {
       const std::unique_ptr<File> file = file_system_.open(path);
-      if (manifest.version == kListedVersion) {
-        read_file_tables(*file, directory_, of);
-      } else {
-        read_file_description(*file, path.string(), of.entry);
-      }
+      read_file_description(*file, path.string(), entry);
       return true;
     } catch (const Error& e) {
       if (!is_no_help(e)) throw;

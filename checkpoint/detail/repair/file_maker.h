@@ -19,8 +19,6 @@ namespace shardwise::detail {
 struct WantedFile {
   FileEntry entry;
   std::optional<LinkedFile> linked = {};
-  std::int64_t version = kFormatVersion;
-  bool has_decoded_hashes = true;
 };
 
 /// Makes files of a damaged checkpoint again, from others. A file is made under a hidden name,

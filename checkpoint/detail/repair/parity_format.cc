@@ -58,9 +58,7 @@ std::optional<ParityLayout> stated_layout(File& file, ParityLayout layout) {
 
 }  // namespace
 
-ParityOf parity_of(const FileEntry& entry, std::int64_t version) {
-  return {entry.bytes, version == kListedVersion ? entry.structure_hash : entry.description_hash};
-}
+ParityOf parity_of(const FileEntry& entry) { return {entry.bytes, entry.description_hash}; }
 
 ParityOf parity_of(const LinkedFile& linked) { return {linked.bytes, linked.description_hash}; }
 

@@ -19,11 +19,11 @@ inline constexpr std::int64_t kMostParityBlocks = 127;
 /// Which file a parity file is of.
 struct ParityOf {
   std::uint64_t bytes = 0;
-  Hash128 hash = {};  ///< of its description; in version 1 of HDF5's own bytes
+  Hash128 hash = {};  ///< of its description
 };
 
 /// Of a shard file, whose entry is as its manifest has it.
-ParityOf parity_of(const FileEntry& entry, std::int64_t version);
+ParityOf parity_of(const FileEntry& entry);
 ParityOf parity_of(const LinkedFile& linked);
 
 /// Where what is. Block i of the file is data block i / groups() of group i mod groups().

@@ -142,7 +142,7 @@ class ParityWriter {
 std::vector<ProtectedFile> protected_files(const StoredCheckpoint& stored) {
   std::vector<ProtectedFile> files;
   for (const FileEntry& entry : stored.manifest.files) {
-    files.push_back({entry.name, parity_of(entry, stored.manifest.version)});
+    files.push_back({entry.name, parity_of(entry)});
   }
   for (const LinkedFile& linked : stored.linked) {
     files.push_back({linked.name(), parity_of(linked), true});

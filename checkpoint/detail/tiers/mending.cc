@@ -155,7 +155,7 @@ void Mending::load(const Draft& draft, std::map<std::size_t, DraftFile>& files) 
   const auto number = static_cast<std::size_t>(draft.file);
   const std::shared_ptr<File> file = files_.open(draft.directory / name_of(draft.file));
   add_file_tables(draft_, number,
-                  read_file_tables(*file, draft.directory, tables_of(draft_.manifest, number)));
+                  read_file_tables(*file, draft.directory, draft_.manifest.files[number]));
   files.try_emplace(number, DraftFile{draft.directory, {}});
   for (const std::size_t linked : draft_.linked_of[number]) {
     files.try_emplace(linked, DraftFile{draft.directory, {}});

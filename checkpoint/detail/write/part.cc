@@ -147,10 +147,10 @@ std::vector<WrittenShardFile> write_part(const PartTools& tools, const AttemptDi
   files.reserve(written.size());
   for (const WrittenShardFile& file : written) files.push_back(file.entry);
   check_names(plan.tensors, files);
-  check_files(files, true);
+  check_files(files);
   for (std::size_t f = 0; f < files.size(); ++f) {
-    check_chunk_table(plan.tensors, {.number = f, .entry = files[f]},
-                      pieces_in_file(plan.tensors, f), written[f].table, files[f].name);
+    check_chunk_table(plan.tensors, files[f], pieces_in_file(plan.tensors, f), written[f].table,
+                      files[f].name);
   }
   return written;
 }

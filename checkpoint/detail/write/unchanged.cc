@@ -107,7 +107,7 @@ FileTables UnchangedChunks::add(const FileEntry& entry) {
   const std::filesystem::path path = earlier_ / entry.name;
   std::unique_ptr<File> file = file_system_.open(path);
   if (file->size() != entry.bytes) throw Error(ErrorCode::corrupt, "found another size");
-  FileTables tables = read_file_tables(*file, earlier_, {.number = 0, .entry = entry});
+  FileTables tables = read_file_tables(*file, earlier_, entry);
   if (has_overlap(tables.table.records)) throw Error(ErrorCode::corrupt, "chunks overlap");
   // Moved, a vector's elements stay where they are.
   std::vector<DescribedPiece> pieces = read_pieces(tables.words, tables.entry, path.string());

@@ -22,20 +22,17 @@ using testing::HasSubstr;
 
 /// "a" i32 [8] in files 0 and 1, "b" i32 [4] in file 2.
 HandMadeCheckpoint made_of_three() {
-  HandMadeCheckpoint checkpoint({{.name = "a",
-                                  .dtype = DType::i32,
-                                  .shape = {8},
-                                  .pieces = {Box({0}, {4}), Box({4}, {8})},
-                                  .data = counting_values(DType::i32, {8})},
-                                 {.name = "b",
-                                  .dtype = DType::i32,
-                                  .shape = {4},
-                                  .pieces = {Box({0}, {4})},
-                                  .data = counting_values(DType::i32, {4}, 50)}},
-                                3, 5);
-  checkpoint.manifest.version = 2;
-  checkpoint.seal();
-  return checkpoint;
+  return HandMadeCheckpoint({{.name = "a",
+                              .dtype = DType::i32,
+                              .shape = {8},
+                              .pieces = {Box({0}, {4}), Box({4}, {8})},
+                              .data = counting_values(DType::i32, {8})},
+                             {.name = "b",
+                              .dtype = DType::i32,
+                              .shape = {4},
+                              .pieces = {Box({0}, {4})},
+                              .data = counting_values(DType::i32, {4}, 50)}},
+                            3, 5);
 }
 
 class AssembleTest : public testing::Test {
@@ -139,7 +136,7 @@ TEST_F(AssembleTest, AProcessWithoutTheStepGetsItsManifestAndPublishesIt) {
   EXPECT_EQ(outcome.steps[2].files_taken, 1);
   for (const int rank : {0, 2}) {
     EXPECT_EQ(file_text(own(rank) / "step-00000005/manifest.json"),
-              manifest_text(checkpoint_.manifest));
+              print_manifest(checkpoint_.manifest));
     EXPECT_TRUE(is_good(rank, 2)) << rank;
   }
   EXPECT_TRUE(is_good(0, 0));

@@ -32,7 +32,7 @@ HandMadeCheckpoint made_step(std::int64_t step, std::uint64_t first = 1) {
 
 SavedStep saved(const HandMadeCheckpoint& checkpoint) {
   return {checkpoint.manifest.step, checkpoint.manifest.id,
-          to_hex(hash128(manifest_text(checkpoint.manifest)))};
+          to_hex(hash128(print_manifest(checkpoint.manifest)))};
 }
 
 TEST(ProcessDirectory, IsNamedByItsRank) {
@@ -78,7 +78,7 @@ TEST_F(TakeInventory, FindsEveryCopyOfEachFileOfItsSize) {
   EXPECT_EQ(name, saved(step));
   EXPECT_EQ(held.num_files, 2);
   EXPECT_EQ(held.generation, 1);
-  EXPECT_EQ(held.manifest, manifest_text(step.manifest));
+  EXPECT_EQ(held.manifest, print_manifest(step.manifest));
   EXPECT_THAT(held.directories, ElementsAre(zero, one, two));
   EXPECT_THAT(held.paths,
               ElementsAre(Pair(0, ElementsAre(zero / file(step, 0), two / file(step, 0))),

@@ -42,21 +42,18 @@ HandMadeCheckpoint made(std::int64_t step, const std::vector<bool>& same) {
     if (!same[c]) change(a, c);
   }
   if (!same.back()) change(b, 0);
-  HandMadeCheckpoint checkpoint({{.name = "a",
-                                  .dtype = DType::i32,
-                                  .shape = {kElements},
-                                  .pieces = {Box({0}, {12}), Box({12}, {24})},
-                                  .data = a,
-                                  .chunk = {kChunk}},
-                                 {.name = "b",
-                                  .dtype = DType::i32,
-                                  .shape = {kChunk},
-                                  .pieces = {Box({0}, {kChunk})},
-                                  .data = b}},
-                                kFiles, step);
-  checkpoint.manifest.version = 2;
-  checkpoint.seal();
-  return checkpoint;
+  return HandMadeCheckpoint({{.name = "a",
+                              .dtype = DType::i32,
+                              .shape = {kElements},
+                              .pieces = {Box({0}, {12}), Box({12}, {24})},
+                              .data = a,
+                              .chunk = {kChunk}},
+                             {.name = "b",
+                              .dtype = DType::i32,
+                              .shape = {kChunk},
+                              .pieces = {Box({0}, {kChunk})},
+                              .data = b}},
+                            kFiles, step);
 }
 
 /// The same elements in chunks of six.
@@ -70,21 +67,18 @@ HandMadeCheckpoint cut_otherwise(std::int64_t step, const std::vector<bool>& sam
       to.insert(to.end(), at, at + static_cast<std::ptrdiff_t>(record.stored_bytes));
     }
   }
-  HandMadeCheckpoint checkpoint({{.name = "a",
-                                  .dtype = DType::i32,
-                                  .shape = {kElements},
-                                  .pieces = {Box({0}, {kElements})},
-                                  .data = a,
-                                  .chunk = {6}},
-                                 {.name = "b",
-                                  .dtype = DType::i32,
-                                  .shape = {kChunk},
-                                  .pieces = {Box({0}, {kChunk})},
-                                  .data = b}},
-                                1, step);
-  checkpoint.manifest.version = 2;
-  checkpoint.seal();
-  return checkpoint;
+  return HandMadeCheckpoint({{.name = "a",
+                              .dtype = DType::i32,
+                              .shape = {kElements},
+                              .pieces = {Box({0}, {kElements})},
+                              .data = a,
+                              .chunk = {6}},
+                             {.name = "b",
+                              .dtype = DType::i32,
+                              .shape = {kChunk},
+                              .pieces = {Box({0}, {kChunk})},
+                              .data = b}},
+                            1, step);
 }
 
 void spoil(HandMadeCheckpoint& checkpoint, std::size_t file, std::size_t chunk) {
@@ -280,8 +274,6 @@ TEST_F(MendTest, AnEqualChunkOfAnotherTensorIsFoundByItsHash) {
                              .data = counting_values(DType::i32, {kElements}),
                              .chunk = {kChunk}}},
                            1, 4);
-  other.manifest.version = 2;
-  other.seal();
   fs::create_directories(own(0));
   const fs::path path = other.write(own(0));
   const auto found = [&](std::size_t file, std::size_t chunk) {
