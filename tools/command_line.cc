@@ -91,8 +91,7 @@ void add_plan(CLI::App& app, Commands& c) {
   CLI::App& plan = add_command(
       app, "plan",
       "Plan a program on a mesh without running it: memory, bytes on the wire, time; exit status "
-      "1: "
-      "it does not fit",
+      "1: it does not fit",
       "shardwise plan step.swp --mesh data=8,model=8 --device h100-80gb\n"
       "  shardwise plan step.swp --mesh data=8 --memory 80GB --mark '*.w1=-,data' --mark '*=-'\n"
       "  shardwise plan step.swp --devices 64 --device h100-80gb --search",
@@ -127,6 +126,10 @@ void add_plan(CLI::App& app, Commands& c) {
                   "Say what stands against another cut of a tensor, what it would cost, and which "
                   "other marks would bring it")
       ->type_name("NAME=SPEC");
+  plan.add_option("--attention", c.plan.attention,
+                  "fused: in a kernel, without memory for its scores; written: with them")
+      ->check(CLI::IsMember({"fused", "written"}))
+      ->capture_default_str();
   plan.add_option("--html", c.plan.html,
                   "Also write the plan as a page for a browser to this file: memory over the step, "
                   "collectives, the inputs with their tiles, tables")

@@ -61,6 +61,8 @@ def small_html(page: str) -> str:
     memory = plan["memory"]
     fits = {None: "", True: ", fits", False: ", does not fit"}[memory["fits"]]
     head = f"{plan['operations']:,} operations on {plan['mesh']} ({plan['devices']:,} devices){fits}"
+    if plan["attention"]:
+        head += f", attention planned as {plan['attention']}"
     rows = [(bytes_text(count), kind, f'<span style="color:{_COLORS[kind]}">&#9632;</span> ') for kind, count in memory["by_kind"].items()]
     rows.append((bytes_text(memory["peak_bytes"]), "needed on the fullest device", ""))
     rows.append((bytes_text(sum(one["wire_bytes"] for one in plan["traffic"])), "sent by each device", ""))

@@ -550,7 +550,8 @@ class ProgramText:
                 before, letters, after = re.split(r'(?<=>)(\w*)(?=")', product.words)
                 order = [int(dim) for dim in re.findall(r"\d+", line.words)]
                 needed[line.operands[0]] = False
-                line.op, line.operands = product.op, product.operands
+                line.op, line.operands, line.scope, line.backward, line.source = (
+                    product.op, product.operands, product.scope, product.backward, product.source)
                 line.words = before + "".join(letters[dim] for dim in order) + after
 
     def _raise_refusals(self, lines: list[int]) -> None:

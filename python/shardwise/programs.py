@@ -242,60 +242,70 @@ class Program:
         self._graph = self._graph.marked(_core.SpecRules.parse(";".join(rules)))
         return self
 
-    def plan(self, mesh: _MeshLike, capacity: int | None = None) -> Plan:
+    def plan(self, mesh: _MeshLike, capacity: int | None = None, attention: str = "fused") -> Plan:
         """What each device of the mesh does, and needs. Nothing runs. capacity: bytes of a device, for Plan.fits; run() takes
-        no more. Raises NameNotFound for a mark over an axis that the mesh lacks."""
-        return self._planned(mesh, capacity, to_run=False)
+        no more. attention: "fused", as torch runs scaled_dot_product_attention on a GPU, without memory for its scores, or
+        "written", with the scores of one layer at a time. Raises NameNotFound for a mark over an axis that the mesh lacks."""
+        return self._planned(mesh, capacity, to_run=False, attention=attention)
 
-    def _planned(self, mesh: _MeshLike, capacity: int | None, to_run: bool) -> Plan:
+    def _graph_with(self, attention: str) -> _core.Graph:
+        if attention not in ("fused", "written"):
+            raise InvalidArgument(f"plan: attention: found {attention!r}, needed \"fused\" or \"written\"")
+        return self._graph if attention == "fused" else self._graph.with_written_attention()
+
+    def _planned(self, mesh: _MeshLike, capacity: int | None, to_run: bool, attention: str = "fused") -> Plan:
         if capacity is not None and capacity < 1:
             raise InvalidArgument(f"plan: capacity: found {capacity}, needed at least 1 byte, or None")
         whole = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
         if whole.size > _MOST_DEVICES:
             raise Unsupported(f"plan: found a mesh of {whole.size} devices, needed at most {_MOST_DEVICES}")
-        return Plan(_core.Executable(self._graph, whole._mesh, to_run), self, whole, capacity, to_run)
+        graph = self._graph_with(attention)
+        return Plan(_core.Executable(graph, whole._mesh, to_run), self, graph, whole, capacity, to_run)
 
-    def to_html(self, mesh: _MeshLike, path: Path | None = None, *, capacity: int | None = None, machine: str | None = None) -> str | None:
-        """plan(mesh, capacity).to_html(path, machine=machine)"""
-        plan = self.plan(mesh, capacity)
+    def to_html(self, mesh: _MeshLike, path: Path | None = None, *, capacity: int | None = None, machine: str | None = None,
+                attention: str = "fused") -> str | None:
+        """plan(mesh, capacity, attention).to_html(path, machine=machine)"""
+        plan = self.plan(mesh, capacity, attention)
         return plan.to_html(machine=machine) if path is None else plan.to_html(path, machine=machine)
 
     def meshes(self, devices: int, machine: str | None = None, capacity: int | None = None, *, search: bool = False,
-               progress: bool = True) -> list[MeshPlan]:
+               progress: bool = True, attention: str = "fused") -> list[MeshPlan]:
         """The program on all meshes of this number of devices, up to 4096, with the axes that its marks name: what fits first, then
         the shortest modelled time, then the lowest peak. machine: "h100-80gb", "h200", "a100-80gb", "tpu-v4",
         "tpu-v5e" or "tpu-v5p", for times and, without a capacity, for the memory. If its nodes are smaller, the last axis of
         each mesh, whose devices are neighbours, is the best one. Raises InvalidArgument for a program without marks.
 
         search: with the marks that search() chooses on each mesh, which needs the machine and no marks: to fewer than two axes,
-        data and model are added. progress: on a terminal, work of more than two seconds is shown on stderr; False: never."""
+        data and model are added. progress: on a terminal, work of more than two seconds is shown on stderr; False: never.
+        attention: as plan() has it."""
+        graph = self._graph_with(attention)
         if search and machine is None:
             raise InvalidArgument("compare meshes: found a search without a machine, needed the machine of its times")
         with WorkLine("search" if search else "compare meshes", progress):
-            plans = self._graph.meshes(devices, machine, capacity or 0, search)
+            plans = graph.meshes(devices, machine, capacity or 0, search)
         return [MeshPlan(mesh, cost and Cost(*cost), refused, fits, found and _searched(mesh, *found))
                 for mesh, cost, refused, fits, found in plans]
 
     def search(self, mesh: _MeshLike | None = None, machine: str | None = None, capacity: int | None = None, *,
-               devices: int | None = None, progress: bool = True) -> Searched:
+               devices: int | None = None, progress: bool = True, attention: str = "fused") -> Searched:
         """Chooses marks of parameters, their optimizer state and data: the fastest, by times modelled on the machine, that
         fits its memory or the capacity. Plans all choices of a small program, else a bounded number: up to a minute for a
         large one. This program keeps its marks. Never worse than they are, or than Searched.hand_made.
 
-        devices: in place of a mesh, the best of meshes(devices, search=True). progress: as meshes() has it. Raises
-        InvalidArgument without a machine, and Unsupported if no mesh can be planned."""
+        devices: in place of a mesh, the best of meshes(devices, search=True). progress, attention: as meshes() has them.
+        Raises InvalidArgument without a machine, and Unsupported if no mesh can be planned."""
         if (mesh is None) == (devices is None) or machine is None:
             found = "no machine" if machine is None else "neither a mesh nor devices=" if mesh is None else "a mesh and devices="
             raise InvalidArgument(f'search: found {found}, needed a mesh or devices=, and the machine of the times: '
                                   f'search("data=4,model=2", "h100-80gb")')
         if mesh is None:
-            best = self.meshes(devices or 0, machine, capacity, search=True, progress=progress)[0]
+            best = self.meshes(devices or 0, machine, capacity, search=True, progress=progress, attention=attention)[0]
             if best.searched is None:
                 raise Unsupported(f"search: {best.mesh}: {best.refused}")
             return best.searched
         whole = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
         with WorkLine("search", progress):
-            return _searched(str(whole), *self._graph.search(whole._mesh, machine, capacity or 0))
+            return _searched(str(whole), *self._graph_with(attention).search(whole._mesh, machine, capacity or 0))
 
     def run(self, *args: Any, devices: int | None = None, mesh: _MeshLike | None = None) -> Any:
         """plan(mesh).run(*args). devices: that many along the axis that the marks name, instead of a mesh."""
@@ -328,8 +338,9 @@ class Program:
 class Plan:
     """A program on a mesh, planned to the byte: peak_bytes and what is sent are what a run needs and sends."""
 
-    def __init__(self, executable: _core.Executable, program: Program, mesh: Mesh, capacity: int | None, to_run: bool) -> None:
-        self._executable, self._program, self._graph, self._runs = executable, program, program._graph, to_run
+    def __init__(self, executable: _core.Executable, program: Program, graph: _core.Graph, mesh: Mesh, capacity: int | None,
+                 to_run: bool) -> None:
+        self._executable, self._program, self._graph, self._runs = executable, program, graph, to_run
         self.mesh, self.capacity = mesh, capacity
         self.peak_bytes = executable.peak_bytes  #: of the device that needs most
 

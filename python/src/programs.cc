@@ -248,6 +248,7 @@ void plan(Executable* self, const PythonGraph& program, const Mesh& mesh, bool t
   new (self) Executable(
       program.graph, mesh,
       CompileOptions{.moves = to_run ? MovePlans::made : MovePlans::left_out,
+                     .attention = to_run ? Attention::written : Attention::fused,
                      .may_donate = std::vector<bool>(program.graph->inputs.size(), true)});
 }
 
@@ -356,6 +357,12 @@ void bind_graph(nb::module_& module) {
       .def_prop_ro("size", [](const PythonGraph& self) { return self.graph->nodes.size(); })
       .def_prop_ro("inputs", &inputs_of)
       .def_prop_ro("outputs", &outputs_of)
+      .def("with_written_attention",
+           [](const PythonGraph& self) {
+             PythonGraph written = self;
+             written.graph = with_written_attention(self.graph);
+             return written;
+           })
       .def_prop_ro("axes", [](const PythonGraph& self) { return mark_axes(*self.graph); })
       .def("meshes", &meshes_of, nb::arg("devices"), nb::arg("machine").none(),
            nb::arg("capacity_bytes"), nb::arg("search"))

@@ -330,7 +330,7 @@ class Planning(Case):
     covers = """Literal.of Literal.hash Graph.parse Graph.load Graph.save Graph.text Graph.size Graph.inputs Graph.outputs Graph.axes
         Graph.marked Graph.marked_inputs Executable.peak_bytes Executable.bytes_by_kind Executable.traffic
         Executable.input_spec Executable.output_spec Executable.page Executable.json Executable.html Executable.suggest Executable.explain Executable.explain_node Executable.run
-        Executable.changes Executable.why Executable.why_not Executable.storage Graph.meshes Graph.search"""
+        Executable.changes Executable.why Executable.why_not Executable.storage Graph.meshes Graph.search Graph.with_written_attention"""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)

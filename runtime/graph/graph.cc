@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <concepts>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string_view>
 #include <utility>
+#include <variant>
 
 #include "shardwise/runtime/graph/detail/attribute_fields.h"
 #include "shardwise/runtime/graph/detail/line_reader.h"
@@ -174,6 +176,90 @@ std::string to_string(const Graph& graph, NodeId id) {
 std::string in_scope(const Graph& graph, std::int32_t scope) {
   const std::string& path = graph.scopes[static_cast<std::size_t>(scope)];
   return path.empty() ? "" : " in " + detail::quoted(path);
+}
+
+namespace {
+
+constexpr std::string_view kWrittenAttention = "written attention";
+
+/// Where the name of a kernel begins in the path; npos: it has none.
+std::size_t kernel_name(std::string_view path, std::string_view name) {
+  const std::size_t begin = path.rfind('/') + 1;
+  const std::string_view last = path.substr(begin);
+  const bool is_it =
+      last == name || (last.starts_with(name) && last.substr(name.size(), 2) == " [");
+  return is_it ? begin : std::string_view::npos;
+}
+
+/// Calls visit with each body of a node; a body that it changes is a place of its own.
+template <typename Visit>
+void for_each_body(Attributes& attributes, const Visit& visit) {
+  if (auto* const scan = std::get_if<ScanAttributes>(&attributes)) visit(scan->body);
+  if (auto* const cond = std::get_if<CondAttributes>(&attributes)) {
+    visit(cond->body);
+    visit(cond->otherwise);
+  }
+}
+
+bool has_scope(const Graph& graph, std::string_view name) {
+  return std::ranges::any_of(graph.scopes,
+                             [&](const std::string& path) {
+                               return kernel_name(path, name) != std::string::npos;
+                             }) ||
+         std::ranges::any_of(graph.nodes, [&](const Node& node) {
+           if (!has_bodies(node.op)) return false;
+           bool has = false;
+           Attributes attributes = node.attributes;
+           for_each_body(attributes,
+                         [&](const auto& body) { has |= body && has_scope(*body, name); });
+           return has;
+         });
+}
+
+}  // namespace
+
+bool is_of_fused_attention(const Graph& graph, std::int32_t scope) {
+  return kernel_name(graph.scopes[static_cast<std::size_t>(scope)], kFusedAttention) !=
+         std::string::npos;
+}
+
+std::string_view planned_attention(const Graph& graph) {
+  if (has_scope(graph, kFusedAttention)) return "fused";
+  return has_scope(graph, kWrittenAttention) ? "written" : "";
+}
+
+std::shared_ptr<const Graph> with_written_attention(const std::shared_ptr<const Graph>& graph) {
+  if (graph == nullptr || !has_scope(*graph, kFusedAttention)) return graph;
+  auto written = std::make_shared<Graph>(*graph);
+  for (std::string& path : written->scopes) {
+    const std::size_t begin = kernel_name(path, kFusedAttention);
+    if (begin != std::string::npos) path.replace(begin, kFusedAttention.size(), kWrittenAttention);
+  }
+  for (Node& node : written->nodes) {
+    for_each_body(node.attributes, [](auto& body) { body = with_written_attention(body); });
+  }
+  return written;
+}
+
+std::vector<bool> within_kernels(const Graph& graph) {
+  std::vector<bool> is_kernel;  // by scope
+  for (std::size_t scope = 0; scope < graph.scopes.size(); ++scope) {
+    is_kernel.push_back(is_of_fused_attention(graph, static_cast<std::int32_t>(scope)));
+  }
+  if (std::ranges::none_of(is_kernel, std::identity())) return {};
+  std::vector<bool> within;
+  for (const Node& node : graph.nodes) {
+    within.push_back(node.op != Op::input && is_kernel[static_cast<std::size_t>(node.scope)]);
+  }
+  for (const Node& node : graph.nodes) {
+    for (const NodeId id : node.operands) {
+      const Node& operand = graph.node(id);
+      if (operand.scope != node.scope || operand.backward != node.backward)
+        within[static_cast<std::size_t>(id)] = false;
+    }
+  }
+  for (const NodeId output : graph.outputs) within[static_cast<std::size_t>(output)] = false;
+  return within;
 }
 
 std::string with_scope(const Graph& graph, NodeId id) {

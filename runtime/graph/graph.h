@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shardwise/runtime/graph/attributes.h"
@@ -97,6 +99,25 @@ std::string to_string(const Graph& graph, NodeId id);
 /// Where in the program something was recorded, for messages: ` in "layer0/attention"`; "" if no
 /// scope was open.
 std::string in_scope(const Graph& graph, std::int32_t scope);
+
+/// The last name of a scope whose operations are one kernel on a device: attention whose scores
+/// stay on the chip. A second one in the same scope is called "fused attention [2]". A plan may be
+/// made as if they took no memory: Attention::fused.
+inline constexpr std::string_view kFusedAttention = "fused attention";
+
+/// The scope is that of a kernel.
+bool is_of_fused_attention(const Graph& graph, std::int32_t scope);
+
+/// "fused" if operations are in such a scope, of loops and branches, too; "written" of what
+/// with_written_attention() made of it; "" without either.
+std::string_view planned_attention(const Graph& graph);
+
+/// The same program without kernels, in its loops and branches, too: their scopes are called
+/// "written attention".
+std::shared_ptr<const Graph> with_written_attention(const std::shared_ptr<const Graph>& graph);
+
+/// By node: only operations of one kernel, of the same pass, use it. Empty without kernels.
+std::vector<bool> within_kernels(const Graph& graph);
 
 /// to_string() and the node's scope, for messages.
 std::string with_scope(const Graph& graph, NodeId id);

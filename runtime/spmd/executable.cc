@@ -116,6 +116,11 @@ class Executable::OneRun {
                   "run a program: found one that is planned without its moves, needed one with "
                   "CompileOptions::moves as MovePlans::made");
     }
+    if (e_.impl_->options.attention == Attention::fused) {
+      throw Error(ErrorCode::invalid_argument,
+                  "run a program: found one that is planned with fused attention, needed one with "
+                  "CompileOptions::attention as Attention::written");
+    }
     check_inputs();
     detail::together(devices_, [&] {
       if (devices_.group().size() > 1) devices_.group().agree("run a program", e_.impl_->facts);

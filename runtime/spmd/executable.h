@@ -56,10 +56,17 @@ enum class NanCheck { off, on };
 /// thousands of devices in much less time and memory.
 enum class MovePlans { made, left_out };
 
+/// What attention in a scope called kFusedAttention takes.
+enum class Attention {
+  written,  ///< what its operations take one after another, as a run does
+  fused,    ///< what one kernel takes: no memory for its scores. For a plan that does not run
+};
+
 struct CompileOptions {
   PartitionOptions partition = {};
   NanCheck nan_check = NanCheck::off;
   MovePlans moves = MovePlans::made;
+  Attention attention = Attention::written;
 
   /// By Graph::inputs: nothing else holds the array, so that an output may take its memory.
   std::vector<bool> may_donate = {};

@@ -41,6 +41,12 @@ std::string memory_text(const Executable& executable, std::size_t peak_bytes,
                        fits ? "fits" : "does not fit", peak, human_bytes(options.capacity_bytes));
     if (!fits) text += "  " + executable.suggest(options.capacity_bytes) + '\n';
   }
+  const std::string_view attention = planned_attention(executable.graph());
+  if (attention == "fused") {
+    text += "attention is planned as a fused kernel, without its scores: `written` counts them\n";
+  } else if (attention == "written") {
+    text += "attention is planned as written, with its scores: `fused` is a kernel without them\n";
+  }
   const FullestStep fullest = executable.fullest_step();
   text += fmt::format("\nfullest at {}\n",
                       fullest.name.empty() ? "the start: nothing is computed" : fullest.name);

@@ -18,8 +18,9 @@ std::string_view PlanCost::bound() const {
 PlanCost plan_cost(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
                    const std::optional<Machine>& machine) {
   const std::vector<bool> may_donate(graph->inputs.size(), true);
-  const PlannedProgram planned(graph, mesh,
-                               {.moves = MovePlans::left_out, .may_donate = may_donate});
+  const PlannedProgram planned(
+      graph, mesh,
+      {.moves = MovePlans::left_out, .attention = Attention::fused, .may_donate = may_donate});
   const detail::Modelled times =
       detail::modelled(*planned.graph, mesh, planned.propagation, planned.partitioned,
                        machine.value_or(machines().front()));

@@ -16,7 +16,8 @@
 
 namespace shardwise {
 
-// Plans beside each other: a program on other meshes, with other marks. Nothing runs.
+// Plans beside each other: a program on other meshes, with other marks. Nothing runs. Attention is
+// planned as Attention::fused; with_written_attention() of the program counts its scores.
 
 /// What a program costs on a mesh, as in a training loop: what is replaced is held by nobody else.
 /// Bytes are planned, times are modelled.

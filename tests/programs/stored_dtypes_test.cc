@@ -84,11 +84,11 @@ TEST(StoredDTypes, ProgramsDoNotComputeWithThem) {
     const Tensor f32 = tracer.tensor({DType::f32, {4}}, std::vector<std::byte>(16), "f32");
     const Tensor ids = tracer.tensor({DType::i32, {4}}, std::vector<std::byte>(16), "ids");
     const std::string type(name(dtype));
-    struct Case {
+    struct Call {
       std::string op;
       std::function<void()> body;
     };
-    const std::vector<Case> cases{
+    const std::vector<Call> cases{
         {"neg", [&] { neg(x); }},
         {"add", [&] { add(x, x); }},
         {"eq", [&] { eq(x, x); }},
@@ -113,7 +113,7 @@ TEST(StoredDTypes, ProgramsDoNotComputeWithThem) {
         {"scatter_add", [&] { scatter_add(ids, x, 0, 4); }},
         {"argsort", [&] { argsort(x, 0); }},
     };
-    for (const Case& c : cases) {
+    for (const Call& c : cases) {
       const std::string message = message_of(ErrorCode::unsupported, c.body);
       EXPECT_THAT(message, testing::StartsWith(c.op + "("));
       EXPECT_THAT(message, HasSubstr("found " + type + ", needed a type that is computed with"));

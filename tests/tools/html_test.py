@@ -79,6 +79,12 @@ class Html(Cli):
             parameters = self.value("Number(document.querySelector('#tree summary [data-kind=parameter]').dataset.bytes)")
             self.assertEqual(parameters, memory["by_kind"]["parameter"])
 
+    def test_a_kernel_of_attention_is_told(self):
+        self.program.write_text(PROGRAM.replace("# layer0", "# layer0/fused attention"))
+        for how in ("fused", "written"):
+            self.assertEqual(self.written("--mesh", "data=8", "--attention", how)["attention"], how)
+            self.assertIn(f"Attention{how}", self.value("document.getElementById('facts').textContent"))
+
     def test_a_step_is_told_where_the_pointer_or_a_key_is(self):
         self.written("--mesh", "data=8", "--device", "h100-80gb")
         curve = self.data()["curve"]

@@ -122,6 +122,27 @@ class Plan(Cli):
         self.assertRegex(text, r"(?m)^ *1\.75 MiB  yes +all-reduce +data +1  ")
         self.assertLess(len(text.splitlines()), 50)
 
+    def test_scores_of_a_kernel_are_counted_if_that_is_asked_for(self):
+        self.program.write_text("""\
+%0 = input() "q" : f32[2, 64, 16] marked data,-,- kind=loader
+%1 = dot_general(%0, %0) "bik,bjk->bij" : f32[2, 64, 64]  # layer0/fused attention
+%2 = dot_general(%1, %0) "bij,bjk->bik" : f32[2, 64, 16]  # layer0/fused attention
+%3 = tanh(%2) : f32[2, 64, 16]  # layer0
+return %3
+""")
+        plan, peaks = ["plan", self.program, "--mesh", "data=1"], {}
+        for how in ("fused", "written"):
+            found = self.ok_json(*plan, "--attention", how)
+            self.assertEqual(found["attention"], how)
+            peaks[how] = found["memory"]["peak_bytes"]
+            [row] = self.ok_json("plan", self.program, "--devices", 1, "--attention", how)["meshes"]
+            self.assertEqual(row["peak_bytes"], peaks[how])
+        self.assertEqual(peaks["written"] - peaks["fused"], 2 * 64 * 64 * 4)
+        self.assertEqual(self.ok_json(*plan)["memory"]["peak_bytes"], peaks["fused"])
+        self.assertIn("\nattention is planned as a fused kernel, without its scores: ", self.ok(*plan))
+        self.assertIn("\nattention is planned as written, with its scores: ", self.ok(*plan, "--attention", "written"))
+        self.fails(2, ["--attention", "flash"], *plan, "--attention", "flash")
+
     def test_devices_compares_all_meshes_of_that_number(self):
         self.program.write_text(PROGRAM.replace('"w1" : f32[256, 1024] marked -,-', '"w1" : f32[256, 1024] marked -,model'))
         found = self.ok_json("plan", self.program, "--devices", 8, "--device", "h100-80gb")

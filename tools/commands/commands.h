@@ -45,6 +45,7 @@ struct PlanOptions {
   bool search = false;
   std::optional<std::string> why, why_not;
   std::optional<std::string> html;  ///< a file for the page
+  std::string attention = "fused";
   bool json = false;
 };
 /// Status 1 if it does not fit, on any mesh of --devices.

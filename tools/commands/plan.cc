@@ -66,8 +66,9 @@ int run_plan(const PlanOptions& options) {
   }
   // As in a training loop: what is replaced is held by nobody else.
   const std::vector<bool> may_donate(task.graph->inputs.size(), true);
-  const Executable executable(task.graph, mesh,
-                              {.moves = MovePlans::left_out, .may_donate = may_donate});
+  const Executable executable(
+      task.graph, mesh,
+      {.moves = MovePlans::left_out, .attention = Attention::fused, .may_donate = may_donate});
   const StepReport told = report(executable, task.machine.value_or(machines().front()));
   const bool fits = task.capacity_bytes == 0 || told.memory.peak_bytes <= task.capacity_bytes;
   std::optional<Changes> changes;

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends, sdpa_kernel
 from torch.nn.modules.adaptive import _ASMoutput as _AdaptiveOutput
 from torch.optim.optimizer import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
@@ -168,19 +169,64 @@ def tensors_of_tensors() -> Iterator[None]:
         setattr(torch, "tensor", known)
 
 
+class FusedAttention:
+    """Whether what is traced now is attention that a fused kernel of torch computes on a GPU."""
+
+    NAME = "fused attention"  #: what the planner calls the scope of a kernel
+    TRACED = (SDPBackend.MATH, SDPBackend.OVERRIDEABLE)  #: no step asks for these two, so a step that asks is seen
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.is_open = False
+        self._before = set(_cur_sdpa_kernel_backends())
+
+    def allowed(self) -> set[SDPBackend]:
+        """The backends that the step has asked for, or that hold around the capture."""
+        now = set(_cur_sdpa_kernel_backends())
+        return self._before if now == set(self.TRACED) else now
+
+    def called(self, known: Callable[..., Any], is_fused: bool, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        self.is_open = is_fused
+        try:
+            with sdpa_kernel(list(self.TRACED)):
+                return known(*args, **kwargs)
+        finally:
+            self.is_open = False
+
+
+def _is_fused(allowed: set[SDPBackend], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+              *_: Any, **options: Any) -> bool:
+    """As torch chooses on a GPU: flash attention takes no mask, rows of 256 numbers at most and 16 bits; memory-efficient attention
+    takes masks and f32, as many heads of each, and rows that its loads divide (16 bytes). Else the scores are written out, as in f64,
+    unless the step refuses that."""
+    if SDPBackend.MATH not in allowed:
+        return True
+    width, is_short = query.shape[-1], query.dtype in (torch.float16, torch.bfloat16)
+    if any(one.dim() != 4 or one.dtype != query.dtype for one in (query, key, value)) or key.shape[-1] != width:
+        return False
+    is_flash = is_short and attn_mask is None and value.shape[-1] == width <= 256
+    step = 8 if is_short else 4
+    is_efficient = ((is_short or query.dtype == torch.float32) and query.shape[1] == key.shape[1]
+                    and width % step == value.shape[-1] % step == 0)
+    return is_flash and SDPBackend.FLASH_ATTENTION in allowed or is_efficient and SDPBackend.EFFICIENT_ATTENTION in allowed
+
+
 @contextlib.contextmanager
-def scores_again(step: Callable[..., Any]) -> Iterator[None]:
-    """The gradient of attention computes the scores again, as that of torch's fused kernels does: nothing of the size of the sequence
-    squared is kept for it. Dropout draws the same again.
+def scores_again(step: Callable[..., Any], fused: FusedAttention) -> Iterator[None]:
+    """The gradient of fused attention computes the scores again, as torch's kernels do: nothing of the size of the sequence squared is
+    kept for it. Dropout draws the same again. Attention that no kernel computes keeps its scores, as torch does.
 
     A function in place of torch's, by each name that a module has for it, and no mode for torch functions: autograd calls no mode where
     a checkpoint around the attention computes again, which then would not do what it did before."""
     known = torch.nn.functional.scaled_dot_product_attention
 
     def attention(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return known(*args, **kwargs)
-        return checkpoint(known, *args, use_reentrant=False, determinism_check="none", **kwargs)
+        is_fused = _is_fused(fused.allowed(), *args, **kwargs)
+        kernel = functools.partial(fused.called, known, is_fused)
+        if not (is_fused and torch.is_grad_enabled()):
+            return kernel(*args, **kwargs)
+        return checkpoint(kernel, *args, use_reentrant=False, determinism_check="none", **kwargs)
 
     own = {id(names): names for names in [*(getattr(module, "__dict__", {}) for module in list(sys.modules.values())),
                                           getattr(step, "__globals__", {})] if names is not vars(torch._C._nn)}

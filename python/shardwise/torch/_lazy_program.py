@@ -163,7 +163,7 @@ class _Planned:
         program = Program(writer.build.graph(outputs)[0], "step", lambda args: args[0])
         if step.auto:
             program.mark(program.search(self.mesh.core, MACHINE).marks)
-        self.plan = Plan(_core.Executable(program._graph, self.mesh.core._mesh, True), program, self.mesh.core, None, True)
+        self.plan = Plan(_core.Executable(program._graph, self.mesh.core._mesh, True), program, program._graph, self.mesh.core, None, True)
         self._results = [self._placement(place) for place in range(len(outputs))]
 
     def _traced(self, step: Step) -> torch.fx.GraphModule:

@@ -19,7 +19,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import sdpa_kernel
 from torch.nn.modules import module as nn_module
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -33,6 +33,7 @@ from ._checks import line_of_step, passing_value
 from ._constants import Constants
 from ._foreach import taken_apart
 from ._instead import (
+    FusedAttention,
     chosen_by_values,
     compiling,
     counting_in_f64,
@@ -196,7 +197,7 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
             slots = state.slots(fake)
         fakes = [fake(slot.tensor) for slot in [*slots, *arguments]]
         returned: list[Any] = []
-        schedules, constants = Schedules(), Constants()
+        schedules, constants, fused = Schedules(), Constants(), FusedAttention()
 
         def functional(tensors: list[torch.Tensor]) -> list[Any]:
             with FunctionalTensorMode(), fx_traceback.preserve_node_meta():
@@ -210,7 +211,7 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
                 values = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
                 gradients = _Gradients({slot.label: tensor for slot, tensor in zip(slots, own, strict=False) if tensor.requires_grad})
                 with (state.replaced(slots, own[:len(slots)]) as now, state.guarded() as elsewhere,
-                      _scopes(state, gradients, elsewhere, constants, surroundings, seen), schedules.recorded(state.schedulers)):
+                      _scopes(state, gradients, elsewhere, constants, surroundings, seen, fused), schedules.recorded(state.schedulers)):
                     made, result = pytree.tree_flatten(step(*pytree.tree_unflatten(values, treespec)))
                     returned[:] = [result, [_kind_of(leaf) for leaf in made]]
                     made = [leaf for leaf in made if _kind_of(leaf) in _COMPUTED]
@@ -224,7 +225,7 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
                                               f"needed a step that leaves its shape, as it may once torch has made one")
                     return [*(plain(value) for value in made), *state_now]
 
-        with sdpa_kernel(SDPBackend.MATH), scores_again(step), tensors_of_tensors(), without_mkldnn(), noted_modes(sets_modes), chosen_by_values():
+        with sdpa_kernel(list(fused.TRACED)), scores_again(step, fused), tensors_of_tensors(), without_mkldnn(), noted_modes(sets_modes), chosen_by_values():
             graph = graph_of(functional, fakes)
     return Traced(graph, [*slots, *arguments], len(slots), treespec, [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves],
                   returned[0], returned[1], schedules, None if sets_modes else need_modes, constants.asked), changes
@@ -333,13 +334,15 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True  # no program has one: they are named as others are
 
-    def __init__(self, gradients: _Gradients, elsewhere: dict[int, str], constants: Constants, surroundings: Surroundings, seen: set[int]) -> None:
+    def __init__(self, gradients: _Gradients, elsewhere: dict[int, str], constants: Constants, surroundings: Surroundings, seen: set[int],
+                 fused: FusedAttention) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._gradients, self._constants, self._elsewhere = gradients, constants, elsewhere
-        self._surroundings, self._seen = surroundings, seen
+        self._surroundings, self._seen, self._fused = surroundings, seen, fused
         self.viewed: set[int] = set()  #: the memory of tensors that the step's variables hold
         self.path: list[str] = [""]
         self._of_sequence: dict[int, str] = {}
+        self._kernels: dict[str, list[int]] = {}  #: calls of fused attention, by scope
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         count_operation("traced")
@@ -349,11 +352,13 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(func, torch._ops.OpOverload) and func.is_view and self._surroundings.label(args[0]) is not None:
             self.viewed.add(memory_of(args[0]))
         derived = torch._C._current_autograd_node()
-        if derived is None:
-            scope = self.path[-1]
+        scope = self.path[-1] if derived is None else self._of_sequence.get(derived._sequence_nr(), "")
+        if self._fused.is_open:
+            scope = self._kernel_in(scope)
+        elif derived is not None and torch.is_grad_enabled():  # a checkpoint of the user's computes again
+            scope = self._outside(scope)
+        if derived is None or self._fused.is_open:
             self._of_sequence[torch.autograd._get_sequence_nr() - 1] = scope
-        else:
-            scope = self._of_sequence.get(derived._sequence_nr(), "")
         if func in (_aten.zero_.default, _aten._foreach_zero_.default):
             self._gradients.set_to_zero(args[0] if isinstance(args[0], (list, tuple)) else args)
         fx_traceback.current_meta["custom"] = {"scope": scope, "backward": derived is not None}
@@ -390,6 +395,21 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         self._constants.note(func, args, kwargs or {}, result)
         return result
+
+    def _outside(self, scope: str) -> str:
+        outer, _, last = scope.rpartition("/")
+        return outer if last.startswith(FusedAttention.NAME) else scope
+
+    def _kernel_in(self, scope: str) -> str:
+        """The scope of the kernel that is traced now: a second one in the same scope has a number. The gradient's is that of its
+        operations."""
+        if self._outside(scope) != scope:
+            return scope
+        calls = self._kernels.setdefault(scope, [])
+        if self._fused.calls not in calls:
+            calls.append(self._fused.calls)
+        number = calls.index(self._fused.calls) + 1
+        return f"{scope}/{FusedAttention.NAME}{f' [{number}]' if number > 1 else ''}".removeprefix("/")
 
     def _by_places(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
         """A mask that is known is the places where it holds."""
@@ -456,8 +476,8 @@ def _counted_draws() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _scopes(state: StepState, gradients: _Gradients, elsewhere: dict[int, str], constants: Constants, surroundings: Surroundings,
-            seen: set[int]) -> Iterator[None]:
-    mode = _ScopeMode(gradients, elsewhere, constants, surroundings, seen)
+            seen: set[int], fused: FusedAttention) -> Iterator[None]:
+    mode = _ScopeMode(gradients, elsewhere, constants, surroundings, seen, fused)
 
     def enter(module: torch.nn.Module, _: Any) -> None:
         mode.path.append(state.scopes.get(id(module), mode.path[-1]))

@@ -145,7 +145,13 @@ class Fuser {
   bool may_join(std::size_t step, std::size_t from) const {
     return from != kNone && is_elementwise(op(step)) && nan_check_ == NanCheck::off &&
            is_elementwise(op(from)) && same_elements(step, from) &&
-           is_backward(step) == is_backward(from);
+           is_backward(step) == is_backward(from) && kernel(step) == kernel(from);
+  }
+
+  /// The scope of a kernel of attention: what is beside it is no part of it. -1: it is of none.
+  std::int32_t kernel(std::size_t step) const {
+    const std::int32_t scope = graph_.node(std::get<Compute>(steps_[step]).node).scope;
+    return is_of_fused_attention(graph_, scope) ? scope : -1;
   }
 
   /// The first of joins_ that is not to be one kernel with the step: it is on a lower level, or its

@@ -71,6 +71,7 @@ class Planner {
   MemoryPlan run(const std::vector<bool>& may_donate, OutputsHost outputs_host,
                  const Carries& carries) {
     find_roots();
+    leave_out_kernels();
     find_lifetimes();
     find_replaced(may_donate);
     for (std::size_t k = 0; k < carries.count; ++k) {
@@ -99,6 +100,24 @@ class Planner {
       if (home(v) != Home::region) root(v) = v;
       if (root(v) != v) root(v) = root(root(v));
       if (home(root(v)) == Home::output) root(v) = v;
+    }
+  }
+
+  /// What only a call of a kernel makes and reads stays on the chip, unless another name of it has
+  /// memory.
+  void leave_out_kernels() {
+    const std::vector<bool> within = within_kernels(graph_);
+    if (within.empty()) return;
+    std::vector<bool> has_memory(plan_.bytes.size(), false);
+    const auto need = [&](ValueId v) { has_memory[as_size(root(v))] = true; };
+    for (ValueId v = 0; v < count(); ++v) {
+      if (home(root(v)) != Home::region || !within[as_size(lowered_.nodes[as_size(v)])]) need(v);
+    }
+    for (const Program::Step& step : program_.steps()) {
+      if (!std::holds_alternative<Program::Call>(step)) visit_step(step, need, need);
+    }
+    for (ValueId v = 0; v < count(); ++v) {
+      if (!has_memory[as_size(root(v))]) plan_.bytes[as_size(v)] = 0;
     }
   }
 
@@ -228,6 +247,7 @@ class Planner {
     return is_free && home(operand) == Home::region &&
            lifetime(operand).last == static_cast<std::int64_t>(step) &&
            same_memory(result, pair.operand) && value(result).kind == value(operand).kind &&
+           plan_.bytes[as_size(result)] == plan_.bytes[as_size(operand)] &&
            !is_read_otherwise(program_.steps()[step], lowered_.in_place[step], result, operand) &&
            !has_older(step, pair);
   }

@@ -17,7 +17,8 @@ constexpr int kMostReplacedVisits = 64;
 PlannedProgram::PlannedProgram(std::shared_ptr<const Graph> recorded, const Mesh& on,
                                const CompileOptions& how)
     : traced(std::move(recorded)),
-      graph(without_unused_results(traced)),
+      graph(without_unused_results(
+          how.attention == Attention::fused ? traced : with_written_attention(traced))),
       mesh(on),
       options(how),
       propagation(propagate(*graph, mesh)),

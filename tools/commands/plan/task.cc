@@ -55,6 +55,9 @@ Task load(const PlanOptions& options, const std::optional<Mesh>& mesh) {
   task.capacity_bytes = task.machine ? task.machine->memory_bytes : 0;
   if (options.memory_bytes != 0) task.capacity_bytes = options.memory_bytes;
   task.graph = std::make_shared<Graph>(load_program(options.program));
+  if (options.attention == "written") {
+    task.graph = std::make_shared<Graph>(*with_written_attention(task.graph));
+  }
   for (const Node& node : task.graph->nodes) task.file_marks.push_back(node.mark);
   mark(*task.graph, mesh, options.marks);
   return task;

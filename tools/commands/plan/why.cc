@@ -152,8 +152,9 @@ int print_why(const Task& task, const Mesh& mesh, const PlanOptions& options) {
   const NodeId node =
       words_of("plan", "--why", [&] { return find_tensor(*task.graph, *options.why); });
   const std::vector<bool> may_donate(task.graph->inputs.size(), true);
-  const Executable executable(task.graph, mesh,
-                              {.moves = MovePlans::left_out, .may_donate = may_donate});
+  const Executable executable(
+      task.graph, mesh,
+      {.moves = MovePlans::left_out, .attention = Attention::fused, .may_donate = may_donate});
   if (options.json) {
     print_json({{"program", task.program},
                 {"mesh", mesh.to_string()},

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <optional>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "shardwise/runtime/spmd/detail/plans/modelled.h"
 #include "shardwise/runtime/spmd/detail/plans/passed.h"
@@ -58,13 +60,15 @@ class Walk {
         .node;
   }
 
-  double seconds_of(const Passed& in, std::size_t partitioned_step) const {
+  double seconds_of(const Passed& in, std::size_t partitioned_step) {
+    const auto [known, is_new] = within_.try_emplace(&in.graph);
+    if (is_new) known->second = within_kernels(in.graph);
     return modelled_step(in.graph, mesh_, in.propagation, in.partitioned, partitioned_step,
-                         machine_)
+                         known->second, machine_)
         .seconds();
   }
 
-  double seconds(const Passed& in, std::size_t step) const {
+  double seconds(const Passed& in, std::size_t step) {
     double sum = 0;
     for (const std::size_t one : in.steps[step].steps) sum += seconds_of(in, one);
     return sum;
@@ -92,6 +96,7 @@ class Walk {
   const Machine& machine_;
   Passed whole_;
   WireBytes known_;
+  std::map<const Graph*, std::vector<bool>> within_;  ///< of the program and its bodies
   CollectiveTimes result_;
 };
 

@@ -62,6 +62,9 @@ std::string plan_json(const Executable& executable, const StepReport& report,
   json.key("operations").number(executable.graph().nodes.size());
   json.key("mesh").text(executable.mesh().to_string());
   json.key("devices").number(executable.mesh().size());
+  const std::string_view attention = planned_attention(executable.graph());
+  json.key("attention");
+  attention.empty() ? json.null() : json.text(attention);
   json.key("memory");
   put_memory(json, executable, report.memory.peak_bytes, options.capacity_bytes);
   json.key("traffic");

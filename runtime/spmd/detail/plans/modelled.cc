@@ -72,17 +72,21 @@ void add_steps(const Graph& graph, const Mesh& mesh, const Propagation& propagat
                const PartitionedGraph& partitioned, const Machine& machine, double times,
                Modelled& result);
 
-/// Adds what a step takes that is done this often.
+/// Adds what a step takes that is done this often. `within` by node: it stays on the chip.
 void add_step(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
               const PartitionedGraph& partitioned, const PartitionedGraph::Step& step,
-              const Machine& machine, double times, Modelled& result) {
+              const std::vector<bool>& within, const Machine& machine, double times,
+              Modelled& result) {
   if (const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step)) {
     const double flops =
         part_flops(graph, mesh, partitioned, *compute, propagation.rules[as_size(compute->node)]);
-    double bytes = part_bytes(graph, mesh, partitioned.values[as_size(compute->result)]);
-    for (const auto operand : compute->operands) {
-      bytes += part_bytes(graph, mesh, partitioned.values[as_size(operand)]);
-    }
+    double bytes = 0;
+    const auto move = [&](PartitionedGraph::ValueId id) {
+      const PartitionedGraph::Value& value = partitioned.values[as_size(id)];
+      if (within.empty() || !within[as_size(value.node)]) bytes += part_bytes(graph, mesh, value);
+    };
+    move(compute->result);
+    std::ranges::for_each(compute->operands, move);
     // Elementwise chains are fused: what they pass on stays in the cache.
     if (compute->only_converts || is_elementwise(graph.node(compute->node).op)) bytes = 0;
     result.device_flops += times * flops;
@@ -115,8 +119,9 @@ void add_step(const Graph& graph, const Mesh& mesh, const Propagation& propagati
 void add_steps(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                const PartitionedGraph& partitioned, const Machine& machine, double times,
                Modelled& result) {
+  const std::vector<bool> within = within_kernels(graph);
   for (const PartitionedGraph::Step& step : partitioned.steps) {
-    add_step(graph, mesh, propagation, partitioned, step, machine, times, result);
+    add_step(graph, mesh, propagation, partitioned, step, within, machine, times, result);
   }
 }
 
@@ -131,9 +136,10 @@ Modelled modelled(const Graph& graph, const Mesh& mesh, const Propagation& propa
 
 Modelled modelled_step(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                        const PartitionedGraph& partitioned, std::size_t step,
-                       const Machine& machine) {
+                       const std::vector<bool>& within, const Machine& machine) {
   Modelled result;
-  add_step(graph, mesh, propagation, partitioned, partitioned.steps[step], machine, 1, result);
+  add_step(graph, mesh, propagation, partitioned, partitioned.steps[step], within, machine, 1,
+           result);
   return result;
 }
 

@@ -25,8 +25,9 @@ Modelled modelled(const Graph& graph, const Mesh& mesh, const Propagation& propa
                   const PartitionedGraph& partitioned, const Machine& machine);
 
 /// The same of one step, by its number in the partitioned graph; a loop with all its trips.
+/// `within` is within_kernels() of the graph.
 Modelled modelled_step(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                        const PartitionedGraph& partitioned, std::size_t step,
-                       const Machine& machine);
+                       const std::vector<bool>& within, const Machine& machine);
 
 }  // namespace shardwise::detail

@@ -12,6 +12,9 @@ function head() {
   fact("Needs, at the peak", size(memory.peak_bytes, {id: "peak"}),
        memory.capacity_bytes ? `a device has ${bytesText(memory.capacity_bytes)}` : "on the fullest device");
   fact("Sends, each device", size(sum(plan.traffic, one => one.wire_bytes), {id: "sent"}), countText(sum(plan.traffic, one => one.tensors), "tensor"));
+  if (plan.attention) {
+    fact("Attention", plan.attention, plan.attention === "fused" ? "in a kernel without memory for its scores" : "one operation after another, with its scores");
+  }
   if (plan.modelled) {
     fact("Time, modelled", timeText(plan.modelled.compute_seconds + plan.modelled.collective_seconds),
          `${timeText(plan.modelled.compute_seconds)} computing, ${timeText(plan.modelled.collective_seconds)} collectives`);
