@@ -18,6 +18,7 @@ from ._dtypes import NUMPY, name_of
 from ._errors import Error, Unsupported
 
 Shape = tuple[int, ...]
+FUSED_ATTENTION = "fused attention"  #: what the planner calls the scope of a kernel
 MOST_NODES = 1_000_000  #: that are written of a step
 FLOATS = ("f64", "f32", "f16", "bf16")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "is_finite")
@@ -172,6 +173,7 @@ class ProgramText:
         self._lines: list[_Line] = []
         self._bodies = [_Body()]
         self._refusals: dict[int, str] = {}
+        self._kernels: Counter[tuple[str, bool]] = Counter()
 
     # ---- What others are made of.
 
@@ -473,6 +475,12 @@ class ProgramText:
         self.scope, self.backward, self.source = scope, backward, source
         yield
         self.scope, self.backward, self.source = before
+
+    def kernel(self) -> str:
+        """The scope of one more kernel of attention in the scope that is now: a second one has a number."""
+        self._kernels[self.scope, self.backward] += 1
+        number = self._kernels[self.scope, self.backward]
+        return f"{self.scope}/{FUSED_ATTENTION}{f' [{number}]' if number > 1 else ''}".removeprefix("/")
 
     def graph(self, outputs: Sequence[Value]) -> tuple[_core.Graph, list[Place | None]]:
         """Of what the outputs need, and all inputs; and the source of each of its nodes. Raises Unsupported, naming all that is

@@ -246,7 +246,7 @@ class Op:
     def primitive(self, name: str, params: Mapping[str, Any], *operands: Any) -> Sequence[Any]:
         """As a primitive of JAX that does the same is written."""
         is_complex = any(isinstance(x, Complex) for x in operands) or any(dtype in PARTS for dtype, _ in self.results)
-        found: Any = (_complex.rule_of(name) if is_complex else PRIMITIVES[name])(Call(self.text, params, [], self.results, self._branch), *operands)
+        found: Any = (_complex.rule_of(name) if is_complex else PRIMITIVES[name])(Call(self.text, params, [], self.results, self._branch, self._branch), *operands)
         return [found] if isinstance(found, (Value, Complex)) else found
 
     def call(self, name: str, operands: Sequence[Value]) -> list[Value]:

@@ -27,6 +27,7 @@ from . import _random as _random
 from . import _shard_map as _shard_map
 from . import _while as _while
 from . import _windows as _windows
+from ._attention import without_cudnn
 from ._nnx import Modules
 from ._primitives import INLINED, REASONS, RULES, Call, spec_of
 
@@ -43,7 +44,8 @@ def captured(step: Callable[..., Any], example: tuple[Any, ...], kinds: Mapping[
     arguments, names = modules.arguments(example), _argument_names(step, len(example))
     leaves, tree = _named_leaves(names, arguments)
     plain = tree.unflatten([_struct(leaf) for leaf in leaves.values()])
-    closed, (result, after) = jax.make_jaxpr(modules.pure(step), return_shape=True)(*plain)
+    with without_cudnn():
+        closed, (result, after) = jax.make_jaxpr(modules.pure(step), return_shape=True)(*plain)
     state = given_back(names, plain, result)
 
     text, used = ProgramText(), {atom for equation in closed.jaxpr.eqns for atom in equation.invars if isinstance(atom, jax.extend.core.Var)}
@@ -252,6 +254,7 @@ class _Writer:
         self.text = text
         self._places: dict[tuple[int, int], _Place] = {}
         self._held: dict[tuple[int, int], tuple[Any, Any]] = {}  #: arrays that jaxprs hold, by body and id; each is written once
+        self._kernel: tuple[str, bool] | None = None  #: the scope of all that is written now, and whether it is of a gradient
 
     def jaxpr(self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Value], stack: str) -> list[Value]:
         values: dict[Any, Value] = dict(zip(jaxpr.invars, operands))
@@ -289,7 +292,7 @@ class _Writer:
         stack = f"{stack}/{own}" if stack and own else stack or own
         name = equation.primitive.name
         count_operation("written")
-        with self.text.inside(*scope_of_stack(stack), place):
+        with self.text.inside(*(self._kernel or scope_of_stack(stack)), place):
             try:
                 return self._results(equation, operands, stack)
             except Refused as refused:
@@ -307,13 +310,20 @@ class _Writer:
         if name not in RULES and name not in _complex.OF_BOTH:
             raise Refused(REASONS.get(name, ""))
         call = Call(self.text, params, [atom.aval for atom in equation.invars], [_type(v.aval) for v in equation.outvars],
-                    lambda closed, values: self.jaxpr(closed.jaxpr, closed.consts, values, stack))
+                    lambda closed, values: self.jaxpr(closed.jaxpr, closed.consts, values, stack), self._in_kernel)
         is_complex = any(isinstance(x, Complex) for x in operands) or any(dtype in PARTS for dtype, _ in call.results)
         found = (_complex.rule_of(name) if is_complex else RULES[name])(call, *operands)
         results: list[Any] = [found] if isinstance(found, (Value, Complex)) else list(found)
         types = [(result.dtype, result.shape) for result in results]
         assert types == call.results, f"{name}: the rule gave {types}, the jaxpr has {call.results}"
         return results
+
+    def _in_kernel(self, closed: Any, operands: Sequence[Value]) -> list[Value]:
+        self._kernel = self.text.kernel(), self.text.backward
+        try:
+            return self.jaxpr(closed.jaxpr, closed.consts, operands, "")
+        finally:
+            self._kernel = None
 
     def _inlined(self, params: Mapping[str, Any], operands: list[Value], stack: str) -> Sequence[Value]:
         inner = next(params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params)

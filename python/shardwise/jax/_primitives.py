@@ -23,6 +23,7 @@ class Call:
     avals: list[Any]  #: of the operands
     results: list[tuple[str, Shape]]
     inlined: Callable[[Any, Sequence[Value]], list[Value]]  #: writes a closed jaxpr
+    in_kernel: Callable[[Any, Sequence[Value]], list[Value]]  #: the same in the scope of a kernel of attention
 
     @property
     def dtype(self) -> str:

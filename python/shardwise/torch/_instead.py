@@ -172,7 +172,6 @@ def tensors_of_tensors() -> Iterator[None]:
 class FusedAttention:
     """Whether what is traced now is attention that a fused kernel of torch computes on a GPU."""
 
-    NAME = "fused attention"  #: what the planner calls the scope of a kernel
     TRACED = (SDPBackend.MATH, SDPBackend.OVERRIDEABLE)  #: no step asks for these two, so a step that asks is seen
 
     def __init__(self) -> None:

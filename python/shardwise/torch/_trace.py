@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._errors import InvalidArgument, Unsupported
+from .._program_text import FUSED_ATTENTION
 from .._progress import count_operation
 from . import _aten_ctc
 from ._checks import line_of_step, passing_value
@@ -398,7 +399,7 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _outside(self, scope: str) -> str:
         outer, _, last = scope.rpartition("/")
-        return outer if last.startswith(FusedAttention.NAME) else scope
+        return outer if last.startswith(FUSED_ATTENTION) else scope
 
     def _kernel_in(self, scope: str) -> str:
         """The scope of the kernel that is traced now: a second one in the same scope has a number. The gradient's is that of its
@@ -409,7 +410,7 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._fused.calls not in calls:
             calls.append(self._fused.calls)
         number = calls.index(self._fused.calls) + 1
-        return f"{scope}/{FusedAttention.NAME}{f' [{number}]' if number > 1 else ''}".removeprefix("/")
+        return f"{scope}/{FUSED_ATTENTION}{f' [{number}]' if number > 1 else ''}".removeprefix("/")
 
     def _by_places(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
         """A mask that is known is the places where it holds."""
