@@ -49,14 +49,16 @@ if [ "$preset ${label[0]}" = "release -LE" ]; then
   echo "== fuzz: configure and build"
   cmake --preset asan >/dev/null
   cmake --build --preset asan --target fuzzers
-  for corpus in tests/fuzz/corpus/*/; do
-    target=$(basename "$corpus")
+  for seeds in tests/fuzz/corpus/*.txt; do
+    target=$(basename "$seeds" .txt)
     echo "== fuzz: $target"
     mkdir -p "build/asan/new/$target"
+    rm -rf "build/asan/seeds/$target"
+    tests/fuzz/seeds.py unpack "$seeds" "build/asan/seeds/$target"
     words=()
     [ "$target" = text_forms ] || words=(-dict=tests/fuzz/manifest.dict)
     "build/asan/tests/fuzz/${target}_fuzz" -seed=1 -max_total_time=5 -timeout=20 -verbosity=0 -print_final_stats=1 \
-      "${words[@]}" -artifact_prefix="build/asan/$target-" "build/asan/new/$target" "$corpus" 2>&1 |
+      "${words[@]}" -artifact_prefix="build/asan/$target-" "build/asan/new/$target" "build/asan/seeds/$target" 2>&1 |
       grep -vE 'new_units|slowest' || { echo "fuzz: $target failed" >&2; exit 1; }
   done
 fi
