@@ -359,7 +359,7 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif derived is not None and torch.is_grad_enabled():  # a checkpoint of the user's computes again
             scope = self._outside(scope)
         if derived is None or self._fused.is_open:
-            self._of_sequence[torch.autograd._get_sequence_nr() - 1] = scope
+            self._of_sequence[torch.autograd._get_sequence_nr() - 1] = scope  # type: ignore[attr-defined]
         if func in (_aten.zero_.default, _aten._foreach_zero_.default):
             self._gradients.set_to_zero(args[0] if isinstance(args[0], (list, tuple)) else args)
         fx_traceback.current_meta["custom"] = {"scope": scope, "backward": derived is not None}
