@@ -44,7 +44,7 @@ SAYS = {
     "loss=": (lambda c: c(linear, x, loss=torch.nn.MSELoss()), "'loss', needed a step that computes the loss: def step"),
     "loss_fn=": (lambda c: c(linear, x, loss_fn=torch.nn.MSELoss()), "'loss_fn', needed a step that computes the loss"),
     "optimizer=": (lambda c: c(linear, x, optimizer=sgd), "'optimizer', needed a step that applies the optimizer"),
-    "mesh=": (lambda c: c(linear, x, mesh="data=2"), "plan\(mesh\)"),
+    "mesh=": (lambda c: c(linear, x, mesh="data=2"), "plan\\(mesh\\)"),
     "a name alone": (lambda c: c(step, x, x.T, scal=2), "unknown option 'scal'"),
     "no function": (lambda c: c("model", x), "found str as the step, needed is a function or a module"),
     "a gap": (lambda c: c(lambda a, *, b: a + b, x, b=x), "found b by name, needed are arguments in order"),

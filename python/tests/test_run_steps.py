@@ -44,6 +44,22 @@ def test_a_run_that_goes_back_keeps_its_own_steps(tmp_path, caplog):
         assert m.steps() == [59, 60] and aside(m) == [] and m.restore().step == 60
 
 
+@pytest.mark.parametrize("door", ["numpy", "torch", "jax"])
+def test_a_job_that_restores_an_older_step_goes_back_among_its_own(tmp_path, caplog, door):
+    face = sw if door == "numpy" else pytest.importorskip(f"shardwise.{door}")
+    with face.CheckpointManager(tmp_path, keep_last=2) as m:
+        save(m, (10, 20, 30, 40))
+        assert m.restore(30).step == 30
+        m.save(40, {"w": np.full(3, 41)}, existing="replace", metrics={"late": 1.0})  # which is no way back
+        assert aside(m) == []
+        save(m, (31, 32, 33))
+        assert m.steps() == [32, 33, 40] and m.latest_step() == 33
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 1 and "step 31 is saved below the steps 40, which are set aside" in told[0]
+    with face.CheckpointManager(tmp_path, keep_last=2) as m:
+        assert m.restore().step == 33
+
+
 def test_two_jobs_in_one_folder_are_told_and_keep_their_own(tmp_path, caplog):
     with sw.CheckpointManager(tmp_path, keep_last=2) as one, sw.CheckpointManager(tmp_path, keep_last=2) as other:
         for step in range(1, 7):

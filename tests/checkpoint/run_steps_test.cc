@@ -84,6 +84,29 @@ TEST(RunSteps, ARunThatGoesBackKeepsItsOwnStepsAndTheOnesItLeft) {
   EXPECT_EQ(told.size(), 1);
 }
 
+TEST(RunSteps, AManagerThatGoesBackAmongItsOwnStepsKeepsTheNewOnes) {
+  const TempDir dir;
+  std::vector<std::string> told;
+  CheckpointManager manager(dir.path(), keep(2, told));
+  save_all(manager, 28, 30);
+  for (const std::int64_t step : {29, 30}) {  // again, which is no way back
+    manager.save(step, tensors(), {.existing = Existing::replace});
+  }
+  EXPECT_THAT(told, IsEmpty());
+  save_all(manager, 11, 15);
+  EXPECT_THAT(numbers(manager, false), ElementsAre(14, 15));
+  EXPECT_THAT(numbers(manager, true), ElementsAre(29, 30));
+  EXPECT_EQ(manager.latest()->step.step, 15);
+  manager.save(13, tensors());  // a second time
+  EXPECT_THAT(numbers(manager, false), ElementsAre(13));
+  EXPECT_THAT(numbers(manager, true), ElementsAre(14, 15, 29, 30));
+  ASSERT_EQ(told.size(), 2);
+  EXPECT_THAT(told[1], HasSubstr("step 13 is saved below the steps 14, 15, which"));
+  save_all(manager, 14, 16);  // in the place of those that it left
+  EXPECT_THAT(numbers(manager, false), ElementsAre(15, 16));
+  EXPECT_THAT(numbers(manager, true), ElementsAre(29, 30));
+}
+
 TEST(RunSteps, RemovedStepsTakeTheirMarksAlongAndNoneButThemIsNoFreshStart) {
   const TempDir dir;
   std::vector<std::string> told;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <limits>
 #include <utility>
@@ -18,7 +19,11 @@ void RunSteps::note_committed(const StepName& name) {
   claim_below(name.step, names);
   lease_->renew();
   const bool is_alone = this->is_alone();
-  if (has_begun_) return;
+  const bool is_back = last_ && name.step < *last_ && name.generation == 1;
+  if (has_begun_ && !is_back) {
+    last_ = std::max(name.step, *last_);
+    return;
+  }
   std::set<std::int64_t> later;
   const auto leave = [&](const std::filesystem::path& root, std::vector<StepName> others) {
     std::erase_if(others, [&](const StepName& other) { return other.step <= name.step; });
@@ -26,10 +31,9 @@ void RunSteps::note_committed(const StepName& name) {
     for (const StepName& other : others) later.insert(other.step);
   };
   if (is_alone) {
-    std::vector<StepName> others;
-    for (const StepName& other : names) {
-      if (!written_.contains(other)) others.push_back(other);
-    }
+    std::vector<StepName> others = names;
+    if (!is_back)
+      std::erase_if(others, [&](const StepName& one) { return written_.contains(one); });
     leave(root_, std::move(others));
     if (others_of_host_) {
       for (const std::filesystem::path& root : others_of_host_()) {
@@ -38,6 +42,7 @@ void RunSteps::note_committed(const StepName& name) {
     }
   }
   has_begun_ = true;
+  last_ = name.step;
   if (!later.empty()) tell_set_aside(name.step, later);
 }
 

@@ -22,7 +22,7 @@ from ._instead import made_ready
 from ._surroundings import SEQUENCES, Place, is_plain, items_of, label_of, memory_of
 
 # How far a step is searched: its functions, the object of its method, containers, the attributes of these.
-_MOST_HOLDERS = 10_000
+MOST_HOLDERS = 10_000
 
 # Of these a step from state that is all zeros is the same as one without state.
 _BEGIN_WITH_ZEROS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.Adadelta, torch.optim.RMSprop,
@@ -447,7 +447,7 @@ def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tup
     open_: deque[tuple[str, Any]] = deque([*((type(one).__name__.lower(), one) for one in uses), ("step", step)])
     seen: set[int] = set()
     names: set[str] = set()
-    while open_ and len(seen) < _MOST_HOLDERS:
+    while open_ and len(seen) < MOST_HOLDERS:
         name, holder = open_.popleft()
         if id(holder) in seen:
             continue
@@ -474,7 +474,7 @@ def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tup
                     containers.append(("", vars(holder.__self__)))
             elif hasattr(holder, "__dict__") and not isinstance(holder, (type, types.ModuleType, types.FunctionType, torch.Tensor)):
                 containers.append((name, holder.__dict__))
-            open_ += _within(holder, depth=name.count("."))
+            open_ += parts_of(holder)
 
 
 def _hooks_of(module: torch.nn.Module) -> Iterator[Callable[..., Any]]:
@@ -487,14 +487,15 @@ def _hooks_of(module: torch.nn.Module) -> Iterator[Callable[..., Any]]:
             yield from hooks.values()
 
 
-def _within(holder: Any, depth: int) -> Iterable[tuple[str, Any]]:
+def parts_of(holder: Any) -> Iterable[tuple[str, Any]]:
+    """What a container, an object or a function holds, by name."""
     if isinstance(holder, functools.partial):
         return [("step", holder.func), *holder.keywords.items(), *((f"argument{i}", a) for i, a in enumerate(holder.args))]
     if inspect.ismethod(holder):
         return [("step", holder.__func__), *_attributes(holder.__self__)]
     if inspect.isfunction(holder):
         if (holder.__module__ or "").partition(".")[0] in ("torch", "shardwise"):
-            return _within(holder.__wrapped__, depth) if hasattr(holder, "__wrapped__") else []
+            return parts_of(holder.__wrapped__) if hasattr(holder, "__wrapped__") else []
         found = inspect.getclosurevars(holder)
         defaults = [(name, p.default) for name, p in inspect.signature(holder).parameters.items() if p.default is not p.empty]
         return [*found.nonlocals.items(), *found.globals.items(), *defaults]
@@ -510,4 +511,6 @@ def _attributes(holder: Any) -> Iterable[tuple[str, Any]]:
         return [("model", holder)]
     if isinstance(holder, (type, types.ModuleType, torch.Tensor)):
         return []
-    return list(getattr(holder, "__dict__", {}).items())
+    slots = {name: getattr(holder, name) for kind in type(holder).__mro__ for name in getattr(kind, "__slots__", ())
+             if isinstance(name, str) and hasattr(holder, name)}
+    return [*slots.items(), *getattr(holder, "__dict__", {}).items()]

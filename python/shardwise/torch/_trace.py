@@ -8,6 +8,7 @@ import functools
 import inspect
 import os
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ from ._instead import (
     without_mkldnn,
 )
 from ._schedules import Schedules
-from ._step_state import Slot, StepState
+from ._step_state import MOST_HOLDERS, Slot, StepState, parts_of
 from ._surroundings import Change, StateFound, Surroundings, changed, is_plain, memory_of
 
 _aten = torch.ops.aten
@@ -191,7 +192,7 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
     arguments = [Slot(_argument_name(step, path), "loader", leaf) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
     leaves = [leaf for _, leaf in paths]
     for path, leaf in paths:
-        _need_no_holder(_argument_name(step, path), leaf, set())
+        _need_no_holder(_argument_name(step, path), leaf)
     with surroundings.put_back(changes, seen), _counted_draws(), compiling(), counting_in_f64(), fake_mode, in_words():
         assert fake_mode.shape_env is not None
         with fake_mode.shape_env.ignore_fresh_unbacked_symbols():  # of a step that makes state
@@ -232,16 +233,21 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
                   returned[0], returned[1], schedules, None if sets_modes else need_modes, constants.asked), changes
 
 
-def _need_no_holder(label: str, leaf: Any, seen: set[int]) -> None:
-    """Raises InvalidArgument for a module or an optimizer: as a part of an argument its tensors would be constants of the program."""
-    if isinstance(leaf, (torch.nn.Module, torch.optim.Optimizer, LRScheduler)):
-        raise InvalidArgument(f"capture: found {type(leaf).__name__} in the argument {label!r}, needed tensors there: let the step use it "
-                              f"from outside, as in capture(lambda x: model(x), x), or name it in uses=")
-    if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type) and id(leaf) not in seen:
-        seen.add(id(leaf))
-        for field in dataclasses.fields(leaf):
-            for value in pytree.tree_leaves(getattr(leaf, field.name, None)):
-                _need_no_holder(f"{label}.{field.name}", value, seen)
+def _need_no_holder(label: str, argument: Any) -> None:
+    """Raises InvalidArgument for a module or an optimizer, and for a tensor in an object that is no dict, list or tuple: as a part of an
+    argument its tensors would be constants of the program."""
+    open_, seen = deque([(label, argument)]), dict[int, Any]()
+    while open_ and len(seen) < MOST_HOLDERS:
+        name, holder = open_.popleft()
+        if isinstance(holder, (torch.nn.Module, torch.optim.Optimizer, LRScheduler)):
+            raise InvalidArgument(f"capture: found {type(holder).__name__} in the argument {name!r}, needed tensors there: let the step use it "
+                                  f"from outside, as in capture(lambda x: model(x), x), or name it in uses=")
+        if isinstance(holder, torch.Tensor) and holder is not argument:
+            raise InvalidArgument(f"capture: found a tensor in the argument {name!r}, in an object of {type(argument).__name__}, needed tensors "
+                                  f"as arguments, or in dicts, lists and tuples: dict(batch), vars(batch)")
+        if id(holder) not in seen:
+            seen[id(holder)] = holder
+            open_ += ((f"{name}.{part}", value) for part, value in parts_of(holder))
 
 
 def _kind_of(leaf: Any) -> Any:
