@@ -120,7 +120,9 @@ _refuse = _guesses.names_of_others(__name__, {
     "filter": "sources.of(source).filter(..)", "map": "sources.of(source).map(..)",
     **dict.fromkeys(("import_safetensors", "import_hdf5", "import_npz", "from_pretrained"), "import_model(source, path)"),
     **dict.fromkeys(("export", "save_pretrained", "export_safetensors", "convert"), "export_model(path, target)"),
-    **dict.fromkeys(("inspect", "show", "metadata"), "info(path)"), "fsck": "verify(path)", "check": "verify(path)",
+    **dict.fromkeys(("inspect", "show", "metadata", "exists"), "info(path)"),
+    **dict.fromkeys(("ls", "list", "steps"), "CheckpointManager(root).steps()"),
+    **dict.fromkeys(("latest", "latest_step"), "CheckpointManager(root).latest()"), "fsck": "verify(path)", "check": "verify(path)",
     "TrainerCallback": "shardwise.torch.transformers.CheckpointCallback(manager)"})
 
 

@@ -398,7 +398,7 @@ class CheckpointManager(ManagerContext):
         with self.open(number) as checkpoint:
             return Restored(step_number("restore", number), checkpoint.path, [], read(checkpoint))
 
-    def restore_latest(self, restore: Callable[[Checkpoint], Any]) -> Restored | None:
+    def restore_latest(self, restore: Callable[[Checkpoint], Any] | None = None) -> Restored | None:
         """Calls restore(checkpoint) with the newest valid step; None if there is no step. If what it reads turns out to
         be damaged (it raises Corrupt), it is called again for the step before: what it has filled by then is to be filled
         again. Raises Corrupt if there are steps and none can be restored, Unsupported if there are only those of another

@@ -30,7 +30,7 @@ def told_instead(path: str, takes_files: bool = False) -> Iterator[None]:
         if not instead:
             raise
         # It is another thing than a checkpoint, so no save of one is unfinished there.
-        said = str(error).removesuffix(": it was not committed: it has no manifest.json")
+        said = re.sub(": (it was not committed: it has no manifest.json|found .*, needed a checkpoint of Shardwise)$", "", str(error))
         raise NotFound(f"{said}: {instead}") from None
 
 

@@ -8,12 +8,13 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _core, _objects
-from ._errors import Error
+from ._containers import public_name
+from ._errors import Error, InvalidArgument
 from ._links import Links
-from ._manager import ManagerContext, step_number, tell_warnings
+from ._manager import ManagerContext, is_step, step_number, tell_warnings
 from ._paths import Path, local
 from ._pending import SaveQueue
 from ._progress import Progress, function_of
@@ -105,6 +106,18 @@ class Tiers(ManagerContext):
         links, self._links = self._links, None
         if links is not None:
             links.close()
+
+    if not TYPE_CHECKING:
+        def __getattr__(self, name: str) -> Any:
+            if name in ("latest", "latest_step", "steps", "all_steps", "step", "open", "best", "pin", "remove", "delete"):
+                raise AttributeError(f"{public_name(type(self))} has no {name!r}: needed is restore(), which takes the newest whole step of both tiers, or "
+                                     f"CheckpointManager(durable).{name}")
+            return super().__getattr__(name)
+
+    def _need_no_step(self, given: Any) -> None:
+        if is_step(given):
+            raise InvalidArgument(f"restore: found the step {given}, needed is restore() of a state, from the newest whole step of both tiers, or "
+                                  f"CheckpointManager({self.durable!r}).restore({given}, state)")
 
     def _restored(self, boxes: Callable[[Checkpoint], Boxes], read: Callable[[Checkpoint], Any],
                   edits: Mapping[str, Any]) -> RestoredTier | None:

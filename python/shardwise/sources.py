@@ -29,8 +29,8 @@ import numpy as np
 from . import _core
 from ._argument_types import check_calls
 from ._dtypes import NUMPY, name_of
-from ._errors import InvalidArgument, stops_no_loop
-from ._guesses import options_of_others
+from ._errors import InvalidArgument, WrongType, stops_no_loop
+from ._guesses import names_of_others, options_of_others
 from ._loader_names import OTHER_ARGUMENTS, OTHER_STAGES, no_attribute
 from ._paths import local
 from ._progress import Progress, function_of
@@ -101,7 +101,12 @@ class Source:
 
     def __getitem__(self, record: int) -> Record:
         """One record, of epoch 0. Raises IndexError, and what reading raises."""
-        number = record + len(self) if record < 0 else record
+        try:
+            number = operator.index(record)
+        except TypeError:
+            needed = f"source[0][{record!r}]" if isinstance(record, str) else "source.take(begin, end)"
+            raise WrongType(f"source: record is {record!r}, needed is a number, or {needed}") from None
+        number += len(self) if number < 0 else 0
         if not 0 <= number < len(self):
             raise IndexError(f"record {record}: there are {len(self)}")
         return self.read(number)
@@ -504,3 +509,13 @@ def _function_source(size: int, function: Callable[[int, int, int], Any], what: 
                                      make, fingerprint, *made_of, together=None if together is None else make_all)
 
 check_calls(__name__)
+
+_refuse = names_of_others(__name__, {
+    **dict.fromkeys(("parquet", "arrow", "feather"), "sources.of(table) of pandas, polars or Arrow"), "pickle": "sources.of(object)",
+    **dict.fromkeys(("huggingface", "hf", "datasets", "torch"), "sources.of(dataset)"), "webdataset": "tar(path, height, width)",
+    **dict.fromkeys(("json", "ndjson"), "jsonl(path)"), "text": 'jsonl(path, text="text")', "npz": 'arrays(numpy.load(path))',
+    **dict.fromkeys(("image_folder", "imagefolder"), "images(folder, height, width)"), "hdf": "hdf5(path)", "tfrecords": "tfrecord(path)"})
+
+
+def __getattr__(name: str) -> Any:
+    _refuse(name)

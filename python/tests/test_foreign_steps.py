@@ -92,6 +92,46 @@ def test_steps_of_others_are_no_fresh_start(tmp_path, what):
     assert of_jax.latest_step() == ours.latest_step() == 200 and ours.steps() == [200]
 
 
+def of_dcp_by_our_name(root):
+    dcp.save({"w": torch.ones(3)}, checkpoint_id=root / "step-100")
+
+
+def of_orbax_by_our_name(root):
+    with orbax.StandardCheckpointer() as checkpointer:
+        checkpointer.save(root / "step-100", {"w": jnp.ones(3)})
+
+
+def of_safetensors_by_our_name(root):
+    of_safetensors(root)
+    (root / "checkpoint-100").rename(root / "step-100")
+
+
+@pytest.mark.parametrize("make, what, said", [
+    (of_dcp_by_our_name, "DCP", "import_dcp"), (of_orbax_by_our_name, "Orbax", "import_orbax"),
+    (of_safetensors_by_our_name, "safetensors", "import_model"), (of_files("step-100/model.pt"), "torch.save", None)])
+def test_folders_of_others_that_are_named_as_ours(tmp_path, make, what, said):
+    root = tmp_path / "run"
+    root.mkdir()
+    make(root)
+    ours, of_torch, of_jax = sw.CheckpointManager(root), swt.CheckpointManager(root), swj.CheckpointManager(root)
+    for ask in (ours.latest, ours.restore, lambda: ours.restore_latest(lambda c: c), lambda: of_torch.restore({"w": torch.ones(3)}),
+                of_jax.restore, ocp.CheckpointManager(root).latest_step):
+        with pytest.raises(sw.Unsupported, match=f"holds no step of Shardwise, but step-100 is .*{what}") as told:
+            ask()
+    with pytest.raises(sw.NotFound, match=what):
+        sw.verify(root / "step-100")
+    if said is not None:
+        eval("sw." + str(told.value).partition("in Python ")[2].partition(";")[0])
+        assert sw.CheckpointManager(f"{root}.sw").latest_step() == 100
+    shutil.copytree(sw.save(tmp_path / "whole", {"w": np.ones(3)}).path, root / "step-100", dirs_exist_ok=True)
+    (root / "step-100/manifest.json").unlink()  # one of ours that lacks its manifest is damaged
+    for name in os.listdir(root / "step-100"):
+        if not name.endswith(".h5"):
+            shutil.rmtree(path) if (path := root / "step-100" / name).is_dir() else path.unlink()
+    with pytest.raises(sw.Corrupt, match="it has no manifest.json"):
+        ours.latest()
+
+
 @pytest.mark.parametrize("names", [(), ("notes.txt",), ("logs/events.out.tfevents.123",), ("100/readme.txt",), (".hidden_1/model.pt",),
                                    ("7.orbax-checkpoint-tmp/default/_METADATA",), ("config.json",), ("tokenizer.bin",)])
 def test_what_is_no_checkpoint_is_a_fresh_start(tmp_path, names):

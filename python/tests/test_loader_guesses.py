@@ -95,7 +95,9 @@ def test_options_of_other_loaders_are_told_their_names(name):
     (lambda x: x.select, "take(begin, end)"), (lambda x: x.astype, "cast(field, dtype)"), (lambda x: x.prefetch, "prefetch=n"),
     (lambda x: x.column_names, "fields"), (lambda x: x.peek, "source[0]"), (lambda x: x.odd, "Source has no 'odd'"),
     (lambda x: sw.images, "shardwise.sources.images"), (lambda x: sw.mix, "shardwise.sources.mix"), (lambda x: sw.tokens, "sources.tokens"),
-    (lambda x: sw.pack, "sources.of(source).pack("), (lambda x: sw.DataLoader, "Loader(source"), (lambda x: sw.nothing, "'nothing'")])
+    (lambda x: sw.pack, "sources.of(source).pack("), (lambda x: sw.DataLoader, "Loader(source"), (lambda x: sw.nothing, "'nothing'"),
+    (lambda x: sources.parquet, "sources.of(table)"), (lambda x: sources.webdataset, "tar(path"), (lambda x: sources.json, "jsonl(path"),
+    (lambda x: sources.nothing, "'nothing'"), (lambda x: sw.ls, "CheckpointManager(root).steps()")])
 def test_names_of_other_libraries_say_what_to_write(ask, said):
     with pytest.raises(AttributeError) as told:
         ask(images())
@@ -111,7 +113,8 @@ def test_names_of_other_libraries_say_what_to_write(ask, said):
     (lambda x: x.shuffle(seed=1), "seed=n"), (lambda x: x.shuffle(buffer_size=9), "all records are shuffled"),
     (lambda x: x.take(4), "missing a required argument: 'end'"), (lambda x: x.pad("image", [1, 1, 0], [1, 1, 0], fill=0), "needed value="),
     (lambda x: sources.mix([x, x], probabilities=[1, 1]), "needed weights"), (lambda x: sources.npy("x.npy", column="x"), "needed field"),
-    (lambda x: x.filter(predicate=lambda r: True), "needed keep")])
+    (lambda x: x.filter(predicate=lambda r: True), "needed keep"), (lambda x: x["image"], "a number, or source[0]['image']"),
+    (lambda x: x[0:2], "source.take(begin, end)"), (lambda x: x[1.0], "record is 1.0, needed is a number")])
 def test_arguments_of_other_libraries_say_what_to_write(call, said):
     with pytest.raises((TypeError, sw.Error)) as told:
         call(images())

@@ -25,6 +25,15 @@ FACES = {"sw": (sw.CheckpointManager, np.full), "swt": (swt.CheckpointManager, l
          "swj": (swj.CheckpointManager, jnp.full)}
 
 
+def test_an_export_and_a_manager_of_numpy_take_what_the_others_do(tmp_path):
+    with sw.CheckpointManager(tmp_path / "run") as m:
+        m.save(3, {"w": np.ones(2)})
+        assert m.restore_latest().value["w"].tolist() == [1, 1]
+        for option, said in ({"dtype": "bf16"}, 'cast="bf16"'), ({"overwrite": True}, 'existing="replace"'):
+            with pytest.raises(sw.InvalidArgument, match=f"unknown option .*, needed {said}"):
+                sw.export_model(m.step(3), tmp_path / "x.safetensors", **option)
+
+
 @pytest.mark.parametrize("face", FACES)
 def test_the_same_calls_on_all_managers(tmp_path, face):
     kind, full = FACES[face]
@@ -66,6 +75,19 @@ def test_the_same_calls_on_all_managers(tmp_path, face):
     for option in ("max_to_keep", "keep", "max_keep", "save_total_limit"):
         with pytest.raises(TypeError, match=f"unknown option '{option}', needed keep_last="):
             kind(tmp_path, **{option: 3})
+
+
+@pytest.mark.parametrize("face", ["swt", "swj"])
+def test_tiers_restore_the_newest_and_say_where_the_others_are(tmp_path, face):
+    kind, full = {"swt": (swt.TieredManager, FACES["swt"][1]), "swj": (swj.TieredManager, jnp.full)}[face]
+    with kind(tmp_path / "fast", tmp_path / "durable", copies=0) as m:
+        m.save(3, {"w": full(2, 1.0)})
+        assert m.restore_latest({"w": full(2, 0.0)}).step == 3
+        with pytest.raises(sw.InvalidArgument, match=r"found the step 3, needed is restore\(\) of a state.*CheckpointManager\(.*durable'\).restore\(3"):
+            m.restore(3)
+        for name in ("latest", "steps", "step", "best"):
+            with pytest.raises(AttributeError, match=rf"CheckpointManager\(durable\).{name}"):
+                getattr(m, name)
 
 
 @pytest.mark.parametrize(("name", "words"), [

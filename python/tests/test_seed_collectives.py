@@ -223,6 +223,15 @@ def test_values_shards_and_marks_as_users_look_at_them():
         first = spmd.XLAShard(bad_data, shards[0].indices, "EMULATED:0", 0)
         with pytest.raises(sw.InvalidArgument, match="load_local_shards_: found a part of"):
             x.load_local_shards_([first, *shards[1:]])
+    for bad in (None, [shard.data for shard in shards], "shards"):
+        with pytest.raises(sw.InvalidArgument, match="needed are those of local_shards"):
+            x.load_local_shards_(bad)
+    shards[1].data = shards[1].data + 1  # of what device 0 holds, too
+    with pytest.raises(sw.InvalidArgument, match="found other values of EMULATED:1 than of EMULATED:0, which hold the same part"):
+        x.load_local_shards_(shards)
+    empty = torch.full((8,), torch.nan).to(spmd.xla_device())
+    spmd.mark_sharding(empty, mesh, (None,))
+    empty.load_local_shards_(empty.local_shards)  # NaN is as NaN
     assert x.sum().item() == 992.0
     w = torch.ones(8, 4, requires_grad=True, device=spmd.xla_device())
     made = spmd.mark_sharding_with_gradients(w, mesh, ("data", "model"))

@@ -150,6 +150,11 @@ std::string read_manifest_text(const OpenDirectory& directory) {
                             "latest() of a CheckpointManager says",
                             to_string(found), found.steps.back()));
     }
+    if (found.name == "dcp" || found.name == "orbax" || found.name == "safetensors" ||
+        found.name == "torch") {
+      not_found(directory.path,
+                fmt::format("found {}, needed a checkpoint of Shardwise", to_string(found)));
+    }
     not_found(directory.path, fmt::format("it was not committed: it has no {}", kManifestName));
   }
   const std::uint64_t bytes = file->size();

@@ -72,6 +72,10 @@ std::optional<std::vector<std::string>> names_in(FileSystem& files, const fs::pa
   }
 }
 
+bool is_shard_file(std::string_view name) {
+  return name.starts_with("shards-") && name.ends_with(".h5");
+}
+
 Kind kind_of_file(std::string_view name) {
   if (ends_with_any(name, kTensors)) return Kind::tensors;
   if (ends_with_any(name, kPickles)) return Kind::pickle;
@@ -88,6 +92,7 @@ Kind kind_of_folder(FileSystem& files, const fs::path& folder, int levels) {
   if (holds("manifest.json")) return Kind::ours;
   if (holds("_CHECKPOINT_METADATA") || holds("_METADATA")) return Kind::orbax;
   if (holds(".metadata")) return Kind::dcp;
+  if (std::ranges::any_of(names, is_shard_file)) return Kind::none;  // ours, without its manifest
   Kind found = Kind::none;
   for (const std::string& name : names) {
     Kind kind = kind_of_file(name);
@@ -125,10 +130,18 @@ Kind kind_of(FileSystem& files, const fs::path& root, const std::string& name) {
   return is_beside ? Kind::none : kind;
 }
 
+fs::path with_ending(fs::path root) {
+  if (!root.has_filename()) root = root.parent_path();  // "run/"
+  root += ".sw";
+  return root;
+}
+
 std::string told(Kind kind, const fs::path& path, const fs::path& root, std::int64_t step) {
-  const std::string made = (root / to_string(StepName{.step = step})).string();
+  // A step's own name is taken by what is there.
+  const fs::path target = parse_step_name(path.filename().string()) ? with_ending(root) : root;
+  const std::string made = (target / to_string(StepName{.step = step})).string();
   const std::string import = fmt::format("`shardwise import {} {} --step {}`, or in Python ",
-                                         path.string(), root.string(), step);
+                                         path.string(), target.string(), step);
   switch (kind) {
     case Kind::ours:
       return fmt::format("a checkpoint of Shardwise by another name: `mv {} {}`", path.string(),
@@ -136,7 +149,7 @@ std::string told(Kind kind, const fs::path& path, const fs::path& root, std::int
     case Kind::orbax:
       if (path != root && number_in(path.filename().string())) {
         return fmt::format("a step of Orbax: {}import_orbax(\"{}\", \"{}\", steps=\"all\")", import,
-                           root.string(), root.string());
+                           root.string(), target.string());
       }
       return fmt::format("a checkpoint of Orbax: {}import_orbax(\"{}\", \"{}\")", import,
                          path.string(), made);

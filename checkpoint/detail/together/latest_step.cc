@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/directory_state.h"
 #include "shardwise/checkpoint/detail/root/failures.h"
@@ -103,12 +104,22 @@ std::optional<LatestStep> LatestSteps::find(std::int64_t limit) const {
       continue;
     }
     if (look.newest) return LatestStep{*look.newest, std::move(look.rejected)};
-    if (look.rejected.empty()) {
-      if (limit == kNoLimit) refuse_others();
-      return std::nullopt;
-    }
+    if (limit == kNoLimit && are_of_others(look.rejected)) refuse_others();
+    if (look.rejected.empty()) return std::nullopt;
     throw none_valid(root_, look.rejected);
   }
+}
+
+// Whether none is a step of ours that is damaged: other libraries name folders "step-100", too.
+bool LatestSteps::are_of_others(const std::vector<RejectedStep>& rejected) const {
+  return std::ranges::none_of(rejected, [&](const RejectedStep& step) {
+    try {
+      const std::vector<std::string> names = files_.list(step.directory);
+      return std::ranges::find(names, kManifestName) != names.end();
+    } catch (const Error&) {
+      return false;  // it is no folder
+    }
+  });
 }
 
 void LatestSteps::refuse_others() const {

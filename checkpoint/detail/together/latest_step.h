@@ -49,6 +49,7 @@ class LatestSteps {
     bool changed = false;  // a step has come or gone meanwhile: it says nothing
   };
 
+  bool are_of_others(const std::vector<RejectedStep>& rejected) const;
   void refuse_others() const;
   Look look_at(const std::vector<StepName>& names) const;
   std::vector<StepName> names_below(std::int64_t limit) const;

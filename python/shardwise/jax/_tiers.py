@@ -84,6 +84,7 @@ class TieredManager(Tiers):
                 **edits: Unpack[Edits]) -> RestoredTier | None:
         """The newest step that is whole; `value` is its tree, as shardwise.jax.load() gives it, whose arguments these are
         (names, rename, cast, ..). None if there is no step in either tier. Raises Corrupt if there are and none is whole."""
+        self._need_no_step(target)
         if target is None:
             check_extents(f"restore from {self._where()}", skip_mismatched, resize)
         shapes: Any = None if target is None else resize
@@ -95,6 +96,8 @@ class TieredManager(Tiers):
             return _load.restore(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched, resize=shapes)
 
         return self._restored(boxes, read, {**edits, "resize": resize} if target is None else edits)
+
+    restore_latest = restore
 
     def _prepared(self, step: int, tree: Any, user: Any, existing: Existing, *, copy: bool) -> Prepared:
         return prepare(self._name_of(step), tree, self._saves, copy=copy, user=user, existing=existing, deadline=self._deadline,

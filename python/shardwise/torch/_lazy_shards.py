@@ -8,7 +8,7 @@ from types import EllipsisType
 
 import torch
 
-from .._errors import InvalidArgument
+from .._errors import InvalidArgument, WrongType
 from ._lazy import LazyTensor, value_of
 from ._spmd_mesh import Placement, ShardingType, global_runtime_device_count
 
@@ -80,8 +80,15 @@ def shards_of(tensor: LazyTensor) -> list[XLAShard]:
     return shards
 
 
+def _bits(data: torch.Tensor) -> torch.Tensor:
+    return data.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
 def load_shards(tensor: LazyTensor, shards: Sequence[XLAShard]) -> None:
     """Raises InvalidArgument, before anything changes. A part goes where its device has one, whatever its indices say."""
+    if isinstance(shards, str) or not isinstance(shards, Sequence) or not all(isinstance(shard, XLAShard) for shard in shards):
+        raise WrongType(f"load_local_shards_: shards is a {type(shards).__name__} of other things than parts, needed are those of "
+                        f"local_shards, with their data changed")
     known = {shard.shard_device: shard for shard in shards_of(tensor)}
     found = [shard.shard_device for shard in shards]
     if sorted(found) != sorted(known):
@@ -93,6 +100,12 @@ def load_shards(tensor: LazyTensor, shards: Sequence[XLAShard]) -> None:
         if shard.data.shape != own.data.shape or shard.data.dtype != own.data.dtype:
             raise InvalidArgument(f"load_local_shards_: found a part of {shard.data.dtype}{list(shard.data.shape)} of {shard.shard_device}, "
                                   f"needed one of {own.data.dtype}{list(own.data.shape)}")
+    whole: dict[str, XLAShard] = {}
+    for shard in shards:
+        same = whole.setdefault(str(known[shard.shard_device].indices), shard)
+        if not same.data.equal(shard.data) and not torch.equal(_bits(same.data), _bits(shard.data)):
+            raise InvalidArgument(f"load_local_shards_: found other values of {shard.shard_device} than of {same.shard_device}, which hold the same "
+                                  f"part, needed equal ones")
     for shard in shards:
         own = known[shard.shard_device]
         place = ... if isinstance(own.indices, EllipsisType) else tuple(own.indices)

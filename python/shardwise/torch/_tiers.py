@@ -83,6 +83,7 @@ class TieredManager(Tiers):
                 **edits: Unpack[Edits]) -> RestoredTier | None:
         """Fills the state, as shardwise.torch.load() does, whose arguments these are (names, rename, cast, ..), from the newest
         step that is whole. None if there is no step in either tier. Raises Corrupt if there are and none is whole."""
+        self._need_no_step(state)
         unused = "error" if strict else "ignore"
 
         def target_of(checkpoint: Checkpoint) -> Target:
@@ -97,6 +98,8 @@ class TieredManager(Tiers):
             return filled(checkpoint, target_of(checkpoint), unused)
 
         return self._restored(boxes, read, edits)
+
+    restore_latest = restore
 
     def _options(self, existing: str) -> dict[str, Any]:
         return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory}
