@@ -115,6 +115,36 @@ def decoded_kinds(document: Mapping[str, Any]) -> dict[Path, Any] | None:
         return {decoded_path(json.loads(path)): kind for path, kind in kinds.items()}
 
 
+def places(paths: Mapping[str, Path], document: Mapping[str, Any], flat: Iterable[str]) -> tuple[dict[str, Path], dict[Path, Any] | None]:
+    """Where each name of a checkpoint stands, and the kinds of its containers. Names of a tree of shardwise.jax stand where the
+    tree has them, but those of `flat`, which are asked for as they are."""
+    tree = document.get("tree")
+    if "paths" in document or not isinstance(tree, dict) or tree.get("kind") != "pytree":
+        return dict(paths), decoded_kinds(document)
+    found: dict[str, Path] = {}
+    kinds: dict[Path, Any] = {}
+    with _objects.refusing("the tree of the checkpoint"):
+        _walk_tree(tree["root"], (), found, kinds)
+    asked = set(flat)
+    return {name: path if name in asked else found.get(name, path) for name, path in paths.items()}, kinds
+
+
+def _walk_tree(node: Any, path: Path, found: dict[str, Path], kinds: dict[Path, Any]) -> None:
+    if isinstance(node, str) or isinstance(node, dict) and "key" in node:
+        found[node if isinstance(node, str) else node["name"]] = path
+        return
+    inner: Iterable[tuple[Any, Any]] = ()
+    if isinstance(node, list) or isinstance(node, dict) and "tuple" in node:
+        kinds[path] = "list" if isinstance(node, list) else "tuple"
+        inner = enumerate(node if isinstance(node, list) else node["tuple"])
+    elif isinstance(node, dict) and "dict" in node:
+        inner = ((_objects.decode_key(key), child) for key, child in node["dict"])
+    elif isinstance(node, dict):
+        inner = zip(node["fields"], node["items"]) if "namedtuple" in node else node["items"]
+    for key, child in inner:
+        _walk_tree(child, (*path, key), found, kinds)
+
+
 def encoded_path(path: Path) -> Any:
     """As JSON. Raises WrongType for a key that cannot be stored, naming the path."""
     try:

@@ -13,6 +13,7 @@ from typing import Any, Callable, Iterator
 import jax
 import numpy as np
 
+from .. import _nested
 from .._containers import check_places
 from .._edits import Cast, Join, Rename, Split, Transpose
 from .._edits import Resize as Extents
@@ -86,11 +87,15 @@ def load(path: Path, target: Any = None, *, strict: bool = True, names: str | It
         return restore(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched, resize=shapes)
 
 
+def has_tree(checkpoint: Checkpoint) -> bool:
+    """Whether shardwise.jax has saved it."""
+    return isinstance(checkpoint.tree, dict) and checkpoint.tree.get("kind") == "pytree"
+
+
 def root_of(checkpoint: Checkpoint) -> Any:
     """The node of a checkpoint's tree; of names alone, if it has none."""
-    tree = checkpoint.tree
-    if isinstance(tree, dict) and tree.get("kind") == "pytree":
-        return tree["root"]
+    if has_tree(checkpoint):
+        return checkpoint.tree["root"]
     return {"node": "", "items": [[name, name] for name in [*checkpoint, *checkpoint.objects]]}
 
 
@@ -136,6 +141,8 @@ class _Restore:
         self._checkpoint, self._node, self._prefix, self._target = checkpoint, node, prefix, target
         self._skip_mismatched, self._resizing = skip_mismatched, resizing
         self._there = dict(_tree.leaves_of(node))
+        # shardwise.torch and shardwise join the keys of a path by a dot.
+        self._paths = {} if has_tree(checkpoint) else {tuple(map(str, path)): name for name, path in checkpoint.paths.items()}
         self._readings: dict[str, Reading] = {}
         self._wrong: list[str] = []
 
@@ -149,8 +156,10 @@ class _Restore:
         for path, want in wanted:
             parts = _tree.parts_of(path)
             name = _tree.name_of((*self._prefix, *parts))
+            if name not in self._there:
+                name = self._paths.get((*self._prefix, *parts), name)
             if want is None:
-                if name not in self._there and not _is_there(self._node, parts):
+                if name not in self._there and not self._is_there(parts):
                     builders.append(functools.partial(_own, None))  # None, as of an optimizer's state, is no leaf
                     continue
                 want = ANY
@@ -159,6 +168,9 @@ class _Restore:
             asked.add(name)
             if want is ANY and name not in self._there:
                 builders.append(self._below(parts, name, asked))
+            elif name not in self._there and _tree.is_stateful(want) and self._is_there(parts):
+                asked.remove(name)
+                builders.append(functools.partial(_filled, want, self._below(parts, name, asked)))
             elif self._skip_mismatched and self._has_other_shape(name, want):
                 builders.append(functools.partial(_own, want))
             elif not strict and name not in self._there and _has_value(want):
@@ -191,6 +203,8 @@ class _Restore:
                 and not self._resizing.allows(name, self._checkpoint[name].shape, tuple(want.shape)))
 
     def _absent(self, name: str) -> str:
+        if reason := self._checkpoint._left_out(name):
+            return reason
         near = difflib.get_close_matches(name, list(self._there), 1)
         return f"{name!r} is not in the checkpoint" + (f", nearest {near[0]!r}" if near else "")
 
@@ -207,18 +221,31 @@ class _Restore:
     def _below(self, parts: _tree.Parts, name: str, asked: set[str]) -> Callable[[dict[str, Any]], Any]:
         """All that is below a node."""
         found, node = _tree.find(self._node, parts)
-        if not found:
+        stored = [] if found else self._stored_below(parts)
+        if not found and not stored:
             self._add(name, ANY)
-        for below, _ in _tree.leaves_of(node) if found else ():
+        for below in stored or [leaf for leaf, _ in _tree.leaves_of(node) if found]:
             asked.add(below)
             self._add(below, ANY)
-        return lambda values: _tree.build(node, values.__getitem__)
+        if not stored:
+            return lambda values: _tree.build(node, values.__getitem__)
+        paths, depth = self._checkpoint.paths, len(self._prefix) + len(parts)
+        kinds = _nested.decoded_kinds(self._checkpoint.document)
+        return lambda values: _nested.build({paths[below][depth:]: values[below] for below in stored}, kinds, paths[stored[0]][:depth])
+
+    def _stored_below(self, parts: _tree.Parts) -> list[str]:
+        whole = (*self._prefix, *parts)
+        return [name for path, name in self._paths.items() if path[:len(whole)] == whole]
+
+    def _is_there(self, parts: _tree.Parts) -> bool:
+        """Whether a node with something in it is there."""
+        found, inner = _tree.find(self._node, parts)
+        return inner is not None if found else bool(self._stored_below(parts))
 
 
-def _is_there(node: Any, parts: _tree.Parts) -> bool:
-    """Whether a node with something in it is there."""
-    found, inner = _tree.find(node, parts)
-    return found and inner is not None
+def _filled(stateful: Any, state: Callable[[dict[str, Any]], Any], values: dict[str, Any]) -> Any:
+    stateful.load_state_dict(state(values))
+    return stateful
 
 
 def _has_value(leaf: Any) -> bool:

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from .. import _containers
 from .._dtypes import NUMPY
 from .._errors import InvalidArgument, warn
-from .._nested import Flat, Path, build, decoded_kinds, decoded_path, moved, named
+from .._nested import Flat, Path, build, decoded_path, moved, named, places
 from .._overlap import Region, Regions
 from .._resize import Resize, Resizing
 from .._tensor import Checkpoint
@@ -45,12 +45,11 @@ class Target:
         self.reads = TensorReads(checkpoint._reader)
         self.objects = 0
         self._used: set[str] = set()
-        self._paths = checkpoint.paths
+        self._paths, self._kinds = places(checkpoint.paths, checkpoint.document, state)
         self._stored = {path: name for name, path in self._paths.items()}
         encoded = checkpoint.document.get("paths", {})
         self._per_rank: dict[Path, str] = {decoded_path(encoded[name]) if name in encoded else (name,): name
                                            for name in checkpoint.document.get("per_rank", {})}
-        self._kinds = decoded_kinds(checkpoint.document)
         self._below: dict[Path, list[str]] | None = None
         self._layouts = Layouts()
         self._regions = Regions()
@@ -114,6 +113,8 @@ class Target:
         return self._below.get(path, [])
 
     def _nearest(self, name: str) -> str:
+        if reason := self.checkpoint._left_out(name):
+            return f" ({reason})"
         return nearest(name, [*self.checkpoint, *self.checkpoint.objects, *{str(p[0]) for p in self._stored}])
 
     def _miss(self, path: Path) -> None:
