@@ -12,6 +12,7 @@ from ._errors import InvalidArgument, warn
 from ._guesses import options_of_others
 from ._progress import Progress, function_of
 from ._paths import Path, local, told_instead
+from ._python_formats import reader_of
 from ._sources import Codec, Existing, check_choice
 from ._tensor import Checkpoint
 
@@ -73,7 +74,7 @@ def export_model(source: Path, target: Path, *, format: str | None = None, max_s
                  memory: int = 256 << 20, progress: Progress = None, names: str | Iterable[str] | None = None,
                  rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
                  split: Split | None = None, join: Join | None = None, resize: Resize | None = None) -> list[str]:
-    """A checkpoint as safetensors, bit for bit as its own library writes them, as npz or as HDF5: one file, if the target ends
+    """A checkpoint, or what open() reads of other formats, as safetensors, bit for bit as its own library writes them, as npz or as HDF5: one file, if the target ends
     in .safetensors, .npz or .h5, or a folder of files of max_shard ("5GB", or bytes) with their index. format: of a folder,
     "safetensors", "npz" or "hdf5", or "dcp" or "orbax", for which that package must be there. config_from: a folder of Hugging
     Face whose config and tokenizer files are copied into the target, so that from_pretrained() opens it; its dtype becomes
@@ -92,13 +93,25 @@ def export_model(source: Path, target: Path, *, format: str | None = None, max_s
             raise InvalidArgument(f"export to {text}: a config needs a folder of safetensors beside it")
         return export(local(source, "export"), text, format, max_shard=_bytes(max_shard), existing=existing, memory=memory,
                       progress=progress, edits=edits_of(names, rename, cast, transpose, split, join, resize))
-    words = (format or "", json.dumps(metadata or {}), "" if config_from is None else local(config_from, "export"))
     given = local(source, "export")
+    foreign = _foreign(given, memory)
+    if foreign is not None and (user := json.loads(foreign.user)):
+        metadata = {**user.get("safetensors_metadata", {"user": foreign.user}), **(metadata or {})}
+    words = (format or "", json.dumps(metadata or {}), "" if config_from is None else local(config_from, "export"))
     with told_instead(given):
         files: list[str] = _core.export_model(given, text, words, _bytes(max_shard), existing, memory,
                                               function_of(progress, f"export {os.path.basename(text)}"),
-                                              edits_of(names, rename, cast, transpose, split, join, resize))
+                                              edits_of(names, rename, cast, transpose, split, join, resize), foreign)
     return files
+
+
+def _foreign(path: str, memory: int) -> _core.Reader | None:
+    """Reads what is at a path if that has another format than ours."""
+    is_model = not os.path.exists(os.path.join(path, "manifest.json")) and _core.model_format(path)
+    reader = _core.Reader(path, False, 0, memory, False) if is_model else reader_of(path, memory)
+    if reader is not None and reader.left_out:
+        warn(f"export {path}: left out {', '.join(reader.left_out)}")
+    return reader
 
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}

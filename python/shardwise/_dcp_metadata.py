@@ -59,7 +59,7 @@ def read_metadata(folder: str) -> DcpMetadata:
     try:
         with open_inside(folder, ".metadata") as file:
             return _parsed(_unpickler(file).load())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise NotFound(f"import {folder}: there is no .metadata, so it is no checkpoint of DCP's, or one that was not "
                        f"completed") from None
     except Error as error:

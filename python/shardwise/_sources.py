@@ -157,9 +157,25 @@ def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
         raise InvalidArgument(f"{what} is {value!r}, needed is {' or '.join(map(repr, choices))}")
 
 
+#: Options of other libraries and of the command by ours, and how ours are written.
+_ALIKE = {
+    "cast": ("dtype", "torch_dtype"), "names": ("select", "exclude", "keys", "only", "include", "patterns", "filter", "tensors"),
+    'existing="replace"': ("overwrite", "force", "replace", "exist_ok"), 'existing="skip"': ("skip_existing",),
+    'rename={"PREFIX*": "*"}': ("strip_prefix", "prefix"), "rename": ("rename_keys", "key_mapping", "mapping"),
+    "max_shard": ("max_shard_size", "shard_size"), "codec": ("compression", "compress", "compressor"),
+    "threads": ("num_threads", "workers", "num_workers", "jobs", "concurrency", "thread_count"),
+    "memory": ("memory_budget", "max_memory", "memory_limit"), "resize": ("pad",), "rules": ("spec", "specs"),
+    "target": ("dest", "output", "out", "destination", "like"), "root": ("dest", "output", "out", "destination"),
+    "user": ("extra", "custom_metadata"), "strict": ("partial",), "progress": ("progress_bar", "callback", "verbose"),
+}
+
+
 def unknown_option(what: str, name: str, known: Sequence[str], others: Mapping[str, str]) -> WrongType:
     """The error for an option of another name, which says what ours is called. others: what other libraries call them."""
     nearest = difflib.get_close_matches(name, known, 1)
+    alike = [ours for ours, theirs in _ALIKE.items() if name in theirs and ours.partition("=")[0] in known]
+    if name not in others and alike:
+        others = {name: alike[0] if "=" in alike[0] else f"{alike[0]}="}
     hint = (f"needed {others[name]}" if name in others else
             f"did you mean {nearest[0]}=?" if nearest else f"needed one of {', '.join(known)}")
     return WrongType(f"{what}: found the unknown option {name!r}, {hint}")

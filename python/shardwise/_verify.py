@@ -105,8 +105,9 @@ def repair(path: Path, *, sources: Iterable[Path] = (), threads: int = 0, progre
     has whole is reported, not raised: RepairReport.lost. Raises as verify(), and InvalidArgument for a source that has
     no checkpoint."""
     text = local(path, "repair")
-    repaired, left, lost = _core.repair(text, [local(source, "repair") for source in sources], threads,
-                                        function_of(progress, "repair"))
+    with told_instead(text):
+        repaired, left, lost = _core.repair(text, [local(source, "repair") for source in sources], threads,
+                                            function_of(progress, "repair"))
     return RepairReport([Repaired(Damage(*damage), source) for damage, source in repaired], _report(left),
                         [Lost(tensor, tuple(map(slice, begin, end))) for tensor, begin, end in lost])
 
@@ -115,9 +116,13 @@ def write_parity(path: Path, *, blocks: int = 2, threads: int = 0, progress: Pro
     """Verifies a checkpoint, and writes parity beside each of its shard files, from which repair() makes any `blocks` blocks
     of 1 MiB of it again, 1 to 127. It costs `blocks` / (255 - `blocks`) of the bytes, of small files more. Parity that is
     there and fits stays. Raises Corrupt for a checkpoint that is damaged, NotFound, InvalidArgument, IOFailed."""
-    return ParityStats(*_core.write_parity(local(path, "write parity"), blocks, threads, function_of(progress, "parity")))
+    text = local(path, "write parity")
+    with told_instead(text):
+        return ParityStats(*_core.write_parity(text, blocks, threads, function_of(progress, "parity")))
 
 
 def remove_parity(path: Path) -> int:
     """Removes the parity of a checkpoint. Returns of how many files. Raises NotFound, IOFailed."""
-    return _core.remove_parity(local(path, "remove parity"))
+    text = local(path, "remove parity")
+    with told_instead(text):
+        return _core.remove_parity(text)

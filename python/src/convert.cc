@@ -9,6 +9,7 @@
 #include "gil.h"
 #include "parts.h"
 #include "python_source.h"
+#include "python_tensors.h"
 #include "shardwise/checkpoint/attempt.h"
 #include "shardwise/checkpoint/reshard.h"
 #include "shardwise/convert/model.h"
@@ -80,7 +81,9 @@ using ExportWords = std::tuple<std::string, std::string, std::string>;  // forma
 std::vector<std::string> write_model(const std::string& source, const std::string& target,
                                      const ExportWords& words, std::size_t max_shard,
                                      const std::string& existing, std::size_t memory,
-                                     nb::object progress, const EditArgument& edits) {
+                                     nb::object progress, const EditArgument& edits,
+                                     const nb::object& reader) {
+  const std::shared_ptr<const BoxReader> foreign = reader.is_none() ? nullptr : tensors_of(reader);
   Work work(std::move(progress));
   const auto& [format, metadata, config_from] = words;
   ExportOptions options{.format = format,
@@ -91,8 +94,10 @@ std::vector<std::string> write_model(const std::string& source, const std::strin
                         .existing = parse_existing(existing),
                         .memory_budget_bytes = memory};
   options.progress = work.progress();
-  const ExportStats stats =
-      work.run([&] { return export_model(fs::path(source), fs::path(target), options); });
+  const ExportStats stats = work.run([&] {
+    return foreign ? export_model(*foreign, fs::path(target), options)
+                   : export_model(fs::path(source), fs::path(target), options);
+  });
   return names_of(stats);
 }
 
@@ -141,7 +146,8 @@ void bind_convert(nb::module_& module) {
              nb::arg("progress") = nb::none(), nb::arg("edits") = EditArgument());
   module.def("export_model", &write_model, nb::arg("source"), nb::arg("target"), nb::arg("words"),
              nb::arg("max_shard"), nb::arg("existing"), nb::arg("memory"),
-             nb::arg("progress") = nb::none(), nb::arg("edits") = EditArgument());
+             nb::arg("progress") = nb::none(), nb::arg("edits") = EditArgument(),
+             nb::arg("reader") = nb::none());
   module.def("export_folder", &write_folder, nb::arg("target"), nb::arg("format"),
              nb::arg("existing"), nb::arg("write"));
   module.def(

@@ -33,10 +33,14 @@ from ._save import save_async as save_async
 from ._stablehlo import from_stablehlo as from_stablehlo
 from ._tiers import TieredManager as TieredManager
 
-_of_ocp = ("CheckpointManagerOptions", "args", "StandardCheckpointer", "PyTreeCheckpointer", "AsyncCheckpointer", "Checkpointer",
-           "PyTreeCheckpointHandler", "StandardCheckpointHandler", "PLACEHOLDER", "RestoreArgs", "ArrayRestoreArgs")
+_ocp = f"Orbax's names are those of {__name__}.ocp: from shardwise.jax import ocp"
 _refuse = names_of_others(__name__, {
-    **{name: f"ocp.{name}: Orbax's names are those of {__name__}.ocp: from shardwise.jax import ocp" for name in _of_ocp},
+    **{name: f"ocp.{name}: {_ocp}" for name in ("CheckpointManagerOptions", "args", "StandardCheckpointer", "PyTreeCheckpointer")},
+    **dict.fromkeys(("Checkpointer", "PyTreeCheckpointHandler"), f"ocp.PyTreeCheckpointer(): {_ocp}"),
+    "StandardCheckpointHandler": f"ocp.StandardCheckpointer(): {_ocp}",
+    "AsyncCheckpointer": f"save_async(path, tree), or ocp.StandardCheckpointer(), whose saves go on in the background: {_ocp}",
+    "PLACEHOLDER": "a target without that name, and strict=False",
+    **dict.fromkeys(("RestoreArgs", "ArrayRestoreArgs"), "a target with the sharding wanted, leaf by leaf"),
     "restore": "load(path, target)", "async_save": "save_async(path, tree)", "save_pytree": "save(path, tree)",
     "load_pytree": "load(path, target)", "save_pytree_async": "save_async(path, tree)", "restore_pytree": "load(path, target)",
     "load_pytree_async": "load(path, target)", "save_checkpoint": "save(path, tree)", "restore_checkpoint": "load(path, target)",

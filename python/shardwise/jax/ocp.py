@@ -43,7 +43,6 @@ log = logging.getLogger("shardwise")
 _BEST = "best_fn"  # the metric that holds what best_fn gave
 _ALL = 2**31 - 1
 
-_ARGS = "StandardSave, JsonSave or Composite, or what restores these"
 _IN_THE_LOOP = "if wanted(step): manager.save(step, ..., force=True)"
 _NOT_HERE = {
     "save_on_steps": _IN_THE_LOOP, "should_save_fn": _IN_THE_LOOP,
@@ -58,6 +57,8 @@ _ELSEWHERE = {
     "StandardCheckpointHandler": "StandardCheckpointer()", "PyTreeCheckpointHandler": "PyTreeCheckpointer()",
     "RestoreArgs": "a target with the sharding wanted, leaf by leaf", "ArrayRestoreArgs": "a target with the sharding wanted, leaf by leaf",
     "SaveArgs": "cast= of shardwise.jax.load()", "PLACEHOLDER": "a target without that name, and strict=False",
+    **dict.fromkeys(("restore", "load", "load_pytree"), "StandardCheckpointer().restore(path, target), or shardwise.jax.load(path, target)"),
+    **dict.fromkeys(("save", "save_pytree"), "StandardCheckpointer().save(path, tree), or shardwise.jax.save(path, tree)"),
     "checkpoint_utils": "jax.eval_shape(), or arrays to be like, as a target", "type_handlers": "leaves of the kinds of docs/python_reference.md",
 }
 
@@ -370,7 +371,8 @@ def _item_of(what: str, given: Any) -> Any:
         return _tree.Json(given.item)
     if isinstance(given, args_.StandardSave):
         return given.item
-    raise InvalidArgument(f"save: {what} is a {type(given).__name__}, needed is one of ocp.args: {_ARGS}")
+    raise InvalidArgument(f"save: found {what} of type {type(given).__name__}, needed is one of ocp.args: StandardSave, JsonSave or "
+                          f"Composite")
 
 
 def _items(checkpoint: Checkpoint) -> list[str]:
@@ -398,7 +400,8 @@ def _restored(checkpoint: Checkpoint, given: args_.RestoreArgs | None) -> Any:
 
 def _restored_item(checkpoint: Checkpoint, prefix: _tree.Parts, given: Any) -> Any:
     if given is not None and not isinstance(given, (args_.StandardRestore, args_.JsonRestore)):
-        raise InvalidArgument(f"restore: args is a {type(given).__name__}, needed is one of ocp.args: {_ARGS}")
+        raise InvalidArgument(f"restore: found args of type {type(given).__name__}, needed is one of ocp.args: StandardRestore, "
+                              f"JsonRestore or Composite")
     if isinstance(given, args_.StandardRestore):
         return _load.restore(checkpoint, given.item, prefix, strict=given.strict)
     return _load.restore(checkpoint, None, prefix)
