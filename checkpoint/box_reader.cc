@@ -1,8 +1,24 @@
 #include "shardwise/checkpoint/box_reader.h"
 
+#include <fmt/format.h>
+
 #include "shardwise/shard/text.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise {
+
+std::string_view dtype_name(const TensorInfo& tensor) {
+  return tensor.foreign_dtype.empty() ? name(tensor.dtype) : tensor.foreign_dtype;
+}
+
+void check_readable(const TensorInfo& tensor, std::string_view operation) {
+  if (tensor.foreign_dtype.empty()) return;
+  throw Error(ErrorCode::unsupported,
+              fmt::format("{}: tensor {}: dtype {} of shape {} is not supported, the others can be "
+                          "read",
+                          operation, shown(tensor.name), shown(tensor.foreign_dtype),
+                          to_string(tensor.shape)));
+}
 
 std::vector<std::size_t> find_tensors(const BoxReader& reader,
                                       std::span<const std::string> patterns,

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shardwise/shard/box.h"
@@ -30,7 +31,17 @@ struct TensorInfo {
   std::int64_t chunks = 0;
   std::size_t logical_bytes = 0;
   std::size_t stored_bytes = 0;
+
+  /// The name that its own format has for a dtype that this library lacks, else empty. Such a
+  /// tensor is listed, but nothing reads its elements, and `dtype` says nothing.
+  std::string foreign_dtype = {};
 };
+
+/// The dtype as a reader's format has it.
+std::string_view dtype_name(const TensorInfo& tensor);
+
+/// Throws unsupported, naming the tensor, if it has a foreign dtype.
+void check_readable(const TensorInfo& tensor, std::string_view operation);
 
 /// How far a save, restore, verify or reshard has come.
 struct Progress {

@@ -53,6 +53,7 @@ void check_tensors(const detail::ExportFormat& format, std::span<const TensorInf
   std::vector<std::string_view> names;
   for (const TensorInfo& tensor : tensors) {
     names.push_back(tensor.name);
+    check_readable(tensor, fmt::format("export to {}", target.string()));
     if (!format.has_dtype(tensor.dtype)) {
       by_dtype[name(tensor.dtype)].push_back(shown(tensor.name));
     }

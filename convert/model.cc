@@ -15,6 +15,7 @@ namespace shardwise {
 static_assert(std::endian::native == std::endian::little, "elements are read as they are");
 
 struct ModelReader::Impl {
+  std::filesystem::path path;
   std::shared_ptr<FileSystem> file_system;  // its open files may need it
   detail::ModelSource source;
   std::string metadata, user_json;
@@ -36,7 +37,12 @@ ModelReader::ModelReader(const std::filesystem::path& source,
   detail::ModelSource opened = detail::open_model(source, file_system);
   std::string metadata = detail::to_json(opened.metadata);
   std::string user_json = detail::user_json_of(opened.metadata);
-  impl_.reset(new Impl{std::move(file_system), std::move(opened), std::move(metadata),
+  for (const TensorInfo& info : opened.tensors->tensors()) {
+    if (info.foreign_dtype.empty()) continue;
+    opened.left_out.push_back(
+        fmt::format("{}: dtype {} is not supported", shown(info.name), shown(info.foreign_dtype)));
+  }
+  impl_.reset(new Impl{source, std::move(file_system), std::move(opened), std::move(metadata),
                        std::move(user_json)});
 }
 
@@ -63,6 +69,7 @@ void ModelReader::read(std::size_t tensor, const Box& box, std::span<std::byte> 
                             "its size",
                             shown(info.name), out.size(), to_string(box), to_string(info.shape)));
   }
+  check_readable(info, fmt::format("read {}", impl_->path.string()));
   impl_->source.tensors->read(tensor, box, out);
 }
 

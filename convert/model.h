@@ -37,25 +37,24 @@ class ModelReader final : public BoxReader {
   /// `source` is a file, an .index.json of safetensors that says which file has which tensor, or a
   /// folder with one of safetensors or such an index; links are followed. Reads and checks what
   /// describes the tensors, no data. Throws not_found; corrupt naming file and tensor; unsupported
-  /// for other formats, and for dtypes of safetensors that this build has not. A null file_system
-  /// is the real one; HDF5's library opens its file itself.
+  /// for other formats. A null file_system is the real one; HDF5's library opens its file itself.
   explicit ModelReader(const std::filesystem::path& source,
                        std::shared_ptr<FileSystem> file_system = nullptr);
   ~ModelReader() override;
   ModelReader(ModelReader&&) noexcept;
   ModelReader& operator=(ModelReader&&) noexcept;
 
-  /// Sorted by name.
+  /// Sorted by name. Those of dtypes of safetensors that this build has not are among them.
   std::span<const TensorInfo> tensors() const override;
 
-  /// Throws corrupt if the file is not as it was, io, invalid_argument if the box leaves the tensor
-  /// or out is not exactly its size.
+  /// Throws unsupported for a tensor of a foreign dtype, corrupt if the file is not as it was, io,
+  /// invalid_argument if the box leaves the tensor or out is not exactly its size.
   void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;
 
   /// "safetensors", "hdf5", "npz".
   std::string_view format() const;
 
-  /// What the file holds that is no tensor here, and why: "names: strings".
+  /// What the file holds that cannot be read here, and why: "names: strings".
   std::span<const std::string> left_out() const;
 
   /// All `__metadata__` of safetensors, as a JSON object of strings; "{}" if there is none. If

@@ -180,9 +180,10 @@ ModelSource open_npz(const fs::path& path, const std::shared_ptr<FileSystem>& fi
       source.left_out.push_back(text + ": it is no array");
       continue;
     }
+    const std::string name = member.name.substr(0, member.name.size() - kArraySuffix.size());
     try {
       Array array{.info = {}, .header = header_of(path, archive, member), .member = {}};
-      array.info.name = member.name.substr(0, member.name.size() - kArraySuffix.size());
+      array.info.name = name;
       array.info.dtype = array.header.dtype;
       array.info.shape = array.header.shape;
       array.info.logical_bytes = array.header.data_bytes;
@@ -190,7 +191,7 @@ ModelSource open_npz(const fs::path& path, const std::shared_ptr<FileSystem>& fi
       arrays.push_back(std::move(array));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unsupported) throw;
-      source.left_out.push_back(text + ": its elements are no numbers that shardwise has");
+      source.left_out.push_back(shown(name) + ": its elements are no numbers that shardwise has");
     }
   }
   std::ranges::sort(arrays, {},

@@ -45,6 +45,11 @@ def known_name(native: np.dtype) -> str | None:
     return _OURS.get(native)
 
 
+def is_known(name: str) -> bool:
+    """Whether a name of a dtype is one of ours."""
+    return name in _PLAIN or name in _ML_DTYPES
+
+
 def dtype_called(name: str) -> np.dtype:
     """A numpy dtype by numpy's or ml_dtypes' own name of it. Raises TypeError, and Unsupported without ml_dtypes."""
     return NUMPY[_OF_ML_DTYPES[name]] if name in _OF_ML_DTYPES else np.dtype(name)

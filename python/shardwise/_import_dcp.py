@@ -19,7 +19,7 @@ from ._edits import chosen
 from ._errors import Corrupt, InvalidArgument, Unsupported
 from ._inside import open_inside
 from ._objects import encode
-from ._paths import Path, local
+from ._paths import Path, local, told_instead
 from ._progress import Progress, function_of
 from ._save import Plan, encode_objects, write_groups
 from ._sources import Codec, Existing, Sources, check_choice, check_codec, check_fits_memory
@@ -87,10 +87,14 @@ def _objects_of(folder: str, metadata: DcpMetadata) -> tuple[dict[str, Any], lis
 def _all_objects_of(folder: str, metadata: DcpMetadata) -> dict[str, Any]:
     """Raises one Unsupported for those that cannot be taken."""
     loaded, refused = _objects_of(folder, metadata)
-    if refused:
-        rest = f", and {len(refused) - 10} more" if len(refused) > 10 else ""
-        raise Unsupported(f"import {folder}: {'; '.join(refused[:10])}{rest}: names= or --exclude takes tensors without them")
+    _refuse(folder, refused)
     return loaded
+
+
+def _refuse(folder: str, wrong: list[str]) -> None:
+    if wrong:
+        rest = f", and {len(wrong) - 10} more" if len(wrong) > 10 else ""
+        raise Unsupported(f"import {folder}: {'; '.join(wrong[:10])}{rest}: names= or --exclude takes tensors without them")
 
 
 def _refuse_bomb(data: bytes) -> None:
@@ -103,6 +107,27 @@ def _refuse_bomb(data: bytes) -> None:
         raise ValueError(f"{inflated} bytes in an archive of {len(data)}")
 
 
+def _known(metadata: DcpMetadata) -> tuple[dict[str, str], list[str]]:
+    """Our names of the dtypes of tensors, by name, and what is wrong with those that we lack."""
+    from .torch._tensors import name_of_dtype
+
+    known: dict[str, str] = {}
+    wrong: list[str] = []
+    for name, stored in metadata.tensors.items():
+        try:
+            known[name] = name_of_dtype(_plain(stored.dtype), name)
+        except Unsupported as error:
+            wrong.append(str(error))
+    return known, wrong
+
+
+def _plain(dtype: Any) -> Any:
+    """Two floats of 4 bits that share a byte are read as that byte, as those of safetensors are."""
+    import torch
+
+    return torch.uint8 if str(dtype) == "torch.float4_e2m1fn_x2" else dtype
+
+
 def _chosen(metadata: DcpMetadata, operation: str, names: str | Iterable[str] | None, exclude: Sequence[str]) -> DcpMetadata:
     """With the tensors of these names alone; all of it if none are named."""
     if names is None and not exclude:
@@ -112,13 +137,11 @@ def _chosen(metadata: DcpMetadata, operation: str, names: str | Iterable[str] | 
 
 
 def described(folder: str) -> list[tuple[str, str, list[int]]]:
-    """Name, dtype and shape of each tensor, by the metadata alone. Raises as import_dcp()."""
-    import torch
-
-    from .torch._tensors import dtype_name
-
-    return [(name, dtype_name(torch.empty(0, dtype=stored.dtype), name), list(stored.shape))
-            for name, stored in read_metadata(folder).tensors.items()]
+    """Name, dtype and shape of each tensor, by the metadata alone; a dtype that we lack as torch calls it. Raises as
+    import_dcp()."""
+    metadata = read_metadata(folder)
+    known, _ = _known(metadata)
+    return [(name, known.get(name, str(stored.dtype)), list(stored.shape)) for name, stored in metadata.tensors.items()]
 
 
 def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd", progress: Progress = None,
@@ -140,7 +163,11 @@ def imported(source: Path, target: Path, existing: Existing, codec: Codec, progr
     if existing == "skip" and _core.is_saved(local(target, "import")):
         return local(target, "import")
     folder = local(source, "import")
-    metadata = _chosen(read_metadata(folder), f"import {folder}", names, exclude)
+    with told_instead(folder):
+        whole = read_metadata(folder)
+    metadata = _chosen(whole, f"import {folder}", names, exclude)
+    dtypes, wrong_dtypes = _known(metadata)
+    _refuse(folder, wrong_dtypes)
     plan = _plan_of(metadata, _all_objects_of(folder, metadata))
     groups = list(_groups_of(metadata))
     tell = function_of(progress, f"import {os.path.basename(folder)}")
@@ -149,9 +176,9 @@ def imported(source: Path, target: Path, existing: Existing, codec: Codec, progr
 
     def sources_of(number: int) -> Sources:
         nonlocal done
-        sources = _read(folder, metadata, groups[number], wrong)
+        sources = _read(folder, metadata, dtypes, groups[number], wrong)
         for later in groups[number + 1:] if wrong else ():
-            _read(folder, metadata, later, wrong)
+            _read(folder, metadata, dtypes, later, wrong)
         if wrong:
             raise InvalidArgument(f"import {folder}: {'; '.join(wrong[:10])}, which its metadata does not say")
         done += groups[number].bytes
@@ -193,11 +220,9 @@ def _groups_of(metadata: DcpMetadata) -> Iterator[_Group]:
     yield group
 
 
-def _read(folder: str, metadata: DcpMetadata, group: _Group, wrong: list[str]) -> Sources:
+def _read(folder: str, metadata: DcpMetadata, dtypes: dict[str, str], group: _Group, wrong: list[str]) -> Sources:
     """The pieces of a group; adds what is not as the metadata say to `wrong`."""
-    import torch
-
-    from .torch._tensors import Memory, dtype_name
+    from .torch._tensors import Memory
 
     sources = Sources()
     for name, pieces in group.pieces.items():
@@ -210,7 +235,7 @@ def _read(folder: str, metadata: DcpMetadata, group: _Group, wrong: list[str]) -
                 continue
             if tensor.numel() or not tensor.ndim:
                 parts.append((box[0], Memory(tensor.contiguous())))
-        sources.add(name, dtype_name(torch.empty(0, dtype=stored.dtype), name), list(stored.shape), parts, listed=True)
+        sources.add(name, dtypes[name], list(stored.shape), parts, listed=True)
     return sources
 
 
@@ -224,7 +249,7 @@ def _tensor_of(folder: str, name: str, stored: StoredTensor, box: _Box) -> Any:
         raise Corrupt(f"import {folder}: found {type(tensor).__name__} at {list(offsets)} of {name!r}, needed a tensor")
     if tuple(tensor.shape) != sizes or tensor.dtype != stored.dtype:
         raise InvalidArgument(f"{name!r} at {list(offsets)} is {tensor.dtype} {list(tensor.shape)}")
-    return tensor
+    return tensor if _plain(tensor.dtype) is tensor.dtype else tensor.view(torch.uint8)
 
 
 class DcpTensors:
@@ -233,18 +258,11 @@ class DcpTensors:
 
     def __init__(self, folder: str) -> None:
         """Raises as import_dcp(), but for what it cannot take, which is in `left_out`."""
-        import torch
-
-        from .torch._tensors import dtype_name
-
         self._folder, self._metadata = folder, read_metadata(folder)
-        self.tensors: list[tuple[str, str, list[int]]] = []
         objects, self.left_out = _objects_of(folder, self._metadata)
-        for name, stored in sorted(self._metadata.tensors.items()):
-            try:
-                self.tensors.append((name, dtype_name(torch.empty(0, dtype=stored.dtype), name), list(stored.shape)))
-            except Unsupported as error:
-                self.left_out.append(str(error))
+        known, wrong = _known(self._metadata)
+        self.left_out += wrong
+        self.tensors = [(name, dtype, list(self._metadata.tensors[name].shape)) for name, dtype in sorted(known.items())]
         self.user, self.objects = "{}", _plan_of(self._metadata, objects).document()
         self._last: tuple[Any, Any] = (None, None)
 
@@ -255,9 +273,10 @@ class DcpTensors:
         for number, begin, shape, address in sorted(boxes):
             name = self.tensors[number][0]
             stored = self._metadata.tensors[name]
-            size = math.prod(shape) * stored.dtype.itemsize
+            dtype = _plain(stored.dtype)
+            size = math.prod(shape) * dtype.itemsize
             memory: Any = (ctypes.c_char * size).from_address(address)
-            out = torch.frombuffer(memory, dtype=stored.dtype).reshape(shape)
+            out = torch.frombuffer(memory, dtype=dtype).reshape(shape)
             needed = [(box, common) for box in stored.pieces if (common := _common(begin, shape, box)) is not None]
             seen = torch.zeros(shape, dtype=torch.bool) if len(needed) > 1 else None
             found = 0

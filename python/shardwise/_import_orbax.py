@@ -22,7 +22,7 @@ from ._edits import chosen
 from ._errors import Corrupt, Error, InvalidArgument, IOFailed, NotFound, Unsupported
 from ._inside import refuse_odd_files
 from ._manager import step_number
-from ._paths import Path, local
+from ._paths import Path, instead_of_checkpoint, local
 from ._progress import Progress, function_of
 from ._save import Plan, write_groups
 from ._sources import Existing, Sources, as_array, check_choice, check_claim
@@ -166,11 +166,13 @@ def _imported(root: str, target: str, existing: Existing, progress: Progress, na
 
 
 def described(root: str) -> list[tuple[str, str, list[int]]]:
-    """Name, dtype and shape of each array, by the metadata alone. Raises as import_orbax()."""
+    """Name, dtype and shape of each array, by the metadata alone; a dtype that we lack as numpy calls it. Raises as
+    import_orbax()."""
     with _orbaxs_errors(root):
         items, _ = _items_of(root)
-        return [(name, name_of(meta.dtype, name), list(meta.shape))
-                for item in items for name, meta in _arrays_of(item).items()]
+        return [(name, name_of(meta.dtype, name) if name in known else str(meta.dtype), list(meta.shape))
+                for item in items for known in [_known_arrays_of(item)[0]]
+                for name, meta in item.leaves().items() if _is_array(meta)]
 
 
 @contextlib.contextmanager
@@ -208,6 +210,8 @@ def _items_of(root: str) -> tuple[list[_Item], Plan]:
     from .jax import _tree
     from .jax.args import Composite
 
+    if not _is_tree(root) and _core.known_format(root)[0] != "orbax" and (instead := instead_of_checkpoint(root)):
+        raise InvalidArgument(f"import {root}: it is no checkpoint of Orbax's: {instead}")
     if not os.path.isdir(root):
         raise NotFound(f"import {root}: it is not there")
     refuse_odd_files(root)
@@ -288,6 +292,22 @@ def _with_keys(node: Any, keys: dict[str, str]) -> Any:
         return {kind: [[part, _with_keys(child, keys)] for part, child in inner] if kind == "dict" else
                 [_with_keys(child, keys) for child in inner] if kind == "tuple" else inner for kind, inner in node.items()}
     return node
+
+
+def _without(node: Any, names: set[str]) -> Any:
+    """A node of a tree without these leaves: None stands where one had a number."""
+    if isinstance(node, str):
+        return None if node in names else node
+    if isinstance(node, list):
+        return [_without(child, names) for child in node]
+    if not isinstance(node, dict) or "key" in node:
+        return node
+    if "tuple" in node or "namedtuple" in node:
+        inner = "tuple" if "tuple" in node else "items"
+        return {**node, inner: _without(node[inner], names)}
+    inner = "dict" if "dict" in node else "items"
+    return {**node, inner: [[part, _without(child, names)] for part, child in node[inner]
+                            if not isinstance(child, str) or child not in names]}
 
 
 def _is_tree(path: str) -> bool:
@@ -421,9 +441,11 @@ class OrbaxTensors:
         self.left_out: list[str] = []
         with _orbaxs_errors(self._root):
             items, plan = _items_of(self._root)
+            left_out: set[str] = set()
             for item in items:
                 arrays, wrong = _known_arrays_of(item)
                 self.left_out += wrong.values()
+                left_out |= wrong.keys()
                 self._arrays |= arrays
                 objects = [name for name in item.leaves() if name not in arrays and name not in wrong]
                 if objects:
@@ -431,6 +453,8 @@ class OrbaxTensors:
                 for group in _groups_of(replace(item, kept={*arrays}), arrays, _LAZY_BYTES):
                     self._groups |= dict.fromkeys(group.names, group)
             self.user = _objects.plain_json(_custom_metadata(self._root), "custom metadata")
+        if plan.tree and left_out:
+            plan.tree["root"] = _without(plan.tree["root"], left_out)
         self.objects = plan.document()
         self.tensors = [(name, name_of(meta.dtype, name), list(meta.shape)) for name, meta in sorted(self._arrays.items())]
         self._last: tuple[_Group | None, dict[str, Any]] = (None, {})

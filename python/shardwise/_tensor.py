@@ -8,14 +8,14 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from . import _core, _nested, _objects
-from ._dtypes import NUMPY
+from ._dtypes import NUMPY, is_known
 from ._edits import Cast, Edits, Join, Made, Rename, Resize, Split, Transpose, edited_document, edits_of
-from ._errors import InvalidArgument, NameNotFound, WrongType, warn
+from ._errors import InvalidArgument, NameNotFound, Unsupported, WrongType, warn
 from ._overlap import Region, several_places
 from ._paths import Path, local, told_instead
 from ._python_formats import reader_of
@@ -261,8 +261,9 @@ class Checkpoint(Mapping[str, Tensor]):
         Raises NotFound, Corrupt, Unsupported (also for URLs), NameNotFound for names that are not there, and one
         InvalidArgument for all rules that do not fit."""
         text = local(path, "open a checkpoint")
+        reader = reader_of(text, memory)
         with told_instead(text, takes_files=True):
-            self._reader = reader_of(text, memory) or _core.Reader(text, pin, threads, memory, partial)
+            self._reader = reader or _core.Reader(text, pin, threads, memory, partial)
         self._describe()
         if self._reader.left_out:
             warn(f"open {text}: left out {', '.join(self._reader.left_out)}")
@@ -284,6 +285,8 @@ class Checkpoint(Mapping[str, Tensor]):
     def _describe(self) -> None:
         self._rows = self._reader.tensors()  # made Tensors when they are asked for: there may be very many
         self._numbers = {row[0]: number for number, row in enumerate(self._rows)}
+        if self._reader.left_out:
+            self._numbers = {name: number for name, number in self._numbers.items() if is_known(self._rows[number][1])}
         text = self._reader.objects
         document = json.loads(text) if text else {}
         self._document: dict[str, Any] = document if isinstance(document, dict) else {}
@@ -355,10 +358,9 @@ class Checkpoint(Mapping[str, Tensor]):
         return Tensor(self._reader, *self._row(name))
 
     def _row(self, name: str) -> tuple[int, tuple[Any, ...]]:
-        try:
-            number = self._numbers[name]
-        except KeyError:
-            raise NameNotFound(self._missing(name)) from None
+        number = self._numbers.get(name)
+        if number is None:
+            self._refuse(name)
         return number, self._rows[number]
 
     def __iter__(self) -> Iterator[str]:
@@ -395,6 +397,16 @@ class Checkpoint(Mapping[str, Tensor]):
         nearest = f", nearest: {', '.join(map(repr, near))}" if near else ""
         return f"checkpoint {self.path}: there is no tensor {name!r}{nearest}"
 
+    def _left_out(self, name: object) -> str:
+        """The reason why a name was left out; empty if it was not."""
+        begins = (f"{json.dumps(str(name), ensure_ascii=False)}: ", f"tensor {name!r} ")
+        return next((text for text in self._reader.left_out if text.startswith(begins)), "")
+
+    def _refuse(self, name: object) -> NoReturn:
+        if reason := self._left_out(name):
+            raise Unsupported(f"checkpoint {self.path}: {reason}")
+        raise NameNotFound(self._missing(name))
+
     def select(self, names: str | Iterable[str] | None) -> list[str]:
         """The names of tensors and objects that match patterns; raises NameNotFound for a pattern that none does."""
         there = [*self._numbers, *self.objects]
@@ -408,7 +420,7 @@ class Checkpoint(Mapping[str, Tensor]):
             found = [pattern] if pattern in self._numbers or pattern in self.objects else [
                 n for n in there if fnmatch.fnmatchcase(n, pattern)]
             if not found:
-                raise NameNotFound(self._missing(pattern))
+                self._refuse(pattern)
             chosen.update(dict.fromkeys(found))
         return list(chosen)
 

@@ -306,7 +306,7 @@ class Reader {
     Last<std::optional<UnevenPolicy>> policy;
     for (const TensorInfo& info : infos) {
       rows.append(nb::make_tuple(
-          info.name, dtype.object(std::string(name(info.dtype))),
+          info.name, dtype.object(std::string(dtype_name(info))),
           shape.object(info.shape, [&] { return nb::tuple(nb::cast(ints(info.shape))); }),
           mesh.text(info.sharding ? std::optional(info.sharding->mesh()) : std::nullopt),
           spec.text(info.sharding ? std::optional(info.sharding->spec()) : std::nullopt),

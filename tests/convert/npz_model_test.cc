@@ -94,9 +94,9 @@ TEST(NpzModel, WhatIsNoNumberIsToldAndBfloat16IsKnown) {
   EXPECT_EQ(names_of(reader), "a;");
   EXPECT_EQ(reader.tensors()[0].dtype, DType::bf16);
   EXPECT_THAT(reader.left_out(),
-              ElementsAre("\"o.npy\": its elements are no numbers that shardwise has",
+              ElementsAre("\"o\": its elements are no numbers that shardwise has",
                           "\"note.txt\": it is no array",
-                          "\"raw.npy\": its elements are no numbers that shardwise has"));
+                          "\"raw\": its elements are no numbers that shardwise has"));
   EXPECT_EQ(model_format("m.npz", archive_of(zip_of({{"archive/data.pkl", "x"}}))), "");
 }
 

@@ -38,6 +38,9 @@ void check_header(std::string_view text, std::uint64_t data_bytes) {
   std::uint64_t bytes = 0;
   for (const detail::SafetensorsEntry& tensor : header.tensors) bytes += tensor.end - tensor.begin;
   require(bytes == data_bytes, "all bytes", text);
+  for (const detail::SafetensorsEntry& tensor : header.tensors) {
+    if (!tensor.foreign_dtype.empty()) return;  // it is never written
+  }
 
   const std::string printed = header_text(header.tensors, header.metadata);
   const std::string_view rest = std::string_view(printed).substr(detail::kLengthBytes);

@@ -34,7 +34,7 @@ std::string spec_text(const TensorInfo& tensor) {
 nlohmann::ordered_json tensor_json(const TensorInfo& t) {
   nlohmann::ordered_json json = {
       {"name", t.name},
-      {"dtype", name(t.dtype)},
+      {"dtype", dtype_name(t)},
       {"shape", dims_json(t.shape)},
       {"mesh", mesh_text(t)},
       {"spec", t.sharding ? t.sharding->spec().to_string() : ""},
@@ -48,7 +48,7 @@ nlohmann::ordered_json tensor_json(const TensorInfo& t) {
 }
 
 std::vector<std::string> tensor_row(const TensorInfo& t) {
-  std::vector<std::string> row{t.name, std::string(name(t.dtype)), to_string(t.shape), mesh_text(t),
+  std::vector<std::string> row{t.name, std::string(dtype_name(t)), to_string(t.shape), mesh_text(t),
                                spec_text(t)};
   const std::string bytes = human_bytes(t.logical_bytes);
   if (!knows_pieces(t)) {
@@ -110,7 +110,7 @@ void print_tree(const std::vector<TensorInfo>& tensors, std::int64_t depth) {
     const TensorTotals& totals = line.totals;
     table.add(without_mesh({std::string(2 * static_cast<std::size_t>(line.level), ' ') + line.name,
                             tensor == nullptr ? std::to_string(totals.tensors) : "",
-                            tensor == nullptr ? "" : std::string(name(tensor->dtype)),
+                            tensor == nullptr ? "" : std::string(dtype_name(*tensor)),
                             tensor == nullptr ? "" : to_string(tensor->shape),
                             tensor == nullptr ? "" : spec_text(*tensor),
                             tensor == nullptr ? "" : mesh_text(*tensor), grouped(totals.elements),

@@ -210,6 +210,7 @@ void check_sources(std::span<const TensorSource> sources) {
                        source.sharding->to_string(), source.sharding->rank(), to_string(info.shape),
                        info.shape.size()));
     }
+    check_readable(info, "save");
     num_bytes(info.shape, size_bytes(info.dtype));
     if (const std::string problem = boxes_problem(source); !problem.empty()) fail(problem);
     if (!source.sharding) continue;

@@ -1,12 +1,6 @@
 #include "shardwise/convert/detail/safetensors/safetensors_dtypes.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-
-#include "shardwise/convert/detail/string_map.h"
-#include "shardwise/shard/error.h"
-#include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 namespace {
@@ -47,15 +41,11 @@ std::optional<DType> our_dtype(std::string_view ours) {
 
 }  // namespace
 
-DType parse_safetensors_dtype(std::string_view text) {
-  std::string known;
+std::optional<DType> parse_safetensors_dtype(std::string_view text) {
   for (const DTypeNames& names : kDTypeNames) {
-    const std::optional<DType> dtype = our_dtype(names.ours);
-    if (dtype && names.safetensors == text) return *dtype;
-    if (dtype) known += fmt::format("{}{}", known.empty() ? "" : ", ", names.safetensors);
+    if (names.safetensors == text) return our_dtype(names.ours);
   }
-  throw Error(ErrorCode::unsupported,
-              fmt::format("dtype {} is not supported, needed is one of {}", shown(text), known));
+  return std::nullopt;
 }
 
 int packed_safetensors_bits(std::string_view text) {

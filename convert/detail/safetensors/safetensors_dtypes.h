@@ -9,8 +9,8 @@
 
 namespace shardwise::detail {
 
-/// The dtype that safetensors calls so. Throws unsupported if it, or we, have none.
-DType parse_safetensors_dtype(std::string_view text);
+/// The dtype that safetensors calls so. Absent if it, or this library, has none.
+std::optional<DType> parse_safetensors_dtype(std::string_view text);
 
 /// Bits of an element of a dtype that is packed into bytes and is read as u8: F4, F6_E2M3 or
 /// F6_E3M2. 0 for any other.

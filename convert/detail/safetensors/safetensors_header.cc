@@ -121,16 +121,13 @@ class HeaderJson final : public StrictJson {
   }
 
   void read_dtype(std::string_view text) {
+    if (text.empty()) corrupt_tensor(name_, "dtype is empty");
     packed_bits_ = packed_safetensors_bits(text);
-    if (packed_bits_ != 0) {
-      tensor_.dtype = DType::u8;
-      return;
-    }
-    try {
-      tensor_.dtype = parse_safetensors_dtype(text);
-    } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("tensor {}: {}", shown(name_), error.what()));
-    }
+    const std::optional<DType> dtype =
+        packed_bits_ != 0 ? DType::u8 : parse_safetensors_dtype(text);
+    if (packed_bits_ != 0) packed_dtype_ = text;
+    if (!dtype) tensor_.foreign_dtype = text;
+    tensor_.dtype = dtype.value_or(DType::u8);
   }
 
   void add_extent(std::uint64_t extent) {
@@ -156,14 +153,12 @@ class HeaderJson final : public StrictJson {
   }
 
   /// Elements of less than a byte become the bytes that hold them, as torch's float4_e2m1fn_x2 has
-  /// them.
+  /// them. If a row ends within a byte, there is no such shape.
   void pack_shape() {
     const std::int64_t extent = tensor_.shape.empty() ? 1 : tensor_.shape[tensor_.shape.size() - 1];
     if (extent % 8 * packed_bits_ % 8 != 0) {
-      throw Error(
-          ErrorCode::unsupported,
-          fmt::format("tensor {}: its last dim of {} elements of {} bits ends within a byte",
-                      shown(name_), extent, packed_bits_));
+      tensor_.foreign_dtype = packed_dtype_;
+      return;
     }
     tensor_.shape[tensor_.shape.size() - 1] =
         extent / 8 * packed_bits_ + extent % 8 * packed_bits_ / 8;
@@ -202,6 +197,7 @@ class HeaderJson final : public StrictJson {
   unsigned field_ = kNone, seen_ = kNone;
   int offsets_ = 0;
   int packed_bits_ = 0;  // of an element, if that is less than a byte
+  std::string packed_dtype_;
   bool has_metadata_ = false;
 };
 
@@ -222,6 +218,9 @@ void check_size(const SafetensorsEntry& tensor, std::uint64_t data_bytes) {
   std::size_t needed = 0;
   try {
     needed = num_bytes(tensor.shape, size_bytes(tensor.dtype));
+    if (!tensor.foreign_dtype.empty()) {  // an element has a bit at least
+      needed = std::max<std::size_t>((needed + 7) / 8, tensor.end - tensor.begin);
+    }
   } catch (const Error& error) {
     corrupt_tensor(tensor.name, error.what());
   }

@@ -23,6 +23,7 @@ struct SafetensorsEntry {
   DType dtype = DType::f32;
   Shape shape;
   std::uint64_t begin = 0, end = 0;
+  std::string foreign_dtype = {};  ///< as TensorInfo has it
 };
 
 struct SafetensorsHeader {

@@ -196,6 +196,7 @@ void ModelBuilder::add_file(std::size_t number, const WeightMap* index) {
       if (listed->second != file_name) continue;  // the index decides, as in transformers
     }
     TensorInfo info{.name = std::move(tensor.name), .dtype = tensor.dtype, .shape = tensor.shape};
+    info.foreign_dtype = std::move(tensor.foreign_dtype);
     info.logical_bytes = static_cast<std::size_t>(tensor.end - tensor.begin);
     tensors_.push_back({std::move(info), {number, begin + tensor.begin}});
   }

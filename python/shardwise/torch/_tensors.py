@@ -36,10 +36,16 @@ def dtype_name(tensor: torch.Tensor, name: str) -> str:
         raise Unsupported(f"tensor {name!r} is quantized: save its int_repr(), scale and zero point")
     if is_lazy(tensor):
         raise Unsupported(f"tensor {name!r} has no shape yet, as it is of a lazy module: needed is one that was called once")
-    found = OURS.get(tensor.dtype)
+    return name_of_dtype(tensor.dtype, name)
+
+
+def name_of_dtype(dtype: torch.dtype, name: str) -> str:
+    """Our name of the dtype that this tensor has. Raises Unsupported, naming the tensor."""
+    found = OURS.get(dtype)
     if found is None:
-        instead = ("tensor.to(torch.complex64)" if tensor.is_complex() else "tensor.view(torch.uint8), which keeps its bits")
-        raise Unsupported(f"tensor {name!r} has dtype {tensor.dtype}: needed is one of {', '.join(map(str, OURS))}: write {instead}")
+        instead = ("tensor.to(torch.complex64)" if dtype.is_complex else "tensor.int_repr(), its scale and zero point"
+                   if str(dtype).startswith(("torch.qint", "torch.quint")) else "tensor.view(torch.uint8), which keeps its bits")
+        raise Unsupported(f"tensor {name!r} has dtype {dtype}: needed is one of {', '.join(map(str, OURS))}: write {instead}")
     return found
 
 

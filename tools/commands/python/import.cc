@@ -50,11 +50,18 @@ std::string run_import_package(std::string_view format, const fs::path& source,
                      });
 }
 
-/// One of [["w", "f32", [2, 3]], ..]. Throws if it is none.
+/// One of [["w", "f32", [2, 3]], ..]; a dtype that this library lacks is said as its format has it.
+/// Throws if it is none.
 TensorInfo described_tensor(const nlohmann::json& row) {
   TensorInfo info;
   info.name = row.at(0).get<std::string>();
-  info.dtype = parse_dtype(row.at(1).get<std::string>());
+  const auto dtype = row.at(1).get<std::string>();
+  const auto known = std::ranges::find(all_dtypes(), dtype, [](DType one) { return name(one); });
+  if (known == all_dtypes().end()) {
+    info.foreign_dtype = dtype;
+  } else {
+    info.dtype = *known;
+  }
   for (const auto& extent : row.at(2).get_ref<const nlohmann::json::array_t&>()) {
     if (!extent.is_number_unsigned() ||
         extent.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) {
@@ -62,7 +69,8 @@ TensorInfo described_tensor(const nlohmann::json& row) {
     }
     info.shape.push_back(extent.get<std::int64_t>());
   }
-  info.logical_bytes = num_bytes(info.shape, size_bytes(info.dtype));
+  const std::size_t bytes = num_bytes(info.shape, size_bytes(info.dtype));
+  info.logical_bytes = info.foreign_dtype.empty() ? bytes : 0;
   return info;
 }
 
