@@ -27,7 +27,7 @@ std::string names_after(std::span<char* const> words) {
     for (const std::string& step : steps_of(path)) add(step);
   }
   if (takes_tensor) {
-    const std::unique_ptr<BoxReader> reader = open_tensors(chosen_path(path), {});
+    const std::unique_ptr<BoxReader> reader = describe_tensors(chosen_path(path));
     for (const TensorInfo& tensor : reader->tensors()) add(tensor.name);
   }
   return text;

@@ -10,6 +10,7 @@
 #include <span>
 #include <sstream>
 
+#include "commands/python/import.h"
 #include "output.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/shard/error.h"
@@ -130,7 +131,18 @@ std::unique_ptr<ModelReader> open_model(const fs::path& path) {
   return reader;
 }
 
-std::unique_ptr<BoxReader> open_tensors(const std::string& path, const ReadOptions& options) {
+std::unique_ptr<BoxReader> describe_tensors(const std::string& path) {
+  const std::string_view format = python_format(path);
+  return format.empty() ? open_tensors(path, {}) : describe_by_python(format, path);
+}
+
+std::unique_ptr<BoxReader> open_tensors(const std::string& path, const ReadOptions& options,
+                                        const std::vector<std::string>& patterns) {
+  if (const std::string_view format = python_format(path); !format.empty()) {
+    // Throws for a pattern that matches nothing, before anything is imported.
+    if (!patterns.empty()) find_tensors(*describe_by_python(format, path), path, patterns);
+    return open_by_python(format, path, options, {.select = patterns, .exclude = {}});
+  }
   if (is_model(path)) return open_model(path);
   return std::make_unique<CheckpointReader>(resolve_checkpoint(path), options);
 }

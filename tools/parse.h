@@ -60,8 +60,14 @@ bool is_model(const std::filesystem::path& path);
 /// Opens what is_model() is true of, and says on stderr what of it is left out.
 std::unique_ptr<ModelReader> open_model(const std::filesystem::path& path);
 
-/// The tensors of a checkpoint, as resolve_checkpoint finds it, or of a model.
-std::unique_ptr<BoxReader> open_tensors(const std::string& path, const ReadOptions& options);
+/// The tensors of a checkpoint, as resolve_checkpoint finds it, of a model, or of a checkpoint of
+/// DCP or Orbax; of these only what the patterns match is sure to be there. Run what calls it by
+/// run_reading().
+std::unique_ptr<BoxReader> open_tensors(const std::string& path, const ReadOptions& options,
+                                        const std::vector<std::string>& patterns = {});
+
+/// Names, dtypes and shapes of the same. Elements of DCP and Orbax cannot be read.
+std::unique_ptr<BoxReader> describe_tensors(const std::string& path);
 
 /// The number of a tensor in a reader that open_tensors(path) gave. Throws no_such_name, with the
 /// nearest names or how to see all.

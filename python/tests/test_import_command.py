@@ -136,6 +136,9 @@ def test_looks_at_dcp(tmp_path, dcp):
     assert run("import", dcp, root, "--step", 8, "--cast", "model.v=bf16").returncode == 0
     done = run("diff", dcp, root, "--json")
     assert done.returncode == 1 and [row["name"] for row in json.loads(done.stdout)["tensors"] if not row["equal"]] == ["model.v"]
+    assert run("cat", dcp, "model.w[1]").stdout == "[4, 5, 6, 7]\n"
+    (row,) = json.loads(run("stats", dcp, "*.w", "--json").stdout)["tensors"]
+    assert (row["name"], row["min"], row["max"], row["mean"]) == ("model.w", 0, 11, 5.5)
     for file in dcp.glob("*.distcp"):
         file.write_bytes(b"")  # the metadata alone is read
     done = run("inspect", dcp, "--json")
@@ -154,5 +157,8 @@ def test_looks_at_orbax(tmp_path):
     found = json.loads(run("inspect", tmp_path / "orbax", "--json").stdout)
     assert [(t["name"], t["dtype"], t["shape"]) for t in found["tensors"]] == [("params/b", "i32", [4]), ("params/w", "f64", [2, 3])]
     assert found["format"] == "orbax" and found["totals"]["logical_bytes"] == 64
+    assert run("cat", tmp_path / "orbax", "params/w[:,2]").stdout == "[2, 5]\n"
+    found = json.loads(run("stats", tmp_path / "orbax", "--json").stdout)["tensors"]
+    assert [(row["name"], row["max"], row["zeros"]) for row in found] == [("params/b", 1, 0), ("params/w", 5, 1)]
     done = run("diff", tmp_path / "orbax", tmp_path / "ours")
     assert done.returncode == 0 and "2 of 2 tensors are equal" in done.stdout, done.stderr

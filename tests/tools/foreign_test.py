@@ -1,4 +1,5 @@
 """Other formats' files and folders are named, with what to type."""
+import json
 import os
 import shlex
 import shutil
@@ -22,8 +23,8 @@ class Foreign(Cli):
             (path / file).write_bytes(b"")
         return path
 
-    def named(self, path, *said, is_taken=False, is_pythons=False):
-        looks = () if is_taken else (("stats",),) if is_pythons else self.LOOKS
+    def named(self, path, *said, is_taken=False):
+        looks = () if is_taken else self.LOOKS
         for command in self.COMMANDS + looks:
             self.fails(3, said, *command, path)
         self.fails(3, said, "reshard", path, self.dir / "out", "--mesh", "1")
@@ -42,13 +43,13 @@ class Foreign(Cli):
                 ("item", ["_METADATA"], "`shardwise import {} ROOT --step 0` makes")):
             path = self.folder(name, *files)
             self.named(path, f"{path} holds no committed checkpoint; it seems to be ", needed.format(path),
-                       is_taken=name in ("st", "gpt2"), is_pythons=name in ("dcp", "step-00000100", "orbax", "item"))
+                       is_taken=name != "old")
 
     def test_what_python_reads_is_named_whole(self):
         for name, file, what in (("dcp", ".metadata", "a distributed checkpoint of PyTorch (DCP)"),
                                  ("of orbax's", "_METADATA", "a checkpoint of Orbax")):
             path = self.folder(name, file)
-            for words in (("stats", path), ("verify", path), ("du", path), ("cat", path, "w")):
+            for words in (("verify", path), ("du", path), ("parity", path), ("bench", "restore", path), ("rm", path, "1")):
                 done = run(*words)
                 self.assertEqual(done.returncode, 3, words)
                 self.assertEqual(done.stderr, f"shardwise: {path} holds no committed checkpoint; it seems to be {what}: "
@@ -81,10 +82,10 @@ class Foreign(Cli):
         for name, file, package in (("dcp", ".metadata", "torch"), ("orbax", "_METADATA", "orbax-checkpoint")):
             path = self.folder(name, file)
             with unittest.mock.patch.dict(os.environ, {"SHARDWISE_PYTHON": "/nowhere/python3"}):
-                for words in (("ls", path), ("inspect", path)):
+                for words in (("ls", path), ("inspect", path), ("cat", path, "w"), ("stats", path, "w")):
                     self.assertEqual(self.fails(3, [f"read {path}: the Python package reads this format", "/nowhere/python3",
                                                     f"needed is a python3 with shardwise and {package}"], *words), "unsupported")
-                for words in (("diff", path, ours), ("diff", ours, path)):
+                for words in (("diff", path, ours), ("diff", ours, path), ("stats", path)):
                     self.fails(3, [f"import {path}: ", f"needed is a python3 with shardwise and {package}"], *words)
 
     def python(self, script):
@@ -109,17 +110,77 @@ class Foreign(Cli):
                 for command in ("ls", "inspect"):
                     self.assertEqual(self.fails(3, [f"read {path}: the Python package has given "], command, path), "corrupt", answer)
 
-    def test_a_diff_that_is_interrupted_leaves_nothing(self):
+    def test_a_command_that_is_interrupted_leaves_nothing(self):
         path = self.folder("dcp", ".metadata")
         scratch = self.folder("tmp")
+        script = """if [ -z "$5" ]; then echo '[["w", "f32", [2]]]'; exit 0; fi; mkdir "$5"; touch "$5/part"; kill -%s $PPID; exit 1"""
         for name in ("INT", "TERM"):
-            with self.python(f'mkdir "$5"; touch "$5/part"; kill -{name} $PPID; exit 1'), \
-                    unittest.mock.patch.dict(os.environ, {"TMPDIR": str(scratch)}):
-                self.assertEqual(run("diff", path, GOLDEN / "step-00000001").returncode, -getattr(signal, f"SIG{name}"))
-            self.assertEqual(list(scratch.iterdir()), [])
+            for words in (("diff", path, GOLDEN / "step-00000001"), ("stats", path), ("cat", path, "w")):
+                with self.python(script % name), unittest.mock.patch.dict(os.environ, {"TMPDIR": str(scratch)}):
+                    self.assertEqual(run(*words).returncode, -getattr(signal, f"SIG{name}"), words)
+                self.assertEqual(list(scratch.iterdir()), [])
         with unittest.mock.patch.dict(os.environ, {"TMPDIR": str(self.dir / "none")}):
             self.fails(3, [f"import {path}: found no folder for temporary files, needed is one, which TMPDIR may name"], "diff", path,
                        GOLDEN / "step-00000001")
+
+    def stand_in(self):
+        """For python3 with the package: all checkpoints of DCP and Orbax hold what a checkpoint of ours does."""
+        ours = self.dir / "ours"
+        step = json.loads(run("import", weights(self.dir / "w.safetensors", w=[1, 2, float("nan")], v=[3]), ours, "--step", "0", "--json").stdout)
+        return self.python(f"""echo "$4 $6" >> {self.dir}/calls
+            if [ -n "$5" ]; then cp -r {step["directory"]} "$5"; else echo '[["w", "f32", [3]], ["v", "f32", [1]]]'; fi""")
+
+    def test_every_command_takes_every_format_or_says_what_to_type(self):
+        """Commands that look at tensors take all that import takes; others name the import."""
+        with self.stand_in():
+            self.folder("dcp", ".metadata"), self.folder("orbax", "_CHECKPOINT_METADATA")
+            self.folder("dcps/step_9", ".metadata"), self.folder("dcps/step_10", ".metadata")
+            self.folder("orbaxes/9", "_METADATA"), self.folder("orbaxes/10", "_METADATA")
+            (self.dir / "st").mkdir()
+            weights(self.dir / "st/model.safetensors", w=[1, 2, float("nan")], v=[3])
+            self.ok("export", self.dir / "ours", self.dir / "w.npz"), self.ok("export", self.dir / "ours", self.dir / "w.h5")
+            (self.dir / "w.pt").write_bytes(b"PK\3\4")
+            taken = ["ours", "w.safetensors", "st", "w.npz", "w.h5", "dcp", "orbax", "dcps@9", "dcps@10", "dcps/step_9", "dcps/9", "dcps@latest",
+                     "orbaxes@9", "orbaxes/10"]
+            for name in taken:
+                path = self.dir / name
+                self.assertEqual(self.ok("cat", path, "w"), "[  1,   2, nan]\n", name)
+                self.assertEqual(self.ok("cat", path, "w[:2]"), "[1, 2]\n", name)
+                self.fails(3, ['has no tensor "x" among its 2'], "cat", path, "x")
+                self.assertEqual({one["name"]: one["nan"] for one in self.ok_json("stats", path)["tensors"]}, {"v": 0, "w": 1}, name)
+                self.assertEqual([one["name"] for one in self.ok_json("stats", path, "v*")["tensors"]], ["v"], name)
+                self.assertEqual(run("stats", path, "--nan").returncode, 1, name)
+                self.fails(3, ['has no tensor "x*" among its 2'], "stats", path, "x*")
+                self.assertEqual([one["name"] for one in self.ok_json("inspect", path)["tensors"]], ["v", "w"], name)
+                self.assertTrue(self.ok_json("diff", path, self.dir / "ours")["equal"], name)
+                self.ok_json("ls", path)
+                if name not in ("st", "w.npz", "dcp", "orbaxes@9"):
+                    continue
+                for words in (["verify"], ["du"], ["parity"], ["bench", "restore"]):
+                    self.fails(3, ["` makes a checkpoint of it", "`shardwise import "], *words, path)
+                self.fails(3, ["`shardwise import "], "reshard", path, self.dir / "out", "--mesh", 1)
+                self.fails(3, ["`shardwise import "], "export", path, self.dir / "out.npz")
+            for name, newest in (("dcps", "dcps/step_10"), ("orbaxes", "orbaxes/10"), ("w.pt", "w.pt")):
+                path = self.dir / name
+                for words in (["inspect"], ["ls"], ["stats"], ["verify"], ["du"], ["parity"], ["bench", "restore"]):
+                    self.fails(3, [str(self.dir / newest), "` makes a checkpoint of it"], *words, path)
+                self.fails(3, [str(self.dir / newest), "` makes a checkpoint of it"], "cat", path, "w")
+                self.fails(3, [str(self.dir / newest), "` makes a checkpoint of it"], "diff", self.dir / "ours", path)
+            self.assertTrue(self.ok_json("diff", self.dir / "dcps", 9, 10)["equal"])
+            self.assertEqual(self.ok("cat", self.dir / "dcps", 10, "w"), "[  1,   2, nan]\n")
+            self.fails(3, ["such as "], "cat", self.dir / "dcps@11", "w")
+
+    def test_only_what_is_shown_is_imported(self):
+        path = self.folder("dcp", ".metadata")
+        with self.stand_in():
+            for words, selected in ((("cat", path, "w[0]"), ["w"]), (("stats", path, "v*"), ["v*"]), (("stats", path), [])):
+                (self.dir / "calls").write_text("")
+                self.ok(*words)
+                _, said = (self.dir / "calls").read_text().splitlines()[-1].split(" ", 1)
+                self.assertEqual(json.loads(said), {"select": selected, "exclude": []}, words)
+            (self.dir / "calls").write_text("")
+            self.assertEqual(self.ok("completion", "names", "cat", path, ""), "v\nw\n")  # of a completion
+            self.assertEqual((self.dir / "calls").read_text().split(" ", 1)[1].strip(), "")
 
     def test_files(self):
         cases = {"m.safetensors": b"", "renamed.bin": b"\2\0\0\0\0\0\0\0{}", "m.safetensors.index.json": b"{}"}

@@ -78,7 +78,7 @@ $ ls file.txt
 3 file.txt is not a directory, needed is a checkpoint, or a directory of checkpoints
 $ ls s3://bucket/x
 2 ls: root: found the URL s3://bucket/x, needed a path of a file system that is mounted here; shardwise help ls shows more
-$ stats dcp
+$ du dcp
 3 dcp holds no committed checkpoint; it seems to be a distributed checkpoint of PyTorch (DCP): `shardwise import dcp ROOT --step 0` makes a checkpoint of it
 $ inspect runs
 3 runs holds no committed checkpoint; runs/ck in it does

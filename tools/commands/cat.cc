@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "commands/commands.h"
+#include "commands/python/import.h"
 #include "objects.h"
 #include "output.h"
 #include "parse.h"
@@ -196,20 +197,22 @@ std::pair<std::string, std::string> name_and_index(const BoxReader& reader,
       fmt::format("cat: tensor is required; `shardwise inspect {}` shows the names", options.path));
 }
 
-}  // namespace
-
-int run_cat(const CatOptions& options) {
+int print_tensor(const CatOptions& options) {
   if (options.npy == "-" && options.json) {
     throw BadUsage("cat: --npy - and --json both write to stdout, needed is one of the two");
   }
   if (options.words.empty()) ask_for_tensor(options);
-  const auto reader = open_tensors(options.path, {});
+  std::unique_ptr<BoxReader> reader = describe_tensors(options.path);
   if (print_object(*reader, options)) return 0;
   const auto [name_of_it, index] = name_and_index(*reader, options.tensor);
   if (!index.empty() && !options.box.empty()) {
     throw BadUsage(fmt::format("cat: found {} and --box, needed one of the two", options.tensor));
   }
-  const std::size_t tensor = find_tensor(*reader, options.path, name_of_it);
+  std::size_t tensor = find_tensor(*reader, options.path, name_of_it);
+  if (!python_format(options.path).empty()) {  // has only been described
+    reader = open_tensors(options.path, {}, {name_of_it});
+    tensor = find_tensor(*reader, options.path, name_of_it);
+  }
   const TensorInfo& info = reader->tensors()[tensor];
   const Choice choice = index.empty() ? Choice{options.box} : Choice{index, true};
   const ShownBox shown = words_of("cat", index.empty() ? "--box" : options.tensor,
@@ -246,6 +249,12 @@ int run_cat(const CatOptions& options) {
                  [](std::string_view text) { write_to(stdout, text.data(), text.size()); });
   write_to(stdout, "\n", 1);
   return 0;
+}
+
+}  // namespace
+
+int run_cat(const CatOptions& options) {
+  return run_reading({options.path}, [&options] { return print_tensor(options); });
 }
 
 }  // namespace shardwise::tools

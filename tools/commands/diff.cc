@@ -49,17 +49,12 @@ nlohmann::ordered_json tensor_json(const TensorDiff& tensor) {
   return json;
 }
 
-std::unique_ptr<BoxReader> open_side(const std::string& path, const ReadOptions& options) {
-  const std::string_view format = python_format(path);
-  return format.empty() ? open_tensors(path, options) : open_by_python(format, path, options);
-}
-
 DiffReport compare(const DiffOptions& options) {
   // A quarter for each reader, the rest for what is compared.
   const ReadOptions reading{.memory_budget_bytes = options.memory_budget_bytes / 4,
                             .threads = options.threads};
-  const auto first = open_side(options.first, reading);
-  const auto second = open_side(options.second, reading);
+  const auto first = open_tensors(options.first, reading);
+  const auto second = open_tensors(options.second, reading);
   ProgressLine line("diff");
   return diff(*first, *second,
               {.memory_budget_bytes = options.memory_budget_bytes / 2,
@@ -96,10 +91,7 @@ int print_diff(const DiffOptions& options) {
 }  // namespace
 
 int run_diff(const DiffOptions& options) {
-  const auto run = [&options] { return print_diff(options); };
-  const bool has_python =
-      !python_format(options.first).empty() || !python_format(options.second).empty();
-  return has_python ? run_with_python(run) : run();
+  return run_reading({options.first, options.second}, [&options] { return print_diff(options); });
 }
 
 }  // namespace shardwise::tools

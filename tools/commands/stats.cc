@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "commands/commands.h"
+#include "commands/python/import.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/convert/elements.h"
@@ -75,10 +76,8 @@ void print_bars(const TensorInfo& info, const TensorStats& stats) {
   print_shown(table);
 }
 
-}  // namespace
-
-int run_stats(const StatsOptions& options) {
-  const auto reader = open_tensors(options.path, {.threads = options.threads});
+int print_stats(const StatsOptions& options) {
+  const auto reader = open_tensors(options.path, {.threads = options.threads}, options.patterns);
   std::vector<std::size_t> numbers = find_tensors(*reader, options.path, options.patterns);
   std::vector<TensorStats> all;
   {
@@ -129,6 +128,12 @@ int run_stats(const StatsOptions& options) {
   if (options.bars == 0) return status;
   for (std::size_t i = 0; i < all.size(); ++i) print_bars(reader->tensors()[numbers[i]], all[i]);
   return status;
+}
+
+}  // namespace
+
+int run_stats(const StatsOptions& options) {
+  return run_reading({options.path}, [&options] { return print_stats(options); });
 }
 
 }  // namespace shardwise::tools

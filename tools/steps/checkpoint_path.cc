@@ -14,6 +14,7 @@
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
+#include "shardwise/storage/known_format.h"
 
 namespace shardwise::tools {
 namespace fs = std::filesystem;
@@ -32,6 +33,28 @@ std::optional<std::int64_t> step_number(std::string_view word) {
     word = word.substr(0, word.find_first_not_of("0123456789"));
   }
   return parse_count(word);
+}
+
+/// The number in a name; absent if it has none or several.
+std::optional<std::int64_t> only_number(std::string_view name) {
+  constexpr std::string_view kDigits = "0123456789";
+  const std::size_t begin = name.find_first_of(kDigits), end = name.find_last_of(kDigits);
+  return begin == name.npos ? std::nullopt : parse_count(name.substr(begin, end + 1 - begin));
+}
+
+/// A step in a root of another format, such as step_20 or checkpoint-20 for "20". Empty if there is
+/// none, or several may be meant.
+fs::path foreign_step(const fs::path& root, std::string_view word) {
+  const KnownFormat known = known_format(root);
+  if (known.steps.empty() || known.name == "shardwise") return {};
+  if (word == kLatest) return root / known.steps.back();
+  if (std::ranges::find(known.steps, word) != known.steps.end()) return root / word;
+  const std::optional<std::int64_t> number = step_number(word);
+  std::vector<std::string_view> found;
+  for (const std::string& step : known.steps) {
+    if (number && only_number(step) == number) found.push_back(step);
+  }
+  return found.size() == 1 ? root / found[0] : fs::path();
 }
 
 /// Without a slash at its end.
@@ -72,6 +95,7 @@ std::string step_path(const std::string& path, const std::string& step) {
   const fs::path root = root_of_steps("step " + step, path);
   // A root of another format may have a folder for each step.
   if (!holds_steps(root) && is_there(root / step)) return (root / step).string();
+  if (const fs::path other = foreign_step(root, step); !other.empty()) return other.string();
   if (step == kLatest) return newest_step(root, path).string();
   const CheckpointManager manager = manager_of(root);
   if (manager.steps().empty()) refuse_without_steps(root, path);
@@ -110,13 +134,15 @@ std::string chosen_path(const std::string& path) {
     if (fs::is_directory(root, ignored)) return step_path(root.string(), name.substr(at + 1));
   }
   const bool is_word = step_number(name) || name == kLatest || name == kBest;
-  const bool names_step = is_word && !is_checkpoint(above) && holds_steps(above);
+  const bool names_step = is_word && !is_checkpoint(above) &&
+                          (holds_steps(above) || !foreign_step(above, name).empty());
   return names_step ? step_path(above.string(), name) : path;
 }
 
 bool names_step(const std::string& root, const std::string& word) {
   std::error_code ignored;
   if (is_there(word) || is_checkpoint(root) || !fs::is_directory(root, ignored)) return false;
+  if (!foreign_step(root, word).empty()) return true;
   if (!holds_steps(root)) return step_number(word) && is_there(fs::path(root) / word);
   const auto is_pin = [&] {
     const std::vector<NamedStep> pinned = manager_of(root).pinned();

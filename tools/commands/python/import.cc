@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "commands/python/package.h"
+#include "foreign_format.h"
 #include "interrupt.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/staged_output.h"
@@ -121,9 +122,10 @@ fs::path temporary_folder(const fs::path& source) {
 
 class ImportedTensors final : public BoxReader {
  public:
-  ImportedTensors(std::string_view format, const fs::path& source, const ReadOptions& options)
+  ImportedTensors(std::string_view format, const fs::path& source, const ReadOptions& options,
+                  const Selection& selection)
       : staged_(*files_, temporary_folder(source) / fmt::format("shardwise-{}", getuid())) {
-    import_by_python(format, source, staged_.place());
+    import_by_python(format, source, staged_.place(), selection);
     reader_.emplace(staged_.place(), options);
   }
 
@@ -152,8 +154,8 @@ std::unique_ptr<BoxReader> describe_by_python(std::string_view format, const fs:
 }
 
 std::unique_ptr<BoxReader> open_by_python(std::string_view format, const fs::path& source,
-                                          const ReadOptions& options) {
-  return std::make_unique<ImportedTensors>(format, source, options);
+                                          const ReadOptions& options, const Selection& selection) {
+  return std::make_unique<ImportedTensors>(format, source, options, selection);
 }
 
 int run_with_python(const std::function<int()>& command) {
@@ -164,6 +166,12 @@ int run_with_python(const std::function<int()>& command) {
     if (error.code() == ErrorCode::cancelled && InterruptNote::has_come()) InterruptNote::end();
     throw;
   }
+}
+
+int run_reading(std::initializer_list<std::string_view> paths,
+                const std::function<int()>& command) {
+  const auto is_pythons = [](std::string_view path) { return !python_format(path).empty(); };
+  return std::ranges::any_of(paths, is_pythons) ? run_with_python(command) : command();
 }
 
 }  // namespace shardwise::tools

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,10 +36,13 @@ std::unique_ptr<BoxReader> describe_by_python(std::string_view format,
 /// does. A read throws cancelled if the user has interrupted it.
 std::unique_ptr<BoxReader> open_by_python(std::string_view format,
                                           const std::filesystem::path& source,
-                                          const ReadOptions& options);
+                                          const ReadOptions& options, const Selection& selection);
 
 /// Runs a command that may call the above. If the user interrupts it, it removes what it has made,
 /// and then the process ends by the signal.
 int run_with_python(const std::function<int()>& command);
+
+/// The same if one of these paths is of a format that Python reads; else runs the command alone.
+int run_reading(std::initializer_list<std::string_view> paths, const std::function<int()>& command);
 
 }  // namespace shardwise::tools
