@@ -22,22 +22,32 @@ std::size_t width(std::string_view text) {
   }));
 }
 
+/// Quoted with escapes if it has control characters: a line end in a tensor's name would make two
+/// rows of one.
+std::string in_one_line(const std::string& cell) {
+  const bool is_plain = std::ranges::none_of(
+      cell, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
+  return is_plain ? cell : fmt::format("{:?}", cell);
+}
+
 }  // namespace
 
 std::string TextTable::to_string() const {
   constexpr std::size_t kWidest = 120;
-  std::vector<std::size_t> widths(rows_.front().size(), 0);
-  for (const auto& row : rows_) {
+  std::vector<std::vector<std::string>> rows = rows_;
+  for (auto& row : rows) std::ranges::transform(row, row.begin(), in_one_line);
+  std::vector<std::size_t> widths(rows.front().size(), 0);
+  for (const auto& row : rows) {
     for (std::size_t i = 0; i < row.size(); ++i) {
       if (width(row[i]) <= kWidest) widths[i] = std::max(widths[i], width(row[i]));
     }
   }
   std::string text;
-  for (std::size_t r = 0; r < rows_.size(); ++r) {
+  for (std::size_t r = 0; r < rows.size(); ++r) {
     std::string line;
-    for (std::size_t i = 0; i < rows_[r].size(); ++i) {
-      const std::string& cell = rows_[r][i];
-      const std::string& sample = r == 0 && rows_.size() > 1 ? rows_[1][i] : cell;
+    for (std::size_t i = 0; i < rows[r].size(); ++i) {
+      const std::string& cell = rows[r][i];
+      const std::string& sample = r == 0 && rows.size() > 1 ? rows[1][i] : cell;
       const std::string space(widths[i] - std::min(widths[i], width(cell)), ' ');
       line += (i == 0 ? "" : "  ") + (looks_like_number(sample) ? space + cell : cell + space);
     }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string_view>
 
+#include "output.h"
 #include "parse.h"
 #include "steps/checkpoint_path.h"
 
@@ -16,7 +17,8 @@ std::string names_after(std::span<char* const> words) {
   std::string text;
   const auto add = [&](const std::string& name) {
     const bool is_word = name.find_first_of(" \t\n'\"\\$`") == std::string::npos;
-    if (is_word && name.starts_with(begin)) text += name + "\n";
+    const bool is_seen = one_line(name) == name;  // a shell would put it on the terminal
+    if (is_word && is_seen && name.starts_with(begin)) text += name + "\n";
   };
   const auto is_one_of = [&](std::initializer_list<std::string_view> commands) {
     return std::ranges::find(commands, command.substr(command.find(' ') + 1)) != commands.end();

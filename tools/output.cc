@@ -164,9 +164,23 @@ void write_file(std::string_view option, const std::string& path, std::string_vi
   if (!file) throw Error(ErrorCode::io, fmt::format("{}: {} cannot be written", option, path));
 }
 
+std::string one_line(std::string_view text) {
+  std::string line;
+  for (const char c : printable(text)) {
+    if (c == '\n') {
+      line += "\\n";
+    } else if (c == '\t') {
+      line += "\\t";
+    } else {
+      line += c;
+    }
+  }
+  return line;
+}
+
 void print_note(std::string_view text) {
   // Not fmt::print: it throws if stderr is closed.
-  std::fputs((printable(text) + '\n').c_str(), stderr);
+  std::fputs((one_line(text) + '\n').c_str(), stderr);
 }
 
 void report_error(bool json, std::string_view code, std::string_view message) {

@@ -38,6 +38,9 @@ std::string escaped_json(std::string_view json);
 /// them moves the cursor, sets a title or turns text around. Line ends stay as they are.
 std::string printable(std::string_view text);
 
+/// The same of a name or message that has to stay in its line: line ends and tabs become \n and \t.
+std::string one_line(std::string_view text);
+
 /// Words in lines of at most `width` columns; all lines but the first begin with `indent` blanks.
 /// A longer word has a line of its own.
 std::string wrapped(std::string_view text, std::size_t width, std::size_t indent);
@@ -50,7 +53,7 @@ inline void print_shown(const TextTable& table) { print_shown(table.to_string())
 /// To a file that an option names. Throws io.
 void write_file(std::string_view option, const std::string& path, std::string_view text);
 
-/// One line on stderr; nothing if that is closed.
+/// one_line() on stderr; nothing if that is closed.
 void print_note(std::string_view text);
 
 /// A failure: its message on stderr and, if JSON was asked for, an object on stdout.

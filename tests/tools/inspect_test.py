@@ -1,15 +1,54 @@
 """shardwise inspect: trees, patterns, pictures."""
+import json
 import re
 import unittest
 import xml.etree.ElementTree
 
-from cli_test import Cli
+from cli_test import Cli, run
 from diff_test import weights
 
 NAMES = [f"h.{layer}.{part}" for layer in range(12) for part in ("mlp.w", "mlp.b", "norm")]
 
 
+# Of files from elsewhere: names that a terminal would obey, that make two lines of one, or that look like paths.
+HOSTILE = ["w\x1b]0;title\x07", "two\n  lines", "a\rb", "tab\tb", "nul\0b", "del\x7f", "c1\u009b2J", "bidi\u202eb", "..", "../x", "/abs", "x" * 1000]
+
+
 class Inspect(Cli):
+    def test_hostile_names_stay_in_their_lines_and_off_the_terminal(self):
+        file = self.dir / "m.safetensors"
+        header = json.dumps({name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i, name in enumerate(HOSTILE)})
+        file.write_bytes(len(header).to_bytes(8, "little") + header.encode() + b"\0\0\xc0\x7f" * len(HOSTILE))
+        other = weights(self.dir / "other.safetensors", w=[1])
+        self.ok("import", file, self.dir / "root", "--step", 0, "--exclude", "nul*")
+        for path, count in ((file, len(HOSTILE)), (self.dir / "root", len(HOSTILE) - 1)):
+            for words in (("inspect", path), ("inspect", path, "--flat"), ("stats", path), ("stats", path, "--nan"), ("diff", path, other),
+                          ("completion", "names", "cat", path, "")):
+                shown = run(*words)
+                self.assertEqual(set(re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", shown.stdout + shown.stderr)), set(), words)
+                self.assertEqual(shown.stderr, "", words)
+                if words[0] == "completion":
+                    continue
+                self.assertIn("title", shown.stdout)
+                self.assertEqual([line for line in shown.stdout.splitlines() if line.startswith("  lines")], [], words)
+            self.assertEqual(run("stats", path, "--nan").stdout.count("\n"), 1 + count)
+            for json_words in (("inspect", path), ("stats", path)):
+                text = run(*json_words, "--json").stdout
+                self.assertEqual(set(re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)), set())
+                self.assertEqual({one["name"] for one in json.loads(text)["tensors"]}, set(HOSTILE) - ({"nul\0b"} if count < len(HOSTILE) else set()))
+            for name in HOSTILE:
+                if "\0" not in name:  # no argument holds it
+                    self.assertEqual(self.ok("cat", path, name), "[nan]\n", name)
+        for name in ("y\x1b[2J", "y\n2", "y\t", "y\u009b", "y\u202e", "y" * 30_000):
+            for words in (("cat", file, name), ("inspect", file, name), ("inspect", name), (name,), ("ls", file, "--" + name), ("reshard", file, name, "--mesh", 1)):
+                said = run(*words).stderr
+                self.assertEqual((said.count("\n"), set(re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said))), (1, set()), words)
+
+    def test_an_import_of_a_name_with_nul_says_which(self):
+        header = json.dumps({"nul\0b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})
+        (self.dir / "m.safetensors").write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(4))
+        self.fails(2, ['tensor name "nul\\x00b" has a NUL character'], "import", self.dir / "m.safetensors", self.dir / "root", "--step", 0)
+
     def model(self):
         weights(self.dir / "m.safetensors", **{name: [1.0] * 4 for name in NAMES},
                 **{"wte/table": [1.0] * 100, "head": [1.0, 2], "head.bias": [1.0]})

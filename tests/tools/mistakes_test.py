@@ -148,6 +148,8 @@ $ cat runs/ck/step-00000006/manifest.json
 3 runs/ck/step-00000006/manifest.json is not a directory, needed is a checkpoint, or a directory of checkpoints; it seems to be a file of the checkpoint runs/ck/step-00000006
 $ cat runs/ck ragged[0:3,1]
 2 cat: ragged[0:3,1]: index "[0:3,1]": found 2 dims, needed at most the 1 of [300001]; as in Python, "[0:4, :, 3]"
+$ cat runs/ck ragged 6
+2 cat: the step stands before the tensor: `shardwise cat runs/ck 6 ragged`
 $ cat runs/ck@7 ragged
 3 find step 7 in {here}/runs/ck: its steps are 6
 $ diff runs/ck 6
@@ -194,6 +196,8 @@ $ rm runs/ck/step-00000006 6
 2 rm: runs/ck/step-00000006 is a checkpoint; needed is the directory that holds it, runs/ck
 $ rm empty 1
 3 empty holds no committed checkpoint
+$ pin runs/ck 6
+2 pin: name is required, as in `shardwise pin runs/ck 6 best`
 $ pin runs/ck best 6
 2 pin: step: found "best", needed its number or directory
 $ pin runs/ck 6 'a b'

@@ -23,6 +23,11 @@ TEST(Printable, LetsNoNameMoveTheCursor) {
       << "overlong forms and what is beyond Unicode are no UTF-8";
 }
 
+TEST(OneLine, LetsNoNameBeginALine) {
+  EXPECT_EQ(one_line("w\nfake\t1 \x1b[2J"), "w\\nfake\\t1 \\x1b[2J");
+  EXPECT_EQ(one_line("\xc3\xa9"), "\xc3\xa9");
+}
+
 TEST(EscapedJson, ReadsBackToTheSameText) {
   const std::string json = R"({"a\n":")"
                            "\x7f\xc2\x9b\xe2\x80\xae\xf3\xa0\x81\x81\xc3\xa9"

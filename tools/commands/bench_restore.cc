@@ -57,13 +57,13 @@ void print_restore_json(const BenchRestoreOptions& options, const fs::path& dire
 
 void print_restore_text(const BenchRestoreOptions& options, const fs::path& directory,
                         const RestoreBench& bench, const MeasuredRestores& measured) {
-  fmt::print(
+  print_shown(fmt::format(
       "{}: {} tensors, {}; the first onto mesh {}, spec {}; {} workers; {}{}; median of {}\n\n",
       directory.string(), bench.requests().size(), human_bytes(bench.logical_bytes()),
       bench.requests().front().spec.sharding.mesh().to_string(),
       bench.requests().front().spec.sharding.spec().to_string(), bench.threads(),
       options.cold ? "cold" : "from the page cache",
-      options.fresh_memory ? ", into fresh memory" : "", options.repeat);
+      options.fresh_memory ? ", into fresh memory" : "", options.repeat));
   const double seconds = median(measured.restore_seconds), raw = median(measured.raw_seconds);
   TextTable table({"", "seconds", "GB/s", "of raw"});
   table.add({fmt::format("raw reads ({} threads)", bench.threads()), fmt::format("{:.3f}", raw),
@@ -72,13 +72,13 @@ void print_restore_text(const BenchRestoreOptions& options, const fs::path& dire
              fmt::format("{:.2f}", gb_per_s(bench.logical_bytes(), seconds)),
              fmt::format("{:.2f}", of_raw(bench, seconds, raw))});
   print_shown(table);
-  fmt::print(
+  print_shown(fmt::format(
       "\nopened in {:.1f} ms; {} in {} chunks read, each compared with its hash; {}; peak host "
       "memory beyond the tensors {}\n",
       median(measured.open_seconds) * 1e3, human_bytes(measured.stats.stored_bytes),
       measured.stats.chunks,
       measured.verified ? "every element is as saved" : "values not compared: not from bench save",
-      measured.peak_host_bytes ? human_bytes(*measured.peak_host_bytes) : "not known");
+      measured.peak_host_bytes ? human_bytes(*measured.peak_host_bytes) : "not known"));
 }
 
 std::unique_ptr<RestoreBench> open_bench(const BenchRestoreOptions& options,
@@ -101,7 +101,7 @@ int report_difference(const BenchRestoreOptions& options, const fs::path& direct
                 {"verified", false},
                 {"difference", difference}});
   } else {
-    fmt::print("{}: {}\n", directory.string(), difference);
+    print_shown(fmt::format("{}: {}\n", directory.string(), difference));
   }
   return 1;
 }

@@ -240,10 +240,11 @@ void print_save_json(const BenchSaveOptions& options, const SaveJob& job,
 void print_save_text(const BenchSaveOptions& options, const SaveJob& job,
                      const MeasuredSaves& measured, int threads) {
   const SaveStats& last = measured.last;
-  fmt::print("{} tensors, {} {}, {}, {}; mesh {}, spec {}; codec {}; {} workers; median of {}\n\n",
-             options.tensors, name(job.spec.dtype), to_string(job.spec.shape), name(job.data),
-             human_bytes(last.logical_bytes), job.spec.sharding.mesh().to_string(),
-             job.spec.sharding.spec().to_string(), name(job.codec), threads, options.repeat);
+  print_shown(fmt::format(
+      "{} tensors, {} {}, {}, {}; mesh {}, spec {}; codec {}; {} workers; median of {}\n\n",
+      options.tensors, name(job.spec.dtype), to_string(job.spec.shape), name(job.data),
+      human_bytes(last.logical_bytes), job.spec.sharding.mesh().to_string(),
+      job.spec.sharding.spec().to_string(), name(job.codec), threads, options.repeat));
   const double raw = median(measured.raw_seconds);
   TextTable table({"", "seconds", "GB/s", "of raw"});
   const auto row = [&](const char* what, double seconds) {
@@ -258,13 +259,13 @@ void print_save_text(const BenchSaveOptions& options, const SaveJob& job,
   row(options.async ? "asynchronous save" : "save", median(measured.save_seconds));
   if (options.keep_last > 0) row("and retention", median(measured.retention_seconds));
   print_shown(table);
-  fmt::print(
+  print_shown(fmt::format(
       "\nstored / logical {:.3f} ({} in {} chunks); caller blocked {:.1f} ms; peak host memory "
       "beyond the tensors {}\n",
       static_cast<double>(last.stored_bytes) / static_cast<double>(last.logical_bytes),
       human_bytes(last.stored_bytes), last.chunks, median(measured.blocked_seconds) * 1e3,
-      measured.peak_host_bytes ? human_bytes(*measured.peak_host_bytes) : "not known");
-  if (options.keep) fmt::print("kept in {}\n", last.directory.string());
+      measured.peak_host_bytes ? human_bytes(*measured.peak_host_bytes) : "not known"));
+  if (options.keep) print_shown(fmt::format("kept in {}\n", last.directory.string()));
 }
 
 }  // namespace

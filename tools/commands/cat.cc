@@ -241,7 +241,7 @@ int print_tensor(const CatOptions& options) {
     return 0;
   }
   if (options.npy) {
-    print_shown(fmt::format("{}: {} {} -> {}\n", info.name, name(info.dtype),
+    print_shown(fmt::format("{}: {} {} -> {}\n", one_line(info.name), name(info.dtype),
                             to_string(shown.shape), *options.npy));
     return 0;
   }

@@ -92,8 +92,8 @@ int explain_reshard_command(const ExplainOptions& options, const Shape& shape, D
   if (options.json) {
     print_json(reshard_json(change, TransferPlan::reshard(from, to, shape), size_bytes(dtype)));
   } else {
-    fmt::print("{} {}\n  from {}\n  to   {}\n{}", name(dtype), to_string(shape), from.to_string(),
-               to.to_string(), change.to_string(size_bytes(dtype)));
+    print_shown(fmt::format("{} {}\n  from {}\n  to   {}\n{}", name(dtype), to_string(shape),
+                            from.to_string(), to.to_string(), change.to_string(size_bytes(dtype))));
   }
   return 0;
 }
@@ -139,7 +139,8 @@ int explain_spec_command(const ExplainOptions& options, const Shape& shape) {
   if (options.json) {
     print_json(advice_json(advice));
   } else {
-    fmt::print("{}", advice.problems.empty() ? "the spec is valid\n" : advice.to_string());
+    print_shown(
+        fmt::format("{}", advice.problems.empty() ? "the spec is valid\n" : advice.to_string()));
   }
   return advice.problems.empty() ? 0 : 1;
 }

@@ -270,8 +270,8 @@ std::string coordinates_of(const Mesh& mesh, std::int64_t position) {
 
 void print_as_table(const Placements& placements, const Shape& shape, DType dtype) {
   const Mesh& mesh = placements.mesh();
-  fmt::print("{} {} placed as {} on {}\n\n", name(dtype), to_string(shape), placements.to_string(),
-             mesh.to_string());
+  print_shown(fmt::format("{} {} placed as {} on {}\n\n", name(dtype), to_string(shape),
+                          placements.to_string(), mesh.to_string()));
   TextTable table({"device", "mesh position", "indices", "shape", "bytes"});
   for (std::int64_t p = 0; p < mesh.size(); ++p) {
     std::string indices;
@@ -301,9 +301,10 @@ void print_as_table(const Sharding& sharding, const Shape& shape, DType dtype) {
          human_bytes(num_bytes(it->shape(), size_bytes(dtype))),
          fmt::format("{} of {}", sharding.replica_id(it.position()), sharding.num_replicas())});
   }
-  fmt::print("{} {} cut as {}: blocks of {}, {} {} each\n\n", name(dtype), to_string(shape),
-             sharding.to_string(), to_string(sharding.shard_shape(shape)), sharding.num_replicas(),
-             sharding.num_replicas() == 1 ? "copy" : "copies");
+  print_shown(fmt::format("{} {} cut as {}: blocks of {}, {} {} each\n\n", name(dtype),
+                          to_string(shape), sharding.to_string(),
+                          to_string(sharding.shard_shape(shape)), sharding.num_replicas(),
+                          sharding.num_replicas() == 1 ? "copy" : "copies"));
   print_shown(table);
   if (shape.empty()) return;
   fmt::print("\n{}", text_picture(sharding, shape, {.color = isatty(STDOUT_FILENO) == 1}));
@@ -339,7 +340,8 @@ int run_shards(const ShardsOptions& options) {
   } else if (request.xla.placement) {
     print_as_table(*request.xla.placement, shape, dtype);
   } else {
-    fmt::print("{}: the program says per device what it holds\n", name(request.xla.type));
+    print_shown(
+        fmt::format("{}: the program says per device what it holds\n", name(request.xla.type)));
   }
   return 0;
 }

@@ -58,7 +58,7 @@ nlohmann::ordered_json stats_json(const TensorInfo& info, const TensorStats& sta
 }
 
 void print_bars(const TensorInfo& info, const TensorStats& stats) {
-  print_shown(fmt::format("\n{}\n", info.name));
+  print_shown(fmt::format("\n{}\n", one_line(info.name)));
   if (std::isnan(stats.low)) return print_shown("  no number that is finite\n");
   constexpr std::int64_t kLongest = 60;
   const std::int64_t most = *std::ranges::max_element(stats.histogram);

@@ -85,6 +85,10 @@ void choose_steps(StatsOptions& options) {
 
 void choose_steps(CatOptions& options) {
   if (options.words.size() > 1) take_step(options.path, options.step, options.words);
+  if (options.words.size() == 2 && names_step(chosen_path(options.path), options.words[1])) {
+    throw BadUsage(fmt::format("cat: the step stands before the tensor: `shardwise cat {} {} {}`",
+                               options.path, options.words[1], options.words[0]));
+  }
   if (options.words.size() > 1) refuse_word("cat", options.words[1]);
   choose(options.path, options.step);
   if (!options.words.empty()) options.tensor = options.words[0];
@@ -129,6 +133,10 @@ void choose_steps(RmOptions& options) {
 }
 
 void choose_steps(PinOptions& options) {
+  if (options.words.size() == 1 && names_step(chosen_path(options.root), options.words[0])) {
+    throw BadUsage(fmt::format("pin: name is required, as in `shardwise pin {} {} best`",
+                               options.root, options.words[0]));
+  }
   const Words steps(options.words.begin(), options.words.end() - 1);
   const Words paths = paths_of_steps("pin", options.root, steps);
   if (paths.size() > 1) refuse_word("pin", steps[0]);
