@@ -54,12 +54,16 @@ _running: weakref.WeakSet[Loader] = weakref.WeakSet()
 class Shard:
     """What one device holds of a batch's field: `array`, and which `box` of the global batch it is."""
 
-    __slots__ = ("array", "box", "device")
+    __slots__ = ("array", "device", "_begin")
 
     def __init__(self, device: int, begin: Sequence[int], array: Array) -> None:
         self.device = device
         self.array = array
-        self.box = tuple(slice(b, b + n) for b, n in zip(begin, array.shape))
+        self._begin = begin
+
+    @property
+    def box(self) -> tuple[slice, ...]:
+        return tuple(slice(b, b + n) for b, n in zip(self._begin, self.array.shape))
 
     def __repr__(self) -> str:
         return f"Shard(device={self.device}, box={self.box})"
@@ -122,8 +126,8 @@ class Batch:
         return f"Batch({self.index}, epoch {self.epoch}: {', '.join(self._shards)})"
 
 
-def _single(shards: list[Shard], what: str) -> Array:
-    if any(s.box != shards[0].box for s in shards[1:]):
+def _single(shards: Sequence[Shard], what: str) -> Array:
+    if len(shards) > 1 and any(s.box != shards[0].box for s in shards[1:]):
         raise InvalidArgument(f"{what}: this process has {len(shards)} devices of different boxes: use batch.shards()")
     return shards[0].array
 
@@ -172,6 +176,7 @@ class Loader:
             given = fields.values() if isinstance(fields, Mapping) else ()
             mesh = next((f.mesh for f in given if isinstance(f, Sharding)), Mesh({"batch": 1}))
         self.mesh = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
+        self._devices_of_mesh = self.mesh.devices
         self._positions = self._local(rank, devices)
         self._placements = self._placed(fields, policy, buckets or {})
         self._last_batch = last_batch
@@ -325,7 +330,7 @@ class Loader:
         return np.dtype(np.int32) if known is None else known.dtype
 
     def _shards(self, parts: Any, dtype: np.dtype[Any]) -> list[Shard]:
-        return [Shard(self.mesh.devices[position], begin, data.view(dtype).reshape(shape))
+        return [Shard(self._devices_of_mesh[position], begin, data.view(dtype).reshape(shape))
                 for position, begin, shape, data in parts]
 
     @property

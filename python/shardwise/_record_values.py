@@ -25,11 +25,13 @@ def array_of(value: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def columns_of_table(source: Any) -> dict[str, Any] | None:
-    """The columns of a table of pandas, polars or Arrow, or of a pandas Series, by name. None of others. Raises Unsupported for
+    """The columns of a table of pandas, polars or Arrow, or of one column of these, by name. None of others. Raises Unsupported for
     columns that are no numbers, all of them at once."""
     kind = type(source).__name__
-    if hasattr(source, "to_numpy") and hasattr(source, "index") and hasattr(source, "dtype"):
-        columns = [("data" if source.name is None else str(source.name), source)]
+    # Of the class, as a table of pandas has its columns as attributes, too. Arrow's name of a dtype is type.
+    if hasattr(source, "to_numpy") and any(hasattr(type(source), name) for name in ("dtype", "type")):
+        name = getattr(source, "name", None)
+        columns = [("data" if name is None or name == "" else str(name), source)]
     elif hasattr(source, "to_numpy") and hasattr(source, "columns"):
         names = list(source.columns)
         _check_names(kind, names)

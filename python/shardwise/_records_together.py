@@ -26,6 +26,10 @@ class Columns(dict[str, Any]):
 def together_of(source: Any) -> Callable[[list[int]], Any] | None:
     """A function of a list of numbers that makes these records, if the object has one: rows, or Columns of a
     `datasets.Dataset`, which makes rows of its columns."""
+    dataset: Any = source
+    kinds: Any = getattr(sys.modules.get("datasets"), "Dataset", ())
+    if isinstance(source, kinds) and dataset.format["type"] in ("arrow", "polars"):  # records would be tables
+        source = dataset = dataset.with_format(None, columns=dataset.format["columns"])
     getitems = getattr(source, "__getitems__", None)
     if not callable(getitems):
         return None
@@ -39,8 +43,6 @@ def together_of(source: Any) -> Callable[[list[int]], Any] | None:
             raise InvalidArgument(f"{kind}: __getitems__: found {len(found)} records, needed {len(records)}, one for each number")
         return found if isinstance(found, list) else list(found)
 
-    dataset: Any = source
-    kinds: Any = getattr(sys.modules.get("datasets"), "Dataset", ())
     if not isinstance(source, kinds) or dataset.format["type"] not in ("torch", "numpy"):
         return rows
 

@@ -14,9 +14,11 @@ Everything is random-access: a record is a function of its number, the epoch and
 from __future__ import annotations
 
 import builtins
+import decimal
 import fractions
 import functools
 import math
+import numbers
 import operator
 import sys
 import urllib.parse
@@ -244,7 +246,7 @@ def open(text: str, /, *, progress: Progress = None, **options: Any) -> Source: 
     format. Options may be given as arguments, too. `shardwise batches --help` lists the formats. Raises InvalidArgument, NotFound, Corrupt, Unsupported."""
     if options:
         values = {k: ",".join(map(str, v)) if isinstance(v, (list, tuple))
-                  else ("no", "yes")[v] if isinstance(v, bool) else str(v) for k, v in options.items()}
+                  else ("no", "yes")[v] if isinstance(v, bool) else "tab" if v == "\t" else str(v) for k, v in options.items()}
         text += ("&" if "?" in text else "?") + urllib.parse.urlencode(values, quote_via=urllib.parse.quote, safe="/,:")
     return Source(_core.Records.open(text, function_of(progress, "index")))
 
@@ -338,8 +340,9 @@ def callback(size: int, fields: Mapping[str, tuple[Any, Sequence[int]]], functio
 
 @_remembered
 def of(source: Any, *, ragged: Mapping[str, int] | None = None) -> Source:
-    """A source of: one, a text, a dict of arrays, a table of pandas, polars or Arrow whose columns are numbers, or any object with __len__ and __getitem__. ragged: of such an object's
-    fields whose dim 0 differs by record the most that it may be, as {"ids": 4096}."""
+    """A source of: one, a text, a dict of arrays, a table of pandas, polars or Arrow whose columns are numbers, one
+    column of these, or any object with __len__ and __getitem__. ragged: of such an object's fields whose dim 0 differs
+    by record the most that it may be, as {"ids": 4096}."""
     if ragged and (isinstance(source, (Source, str, Mapping)) or not isinstance(source, RandomAccess)):
         raise InvalidArgument(f"source: ragged: found {type(source).__name__}, needed an object with __len__ and "
                               "__getitem__: of others it is known")
@@ -386,19 +389,21 @@ def mix(all_sources: Sequence[Any], weights: Sequence[float],
                                     [(first, _whole_weights(w)) for first, w in changes]))
 
 
-def _whole_weights(weights: Sequence[float]) -> list[int]:
-    found = [weight.item() if isinstance(weight, np.generic) else weight for weight in weights]
+def _whole_weights(weights: Sequence[Any]) -> list[int]:
+    found: list[Any] = [weight.item() if getattr(weight, "shape", None) == () else weight for weight in weights]
     for weight in found:
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight < 1 << 53:
+        is_number = isinstance(weight, (numbers.Real, decimal.Decimal)) and not isinstance(weight, bool)
+        if not is_number or weight != weight or not 0 <= weight < 1 << 53:
             raise InvalidArgument(f"mix: found the weight {weight!r}, needed are numbers from 0 to 2^53")
-    if all(isinstance(weight, int) for weight in found):
+    if all(isinstance(weight, numbers.Integral) for weight in found):
         return [int(weight) for weight in found]
-    exact = [fractions.Fraction(repr(weight)).limit_denominator(1_000_000) for weight in found]
-    scale = math.lcm(*(weight.denominator for weight in exact))
-    whole = [int(weight * scale) for weight in exact]
-    divisor, total = math.gcd(*whole) or 1, sum(found)
+    exact = [fractions.Fraction(str(weight)) for weight in found]
+    near = [weight.limit_denominator(1_000_000) for weight in exact]
+    scale = math.lcm(*(weight.denominator for weight in near))
+    whole = [int(weight * scale) for weight in near]
+    divisor, total = math.gcd(*whole) or 1, sum(exact)
     if total > 0 and sum(whole) // divisor > 1_000_000:
-        return [max(1, round(weight / total * 1_000_000)) if weight > 0 else 0 for weight in found]
+        return [max(1, round(weight / total * 1_000_000)) if weight > 0 else 0 for weight in exact]
     return [weight // divisor for weight in whole]
 
 

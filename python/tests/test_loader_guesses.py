@@ -1,5 +1,8 @@
 """First guesses of those who know other loaders: they work, or the error says in one line what to write."""
 
+import decimal
+import fractions
+
 import numpy as np
 import pytest
 
@@ -182,10 +185,47 @@ def test_a_data_frame_is_fields_of_its_columns(frame):
         sources.of(frame([("x", x), ("x", y)]))
 
 
+class Column:
+    """As a column of polars or Arrow, without these."""
+
+    name, dtype = "", np.dtype(np.int64)
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, record):
+        return object()
+
+    def to_numpy(self):
+        return np.array([3, 4, 5])
+
+    def __array__(self, *_, **__):
+        return self.to_numpy()
+
+
+def test_a_column_of_a_table_is_a_source():
+    assert [r["data"].item() for r in sources.of(Column())] == [3, 4, 5]
+
+
+def test_a_tab_separates_columns(tmp_path):
+    (tmp_path / "t.csv").write_text("a\tb\n1\t2\n")
+    assert {name: value.item() for name, value in sources.csv(tmp_path / "t.csv", delimiter="\t")[0].items()} == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("weights", [[fractions.Fraction(1, 3), fractions.Fraction(2, 3)], [decimal.Decimal("0.5"), decimal.Decimal(1)],
+                                     np.array([0.5, 1]), [decimal.Decimal("0.5"), 1.0], [np.array(1), np.array(2)], [np.float16(0.5), 1]], ids=repr)
+def test_weights_of_a_mix_are_any_real_numbers(weights):
+    x, y = {"x": np.arange(3)}, {"x": np.arange(5)}
+    expected = [r["x"].item() for r in sources.mix([x, y], [1, 2])]
+    assert [r["x"].item() for r in sources.mix([x, y], weights)] == expected
+
+
 def test_series_and_tables_of_arrow():
     arrow = pytest.importorskip("pyarrow", reason="needs pyarrow, which this environment has not")
     pandas = pytest.importorskip("pandas", reason="needs pandas, which this environment has not")
-    assert [r["data"].item() for r in sources.of(pandas.Series([3, 4, 5], index=[2, 1, 0]))] == [3, 4, 5]
+    for column in (pandas.Series([3, 4, 5], index=[2, 1, 0]), arrow.array([3, 4, 5]), arrow.chunked_array([[3], [4, 5]])):
+        assert [r["data"].item() for r in sources.of(column)] == [3, 4, 5]
+    assert list(sources.of(pandas.DataFrame({"type": [1], "dtype": [2]})).fields) == ["type", "dtype"]
     table = arrow.table({"x": [1.5, 2.5], "n": [1, 2]})
     assert [(r["x"].item(), r["n"].item()) for r in sources.of(table)] == [(1.5, 1), (2.5, 2)]
     with pytest.raises(sw.InvalidArgument, match="missing values"):

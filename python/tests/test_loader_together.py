@@ -241,3 +241,12 @@ def test_datasets_of_hugging_face(kind):
         with sw.Loader(source, batch_size=8, epochs=2) as loader, \
                 sw.Loader(Single(source.__getitem__, len(source)), batch_size=8, epochs=2) as expected:
             assert contents(loader) == contents(expected)
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas"])
+def test_datasets_whose_records_would_be_tables_are_read_as_records(kind):
+    datasets = pytest.importorskip("datasets", reason="needs Hugging Face's datasets, which this environment has not")
+    dataset = datasets.Dataset.from_dict({"x": [1.5, 2.5], "y": [[1, 2], [3, 4]], "s": ["a", "b"]})
+    runs = [dataset.with_format(each, columns=["x", "y"]) for each in (kind, None)]
+    found, expected = (contents(sw.Loader(run, batch_size=2)) for run in runs)
+    assert found == expected

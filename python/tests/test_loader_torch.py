@@ -1,6 +1,10 @@
 """shardwise.torch.Loader: tensors, DataLoader's workers, DeviceMesh, state saved with the model."""
 
+import copy
+import gc
 import os
+import pickle
+import weakref
 
 import ml_dtypes
 import numpy as np
@@ -33,6 +37,23 @@ def test_batches_are_tensors_on_the_loaders_memory():
         assert batch["x"].data_ptr() % 64 == 0 and batch.mask.dtype == torch.bool and batch.weights.sum() == 1
         batch["x"].add_(1)  # writable
     assert loader.state_dict()["next_batch"] == 5
+
+
+def test_mask_and_weights_go_with_copies_and_into_other_processes():
+    batch = next(swt.Loader({"x": np.arange(3)}, batch_size=2, last_batch="pad", order="sequential"))
+    for made in (batch, copy.copy(batch), copy.deepcopy(batch), pickle.loads(pickle.dumps(batch))):
+        assert made.mask.tolist() == [True, True] and made.weights.tolist() == [0.5, 0.5]
+        assert made.mask is made.mask and made.index == 0 and made["x"].tolist() == [0, 1]
+    batch.mask = None
+    assert batch.mask is None
+
+
+def test_a_batch_keeps_no_loader():
+    loader = swt.Loader({"x": np.arange(8)}, batch_size=4)
+    batch, gone = next(loader), weakref.ref(loader)
+    del loader
+    gc.collect()
+    assert gone() is None and batch.mask.all()
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])

@@ -34,10 +34,28 @@ class Rows:
         return [{"image": x, "label": y} for x, y in zip(self.images[rows], self.labels[rows])]
 
 
+class Single:
+    """Records that `make` makes of one row of images and labels, each by itself."""
+
+    def __init__(self, images, labels, make):
+        self.images, self.labels, self.make = images, labels, make
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, i):
+        return self.make(self.images[i], self.labels[i])
+
+    def __getitems__(self, rows):
+        return [self.make(self.images[i], self.labels[i]) for i in rows]
+
+
 def sources(rows):
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 255, (rows, 784), dtype=np.uint8), rng.integers(0, 10, rows)
     yield "__getitems__", Rows(images, labels)
+    yield "__getitems__, numpy records", Single(images, labels, lambda x, y: {"image": x, "label": y})
+    yield "__getitems__, torch records", Single(images, labels, lambda x, y: {"image": torch.from_numpy(x), "label": int(y)})
     try:
         import datasets
     except ImportError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -26,8 +27,28 @@ class Batch(dict[str, Any]):
     index: int
     epoch: int
     valid_rows: int
-    mask: torch.Tensor
-    weights: torch.Tensor
+    _of_rows: tuple[Sequence[_loader.Shard], Sequence[_loader.Shard], Any]  # mask and weights on the host, and the device
+
+    # Tensors are made on first use: few jobs look at them, and for small batches they took a third of the delivery.
+
+    @functools.cached_property
+    def mask(self) -> torch.Tensor:
+        return _tensor(_loader._single(self._of_rows[0], "mask"), self._of_rows[2])
+
+    @functools.cached_property
+    def weights(self) -> torch.Tensor:
+        return _tensor(_loader._single(self._of_rows[1], "weights"), self._of_rows[2])
+
+    def __getstate__(self) -> dict[str, Any]:
+        if "_of_rows" not in self.__dict__:
+            return self.__dict__
+        kept = {name: value for name, value in self.__dict__.items() if name != "_of_rows"}
+        return {**kept, "mask": self.mask, "weights": self.weights}
+
+
+def _tensor(array: np.ndarray[Any, Any], device: Any) -> torch.Tensor:
+    tensor = shared_tensor(array)
+    return tensor if device is None else tensor.to(device, non_blocking=True)
 
 
 class Options(TypedDict, total=False):
@@ -144,14 +165,11 @@ class Loader(IterableDataset[Batch]):
         return self._loader
 
     def _batch(self, found: _loader.Batch) -> Batch:
-        batch = Batch({name: self._tensor(array) for name, array in found.items()})
+        device = self._device
+        batch = Batch({name: _tensor(array, device) for name, array in found.items()})
         batch.index, batch.epoch, batch.valid_rows = found.index, found.epoch, found.valid_rows
-        batch.mask, batch.weights = self._tensor(found.mask), self._tensor(found.weights)
+        batch._of_rows = found._mask, found._weights, device
         return batch
-
-    def _tensor(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
-        tensor = shared_tensor(array)
-        return tensor if self._device is None else tensor.to(self._device, non_blocking=True)
 
     def __iter__(self) -> Iterator[Batch]:
         """The rest of this loop's epochs, from where it stands; at their end, of as many further ones."""
