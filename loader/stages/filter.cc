@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -120,7 +121,8 @@ std::vector<std::uint64_t> FilterStage::evaluate(const RecordPredicate& predicat
               inner(), sample, is_whole ? whole.which()[i] : lengths[i - whole.which().size()]);
         }
       } catch (const Error& e) {
-        throw Error(e, fmt::format("filter \"{}\": record {}: {}", name_, record, e.what()));
+        std::throw_with_nested(
+            Error(e, fmt::format("filter \"{}\": record {}: {}", name_, record, e.what())));
       }
       if (!predicate.keep(values)) continue;
       words[as_size(record / kWordRecords)] |= std::uint64_t{1} << (record % kWordRecords);

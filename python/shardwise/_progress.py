@@ -9,7 +9,8 @@ from typing import Any, Callable
 
 ProgressFunction = Callable[[int, int], None]
 Progress = bool | ProgressFunction | None
-"""True: a bar (if tqdm is not installed, nothing). A function: called with bytes done and in total now and then."""
+"""True: a bar (if tqdm is not installed, nothing). A function: called with bytes done and in total now and then;
+for images once, with their number, as the total is not known before."""
 
 
 def function_of(progress: Progress, what: str) -> ProgressFunction | None:

@@ -119,18 +119,20 @@ class PythonLoader {
 
   nb::object next_batch() {
     std::optional<HostBatch> batch;
-    for (;;) {
-      std::shared_ptr<HostLoader> kept = get();
-      {
-        const GilRelease released;
-        const std::shared_ptr<HostLoader> loader = std::move(kept);  // dropped without the GIL
-        const std::unique_lock lock(taking_, kLook);  // of several threads, one waits
-        if (lock && loader->wait(kLook)) {
-          batch = loader->next();
-          break;
+    if (!take_ready(batch)) {
+      for (;;) {
+        std::shared_ptr<HostLoader> kept = get();
+        {
+          const GilRelease released;
+          const std::shared_ptr<HostLoader> loader = std::move(kept);  // dropped without the GIL
+          const std::unique_lock lock(taking_, kLook);  // of several threads, one waits
+          if (lock && loader->wait(kLook)) {
+            batch = loader->next();
+            break;
+          }
         }
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
       }
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
     if (!batch) return nb::none();
     nb::list fields;
@@ -189,6 +191,16 @@ class PythonLoader {
   }
 
  private:
+  /// Takes the next batch if it is there. Keeps the GIL: a reader in Python would not soon give it
+  /// back.
+  bool take_ready(std::optional<HostBatch>& batch) {
+    const std::shared_ptr<HostLoader> loader = get();  // close() needs the GIL, so not the last one
+    const std::unique_lock lock(taking_, std::try_to_lock);
+    if (!lock || !loader->wait(std::chrono::milliseconds(0))) return false;
+    batch = loader->next();
+    return true;
+  }
+
   /// What the loader answers, asked without the GIL while no other thread uses it.
   template <class Answer>
   Answer alone(Answer (LoaderRun::*ask)() const) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <map>
@@ -134,9 +135,14 @@ class FunctionSource final : public shardwise::Source {
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
     with_record(sample, [&](const Places& places) {
       for (const FieldBox& box : boxes) {
-        copy_box(box.to.box, size_bytes(fields_[box.field].dtype),
-                 {reinterpret_cast<const std::byte*>(places[box.field].first), wholes_[box.field]},
-                 box.to);
+        const auto* const from = reinterpret_cast<const std::byte*>(places[box.field].first);
+        const Box& whole = wholes_[box.field];
+        const std::size_t element_bytes = size_bytes(fields_[box.field].dtype);
+        if (box.to.box == whole) {
+          std::memcpy(box.to.data, from, num_bytes(whole.shape(), element_bytes));
+        } else {
+          copy_box(box.to.box, element_bytes, {from, whole}, box.to);
+        }
       }
     });
     drop_if_read(sample.record);
@@ -162,6 +168,7 @@ class FunctionSource final : public shardwise::Source {
     std::shared_ptr<nb::object> keeper;
     std::exception_ptr error;  ///< of making them at once: they are then made one by one
     bool is_error_found = false;
+    Places places;  ///< of the record that is read
   };
 
   /// By id of the source, as a thread may outlive it.
@@ -204,8 +211,8 @@ class FunctionSource final : public shardwise::Source {
     } else {
       make(alone);
     }
-    Places places;
-    places.reserve(named->columns.size());
+    Places& places = named->places;
+    places.clear();
     for (const auto& [address, step, lengths] : named->columns) {
       places.emplace_back(address + named->next * step,
                           lengths.empty() ? 0 : lengths.at(named->next));

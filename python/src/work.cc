@@ -15,8 +15,9 @@ ProgressFunction Work::progress() {
   return [this](const Progress& progress) {
     done_ = progress.done_bytes;
     total_ = progress.total_bytes;
-    // However short the work is, the function is called before it ends.
-    if (!progress_.is_none()) looked_.wait(false);
+    // However short the work is, the function is called before it ends; look() calls it once the
+    // total is known.
+    if (!progress_.is_none() && total_ > 0) looked_.wait(false);
     if (cancelled_) throw Error(ErrorCode::cancelled, "it was interrupted");
   };
 }
@@ -71,7 +72,8 @@ void Work::run_body(const std::function<void()>& body) {
   // It is done: what the function raises, or has raised, is too late to stop it.
   try {
     if (raised) std::rethrow_exception(raised);
-    if (!progress_.is_none() && total_ > 0) progress_(total_.load(), total_.load());
+    const std::size_t all = total_ > 0 ? total_.load() : done_.load();
+    if (!progress_.is_none() && all > 0) progress_(all, all);
   } catch (nb::python_error& error) {
     error.discard_as_unraisable("progress of what is done");
   }

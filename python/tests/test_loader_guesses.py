@@ -1,7 +1,9 @@
 """First guesses of those who know other loaders: they work, or the error says in one line what to write."""
 
+import base64
 import decimal
 import fractions
+import tarfile
 
 import numpy as np
 import pytest
@@ -210,6 +212,29 @@ def test_a_column_of_a_table_is_a_source():
 def test_a_tab_separates_columns(tmp_path):
     (tmp_path / "t.csv").write_text("a\tb\n1\t2\n")
     assert {name: value.item() for name, value in sources.csv(tmp_path / "t.csv", delimiter="\t")[0].items()} == {"a": 1, "b": 2}
+
+
+def test_progress_of_images_is_told_their_number(tmp_path):
+    """Their total is not known while they are listed: the call waited for ever."""
+    pixel = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
+    with tarfile.open(tmp_path / "t.tar", "w") as tar:
+        for number in range(3):
+            file = tmp_path / "folder" / "a" / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(pixel)
+            tar.add(file, f"{number}.png")
+    for make, path in ((sources.images, "folder"), (sources.tar, "t.tar")):
+        told = []
+        source = make(tmp_path / path, 1, 1, labels="none", progress=lambda *counts: told.append(counts))
+        assert len(source) == 3 and told[-1][0] == told[-1][1] >= 3
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+@pytest.mark.parametrize("make", [sources.csv, sources.jsonl])
+def test_another_encoding_is_named(tmp_path, encoding, make):
+    (tmp_path / "t").write_text('{"a": 1}\n', encoding)
+    with pytest.raises(sw.Corrupt, match=f"found {encoding.upper()}.*iconv -f {encoding.upper()} -t UTF-8"):
+        make(tmp_path / "t")
 
 
 @pytest.mark.parametrize("weights", [[fractions.Fraction(1, 3), fractions.Fraction(2, 3)], [decimal.Decimal("0.5"), decimal.Decimal(1)],

@@ -108,6 +108,14 @@ def test_other_exceptions_come_out_as_they_are(kind, arguments):
     assert caught.value is error
 
 
+@pytest.mark.parametrize("keep", ["y>1", lambda record: True], ids=["text", "function"])
+def test_an_exception_of_a_record_comes_out_of_filter_as_it_is(keep):
+    error = LookupError("x")
+    with pytest.raises(LookupError) as caught:
+        sources.of(Failing(error)).filter(keep)
+    assert caught.value is error and any("record" in note for note in error.__notes__)
+
+
 MASKED = np.ma.array([1.0, -999.0], mask=[False, True])
 
 

@@ -94,13 +94,18 @@ std::optional<Ring::Ticket> Ring::take(const std::stop_token& stop) {
 }
 
 void Ring::finish(const Ticket& ticket, TicketResult result) {
-  const MutexLock lock(mutex_);
-  Slot& slot = *ticket.slot;
-  TicketResult& sum = slot.batch.result;
-  sum.digest += result.digest;
-  sum.bad.insert(sum.bad.end(), result.bad.begin(), result.bad.end());
-  ++slot.finished;
-  if (front_is_due()) ready_.notify_all();
+  bool is_due = false;
+  {
+    const MutexLock lock(mutex_);
+    Slot& slot = *ticket.slot;
+    TicketResult& sum = slot.batch.result;
+    sum.digest += result.digest;
+    sum.bad.insert(sum.bad.end(), result.bad.begin(), result.bad.end());
+    ++slot.finished;
+    is_due = front_is_due();
+  }
+  // With the lock, the consumer would wake up only to wait for it.
+  if (is_due) ready_.notify_all();
 }
 
 void Ring::fail(const Ticket& ticket, std::exception_ptr error) {

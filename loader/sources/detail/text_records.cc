@@ -40,6 +40,10 @@ void TextRecords::begin(FileWindow& window, std::string_view what) const {
   }
   const std::string_view text = window.text();
   if (text.starts_with(kByteOrderMark)) return window.pass(kByteOrderMark.size());
+  if (text.starts_with(std::string_view("\xff\xfe\0\0", 4)) ||
+      text.starts_with(std::string_view("\0\0\xfe\xff", 4))) {
+    refuse_encoding(what, 0, "UTF-32");
+  }
   if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) {
     refuse_encoding(what, 0, "UTF-16");
   }
@@ -71,7 +75,9 @@ void TextRecords::refuse_encoding(std::string_view what, std::uint64_t offset,
       ErrorCode::corrupt,
       fmt::format("{} {}: line {}: found {}, needed UTF-8, as from \"iconv -f {} -t UTF-8\"", what,
                   file_->path(), line_at(offset), found,
-                  found.starts_with("bytes") ? "LATIN1" : "UTF-16"));
+                  found.starts_with("bytes") ? "LATIN1"
+                  : found == "UTF-32"        ? found
+                                             : "UTF-16"));
 }
 
 std::int64_t TextRecords::line_at(std::uint64_t offset) const {
