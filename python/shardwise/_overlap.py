@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -66,6 +68,32 @@ class Region(NamedTuple):
         return False
 
 
+class _Mappings:
+    """The files and shared memories that this process has mapped: two mappings of one are the same memory."""
+
+    _LINE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ..[-x]s ([0-9a-f]+) (\S+ (?!0 )\d+)", re.M)
+    _ABOVE = 1 << 40  # no address of a view is 0
+
+    def __init__(self) -> None:
+        try:
+            with open("/proc/self/maps", "rb") as file:
+                found = self._LINE.findall(file.read())
+        except OSError:
+            found = []  # another system than Linux
+        self._rows = [(int(begin, 16), int(end, 16), int(offset, 16), what.decode()) for begin, end, offset, what in found]
+        self._begins = [row[0] for row in self._rows]
+
+    def placed(self, region: Region) -> Region:
+        """The region by its place in the file that is mapped there, if one is."""
+        if region.space or not self._rows:
+            return region
+        number = bisect.bisect_right(self._begins, region.interval()[0]) - 1
+        if number < 0 or region.interval()[0] >= self._rows[number][1]:
+            return region
+        begin, _, offset, what = self._rows[number]
+        return region._replace(space=what, address=region.address - begin + offset + self._ABOVE)
+
+
 def strides_without_ones(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
     """Those of dims of extent 1 say nothing."""
     return tuple(stride if extent > 1 else 0 for extent, stride in zip(shape, strides))
@@ -101,12 +129,16 @@ class Regions:
     def faults(self) -> list[str]:
         """What says, for each target that shares an element with itself or with another one, that it cannot be filled."""
         found = [several_places(name) for region, name in self._names.items() if region.overlaps_itself()]
-        ends: list[tuple[int, str, int, Region]] = []  # of those that end after the begin of the next one; steps are common divisors
+        # Of those that end after the begin of the next one: their end, space, common divisor of steps, region and name.
+        ends: list[tuple[int, str, int, Region, str]] = []
         views: dict[Region, np.ndarray] = {}
-        for space, begin, end, region in sorted(((r.space, *r.interval(), r) for r in self._names), key=lambda row: row[:3]):
+        mappings = _Mappings()
+        placed = [(mappings.placed(region), name) for region, name in self._names.items()]
+        rows = [(region.space, *region.interval(), region, name) for region, name in placed]
+        for space, begin, end, region, name in sorted(rows, key=lambda row: row[:3]):
             ends = [row for row in ends if row[0] > begin and row[1] == space]
             step = math.gcd(*region.strides) if region.strides else 0
-            for _, _, other_step, other in ends:
+            for _, _, other_step, other, other_name in ends:
                 common = math.gcd(step, other_step)
                 apart = (region.address - other.address) % common if step and other_step else 0
                 if apart >= other.itemsize and apart + region.itemsize <= common:
@@ -114,6 +146,6 @@ class Regions:
                 for new in {other, region} - views.keys():
                     views[new] = new.view()
                 if _share(views[other], views[region]):
-                    found.append(f"{self._names[other]!r} and {self._names[region]!r} share memory here: needed is memory of its own for each")
-            ends.append((end, space, step, region))
+                    found.append(f"{other_name!r} and {name!r} share memory here: needed is memory of its own for each")
+            ends.append((end, space, step, region, name))
         return found

@@ -1,5 +1,7 @@
 """A load fills each element of its targets once, or raises before anything has changed."""
 
+import mmap
+
 import numpy as np
 import pytest
 
@@ -71,6 +73,39 @@ def test_views_of_numpy_and_torch_on_one_buffer_are_refused(tmp_path):
         assert not any(buffer)
     swt.load(tmp_path / "c", {"a": array[:4], "b": tensor[4:]})
     assert array.tolist() == [1] * 4 + [2] * 4
+
+
+@pytest.mark.parametrize("load", [lambda path, target: sw.load(path, target=target), lambda path, target: swt.load(path, target)])
+def test_two_mappings_of_one_file_are_one_memory(tmp_path, load):
+    sw.save(tmp_path / "c", {"a": np.ones(4, np.float32), "b": np.full(4, 2, np.float32)})
+    page = mmap.PAGESIZE
+
+    def mapped(first, offset=0, mode="r+"):
+        return np.memmap(tmp_path / "file", np.float32, mode, offset, 2 * page // 4 - offset // 4)[first:first + 4]
+
+    (tmp_path / "file").write_bytes(bytes(2 * page))
+    behind = page // 4
+    for a, b in ((mapped(0), mapped(0)), (mapped(2), mapped(5)), (mapped(behind + 3), mapped(0, page)),
+                 (mapped(8)[::-1], mapped(8)), (np.asarray(mapped(behind)), mapped(1, page).view(np.ndarray))):
+        with pytest.raises(sw.InvalidArgument, match="'[ab]' and '[ab]' share memory here"):
+            load(tmp_path / "c", {"a": a, "b": b})
+        assert not any((tmp_path / "file").read_bytes())
+    for a, b in ((mapped(0), mapped(4)), (mapped(behind), mapped(4, page)), (mapped(0, mode="c"), mapped(0, mode="c")),
+                 (mapped(0), mapped(0, mode="c"))):
+        load(tmp_path / "c", {"a": a, "b": b})
+        assert a.tolist() == [1] * 4 and b.tolist() == [2] * 4
+        (tmp_path / "file").write_bytes(bytes(2 * page))
+
+
+def test_a_memory_of_two_names_is_one_memory(tmp_path):
+    sw.save(tmp_path / "c", {"a": np.ones(4, np.float32), "b": np.full(4, 2, np.float32)})
+    (tmp_path / "file").write_bytes(bytes(64))
+    one, other = (torch.from_file(str(tmp_path / "file"), shared=True, size=16) for _ in range(2))
+    with pytest.raises(sw.InvalidArgument, match="'[ab]' and '[ab]' share memory here"):
+        swt.load(tmp_path / "c", {"a": one[2:6], "b": other.numpy()[4:8]})
+    assert not one.any()
+    swt.load(tmp_path / "c", {"a": one[2:6], "b": other[6:10]})
+    assert other[2:10].tolist() == [1] * 4 + [2] * 4
 
 
 def memoryview_of(buffer):
