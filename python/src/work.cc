@@ -83,7 +83,7 @@ void OwnProcess::check(const char* what) const {
   if (::getpid() == pid_) return;
   throw Error(
       ErrorCode::unsupported,
-      fmt::format("{}: it was made in process {}, of which this one is a fork: make it anew "
+      fmt::format("{}: it was made in process {}, and this process is a fork of that one: make it "
                   "here, or start processes by \"spawn\"",
                   what, pid_));
 }

@@ -72,6 +72,43 @@ def test_two_jobs_in_one_folder_are_told_and_keep_their_own(tmp_path, caplog):
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".writer")]
 
 
+FORKED = """
+import os, sys, numpy as np, shardwise as sw
+root, state = sys.argv[1], {"w": np.ones(3)}
+m = sw.CheckpointManager(root, keep_last=2)
+for step in (1, 2):
+    m.save(step, state)
+child = os.fork()
+if child == 0:
+    for act in (m.steps, m.close, m.collect_garbage, lambda: m.save(3, state), lambda: m.save_async(3, state)):
+        try:
+            act()
+            os._exit(1)
+        except sw.Unsupported as error:
+            assert "is a fork of that one: make it here" in str(error), error
+    del m
+    with sw.CheckpointManager(root, keep_last=2) as own:
+        for step in (11, 12, 13):
+            own.save(step, state)
+        assert own.steps() == [1, 2, 12, 13], own.steps()
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+m.save(3, state)
+assert m.steps() == [2, 3, 12, 13], m.steps()
+assert [name for name in os.listdir(root) if name.startswith(".writer")]
+print(os.getpid())
+m.close()
+"""
+
+
+def test_a_forked_child_is_another_job(tmp_path):
+    ended = subprocess.run([sys.executable, "-c", FORKED, str(tmp_path)], env=ENVIRONMENT, timeout=120, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    told = [line for line in ended.stderr.splitlines() if "another manager saves there" in line]
+    assert len(told) == 1 and f"process {ended.stdout.strip()} on " in told[0]
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".writer")]
+
+
 def test_a_manager_that_an_error_ended_is_no_other_one(tmp_path, caplog):
     kept = []  # the traceback holds the manager
     for first in (10, 3):
