@@ -79,9 +79,15 @@ def job(rank: int, size: int, port: int, root: str) -> list[Any]:
     assert pending.result().path == root + "/d"
     said = []
     other = {**tree, "numpy": np.arange(5) + rank, "text": str(rank), "more": 1} if rank else {**tree, "text": "0"}
-    for bad in (other, {**tree, "bad": object()} if rank == 1 else tree):
+    w = tree["w"]
+    wrong = rank == 1
+    for bad in (other, {**tree, "bad": object()} if rank == 1 else tree,
+                {"W" if wrong else "w": w}, {"w": jnp.float64(1)} if wrong else {"w": w},
+                {"w": placed(arrays()["w"].astype("f8") if wrong else arrays()["w"], w.sharding)},
+                {"w": placed(arrays()["w"][: 32 if wrong else 64], w.sharding)}, {"w": 1 if wrong else w},
+                {"a": {"w": [w] if wrong else (w,)}}, {"b": 1, "a": [w]} if wrong else {"a": [w], "b": 1}):
         try:
-            swj.save(root + "/e", bad, deadline=60)
+            swj.save(root + ("/f" if "b" in bad else "/e"), bad, deadline=60)
         except Exception as error:  # noqa: BLE001
             said.append(f"{type(error).__name__}: {error}")
     options = ocp.CheckpointManagerOptions(max_to_keep=2, save_interval_steps=3)
@@ -115,11 +121,16 @@ def test_two_processes(tmp_path):
     assert first[3:8] == [[1, 3, 6, 9], [6, 9, 9], 9, {"rank": 0.0}, [False, True, False, True, True, [1, 3]]]
     assert not first[8] and second[8]  # the signal came to process 0 alone
     for said in (first[2], second[2]):
-        for text in ("3 leaves are not the same for all processes", "'numpy', which each process has for itself, differs between "
+        for text in ("3 values are not the same for all processes", "'numpy', which each process has for itself, differs between "
                      "process 0 and process 1", "process 0 has no 'more'", "'text', which"):
             assert said[0].startswith("InvalidArgument") and text in said[0]
         assert "'bad': builtins.object cannot be stored" in said[1]
-    assert sorted(os.listdir(tmp_path)) == ["c", "d", "m", "n"]
+        for text, why in zip(said[2:], ("process 1 has no 'w', as others have; process 0 has no 'W'",
+                                        "'w' is f32 [64, 24] data,model on data=2,model=4@", "process 0, f64 [64, 24] data,model",
+                                        "process 0, f32 [32, 24] data,model", ", an object for process 1",
+                                        "the container at 'a/w' is tuple for process 0, list for process 1"), strict=True):
+            assert text.startswith("InvalidArgument") and why in text
+    assert sorted(os.listdir(tmp_path)) == ["c", "d", "f", "m", "n"]
     for name in ("c", "d"):
         assert sw.verify(tmp_path / name)
         got = swj.load(tmp_path / name)

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -243,7 +244,43 @@ def save_layouts(rank: int, size: int, port: int, folder: str) -> None:
                      ({"z": object() if rank == 1 else 1}, "cannot be stored")]:
         with pytest.raises(Exception, match=why):
             swt.save(folder + "/b", bad)
+    for bad, why in wrong_parts(rank, size):
+        with pytest.raises(sw.InvalidArgument, match=re.escape(why)):
+            swt.save(folder + "/b", bad)
     assert not os.path.exists(folder + "/b")
+    swt.save(folder + "/c", wrong_parts(0, size)[0][0])
+    for bad, why in wrong_parts(rank, size)[6:11]:  # of the stored shape
+        if rank == 1:  # loads without the others
+            with pytest.raises(sw.InvalidArgument, match=re.escape(why)):
+                swt.load(folder + "/c", bad, strict=False)
+
+
+def wrong_parts(rank: int, size: int) -> list[tuple[dict[str, Any], str]]:
+    """States of which rank 1 gives a part wrongly, and the error of all ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    mesh, bad = init_device_mesh("cpu", (size,), mesh_dim_names=("d",)), rank == 1
+
+    def part(rows: int = 2, columns: int = 3, dtype: Any = torch.float32, dim: int = 0, shape: Any = None) -> Any:
+        shape = torch.Size(shape or (rows * size, columns))
+        return DTensor.from_local(torch.ones(rows, columns, dtype=dtype), mesh, [Shard(dim)], run_check=False, shape=shape,
+                                  stride=torch.empty(shape).stride())
+
+    w, whole, kind = part(), (2 * size, 3), f"[{2 * size}, 3]"
+    needed = "needed is [2, 3], the box [2:4, 0:3]"
+    return [({"w": w, "V" if bad else "v": part()},
+             f'rank 0 was not given tensor "V" f32 {kind}, though its devices hold [0:2, 0:3]; rank 1 was not given tensor "v"'),
+            ({"w": w} if bad else {"w": w, "v": part()}, f'rank 1 was not given tensor "v" f32 {kind}, though its devices hold [2:4, 0:3]'),
+            ({"v": 1 if bad else part()}, 'rank 1 was not given tensor "v"'),
+            ({"v": part(dtype=torch.float64 if bad else torch.float32)}, f'"v" is f32 {kind} over d={size} as d,- (nested_chunk) on rank 0, f64'),
+            ({"v": part(3 if bad else 2)}, f'"v" is f32 {kind} over d={size} as d,- (nested_chunk) on rank 0, f32 [{3 * size}, 3]'),
+            ({"v": torch.ones(whole) if bad else part()}, "in boxes on rank 1"),
+            *[({"v": part(*of, shape=whole) if bad else part()}, f"a local tensor of shape {list(of[:2])}, {needed}")
+              for of in [(3, 3), (1, 3), (2, 4), (2, 2), (3, 2)]],
+            ({"v": part(2, 3, dim=1, shape=(2, size)) if bad else part()},
+             "over DeviceMesh((d=4), 'cpu', stride=(1,)) as (Shard(dim=1),): this rank has a local tensor of shape [2, 3], needed is [2, 1]"),
+            ({"v": part(2, 3, shape=(1, 3)) if bad else part()}, "a local tensor of shape [2, 3], needed is [0, 3]")]
 
 
 def load_layouts(rank: int, size: int, port: int, folder: str) -> None:

@@ -1,5 +1,6 @@
 // What several processes save together is what one saves alone.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,6 +23,7 @@ using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 namespace fs = std::filesystem;
 
 std::set<std::string> names_in(const fs::path& directory) {
@@ -244,7 +246,7 @@ TEST(GroupSave, SaysThatNeighboursHaveOtherTensors) {
   };
   EXPECT_THAT(save(3),
               Each(HasSubstr("rank 3 was not given tensor \"w\", which rank 2 saves for both")));
-  EXPECT_THAT(save(2), Each(HasSubstr("rank 2 was not given tensor \"w\", of which its "
+  EXPECT_THAT(save(2), Each(HasSubstr("rank 2 was not given tensor \"w\" f32 [8, 3], though its "
                                       "devices hold")));
 }
 
@@ -266,9 +268,30 @@ TEST(GroupSave, SaysWhoWasNotGivenATensor) {
     return sources_of(tensors);
   };
   const GroupOutcome outcome = group_save(dir / "group", 1, {}, options);
-  EXPECT_THAT(
-      outcome.errors,
-      Each(HasSubstr("rank 2 was not given tensor \"embedding\", of which its devices hold")));
+  EXPECT_THAT(outcome.errors,
+              Each(AllOf(HasSubstr("rank 2 was not given tensor \"embedding\" "),
+                         HasSubstr("though its devices hold"), Not(HasSubstr("one name on all")))));
+  EXPECT_THAT(names_in(dir / "group"), IsEmpty());
+}
+
+TEST(GroupSave, SaysWhichNameOneRankWritesInAnotherWay) {
+  const TempDir dir;
+  for (const int bad : {0, 2}) {
+    GroupSaveOptions options{.ranks = 3, .devices = 3};
+    options.sources = [=](int rank) {
+      return sources_of(
+          std::vector{host_tensor("a", DType::f32, {6, 4}, "3", "0,-"),
+                      host_tensor(rank == bad ? "head" : "haed", DType::f32, {6, 4}, "3", "0,-")});
+    };
+    const auto without = fmt::format("[{}:{}, 0:4]", bad == 0 ? 0 : 4, bad == 0 ? 2 : 6);
+    EXPECT_THAT(
+        group_save(dir / "group", 1, {}, options).errors,
+        Each(HasSubstr(fmt::format(
+            "rank {} was not given tensor \"haed\" f32 [6, 4], though its devices hold {}; rank "
+            "{} was not given tensor \"head\", which differs by its name alone: needed is one "
+            "name on all",
+            bad, without, bad == 0 ? 1 : 0))));
+  }
   EXPECT_THAT(names_in(dir / "group"), IsEmpty());
 }
 

@@ -1,5 +1,6 @@
 // Saves and restores by real processes. Every rank runs these, under mpirun.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -229,6 +230,68 @@ TEST(MpiCheckpoint, OfWhichAPartFailsIsCommittedByNobody) {
     manager.save(2, {tensor.source()}, options);
     EXPECT_EQ(manager.latest()->step.step, 2);
   }
+}
+
+// The last rank gives its part wrongly: all are told the tensor, the rank and the box.
+TEST(MpiCheckpoint, NamesTheTensorTheRankAndTheBoxOfAWrongPart) {
+  const ProcessGroup& world = mpi_world();
+  const int ranks = world.size(), bad = ranks - 1;
+  if (ranks == 1) return;  // nobody else could have given the rest
+  const bool is_bad = world.rank() == bad;
+  const HostTensor whole = host_tensor("w", DType::f32, {2 * ranks, 6}, "1", "-,-"),
+                   wide = host_tensor("w", DType::f64, {2 * ranks, 6}, "1", "-,-"),
+                   long_one = host_tensor("w", DType::f32, {2 * ranks, 7}, "1", "-,-"),
+                   sharded =
+                       host_tensor("w", DType::f32, {2 * ranks, 6}, std::to_string(ranks), "0,-");
+  const auto rows = [&](const HostTensor& tensor, std::int64_t from, std::int64_t to,
+                        std::int64_t columns = 6) {
+    TensorSource source = tensor.source();
+    source.sharding.reset();
+    source.boxes = {Box({from, 0}, {to, columns})};
+    return source;
+  };
+  const auto named = [](TensorSource source) {
+    source.name = "W";
+    return source;
+  };
+  const SharedDir dir;
+  CheckpointManager manager(dir.path() / "root", {.threads = 1, .group = world, .devices = ranks});
+  const std::int64_t first = 2 * world.rank(), last = 2 * bad;
+  const auto refused = [&](std::vector<TensorSource> good, std::vector<TensorSource> wrong,
+                           const std::string& why) {
+    try {
+      manager.save(1, is_bad ? wrong : good);
+      ADD_FAILURE() << "it was saved";
+    } catch (const Error& e) {
+      EXPECT_THAT(e.what(), HasSubstr(why));
+    }
+    EXPECT_FALSE(manager.latest());
+  };
+  const auto box = [](std::int64_t from, std::int64_t to, int begin = 0) {
+    return fmt::format("[{}:{}, {}:6]", from, to, begin);
+  };
+  const std::string tensor = fmt::format("tensor \"w\" f32 [{}, 6]", 2 * ranks),
+                    who = fmt::format("rank {}", bad);
+  const TensorSource right = rows(whole, first, first + 2);
+  refused({right}, {rows(whole, last, last + 1)},
+          tensor + ": no rank gave the box " + box(last + 1, last + 2));
+  refused({right}, {rows(whole, last, last + 2, 4)},
+          tensor + ": no rank gave the box " + box(last, last + 2, 4));
+  refused({right}, {}, tensor + ": no rank gave the box " + box(last, last + 2));
+  refused({right}, {rows(whole, last - 1, last + 2)},
+          fmt::format("{}: rank {} gave {} and {} gave {}", tensor, bad - 1, box(last - 2, last),
+                      who, box(last - 1, last + 2)));
+  refused({right}, {named(right)}, "tensor \"w\" of rank 0 has holes, too: needed is one name");
+  refused({right}, {rows(wide, last, last + 2)}, "in boxes on rank 0, f64 ");
+  refused({right}, {rows(long_one, last, last + 2, 7)}, " in boxes on " + who);
+  refused({sharded.source()}, {right}, "f32 " + fmt::format("[{}, 6] in boxes on ", 2 * ranks));
+  refused({sharded.source()}, {}, who + " was not given " + tensor);
+  refused({sharded.source()}, {named(sharded.source())},
+          fmt::format("rank 0 was not given tensor \"W\" f32 [{}, 6], though its devices hold {}; "
+                      "{} was not given tensor \"w\"",
+                      2 * ranks, box(0, 2), who));
+  manager.save(1, {right});
+  EXPECT_TRUE(holds(CheckpointReader(manager.latest()->step.directory), std::span(&whole, 1)));
 }
 
 }  // namespace

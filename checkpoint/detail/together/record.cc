@@ -126,6 +126,7 @@ class Merge {
 
   std::pair<Manifest, SaveStats> run(std::vector<NumberedList> lists) {
     manifest_.writers = lists.front().list.writers;
+    num_lists_ = lists.size();
     for (const NumberedList& list : lists) check_list(list);
     add_tensors(lists);
     add_files();
@@ -329,6 +330,45 @@ class Merge {
     return {};
   }
 
+  /// A process that was not given a tensor, and the first box of it that its devices hold.
+  struct Lack {
+    std::size_t head;
+    Box box;
+  };
+
+  std::optional<Lack> first_lack(std::size_t tensor) const {
+    if (lists_with_[tensor].size() == num_lists_) return {};
+    std::vector<Box> boxes;
+    for (std::size_t h = 0; h < heads_.size(); ++h) {
+      const RecordHead& head = heads_[h];
+      if (std::ranges::find(lists_with_[tensor], head.list) != lists_with_[tensor].end()) continue;
+      for (std::int64_t w = 0; w < std::ssize(head.files); ++w) {
+        add_pieces_of(head.first_writer + w, manifest_.writers, manifest_.tensors[tensor], boxes);
+      }
+      if (!boxes.empty()) return Lack{h, boxes.front()};
+    }
+    return {};
+  }
+
+  // A name that one process writes in another way leaves two tensors, each lacking on others.
+  std::string other_spelling(std::size_t number, std::size_t head) const {
+    const TensorEntry& tensor = manifest_.tensors[number];
+    for (std::size_t t = number + 1; t < manifest_.tensors.size(); ++t) {
+      const TensorEntry& other = manifest_.tensors[t];
+      if (other.dtype != tensor.dtype || other.shape != tensor.shape || !other.sharding ||
+          !tensor.sharding || !same_pieces(*other.sharding, *tensor.sharding)) {
+        continue;
+      }
+      const auto lack = first_lack(t);
+      if (!lack || lack->head == head) continue;
+      return fmt::format(
+          "; {} was not given tensor {:?}, which differs by its name alone: needed "
+          "is one name on all",
+          who(lack->head), other.name);
+    }
+    return {};
+  }
+
   // What each process has written follows from its list, and no two have the same boxes: so the
   // sum of their bytes says whether all elements are there.
   void check_complete() const {
@@ -337,20 +377,15 @@ class Merge {
       needed += num_bytes(tensor.shape, size_bytes(tensor.dtype));
     }
     if (needed == logical_bytes_) return;
-    std::vector<Box> boxes;
-    for (std::size_t h = 0; h < heads_.size(); ++h) {
-      const RecordHead& head = heads_[h];
-      for (std::size_t t = 0; t < manifest_.tensors.size(); ++t) {
-        if (std::ranges::find(lists_with_[t], head.list) != lists_with_[t].end()) continue;
-        boxes.clear();
-        for (std::int64_t w = 0; w < std::ssize(head.files); ++w) {
-          add_pieces_of(head.first_writer + w, manifest_.writers, manifest_.tensors[t], boxes);
-        }
-        if (boxes.empty()) continue;
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("{} was not given tensor {:?}, of which its devices hold {}",
-                                who(h), manifest_.tensors[t].name, to_string(boxes.front())));
-      }
+    for (std::size_t t = 0; t < manifest_.tensors.size(); ++t) {
+      const auto lack = first_lack(t);
+      if (!lack) continue;
+      const TensorEntry& tensor = manifest_.tensors[t];
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("{} was not given tensor {:?} {} {}, though its devices hold {}{}",
+                      who(lack->head), tensor.name, name(tensor.dtype), to_string(tensor.shape),
+                      to_string(lack->box), other_spelling(t, lack->head)));
     }
     throw Error(
         ErrorCode::invalid_argument,
@@ -367,6 +402,7 @@ class Merge {
   SaveStats stats_;
   Wide logical_bytes_ = 0;
   std::vector<std::vector<Hash128>> lists_with_;  // by tensor
+  std::size_t num_lists_ = 0;
 };
 
 }  // namespace

@@ -76,19 +76,21 @@ class Snapshot:
         return Plan(sources, self.objects, self.aliases, {"kind": "pytree", "root": self.tree})
 
     def describe(self) -> bytes:
-        """For the other processes. Of each leaf: its name; what it is; how it is cut; and a digest of what this process
-        alone has all of."""
+        """For the other processes: the containers; and of each leaf its name, what it is, how it is cut, and a digest of
+        what this process alone has all of."""
         rows = [[leaf.name, f"{leaf.dtype} {list(leaf.shape)}", f"{leaf.spec} on {leaf.mesh}" if leaf.mesh else "",
                  leaf.digest() if leaf.is_local else ""] for leaf in self.leaves]
         rows += [[name, "an object", "", json.dumps(value, sort_keys=True)] for name, value in self.objects.items()]
-        return zlib.compress(json.dumps(rows).encode(), 1)
+        return zlib.compress(json.dumps([_tree.kinds(self.tree), rows]).encode(), 1)
 
 
 def common(described: list[bytes]) -> bytes:
     """On rank 0: the names, as JSON, of what every process has for itself, of the same value. Raises InvalidArgument
     naming all that differs."""
-    tables = [{row[0]: row[1:] for row in json.loads(zlib.decompress(d))} for d in described]
-    same, wrong = [], []
+    all_kinds, all_rows = zip(*(json.loads(zlib.decompress(d)) for d in described))
+    tables = [{row[0]: row[1:] for row in rows} for rows in all_rows]
+    same: list[str] = []
+    wrong: list[str] = []
     for name in dict.fromkeys(name for table in tables for name in table):
         rows = [table.get(name) for table in tables]
         first = next(row for row in rows if row is not None)
@@ -98,7 +100,8 @@ def common(described: list[bytes]) -> bytes:
                 without = rows.index(None)
                 wrong.append(f"process {without} has no {name!r}, as others have")
             elif row[0] != first[0] or not own and row[1] != first[1]:
-                wrong.append(f"{name!r} is {' '.join(first[:2])} for process 0, {' '.join(row[:2])} for process {rank}")
+                wrong.append(f"{name!r} is {' '.join(first[:2]).strip()} for process 0, {' '.join(row[:2]).strip()} "
+                             f"for process {rank}")
             elif own and row[2] != first[2]:
                 wrong.append(f"{name!r}, which each process has for itself, differs between process 0 and process {rank}")
             else:
@@ -106,9 +109,12 @@ def common(described: list[bytes]) -> bytes:
             break
         if own:
             same.append(name)
+    wrong += [f"the container at {place!r} is {first} for process 0, {kinds[place]} for process {rank}"
+              for rank, kinds in enumerate(all_kinds) for place, first in all_kinds[0].items()
+              if kinds.get(place, first) != first]
     if wrong:
         more = f"; and {len(wrong) - 20} more" if len(wrong) > 20 else ""
-        raise InvalidArgument(f"{len(wrong)} leaves are not the same for all processes: {'; '.join(wrong[:20])}{more}")
+        raise InvalidArgument(f"{len(wrong)} values are not the same for all processes: {'; '.join(wrong[:20])}{more}")
     return json.dumps(same).encode()
 
 

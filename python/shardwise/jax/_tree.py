@@ -86,6 +86,27 @@ def _walk(value: Any, parts: Parts, leaves: dict[str, Any]) -> Any:
     return {"node": _containers.class_name(kind), "items": [[part, inner(part, child)] for part, child in children]}
 
 
+def kinds(node: Any, place: str = "") -> dict[str, str]:
+    """The kind of each container of a node, by its place."""
+    items: list[tuple[Any, Any]]
+    if isinstance(node, list):
+        kind, items = "list", list(enumerate(node))
+    elif not isinstance(node, dict) or "key" in node:
+        return {}
+    elif "dict" in node:
+        kind, items = "dict", [(str(key), child) for key, child in node["dict"]]
+    elif "tuple" in node:
+        kind, items = "tuple", list(enumerate(node["tuple"]))
+    elif "namedtuple" in node:
+        kind, items = node["namedtuple"], list(zip(node["fields"], node["items"]))
+    else:
+        kind, items = node["node"], node["items"]
+    found = {place: kind}
+    for key, child in items:
+        found.update(kinds(child, f"{place}/{key}" if place else str(key)))
+    return found
+
+
 def _children(value: Any) -> list[tuple[str, Any]] | None:
     """What is one level below a node; None for a leaf."""
     if isinstance(value, (jax.Array, np.ndarray)):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import _core
-from .._errors import Unsupported
+from .._errors import InvalidArgument, Unsupported
 from .._sharding import Mesh, placement_text
 from ._tensors import address_of, settled
 
@@ -40,6 +40,7 @@ class _Cut:
     how: dict[str, Any]
     is_owner: bool
     pieces: list[tuple[tuple[int, ...], tuple[slice, ...]]]  # where each begins, and where the local tensor has it
+    local: tuple[int, ...] | None = None  # the shape that the local tensor has; None: this rank is not of the mesh
 
 
 class Layouts:
@@ -50,7 +51,8 @@ class Layouts:
         self._cuts: dict[Any, _Cut] = {}
 
     def of(self, tensor: Any, name: str) -> Layout:
-        """Of a DTensor. Raises Unsupported if its values are still to be reduced."""
+        """Of a DTensor. Raises Unsupported if its values are still to be reduced, InvalidArgument if its local tensor is not
+        of the shape that its placements give this rank."""
         mesh, placements, shape = key = tensor.device_mesh, tensor.placements, tuple(tensor.shape)
         if any(p.is_partial() for p in placements):
             raise Unsupported(f"tensor {name!r} has placements {placements}: its values are still to be reduced; "
@@ -59,6 +61,13 @@ class Layouts:
         if cut is None:
             cut = self._cuts[key] = self._cut(mesh, placements, shape)
         local = settled(tensor.to_local())
+        if cut.local is not None and cut.local != tuple(local.shape) and (local.numel() or 0 not in cut.local):
+            box = ""
+            if len(cut.pieces) == 1:
+                of_dims = [f"{begin}:{begin + extent}" for begin, extent in zip(cut.pieces[0][0], cut.local)]
+                box = f", the box [{', '.join(of_dims)}]"
+            raise InvalidArgument(f"tensor {name!r} {list(shape)} over {mesh} as {placements}: this rank has a "
+                                  f"local tensor of shape {list(local.shape)}, needed is {list(cut.local)}{box}")
         shards = [Shard(begin, local if len(cut.pieces) == 1 else local[at]) for begin, at in cut.pieces]
         return Layout(shape, local, shards, cut.how, cut.is_owner)
 
@@ -87,7 +96,8 @@ class Layouts:
             of_dims.append(pieces)
         owner = all(at == 0 for at, p in zip(coordinate, placements) if p.is_replicate())
         return _Cut(how, owner, [(tuple(b for b, _ in combination), tuple(s for _, s in combination))
-                                 for combination in itertools.product(*of_dims)])
+                                 for combination in itertools.product(*of_dims)],
+                    tuple(dim[-1][1].stop if dim else 0 for dim in of_dims))
 
 
 MemoryKey = tuple[Any, ...]
