@@ -31,9 +31,10 @@ void RunSteps::note_committed(const StepName& name) {
     for (const StepName& other : others) later.insert(other.step);
   };
   if (is_alone) {
-    std::vector<StepName> others = names;
-    if (!is_back)
-      std::erase_if(others, [&](const StepName& one) { return written_.contains(one); });
+    std::vector<StepName> others;
+    for (const StepName& other : names) {
+      if (is_back || !written_.contains(other)) others.push_back(other);
+    }
     leave(root_, std::move(others));
     if (others_of_host_) {
       for (const std::filesystem::path& root : others_of_host_()) {
