@@ -1,5 +1,5 @@
 """Arguments of wrong types: one WrongType with operation, argument, found and needed, in place of the errors that Python, numpy
-and nanobind raise deep inside.
+and nanobind raise deep inside. Memory that runs out there is one ResourceExhausted with the operation.
 
 Calls that succeed pay for one more frame. Annotations are evaluated and compared only after an error.
 """
@@ -19,7 +19,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ._errors import WrongType
+from ._errors import ResourceExhausted, WrongType
 from ._sources import unknown_option
 
 #: Errors of these classes, and none that others derive from them, are what a wrong argument causes.
@@ -80,12 +80,17 @@ def checked(function: Callable[..., Any], operation: str, others: Mapping[str, s
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
+        wrong: WrongType | ResourceExhausted | None
         try:
             return function(*args, **kwargs)
         except _RAW as error:
             wrong = _wrong_type(error, function, operation, args, kwargs, others)
             if wrong is None:
                 raise
+        except MemoryError as error:
+            if str(error) != "std::bad_alloc":  # others say how much they needed
+                raise
+            wrong = ResourceExhausted(f"{operation}: there is too little memory")
         raise wrong
 
     called._checks_calls = True  # type: ignore[attr-defined]
