@@ -34,7 +34,7 @@ HandMadeTensor bias() {
   return {.name = "layer/bias",
           .dtype = DType::bf16,
           .shape = {30},
-          .pieces = {Box({0}, {30})},
+          .pieces = {Box({0}, {15}), Box({15}, {30})},
           .data = scattered_values(DType::bf16, {30})};
 }
 
