@@ -34,7 +34,7 @@ HandMadeTensor bias() {
   return {.name = "layer/bias",
           .dtype = DType::bf16,
           .shape = {30},
-          .pieces = {Box({0}, {15}), Box({15}, {30})},
+          .pieces = {Box({0}, {30})},
           .data = scattered_values(DType::bf16, {30})};
 }
 
@@ -54,15 +54,18 @@ std::vector<std::byte> all_of(const CheckpointReader& reader, const std::string&
 class Reshard : public testing::Test {
  protected:
   Reshard() {
-    HandMadeCheckpoint made({tall_w(), bias(), scalar()}, 2, 7);
-    made.manifest.user_json = "{\"sample\": 12345678901234567890123}";
-    for (auto& tensor : made.manifest.tensors) {
-      tensor.sharding =
-          Sharding(Mesh::parse("data=2"), PartitionSpec::parse(tensor.name == "w"   ? "data,-"
-                                                               : tensor.name == "s" ? ""
-                                                                                    : "data"));
+    std::vector<HostTensor> tensors;
+    for (const auto& [made, spec] :
+         {std::pair(tall_w(), "data,-"), std::pair(bias(), "data"), std::pair(scalar(), "")}) {
+      tensors.push_back(
+          {made.name,
+           {made.dtype, made.shape, Sharding(Mesh::parse("data=2"), PartitionSpec::parse(spec))},
+           std::make_shared<const std::vector<std::byte>>(made.data)});
     }
-    source_ = made.write(dir_ / "from");
+    source_ = CheckpointManager(dir_ / "from")
+                  .save(7, sources_of(tensors),
+                        {.user_json = "{\"sample\": 12345678901234567890123}", .writers = 2})
+                  .directory;
   }
 
   /// The same, of a checkpoint that is no step of a run.
