@@ -451,7 +451,10 @@ std::optional<LatestStep> CheckpointManager::restore_latest(
     auto found = detail::restore_newest(impl_->finder, impl_->root, group, [&](const Step& step) {
       restore(CheckpointReader(step.directory, {.file_system = impl_->files}));
     });
-    if (found) impl_->damaged.note(found->rejected);
+    if (found) {
+      impl_->damaged.note(found->rejected);
+      impl_->run_steps.note_restored(found->step.step);
+    }
     return found;
   } catch (const Error& e) {
     if (e.code() == ErrorCode::corrupt) {  // all of them are damaged
@@ -462,6 +465,8 @@ std::optional<LatestStep> CheckpointManager::restore_latest(
 }
 
 void CheckpointManager::note_damaged(std::int64_t step) { impl_->damaged.note(step); }
+
+void CheckpointManager::note_restored(std::int64_t step) { impl_->run_steps.note_restored(step); }
 
 ProgressFunction CheckpointManager::begin_save(std::int64_t step, std::size_t bytes,
                                                ProgressFunction progress) {

@@ -242,6 +242,10 @@ class CheckpointManager {
   /// increment is built on it.
   void note_damaged(std::int64_t step);
 
+  /// For those that restore by other means: as after restore_latest(), the run goes on from this
+  /// step, so the next new one sets those above it aside.
+  void note_restored(std::int64_t step);
+
   /// Of the committed steps the best one by ManagerOptions::best; nothing if none has the metric.
   /// Throws invalid_argument if there is no such rule, io.
   std::optional<Step> best() const;

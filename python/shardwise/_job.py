@@ -220,6 +220,7 @@ class JobManager(ManagerContext):
             if damage:
                 self._damaged.add(step)
                 raise Corrupt(f"restore {path}: {damage}")
+            self._manager.note_restored(step)
             return Restored(step, path, [], value)
         rejected: list[tuple[str, str]] = []
         below = NO_LIMIT
@@ -233,6 +234,7 @@ class JobManager(ManagerContext):
             rejected += [(place, reason) for place, reason in passed_over]
             value, damage = self._read_on_all(read, path)
             if not damage:
+                self._manager.note_restored(below)
                 return Restored(below, path, rejected, value)
             log.warning("%s is damaged: %s", path, damage)
             rejected.append((path, damage))

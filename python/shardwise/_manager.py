@@ -396,7 +396,9 @@ class CheckpointManager(ManagerContext):
         if number is None:
             return self.restore_latest(read)
         with self.open(number) as checkpoint:
-            return Restored(step_number("restore", number), checkpoint.path, [], read(checkpoint))
+            restored = Restored(step_number("restore", number), checkpoint.path, [], read(checkpoint))
+        self._manager.note_restored(restored.step)
+        return restored
 
     def restore_latest(self, restore: Callable[[Checkpoint], Any] | None = None) -> Restored | None:
         """Calls restore(checkpoint) with the newest valid step; None if there is no step. If what it reads turns out to
@@ -430,6 +432,7 @@ class CheckpointManager(ManagerContext):
                 self._manager.note_damaged(step)
                 below = step
             else:
+                self._manager.note_restored(step)
                 return Restored(step, path, rejected, value)
 
     def latest(self) -> LatestStep | None:

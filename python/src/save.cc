@@ -178,6 +178,7 @@ class Manager {
   }
 
   void note_damaged(std::int64_t step) { get().note_damaged(step); }
+  void note_restored(std::int64_t step) { get().note_restored(step); }
 
   void remove(std::int64_t step) {
     const GilRelease released;
@@ -315,6 +316,7 @@ void bind_save(nb::module_& module) {
       .def("take_warnings", &Manager::take_warnings)
       .def("close", &Manager::close)
       .def("note_damaged", &Manager::note_damaged, nb::arg("step"))
+      .def("note_restored", &Manager::note_restored, nb::arg("step"))
       .def("remove", &Manager::remove, nb::arg("step"))
       .def("should_save", &Manager::should_save, nb::arg("step"))
       .def("request_save", &Manager::request_save)

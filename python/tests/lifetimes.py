@@ -77,7 +77,7 @@ class Reading(Case):
 
 class Managing(Case):
     covers = """Manager.save Manager.steps Manager.latest Manager.step Manager.remove Manager.collect_garbage
-        Manager.note_damaged Manager.should_save Manager.request_save Manager.reached_preemption Manager.time_left Manager.best Manager.pin
+        Manager.note_damaged Manager.note_restored Manager.should_save Manager.request_save Manager.reached_preemption Manager.time_left Manager.best Manager.pin
         Manager.unpin Manager.pinned Manager.retire_superseded Manager.begin_save
         Manager.end_save Manager.write_stats Manager.set_aside Manager.take_warnings Manager.close Source.name"""
 
@@ -98,6 +98,7 @@ class Managing(Case):
         core.begin_save(step, 1)(0, 1)
         core.end_save(1, 1.0)
         core.note_damaged(step)
+        core.note_restored(step)
         for ask in (core.latest, core.best, lambda: core.pin(step, f"n{step}"), core.pinned, lambda: core.unpin(f"n{step}"),
                     lambda: core.retire_superseded(step), lambda: core.step(step), lambda: core.remove(step),
                     lambda: core.collect_garbage([]), core.set_aside, core.take_warnings, core.close):

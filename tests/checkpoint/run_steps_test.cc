@@ -84,7 +84,7 @@ TEST(RunSteps, ARunThatGoesBackKeepsItsOwnStepsAndTheOnesItLeft) {
   EXPECT_EQ(told.size(), 1);
 }
 
-TEST(RunSteps, AManagerThatGoesBackAmongItsOwnStepsKeepsTheNewOnes) {
+TEST(RunSteps, AManagerThatHasRestoredAnOlderStepKeepsTheNewOnes) {
   const TempDir dir;
   std::vector<std::string> told;
   CheckpointManager manager(dir.path(), keep(2, told));
@@ -92,11 +92,16 @@ TEST(RunSteps, AManagerThatGoesBackAmongItsOwnStepsKeepsTheNewOnes) {
   for (const std::int64_t step : {29, 30}) {  // again, which is no way back
     manager.save(step, tensors(), {.existing = Existing::replace});
   }
+  manager.save(27, tensors());  // in any order, and none was restored
+  EXPECT_THAT(told, IsEmpty());
+  manager.note_restored(29);
+  manager.save(30, tensors(), {.existing = Existing::replace});  // no way back, either
   EXPECT_THAT(told, IsEmpty());
   save_all(manager, 11, 15);
   EXPECT_THAT(numbers(manager, false), ElementsAre(14, 15));
   EXPECT_THAT(numbers(manager, true), ElementsAre(29, 30));
   EXPECT_EQ(manager.latest()->step.step, 15);
+  EXPECT_TRUE(manager.restore_latest([](const CheckpointReader&) {}));
   manager.save(13, tensors());  // a second time
   EXPECT_THAT(numbers(manager, false), ElementsAre(13));
   EXPECT_THAT(numbers(manager, true), ElementsAre(14, 15, 29, 30));

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <limits>
 #include <utility>
@@ -14,16 +13,14 @@ namespace shardwise::detail {
 
 void RunSteps::note_committed(const StepName& name) {
   const MutexLock lock(mutex_);
-  written_.insert(name);
+  const bool is_written = !written_.insert(name).second;
   const std::vector<StepName> names = run_names(files_, root_).own;
   claim_below(name.step, names);
   lease_->renew();
   const bool is_alone = this->is_alone();
-  const bool is_back = last_ && name.step < *last_ && name.generation == 1;
-  if (has_begun_ && !is_back) {
-    last_ = std::max(name.step, *last_);
-    return;
-  }
+  // A step that is replaced is no way back: metrics may come late.
+  const bool is_back = restored_ && name.step != *restored_ && name.generation == 1;
+  if (has_begun_ && !is_back) return;
   std::set<std::int64_t> later;
   const auto leave = [&](const std::filesystem::path& root, std::vector<StepName> others) {
     std::erase_if(others, [&](const StepName& other) { return other.step <= name.step; });
@@ -43,8 +40,13 @@ void RunSteps::note_committed(const StepName& name) {
     }
   }
   has_begun_ = true;
-  last_ = name.step;
+  if (is_back && !(is_written && later.empty())) restored_.reset();
   if (!later.empty()) tell_set_aside(name.step, later);
+}
+
+void RunSteps::note_restored(std::int64_t step) {
+  const MutexLock lock(mutex_);
+  restored_ = step;
 }
 
 void RunSteps::tell_set_aside(std::int64_t step, const std::set<std::int64_t>& later) const {

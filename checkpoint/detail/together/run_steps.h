@@ -28,10 +28,13 @@ class RunSteps {
            const RootTerms& terms = {})
       : files_(files), root_(root), warn_(std::move(warn)), others_of_host_(terms.others_of_host) {}
 
-  /// After this manager has committed that step: if it is its first one, or a new one below the one
-  /// before, the later ones are set aside, as the run has gone back, unless another manager may
+  /// After this manager has committed that step: if it is its first one, or the first new one after
+  /// a restore, the later ones are set aside, as the run has gone back, unless another manager may
   /// have saved them. Throws io: then the next step does it.
   void note_committed(const StepName& name);
+
+  /// After this manager has restored that step: the run goes on from there.
+  void note_restored(std::int64_t step);
 
   /// The names that retention counts, and may remove, ascending.
   std::vector<StepName> counted();
@@ -55,9 +58,9 @@ class RunSteps {
   std::optional<WriterLease> lease_ SHARDWISE_GUARDED_BY(mutex_);  // from the first commit on
   std::set<StepName> written_ SHARDWISE_GUARDED_BY(mutex_);
   std::set<StepName> before_ SHARDWISE_GUARDED_BY(mutex_);  // empty once there is another manager
-  std::optional<std::int64_t> last_ SHARDWISE_GUARDED_BY(mutex_);  // where the run stands
-  bool has_begun_ SHARDWISE_GUARDED_BY(mutex_) = false;            // later steps are set aside
-  bool has_told_ SHARDWISE_GUARDED_BY(mutex_) = false;             // of that
+  std::optional<std::int64_t> restored_ SHARDWISE_GUARDED_BY(mutex_);  // until the run has gone on
+  bool has_begun_ SHARDWISE_GUARDED_BY(mutex_) = false;                // later steps are set aside
+  bool has_told_ SHARDWISE_GUARDED_BY(mutex_) = false;                 // of that
 };
 
 }  // namespace shardwise::detail
