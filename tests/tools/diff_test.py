@@ -23,11 +23,10 @@ def weights(path, **tensors):
 class Diff(Cli):
     def test_a_checkpoint_is_equal_to_itself_to_its_reshard_and_to_its_export(self):
         root, step = self.root()
-        self.assertRegex(self.ok("diff", step, root), r"^18 of 18 tensors are equal; [1-9].* compared, 0 B not read")
+        self.assertRegex(self.ok("diff", step, root), "^18 of 18 tensors are equal; 0 B compared, [1-9].* not read")
         other = self.dir / "other"
         self.ok("reshard", step, other, "--mesh", "a=3", "--spec", "*=-")
         self.assertTrue(self.ok_json("diff", step, other)["equal"])
-        # The golden checkpoint is older than the hashes by which chunks are known to be equal.
         self.assertRegex(self.ok("diff", other, other), "^18 of 18 tensors are equal; 0 B compared, [1-9].* not read")
         self.ok("export", step, self.dir / "model", "--format", "safetensors", "--max-shard", 1)
         report = self.ok_json("diff", root, self.dir / "model")

@@ -103,7 +103,10 @@ class Foreign(Cli):
             self.assertEqual(self.ok_json("ls", path), {"path": str(path), "format": "dcp", "tensors": 2, "logical_bytes": 26})
             self.fails(2, ["--svg: found dcp, needed is a checkpoint"], "inspect", path, "--svg", self.dir / "a.svg")
             self.fails(3, ['has no tensor "x"'], "inspect", path, "--tensor", "x")
-        for answer in ("nothing", "", "7", "{}", '[["w", "f99", [2]]]', '[["w", "f32", [-1]]]', '[["w", "f32", [2.5]]]', '[["w", "f32"]]',
+        with self.python("""echo '[["w", "f99", [2]]]'"""):  # a dtype that this library lacks
+            self.assertEqual([(t["name"], t["dtype"], t["logical_bytes"]) for t in self.ok_json("inspect", path)["tensors"]],
+                             [("w", "f99", 0)])
+        for answer in ("nothing", "", "7", "{}", '[["w", "", [2]]]', '[["w", "f32", [-1]]]', '[["w", "f32", [2.5]]]', '[["w", "f32"]]',
                        '[[3, "f32", [2]]]', '[["w", "f32", [4611686018427387904, 4]]]', '[["w", "f32", 7]]', '["w"]',
                        f'[["w", "f32", {[1] * 17}]]', '[["w", "f32", [1]], ["w", "f32", [1]]]', '[["w", "f32", [18446744073709551615]]]'):
             with self.python(f"echo '{answer}'"):

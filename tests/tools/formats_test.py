@@ -170,7 +170,7 @@ class Formats(Cli):
         self.assertFalse((self.dir / "made").exists())
         self.assertEqual(self.ok_json("ls", self.dir / "root")["steps"][0]["tensors"], 1)
         numpy.savez(self.dir / "o.npz", o=numpy.array([Evil()], dtype=object))
-        self.fails(3, ["o.npz", "nothing that is a tensor here", "o.npy"], "import", self.dir / "o.npz", self.dir / "root", "--step", 2)
+        self.fails(3, ["o.npz", "nothing that is a tensor here", 'here: "o": its elements'], "import", self.dir / "o.npz", self.dir / "root", "--step", 2)
 
     def test_what_differs_between_formats_is_found(self):
         path, root = self.weights(), self.dir / "root"

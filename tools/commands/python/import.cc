@@ -57,6 +57,7 @@ TensorInfo described_tensor(const nlohmann::json& row) {
   TensorInfo info;
   info.name = row.at(0).get<std::string>();
   const auto dtype = row.at(1).get<std::string>();
+  if (dtype.empty()) throw Error(ErrorCode::corrupt, "a dtype without a name");
   const auto known = std::ranges::find(all_dtypes(), dtype, [](DType one) { return name(one); });
   if (known == all_dtypes().end()) {
     info.foreign_dtype = dtype;
