@@ -110,7 +110,7 @@ __all__ = [
 
 
 _refuse = _guesses.names_of_others(__name__, {
-    **{name: f"shardwise.sources.{name}" for name in sources.__dict__ if not name.startswith("_") and name not in __all__},
+    **{name: f"shardwise.sources.{name}" for name in vars(sources) if not name.startswith("_") and name not in __all__},
     **{name: f"shardwise.torch.{name}" for name in ("accelerate", "lightning", "transformers")},
     **dict.fromkeys(("save_async", "async_save"), "CheckpointManager(root).save_async(step, tensors)"),
     **dict.fromkeys(("save_file", "save_model", "save_checkpoint", "dump", "savez"), "save(path, tensors)"),

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from . import _core
 from ._edits import Cast, Join, Rename, Resize, Split, Transpose, edits_of
 from ._errors import InvalidArgument, warn
-from ._guesses import options_of_others
 from ._progress import Progress, function_of
 from ._paths import Path, local, told_instead
 from ._python_formats import reader_of
@@ -67,8 +66,6 @@ def import_model(source: Path, target: Path, *, existing: Existing = "fail", cod
     return path
 
 
-@options_of_others({**dict.fromkeys(("dtype", "torch_dtype"), 'cast="bf16"'), **dict.fromkeys(("overwrite", "force"), 'existing="replace"'),
-                    **dict.fromkeys(("max_shard_size", "shard_size"), "max_shard=")})
 def export_model(source: Path, target: Path, *, format: str | None = None, max_shard: int | str = 0,
                  metadata: dict[str, str] | None = None, config_from: Path | None = None, existing: Existing = "fail",
                  memory: int = 256 << 20, progress: Progress = None, names: str | Iterable[str] | None = None,

@@ -159,7 +159,7 @@ def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
 
 #: Options of other libraries and of the command by ours, and how ours are written.
 _ALIKE = {
-    "cast": ("dtype", "torch_dtype"), "names": ("select", "exclude", "keys", "only", "include", "patterns", "filter", "tensors"),
+    'cast="bf16"': ("dtype", "torch_dtype"), "names": ("select", "exclude", "keys", "only", "include", "patterns", "filter", "tensors"),
     'existing="replace"': ("overwrite", "force", "replace", "exist_ok"), 'existing="skip"': ("skip_existing",),
     'rename={"PREFIX*": "*"}': ("strip_prefix", "prefix"), "rename": ("rename_keys", "key_mapping", "mapping"),
     "max_shard": ("max_shard_size", "shard_size"), "codec": ("compression", "compress", "compressor"),

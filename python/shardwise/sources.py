@@ -246,7 +246,7 @@ def open(text: str, /, *, progress: Progress = None, **options: Any) -> Source: 
     format. Options may be given as arguments, too. `shardwise batches --help` lists the formats. Raises InvalidArgument, NotFound, Corrupt, Unsupported."""
     if options:
         values = {k: ",".join(map(str, v)) if isinstance(v, (list, tuple))
-                  else ("no", "yes")[v] if isinstance(v, bool) else "tab" if v == "\t" else str(v) for k, v in options.items()}
+                  else ("no", "yes")[v] if isinstance(v, bool) else "tab" if isinstance(v, str) and v == "\t" else str(v) for k, v in options.items()}
         text += ("&" if "?" in text else "?") + urllib.parse.urlencode(values, quote_via=urllib.parse.quote, safe="/,:")
     return Source(_core.Records.open(text, function_of(progress, "index")))
 

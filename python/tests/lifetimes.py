@@ -98,7 +98,8 @@ class Managing(Case):
         core.begin_save(step, 1)(0, 1)
         core.end_save(1, 1.0)
         core.note_damaged(step)
-        core.note_restored(step)
+        with sw.CheckpointManager(f"{self.folder}/restored-{step}") as alone:
+            alone._manager.note_restored(step)
         for ask in (core.latest, core.best, lambda: core.pin(step, f"n{step}"), core.pinned, lambda: core.unpin(f"n{step}"),
                     lambda: core.retire_superseded(step), lambda: core.step(step), lambda: core.remove(step),
                     lambda: core.collect_garbage([]), core.set_aside, core.take_warnings, core.close):

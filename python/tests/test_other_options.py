@@ -6,9 +6,9 @@ import pytest
 
 import shardwise as sw
 
-OTHERS = {"dtype": "cast=", "exclude": "names=", "overwrite": 'existing="replace"', "skip_existing": 'existing="skip"',
+OTHERS = {"dtype": 'cast="bf16"', "exclude": "names=", "overwrite": 'existing="replace"', "skip_existing": 'existing="skip"',
           "strip_prefix": 'rename={"PREFIX*": "*"}', "compression": "codec=", "num_workers": "threads=", "max_memory": "memory=",
-          "max_shard_size": "max_shard=", "torch_dtype": "cast=", "force": 'existing="replace"'}
+          "max_shard_size": "max_shard=", "torch_dtype": 'cast="bf16"', "force": 'existing="replace"'}
 FUNCTIONS = [sw.open, sw.load, sw.save, sw.stats, sw.diff, sw.verify, sw.repair, sw.reshard, sw.import_model, sw.export_model,
              sw.import_dcp, sw.import_orbax]
 
