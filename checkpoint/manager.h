@@ -237,13 +237,9 @@ class CheckpointManager {
       const std::function<void(const CheckpointReader&)>& restore) const;
   std::optional<LatestStep> restore_latest() = delete;  // with what reads: [](auto& reader) {..}
 
-  /// For those that restore by other means: the bytes of this step turned out to be damaged. As if
-  /// restore_latest() had passed over it: it is replaced when it is saved again, once, and no
-  /// increment is built on it.
+  /// For those that restore by other means. A damaged step is replaced when it is saved again, and
+  /// no increment is built on it. After a restored one the next new step sets later ones aside.
   void note_damaged(std::int64_t step);
-
-  /// For those that restore by other means: as after restore_latest(), the run goes on from this
-  /// step, so the next new one sets those above it aside.
   void note_restored(std::int64_t step);
 
   /// Of the committed steps the best one by ManagerOptions::best; nothing if none has the metric.
