@@ -54,7 +54,7 @@ class ModelReader final : public BoxReader {
   /// "safetensors", "hdf5", "npz".
   std::string_view format() const;
 
-  /// What the file holds that cannot be read here, and why: "names: strings".
+  /// The parts of the file that cannot be read here, and why: "names: strings".
   std::span<const std::string> left_out() const;
 
   /// All `__metadata__` of safetensors, as a JSON object of strings; "{}" if there is none. If

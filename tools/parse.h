@@ -61,8 +61,8 @@ bool is_model(const std::filesystem::path& path);
 std::unique_ptr<ModelReader> open_model(const std::filesystem::path& path);
 
 /// The tensors of a checkpoint, as resolve_checkpoint finds it, of a model, or of a checkpoint of
-/// DCP or Orbax; of these only what the patterns match is sure to be there. Run what calls it by
-/// run_reading().
+/// DCP or Orbax; of these only tensors that the patterns match are sure to be there. Run its caller
+/// by run_reading().
 std::unique_ptr<BoxReader> open_tensors(const std::string& path, const ReadOptions& options,
                                         const std::vector<std::string>& patterns = {});
 

@@ -71,7 +71,7 @@ def export_model(source: Path, target: Path, *, format: str | None = None, max_s
                  memory: int = 256 << 20, progress: Progress = None, names: str | Iterable[str] | None = None,
                  rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
                  split: Split | None = None, join: Join | None = None, resize: Resize | None = None) -> list[str]:
-    """A checkpoint, or what open() reads of other formats, as safetensors, bit for bit as its own library writes them, as npz or as HDF5: one file, if the target ends
+    """Writes a checkpoint, or another format that open() reads, as safetensors, bit for bit as its own library writes them, as npz or as HDF5: one file, if the target ends
     in .safetensors, .npz or .h5, or a folder of files of max_shard ("5GB", or bytes) with their index. format: of a folder,
     "safetensors", "npz" or "hdf5", or "dcp" or "orbax", for which that package must be there. config_from: a folder of Hugging
     Face whose config and tokenizer files are copied into the target, so that from_pretrained() opens it; its dtype becomes
@@ -103,7 +103,7 @@ def export_model(source: Path, target: Path, *, format: str | None = None, max_s
 
 
 def _foreign(path: str, memory: int) -> _core.Reader | None:
-    """Reads what is at a path if that has another format than ours."""
+    """Opens a path whose format is not ours."""
     is_model = not os.path.exists(os.path.join(path, "manifest.json")) and _core.model_format(path)
     reader = _core.Reader(path, False, 0, memory, False) if is_model else reader_of(path, memory)
     if reader is not None and reader.left_out:

@@ -46,7 +46,7 @@ def known_name(native: np.dtype) -> str | None:
 
 
 def is_known(name: str) -> bool:
-    """Whether a name of a dtype is one of ours."""
+    """True if a name of a dtype is one of ours."""
     return name in _PLAIN or name in _ML_DTYPES
 
 

@@ -108,7 +108,7 @@ def _refuse_bomb(data: bytes) -> None:
 
 
 def _known(metadata: DcpMetadata) -> tuple[dict[str, str], list[str]]:
-    """Our names of the dtypes of tensors, by name, and what is wrong with those that we lack."""
+    """Gives our names of the dtypes of tensors, by name, and the problem of each that we lack."""
     from .torch._tensors import name_of_dtype
 
     known: dict[str, str] = {}

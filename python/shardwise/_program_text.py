@@ -18,7 +18,7 @@ from ._dtypes import NUMPY, name_of
 from ._errors import Error, Unsupported
 
 Shape = tuple[int, ...]
-FUSED_ATTENTION = "fused attention"  #: what the planner calls the scope of a kernel
+FUSED_ATTENTION = "fused attention"  #: the planner's name for the scope of a kernel
 MOST_NODES = 1_000_000  #: that are written of a step
 FLOATS = ("f64", "f32", "f16", "bf16")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "is_finite")

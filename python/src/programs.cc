@@ -137,7 +137,7 @@ SearchTuple search(const PythonGraph& self, const Mesh& mesh, const std::string&
   return tuple_of(search_marks(self.graph, mesh, options));
 }
 
-/// mesh, cost, why there is none, whether it fits, what a search has found
+/// mesh, cost, why it has no plan, whether it fits, the result of a search
 using MeshPlanTuple = std::tuple<std::string, std::optional<CostTuple>, std::string, bool,
                                  std::optional<SearchTuple>>;
 std::vector<MeshPlanTuple> meshes_of(const PythonGraph& self, std::int64_t devices,

@@ -1,4 +1,4 @@
-"""Exports of what has another format, without an import; and what functions say of folders that they do not take."""
+"""Exports of other formats without an import, and errors of functions for folders that they do not take."""
 
 import numpy as np
 import pytest

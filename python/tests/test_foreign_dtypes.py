@@ -18,7 +18,7 @@ TOOL = pathlib.Path(str(sw._core.__file__)).parent / "bin" / "shardwise"
 
 @pytest.fixture
 def foreign(tmp_path):
-    """Opens what `make(path)` has written: "w" can be read, "q" cannot."""
+    """Opens the file that `make(path)` has written: "w" can be read, "q" cannot."""
 
     def check(path, w):
         with pytest.warns(UserWarning, match="left out"):

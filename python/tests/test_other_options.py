@@ -1,4 +1,4 @@
-"""An option that another library or the command has is answered by what to write, in every function that has one of ours."""
+"""Every function that has an option of ours names it if somebody gives the option of another library or of the command."""
 
 import inspect
 

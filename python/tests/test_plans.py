@@ -60,7 +60,7 @@ def test_a_search_over_devices_finds_the_mesh_too(program):
     found = program.search(devices=8, machine=MACHINE)
     meshes = program.meshes(8, MACHINE, search=True)
     assert {one.mesh for one in meshes} == {"data=8,model=1", "data=4,model=2", "data=2,model=4", "data=1,model=8"}
-    for one in meshes:  # each is what a search on that mesh finds
+    for one in meshes:  # a search on that mesh finds the same
         assert one.searched == program.search(one.mesh, MACHINE) and one.cost == one.searched.cost
         assert one.cost.seconds >= found.cost.seconds
     assert found == meshes[0].searched

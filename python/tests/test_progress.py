@@ -19,7 +19,7 @@ DEADLINE = 60  # seconds
 
 
 class Terminal:
-    """Stands for stderr; what is written there can be read until a text has come."""
+    """Stands for stderr; its output is read until a text has come."""
 
     def __init__(self):
         self.master, terminal = pty.openpty()
@@ -32,7 +32,7 @@ class Terminal:
             self.seen += os.read(self.master, 4096).decode()
 
     def wait_for_cleared_line(self):
-        """Requires that nothing else writes there any more. A capture takes back what its step changed, `seen` as well."""
+        """Requires that nothing else writes there any more. A capture takes back changes of its step, those of `seen` as well."""
         self.stream.write("end")
         self.stream.flush()
         self.wait_for("\r\x1b[Kend")

@@ -226,7 +226,7 @@ def test_values_shards_and_marks_as_users_look_at_them():
     for bad in (None, [shard.data for shard in shards], "shards"):
         with pytest.raises(sw.InvalidArgument, match="needed are those of local_shards"):
             x.load_local_shards_(bad)
-    shards[1].data = shards[1].data + 1  # of what device 0 holds, too
+    shards[1].data = shards[1].data + 1  # device 0 holds this part, too
     with pytest.raises(sw.InvalidArgument, match="found other values of EMULATED:1 than of EMULATED:0, which hold the same part"):
         x.load_local_shards_(shards)
     empty = torch.full((8,), torch.nan).to(spmd.xla_device())

@@ -84,8 +84,8 @@ def test_two_mappings_of_one_file_are_one_memory(tmp_path, load):
         return np.memmap(tmp_path / "file", np.float32, mode, offset, 2 * page // 4 - offset // 4)[first:first + 4]
 
     (tmp_path / "file").write_bytes(bytes(2 * page))
-    behind = page // 4
-    for a, b in ((mapped(0), mapped(0)), (mapped(2), mapped(5)), (mapped(behind + 3), mapped(0, page)),
+    later = page // 4
+    for a, b in ((mapped(0), mapped(0)), (mapped(2), mapped(5)), (mapped(later + 3), mapped(0, page)),
                  (mapped(8)[::-1], mapped(8)), (np.asarray(mapped(behind)), mapped(1, page).view(np.ndarray))):
         with pytest.raises(sw.InvalidArgument, match="'[ab]' and '[ab]' share memory here"):
             load(tmp_path / "c", {"a": a, "b": b})

@@ -56,10 +56,10 @@ enum class NanCheck { off, on };
 /// thousands of devices in much less time and memory.
 enum class MovePlans { made, left_out };
 
-/// What attention in a scope called kFusedAttention takes.
+/// How attention in a scope called kFusedAttention is counted.
 enum class Attention {
-  written,  ///< what its operations take one after another, as a run does
-  fused,    ///< what one kernel takes: no memory for its scores. For a plan that does not run
+  written,  ///< as its operations one after another, as a run does them
+  fused,    ///< as one kernel: no memory for its scores. For a plan that does not run
 };
 
 struct CompileOptions {

@@ -79,7 +79,7 @@ struct SearchedPlan {
   PlanCost cost = {};
   bool fits = false;
   std::int64_t plans = 0;  ///< that were made
-  bool is_exact = false;   ///< all choices were planned: there is none better
+  bool is_exact = false;   ///< all choices were planned: no other is better
   std::vector<HandMadePlan> hand_made = {};
 };
 

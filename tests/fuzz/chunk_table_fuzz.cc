@@ -2,7 +2,7 @@
 // leaving any bounds, and reading and verifying find the same damage.
 //
 // The input: one byte that says what to leave wrong, a manifest (none: a fixed one), a NUL, and the
-// bytes of the shard file, which says itself what its pieces are. Sizes and hashes are
+// bytes of the shard file, which lists its own pieces. Sizes and hashes are
 // made right, up to those of each chunk, because a flipped bit would get no further; then the code
 // after these checks reads the rest.
 
@@ -123,7 +123,7 @@ bool small_enough(const Manifest& manifest) {
   return chunks <= kFileBytes / sizeof(ChunkRecord) && bytes <= kDecodedBytes;
 }
 
-/// Reads what a file says of itself, the hash of its piece table made right. False
+/// Reads a file's own description, the hash of its piece table made right. False
 /// where that cannot be: opening is to say why.
 bool read_pieces(Manifest& manifest, std::size_t file, std::span<const std::byte> bytes) {
   FileEntry& entry = manifest.files[file];

@@ -100,8 +100,8 @@ class FileSystemConformance : public testing::TestWithParam<Implementation> {
   const std::shared_ptr<FileSystem> files_ = GetParam().make(dir_.path());
 };
 
-/// Names and contents as the contract says, and what each operation has to answer. A null content
-/// is a directory. Names of one file share its contents.
+/// Names and contents as the contract says, and the answer that each operation has to give. A null
+/// content is a directory. Names of one file share its contents.
 class TreeModel {
  public:
   using Codes = std::vector<std::optional<ErrorCode>>;
@@ -122,7 +122,7 @@ class TreeModel {
     return names;
   }
 
-  /// What a new name answers: nothing if it can be made.
+  /// The outcomes of making a name: nothing if it can be made.
   Codes to_make(const std::string& path) const {
     const std::string parent = parent_of(path);
     if (!parent.empty() && !is_folder(parent)) {
@@ -131,7 +131,7 @@ class TreeModel {
     if (has(path)) return {ErrorCode::already_exists};
     return {std::nullopt};
   }
-  /// What a name that must be there answers.
+  /// The outcomes of looking for a name that must be there.
   Codes to_find(const std::string& path) const {
     if (has(path)) return {std::nullopt};
     return {missing(path)};

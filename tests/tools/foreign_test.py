@@ -127,7 +127,7 @@ class Foreign(Cli):
                        GOLDEN / "step-00000001")
 
     def stand_in(self):
-        """For python3 with the package: all checkpoints of DCP and Orbax hold what a checkpoint of ours does."""
+        """For python3 with the package: all checkpoints of DCP and Orbax hold the tensors of one of ours."""
         ours = self.dir / "ours"
         step = json.loads(run("import", weights(self.dir / "w.safetensors", w=[1, 2, float("nan")], v=[3]), ours, "--step", "0", "--json").stdout)
         return self.python(f"""echo "$4 $6" >> {self.dir}/calls

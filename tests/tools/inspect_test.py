@@ -10,7 +10,7 @@ from diff_test import weights
 NAMES = [f"h.{layer}.{part}" for layer in range(12) for part in ("mlp.w", "mlp.b", "norm")]
 
 
-# Of files from elsewhere: names that a terminal would obey, that make two lines of one, or that look like paths.
+# Files from elsewhere may have names that a terminal would obey, that make two lines of one, or that look like paths.
 HOSTILE = ["w\x1b]0;title\x07", "two\n  lines", "a\rb", "tab\tb", "nul\0b", "del\x7f", "c1\u009b2J", "bidi\u202eb", "..", "../x", "/abs", "x" * 1000]
 
 

@@ -104,7 +104,7 @@ struct Manifest {
   std::string user_json = "{}";  ///< byte by byte as it was given
   std::string objects_json;      ///< as well; empty: none
 
-  /// By PieceRule they say what the pieces are.
+  /// Its PieceRule gives the pieces.
   WriterMap writers = {};
 
   /// The pieces are those of the files whose pieces have been read.

@@ -13,7 +13,7 @@
 // and the message names the tensor and piece, or the file.
 namespace shardwise::detail {
 
-/// A tensor: its name, and the sharding or the list that says what its pieces are.
+/// A tensor: its name, and the sharding or the list that gives its pieces.
 /// `number`: its place in the list of tensors.
 void check_tensor(const TensorEntry& tensor, std::int64_t number, std::int64_t writers);
 
@@ -32,7 +32,7 @@ void check_names(std::span<const TensorEntry> tensors, std::span<const FileEntry
 /// can.
 std::string file_problem(const FileEntry& file);
 
-/// All files of a manifest, which must be known in full: what they say of themselves was read, or
+/// All files of a manifest, which must be known in full: their own descriptions were read, or
 /// is going to be written.
 void check_files(std::span<const FileEntry> files);
 

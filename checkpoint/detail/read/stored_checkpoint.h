@@ -100,7 +100,7 @@ OpenDirectory open_directory(FileSystem& file_system, const std::filesystem::pat
 std::string read_manifest_text(const OpenDirectory& directory);
 
 /// Reads the manifest alone, with the directory's step if it names none; without
-/// its pieces. Throws not_found if there is none; unsupported;
+/// its pieces. Throws not_found without such a file; unsupported;
 /// corrupt.
 Manifest read_manifest(const OpenDirectory& directory);
 

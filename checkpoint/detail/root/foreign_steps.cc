@@ -137,7 +137,7 @@ fs::path with_ending(fs::path root) {
 }
 
 std::string told(Kind kind, const fs::path& path, const fs::path& root, std::int64_t step) {
-  // A step's own name is taken by what is there.
+  // The other library's folder has the step's own name.
   const fs::path target = parse_step_name(path.filename().string()) ? with_ending(root) : root;
   const std::string made = (target / to_string(StepName{.step = step})).string();
   const std::string import = fmt::format("`shardwise import {} {} --step {}`, or in Python ",

@@ -110,7 +110,7 @@ std::optional<LatestStep> LatestSteps::find(std::int64_t limit) const {
   }
 }
 
-// Whether none is a step of ours that is damaged: other libraries name folders "step-100", too.
+// True if no damaged step of ours is among them: other libraries name folders "step-100", too.
 bool LatestSteps::are_of_others(const std::vector<RejectedStep>& rejected) const {
   return std::ranges::none_of(rejected, [&](const RejectedStep& step) {
     try {

@@ -21,7 +21,7 @@ _NEWEST = 1_000_000  #: a version of cuDNN that has all
 
 @contextlib.contextmanager
 def without_cudnn() -> Iterator[None]:
-    """Traces what JAX refuses without a GPU, as the newest that JAX knows would have it."""
+    """Lets JAX trace kernels that it refuses without a GPU, as if the newest GPU that it knows were there."""
     known = {name: getattr(cudnn, name) for name in ("check_cudnn_version", "check_compute_capability")}
     setattr(cudnn, "check_cudnn_version", lambda: _NEWEST)
     setattr(cudnn, "check_compute_capability", lambda capability: True)

@@ -88,7 +88,7 @@ def load(path: Path, target: Any = None, *, strict: bool = True, names: str | It
 
 
 def has_tree(checkpoint: Checkpoint) -> bool:
-    """Whether shardwise.jax has saved it."""
+    """True if shardwise.jax has saved it."""
     return isinstance(checkpoint.tree, dict) and checkpoint.tree.get("kind") == "pytree"
 
 
@@ -238,7 +238,7 @@ class _Restore:
         return [name for path, name in self._paths.items() if path[:len(whole)] == whole]
 
     def _is_there(self, parts: _tree.Parts) -> bool:
-        """Whether a node with something in it is there."""
+        """True if there is a node that is not empty."""
         found, inner = _tree.find(self._node, parts)
         return inner is not None if found else bool(self._stored_below(parts))
 

@@ -170,7 +170,7 @@ def tensors_of_tensors() -> Iterator[None]:
 
 
 class FusedAttention:
-    """Whether what is traced now is attention that a fused kernel of torch computes on a GPU."""
+    """True if a fused kernel of torch computes this attention on a GPU."""
 
     TRACED = (SDPBackend.MATH, SDPBackend.OVERRIDEABLE)  #: no step asks for these two, so a step that asks is seen
 

@@ -488,7 +488,7 @@ def _hooks_of(module: torch.nn.Module) -> Iterator[Callable[..., Any]]:
 
 
 def parts_of(holder: Any) -> Iterable[tuple[str, Any]]:
-    """What a container, an object or a function holds, by name."""
+    """Gives the parts of a container, an object or a function, by name."""
     if isinstance(holder, functools.partial):
         return [("step", holder.func), *holder.keywords.items(), *((f"argument{i}", a) for i, a in enumerate(holder.args))]
     if inspect.ismethod(holder):

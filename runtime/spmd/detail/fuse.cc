@@ -148,7 +148,7 @@ class Fuser {
            is_backward(step) == is_backward(from) && kernel(step) == kernel(from);
   }
 
-  /// The scope of a kernel of attention: what is beside it is no part of it. -1: it is of none.
+  /// The scope of a kernel of attention, whose operations join no others. -1: no such kernel.
   std::int32_t kernel(std::size_t step) const {
     const std::int32_t scope = graph_.node(std::get<Compute>(steps_[step]).node).scope;
     return is_of_fused_attention(graph_, scope) ? scope : -1;

@@ -103,8 +103,8 @@ class Planner {
     }
   }
 
-  /// What only a call of a kernel makes and reads stays on the chip, unless another name of it has
-  /// memory.
+  /// A value that only a call of a kernel makes and reads stays on the chip, unless another name of
+  /// it has memory.
   void leave_out_kernels() {
     const std::vector<bool> within = within_kernels(graph_);
     if (within.empty()) return;

@@ -56,8 +56,8 @@ struct Carries {
 enum class OutputsHost : bool { no, yes };
 
 /// `may_donate` by Graph::inputs, as CompileOptions says. What is carried to the next trip takes
-/// the memory of what came from the last if nothing needs that any more. What stays within kernels
-/// has no memory.
+/// the memory of what came from the last if nothing needs that any more. A value that stays within
+/// kernels has no memory.
 MemoryPlan plan_memory(const Graph& graph, const LoweredProgram& lowered,
                        const std::vector<bool>& may_donate,
                        OutputsHost outputs_host = OutputsHost::yes, const Carries& carries = {});

@@ -52,7 +52,7 @@ std::string run_import_package(std::string_view format, const fs::path& source,
 }
 
 /// One of [["w", "f32", [2, 3]], ..]; a dtype that this library lacks is said as its format has it.
-/// Throws if it is none.
+/// Throws for any other value.
 TensorInfo described_tensor(const nlohmann::json& row) {
   TensorInfo info;
   info.name = row.at(0).get<std::string>();

@@ -72,7 +72,7 @@ void add_steps(const Graph& graph, const Mesh& mesh, const Propagation& propagat
                const PartitionedGraph& partitioned, const Machine& machine, double times,
                Modelled& result);
 
-/// Adds what a step takes that is done this often. `within` by node: it stays on the chip.
+/// Adds the costs of a step that is done this often. `within` by node: it stays on the chip.
 void add_step(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
               const PartitionedGraph& partitioned, const PartitionedGraph::Step& step,
               const std::vector<bool>& within, const Machine& machine, double times,
