@@ -33,7 +33,7 @@ void check_names(std::span<const TensorEntry> tensors, std::span<const FileEntry
 std::string file_problem(const FileEntry& file);
 
 /// All files of a manifest, which must be known in full: their own descriptions were read, or
-/// is going to be written.
+/// are going to be written.
 void check_files(std::span<const FileEntry> files);
 
 }  // namespace shardwise::detail

@@ -170,7 +170,7 @@ def tensors_of_tensors() -> Iterator[None]:
 
 
 class FusedAttention:
-    """True if a fused kernel of torch computes this attention on a GPU."""
+    """Tells if a fused kernel of torch computes the attention that is traced now on a GPU."""
 
     TRACED = (SDPBackend.MATH, SDPBackend.OVERRIDEABLE)  #: no step asks for these two, so a step that asks is seen
 
