@@ -13,13 +13,6 @@ std::string kind(const std::optional<DType>& dtype, const Shape& shape) {
   return dtype ? fmt::format("{} {}", name(*dtype), to_string(shape)) : std::string();
 }
 
-/// Quoted with escapes if a line end, say, would make two lines of one.
-std::string shown_name(const std::string& name) {
-  const bool is_plain = std::ranges::none_of(
-      name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
-  return is_plain ? name : fmt::format("{:?}", name);
-}
-
 /// What is different, in a word or two.
 std::string verdict(const TensorDiff& tensor) {
   if (!tensor.first_dtype) return "only in the second";
@@ -39,7 +32,7 @@ std::string to_string(const TensorDiff& tensor) {
   const std::string second = kind(tensor.second_dtype, tensor.second_shape);
   const bool is_one = first == second || first.empty() || second.empty();
   std::string text =
-      fmt::format("{}  {}: {}", shown_name(tensor.name),
+      fmt::format("{}  {}: {}", in_one_line(tensor.name),
                   is_one ? std::max(first, second) : first + " | " + second, verdict(tensor));
   if (tensor.differing == 0) return text;
   return text +

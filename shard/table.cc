@@ -22,15 +22,13 @@ std::size_t width(std::string_view text) {
   }));
 }
 
-/// Quoted with escapes if it has control characters: a line end in a tensor's name would make two
-/// rows of one.
-std::string in_one_line(const std::string& cell) {
-  const bool is_plain = std::ranges::none_of(
-      cell, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
-  return is_plain ? cell : fmt::format("{:?}", cell);
-}
-
 }  // namespace
+
+std::string in_one_line(const std::string& text) {
+  const bool is_plain = std::ranges::none_of(
+      text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
+  return is_plain ? text : fmt::format("{:?}", text);
+}
 
 std::string TextTable::to_string() const {
   constexpr std::size_t kWidest = 120;

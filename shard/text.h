@@ -41,6 +41,10 @@ std::vector<std::string_view> nearest_names(const std::vector<std::string_view>&
 /// "1.50 MiB"
 std::string human_bytes(std::size_t bytes);
 
+/// The text itself, or quoted with escapes if it has control characters: a line end in a tensor's
+/// name would make two lines of one.
+std::string in_one_line(const std::string& text);
+
 /// Rows under a heading; a column is as wide as its widest cell, to 120; numbers to the right.
 class TextTable {
  public:

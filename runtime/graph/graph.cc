@@ -191,29 +191,15 @@ std::size_t kernel_name(std::string_view path, std::string_view name) {
   return is_it ? begin : std::string_view::npos;
 }
 
-/// Calls visit with each body of a node; a body that it changes is a place of its own.
-template <typename Visit>
-void for_each_body(Attributes& attributes, const Visit& visit) {
-  if (auto* const scan = std::get_if<ScanAttributes>(&attributes)) visit(scan->body);
-  if (auto* const cond = std::get_if<CondAttributes>(&attributes)) {
-    visit(cond->body);
-    visit(cond->otherwise);
-  }
-}
-
 bool has_scope(const Graph& graph, std::string_view name) {
-  return std::ranges::any_of(graph.scopes,
-                             [&](const std::string& path) {
-                               return kernel_name(path, name) != std::string::npos;
-                             }) ||
-         std::ranges::any_of(graph.nodes, [&](const Node& node) {
-           if (!has_bodies(node.op)) return false;
-           bool has = false;
-           Attributes attributes = node.attributes;
-           for_each_body(attributes,
-                         [&](const auto& body) { has |= body && has_scope(*body, name); });
-           return has;
-         });
+  const auto is_it = [&](const std::string& path) {
+    return kernel_name(path, name) != std::string::npos;
+  };
+  const auto has_it = [&](const Node& node) {
+    return std::ranges::any_of(bodies_of(node),
+                               [&](const Graph* body) { return has_scope(*body, name); });
+  };
+  return std::ranges::any_of(graph.scopes, is_it) || std::ranges::any_of(graph.nodes, has_it);
 }
 
 }  // namespace
@@ -229,14 +215,19 @@ std::string_view planned_attention(const Graph& graph) {
 }
 
 std::shared_ptr<const Graph> with_written_attention(const std::shared_ptr<const Graph>& graph) {
-  if (graph == nullptr || !has_scope(*graph, kFusedAttention)) return graph;
+  if (!has_scope(*graph, kFusedAttention)) return graph;
   auto written = std::make_shared<Graph>(*graph);
   for (std::string& path : written->scopes) {
     const std::size_t begin = kernel_name(path, kFusedAttention);
     if (begin != std::string::npos) path.replace(begin, kFusedAttention.size(), kWrittenAttention);
   }
   for (Node& node : written->nodes) {
-    for_each_body(node.attributes, [](auto& body) { body = with_written_attention(body); });
+    if (auto* const scan = std::get_if<ScanAttributes>(&node.attributes)) {
+      scan->body = with_written_attention(scan->body);
+    } else if (auto* const cond = std::get_if<CondAttributes>(&node.attributes)) {
+      cond->body = with_written_attention(cond->body);
+      cond->otherwise = with_written_attention(cond->otherwise);
+    }
   }
   return written;
 }
