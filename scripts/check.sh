@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What is checked without running anything: clang-format for every file, clang-tidy (.clang-tidy says which
-# checks) for the libraries, the command and the examples, clang's thread-safety analysis for them and for the
+# What is checked without running anything: ruff for Python, clang-format for every C++ file, clang-tidy (.clang-tidy says
+# which checks) for the libraries, the command and the examples, clang's thread-safety analysis for them and for the
 # tests that have annotations. With clang 14, Debian 12's: others format otherwise.
 #
-#   scripts/check.sh              both; prints what is wrong, exit status 1
+#   scripts/check.sh              all; prints what is wrong, exit status 1
 #   scripts/check.sh --fix        formats, instead of complaining
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,6 +15,10 @@ else
   echo "== clang-format"
   clang-format --dry-run -Werror "${files[@]}"
 fi
+
+echo "== ruff"
+scripts/python.sh
+build/venv/bin/ruff check --quiet .
 
 # Over unity files: a header is read and checked once for sixteen sources, which takes a third of the time.
 echo "== clang-tidy"

@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=build/venv
-needed=(nanobind==3.1.0 scikit-build-core numpy ml_dtypes h5py hdf5plugin mypy pytest "$@")
+needed=(nanobind==3.1.0 scikit-build-core numpy ml_dtypes h5py hdf5plugin mypy pytest ruff "$@")
 give_up() { echo "python.sh: $1" >&2; exit 1; }
 
 # A line for each word that pip has installed.

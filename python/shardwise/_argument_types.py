@@ -11,7 +11,6 @@ import functools
 import inspect
 import numbers
 import operator
-import os
 import re
 import sys
 import types

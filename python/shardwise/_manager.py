@@ -7,7 +7,6 @@ import logging
 import math
 import operator
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -146,7 +146,7 @@ LIES = {
     "a name told twice": moved(relative_path=told_twice()),
     "above": moved(relative_path="../../../etc/passwd"), "absolute": moved(relative_path="/etc/passwd"),
     "dots": moved(relative_path=".."), "no name": moved(relative_path=""), "None": moved(relative_path=None),
-    "a descriptor": moved(relative_path=0), "negative": moved(offset=-5), "huge": moved(length=1 << 60),
+    "a descriptor": moved(relative_path=0), "negative": moved(offset=-5), "a huge length": moved(length=1 << 60),
     "no length": moved(length=-1), "another's": moved(offset=3), "not there": moved(relative_path="none"),
     "a FIFO": moved(relative_path="fifo"), "the folder": moved(relative_path="folder"), "a device": moved(relative_path="null"),
     "larger": sized((6, 4)), "smaller": sized((2, 4)), "no chunks": sized(None, []),

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-import shardwise.jax as swj
+import shardwise.jax as swj  # noqa: F401 - its own rules are there with it
 from jax_steps import computes_as_jax_does
 from shardwise.jax import _primitives
 

@@ -344,7 +344,7 @@ def test_all_that_is_not_supported_is_named_at_once():
     message = str(raised.value)
     first = step.__code__.co_firstlineno
     assert message.startswith("capture: found what no program has: ")
-    for told in ("eigh: found a decomposition that", f"iterations are (at {__file__}:{first + 1}", f"while: how many steps it takes is known only when it runs, needed a loop of "
+    for told in ("eigh: found a decomposition that", f"iterations are (at {__file__}:{first + 1}", "while: how many steps it takes is known only when it runs, needed a loop of "
                  "a fixed length: jax.lax.scan over", f"after its end (at {__file__}:{first + 2}", f"bessel_i0e (2, first at {__file__}:{first + 4}"):
         assert told in message, message
 

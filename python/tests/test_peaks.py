@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch", reason="needs torch, which this environment
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
-import shardwise as sw  # noqa: E402
 import shardwise.torch as swt  # noqa: E402
 
 

@@ -86,11 +86,11 @@ def test_two_mappings_of_one_file_are_one_memory(tmp_path, load):
     (tmp_path / "file").write_bytes(bytes(2 * page))
     later = page // 4
     for a, b in ((mapped(0), mapped(0)), (mapped(2), mapped(5)), (mapped(later + 3), mapped(0, page)),
-                 (mapped(8)[::-1], mapped(8)), (np.asarray(mapped(behind)), mapped(1, page).view(np.ndarray))):
+                 (mapped(8)[::-1], mapped(8)), (np.asarray(mapped(later)), mapped(1, page).view(np.ndarray))):
         with pytest.raises(sw.InvalidArgument, match="'[ab]' and '[ab]' share memory here"):
             load(tmp_path / "c", {"a": a, "b": b})
         assert not any((tmp_path / "file").read_bytes())
-    for a, b in ((mapped(0), mapped(4)), (mapped(behind), mapped(4, page)), (mapped(0, mode="c"), mapped(0, mode="c")),
+    for a, b in ((mapped(0), mapped(4)), (mapped(later), mapped(4, page)), (mapped(0, mode="c"), mapped(0, mode="c")),
                  (mapped(0), mapped(0, mode="c"))):
         load(tmp_path / "c", {"a": a, "b": b})
         assert a.tolist() == [1] * 4 and b.tolist() == [2] * 4

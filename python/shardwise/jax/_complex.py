@@ -11,7 +11,7 @@ from typing import Any
 from .._complex import (cosine, equal, exponential, hypotenuse, logarithm, one_like, power, product, quotient, root, scaled, sine,
                         whole_power)
 from .._fourier import of_real, to_real, transformed
-from .._program_text import PARTS, Complex, Number, ProgramText, Refused, Rules, Value
+from .._program_text import PARTS, Complex, Number, Refused, Rules, Value
 from ._primitives import RULES, Call
 
 #: Those that look at both parts at once.

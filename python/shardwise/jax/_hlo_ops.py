@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ from .._program_text import FLOATS, Number, ProgramText, Refused, Rules, Value
 from . import _hlo_bodies
 from ._generators import random_bits
 from ._hlo_marks import shardy_specs
-from ._hlo_writer import RULES, Op, constant, outside_values, rule, tensor_type
+from ._hlo_writer import RULES, Op, constant, outside_values, rule
 
 _Rule = Callable[..., Value | Sequence[Value]]
 

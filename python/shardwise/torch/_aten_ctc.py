@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._program_text import Number, Value
+from .._program_text import Value
 from ._aten import Builder, Type, rule
 
 _library: Any = torch.library.Library("shardwise", "FRAGMENT")  # type: ignore[no-untyped-call]

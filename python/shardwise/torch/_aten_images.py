@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .._program_text import Refused, Shape, Value, listed
-from ._aten import RULES, Builder, Scalar, Type, rule
+from .._program_text import Shape, Value, listed
+from ._aten import RULES, Builder, Type, rule
 
 Numbers = Sequence[int]
 

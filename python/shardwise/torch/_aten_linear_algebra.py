@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._program_text import Function, Refused, Value
-from ._aten import Builder, Scalar, Type, rule
+from ._aten import Builder, Scalar, rule
 from ._aten_graph import as_results, looped, written
 
 _SWEEPS = 10  #: of rotations of all pairs, of which the last change nothing in matrices of up to 100 columns
@@ -270,7 +270,7 @@ def _geqrf(build: Builder, a: Value) -> tuple[Value, Value]:
 
 def _product_of_reflections(build: Builder, vectors: Value, factors: Value) -> Value:
     """Its columns, as many as there are of the vectors."""
-    rows, columns, count, before = vectors.shape[-2], vectors.shape[-1], factors.shape[-1], vectors.shape[:-2]
+    rows, columns, count = vectors.shape[-2], vectors.shape[-1], factors.shape[-1]
     begin = written(build, lambda x: torch.eye(rows, columns, dtype=x.dtype).expand_as(x), [vectors])
     if not count or 0 in vectors.shape:
         made: Value = begin[0]

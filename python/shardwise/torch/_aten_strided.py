@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .._program_text import Node, Refused, Value
+from .._program_text import Refused, Value
 from ._aten import Builder, Type, number_of, rule
 
 

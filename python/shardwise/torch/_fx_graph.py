@@ -12,7 +12,6 @@ from .._errors import InvalidArgument
 from .._progress import count_operation
 from .._program_text import PARTS, Complex, Refused, Value, parts_of
 from ..programs import Program
-from . import _aten_complex
 from . import _aten_composed as _aten_composed
 from . import _aten_elementwise as _aten_elementwise
 from . import _aten_fourier as _aten_fourier

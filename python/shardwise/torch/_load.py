@@ -12,7 +12,6 @@ import torch
 from .._dtypes import NUMPY
 from .._edits import Cast, Join, Rename, Split, Transpose
 from .._edits import Resize as Extents
-from .._errors import InvalidArgument
 from .._guesses import options_of_others
 from .._nested import Path, build, decoded_kinds
 from .._resize import Resize, check_extents
