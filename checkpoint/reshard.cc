@@ -223,7 +223,7 @@ SaveStats reshard_checkpoint(const fs::path& source, const fs::path& target_root
 }
 
 ReshardPlan plan_reshard(const fs::path& source, const fs::path& target_root, const Mesh& mesh,
-                         const SpecRules& rules, ReshardOptions options, double probe_seconds) {
+                         const SpecRules& rules, ReshardOptions options) {
   const Source checkpoint(source, options);
   refuse_inside_checkpoint(target_root);
   Edited edited =
@@ -260,10 +260,6 @@ ReshardPlan plan_reshard(const fs::path& source, const fs::path& target_root, co
   };
   const detail::ReadCosts costs = detail::costs_of_reading(checkpoint.chunks(), plan, files,
                                                            boxes_of, checkpoint.cache_bytes());
-  detail::Probe probe;
-  if (probe_seconds > 0) {
-    probe = detail::probe_chunks(plan, files, options.threads, probe_seconds);
-  }
   return {.step = checkpoint.step(),
           .tensors = plan.tensors.size(),
           .source_tensors = checkpoint.reader().tensors().size(),
@@ -275,10 +271,7 @@ ReshardPlan plan_reshard(const fs::path& source, const fs::path& target_root, co
           .needed_bytes = costs.needed_bytes,
           .files = std::ssize(plan.files),
           .file_chunks = plan.chunks,
-          .most_file_bytes = detail::most_file_bytes(plan, files),
-          .probed_bytes = probe.bytes,
-          .probed_stored_bytes = probe.stored_bytes,
-          .probe_seconds = probe.seconds};
+          .most_file_bytes = detail::most_file_bytes(plan, files)};
 }
 
 }  // namespace shardwise

@@ -119,20 +119,12 @@ struct ReshardPlan {
   std::int64_t files = 0;           ///< shard files that are written
   std::int64_t file_chunks = 0;     ///< in them
   std::size_t most_file_bytes = 0;  ///< an upper bound: if nothing shrinks
-
-  // Of the probe: some of the chunks, read, decoded and encoded, but not written. 0: there was
-  // none.
-  std::size_t probed_bytes = 0;  ///< logical
-  std::size_t probed_stored_bytes = 0;
-  double probe_seconds = 0;
 };
 
 /// What the second reshard_checkpoint() would do with the same arguments, for all processes. Writes
-/// nothing. Throws what that would throw before its first byte. The probe takes up to
-/// `probe_seconds`; 0: none.
+/// nothing. Throws what that would throw before its first byte.
 ReshardPlan plan_reshard(const std::filesystem::path& source,
                          const std::filesystem::path& target_root, const Mesh& mesh,
-                         const SpecRules& rules, ReshardOptions options = {},
-                         double probe_seconds = 1);
+                         const SpecRules& rules, ReshardOptions options = {});
 
 }  // namespace shardwise

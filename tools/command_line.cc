@@ -186,9 +186,8 @@ void add_reshard(CLI::App& app, Commands& c) {
   add_step_options(reshard, c.reshard);
   CLI::Option* const dry_run = reshard.add_flag(
       "--dry-run", c.reshard.dry_run,
-      "Write nothing; say what is read, how often chunks are decoded, memory, files, room and, "
-      "after "
-      "a probe of a second, time. Exit status 1: the disk may have too little room");
+      "Write nothing; say what is read, how often chunks are decoded, memory, files and "
+      "room. Exit status 1: the disk may have too little room");
   reshard
       .add_flag("--verify", c.reshard.verify,
                 "Then compare every tensor of the target with the source; exit status 3 if one "

@@ -297,7 +297,7 @@ TEST(ReshardCheckpoint, GrowsAndShrinksOnTheWayFromAnyMeshToAnyOther) {
     w.add_to(options.edits);
     const auto place = [&](const Index& at) { return std::pair(&w, at); };
     const auto [expected, num_stored] = elements_of(Box::whole(w.shape), place);
-    const ReshardPlan plan = plan_reshard(step, dir / "to", mesh, rules, options, 0);
+    const ReshardPlan plan = plan_reshard(step, dir / "to", mesh, rules, options);
     EXPECT_EQ(plan.logical_bytes, expected.size() + 56);
     EXPECT_EQ(plan.needed_bytes, num_stored * 4 + 56) << "no chunk is read for what is added";
     const auto made = reshard_checkpoint(step, dir / "to", mesh, rules, options).directory;

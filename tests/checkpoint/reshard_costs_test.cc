@@ -76,25 +76,6 @@ TEST(ReshardCosts, AreThoseOfARun) {
   }
 }
 
-TEST(ReshardCosts, AProbeEndsWithTheLastChunk) {
-  RandomShardings random(1);
-  const HostTensor tensor = host_tensor("t", DType::f32, {600, 1000}, "1", "-,-", Values::ramp);
-  const auto reader = tensor.source().reader;
-  for (const Codec codec : {Codec::none, Codec::zstd}) {
-    const SavePlan plan = plan_of(reader, Mesh::parse("a=4"), random, codec);
-    const std::vector<ChunkLayout> files =
-        ChunkLayout::of_files(plan.tensors, std::ssize(plan.files));
-    const Probe probe = probe_chunks(plan, files, 2, 1e9);
-    EXPECT_EQ(probe.bytes, plan.logical_bytes);
-    EXPECT_GT(probe.stored_bytes, 0u);
-    EXPECT_LE(probe.stored_bytes, most_file_bytes(plan, files));
-    if (codec == Codec::zstd) {
-      EXPECT_LT(probe.stored_bytes, probe.bytes);
-    }
-    EXPECT_EQ(probe_chunks(plan, files, 2, 0).bytes, 0u);
-  }
-}
-
 TEST(PlanReshard, FindsTheErrorsOfARunAndWritesNothing) {
   const TempDir dir;
   const HostTensor tensor = host_tensor("t", DType::f32, {600, 1000}, "a=2", "a,-");
@@ -102,14 +83,13 @@ TEST(PlanReshard, FindsTheErrorsOfARunAndWritesNothing) {
   const fs::path source = manager.save(4, sources_of(std::vector{tensor})).directory;
   const auto plan = [&](const fs::path& target, ReshardOptions options = {}) {
     options.threads = 1;
-    return plan_reshard(source, target, Mesh::parse("b=3"), SpecRules::parse("*=-,b"), options, 0);
+    return plan_reshard(source, target, Mesh::parse("b=3"), SpecRules::parse("*=-,b"), options);
   };
   const ReshardPlan found = plan(dir / "target");
   EXPECT_EQ(found.step, 4);
   EXPECT_EQ(found.logical_bytes, 2'400'000u);
   EXPECT_EQ(found.needed_bytes, 2'400'000u);
   EXPECT_EQ(found.files, 1);
-  EXPECT_EQ(found.probed_bytes, 0u);
   EXPECT_FALSE(fs::exists(dir / "target"));
   EXPECT_EQ(plan(dir / "target", {.edits = {.casts = {{"*", DType::bf16}}}}).logical_bytes,
             1'200'000u);

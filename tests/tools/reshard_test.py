@@ -37,8 +37,6 @@ class DryRun(Cli):
                          [1, "b=4", 3, 3, 6 << 20, 12 << 20, 2])
         self.assertGreaterEqual(plan["decodes"], plan["chunks"])
         self.assertEqual(plan["amplification"], plan["decoded_bytes"] / plan["needed_bytes"])
-        self.assertGreater(plan["probe"]["bytes"], 0)
-        self.assertGreater(plan["seconds"], 0)
         self.assertTrue(plan["fits"])
         done = self.ok_json(*command)
         self.assertEqual((done["logical_bytes"], done["chunks"]), (plan["logical_bytes"], plan["file_chunks"]))
@@ -68,8 +66,7 @@ class DryRun(Cli):
         text = self.ok("reshard", source, out, "--mesh", "b=2", "--spec", "*=-", "--dry-run")
         self.assertRegex(text, r"(?s)^.*large/step-00000001 -> .*out: mesh b=2, step 1; nothing is written\n  tensors  3 of 3, 12\.00 MiB\n"
                                r"  reads .*\(amplification 1\.00\)\n  memory   256\.00 MiB at most, and .*\n  writes .* in 1 shard "
-                               r"file, .* at most, if nothing shrinks\n  room .* are free on the target's disk\n  time .* were read, "
-                               r"decoded and encoded in ")
+                               r"file, .* at most, if nothing shrinks\n  room .* are free on the target's disk\n$")
         self.assertFalse(out.exists())
 
     def test_errors_of_a_run_are_found(self):

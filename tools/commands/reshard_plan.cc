@@ -18,7 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kProbeSeconds = 1;
 constexpr std::size_t kBesideBudget = std::size_t{64} << 20;  // ReshardOptions::save
 
 /// The directory in which the target is, or is going to be made. Throws io if nothing may be
@@ -38,19 +37,6 @@ double ratio(std::size_t a, std::size_t b) {
   return b == 0 ? 1 : static_cast<double>(a) / static_cast<double>(b);
 }
 
-/// What a probe says of a whole run; without one, or of an empty one, nothing.
-struct Estimate {
-  double seconds = 0;
-  std::size_t file_bytes = 0;
-};
-
-Estimate estimate_of(const ReshardPlan& plan) {
-  if (plan.probed_bytes == 0) return {0, plan.most_file_bytes};
-  const double share = ratio(plan.logical_bytes, plan.probed_bytes);
-  return {plan.probe_seconds * share,
-          static_cast<std::size_t>(static_cast<double>(plan.probed_stored_bytes) * share)};
-}
-
 void print_plan(const ReshardPlan& plan, const std::string& source, const StepWriting& writing,
                 const CheckedReshardOptions& options, std::size_t free_bytes) {
   if (plan.skipped) {
@@ -58,7 +44,6 @@ void print_plan(const ReshardPlan& plan, const std::string& source, const StepWr
                             options.target, plan.step));
     return;
   }
-  const Estimate estimate = estimate_of(plan);
   print_shown(fmt::format("{} -> {}: mesh {}, step {}; nothing is written\n", source,
                           options.target, writing.mesh.to_string(), plan.step));
   const auto line = [](const char* what, const std::string& text) {
@@ -75,25 +60,16 @@ void print_plan(const ReshardPlan& plan, const std::string& source, const StepWr
   line("memory", fmt::format("{} at most, and less than {} for threads and tables",
                              human_bytes(options.memory_budget_bytes), human_bytes(kBesideBudget)));
   line("writes",
-       fmt::format("{} in {}, {}; {} at most, if nothing shrinks", human_bytes(estimate.file_bytes),
+       fmt::format("{} in {}, {}; {} at most, if nothing shrinks", human_bytes(plan.logical_bytes),
                    counted(plan.files, "shard file"), counted(plan.file_chunks, "chunk"),
                    human_bytes(plan.most_file_bytes)));
   line("room", fmt::format("{} are free on the target's disk{}", human_bytes(free_bytes),
                            free_bytes < plan.most_file_bytes ? ": may be too little" : ""));
-  line("time", plan.probed_bytes == 0
-                   ? std::string("not known: there is nothing to probe")
-                   : fmt::format("{}, without what the target's disk takes: {} were read, decoded "
-                                 "and encoded in {:.2f} s by one process",
-                                 human_time(estimate.seconds), human_bytes(plan.probed_bytes),
-                                 plan.probe_seconds));
 }
 
 nlohmann::ordered_json plan_json(const ReshardPlan& plan, const std::string& source,
                                  const StepWriting& writing, const CheckedReshardOptions& options,
                                  std::size_t free_bytes) {
-  const Estimate estimate = estimate_of(plan);
-  nlohmann::ordered_json seconds = nullptr;
-  if (plan.probed_bytes > 0) seconds = estimate.seconds;
   return {{"dry_run", true},
           {"skipped", plan.skipped},
           {"source", source},
@@ -112,15 +88,9 @@ nlohmann::ordered_json plan_json(const ReshardPlan& plan, const std::string& sou
           {"memory_bytes", options.memory_budget_bytes + kBesideBudget},
           {"files", plan.files},
           {"file_chunks", plan.file_chunks},
-          {"file_bytes", estimate.file_bytes},
           {"most_file_bytes", plan.most_file_bytes},
           {"free_bytes", free_bytes},
-          {"fits", free_bytes >= plan.most_file_bytes},
-          {"seconds", seconds},
-          {"probe",
-           {{"bytes", plan.probed_bytes},
-            {"stored_bytes", plan.probed_stored_bytes},
-            {"seconds", plan.probe_seconds}}}};
+          {"fits", free_bytes >= plan.most_file_bytes}};
 }
 
 }  // namespace
@@ -130,11 +100,10 @@ int show_reshard_plan(const CheckedReshardOptions& options) {
   try {
     check_target("reshard", options);
     const fs::path source = resolve_checkpoint(options.source);
-    const bool tells = writing.options.group.rank() == 0;
-    const ReshardPlan plan = plan_reshard(source, options.target, writing.mesh, writing.rules,
-                                          writing.options, tells ? kProbeSeconds : 0);
+    const ReshardPlan plan =
+        plan_reshard(source, options.target, writing.mesh, writing.rules, writing.options);
     const std::size_t free_bytes = fs::space(existing_above(options.target)).available;
-    if (!tells) return 0;
+    if (writing.options.group.rank() != 0) return 0;
     if (options.json) {
       print_json(plan_json(plan, source.string(), writing, options, free_bytes));
     } else {

@@ -1,19 +1,11 @@
 #include "shardwise/checkpoint/detail/reshard/reshard_costs.h"
 
 #include <algorithm>
-#include <atomic>
 #include <list>
 #include <map>
-#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
-
-#include "shardwise/checkpoint/detail/lanes/lanes.h"
-#include "shardwise/checkpoint/detail/write/chunk_encoder.h"
-#include "shardwise/checkpoint/detail/write/slab_bytes.h"
-#include "shardwise/runtime/stopwatch.h"
-#include "shardwise/shard/host/page_memory.h"
 
 namespace shardwise::detail {
 namespace {
@@ -51,36 +43,6 @@ class KeptChunks {
   std::list<Key> ages_;  // the one used last in front
   std::map<Key, std::pair<std::size_t, std::list<Key>::iterator>> entries_;
 };
-
-// A probe looks at stretches of chunks in all parts of the files, in which chunks of the source are
-// used again as they will be.
-constexpr std::int64_t kStretches = 64, kStretchChunks = 16;
-
-struct Stretch {
-  std::size_t file;
-  std::int64_t first, end;
-};
-
-std::vector<Stretch> stretches_of(std::span<const ChunkLayout> files) {
-  std::int64_t chunks = 0;
-  for (const ChunkLayout& file : files) chunks += file.num_chunks();
-  const std::int64_t apart = std::max(kStretchChunks, chunks / kStretches);
-  std::vector<Stretch> stretches;
-  for (std::size_t f = 0; f < files.size(); ++f) {
-    for (std::int64_t first = 0; first < files[f].num_chunks(); first += apart) {
-      stretches.push_back({f, first, std::min(first + kStretchChunks, files[f].num_chunks())});
-    }
-  }
-  // Far apart first: what is there when time is up is of all parts.
-  std::vector<Stretch> order;
-  for (std::size_t step = std::size_t{1} << 20; step > 0; step /= 2) {
-    for (std::size_t i = step == std::size_t{1} << 20 ? 0 : step; i < stretches.size();
-         i += 2 * step) {
-      order.push_back(stretches[i]);
-    }
-  }
-  return order;
-}
 
 }  // namespace
 
@@ -137,36 +99,6 @@ std::size_t most_file_bytes(const SavePlan& plan, std::span<const ChunkLayout> f
   }
   for (const TensorEntry& tensor : plan.tensors) bytes += kTensor + 8 * tensor.name.size();
   return bytes;
-}
-
-Probe probe_chunks(const SavePlan& plan, std::span<const ChunkLayout> files, int threads,
-                   double seconds) {
-  const std::vector<Stretch> stretches = stretches_of(files);
-  const Stopwatch watch;
-  std::atomic<std::size_t> bytes{0}, stored_bytes{0};
-  std::vector<ChunkEncoder> encoders(as_size(threads));
-  try {
-    run_lanes({.jobs = stretches.size(),
-               .lanes = as_size(threads),
-               .run = [&](std::size_t job, std::size_t lane) {
-                 const auto& [file, first, end] = stretches[job];
-                 for (std::int64_t c = first; c < end && watch.seconds() < seconds; ++c) {
-                   const FileChunk chunk = files[file].chunk(c);
-                   std::optional<Effort> effort;
-                   if (chunk.piece.codec != StoredCodec::none) {
-                     effort = plan.effort(chunk.piece.file, chunk.tensor);
-                   }
-                   const PageMemory room = page_memory(chunk.bytes);
-                   SlabBytes out(room.get());
-                   encoders[lane].encode(plan.sources[chunk.tensor], chunk, effort, nullptr, out);
-                   bytes += chunk.held_bytes();
-                   stored_bytes += out.size();
-                 }
-               }});
-  } catch (const CallerError& e) {
-    std::rethrow_exception(e.cause);
-  }
-  return {bytes, stored_bytes, watch.seconds()};
 }
 
 }  // namespace shardwise::detail

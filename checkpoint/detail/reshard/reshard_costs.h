@@ -36,16 +36,4 @@ ReadCosts costs_of_reading(ChunkReader& reader, const SavePlan& plan,
 /// The most bytes that the shard files and what is beside them can have.
 std::size_t most_file_bytes(const SavePlan& plan, std::span<const ChunkLayout> files);
 
-/// What some of a plan's chunks took to be read, decoded and encoded.
-struct Probe {
-  std::size_t bytes = 0;         ///< logical
-  std::size_t stored_bytes = 0;  ///< that they became
-  double seconds = 0;
-};
-
-/// Ends when all chunks were taken, or after that many seconds; nothing is written. Throws what the
-/// sources throw.
-Probe probe_chunks(const SavePlan& plan, std::span<const ChunkLayout> files, int threads,
-                   double seconds);
-
 }  // namespace shardwise::detail
