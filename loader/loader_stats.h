@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/runtime/timeline.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -52,24 +51,5 @@ struct BadRecordLedger {
   std::int64_t count = 0;
   std::vector<BadRecord> first;  ///< the first, at most 1,000, in order of delivery
 };
-
-/// Options of a loader for a replay.
-struct ReplayOptions {
-  int threads;   ///< that read
-  int prefetch;  ///< batches held ready
-};
-
-/// How long the recorded run would have taken with other options, in seconds. Reading each part of
-/// a batch, and each step of the job, takes as long as recorded, on `options.threads` threads. The
-/// result holds as far as there are cores, memory and disk for more threads. The timeline must hold
-/// one run from its first batch on, with nothing dropped. Throws invalid_argument if it does not,
-/// or if an option is below 1.
-double replay_seconds(const Timeline& timeline, const ReplayOptions& options);
-
-/// What would help, by comparing the recorded run with replays of it: "2 more threads: 38 % faster;
-/// 2 more batches ahead: 1 % faster". It promises nothing for threads beyond `cores`, the machine's
-/// number of cores: a replay does not know what they would take from each other. Throws as
-/// replay_seconds does.
-std::string what_if(const Timeline& timeline, const ReplayOptions& recorded, int cores);
 
 }  // namespace shardwise

@@ -273,12 +273,8 @@ void add_batches_order(CLI::App& batches, BatchesOptions& options) {
           "the seed that it names")
       ->excludes("--from")
       ->excludes("--seed");
-  batches.add_option("--drill", options.drill,
-                     "Records that go wrong, for a rehearsal: corrupt:17,slow:20; also io, "
-                     "exception, kill");
   batches.add_option("--timeline", options.timeline,
-                     "File that gets what happened when, for ui.perfetto.dev; says what more "
-                     "threads would bring");
+                     "File that gets what happened when, for ui.perfetto.dev");
 }
 
 void add_batches(CLI::App& app, Commands& c) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "parse.h"
@@ -99,6 +100,11 @@ const std::vector<Options>& other_options() {
   return kOptions;
 }
 
+// Options that went, and what to write in their place.
+constexpr std::pair<std::string_view, std::string_view> kGone[] = {
+    {"--drill",
+     "to rehearse bad records, damage bytes of a copy of the data; --bad says what is then done"}};
+
 // Other tools give a file or folder by them.
 constexpr std::string_view kTargets[] = {
     "-o",     "--output",    "--out",   "--output-dir", "--outdir",    "--target", "--dst",
@@ -119,6 +125,9 @@ std::string_view advice_for_verb(std::string_view verb) {
 
 std::string advice_for_option(std::string_view option, const std::vector<std::string>& known,
                               std::string_view usage) {
+  for (const auto& [gone, instead] : kGone) {
+    if (option == gone) return std::string(instead);
+  }
   for (const Options& options : other_options()) {
     if (std::ranges::find(options.words, option) == options.words.end()) continue;
     for (const std::string_view instead : options.instead) {

@@ -119,7 +119,7 @@ done
 # "+"; or "." for all other files that are in no folder but detail/.
 order_shard=". notation|torus|plan view|host"
 order_storage="detail/attributes+detail/hdf5+detail/page_cache . detail/open_files"
-order_loader="detail/mix+detail/prefetch+detail/row_stretch+detail/scratch_memory+detail/sample_numbers source+detail/read_frame+detail/common_fields+detail/copy_row detail/order order sources/file_options+sources/images detail/files detail/image sources stages loader_options+loader_stats+placement detail/engine host_loader+loader+open_source+replay+loader_state"
+order_loader="detail/mix+detail/prefetch+detail/row_stretch+detail/scratch_memory+detail/sample_numbers source+detail/read_frame+detail/common_fields+detail/copy_row detail/order order sources/file_options+sources/images detail/files detail/image sources stages loader_options+loader_stats+placement detail/engine host_loader+loader+open_source+loader_state"
 order_checkpoint="box_reader+read_options+save+steps+detail/host_reader detail/format detail/codec|detail/lanes|detail/hdf5|detail/root|detail/policy detail/read detail/write detail/together attempt|edits+detail/edits|reader|verify+verify_report+repair+parity+detail/repair|staged_output manager+pending_save+detail/pending_state+detail/save_queue detail/internals reshard+spec_rules+detail/reshard|tiers+detail/tiers"
 order_convert="detail ."
 order_runtime="parallel+stopwatch+timeline|process memory device+sharded_array program manual gemm|graph kernels ops spmd tensor+tracer+detail/tracer_impl nn"

@@ -120,7 +120,6 @@ SETUP = {
         const auto source = zip({memory_source({"image", DType::u8, {2, 2}}, 600, std::vector<std::byte>(2400)),
                                  memory_source({"label", DType::u8, {}}, 600, std::vector<std::byte>(600, std::byte{3}))});
         const auto is_bright = [](std::span<const FieldValue> values) { return values[0].data[0] == std::byte{0}; };""",
-    "loader/stages/drill.h": """const auto source = memory_source({"label", DType::u8, {}}, 600, std::vector<std::byte>(600));""",
     "runtime/timeline.h": "const InTempDir here;",
     "loader/stages/map.h": """const auto source = zip({memory_source({"image", DType::u8, {2, 2}}, 600, std::vector<std::byte>(2400)),
                                  memory_source({"label", DType::u8, {}}, 600, std::vector<std::byte>(600, std::byte{3}))});""",

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -10,7 +9,6 @@
 #include <numeric>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "commands/commands.h"
@@ -19,7 +17,6 @@
 #include "shardwise/loader/host_loader.h"
 #include "shardwise/loader/loader_stats.h"
 #include "shardwise/loader/open_source.h"
-#include "shardwise/loader/stages/drill.h"
 #include "shardwise/loader/stages/filter.h"
 #include "shardwise/loader/stages/pack.h"
 #include "shardwise/loader/stages/select.h"
@@ -139,8 +136,7 @@ SourcePtr source_of(const BatchesOptions& options, RecordOrder& order) {
     source = words_of("batches", "--pack",
                       [&] { return pack(source, {.field = field, .window = options.pack}); });
   }
-  if (options.drill.empty()) return source;
-  return drill(source, words_of("batches", "--drill", [&] { return parse_drill(options.drill); }));
+  return source;
 }
 
 std::vector<FieldPlacement> placements_of(const BatchesOptions& options, const Source& source,
@@ -215,26 +211,21 @@ class Report {
                             batch.valid_rows, shapes, hashed ? "  " : "", digest));
   }
 
-  /// `advice`: more to print, or empty.
-  void finish(const HostLoader& loader, const std::string& advice) {
+  void finish(const HostLoader& loader) {
     const LoaderStats stats = loader.stats();
     if (options_.json) {
       const BadRecordLedger bad = loader.bad_records();
-      nlohmann::ordered_json report = {
-          {"batches", list_},
-          {"batches_per_epoch", loader.batches_per_epoch()},
-          {"rows", rows_},
-          {"rows_per_second", stats.rows_per_second},
-          {"bottleneck", bottleneck(stats)},
-          {"bad_records", bad.count},
-          {"state", nlohmann::ordered_json::parse(to_json(loader.state()))}};
-      if (!advice.empty()) report["what_if"] = advice;
-      print_json(report);
+      print_json({{"batches", list_},
+                  {"batches_per_epoch", loader.batches_per_epoch()},
+                  {"rows", rows_},
+                  {"rows_per_second", stats.rows_per_second},
+                  {"bottleneck", bottleneck(stats)},
+                  {"bad_records", bad.count},
+                  {"state", nlohmann::ordered_json::parse(to_json(loader.state()))}});
       return;
     }
     print_shown(fmt::format("{} rows, {:.0f} rows/s; {}\n", rows_, stats.rows_per_second,
                             bottleneck(stats)));
-    if (!advice.empty()) print_shown(fmt::format("{}\n", advice));
     for (const BadRecord& bad : loader.bad_records().first) {
       print_note(fmt::format("bad record: {}", bad.message));
     }
@@ -293,18 +284,11 @@ int run_batches(const BatchesOptions& options) {
     if (!batch) break;
     report.add(*batch);
   }
-  std::string advice;
   if (timeline) {
     timeline_file << to_trace_json(*timeline) << std::flush;
     check_file();
-    try {
-      advice = what_if(*timeline, {options.threads, options.prefetch},
-                       static_cast<int>(std::thread::hardware_concurrency()));
-    } catch (const Error& error) {  // no batch, or more events than are kept: the report is made
-      advice = error.what();
-    }
   }
-  report.finish(loader, advice);
+  report.finish(loader);
   return 0;
 }
 

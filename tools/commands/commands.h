@@ -215,7 +215,7 @@ int run_export(const ExportOptions& options);
 struct BatchesOptions {
   std::vector<std::string> sources, specs;
   std::string mesh = "1", order = "shuffled", last = "drop", bad = "fail";
-  std::string filter, mix, pack_field, state, drill, timeline;
+  std::string filter, mix, pack_field, state, timeline;
   std::int64_t batch = 0, epochs = 1, from = 0;
   std::int64_t pack = 0;   ///< 0: not
   std::int64_t count = 0;  ///< 0: all
