@@ -5,8 +5,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <span>
 #include <string>
@@ -16,7 +14,6 @@
 
 #include "completion.h"
 #include "declaration.h"
-#include "manual.h"
 #include "other_words.h"
 #include "output.h"
 #include "parse.h"
@@ -393,9 +390,7 @@ void declare(CLI::App& app, Commands& c) {
   // To be listed and suggested; they are recognised before the others are parsed.
   app.add_subcommand(std::string(kCompletion),
                      "Print what completes these words in bash: . <(shardwise completion bash)");
-  app.add_subcommand(std::string(kHelp), "Show the options of a command: shardwise help reshard")
-      ->add_flag_callback(
-          "--man", [] {}, "As a manual page");
+  app.add_subcommand(std::string(kHelp), "Show the options of a command: shardwise help reshard");
 }
 
 /// The commands that the words name, outermost first: bench, save.
@@ -514,27 +509,14 @@ std::string wrapped_help(std::string_view help) {
   return lines;
 }
 
-void write_man_pages(const CLI::App& app, const std::filesystem::path& folder) {
-  for (const ManPage& page : man_pages(app)) {
-    const std::filesystem::path path = folder / (page.name + ".1");
-    std::ofstream file(path, std::ios::binary);
-    file << page.text;
-    file.close();
-    if (!file) throw Error(ErrorCode::io, fmt::format("{} cannot be written", path.string()));
-  }
-}
-
-/// What `shardwise help bench save` shows; with --man it is a manual page. --man-pages FOLDER
-/// writes all pages to files, for the build. Requires that nothing was parsed.
+/// What `shardwise help bench save` shows. Requires that nothing was parsed.
 std::string help_text(const CLI::App& app, std::span<char* const> words) {
-  if (words.size() == 2 && std::string_view(words[0]) == "--man-pages") {
-    write_man_pages(app, words[1]);
-    return {};
-  }
   const NamedCommand named = named_command(app, words);
   const auto is_man = [](std::string_view word) { return word == "--man"; };
   if (std::any_of(words.begin(), words.end(), is_man)) {
-    return man_page(app, *named.app, named.words);
+    std::string page = named.words;
+    std::ranges::replace(page, ' ', '-');
+    refuse(std::string(kHelp), fmt::format("unknown option \"--man\"; write man {}", page));
   }
   const std::size_t last = named.words.rfind(' ');
   return wrapped_help(
