@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "command_line.h"
-#include "commands/commands.h"
 #include "output.h"
 #include "shardwise/shard/error.h"
+#include "usage.h"
 
 namespace shardwise::tools {
 namespace {

@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <charconv>
 
 #include "output.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/text.h"
 
 namespace shardwise::tools {
 
@@ -31,6 +31,53 @@ CLI::Validator local_path() {
                 "found the URL {}, needed a path of a file system that is mounted here", text);
           },
           ""};
+}
+
+std::string wrapped_example(std::string_view lines) {
+  std::string all;
+  for (const std::string_view line : split(lines, '\n')) {
+    std::string text(line);
+    for (std::size_t begin = 0; text.size() - begin > kWidth;) {
+      const std::size_t at = text.rfind(" -", begin + kWidth - 2);
+      if (at == std::string::npos || at <= begin + 2) break;
+      text.replace(at, 1, " \\\n      ");
+      begin = at + 3;
+    }
+    all += (all.empty() ? "" : "\n") + text;
+  }
+  return all;
+}
+
+void add_step(CLI::App& command, std::string& step, bool as_word) {
+  CLI::Option& option = *command.add_option(
+      "--step", step, "Which step of the directory: its number, latest, or a name that pins it");
+  option.type_name("STEP");
+  if (as_word) command.add_option("step", step, "As --step")->excludes(&option);
+}
+
+void add_existing(CLI::App& command, Existing& existing, const char* replace, const char* skip) {
+  CLI::Option* const replaces = command.add_flag_callback(
+      "--replace", [&existing] { existing = Existing::replace; }, replace);
+  command
+      .add_flag_callback(
+          "--skip-existing", [&existing] { existing = Existing::skip; }, skip)
+      ->excludes(replaces);
+}
+
+void add_bench_options(CLI::App& command, int& repeat, int& threads) {
+  command.add_option("--repeat", repeat, "Rounds that are measured, after what warms up")
+      ->check(whole(1, 1000))
+      ->capture_default_str();
+  add_threads(command, threads);
+}
+
+void add_path(CLI::App& command, const char* name, std::string& path, const char* description) {
+  command.add_option(name, path, description)->check(local_path())->required();
+}
+
+void add_path(CLI::App& command, const char* name, std::vector<std::string>& paths,
+              const char* description) {
+  command.add_option(name, paths, description)->check(local_path())->required();
 }
 
 void add_threads(CLI::App& command, int& threads) {

@@ -7,13 +7,13 @@
 #include <string_view>
 #include <vector>
 
-#include "commands/commands.h"
 #include "foreign_format.h"
 #include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/read_options.h"
 #include "shardwise/convert/model.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/mesh.h"
+#include "usage.h"
 
 namespace shardwise::tools {
 
@@ -46,6 +46,12 @@ auto words_of(std::string_view command, std::string_view option, const Read& rea
     throw BadUsage(std::string(command) + ": " + std::string(option) + ": " + error.what());
   }
 }
+
+/// Which tensors are written, and how they change: texts as TensorEdits reads them.
+struct EditOptions {
+  std::vector<std::string> select, exclude, renames, casts, transposes, resizes, splits, joins;
+  std::string strip_prefix;  ///< of names that begin so, which alone are taken; empty: none
+};
 
 /// What the edit options of a command mean. Throws BadUsage.
 TensorEdits parse_edits(std::string_view command, const EditOptions& options);

@@ -91,7 +91,7 @@ room zlib '^zlib' '^(loader/|convert/detail/zip_member\.cc)'
 room fmt '^fmt/' '\.cc$'
 room RapidJSON '^rapidjson/' '^(checkpoint/detail/format/json_document\.(h|cc)|convert/detail/strict_json\.cc|loader/sources/detail/json_value\.cc)$'
 room nlohmann-json '^nlohmann/' '^(tools|examples)/'
-room CLI11 '^CLI/' '^(tools/(command_line|declaration|completion|options)\.|examples/)'
+room CLI11 '^CLI/' '^(tools/(command_line|completion|options)\.|examples/)'
 room '<execution>' '^execution$' '^$'
 
 # 6. Sizes (never more than 300 lines a header, 600 a source, 800 a test, 30 files a folder), and no folder called util.
@@ -123,7 +123,7 @@ order_loader="detail/mix+detail/prefetch+detail/row_stretch+detail/scratch_memor
 order_checkpoint="box_reader+read_options+save+steps+detail/host_reader detail/format detail/codec|detail/lanes|detail/hdf5|detail/root|detail/policy detail/read detail/write detail/together attempt|edits+detail/edits|reader|verify+verify_report+repair+parity+detail/repair|staged_output manager+pending_save+detail/pending_state+detail/save_queue detail/internals reshard+spec_rules+detail/reshard|tiers+detail/tiers"
 order_convert="detail ."
 order_runtime="parallel+stopwatch+timeline|process memory device+sharded_array program manual gemm|graph kernels ops spmd tensor+tracer+detail/tracer_impl nn"
-order_tools="commands/commands+commands/python/import+commands/python/package+disk_use+foreign_format+output+launched+interrupt+compare+objects steps parse other_words bench|options commands declaration+completion command_line main"
+order_tools="usage+commands/python/import+commands/python/package+disk_use+foreign_format+output+launched+interrupt+compare+objects steps parse other_words bench|options commands completion command_line main"
 order_python_src="bindings gil+work+python_source parts python_tensors errors|calls|compare|convert|loader|programs|read|records|save|sharding|stages|tiers|verify module"
 for component in $components tools python/src; do
   order=order_${component//\//_}

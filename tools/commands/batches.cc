@@ -27,6 +27,18 @@
 namespace shardwise::tools {
 namespace {
 
+struct BatchesOptions {
+  std::vector<std::string> sources, specs;
+  std::string mesh = "1", order = "shuffled", last = "drop", bad = "fail";
+  std::string filter, mix, pack_field, state, timeline;
+  std::int64_t batch = 0, epochs = 1, from = 0;
+  std::int64_t pack = 0;   ///< 0: not
+  std::int64_t count = 0;  ///< 0: all
+  std::uint64_t seed = 0;
+  int threads = 1, prefetch = 2;
+  bool digest = false, json = false;
+};
+
 using SourcePtr = std::shared_ptr<const Source>;
 
 constexpr std::size_t kMostDecimals = 9;
@@ -159,7 +171,7 @@ std::vector<FieldPlacement> placements_of(const BatchesOptions& options, const S
 }
 
 /// The batch as one device would hold it.
-std::vector<std::byte> whole(const HostArray& array) {
+std::vector<std::byte> bytes_of(const HostArray& array) {
   const std::size_t element_bytes = size_bytes(array.dtype);
   std::vector<std::byte> bytes(num_bytes(array.shape, element_bytes));
   const Box all = Box::whole(array.shape);
@@ -176,10 +188,10 @@ std::string digest_of(const HostBatch& batch) {
     for (const std::int64_t extent : array.shape) {
       facts.push_back(static_cast<std::uint64_t>(extent));
     }
-    const std::vector<std::byte> bytes = whole(array);
+    const std::vector<std::byte> bytes = bytes_of(array);
     facts.push_back(hash64(bytes.data(), bytes.size()));
   }
-  const std::vector<std::byte> mask = whole(batch.mask);
+  const std::vector<std::byte> mask = bytes_of(batch.mask);
   facts.push_back(hash64(mask.data(), mask.size()));
   const auto bytes = std::as_bytes(std::span(facts));
   return fmt::format("{:016x}", hash64(bytes.data(), bytes.size()));
@@ -238,9 +250,7 @@ class Report {
   std::int64_t rows_ = 0;
 };
 
-}  // namespace
-
-int run_batches(const BatchesOptions& options) {
+int run_batches(BatchesOptions& options) {
   const Mesh mesh = words_of("batches", "--mesh", [&] { return parse_mesh(options.mesh); });
   check_listed(mesh, "batches");
   RecordOrder order =
@@ -290,6 +300,67 @@ int run_batches(const BatchesOptions& options) {
   }
   report.finish(loader);
   return 0;
+}
+
+void add_batches_order(CLI::App& batches, BatchesOptions& options) {
+  batches.add_option("--order", options.order, "shuffled or sequential")->capture_default_str();
+  batches.add_option("--seed", options.seed, "Of the order, and of what is drawn at random")
+      ->capture_default_str();
+  batches.add_option("--epochs", options.epochs, "Passes over the source")
+      ->check(whole(1))
+      ->capture_default_str();
+  batches.add_option("--last", options.last, "Rows that fill no batch: drop, pad or wrap")
+      ->capture_default_str();
+  batches.add_option("--bad", options.bad, "Records that cannot be read: fail, substitute or mask")
+      ->capture_default_str();
+  batches.add_option("--from", options.from, "First batch to show")->check(whole(0));
+  batches.add_option("--count", options.count, "How many to show (default: all)")->check(whole(1));
+  batches
+      .add_option(
+          "--state", options.state,
+          "A loader's state as JSON, or @FILE: show the rest of its run, from the batch and with "
+          "the seed that it names")
+      ->excludes("--from")
+      ->excludes("--seed");
+  batches.add_option("--timeline", options.timeline,
+                     "File that gets what happened when, for ui.perfetto.dev");
+}
+
+}  // namespace
+
+void declare_batches(CLI::App& app, Run& run) {
+  const auto [batches, options] = add_command(
+      app, run, "batches", "Show the minibatches of a data set, and how fast they come",
+      "shardwise batches 'idx:images.gz?field=image' 'idx:labels.gz?field=label' --batch 256 \\\n"
+      "    --mesh data=4,model=2 --spec image=data,model,- --spec label=data --count 3 --digest\n"
+      "  shardwise batches 'tokens:train.bin?dtype=u16&window=1025' --batch 64 --mesh data=8\n"
+      "  shardwise batches jsonl:web.jsonl jsonl:books.jsonl --mix 3:1 --pack 1024 --batch 8",
+      run_batches);
+  batches
+      .add_option("source", options.sources,
+                  "[FORMAT:]PATH?OPTION=VALUE&..; several are put side by side, or mixed by --mix")
+      ->required();
+  batches.add_option("--batch", options.batch, "Rows of the global batch")
+      ->required()
+      ->check(whole(1));
+  batches.add_option("--mesh", options.mesh, "Mesh: data=4,model=2")->capture_default_str();
+  batches.add_option("--spec", options.specs,
+                     "Of all fields, data,-; or FIELD=SPEC, repeated (default: the batch is cut "
+                     "over the first axis)");
+  batches.add_option("--filter", options.filter, "Records to keep: 'label==3 && length(text)>=16'");
+  batches.add_option("--mix", options.mix, "Weights of the sources: 3:1, 0.7:0.3");
+  batches.add_option("--pack", options.pack, "Put documents side by side in rows of this length")
+      ->check(whole(1));
+  batches.add_option("--pack-field", options.pack_field, "Which field the documents are");
+  add_batches_order(batches, options);
+  batches.add_option("--threads", options.threads, "That read")
+      ->check(whole(1, 1024))
+      ->capture_default_str();
+  batches.add_option("--prefetch", options.prefetch, "Batches held ready")
+      ->check(whole(1, 1024))
+      ->capture_default_str();
+  batches.add_flag("--digest", options.digest,
+                   "Of each batch: the same for every mesh, thread count and resume");
 }
 
 }  // namespace shardwise::tools

@@ -12,10 +12,19 @@
 #include "parse.h"
 #include "shardwise/shard/error.h"
 #include "steps/checkpoint_path.h"
+#include "steps/chosen_steps.h"
 
 namespace shardwise::tools {
 namespace fs = std::filesystem;
 namespace {
+
+struct BenchRestoreOptions {
+  std::string directory, step;
+  std::optional<std::string> mesh, spec;
+  int repeat = 5, threads = 0;
+  bool cold = false, fresh_memory = false;
+  bool json = false;
+};
 
 // Both rates in one line of sight: bytes of tensors per second against bytes of files per second.
 double of_raw(const RestoreBench& bench, double seconds, double raw_seconds) {
@@ -106,9 +115,9 @@ int report_difference(const BenchRestoreOptions& options, const fs::path& direct
   return 1;
 }
 
-}  // namespace
-
-int run_bench_restore(const BenchRestoreOptions& options) {
+/// Status 1 if what came back is not what was saved.
+int run_bench_restore(BenchRestoreOptions& options) {
+  choose_step(options.directory, options.step);
   const fs::path directory = resolve_checkpoint(options.directory);
   if (!options.fresh_memory) keep_freed_memory();
   const InterruptNote interrupt;
@@ -125,6 +134,25 @@ int run_bench_restore(const BenchRestoreOptions& options) {
   }
   (options.json ? print_restore_json : print_restore_text)(options, directory, *bench, measured);
   return 0;
+}
+
+}  // namespace
+
+void declare_bench_restore(CLI::App& bench, Run& run) {
+  const auto [restore, options] = add_command(
+      bench, run, "restore",
+      "Restores, beside raw reads of the same files; exit status 1: other values",
+      "shardwise bench restore runs/bench --mesh data=2,model=4 --cold", run_bench_restore);
+  restore.add_option("dir", options.directory, kCheckpoint)->required();
+  add_step(restore, options.step, true);
+  restore.add_option("--mesh", options.mesh, "Mesh to restore onto (default: as saved)");
+  restore.add_option("--spec", options.spec, "Spec of all tensors (default: as saved)");
+  restore.add_flag("--cold", options.cold,
+                   "Drop the files from the page cache before each measurement");
+  restore.add_flag("--fresh-memory", options.fresh_memory,
+                   "Restore into memory that is new to the process each time, as a job does that "
+                   "starts, not into that of the round before");
+  add_bench_options(restore, options.repeat, options.threads);
 }
 
 }  // namespace shardwise::tools

@@ -22,6 +22,18 @@
 namespace shardwise::tools {
 namespace {
 
+struct BenchSaveOptions {
+  std::string directory;
+  std::int64_t tensors = 64;
+  std::string shape = "2048,4096", dtype = "f32", mesh = "data=4,model=2", spec = "data,model";
+  std::string codec = "zstd", data = "gaussian";
+  int repeat = 5, threads = 0;
+  std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
+  std::int64_t keep_last = 0;  ///< 0: nothing is removed between rounds
+  bool async = false, keep = false;
+  bool json = false;
+};
+
 /// What the options mean.
 struct SaveJob {
   ArraySpec spec;
@@ -268,9 +280,7 @@ void print_save_text(const BenchSaveOptions& options, const SaveJob& job,
   if (options.keep) print_shown(fmt::format("kept in {}\n", last.directory.string()));
 }
 
-}  // namespace
-
-int run_bench_save(const BenchSaveOptions& options) {
+int run_bench_save(BenchSaveOptions& options) {
   const SaveJob job = parse_job(options);
   keep_freed_memory();
   const InterruptNote interrupt;
@@ -298,6 +308,42 @@ int run_bench_save(const BenchSaveOptions& options) {
   const MeasuredSaves measured = bench.run();
   (options.json ? print_save_json : print_save_text)(options, job, measured, bench.threads());
   return 0;
+}
+
+}  // namespace
+
+void declare_bench_save(CLI::App& bench, Run& run) {
+  const auto [save, options] = add_command(
+      bench, run, "save", "Durable saves, beside raw writes of the same bytes",
+      "shardwise bench save /mnt/fast --tensors 64 --shape 2048,4096 --dtype f32 --codec zstd\n"
+      "  shardwise bench save /mnt/fast --codec none --keep-last 1\n"
+      "  shardwise bench save runs/bench --data index --keep\n"
+      "It writes into a fresh directory inside DIR and removes it; it needs room for the tensors "
+      "on\n"
+      "the disk, and twice in memory.",
+      run_bench_save);
+  add_path(save, "dir", options.directory, "Directory on the file system; may be new");
+  save.add_option("--tensors", options.tensors, "How many")
+      ->check(whole(1, 100'000))
+      ->capture_default_str();
+  save.add_option("--shape", options.shape, "Extents of each")->capture_default_str();
+  save.add_option("--dtype", options.dtype, "Element type")->capture_default_str();
+  save.add_option("--mesh", options.mesh, "Mesh that they are on")->capture_default_str();
+  save.add_option("--spec", options.spec, "How they are cut over it")->capture_default_str();
+  save.add_option("--codec", options.codec, "auto, zstd or none")->capture_default_str();
+  save.add_option("--data", options.data,
+                  "gaussian; index: each element is its global row-major index modulo 2^20; zeros")
+      ->capture_default_str();
+  save.add_flag("--async", options.async, "Save in the background");
+  CLI::Option* keep_last = save.add_option(
+      "--keep-last", options.keep_last,
+      "As a job that keeps that many: each save removes an older one; tells both times");
+  keep_last->check(whole(1, 1000));
+  save.add_flag("--keep", options.keep,
+                "Leave the checkpoint: DIR becomes its root, and must hold no steps")
+      ->excludes(keep_last);
+  add_memory_budget(save, options.memory_budget_bytes);
+  add_bench_options(save, options.repeat, options.threads);
 }
 
 }  // namespace shardwise::tools

@@ -23,9 +23,18 @@
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
 #include "steps/checkpoint_path.h"
+#include "steps/chosen_steps.h"
 
 namespace shardwise::tools {
 namespace {
+
+struct CatOptions {
+  std::string path, step, tensor, box;
+  std::vector<std::string> words;  ///< after the path
+  std::optional<std::string> npy;
+  bool all = false;
+  bool json = false;
+};
 
 /// Elements of a tensor as the user writes them: a box, or an index as in numpy.
 struct Choice {
@@ -251,10 +260,37 @@ int print_tensor(const CatOptions& options) {
   return 0;
 }
 
+int run_cat(CatOptions& options) {
+  if (options.words.size() > 1) take_step(options.path, options.step, options.words);
+  if (options.words.size() == 2 && names_step(chosen_path(options.path), options.words[1])) {
+    throw BadUsage(fmt::format("cat: the step stands before the tensor: `shardwise cat {} {} {}`",
+                               options.path, options.words[1], options.words[0]));
+  }
+  if (options.words.size() > 1) refuse_word("cat", options.words[1]);
+  choose_step(options.path, options.step);
+  if (!options.words.empty()) options.tensor = options.words[0];
+  return run_reading({options.path}, [&options] { return print_tensor(options); });
+}
+
 }  // namespace
 
-int run_cat(const CatOptions& options) {
-  return run_reading({options.path}, [&options] { return print_tensor(options); });
+void declare_cat(CLI::App& app, Run& run) {
+  const auto [cat, options] = add_command(
+      app, run, "cat", "Show an object, or the elements of a tensor, or write them as .npy",
+      "shardwise cat runs/checkpoints 'w1[0:4, :, 3]'\n"
+      "  shardwise cat model.safetensors lm_head.weight --npy head.npy",
+      run_cat);
+  add_path(cat, "path", options.path, kTensors);
+  cat.add_option("tensor", options.words,
+                 "Its name, or that of an object; w[0:4, -1] are elements of w, as in numpy");
+  add_step(cat, options.step, false);
+  cat.add_option("--box", options.box,
+                 "Which elements, as Python writes it: 0:4,:,3 (default: all); an index takes its "
+                 "dim out");
+  cat.add_flag("--all", options.all,
+               "Show all elements (default: of more than 1000, the first and last three of each "
+               "long dim)");
+  cat.add_option("--npy", options.npy, "Write them to this file instead; -: to stdout");
 }
 
 }  // namespace shardwise::tools

@@ -14,9 +14,19 @@
 #include "output.h"
 #include "parse.h"
 #include "shardwise/shard/text.h"
+#include "steps/chosen_steps.h"
 
 namespace shardwise::tools {
 namespace {
+
+struct DiffOptions {
+  std::string first, second, step;
+  std::vector<std::string> words;  ///< after the first
+  double atol = 0, rtol = 0;
+  std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
+  int threads = 0;
+  bool json = false;
+};
 
 nlohmann::ordered_json kind_json(const std::optional<DType>& dtype, const Shape& shape) {
   if (!dtype) return nullptr;
@@ -88,10 +98,47 @@ int print_diff(const DiffOptions& options) {
   return status;
 }
 
+/// Status 1 if they differ.
+int run_diff(DiffOptions& options) {
+  std::vector<std::string> words{options.first};
+  words.insert(words.end(), options.words.begin(), options.words.end());
+  std::vector<std::string> paths = chosen_paths(words);
+  if (paths.size() != 2) {
+    for (const std::string& path : paths) {
+      if (!is_there(path)) existing_root(path);  // throws
+    }
+    throw BadUsage(
+        fmt::format("diff: found {} checkpoint{}, needed two, as in `shardwise diff run 20 30`",
+                    paths.size(), paths.size() == 1 ? "" : "s"));
+  }
+  for (std::string& path : paths) choose_step(path, options.step);
+  options.first = paths[0];
+  options.second = paths[1];
+  return run_reading({options.first, options.second}, [&options] { return print_diff(options); });
+}
+
 }  // namespace
 
-int run_diff(const DiffOptions& options) {
-  return run_reading({options.first, options.second}, [&options] { return print_diff(options); });
+void declare_diff(CLI::App& app, Run& run) {
+  const auto [diff, options] =
+      add_command(app, run, "diff",
+                  "Compare the tensors of two checkpoints or files; exit status 1: they differ",
+                  "shardwise diff runs/a 300 400\n"
+                  "  shardwise diff runs/a@400 runs/b@400\n"
+                  "  shardwise diff runs/a model.safetensors --rtol 1e-5",
+                  run_diff);
+  add_path(diff, "first", options.first, kTensors);
+  add_path(diff, "second", options.words,
+           "Another one, or two steps of the first: run 20 30; run 20 other 30 is one of "
+           "each");
+  diff.add_option("--step", options.step, "The step of both directories")->type_name("STEP");
+  diff.add_option(
+      "--atol", options.atol,
+      "Elements are equal if |first - second| <= atol + rtol * |second|, or if both are "
+      "NaN (default: if their bits are equal)");
+  diff.add_option("--rtol", options.rtol, "See --atol");
+  add_memory_budget(diff, options.memory_budget_bytes);
+  add_threads(diff, options.threads);
 }
 
 }  // namespace shardwise::tools

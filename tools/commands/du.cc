@@ -16,10 +16,16 @@
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/shard/error.h"
 #include "steps/checkpoint_path.h"
+#include "steps/chosen_steps.h"
 
 namespace shardwise::tools {
 namespace fs = std::filesystem;
 namespace {
+
+struct DuOptions {
+  std::string path, step;
+  bool json = false;
+};
 
 /// Bytes of files, by what they are for.
 struct StepUse {
@@ -221,9 +227,8 @@ nlohmann::ordered_json root_json(const RootUse& use) {
           {"total_bytes", use.total}};
 }
 
-}  // namespace
-
-int run_du(const DuOptions& options) {
+int run_du(DuOptions& options) {
+  choose_step(options.path, options.step);
   const std::vector<RootUse> roots = roots_of(options.path);
   if (options.json) {
     auto list = nlohmann::ordered_json::array();
@@ -238,6 +243,22 @@ int run_du(const DuOptions& options) {
     print_roots(roots);
   }
   return 0;
+}
+
+}  // namespace
+
+void declare_du(CLI::App& app, Run& run) {
+  const auto [du, options] = add_command(
+      app, run, "du", "Show what takes the room of a checkpoint, or of each step below a directory",
+      "shardwise du runs/checkpoints\n"
+      "  shardwise du runs",
+      run_du);
+  add_path(du, "path", options.path,
+           "A checkpoint, a directory of steps, or a directory with such below it");
+  add_step(du, options.step, true);
+  du.set_help_flag("--help", "Print this help message and exit");
+  du.add_flag_callback(
+      "-h,--human-readable", [] {}, "Sizes with units, as they are shown anyway");
 }
 
 }  // namespace shardwise::tools

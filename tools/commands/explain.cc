@@ -19,6 +19,13 @@
 namespace shardwise::tools {
 namespace {
 
+/// Two shardings, from and to, or a mesh and a spec for it.
+struct ExplainOptions {
+  std::optional<std::string> from, to, mesh, spec;
+  std::string shape, dtype = "f32", policy = "ceil";
+  bool json = false;
+};
+
 using Json = nlohmann::ordered_json;
 
 /// "MESH;SPEC" or "MESH;SPEC;POLICY".
@@ -145,9 +152,8 @@ int explain_spec_command(const ExplainOptions& options, const Shape& shape) {
   return advice.problems.empty() ? 0 : 1;
 }
 
-}  // namespace
-
-int run_explain(const ExplainOptions& options) {
+/// Status 1 if the spec is not valid.
+int run_explain(ExplainOptions& options) {
   const Shape shape = words_of("explain", "--shape", [&] { return parse_shape(options.shape); });
   if (options.from && options.to && !options.mesh && !options.spec) {
     return words_of("explain", "--from, --to and --shape", [&] {
@@ -161,6 +167,23 @@ int run_explain(const ExplainOptions& options) {
   throw BadUsage(
       "explain: needed are --from and --to, to compare two shardings, or --mesh and --spec, to "
       "judge one");
+}
+
+}  // namespace
+
+void declare_explain(CLI::App& app, Run& run) {
+  const auto [explain, options] = add_command(
+      app, run, "explain", "Show what a reshard moves, or what is wrong with a spec",
+      "shardwise explain --from 'data=4,model=2;data,model' --to 'data=2,model=4;-,model' "
+      "--shape 8,16\n  shardwise explain --mesh data=4,model=2 --spec data,modle --shape 8,16",
+      run_explain);
+  explain.add_option("--from", options.from, "MESH;SPEC or MESH;SPEC;POLICY as it is now");
+  explain.add_option("--to", options.to, "The same as it is wanted");
+  explain.add_option("--mesh", options.mesh, "Mesh that a spec is judged on");
+  explain.add_option("--spec", options.spec, "Spec to judge; exit status 1: not valid");
+  explain.add_option("--policy", options.policy, "Policy for --spec")->capture_default_str();
+  explain.add_option("--shape", options.shape, "Extents: 10,6; \"\" for a scalar")->required();
+  explain.add_option("--dtype", options.dtype, "Element type")->capture_default_str();
 }
 
 }  // namespace shardwise::tools

@@ -11,6 +11,7 @@
 #include "shardwise/convert/model.h"
 #include "shardwise/shard/error.h"
 #include "steps/checkpoint_path.h"
+#include "steps/chosen_steps.h"
 
 namespace shardwise::tools {
 namespace {
@@ -94,12 +95,48 @@ int export_and_print(const ExportOptions& options) {
   return 0;
 }
 
-}  // namespace
-
-int run_export(const ExportOptions& options) {
+int run_export(ExportOptions& options) {
+  choose_with_target("export", options.source, options.step, options.words, options.target);
   refuse_other_ending(options.target);
   const auto run = [&options] { return export_and_print(options); };
   return is_python_format(options.format) ? run_with_python(run) : run();
+}
+
+}  // namespace
+
+void declare_export(CLI::App& app, Run& run) {
+  const auto [exported, options] = add_command(
+      app, run, "export",
+      "Write the tensors of a checkpoint as safetensors, npz or HDF5, or in the format of DCP or "
+      "Orbax",
+      "shardwise export runs/checkpoints 400 model.safetensors\n"
+      "  shardwise export runs/checkpoints model/ --max-shard 5GB\n"
+      "  shardwise export runs/checkpoints arrays.npz\n"
+      "  shardwise export runs/checkpoints distributed/ --format dcp\n"
+      "  shardwise export runs/checkpoints model/ --strip-prefix model. --config-from gpt2/ "
+      "--cast '*=bf16'",
+      run_export);
+  add_path(exported, "source", options.source, kCheckpoint);
+  add_path(exported, "target", options.words,
+           "NAME.safetensors, NAME.npz, NAME.h5, or a folder; the step may stand before it: "
+           "run 20 w.npz");
+  add_step(exported, options.step, false);
+  exported.add_option("--format", options.format,
+                      "safetensors, npz, hdf5, dcp or orbax (default: by the ending of target; of "
+                      "a folder safetensors). The Python package writes dcp and orbax");
+  exported
+      .add_option("--config-from", options.config_from,
+                  "Folder of Hugging Face: its config and tokenizer files are copied into target, "
+                  "so that from_pretrained opens it; tied weights are left out as its config says")
+      ->check(local_path());
+  add_size(exported, "--max-shard", options.max_shard_bytes, {1, std::size_t{1} << 50},
+           "Most bytes of tensors in a file, as 5GB; else all are in one");
+  add_edits(exported, options.edits);
+  add_existing(exported, options.existing,
+               "Where the target exists: replace it, if it holds nothing but what an export writes",
+               "Where the target exists: write nothing");
+  add_memory_budget(exported, options.memory_budget_bytes);
+  add_threads(exported, options.threads);
 }
 
 }  // namespace shardwise::tools

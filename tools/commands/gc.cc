@@ -17,6 +17,12 @@ namespace shardwise::tools {
 namespace fs = std::filesystem;
 namespace {
 
+struct GcOptions {
+  std::string root;
+  std::vector<std::string> dead_hosts;
+  bool json = false;
+};
+
 std::string this_host() {
   std::array<char, 256> name{};
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
@@ -47,9 +53,7 @@ std::string reason_text(const nlohmann::json& owner) {
       pid, host, host);
 }
 
-}  // namespace
-
-int run_gc(const GcOptions& options) {
+int run_gc(GcOptions& options) {
   const fs::path root = root_of_steps("gc", options.root);
   CheckpointManager manager(root, {.collect_garbage = false});
   const GarbageReport report = manager.collect_garbage({.dead_hosts = options.dead_hosts});
@@ -71,6 +75,20 @@ int run_gc(const GcOptions& options) {
   for (const std::string& name : report.removed) print_shown(fmt::format("removed {}\n", name));
   if (report.removed.empty()) print_shown(fmt::format("{}: nothing to remove\n", options.root));
   return 0;
+}
+
+}  // namespace
+
+void declare_gc(CLI::App& app, Run& run) {
+  const auto [gc, options] = add_command(
+      app, run, "gc", "Remove what killed saves, reshards, imports and exports left in a directory",
+      "shardwise gc runs/checkpoints\n"
+      "  shardwise gc runs/checkpoints --dead-host node17",
+      run_gc);
+  add_path(gc, "root", options.root, "Directory of steps, or of what was exported or resharded");
+  gc.add_option("--dead-host", options.dead_hosts,
+                "A machine or container that is gone for good: its processes hold nothing any more "
+                "(may be repeated)");
 }
 
 }  // namespace shardwise::tools

@@ -18,6 +18,12 @@
 namespace shardwise::tools {
 namespace {
 
+struct ImportOptions : ReshardOptions {
+  ImportOptions() { mesh = "1"; }
+
+  std::int64_t step = 0;
+};
+
 namespace fs = std::filesystem;
 
 /// What `write` gives; what it throws about the `operation` is about the import of `source`.
@@ -85,9 +91,7 @@ void refuse_several(const fs::path& path) {
   }
 }
 
-}  // namespace
-
-int run_import(const ImportOptions& options) {
+int run_import(ImportOptions& options) {
   return write_step(
       "import", options, [&options] { return options.source; },
       [&options](const fs::path& path, const StepWriting& writing) {
@@ -104,6 +108,24 @@ int run_import(const ImportOptions& options) {
                                     writing.rules, work);
         });
       });
+}
+
+}  // namespace
+
+void declare_import(CLI::App& app, Run& run) {
+  const auto [imported, options] =
+      add_command(app, run, "import",
+                  "Write the tensors of safetensors, HDF5 or npz as a checkpoint, cut over a mesh",
+                  "shardwise import llama/ runs/checkpoints --step 0 --mesh model=4 --spec "
+                  "'*norm*=-;*=model,-'",
+                  run_import);
+  add_path(imported, "source", options.source,
+           "A file of safetensors, HDF5 or npz, an .index.json, a folder with one of these, or a "
+           "checkpoint of DCP or Orbax, which the Python package reads");
+  add_path(imported, "root", options.target, "Directory that gets the step");
+  imported.add_option("--step", options.step, "Number of the step")->required()->check(whole(0));
+  imported.add_option("--mesh", options.mesh, "Mesh: data=2,model=3")->capture_default_str();
+  add_step_options(imported, options);
 }
 
 }  // namespace shardwise::tools

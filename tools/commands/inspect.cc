@@ -15,9 +15,20 @@
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/view/picture.h"
 #include "steps/checkpoint_path.h"
+#include "steps/chosen_steps.h"
 
 namespace shardwise::tools {
 namespace {
+
+struct InspectOptions {
+  std::string path, step;
+  std::vector<std::string> patterns, tensors;
+  std::int64_t depth = -1;  ///< negative: all levels
+  std::optional<std::string> svg;
+  int processes = 0, processes_per_host = 0;
+  bool flat = false;
+  bool json = false;
+};
 
 std::string mesh_text(const TensorInfo& tensor) {
   return tensor.sharding ? tensor.sharding->mesh().to_string() : "";
@@ -262,9 +273,8 @@ void print_objects(const Metrics& metrics, const nlohmann::ordered_json& objects
   print_shown(fmt::format("and {} more, which --json shows\n", shown - kMostShown));
 }
 
-}  // namespace
-
-int run_inspect(const InspectOptions& options) {
+int run_inspect(InspectOptions& options) {
+  choose_step(options.path, options.step, options.patterns);
   if (const std::string_view format = python_format(options.path); !format.empty()) {
     refuse_uncut(options, format);
     return inspect_foreign(options, *describe_by_python(format, options.path), {format});
@@ -312,6 +322,41 @@ int run_inspect(const InspectOptions& options) {
     }
   }
   return 0;
+}
+
+}  // namespace
+
+void declare_inspect(CLI::App& app, Run& run) {
+  const auto [inspect, options] =
+      add_command(app, run, "inspect", "Show the tensors, objects and user data of a checkpoint",
+                  "shardwise inspect runs/checkpoints/step-00000400 'h.0.*'\n"
+                  "  shardwise inspect runs/checkpoints 400 --depth 2\n"
+                  "  shardwise inspect runs/checkpoints w1 --svg w1.svg",
+                  run_inspect);
+  add_path(inspect, "path", options.path, kTensors);
+  inspect.add_option("pattern", options.patterns,
+                     "Names of tensors; * and ? stand for any characters (default: all)");
+  add_step(inspect, options.step, false);
+  inspect.add_option("--tensor", options.tensors, "Also these (may be repeated)");
+  inspect
+      .add_option("--depth", options.depth,
+                  "Levels of names to show, as . and / split them (default: all)")
+      ->check(whole(1));
+  inspect.add_flag("--flat", options.flat, "Show a list of whole names, with pieces and chunks")
+      ->excludes("--depth");
+  inspect.add_option("--svg", options.svg,
+                     "Also draw the one tensor to this SVG file: which devices hold which tile");
+  inspect
+      .add_option(
+          "--processes", options.processes,
+          "Show what this number of processes reads and sends when they restore it, cut as it is")
+      ->check(whole(1));
+  inspect
+      .add_option(
+          "--processes-per-host", options.processes_per_host,
+          "Also show what is moved if one process of each host reads for this number of them")
+      ->check(whole(1))
+      ->needs("--processes");
 }
 
 }  // namespace shardwise::tools

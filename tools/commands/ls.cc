@@ -22,9 +22,15 @@
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/shard/error.h"
 #include "steps/checkpoint_path.h"
+#include "steps/chosen_steps.h"
 
 namespace shardwise::tools {
 namespace {
+
+struct LsOptions {
+  std::string root, step;
+  bool json = false;
+};
 
 struct StepSummary {
   Step step;
@@ -184,9 +190,8 @@ nlohmann::ordered_json json_of(const std::filesystem::path& root, const StepSumm
   return found;
 }
 
-}  // namespace
-
-int run_ls(const LsOptions& options) {
+int run_ls(LsOptions& options) {
+  choose_step(options.root, options.step);
   if (const std::string_view format = python_format(options.root); !format.empty()) {
     return list_foreign(options, *describe_by_python(format, options.root), format);
   }
@@ -237,6 +242,17 @@ int run_ls(const LsOptions& options) {
   for (const std::string& name : unfinished)
     print_shown(fmt::format("not a checkpoint: {}\n", name));
   return status;
+}
+
+}  // namespace
+
+void declare_ls(CLI::App& app, Run& run) {
+  const auto [ls, options] = add_command(app, run, "ls", "List the checkpoints of a directory",
+                                         "shardwise ls runs/checkpoints", run_ls);
+  add_path(ls, "root", options.root,
+           "Directory that holds checkpoints, one of them, or a file or folder that import "
+           "takes");
+  add_step(ls, options.step, true);
 }
 
 }  // namespace shardwise::tools

@@ -9,9 +9,17 @@
 #include "parse.h"
 #include "shardwise/checkpoint/verify.h"
 #include "steps/checkpoint_path.h"
+#include "steps/chosen_steps.h"
 
 namespace shardwise::tools {
 namespace {
+
+struct ParityCommandOptions {
+  std::string path, step;
+  int blocks = 2, threads = 0;
+  bool remove = false;
+  bool json = false;
+};
 
 double percent(std::size_t part, std::size_t whole) {
   return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
@@ -45,9 +53,8 @@ nlohmann::ordered_json json_of(const std::filesystem::path& directory, const Par
           {"gb_per_second", gb_per_second(stats)}};
 }
 
-}  // namespace
-
-int run_parity(const ParityCommandOptions& options) {
+int run_parity(ParityCommandOptions& options) {
+  choose_step(options.path, options.step);
   auto list = nlohmann::ordered_json::array();
   for (const std::filesystem::path& directory : each_checkpoint(options.path)) {
     if (options.remove) {
@@ -70,6 +77,27 @@ int run_parity(const ParityCommandOptions& options) {
   }
   if (options.json) print_json({{"checkpoints", list}});
   return 0;
+}
+
+}  // namespace
+
+void declare_parity(CLI::App& app, Run& run) {
+  const auto [parity, options] =
+      add_command(app, run, "parity",
+                  "Write parity, by which verify --repair needs no copy, and say what it costs",
+                  "shardwise parity runs/checkpoints/step-00000400 --blocks 4\n"
+                  "  shardwise parity runs/checkpoints --remove",
+                  run_parity);
+  add_path(parity, "path", options.path, "A checkpoint, or a directory of such (all)");
+  add_step(parity, options.step, true);
+  CLI::Option* const blocks =
+      parity
+          .add_option("--blocks", options.blocks,
+                      "How many blocks of 1 MiB of each shard file may be lost or damaged")
+          ->check(whole(1, 127))
+          ->capture_default_str();
+  parity.add_flag("--remove", options.remove, "Remove the parity")->excludes(blocks);
+  add_threads(parity, options.threads);
 }
 
 }  // namespace shardwise::tools

@@ -9,10 +9,14 @@
 #include "parse.h"
 #include "shardwise/checkpoint/reader.h"
 #include "steps/checkpoint_path.h"
+#include "steps/chosen_steps.h"
 
 namespace shardwise::tools {
+namespace {
 
-int run_reshard(const CheckedReshardOptions& options) {
+/// Status 1 of a dry run: the target's disk may have too little room.
+int run_reshard(CheckedReshardOptions& options) {
+  choose_with_target("reshard", options.source, options.step, options.words, options.target);
   if (options.dry_run) return show_reshard_plan(options);
   const auto find_source = [&options] { return resolve_checkpoint(options.source); };
   const auto write = [&options](const std::filesystem::path& source, const StepWriting& writing) {
@@ -43,6 +47,33 @@ int run_reshard(const CheckedReshardOptions& options) {
         };
         check_equal(wanted, CheckpointReader(step, read), step.string(), how);
       });
+}
+
+}  // namespace
+
+void declare_reshard(CLI::App& app, Run& run) {
+  const auto [reshard, options] = add_command(
+      app, run, "reshard",
+      "Write a checkpoint again, cut over another mesh; under mpirun the processes divide the work",
+      "shardwise reshard runs/checkpoints converted --mesh data=2,model=3 --spec 'w1=-,model;*=-'\n"
+      "  shardwise reshard runs/checkpoints weights --mesh model=4 --select 'model.*' --rename "
+      "'model.*=*' --cast '*=bf16'",
+      run_reshard);
+  add_path(reshard, "source", options.source, kCheckpoint);
+  add_path(reshard, "target", options.words,
+           "Directory that gets the step; the source's step may stand before it: run 20 out");
+  add_step(reshard, options.step, false);
+  reshard.add_option("--mesh", options.mesh, "Mesh: data=2,model=3")->required();
+  add_step_options(reshard, options);
+  CLI::Option* const dry_run = reshard.add_flag(
+      "--dry-run", options.dry_run,
+      "Write nothing; say what is read, how often chunks are decoded, memory, files and "
+      "room. Exit status 1: the disk may have too little room");
+  reshard
+      .add_flag("--verify", options.verify,
+                "Then compare every tensor of the target with the source; exit status 3 if one "
+                "differs")
+      ->excludes(dry_run);
 }
 
 }  // namespace shardwise::tools

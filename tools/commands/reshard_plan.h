@@ -1,8 +1,14 @@
 #pragma once
 
-#include "commands/commands.h"
+#include "commands/write_step.h"
 
 namespace shardwise::tools {
+
+struct CheckedReshardOptions : ReshardOptions {
+  std::string step;
+  std::vector<std::string> words;  ///< after the source
+  bool dry_run = false, verify = false;
+};
 
 /// Prints what a reshard would do; nothing is written. Returns the exit status.
 int show_reshard_plan(const CheckedReshardOptions& options);

@@ -12,9 +12,18 @@
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/shard/error.h"
 #include "steps/checkpoint_path.h"
+#include "steps/chosen_steps.h"
 
 namespace shardwise::tools {
 namespace {
+
+struct RmOptions {
+  std::string root;
+  std::vector<std::string> words;
+  std::vector<std::int64_t> steps;
+  bool force = false;
+  bool json = false;
+};
 
 bool is_valid(const Step& step) {
   try {
@@ -46,9 +55,18 @@ std::optional<std::int64_t> last_valid(const CheckpointManager& manager,
   return std::nullopt;
 }
 
-}  // namespace
-
-int run_rm(const RmOptions& options) {
+/// Status 1 if steps were left.
+int run_rm(RmOptions& options) {
+  std::set<std::string> roots;
+  for (const std::string& path : paths_of_steps("rm", options.root, options.words)) {
+    options.steps.push_back(number_of_step("rm", path));
+    roots.insert(root_above(path).string());
+  }
+  if (roots.size() > 1) {
+    throw BadUsage(fmt::format("rm: found steps of {} and {}, needed those of one directory",
+                               *roots.begin(), *roots.rbegin()));
+  }
+  options.root = *roots.begin();
   CheckpointManager manager(options.root, {.collect_garbage = false});
   std::vector<std::int64_t> steps = options.steps;
   std::ranges::sort(steps);
@@ -86,6 +104,22 @@ int run_rm(const RmOptions& options) {
   }
   if (options.json) print_json({{"root", options.root}, {"removed", removed}, {"left", left}});
   return left.empty() ? 0 : 1;
+}
+
+}  // namespace
+
+void declare_rm(CLI::App& app, Run& run) {
+  const auto [rm, options] =
+      add_command(app, run, "rm", "Remove steps; exit status 1: some were left",
+                  "shardwise rm runs/checkpoints 100 200\n"
+                  "  shardwise rm runs/checkpoints/step-00000100",
+                  run_rm);
+  add_path(rm, "root", options.root, "Directory that holds the steps, or one of them");
+  rm.add_option("step", options.words, "Their numbers, or their directories")->check(local_path());
+  rm.add_flag(
+      "--force", options.force,
+      "Also those that somebody reads, and the last valid one (both are left otherwise); not "
+      "those that are pinned");
 }
 
 }  // namespace shardwise::tools

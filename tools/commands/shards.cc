@@ -25,6 +25,16 @@
 namespace shardwise::tools {
 namespace {
 
+/// Exactly one of spec, placements and sharding says how the tensor is cut.
+struct ShardsOptions {
+  std::string mesh, devices, shape, dtype = "f32", policy = "ceil";
+  std::optional<std::string> spec, placements, sharding;
+  std::optional<std::string> slices, torus;
+  std::optional<std::string> svg;
+  bool short_spec = false;
+  bool json = false;
+};
+
 using Json = nlohmann::ordered_json;
 
 /// The numbers from `next` on as nested lists of this shape.
@@ -318,9 +328,7 @@ std::string picture(const Request& request, const Shape& shape) {
   return svg_picture(*request.xla.placement, shape);
 }
 
-}  // namespace
-
-int run_shards(const ShardsOptions& options) {
+int run_shards(ShardsOptions& options) {
   const int given = static_cast<int>(options.spec.has_value()) +
                     static_cast<int>(options.placements.has_value()) +
                     static_cast<int>(options.sharding.has_value());
@@ -344,6 +352,41 @@ int run_shards(const ShardsOptions& options) {
         fmt::format("{}: the program says per device what it holds\n", name(request.xla.type)));
   }
   return 0;
+}
+
+}  // namespace
+
+void declare_shards(CLI::App& app, Run& run) {
+  const auto [shards, options] =
+      add_command(app, run, "shards", "Show which box of a tensor each device holds",
+                  "shardwise shards --mesh data=4,model=2 --spec data,model --shape 10,6 "
+                  "--dtype f32",
+                  run_shards);
+  shards.add_option("--mesh", options.mesh, "Mesh: data=4,model=2, or 4,2")->required();
+  shards.add_option("--devices", options.devices, "Device ids in mesh order (default 0,1,2,..)");
+  shards.add_option("--slices", options.slices,
+                    "Slices along each mesh axis, 2,1: a hybrid mesh, whose devices are numbered "
+                    "slice by slice");
+  shards.add_option("--torus", options.torus,
+                    "Torus of the devices (of each slice), 2,2, numbered row by row: neighbours in "
+                    "the mesh are near in it");
+  CLI::Option_group* cut = shards.add_option_group("How it is cut", "One of these");
+  cut->add_option("--spec", options.spec,
+                  "Per dim \"-\", an axis, or several joined by \"+\"; \"\" for a scalar; or JAX's "
+                  "P('data', None)");
+  cut->add_option("--placements", options.placements,
+                  "Per mesh axis, as DTensor: \"S(0),R\", \"StridedShard(0, split=2),S(0)\"");
+  cut->add_option("--sharding", options.sharding,
+                  "XLA text: \"{devices=[4,1,2]<=[8] last_tile_dim_replicate}\"");
+  shards.add_option("--shape", options.shape, "Extents: 10,6; \"\" for a scalar")->required();
+  shards.add_option("--dtype", options.dtype, "Element type")->capture_default_str();
+  shards
+      .add_option("--policy", options.policy,
+                  "Dims that do not divide: ceil, strict, nested_chunk, balanced or sizes:3+2,-")
+      ->capture_default_str();
+  shards.add_flag("--short-spec", options.short_spec,
+                  "A spec may name fewer dims than the shape has; the others are whole");
+  shards.add_option("--svg", options.svg, "Also draw it to this SVG file");
 }
 
 }  // namespace shardwise::tools

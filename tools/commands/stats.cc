@@ -10,9 +10,19 @@
 #include "output.h"
 #include "parse.h"
 #include "shardwise/convert/elements.h"
+#include "steps/chosen_steps.h"
 
 namespace shardwise::tools {
 namespace {
+
+struct StatsOptions {
+  std::string path, step;
+  std::vector<std::string> patterns;
+  bool nan = false;  ///< only tensors that have NaN or infinities
+  std::int64_t bars = 0;
+  int threads = 0;
+  bool json = false;
+};
 
 bool is_integer(DType dtype) { return is_computed(dtype) && !is_floating(dtype); }
 
@@ -130,10 +140,31 @@ int print_stats(const StatsOptions& options) {
   return status;
 }
 
+/// Status 1 of `nan`: there are such tensors.
+int run_stats(StatsOptions& options) {
+  choose_step(options.path, options.step, options.patterns);
+  return run_reading({options.path}, [&options] { return print_stats(options); });
+}
+
 }  // namespace
 
-int run_stats(const StatsOptions& options) {
-  return run_reading({options.path}, [&options] { return print_stats(options); });
+void declare_stats(CLI::App& app, Run& run) {
+  const auto [stats, options] = add_command(
+      app, run, "stats", "Show range, mean, deviation, NaN, infinities and zeros of tensors",
+      "shardwise stats runs/checkpoints\n"
+      "  shardwise stats runs/checkpoints 400 --nan\n"
+      "  shardwise stats model.safetensors '*norm*' --histogram 20",
+      run_stats);
+  add_path(stats, "path", options.path, kTensors);
+  stats.add_option("pattern", options.patterns,
+                   "Names of tensors; * and ? stand for any characters (default: all)");
+  add_step(stats, options.step, false);
+  stats.add_flag("--nan", options.nan,
+                 "Show only tensors that have NaN or infinities, and where the first one is; exit "
+                 "status 1: there are some");
+  stats.add_option("--histogram", options.bars, "Also count the elements in this number of bars")
+      ->check(whole(1, 10'000));
+  add_threads(stats, options.threads);
 }
 
 }  // namespace shardwise::tools

@@ -17,6 +17,14 @@
 namespace shardwise::tools {
 namespace {
 
+struct TiersOptions {
+  std::vector<std::string> roots;
+  std::string durable, to;  ///< empty: none
+  std::optional<std::int64_t> step;
+  bool verify = false;
+  bool json = false;
+};
+
 namespace fs = std::filesystem;
 
 /// "00000 00003": the processes whose directories have part of a step.
@@ -118,14 +126,45 @@ int gather(const TiersOptions& options, const std::vector<fs::path>& roots,
   return 0;
 }
 
-}  // namespace
-
-int run_tiers(const TiersOptions& options) {
+/// Status 1 if no step is whole, or what was verified is damaged.
+int run_tiers(TiersOptions& options) {
   std::vector<fs::path> roots;
   for (const std::string& root : options.roots) roots.push_back(existing_root(root));
   FastStepOptions places;
   if (!options.durable.empty()) places.durable = existing_root(options.durable);
   return options.to.empty() ? list(options, roots, places) : gather(options, roots, places);
+}
+
+}  // namespace
+
+void declare_tiers(CLI::App& app, Run& run) {
+  const auto [tiers, options] = add_command(
+      app, run, "tiers",
+      "Show the steps of a fast tier, or put one together; exit status 1: none is whole, or "
+      "--verify found damage",
+      "shardwise tiers /dev/shm/job --durable /shared/job\n"
+      "  shardwise tiers host0/job host1/job --verify\n"
+      "  shardwise tiers host0/job host1/job --durable /shared/job --to rescued --step 400",
+      run_tiers);
+  add_path(tiers, "fast", options.roots,
+           "Fast root of a TieredManager; those of several hosts, if they were copied or "
+           "are mounted");
+  tiers
+      .add_option("--durable", options.durable,
+                  "The durable root: a chunk that is bad in the fast roots may be there")
+      ->check(local_path());
+  CLI::Option* const verify = tiers.add_flag(
+      "--verify", options.verify, "Read every value; say which chunks have no good copy");
+  CLI::Option* const to =
+      tiers
+          .add_option("--to", options.to,
+                      "Directory that gets the newest whole step as an ordinary checkpoint, every "
+                      "byte of which is checked")
+          ->check(local_path())
+          ->excludes(verify);
+  tiers.add_option("--step", options.step, "Number of the step instead of the newest one")
+      ->check(whole(0))
+      ->needs(to);
 }
 
 }  // namespace shardwise::tools

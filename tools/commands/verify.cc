@@ -14,9 +14,17 @@
 #include "parse.h"
 #include "shardwise/shard/error.h"
 #include "steps/checkpoint_path.h"
+#include "steps/chosen_steps.h"
 
 namespace shardwise::tools {
 namespace {
+
+struct VerifyOptions {
+  std::string path, step;
+  bool repair = false;
+  std::vector<std::string> from;
+  bool json = false;
+};
 
 // Exit statuses: damage is what the bytes prove; bytes that could not be read are a failure like
 // any other.
@@ -81,9 +89,8 @@ std::optional<RepairReport> verify(const std::filesystem::path& directory,
   }
 }
 
-}  // namespace
-
-int run_verify(const VerifyOptions& options) {
+int run_verify(VerifyOptions& options) {
+  choose_step(options.path, options.step);
   bool damaged = false, unread = false;
   auto list = nlohmann::ordered_json::array();
   const bool root = !names_checkpoint(options.path);
@@ -111,6 +118,28 @@ int run_verify(const VerifyOptions& options) {
   }
   if (options.json) print_json({{"ok", !damaged && !unread}, {"checkpoints", list}});
   return damaged ? kDamaged : unread ? kCouldNotTell : 0;
+}
+
+}  // namespace
+
+void declare_verify(CLI::App& app, Run& run) {
+  const auto [verify, options] = add_command(
+      app, run, "verify", "Read and check every value; exit status 1: damaged, 3: could not tell",
+      "shardwise verify runs/checkpoints\n"
+      "  shardwise verify runs/checkpoints/step-00000400 --repair --from /backup/checkpoints",
+      run_verify);
+  add_path(verify, "path", options.path, "A checkpoint, or a directory of such (all)");
+  add_step(verify, options.step, true);
+  CLI::Option* const repair = verify.add_flag(
+      "--repair", options.repair,
+      "Make damaged chunks and files again, exactly as they were, from other steps, copies and "
+      "parity");
+  verify
+      .add_option(
+          "--from", options.from,
+          "A copy of the checkpoint, or a directory of steps that has one (may be repeated)")
+      ->check(local_path())
+      ->needs(repair);
 }
 
 }  // namespace shardwise::tools

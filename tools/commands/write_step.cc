@@ -87,6 +87,32 @@ void print(const ReshardOptions& options, const std::filesystem::path& source, c
 
 }  // namespace
 
+void add_step_options(CLI::App& command, ReshardOptions& options) {
+  command.add_option("--devices", options.devices, "Device ids in mesh order (default 0,1,2,..)");
+  command.add_option("--spec", options.rules,
+                     "Rules NAME-PATTERN=SPEC, separated by \";\", or @FILE with one per line; "
+                     "first match counts; other tensors keep their spec");
+  add_edits(command, options.edits);
+  command.add_option("--codec", options.codec, "auto, zstd or none")->capture_default_str();
+  command
+      .add_option("--writers", options.writers,
+                  "Shard files of each process. The same command after a kill keeps those that are "
+                  "whole: with 1 it begins anew")
+      ->check(whole(1, 99'999))
+      ->capture_default_str();
+  command
+      .add_option("--processes-per-file", options.processes_per_file,
+                  "Under mpirun: of this number of neighbouring processes, the first writes the "
+                  "shard files of all")
+      ->check(whole(1))
+      ->capture_default_str();
+  add_existing(command, options.existing,
+               "Where the target holds the step: write a new generation of it",
+               "Where the target holds the step: write nothing");
+  add_memory_budget(command, options.memory_budget_bytes);
+  add_threads(command, options.threads);
+}
+
 StepWriting parse_step_writing(const std::string& command, const ReshardOptions& options) {
   shardwise::ReshardOptions work;
   work.save.existing = options.existing;

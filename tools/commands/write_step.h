@@ -3,10 +3,24 @@
 #include <functional>
 #include <string>
 
-#include "commands/commands.h"
+#include "options.h"
 #include "shardwise/checkpoint/reshard.h"
 
 namespace shardwise::tools {
+
+struct ReshardOptions {
+  std::string source, target, mesh, devices, rules, codec = "zstd";
+  std::int64_t writers = 1;
+  int processes_per_file = 1;
+  int threads = 0;
+  std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
+  EditOptions edits;
+  Existing existing = Existing::fail;
+  bool json = false;
+};
+
+/// What reshard and import have in common beside source, target and mesh.
+void add_step_options(CLI::App& command, ReshardOptions& options);
 
 /// What the options of reshard and import mean, and the processes that mpirun has started.
 struct StepWriting {

@@ -8,13 +8,13 @@
 #include <optional>
 #include <system_error>
 
-#include "commands/commands.h"
 #include "foreign_format.h"
 #include "output.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
 #include "shardwise/storage/known_format.h"
+#include "usage.h"
 
 namespace shardwise::tools {
 namespace fs = std::filesystem;

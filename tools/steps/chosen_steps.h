@@ -1,26 +1,31 @@
 #pragma once
 
-#include "commands/commands.h"
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace shardwise::tools {
 
-// Puts the step that the words or --step name into a command's paths. Throws as chosen_path(), and
+// Put the step that words or --step name into a command's paths. They throw as chosen_path(), and
 // BadUsage for words that do not go together.
 
-template <class Options>
-void choose_steps(Options&) {}  // of a command that takes no step
-void choose_steps(LsOptions& options);
-void choose_steps(InspectOptions& options);
-void choose_steps(VerifyOptions& options);
-void choose_steps(ParityCommandOptions& options);
-void choose_steps(DiffOptions& options);
-void choose_steps(CatOptions& options);
-void choose_steps(StatsOptions& options);
-void choose_steps(DuOptions& options);
-void choose_steps(RmOptions& options);
-void choose_steps(PinOptions& options);
-void choose_steps(CheckedReshardOptions& options);
-void choose_steps(ExportOptions& options);
-void choose_steps(BenchRestoreOptions& options);
+/// Makes the path that of a step, if one is given.
+void choose_step(std::string& path, const std::string& step);
+
+/// The same; the first of the patterns may be the step, which then is taken away.
+void choose_step(std::string& path, std::string& step, std::vector<std::string>& patterns);
+
+/// The same for a source; the words are a step, perhaps, and the target.
+void choose_with_target(std::string_view command, std::string& source, std::string& step,
+                        std::vector<std::string>& words, std::string& target);
+
+/// Takes the first word away if it names a step of the path.
+void take_step(const std::string& path, std::string& step, std::vector<std::string>& words);
+
+/// Of a root and words after it that mean steps. Throws for a word that means none.
+std::vector<std::string> paths_of_steps(std::string_view command, const std::string& root,
+                                        const std::vector<std::string>& words);
+
+[[noreturn]] void refuse_word(std::string_view command, const std::string& word);
 
 }  // namespace shardwise::tools

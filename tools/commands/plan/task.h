@@ -7,11 +7,29 @@
 #include <string>
 #include <vector>
 
-#include "commands/commands.h"
 #include "output.h"
 #include "shardwise/runtime/graph/graph.h"
 #include "shardwise/runtime/spmd/plans.h"
 #include "shardwise/shard/mesh.h"
+
+namespace shardwise::tools {
+
+struct PlanOptions {
+  std::string program;
+  std::optional<std::string> mesh;
+  std::int64_t devices = 0;  ///< 0: on the mesh
+  std::vector<std::string> marks;
+  std::optional<std::string> device;
+  std::size_t memory_bytes = 0;           ///< 0: the device's
+  std::size_t save_bytes_per_second = 0;  ///< 0: not told
+  bool search = false;
+  std::optional<std::string> why, why_not;
+  std::optional<std::string> html;  ///< a file for the page
+  std::string attention = "fused";
+  bool json = false;
+};
+
+}  // namespace shardwise::tools
 
 // What the parts of `plan` have in common.
 namespace shardwise::tools::plans {

@@ -3,11 +3,24 @@
 #include <filesystem>
 #include <string_view>
 
-#include "commands/commands.h"
+#include "options.h"
 #include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/convert/model.h"
 
 namespace shardwise::tools {
+
+struct ExportOptions {
+  std::string source, step, target;
+  std::string format;               ///< empty: by the target's ending
+  std::vector<std::string> words;   ///< after the source
+  std::string config_from;          ///< empty: none
+  std::size_t max_shard_bytes = 0;  ///< 0: one file
+  std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
+  int threads = 0;
+  EditOptions edits;
+  Existing existing = Existing::fail;
+  bool json = false;
+};
 
 /// Whether packages of Python alone write this format: DCP and Orbax.
 bool is_python_format(std::string_view format);
