@@ -38,16 +38,19 @@ def test_json_is_what_the_command_prints(program, tmp_path):
 
 
 def test_what_was_found_beside_a_plan_is_told_as_the_command_tells_it(program, tmp_path):
-    search = program.search(MESH, MACHINE, 1 << 10)
+    search, kinds = program.search(MESH, MACHINE, 1 << 10), set()
     assert not search.fits and set(search.hand_made_fit.values()) == {False}
-    chosen = sw.programs.load(tmp_path / "step.swp").mark(search.marks)
-    plan = chosen.plan(MESH, 1 << 10)
-    how = {"machine": MACHINE, "search": search, "changes": plan.changes(MACHINE)}
-    command = [sys.executable, "-m", "shardwise", "plan", tmp_path / "step.swp", "--mesh", MESH, "--device", MACHINE, "--memory", "1024", "--search"]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
-    assert plan.to_json(**how) == json.loads(done.stdout) == data_of(plan.to_html(**how))["plan"]
-    assert plan.report(**how) == subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    assert {one.kind for one in how["changes"].found} >= {"marks", "mesh"}
+    plans = [(search, sw.programs.load(tmp_path / "step.swp").mark(search.marks)), (None, program)]
+    for found, chosen in plans:
+        plan = chosen.plan(MESH, 1 << 10)
+        how = {"machine": MACHINE, "search": found, "changes": plan.changes(MACHINE)}
+        command = [sys.executable, "-m", "shardwise", "plan", tmp_path / "step.swp", "--mesh", MESH,
+                   "--device", MACHINE, "--memory", "1024", *(["--search"] if found else [])]
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+        assert plan.to_json(**how) == json.loads(done.stdout) == data_of(plan.to_html(**how))["plan"]
+        assert plan.report(**how) == subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        kinds |= {one.kind for one in how["changes"].found}
+    assert kinds >= {"marks", "mesh"}
     with pytest.raises(sw.InvalidArgument, match="found a search without a machine"):
         plan.to_html(search=search)
 

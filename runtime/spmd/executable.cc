@@ -212,12 +212,10 @@ class Executable::OneRun {
   }
 
   void bind_regions() {
-    regions_.resize(2 * as_size(e_.impl_->mesh.size()));
+    regions_.resize(as_size(e_.impl_->mesh.size()));
     for (const std::int64_t p : here_) {
-      regions_[2 * as_size(p)] = device(p).allocate(e_.impl_->plan.activation_bytes,
-                                                    MemoryKind::activation, "values of a program");
-      regions_[2 * as_size(p) + 1] = device(p).allocate(
-          e_.impl_->plan.collective_bytes, MemoryKind::collective, "collectives of a program");
+      regions_[as_size(p)] = device(p).allocate(e_.impl_->plan.region_bytes, MemoryKind::activation,
+                                                "values of a program");
     }
     for (std::size_t v = 0; v < e_.impl_->plan.homes.size(); ++v) {
       if (e_.impl_->plan.homes[v] != Home::region) continue;
@@ -226,12 +224,11 @@ class Executable::OneRun {
       const ValueId host = e_.impl_->plan.hosts[as_size(root)];
       const ValueId array = host < 0 ? root : host;
       const bool is_in_array = e_.impl_->plan.homes[as_size(array)] != Home::region;
-      const std::size_t region = value(root).kind == MemoryKind::collective ? 1 : 0;
       for (const std::int64_t p : here_) {
         // An output's memory, or the bytes of an input: what makes the value leaves them as they
         // are.
         std::byte* const data = is_in_array ? const_cast<std::byte*>(storage_.data(array, p))
-                                            : regions_[2 * as_size(p) + region]->data();
+                                            : regions_[as_size(p)]->data();
         storage_.bind(id, p, data + e_.impl_->plan.offsets[as_size(root)]);
       }
     }
@@ -287,7 +284,7 @@ class Executable::OneRun {
   std::vector<bool> in_place_;                              ///< by output: in an input's memory
   std::vector<std::atomic<bool>> begun_;                    ///< of those: has been written to
   Storage storage_;
-  std::vector<std::shared_ptr<Buffer>> regions_;  ///< two for each position
+  std::vector<std::shared_ptr<Buffer>> regions_;  ///< by position
 };
 
 std::vector<ShardedArray> Executable::run(Devices& devices,
@@ -323,7 +320,7 @@ std::size_t Executable::Impl::input_bytes(std::int64_t position,
 // What a device needs at most beside what it has there: all shards are as large as the largest.
 std::size_t Executable::Impl::most_needed(const std::vector<bool>& is_here,
                                           const std::vector<bool>& is_donated) const {
-  std::size_t most = plan.activation_bytes + plan.collective_bytes;
+  std::size_t most = plan.region_bytes;
   for (std::size_t i = 0; i < lowered.inputs.size(); ++i) {
     if (!is_here[i]) most += plan.bytes[as_size(lowered.inputs[i])];
   }
@@ -510,8 +507,7 @@ void dump_plan(const Program& program, const MemoryPlan& plan,
     }
     text += '\n';
   }
-  text += fmt::format("{}activations {} bytes, collectives {} bytes\n", indent,
-                      plan.activation_bytes, plan.collective_bytes);
+  text += fmt::format("{}values {} bytes\n", indent, plan.region_bytes);
 }
 
 }  // namespace

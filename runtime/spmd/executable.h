@@ -25,8 +25,9 @@ struct PlannedProgram;
 struct Propagation;
 
 struct PartitionOptions {
-  /// Weights that were gathered for the loss are kept for its gradient: fewer bytes on the wire,
-  /// more memory. Without, each is gathered anew.
+  /// Weights that were gathered for the loss are kept for its gradient and for later losses, whose
+  /// gradients are added before they are scattered: fewer bytes on the wire, more memory. Without,
+  /// each loss and each gradient gathers again, and each gradient is scattered.
   bool keep_gathered_weights = false;
 
   /// Notes what was thought of for each node, for explain().

@@ -200,6 +200,27 @@ TEST(MemoryPlan, PlannedIsMeasuredToTheByteAndByKind) {
   }
 }
 
+/// Every device's parts are read by others while sums are written over them. Of 32 devices some
+/// combine results; of three elements some devices combine none.
+TEST(MemoryPlan, AnAllReduceIsWrittenOverItsParts) {
+  for (const std::int64_t count : {2, 7, 8, 32}) {
+    for (const std::int64_t size : {3, 10'000}) {
+      Devices devices(count);
+      Tracer tracer(devices, {.mesh = Mesh::line(count, "data")});
+      Tensor x = counting(tracer, {2 * count, size});
+      mark_sharding(x, {{"data"}, {}});
+      const Tensor sum = reduce_sum(x, {0});
+      tracer.mark_step();
+      std::vector<float> right(as_size(size), 0);
+      const std::vector<float> all = floats(x);
+      for (std::size_t i = 0; i < all.size(); ++i) right[i % right.size()] += all[i];
+      EXPECT_EQ(floats(sum), right) << count << " devices, " << size << " elements";
+      // Two rows, and the sum.
+      EXPECT_EQ(tracer.last()->memory(0).peak_bytes, 3 * as_size(size) * sizeof(float));
+    }
+  }
+}
+
 // Only the first of them has memory; the other one is the same array.
 TEST(MemoryPlan, AnOutputThatIsThereTwiceReplacesOneInput) {
   for (const std::int64_t devices_used : {1, 2}) {

@@ -75,9 +75,9 @@ TEST(OutOfMemory, AdviceIsOneMarkIfOneDoesAndElseSeveral) {
   EXPECT_EQ(suggest(graph, mesh, {}, 2 * kWeight),
             "it fits with \"w1\" cut as data,-: peak 23808 bytes");
   EXPECT_EQ(suggest(graph, mesh, {}, kWeight),
-            "it fits with \"w1\" cut as data,- and \"w2\" cut as data,-: peak 12800 bytes");
+            "it fits with \"w1\" cut as data,- and \"w2\" cut as data,-: peak 10752 bytes");
   EXPECT_EQ(suggest(graph, mesh, {}, 100),
-            "the least found is with \"w1\" cut as data,- and \"w2\" cut as data,-: peak 12800 "
+            "the least found is with \"w1\" cut as data,- and \"w2\" cut as data,-: peak 10752 "
             "bytes");
 }
 

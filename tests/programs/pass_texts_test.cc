@@ -317,7 +317,7 @@ TEST(MemoryPlanText, WritesOverWhatIsNeededNoMore) {
             "output 0 over input 0\n");
 }
 
-TEST(ScheduleText, ATaskWaitsOnlyForWhatItReads) {
+TEST(ScheduleText, ATaskWaitsForWhatItReadsOrWritesOver) {
   const Passes passes("data=2", R"(
       %0 = input() "x" : f32[8] marked data
       %1 = tanh(%0) : f32[8]
@@ -331,8 +331,8 @@ TEST(ScheduleText, ATaskWaitsOnlyForWhatItReads) {
   EXPECT_EQ(passes.scheduled(),
             "task 0: step 0 on 0 before 2\n"
             "task 1: step 0 on 1 before 3\n"
-            "task 2: step 1 on 0 before 4\n"
-            "task 3: step 1 on 1 before 4\n"
+            "task 2: step 1 on 0 before 4 6\n"
+            "task 3: step 1 on 1 before 4 5 7\n"
             "task 4: step 2 on 0 before 6 7\n"
             "task 5: step 2 on 1 before 7\n"
             "task 6: step 2 on 0 before\n"

@@ -163,4 +163,7 @@ FactorRule factor_rule(const Graph& graph, const Node& node);
 inline bool is_elementwise(Op op) { return row(op).traits().is_elementwise; }
 inline bool is_alias(Op op) { return row(op).traits().is_alias; }
 
+/// Each element is made of those at its place; `identity` is there for a mark.
+inline bool keeps_places(Op op) { return is_elementwise(op) || op == Op::identity; }
+
 }  // namespace shardwise

@@ -38,7 +38,7 @@ class LoopRun {
         storage_.bind(body_.inputs[i], p, around_.data(loop_.inputs[i], p));
       }
       for (const LoopBody::Place& place : body_.places) {
-        if (place.same_as < 0) storage_.bind(place.value, p, memory(place, p));
+        if (place.same_as < 0) storage_.bind(place.value, p, memory(place.offset, p));
       }
     }
   }
@@ -106,11 +106,9 @@ class LoopRun {
     return as_size(body_.reverse ? body_.trips - 1 - trip : trip);
   }
 
-  std::byte* memory(const LoopBody::Place& place, std::int64_t position) const {
-    const ValueId region =
-        place.kind == MemoryKind::collective ? loop_.collectives : loop_.activations;
-    if (region < 0) return nullptr;  // it has no bytes
-    return around_.writable(region, position) + place.offset;
+  std::byte* memory(std::size_t offset, std::int64_t position) const {
+    if (loop_.memory < 0) return nullptr;  // it has no bytes
+    return around_.writable(loop_.memory, position) + offset;
   }
 
   /// The last trip writes the result, the one before beside it, and so on; or all write the result.
@@ -119,7 +117,7 @@ class LoopRun {
     if (output >= body_.carries) return result + place(trip) * output_bytes_[output][h];
     const std::optional<std::size_t>& spare = body_.spare_offsets[output];
     if (!spare || (body_.trips - 1 - trip) % 2 == 0) return result;
-    return memory({-1, -1, MemoryKind::activation, *spare}, here_[h]);
+    return memory(*spare, here_[h]);
   }
 
   const std::byte* carried_in(std::size_t carry, std::int64_t trip, std::size_t h) const {

@@ -30,17 +30,16 @@ struct LoopBody {
   /// output, and is copied.
   std::vector<bool> is_made;
 
-  /// The other values: at an offset of the memory for activations or for collectives, or where
-  /// another value is, which is an input.
+  /// The other values: at an offset of the loop's memory, or where another value is, which is an
+  /// input.
   struct Place {
     ValueId value;
     ValueId same_as = -1;
-    MemoryKind kind = MemoryKind::activation;
     std::size_t offset = 0;
   };
   std::vector<Place> places;
 
-  /// By carry: where, in the memory for activations, it is kept from every other trip to the next;
+  /// By carry: where, in the loop's memory, it is kept from every other trip to the next;
   /// nothing if each trip writes it over what it was.
   std::vector<std::optional<std::size_t>> spare_offsets;
 };

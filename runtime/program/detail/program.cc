@@ -61,8 +61,7 @@ std::vector<Program::ValueId> Program::Loop::read() const {
 
 std::vector<Program::ValueId> Program::Loop::made() const {
   std::vector<ValueId> all = outputs;
-  if (activations >= 0) all.push_back(activations);
-  if (collectives >= 0) all.push_back(collectives);
+  if (memory >= 0) all.push_back(memory);
   return all;
 }
 

@@ -91,8 +91,8 @@ class Program {
   /// once, as a boolean scalar says, which each device has.
   struct Loop {
     std::string name;
-    std::vector<ValueId> inputs, outputs;        ///< by input and output of the body: see LoopBody
-    ValueId activations = -1, collectives = -1;  ///< memory for its values; -1: it needs none
+    std::vector<ValueId> inputs, outputs;  ///< by input and output of the body: see LoopBody
+    ValueId memory = -1;                   ///< for the body's values; -1: it needs none
     std::shared_ptr<const LoopBody> body = {};
     ValueId predicate = -1;                          ///< -1: there is one body
     std::shared_ptr<const LoopBody> otherwise = {};  ///< if the scalar is false

@@ -130,6 +130,15 @@ void ScheduleBuilder::add(const Program::Move& move, std::size_t phase, std::siz
       makers.push_back(maker(read_by(part, phase), position));
     }
   }
+  // A sum that is written over its parts waits for what used these before this phase: in a phase
+  // no target writes an element that another one reads.
+  std::vector<std::vector<TaskId>> memory(at_group.targets.size());  // by target
+  for (std::size_t i = 0; i < memory.size(); ++i) {
+    for (const Program::Move::Part& part : move.parts) {
+      wait_for_memory(part.to, at_group.targets[i]);
+    }
+    memory[i].swap(after_);
+  }
   for (std::size_t i = 0; i < at_group.targets.size(); ++i) {
     const auto target = static_cast<std::int64_t>(i);
     const std::int64_t position = at_group.targets[i];
@@ -143,13 +152,13 @@ void ScheduleBuilder::add(const Program::Move& move, std::size_t phase, std::siz
       if (copies.empty() && reuse_.empty()) continue;
       is_empty = false;
       after_.push_back(maker(part.to, position));
-      wait_for_memory(part.to, position);
       for (const Copy& copy : copies) {
         const std::size_t transfer = phases_.empty() ? 0 : phases_[phase].transfer(p, group);
         wait_for_copy(copy, phase, transfer, made_by[p]);
       }
     }
     if (is_empty) continue;
+    after_.insert(after_.end(), memory[i].begin(), memory[i].end());
     const TaskId task = add_task(
         {.step = step_, .position = position, .phase = phase, .group = group, .target = target});
     for (const Program::Move::Part& part : move.parts) {

@@ -107,6 +107,14 @@ AxisSet axes_of(const Cut& cut) {
   return bits;
 }
 
+AxisSet changed_axes(const Cut& from, const Cut& to) {
+  AxisSet changed = 0;
+  for (std::size_t dim = 0; dim < from.size(); ++dim) {
+    if (!(from[dim] == to[dim])) changed |= from[dim].set() | to[dim].set();
+  }
+  return changed;
+}
+
 std::int64_t ways(const AxisList& axes, const Mesh& mesh) {
   std::int64_t product = 1;
   for (const std::uint8_t axis : axes) product *= mesh.axes()[axis].size;

@@ -69,6 +69,9 @@ using FactorCut = std::vector<AxisList>;
 
 AxisSet axes_of(const Cut& cut);
 
+/// The axes of dims that are cut otherwise.
+AxisSet changed_axes(const Cut& from, const Cut& to);
+
 /// Into how many parts the axes cut.
 std::int64_t ways(const AxisList& axes, const Mesh& mesh);
 std::int64_t ways(AxisSet axes, const Mesh& mesh);

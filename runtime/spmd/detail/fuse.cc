@@ -16,7 +16,9 @@ using Compute = PartitionedGraph::Compute;
 constexpr std::size_t kNone = SIZE_MAX;
 
 // A bucket lives until its last part is there: larger ones save little and keep gradients longer.
+// The parts of a sum that is scattered are larger than the sum, so that only small ones wait.
 constexpr std::size_t kBucketBytes = std::size_t{512} << 10;
+constexpr std::size_t kWaitingScatteredBytes = std::size_t{16} << 10;
 
 class Fuser {
  public:
@@ -246,12 +248,17 @@ class Fuser {
     }
   }
 
-  /// Sums that are to be combined over the same devices go together, up to a limit. A move's height
+  /// Sums that are to be combined over the same devices go together, up to a limit, if all of their
+  /// parts are there before any sum is used: else values would wait for the bucket. A move's height
   /// is the length of the longest chain of combining moves that wait for it. Moves of one height do
   /// not wait for each other, and a move that waits for one of them is lower. So buckets never wait
   /// in a circle.
   void join_moves(const std::vector<FusedStep>& order) {
     std::vector<std::int64_t> height(steps_.size(), 0);  // by root
+    // By root, in this order: the last group that it waits for, and the first that waits for it.
+    std::vector<std::size_t> ready(steps_.size(), 0), used(steps_.size(), order.size());
+    std::vector<std::size_t> place(steps_.size(), 0);
+    for (std::size_t g = 0; g < order.size(); ++g) place[root(order[g].steps.front())] = g;
     for (std::size_t g = order.size(); g-- > 0;) {
       const std::size_t here = root(order[g].steps.front());
       const std::int64_t below = height[here] + (combines(order[g].steps.front()) ? 1 : 0);
@@ -259,12 +266,15 @@ class Fuser {
         for_each_source(step, [&](std::size_t from) {
           if (root(from) == here) return;
           height[root(from)] = std::max(height[root(from)], below);
+          ready[here] = std::max(ready[here], place[root(from)]);
+          used[root(from)] = g;
         });
       }
     }
     struct Bucket {
       std::size_t step;
       std::size_t bytes;
+      std::size_t ready, used;
     };
     std::map<std::tuple<CollectiveKind, AxisSet, AxisSet, Reduction, std::int64_t>, Bucket> open;
     for (std::size_t i = 0; i < steps_.size(); ++i) {
@@ -275,13 +285,18 @@ class Fuser {
       const auto [at, is_new] = open.try_emplace(
           {move.kind, move.axes, changed_axes(from.cut, values_[as_size(move.to)].cut),
            values_[as_size(move.to)].reduction, height[i]},
-          Bucket{i, bytes});
+          Bucket{i, bytes, ready[i], used[i]});
       if (is_new) continue;
-      if (at->second.bytes + bytes > kBucketBytes) {
-        at->second = {i, bytes};
+      Bucket& bucket = at->second;
+      const std::size_t all_ready = std::max(bucket.ready, ready[i]);
+      const std::size_t one_used = std::min(bucket.used, used[i]);
+      const bool is_scattered = move.kind == CollectiveKind::reduce_scatter;
+      if (bucket.bytes + bytes > kBucketBytes || all_ready >= one_used ||
+          (is_scattered && bucket.bytes > kWaitingScatteredBytes)) {
+        bucket = {i, bytes, ready[i], used[i]};
       } else {
-        parent_[root(i)] = root(at->second.step);
-        at->second.bytes += bytes;
+        parent_[root(i)] = root(bucket.step);
+        bucket = {bucket.step, bucket.bytes + bytes, all_ready, one_used};
       }
     }
   }

@@ -170,6 +170,7 @@ class Lowering {
       // of them may be an input's.
       call.inputs[0] = result_.alias_of[as_size(call.inputs[0])];
       result_.alias_of.back() = call.inputs[0];
+      result_.in_place.back().push_back({call.inputs[0], call.outputs[0]});
     }
     call.function = function_of(node, compute);
     add_call(std::move(call));
@@ -219,27 +220,24 @@ class Lowering {
           lower_body(parts, body, mesh_, nan_check_, move_plans_));
     };
     LoweredBodies bodies{lowered(*loop.body), nullptr};
-    std::size_t activations = bodies.body->activation_bytes,
-                collectives = bodies.body->collective_bytes;
+    std::size_t bytes = bodies.body->region_bytes;
     step.body = bodies.body->body;
     if (loop.otherwise != nullptr) {
       bodies.otherwise = lowered(*loop.otherwise);
-      activations = std::max(activations, bodies.otherwise->activation_bytes);
-      collectives = std::max(collectives, bodies.otherwise->collective_bytes);
+      bytes = std::max(bytes, bodies.otherwise->region_bytes);
       step.otherwise = bodies.otherwise->body;
     }
-    step.activations = add_memory(activations, MemoryKind::activation, step.name, loop.node);
-    step.collectives = add_memory(collectives, MemoryKind::collective, step.name, loop.node);
+    step.memory = add_memory(bytes, step.name, loop.node);
     result_.bodies.emplace(result_.program.steps().size(), std::move(bodies));
     result_.program.add_step(std::move(step));
   }
 
   /// A value that is memory for those of a body.
-  ValueId add_memory(std::size_t bytes, MemoryKind kind, const std::string& of, NodeId node) {
+  ValueId add_memory(std::size_t bytes, const std::string& of, NodeId node) {
     if (bytes == 0) return -1;
     const Shape shape{static_cast<std::int64_t>(bytes)};
     result_.alias_of.push_back(result_.program.add_value(
-        {DType::u8, shape, layout(Cut(1), shape), "values of " + of, kind}));
+        {DType::u8, shape, layout(Cut(1), shape), "values of " + of, MemoryKind::activation}));
     result_.nodes.push_back(node);
     return result_.alias_of.back();
   }
@@ -253,6 +251,11 @@ class Lowering {
       std::string one = fmt::format("{} of {}", name(move.kind), label(from.node));
       const ValueId to = add_value(move.to, one, MemoryKind::collective);
       moves.parts.push_back({id(move.from), to, {}});
+      // A device reads no element of others but those that it combines, in the same place.
+      if (move.kind == CollectiveKind::all_reduce &&
+          from.cut == partitioned_.values[as_size(move.to)].cut) {
+        result_.in_place.back().push_back({moves.parts.back().from, to});
+      }
       if (move_plans_ == MovePlans::made) {
         moves.parts.back().plan = plan(from, partitioned_.values[as_size(move.to)], type, move);
       }

@@ -28,7 +28,7 @@ struct LoweredProgram {
   std::vector<Program::ValueId> inputs, outputs;
 
   /// By step: the operands whose memory a result may take over if they are needed no more. The
-  /// result has the same bytes and is written element by element.
+  /// result has the same bytes and is written element by element, or is their sum over devices.
   struct InPlace {
     Program::ValueId operand, result;
   };

@@ -161,7 +161,7 @@ class Planner {
           used_[as_size(input)] = true;
           break;
         }
-        if (is_elementwise(graph_.node(id).op)) {
+        if (keeps_places(graph_.node(id).op)) {
           const std::vector<NodeId>& operands = graph_.node(id).operands;
           open.insert(open.end(), operands.rbegin(), operands.rend());
         }
@@ -246,7 +246,7 @@ class Planner {
                              : hosts_.count(result) > 0 && hosts_.at(result).head == result;
     return is_free && home(operand) == Home::region &&
            lifetime(operand).last == static_cast<std::int64_t>(step) &&
-           same_memory(result, pair.operand) && value(result).kind == value(operand).kind &&
+           same_memory(result, pair.operand) &&
            plan_.bytes[as_size(result)] == plan_.bytes[as_size(operand)] &&
            !is_read_otherwise(program_.steps()[step], lowered_.in_place[step], result, operand) &&
            !has_older(step, pair);
@@ -296,7 +296,9 @@ class Planner {
   bool is_read_otherwise(const Program::Step& step,
                          const std::vector<LoweredProgram::InPlace>& pairs, ValueId result,
                          ValueId operand) {
-    const std::vector<ValueId>& inputs = std::get<Program::Call>(step).inputs;
+    std::vector<ValueId> inputs;
+    visit_step(
+        step, [&](ValueId input) { inputs.push_back(input); }, [](ValueId) {});
     for (const ValueId input : inputs) {
       if (root(input) != operand) continue;
       if (std::count(inputs.begin(), inputs.end(), input) > 1) return true;
@@ -309,21 +311,18 @@ class Planner {
   }
 
   void place() {
-    for (const MemoryKind kind : {MemoryKind::activation, MemoryKind::collective}) {
-      std::vector<ValueId> values;
-      std::vector<Lifetime> lifetimes;
-      for (ValueId v = 0; v < count(); ++v) {
-        if (!plan_.is_placed(as_size(v)) || value(v).kind != kind) continue;
-        values.push_back(v);
-        lifetimes.push_back(lifetime(v));
-      }
-      const Offsets planned = plan_offsets(lifetimes);
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        plan_.offsets[as_size(values[i])] = planned.offsets[i];
-      }
-      (kind == MemoryKind::activation ? plan_.activation_bytes : plan_.collective_bytes) =
-          planned.total_bytes;
+    std::vector<ValueId> values;
+    std::vector<Lifetime> lifetimes;
+    for (ValueId v = 0; v < count(); ++v) {
+      if (!plan_.is_placed(as_size(v))) continue;
+      values.push_back(v);
+      lifetimes.push_back(lifetime(v));
     }
+    const Offsets planned = plan_offsets(lifetimes);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      plan_.offsets[as_size(values[i])] = planned.offsets[i];
+    }
+    plan_.region_bytes = planned.total_bytes;
   }
 
   /// Finds which values were in a value's memory just before it. Earlier ones need no look: the
@@ -337,14 +336,14 @@ class Planner {
       if (taken_[as_size(v)]) plan_.reuse[as_size(v)] = std::exchange(now, {});
       now.push_back(v);
     }
-    std::map<std::pair<ValueId, MemoryKind>, std::vector<ValueId>> by_place;
+    std::map<ValueId, std::vector<ValueId>> by_place;  // an output, or -1: the region
     for (ValueId v = 0; v < count(); ++v) {
       if (root(v) != v || lifetime(v).bytes == 0) continue;
       const ValueId host = plan_.hosts[as_size(v)];
       if (hosts_.count(v) > 0) {
-        by_place[{v, MemoryKind::array}].push_back(v);
+        by_place[v].push_back(v);
       } else if (home(v) == Home::region) {
-        by_place[{host, host < 0 ? value(v).kind : MemoryKind::array}].push_back(v);
+        by_place[host].push_back(v);
       }
     }
     for (auto& [place, values] : by_place) find_last_holders(std::move(values), last);
@@ -359,7 +358,7 @@ class Planner {
     list.insert(list.end(), before.begin(), before.end());
   }
 
-  /// The roots of a region, or of an output's memory, in the order in which they are made; each
+  /// The roots of the region, or of an output's memory, in the order in which they are made; each
   /// takes its bytes from those that had them last.
   void find_last_holders(std::vector<ValueId> order,
                          const std::vector<std::vector<ValueId>>& last) {
@@ -422,8 +421,7 @@ PlannedMemory planned_memory(const Graph& graph, const LoweredProgram& lowered,
     const Program::Value& value = lowered.program.value(id);
     return num_bytes(value.box(position).shape(), size_bytes(value.dtype));
   };
-  add(MemoryKind::activation, plan.activation_bytes);
-  add(MemoryKind::collective, plan.collective_bytes);
+  add(MemoryKind::activation, plan.region_bytes);
   for (const ValueId input : lowered.inputs) {
     add(lowered.program.value(input).kind, shard_bytes(input));
   }

@@ -18,25 +18,25 @@ struct MemoryPlan {
   enum class Home : std::uint8_t {
     input,   ///< in the array that is bound
     output,  ///< in an array of its own, or in that of an input that it replaces
-    region,  ///< at its root's offset in the region of the root's kind, or in an output's memory
+    region,  ///< at its root's offset in the device's region, or in an output's memory
   };
 
   // By value of the program.
   std::vector<Home> homes;
   std::vector<std::size_t> bytes;       ///< of the largest shard
   std::vector<Program::ValueId> roots;  ///< whose memory it has; else itself
-  std::vector<std::size_t> offsets;     ///< of roots in a region, or in their host
+  std::vector<std::size_t> offsets;     ///< of roots in the region, or in their host
   std::vector<Program::ValueId> hosts;  ///< the output that a root is in until it is made; else -1
   std::vector<Lifetime> lifetimes;      ///< of roots, for all that have their memory
   MemoryReuse reuse;                    ///< for the schedule
 
-  /// It has memory in a region of the device, in which no other value of the same steps is.
+  /// It has memory in the region of the device, in which no other value of the same steps is.
   bool is_placed(std::size_t value) const {
     return homes[value] == Home::region && as_size(roots[value]) == value && hosts[value] < 0;
   }
 
-  /// The regions of each device.
-  std::size_t activation_bytes = 0, collective_bytes = 0;
+  /// The region of each device.
+  std::size_t region_bytes = 0;
 
   /// By Graph::outputs: it has memory of its own, and no output before it is the same value.
   std::vector<bool> is_made;

@@ -38,6 +38,7 @@ class Partitioner {
         parts_(graph, propagation.rules, sums),
         versions_(graph.nodes.size()),
         is_weight_(weights_of(graph)),
+        passes_(passes_of(graph, is_weight_)),
         cost_of_unused_(graph.nodes.size()) {}
 
   PartitionedGraph run(const std::vector<Cut>& input_cuts) {
@@ -45,7 +46,7 @@ class Partitioner {
       const NodeId node = graph_.inputs[i].node;
       const ValueId value = add_value({node, input_cuts[i]});
       result_.inputs.push_back(value);
-      versions_[as_size(node)].push_back({value, false});
+      versions_[as_size(node)].push_back({value, 0});
       settle(node);
     }
     for (NodeId id = 0; id < static_cast<NodeId>(graph_.nodes.size()); ++id) {
@@ -69,7 +70,7 @@ class Partitioner {
  private:
   struct Version {
     ValueId value;
-    bool backward;  ///< made for a node of the gradient
+    std::int64_t pass;  ///< of the node that it was made for
   };
 
   const Shape& shape_of(NodeId node) const { return graph_.node(node).type.shape; }
@@ -109,7 +110,7 @@ class Partitioner {
     PartitionedGraph::Value made{id, choice.result, carried | choice.partial, rule.reduction};
     made.is_wide = is_wide(made, step.operands);
     step.result = add_value(std::move(made));
-    versions_[as_size(id)] = {{step.result, node.backward}};
+    versions_[as_size(id)] = {{step.result, pass_of(id)}};
     cost_of_unused_[as_size(id)] = choice.bytes / static_cast<double>(size_bytes(node.type.dtype));
     result_.steps.push_back(std::move(step));
     if (!notes.empty()) result_.choices.emplace_back(id, std::move(notes));
@@ -172,7 +173,7 @@ class Partitioner {
     // The node itself is a tensor of no elements.
     const ValueId nothing = add_value({id, Cut(node.type.shape.size())});
     result_.steps.push_back(PartitionedGraph::Compute{id, {}, nothing});
-    versions_[as_size(id)] = {{nothing, node.backward}};
+    versions_[as_size(id)] = {{nothing, pass_of(id)}};
     settle(id);
   }
 
@@ -230,7 +231,7 @@ class Partitioner {
   void result(NodeId id) {
     const Node& node = graph_.node(id);
     const auto index = as_size(std::get<ResultAttributes>(node.attributes).index);
-    versions_[as_size(id)] = {{results_of_.at(node.operands[0])[index], node.backward}};
+    versions_[as_size(id)] = {{results_of_.at(node.operands[0])[index], pass_of(id)}};
     settle(id);
   }
 
@@ -261,7 +262,7 @@ class Partitioner {
     const ValueId to =
         add_value({id, enters ? Cut(whole.size()) : cut, sums ? replicas : AxisSet{0}});
     result_.steps.push_back(PartitionedGraph::Compute{id, {from}, to});
-    versions_[as_size(id)] = {{to, node.backward}};
+    versions_[as_size(id)] = {{to, pass_of(id)}};
     settle(id);
   }
 
@@ -275,12 +276,12 @@ class Partitioner {
     }
     const ValueId from = versions_[as_size(node.operands[0])].front().value;
     if (axes == 0) {
-      versions_[as_size(id)] = {{from, node.backward}};
+      versions_[as_size(id)] = {{from, pass_of(id)}};
       return;
     }
     const ValueId to = add_value({id, Cut(node.type.shape.size()), 0, a.reduction});
     add_combine(from, to, CollectiveKind::all_reduce, axes, id);
-    versions_[as_size(id)] = {{to, node.backward}};
+    versions_[as_size(id)] = {{to, pass_of(id)}};
   }
 
   /// The axes over which operands are parts of a sum and may stay so.
@@ -383,10 +384,12 @@ class Partitioner {
     return choice.result == wanted;
   }
 
+  std::int64_t pass_of(NodeId node) const { return passes_[as_size(node)]; }
+
   bool usable(NodeId node, const Version& version, NodeId consumer) const {
     if (!is_weight_[as_size(node)] || options_.keep_gathered_weights) return true;
     return version.value == versions_[as_size(node)].front().value ||
-           version.backward == graph_.node(consumer).backward;
+           version.pass == pass_of(consumer);
   }
 
   /// A node that has just been made: marks are met, and a sum is combined that nothing can use in
@@ -398,15 +401,25 @@ class Partitioner {
     const bool exact = node.mark || node.op == Op::input;
     if (exact && (made.partial != 0 || !(made.cut == wanted))) {
       const ValueId moved = fetch(id, wanted, id);
-      versions_[as_size(id)] = {{moved, node.backward}};
+      versions_[as_size(id)] = {{moved, pass_of(id)}};
     } else if (made.partial != 0 && !may_stay_parts(id)) {
       const ValueId moved = fetch(id, combined_cut(made.cut, made.partial, wanted), id);
-      versions_[as_size(id)] = {{moved, node.backward}};
+      versions_[as_size(id)] = {{moved, pass_of(id)}};
     }
   }
 
   bool may_stay_parts(NodeId id) const {
-    return primary(id).reduction == Reduction::sum && parts_.hands_on(id);
+    return primary(id).reduction == Reduction::sum && parts_.hands_on(id) && !waits_in_parts(id);
+  }
+
+  /// It would wait for a later pass as parts that are larger than the sum cut as wanted.
+  bool waits_in_parts(NodeId id) const {
+    if (options_.keep_gathered_weights) return false;
+    const PartitionedGraph::Value& made = primary(id);
+    const Cut sum = combined_cut(made.cut, made.partial, propagation_.cuts[as_size(id)]);
+    return (axes_of(sum) & made.partial) != 0 &&
+           std::ranges::any_of(parts_.users(id),
+                               [&](NodeId user) { return pass_of(user) > pass_of(id); });
   }
 
   /// The node's tensor, cut as needed and combined; of dims with a window it may be more. Moves it
@@ -439,18 +452,17 @@ class Partitioner {
     const double remade = may_be_remade ? remade_elements(node, needed, consumer, kMostRemade)
                                         : std::numeric_limits<double>::infinity();
     if (remade < least + cost_of_unused_[as_size(node)] || (least == 0 && remade == 0)) {
-      versions.push_back({remake(node, needed, consumer), graph_.node(consumer).backward});
+      versions.push_back({remake(node, needed, consumer), pass_of(consumer)});
       return versions.back().value;
     }
     cost_of_unused_[as_size(node)] = 0;
     if (value(from).partial == 0 && holds(type.shape, value(from).cut, needed, mesh_)) {
-      if (from != versions.front().value)
-        versions.push_back({from, graph_.node(consumer).backward});
+      if (from != versions.front().value) versions.push_back({from, pass_of(consumer)});
       return from;
     }
     const ValueId to = add_value({node, needed});
     add_move(from, to, consumer);
-    versions.push_back({to, graph_.node(consumer).backward});
+    versions.push_back({to, pass_of(consumer)});
     return to;
   }
 
@@ -561,6 +573,7 @@ class Partitioner {
   PartitionedGraph result_;
   std::vector<std::vector<Version>> versions_;  ///< by node; the first is the one made or settled
   std::vector<bool> is_weight_;                 ///< by node
+  std::vector<std::int64_t> passes_;            ///< by node
   std::map<NodeId, std::vector<ValueId>> results_of_;  ///< by scan or cond
 
   /// By node: what was moved to make it, in elements, as long as nothing has used it.
@@ -573,14 +586,6 @@ class Partitioner {
 TensorType type_of(const Graph& graph, const PartitionedGraph::Value& value) {
   const TensorType& type = graph.node(value.node).type;
   return value.is_wide ? sum_type(type) : type;
-}
-
-AxisSet changed_axes(const Cut& from, const Cut& to) {
-  AxisSet changed = 0;
-  for (std::size_t dim = 0; dim < from.size(); ++dim) {
-    if (!(from[dim] == to[dim])) changed |= from[dim].set() | to[dim].set();
-  }
-  return changed;
 }
 
 PartitionedGraph partition(const Graph& graph, const Mesh& mesh, const Propagation& propagation,

@@ -109,9 +109,6 @@ std::int64_t trips(const Graph& graph, const PartitionedGraph::Loop& loop);
 PartitionedGraph partition(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                            const std::vector<Cut>& input_cuts, const PartitionOptions& options);
 
-/// The axes of dims that are cut otherwise.
-AxisSet changed_axes(const Cut& from, const Cut& to);
-
 /// One line a step, with cuts and bytes.
 std::string dump(const Graph& graph, const Mesh& mesh, const PartitionedGraph& partitioned);
 

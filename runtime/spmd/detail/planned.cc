@@ -61,7 +61,7 @@ std::int64_t replaced_input(const Graph& graph, const std::vector<std::int64_t>&
     if (input >= 0 && may_be[as_size(input)] && graph.node(id).type == graph.node(node).type) {
       return input;
     }
-    if (!is_elementwise(graph.node(id).op)) continue;
+    if (!keeps_places(graph.node(id).op)) continue;
     const std::vector<NodeId>& operands = graph.node(id).operands;
     open.insert(open.end(), operands.rbegin(), operands.rend());
   }

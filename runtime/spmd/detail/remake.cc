@@ -1,5 +1,7 @@
 #include "shardwise/runtime/spmd/detail/remake.h"
 
+#include <algorithm>
+
 #include "shardwise/runtime/ops/detail/row.h"
 
 namespace shardwise {
@@ -72,6 +74,22 @@ std::vector<bool> weights_of(const Graph& graph) {
   for (std::size_t id = 0; id < result.size(); ++id) {
     const Node& node = graph.nodes[id];
     if (node.op == Op::convert) result[id] = result[as_size(node.operands[0])];
+  }
+  return result;
+}
+
+std::vector<std::int64_t> passes_of(const Graph& graph, const std::vector<bool>& is_weight) {
+  std::vector<std::int64_t> result;
+  std::int64_t pass = 0;
+  bool was_backward = false;
+  for (const Node& node : graph.nodes) {
+    const bool uses_weights = std::ranges::any_of(
+        node.operands, [&](NodeId operand) { return is_weight[as_size(operand)]; });
+    if (uses_weights && node.backward != was_backward) {
+      was_backward = node.backward;
+      ++pass;
+    }
+    result.push_back(pass);
   }
   return result;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -25,5 +26,9 @@ bool repeats(const Graph& graph, NodeId id);
 /// By node: it is a parameter, or one in another dtype, as mixed precision has it. What is gathered
 /// of these for the loss is gathered again for the gradient, in place of being kept.
 std::vector<bool> weights_of(const Graph& graph);
+
+/// By node: how often, before it, nodes that use weights turned from a loss to its gradient or
+/// back.
+std::vector<std::int64_t> passes_of(const Graph& graph, const std::vector<bool>& is_weight);
 
 }  // namespace shardwise

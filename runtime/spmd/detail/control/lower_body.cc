@@ -9,7 +9,7 @@ namespace shardwise {
 namespace {
 
 /// Where the values are that are neither inputs nor made outputs.
-std::vector<LoopBody::Place> places(const Program& program, const MemoryPlan& plan) {
+std::vector<LoopBody::Place> places(const MemoryPlan& plan) {
   std::vector<LoopBody::Place> all;
   for (std::size_t v = 0; v < plan.homes.size(); ++v) {
     if (plan.homes[v] != MemoryPlan::Home::region) continue;
@@ -18,7 +18,6 @@ std::vector<LoopBody::Place> places(const Program& program, const MemoryPlan& pl
     if (plan.homes[as_size(root)] == MemoryPlan::Home::input) {
       place.same_as = root;
     } else {
-      place.kind = program.value(root).kind;
       place.offset = plan.offsets[as_size(root)];
     }
     all.push_back(place);
@@ -42,17 +41,16 @@ LoweredBody lower_body(const detail::BodyParts& parts, const PartitionedBody& bo
   const std::size_t first = lowered.inputs.size() - parts.carries - parts.xs;
   made.plan = plan_memory(*body.graph, lowered, {}, OutputsHost::no, {first, parts.carries});
   made.bodies = std::move(lowered.bodies);
-  made.activation_bytes = made.plan.activation_bytes;
-  made.collective_bytes = made.plan.collective_bytes;
+  made.region_bytes = made.plan.region_bytes;
   std::vector<std::optional<std::size_t>> spare_offsets(parts.carries);
   for (std::size_t k = 0; parts.length > 1 && k < parts.carries; ++k) {
     if (made.plan.donated[k] >= 0) continue;
-    made.activation_bytes = aligned_offset(made.activation_bytes);
-    spare_offsets[k] = made.activation_bytes;
-    made.activation_bytes += made.plan.bytes[as_size(lowered.outputs[k])];
+    made.region_bytes = aligned_offset(made.region_bytes);
+    spare_offsets[k] = made.region_bytes;
+    made.region_bytes += made.plan.bytes[as_size(lowered.outputs[k])];
   }
   Schedule schedule = made_schedule(lowered.program, made.plan.reuse, move_plans);
-  std::vector<LoopBody::Place> where = places(lowered.program, made.plan);
+  std::vector<LoopBody::Place> where = places(made.plan);
   made.body = std::make_shared<const LoopBody>(LoopBody{.program = std::move(lowered.program),
                                                         .schedule = std::move(schedule),
                                                         .trips = parts.length,

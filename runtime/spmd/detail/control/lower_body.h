@@ -22,7 +22,7 @@ struct LoweredBody {
   std::map<std::size_t, LoweredBodies> bodies;  ///< by step that is a loop
 
   /// Memory that a device needs for the loop.
-  std::size_t activation_bytes = 0, collective_bytes = 0;
+  std::size_t region_bytes = 0;
 };
 
 /// That of all steps; without moves an empty one, in no time.
