@@ -20,7 +20,6 @@ namespace shardwise::bench {
 
 constexpr std::int64_t kTensors = 64;
 constexpr std::int64_t kColumns = 4096;
-constexpr std::size_t kBlockBytes = std::size_t{8} << 20;  ///< of raw reads and writes
 constexpr int kRounds = 5;
 
 inline std::int64_t rows_of(std::int64_t mib) { return (mib << 20) / (kTensors * kColumns * 4); }
