@@ -11,6 +11,7 @@
 #include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/repair/chunk_finder.h"
+#include "shardwise/checkpoint/detail/repair/chunk_mender.h"
 #include "shardwise/checkpoint/detail/repair/file_maker.h"
 #include "shardwise/checkpoint/detail/repair/parity_writer.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
@@ -104,7 +105,8 @@ class Repairer {
         own_(detail::real_directory(directory)),
         others_(other_checkpoints(*file_system_, own_, options.from)),
         finder_(*file_system_, others_),
-        maker_(*file_system_, own_, others_) {}
+        maker_(*file_system_, own_, others_),
+        mender_(*file_system_, stored_, {directory_}) {}
 
   RepairReport run();
 
@@ -127,8 +129,6 @@ class Repairer {
   void find_lost();
   void find_lost_linked();
   std::optional<std::uint64_t> content_hash(const ChunkId& id);
-  void write(const detail::WantedChunk& wanted, std::span<const std::byte> bytes);
-  File& opened_for_update(std::size_t number);
 
   const fs::path directory_;
   const RepairOptions& options_;
@@ -144,7 +144,7 @@ class Repairer {
   // Of one round.
   StoredCheckpoint stored_;
   std::vector<std::size_t> unusable_;  // shard files that are damaged so that nothing is known
-  std::map<std::size_t, std::unique_ptr<File>> opened_;
+  detail::ChunkMender mender_;
   std::map<std::size_t, std::vector<std::uint64_t>> content_hashes_;
   std::map<std::string, std::shared_ptr<File>> restored_;  // by name, as their parity makes them
 };
@@ -168,48 +168,6 @@ std::optional<std::uint64_t> Repairer::content_hash(const ChunkId& id) {
   const auto chunk = static_cast<std::size_t>(piece.first_chunk + id.chunk);
   if (chunk >= hashes->second.size()) return {};
   return hashes->second[chunk];
-}
-
-// The name may lead to another checkpoint's file by now: what is written to is the file that says
-// of itself that it is the one.
-File& Repairer::opened_for_update(std::size_t number) {
-  std::unique_ptr<File>& opened = opened_[number];
-  if (opened) return *opened;
-  const std::string path = (directory_ / stored_.file_name(number)).string();
-  std::unique_ptr<File> file = file_system_->open_for_update(path);
-  if (file->size() != stored_.file_bytes(number)) {
-    throw Error(ErrorCode::corrupt, fmt::format("repair {}: found {} bytes, needed are {}", path,
-                                                file->size(), stored_.file_bytes(number)));
-  }
-  const std::size_t own = stored_.manifest.files.size();
-  if (number < own) {
-    read_file_tables(*file, directory_, stored_.manifest.files[number]);
-  } else {
-    describe_linked_file(*file, path, stored_.linked[number - own]);
-  }
-  opened = std::move(file);
-  return *opened;
-}
-
-void Repairer::write(const detail::WantedChunk& wanted, std::span<const std::byte> bytes) {
-  const detail::ChunkRecord& record = wanted.record();
-  File& file = opened_for_update(stored_.file_of(wanted.id));
-  std::vector<std::byte> found(bytes.size());
-  const auto is_right = [&] {
-    file.read_at(record.address, found.data(), found.size());
-    return std::ranges::equal(found, bytes);
-  };
-  try {
-    if (is_right()) return;  // somebody else was faster
-  } catch (const Error& e) {
-    if (e.code() != ErrorCode::io) throw;
-  }
-  file.write_at(record.address, bytes.data(), bytes.size());
-  file.sync();
-  if (is_right()) return;
-  throw Error(ErrorCode::io, fmt::format("repair {}: the bytes that were written are not those "
-                                         "that are read",
-                                         stored_.describe(wanted.id)));
 }
 
 /// The file of this name as its parity makes it; null if it has none.
@@ -254,8 +212,7 @@ std::optional<detail::FoundChunk> Repairer::chunk_by_parity(const detail::Wanted
     why_not += "; its parity is that of the damaged bytes";
     return std::nullopt;
   }
-  return detail::FoundChunk{std::move(bytes),
-                            (own_ / (name + std::string(detail::kParitySuffix))).string()};
+  return detail::FoundChunk{std::move(bytes), own_ / (name + std::string(detail::kParitySuffix))};
 }
 
 bool Repairer::repair_chunk(const Damage& damage) {
@@ -268,7 +225,7 @@ bool Repairer::repair_chunk(const Damage& damage) {
   if (!found) found = chunk_by_parity(wanted, why_not);
   if (!found) return false;
   try {
-    write(wanted, found->bytes);
+    mender_.put(*id, found->bytes);
   } catch (const Error& e) {
     why_not = e.what();
     return false;
@@ -276,7 +233,7 @@ bool Repairer::repair_chunk(const Damage& damage) {
   std::erase_if(report_.repaired, [&](const Repaired& repaired) {
     return place_of(repaired.damage) == place_of(damage);
   });
-  report_.repaired.push_back({damage, found->from});
+  report_.repaired.push_back({damage, found->from.string()});
   return true;
 }
 
@@ -378,7 +335,7 @@ bool Repairer::repair_chunks() {
   open();
   bool repaired = false;
   for (const Damage& damage : chunks) repaired = repair_chunk(damage) || repaired;
-  opened_.clear();
+  mender_.close();
   content_hashes_.clear();
   return repaired;
 }

@@ -81,46 +81,83 @@ bool are_stored_bytes(const WantedChunk& wanted, std::span<const std::byte> byte
   }
 }
 
+ChunkBytes bytes_of(const WantedChunk& wanted) {
+  const ChunkRecord& record = wanted.record();
+  return {wanted.checkpoint.file_name(wanted.checkpoint.file_of(wanted.id)), record.address,
+          record.stored_bytes, record.hash};
+}
+
 ChunkFinder::ChunkFinder(FileSystem& file_system, std::vector<std::filesystem::path> checkpoints)
     : file_system_(file_system) {
   for (std::filesystem::path& path : checkpoints) sources_.push_back({.path = std::move(path)});
 }
 
-ChunkFinder::Source& ChunkFinder::opened(std::size_t number) {
-  Source& source = sources_[number];
+ChunkFinder::Source& ChunkFinder::opened(Source& source) {
   if (source.was_opened) return source;
   source.was_opened = true;
   try {
-    source.reader = std::make_unique<ChunkReader>(open_what_is_readable(file_system_, source.path),
-                                                  ReadOptions{.threads = 1});
+    StoredCheckpoint checkpoint = open_what_is_readable(file_system_, source.path);
+    for (std::size_t f = 0; f < checkpoint.tables.size(); ++f) {
+      if (!checkpoint.is_loaded_file(f)) continue;
+      const std::vector<ChunkRecord>& records = checkpoint.tables[f].records;
+      for (std::size_t r = 0; r < records.size(); ++r) {
+        source.chunks.push_back(
+            {records[r].hash, static_cast<std::uint32_t>(f), static_cast<std::uint32_t>(r)});
+      }
+    }
+    std::ranges::sort(source.chunks, {}, &Place::hash);
+    source.reader = std::make_unique<ChunkReader>(std::move(checkpoint), ReadOptions{.threads = 1});
   } catch (const Error&) {
-    // Then it is no help.
+    source.chunks.clear();  // then it is no help
   }
   return source;
 }
 
-std::optional<std::vector<std::byte>> ChunkFinder::stored_alike(Source& source,
-                                                                const WantedChunk& wanted) {
-  const ChunkReader::View view = source.reader->checkpoint_for({});
-  const StoredCheckpoint& checkpoint = *view;
-  const auto tensor = same_tensor(checkpoint.manifest, wanted.checkpoint.tensor(wanted.id));
-  if (!tensor) return std::nullopt;
-  const std::optional<ChunkId> id =
-      find_chunk(checkpoint, *tensor, wanted.checkpoint.box(wanted.id));
-  if (!id) return std::nullopt;
-  const ChunkRecord& record = checkpoint.record(*id);
-  if (record.hash != wanted.record().hash || record.stored_bytes != wanted.record().stored_bytes) {
-    return std::nullopt;
-  }
-  std::vector<std::byte> bytes(static_cast<std::size_t>(record.stored_bytes));
-  checkpoint.files->at(checkpoint.file_of(*id))
-      ->read_at(record.address, bytes.data(), bytes.size());
-  return are_stored_bytes(wanted, bytes) ? std::optional(std::move(bytes)) : std::nullopt;
+std::optional<FoundChunk> ChunkFinder::read(Source& source, File& file, std::uint64_t address,
+                                            const ChunkBytes& chunk) {
+  const std::uint64_t size = file.size();
+  if (address > size || chunk.bytes > size - address) return std::nullopt;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(chunk.bytes));
+  file.read_at(address, bytes.data(), bytes.size());
+  if (hash64(bytes.data(), bytes.size()) != chunk.hash) return std::nullopt;
+  return FoundChunk{std::move(bytes), source.path};
 }
 
-std::optional<std::vector<std::byte>> ChunkFinder::coded_again(Source& source,
-                                                               const WantedChunk& wanted,
-                                                               std::string& why_not) {
+std::optional<FoundChunk> ChunkFinder::find_by_hash(Source& source, const ChunkBytes& chunk) {
+  if (!opened(source).reader) return std::nullopt;
+  const ChunkReader::View view = source.reader->checkpoint_for({});
+  const StoredCheckpoint& checkpoint = *view;
+  for (auto place = std::ranges::lower_bound(source.chunks, chunk.hash, {}, &Place::hash);
+       place != source.chunks.end() && place->hash == chunk.hash; ++place) {
+    const ChunkRecord& record = checkpoint.tables[place->shard_file].records[place->record];
+    if (record.stored_bytes != chunk.bytes) continue;
+    try {
+      File& file = *checkpoint.files->at(checkpoint.file_of(place->shard_file, record));
+      if (auto found = read(source, file, record.address, chunk)) return found;
+    } catch (const Error&) {
+      // Another place may have it.
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<FoundChunk> ChunkFinder::find_stored(const ChunkBytes& chunk) {
+  for (Source& source : sources_) {
+    if (auto found = find_by_hash(source, chunk)) return found;
+  }
+  for (Source& source : sources_) {
+    try {
+      const std::unique_ptr<File> file = file_system_.open(source.path / chunk.file);
+      if (auto found = read(source, *file, chunk.address, chunk)) return found;
+    } catch (const Error&) {
+      // What cannot be read is no help.
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<FoundChunk> ChunkFinder::coded_again(Source& source, const WantedChunk& wanted,
+                                                   std::string& why_not) {
   const TensorEntry& tensor = wanted.checkpoint.tensor(wanted.id);
   const PieceEntry piece = wanted.checkpoint.piece(wanted.id);
   const Box box = wanted.checkpoint.box(wanted.id);
@@ -145,14 +182,15 @@ std::optional<std::vector<std::byte>> ChunkFinder::coded_again(Source& source,
   copy_box(box, element_bytes, {elements.data(), box}, {chunk.data(), whole});
   if (!are_decoded_bytes(wanted, chunk)) return std::nullopt;
   if (stored_raw(wanted.checkpoint, wanted.id)) {
-    return are_stored_bytes(wanted, chunk) ? std::optional(std::move(chunk)) : std::nullopt;
+    if (!are_stored_bytes(wanted, chunk)) return std::nullopt;
+    return FoundChunk{std::move(chunk), source.path};
   }
   std::vector<std::byte> coded(chunk.size());
   for (const Effort effort : {Effort::huffman_only, Effort::matches, Effort::zstd_huffman}) {
     const std::size_t bytes = encoder_.encode(chunk, element_bytes, effort, coded);
     if (!are_stored_bytes(wanted, std::span(coded).first(bytes))) continue;
     coded.resize(bytes);
-    return coded;
+    return FoundChunk{std::move(coded), source.path};
   }
   why_not = fmt::format(
       "{} has the same elements, but coded again they are not the bytes that were stored",
@@ -164,17 +202,14 @@ std::optional<FoundChunk> ChunkFinder::find(const WantedChunk& wanted, std::stri
   why_not = sources_.empty()
                 ? "there is no other step in its root, and no copy was given"
                 : fmt::format("none of the other checkpoints, {}, has it whole", sources_.size());
-  for (const bool as_stored : {true, false}) {
-    for (std::size_t s = 0; s < sources_.size(); ++s) {
-      Source& source = opened(s);
-      if (!source.reader) continue;
-      try {
-        auto bytes =
-            as_stored ? stored_alike(source, wanted) : coded_again(source, wanted, why_not);
-        if (bytes) return FoundChunk{std::move(*bytes), source.path.string()};
-      } catch (const Error&) {
-        // What cannot be read there, or is damaged there, too, is no help.
-      }
+  auto stored = find_stored(bytes_of(wanted));
+  if (stored && are_stored_bytes(wanted, stored->bytes)) return stored;
+  for (Source& source : sources_) {
+    if (!opened(source).reader) continue;
+    try {
+      if (auto found = coded_again(source, wanted, why_not)) return found;
+    } catch (const Error&) {
+      // What cannot be read there, or is damaged there, too, is no help.
     }
   }
   return std::nullopt;

@@ -326,8 +326,7 @@ bool Assembly::is_refused(std::span<const AssemblyState> states) {
 /// False if a chunk is nowhere.
 bool Assembly::mend_drafts() {
   if (with_bad_chunks_.empty()) return true;
-  const Mended mended = mend(group_, files_, places_.sources, manifest_,
-                             drafts_.empty() ? fs::path() : staging().directory(), drafts_);
+  const Mended mended = mend(group_, files_, places_.sources, manifest_, drafts_);
   result_.mended = mended.from;
   result_.problem = mended.problem;
   return result_.problem.empty();

@@ -69,9 +69,9 @@ struct AssemblyPlaces {
 };
 
 /// The step on all processes, which call it together: each then has the files with its `needed`
-/// boxes in its directory `own`; all files, if there is no function. A
-/// committed directory gets whole, checked files by renaming, and
-/// nothing else. Throws io, and cancelled if another process fails.
+/// boxes in its directory `own`; all files, if there is no function. A committed directory gets
+/// whole, checked files by renaming, and right bytes in place of bad chunks. Throws io, and
+/// cancelled if another process fails.
 AssembledStep assemble(const ProcessGroup& group, FileSystem& file_system,
                        const AssemblyPlaces& places, const Inventory& inventory,
                        const std::pair<const SavedStep, StepHolders>& step,

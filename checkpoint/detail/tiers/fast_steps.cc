@@ -27,7 +27,7 @@ std::shared_ptr<FileSystem> file_system_of(const FastStepOptions& options) {
 }
 
 /// Reads all copies of a file; what is wrong with each, and what is nowhere.
-void verify_file(FileSystem& file_system, const detail::MendingSources& sources,
+void verify_file(FileSystem& file_system, detail::ChunkDonors& donors,
                  const detail::Manifest& manifest, std::int64_t file,
                  const std::vector<fs::path>& copies, FastStep& step) {
   std::optional<std::vector<std::string>> nowhere;  // by the best copy so far
@@ -44,7 +44,7 @@ void verify_file(FileSystem& file_system, const detail::MendingSources& sources,
       }
       if (nowhere && nowhere->empty()) continue;
       std::ranges::sort(draft.bad);
-      nowhere = detail::chunks_nowhere(file_system, sources, stored, draft);
+      nowhere = detail::chunks_nowhere(donors, stored, draft);
     } catch (const Error& e) {
       if (e.code() != ErrorCode::corrupt && e.code() != ErrorCode::io) throw;
       step.damaged.emplace_back(e.what());
@@ -58,8 +58,8 @@ void verify_file(FileSystem& file_system, const detail::MendingSources& sources,
   step.nowhere.insert(step.nowhere.end(), nowhere->begin(), nowhere->end());
 }
 
-FastStep step_of(FileSystem& file_system, const detail::MendingSources& sources,
-                 std::int64_t number, const detail::HeldFiles& held, Reading reading) {
+FastStep step_of(FileSystem& file_system, detail::ChunkDonors& donors, std::int64_t number,
+                 const detail::HeldFiles& held, Reading reading) {
   detail::Manifest manifest =
       detail::parse_manifest(held.manifest, fmt::format("manifest of step {}", number));
   manifest.step = number;
@@ -74,7 +74,7 @@ FastStep step_of(FileSystem& file_system, const detail::MendingSources& sources,
     if (copies == held.paths.end()) {
       step.nowhere.push_back(entry.name);
     } else if (reading == Reading::all_bytes) {
-      verify_file(file_system, sources, manifest, f, copies->second, step);
+      verify_file(file_system, donors, manifest, f, copies->second, step);
     }
   }
   return step;
@@ -84,10 +84,10 @@ FastSteps steps_in(std::span<const fs::path> roots, const FastStepOptions& optio
                    Reading reading) {
   const std::shared_ptr<FileSystem> file_system = file_system_of(options);
   const detail::Inventory inventory = detail::take_inventory(*file_system, roots);
-  const detail::MendingSources sources{{roots.begin(), roots.end()}, options.durable};
+  detail::ChunkDonors donors(*file_system, {{roots.begin(), roots.end()}, options.durable});
   FastSteps found{.steps = {}, .damaged = inventory.damaged};
   for (const auto& [step, held] : inventory.steps) {
-    found.steps.push_back(step_of(*file_system, sources, step.step, held, reading));
+    found.steps.push_back(step_of(*file_system, donors, step.step, held, reading));
   }
   std::ranges::stable_sort(found.steps, std::ranges::greater(), &FastStep::step);
   return found;

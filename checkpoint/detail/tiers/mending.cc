@@ -3,15 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "shardwise/checkpoint/detail/read/file_check.h"
-#include "shardwise/checkpoint/detail/repair/chunk_finder.h"
+#include "shardwise/checkpoint/detail/repair/chunk_mender.h"
 #include "shardwise/checkpoint/detail/root/root.h"
-#include "shardwise/checkpoint/detail/tiers/host_chunks.h"
+#include "shardwise/checkpoint/detail/tiers/inventory.h"
 #include "shardwise/checkpoint/detail/together/packer.h"
 #include "shardwise/shard/error.h"
 
@@ -23,26 +24,36 @@ namespace fs = std::filesystem;
 // Chunks that are on their way at the same time, to all processes together.
 constexpr std::uint64_t kAskedBytes = std::uint64_t{64} << 20;
 
-constexpr std::uint64_t kStagedBytes = std::uint64_t{1} << 20;
-
-// Of a disk or a cache, the least that can be unreadable.
-constexpr std::uint64_t kPageBytes = 4096;
-
 // A file number, an address, a size, and a hash of 8 bytes.
 constexpr std::size_t kLeastAskBytes = 11;
 
-std::vector<fs::path> newest_first(FileSystem& file_system, const fs::path& root) {
-  std::vector<fs::path> steps;
-  if (root.empty()) return steps;
-  try {
-    for (const StepName& name : committed_names(file_system, root)) {
-      steps.push_back(root / to_string(name));
+// What cannot be read is no help.
+std::vector<fs::path> newest_first(FileSystem& file_system, std::span<const fs::path> roots) {
+  std::vector<std::pair<std::int64_t, fs::path>> steps;
+  for (const fs::path& root : roots) {
+    try {
+      for (const StepName& name : committed_names(file_system, root)) {
+        steps.emplace_back(name.step, root / to_string(name));
+      }
+    } catch (const Error&) {
     }
-  } catch (const Error&) {
-    // What cannot be read is no help.
   }
-  std::ranges::reverse(steps);
-  return steps;
+  std::ranges::reverse(steps);  // of one step the highest generation first
+  std::ranges::stable_sort(steps, std::ranges::greater(),
+                           [](const auto& step) { return step.first; });
+  std::vector<fs::path> paths;
+  paths.reserve(steps.size());
+  for (auto& [step, path] : steps) paths.push_back(std::move(path));
+  return paths;
+}
+
+std::vector<fs::path> all_processes(FileSystem& file_system, std::span<const fs::path> fast) {
+  std::vector<fs::path> all;
+  for (const fs::path& root : fast) {
+    for (fs::path& process : process_directories(file_system, root))
+      all.push_back(std::move(process));
+  }
+  return all;
 }
 
 // The number of a piece depends on which files were loaded before.
@@ -61,76 +72,47 @@ std::vector<ChunkId> bad_chunks_of(const StoredCheckpoint& checkpoint, const Dra
   return bad;
 }
 
-ChunkBytes bytes_of(const StoredCheckpoint& checkpoint, const ChunkId& id) {
-  const ChunkRecord& record = checkpoint.record(id);
-  return {checkpoint.file_name(checkpoint.file_of(id)), record.address, record.stored_bytes,
-          record.hash};
-}
-
-/// Copies bytes [begin, end) but for the pages that cannot be read. A file that other steps link
-/// has chunks that are none of this step's, which nobody has read; check_file() finds what is
-/// missed.
-void copy_readable(File& from, File& to, std::uint64_t begin, std::uint64_t end,
-                   std::uint64_t block = kStagedBytes) {
-  std::vector<std::byte> room;
-  for (; begin < end; begin += room.size()) {
-    room.resize(static_cast<std::size_t>(std::min(block - begin % block, end - begin)));
-    try {
-      from.read_at(begin, room.data(), room.size());
-    } catch (const Error& e) {
-      if (e.code() != ErrorCode::io) throw;
-      if (block > kPageBytes) copy_readable(from, to, begin, begin + room.size(), kPageBytes);
-      continue;
-    }
-    to.write_at(begin, room.data(), room.size());
+std::vector<fs::path> directories_of(std::span<const Draft> drafts) {
+  std::vector<fs::path> directories;
+  for (const Draft& draft : drafts) {
+    const bool is_new = std::ranges::find(directories, draft.directory) == directories.end();
+    if (is_new) directories.push_back(draft.directory);
   }
+  return directories;
 }
 
 /// One call of mend().
 class Mending {
  public:
   Mending(const ProcessGroup& group, FileSystem& file_system, const MendingSources& sources,
-          const Manifest& manifest, const fs::path& staged, std::span<const Draft> drafts)
+          const Manifest& manifest, std::span<const Draft> drafts)
       : group_(group),
         files_(file_system),
-        sources_(sources),
         manifest_(manifest),
-        staged_(staged),
         drafts_(drafts),
-        host_(file_system, sources.fast) {
-    if (drafts_.empty()) return;
-    draft_ = opened();
-    std::map<std::size_t, DraftFile> files;
-    for (const Draft& draft : drafts_) load(draft, files);
-    for (const auto& [number, file] : files) bring(number, file);
+        donors_(file_system, sources),
+        mender_(file_system, draft_, directories_of(drafts)) {
+    for (const Draft& draft : drafts_) load(draft);
   }
 
   Mended run();
 
  private:
-  StoredCheckpoint opened() const {
-    return unread_checkpoint({staged_, manifest_.step, files_.open_directory(staged_)}, manifest_);
+  StoredCheckpoint opened(const fs::path& directory) const {
+    return unread_checkpoint({directory, manifest_.step, files_.open_directory(directory)},
+                             manifest_);
   }
   const std::string& name_of(std::int64_t file) const {
     return manifest_.files[static_cast<std::size_t>(file)].name;
   }
-  /// A draft's shard file, or one that it links.
-  struct DraftFile {
-    fs::path directory;
-    std::vector<std::pair<std::uint64_t, std::uint64_t>> bad;  // begin and end of each chunk
-  };
-  void load(const Draft& draft, std::map<std::size_t, DraftFile>& files);
-  void bring(std::size_t number, const DraftFile& file);
-  fs::path unfinished(std::size_t number) const {
-    return staged_ / (draft_.file_name(number) + ".mended");
-  }
+  void load(const Draft& draft);
   bool put(const ChunkId& id, std::span<const std::byte> bytes, const std::string& from);
   void look_on_this_host();
   std::vector<ChunkAsk> next_asks() const;
   bool ask_all();
   std::vector<ProcessGroup::Outgoing> answers(std::span<const std::vector<ChunkAsk>> asks,
                                               std::span<const int> answering,
-                                              std::map<std::size_t, HostChunks::Found> found) const;
+                                              std::map<std::size_t, FoundChunk> found) const;
   void take_answers(std::span<const int> answering, std::span<const int> from,
                     std::span<const Bytes> heard);
   void look_in_durable();
@@ -138,74 +120,38 @@ class Mending {
 
   const ProcessGroup& group_;
   FileSystem& files_;
-  const MendingSources& sources_;
   const Manifest& manifest_;
-  const fs::path& staged_;
   const std::span<const Draft> drafts_;
-  HostChunks host_;
+  ChunkDonors donors_;
   StoredCheckpoint draft_;
+  ChunkMender mender_;
   std::vector<ChunkId> wanted_;                                    // not asked for yet
   std::vector<ChunkId> nowhere_;                                   // on no host
-  std::map<std::size_t, std::unique_ptr<File>> mended_;            // files with bad chunks
   std::map<std::pair<std::size_t, std::string>, int> sources_of_;  // file and source: chunks
   std::string problem_;
 };
 
-void Mending::load(const Draft& draft, std::map<std::size_t, DraftFile>& files) {
+void Mending::load(const Draft& draft) {
+  if (draft_.manifest.files.empty()) draft_ = opened(draft.directory);
   const auto number = static_cast<std::size_t>(draft.file);
   const std::shared_ptr<File> file = files_.open(draft.directory / name_of(draft.file));
   add_file_tables(draft_, number,
                   read_file_tables(*file, draft.directory, draft_.manifest.files[number]));
-  files.try_emplace(number, DraftFile{draft.directory, {}});
-  for (const std::size_t linked : draft_.linked_of[number]) {
-    files.try_emplace(linked, DraftFile{draft.directory, {}});
-  }
-  for (const ChunkId& id : bad_chunks_of(draft_, draft)) {
-    const ChunkRecord& record = draft_.record(id);
-    files.at(draft_.file_of(id))
-        .bad.emplace_back(record.address, record.address + record.stored_bytes);
-    wanted_.push_back(id);
-  }
-}
-
-/// Brings the file to the directory `staged`: a file with bad chunks as a copy without them, to be
-/// completed; any other by a second name, so that steps still share it.
-void Mending::bring(std::size_t number, const DraftFile& file) {
-  const fs::path path = file.directory / draft_.file_name(number);
-  if (file.bad.empty()) {
-    if (file.directory == staged_) return;
-    try {
-      return files_.link(path, staged_ / path.filename());
-    } catch (const Error&) {
-      // It is copied.
-    }
-  }
-  const std::shared_ptr<File> from = files_.open(path);
-  std::unique_ptr<File>& to = mended_[number];
-  to = files_.create(unfinished(number), Caching::cached);
-  to->resize(draft_.file_bytes(number));
-  auto bad = file.bad;
-  std::ranges::sort(bad);
-  std::uint64_t at = 0;
-  for (const auto& [begin, end] : bad) {
-    copy_readable(*from, *to, at, begin);
-    at = std::max(at, end);
-  }
-  copy_readable(*from, *to, at, draft_.file_bytes(number));
+  const std::vector<ChunkId> bad = bad_chunks_of(draft_, draft);
+  wanted_.insert(wanted_.end(), bad.begin(), bad.end());
 }
 
 bool Mending::put(const ChunkId& id, std::span<const std::byte> bytes, const std::string& from) {
   if (!are_stored_bytes({draft_, id, std::nullopt}, bytes)) return false;
-  const std::size_t number = draft_.file_of(id);
-  mended_.at(number)->write_at(draft_.record(id).address, bytes.data(), bytes.size());
-  ++sources_of_[{number, from}];
+  mender_.put(id, bytes);
+  ++sources_of_[{draft_.file_of(id), from}];
   return true;
 }
 
 void Mending::look_on_this_host() {
   std::erase_if(wanted_, [&](const ChunkId& id) {
-    const auto found = host_.find(bytes_of(draft_, id));
-    return found && put(id, found->bytes, found->from);
+    const auto found = donors_.host.find_stored(bytes_of({draft_, id, std::nullopt}));
+    return found && put(id, found->bytes, donors_.shown(found->from));
   });
 }
 
@@ -235,14 +181,14 @@ bool Mending::ask_all() {
     total += asks.back().size();
   }
   if (total == 0) return false;
-  std::map<std::size_t, HostChunks::Found> found;
+  std::map<std::size_t, FoundChunk> found;
   Bytes have(total, std::byte{0});
   std::size_t number = 0;
   for (int rank = 0; rank < group_.size(); ++rank) {
     for (const ChunkAsk& ask : asks[static_cast<std::size_t>(rank)]) {
       const std::size_t at = number++;
       if (rank == group_.rank()) continue;
-      auto bytes = host_.find({name_of(ask.file), ask.address, ask.bytes, ask.hash});
+      auto bytes = donors_.host.find_stored({name_of(ask.file), ask.address, ask.bytes, ask.hash});
       if (!bytes) continue;
       have[at] = std::byte{1};
       found.emplace(at, *std::move(bytes));
@@ -277,7 +223,7 @@ bool Mending::ask_all() {
 /// asked for.
 std::vector<ProcessGroup::Outgoing> Mending::answers(
     std::span<const std::vector<ChunkAsk>> asks, std::span<const int> answering,
-    std::map<std::size_t, HostChunks::Found> found) const {
+    std::map<std::size_t, FoundChunk> found) const {
   std::vector<ProcessGroup::Outgoing> outgoing;
   std::size_t number = 0;
   for (int rank = 0; rank < group_.size(); ++rank) {
@@ -286,8 +232,8 @@ std::vector<ProcessGroup::Outgoing> Mending::answers(
     for (std::size_t left = asks[static_cast<std::size_t>(rank)].size(); left > 0; --left) {
       const std::size_t at = number++;
       if (answering[at] != group_.rank()) continue;
-      const HostChunks::Found& chunk = found.at(at);
-      packer.text(chunk.from);
+      const FoundChunk& chunk = found.at(at);
+      packer.text(donors_.shown(chunk.from));
       packer.text({reinterpret_cast<const char*>(chunk.bytes.data()), chunk.bytes.size()});
       is_any = true;
     }
@@ -318,12 +264,10 @@ void Mending::take_answers(std::span<const int> answering, std::span<const int> 
 }
 
 void Mending::look_in_durable() {
-  if (nowhere_.empty()) return;
-  ChunkFinder finder(files_, newest_first(files_, sources_.durable));
   for (const ChunkId& id : nowhere_) {
     std::string why_not;
-    const auto found = finder.find({draft_, id, std::nullopt}, why_not);
-    if (found && put(id, found->bytes, found->from)) continue;
+    const auto found = donors_.durable.find({draft_, id, std::nullopt}, why_not);
+    if (found && put(id, found->bytes, found->from.string())) continue;
     problem_ = fmt::format("no good copy of {} is left: on no host, nor in the durable root, is {}",
                            draft_.file_name(draft_.file_of(id)), draft_.describe(id));
     return;
@@ -331,24 +275,17 @@ void Mending::look_in_durable() {
 }
 
 void Mending::finish() {
-  for (const auto& [number, file] : mended_) {
-    file->sync();
-    file->seal();
-    file->close();
-    const fs::path place = staged_ / draft_.file_name(number);
-    files_.remove(place);  // the draft, if it was here
-    files_.rename(unfinished(number), place);
-  }
-  if (drafts_.empty() || !problem_.empty()) return;
-  StoredCheckpoint checkpoint = opened();
+  if (!problem_.empty()) return;
   for (const Draft& draft : drafts_) {
     try {
+      StoredCheckpoint checkpoint = opened(draft.directory);
       check_file(checkpoint, static_cast<std::size_t>(draft.file));
     } catch (const Error& e) {
       problem_ = fmt::format("no good copy of {} is left: {}", name_of(draft.file), e.what());
       return;
     }
   }
+  mender_.seal();
 }
 
 Mended Mending::run() {
@@ -402,21 +339,31 @@ std::vector<ChunkAsk> decode_asks(std::span<const std::byte> message, std::int64
 }
 
 Mended mend(const ProcessGroup& group, FileSystem& file_system, const MendingSources& sources,
-            const Manifest& manifest, const fs::path& staged, std::span<const Draft> drafts) {
-  return Mending(group, file_system, sources, manifest, staged, drafts).run();
+            const Manifest& manifest, std::span<const Draft> drafts) {
+  return Mending(group, file_system, sources, manifest, drafts).run();
 }
 
-std::vector<std::string> chunks_nowhere(FileSystem& file_system, const MendingSources& sources,
-                                        const StoredCheckpoint& copy, const Draft& draft) {
-  HostChunks host(file_system, sources.fast);
-  ChunkFinder finder(file_system, newest_first(file_system, sources.durable));
+ChunkDonors::ChunkDonors(FileSystem& file_system, const MendingSources& sources)
+    : host(file_system, newest_first(file_system, all_processes(file_system, sources.fast))),
+      durable(file_system, sources.durable.empty()
+                               ? std::vector<fs::path>()
+                               : newest_first(file_system, {&sources.durable, 1})),
+      is_of_one_root_(sources.fast.size() == 1) {}
+
+std::string ChunkDonors::shown(const fs::path& step) const {
+  if (!is_of_one_root_) return step.string();
+  return (step.parent_path().filename() / step.filename()).string();
+}
+
+std::vector<std::string> chunks_nowhere(ChunkDonors& donors, const StoredCheckpoint& copy,
+                                        const Draft& draft) {
   std::vector<std::string> nowhere;
   for (const ChunkId& id : bad_chunks_of(copy, draft)) {
     const WantedChunk wanted{copy, id, std::nullopt};
-    const auto found = host.find(bytes_of(copy, id));
+    const auto found = donors.host.find_stored(bytes_of(wanted));
     std::string why_not;
     if (found && are_stored_bytes(wanted, found->bytes)) continue;
-    if (finder.find(wanted, why_not)) continue;
+    if (donors.durable.find(wanted, why_not)) continue;
     nowhere.push_back(copy.describe(id));
   }
   return nowhere;

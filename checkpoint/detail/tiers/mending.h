@@ -9,6 +9,7 @@
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/repair/chunk_finder.h"
 #include "shardwise/runtime/process/process_group.h"
 #include "shardwise/storage/file.h"
 
@@ -50,17 +51,31 @@ struct Mended {
   std::string problem;
 };
 
-/// Makes whole files of drafts, in the directory `staged`: bad chunks are replaced by the bytes
-/// that were written, of this host, of another one, and then of the durable root. Each file is
-/// checked in full after that, and is on the disk. All processes call it together, with a draft or
-/// without. Throws io if a file cannot be written, cancelled if another process fails.
+/// Makes drafts whole, in place: bad chunks are replaced by the bytes that were written, of this
+/// host, of another one, and then of the durable root. Each file is checked in full after that, and
+/// is on the disk. All processes call it together, with a draft or without. Throws io if a file
+/// cannot be written, cancelled if another process fails.
 Mended mend(const ProcessGroup& group, FileSystem& file_system, const MendingSources& sources,
-            const Manifest& manifest, const std::filesystem::path& staged,
-            std::span<const Draft> drafts);
+            const Manifest& manifest, std::span<const Draft> drafts);
 
-/// Those of the draft's bad chunks that are in none of the sources, described for a person. `copy`
-/// is the checkpoint of the draft's file, which it has loaded.
-std::vector<std::string> chunks_nowhere(FileSystem& file_system, const MendingSources& sources,
-                                        const StoredCheckpoint& copy, const Draft& draft);
+/// Where chunks are looked for.
+class ChunkDonors {
+ public:
+  /// The file system must outlive it.
+  ChunkDonors(FileSystem& file_system, const MendingSources& sources);
+
+  ChunkFinder host, durable;
+
+  /// A step of the host: "process-00003/step-00000100"; of several roots the whole path.
+  std::string shown(const std::filesystem::path& step) const;
+
+ private:
+  bool is_of_one_root_;
+};
+
+/// Those of the draft's bad chunks that no donor has, described for a person. `copy` is the
+/// checkpoint of the draft's file, which it has loaded.
+std::vector<std::string> chunks_nowhere(ChunkDonors& donors, const StoredCheckpoint& copy,
+                                        const Draft& draft);
 
 }  // namespace shardwise::detail

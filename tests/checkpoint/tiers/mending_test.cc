@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
+#include "shardwise/checkpoint/detail/repair/chunk_finder.h"
 #include "shardwise/checkpoint/detail/tiers/assembly.h"
-#include "shardwise/checkpoint/detail/tiers/host_chunks.h"
 #include "testing/errors.h"
 #include "testing/flip.h"
 #include "testing/hand_made_checkpoint.h"
@@ -279,15 +279,15 @@ TEST_F(MendTest, AnEqualChunkOfAnotherTensorIsFoundByItsHash) {
   const auto found = [&](std::size_t file, std::size_t chunk) {
     const ChunkRecord& record = wanted.files[file].records[chunk];
     const std::shared_ptr<FileSystem> files = posix_file_system();
-    HostChunks host(*files, std::vector{fast(0)});
-    return host.find(
+    ChunkFinder finder(*files, {path});
+    return finder.find_stored(
         {wanted.manifest.files[file].name, record.address, record.stored_bytes, record.hash});
   };
   for (const std::size_t file : {0u, 1u}) {
     for (std::size_t chunk = 0; chunk < kChunksOfFile; ++chunk) {
       const auto at = found(file, chunk);
       ASSERT_TRUE(at.has_value()) << file << " " << chunk;
-      EXPECT_EQ(at->from, "process-00000/step-00000004");
+      EXPECT_EQ(at->from, path);
       const auto& bytes = wanted.files[file].bytes;
       EXPECT_TRUE(std::ranges::equal(
           at->bytes,
