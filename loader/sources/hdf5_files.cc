@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <limits>
 #include <utility>
 
 #include "shardwise/loader/detail/files/file_rows.h"
@@ -13,6 +12,8 @@
 namespace shardwise {
 namespace {
 
+using detail::Hdf5Dataset;
+using detail::Hdf5Layout;
 using detail::HeldFile;
 using detail::HoldBudget;
 using detail::InputFile;
@@ -29,18 +30,6 @@ void check_place(const InputFile& file, const std::string& dataset, std::uint64_
   refuse_hdf5(ErrorCode::corrupt, file,
               fmt::format("dataset \"{}\" has {} bytes at offset {}, the file has {}", dataset,
                           bytes, offset, file.size_bytes()));
-}
-
-// At most the largest number: no file and no memory has more bytes.
-std::size_t total_bytes(const Hdf5Dataset& dataset) {
-  std::size_t bytes = size_bytes(dataset.dtype());
-  for (const std::int64_t extent : dataset.shape()) {
-    if (extent == 0) return 0;
-    if (__builtin_mul_overflow(bytes, as_size(extent), &bytes)) {
-      return std::numeric_limits<std::size_t>::max();
-    }
-  }
-  return bytes;
 }
 
 /// The datasets of one file. Thread-compatible.
@@ -105,15 +94,7 @@ void FileDatasets::add(const std::filesystem::path& path, const Hdf5Field& wante
                             wanted.dataset, shape[0], records_, names_[0]));
   }
   Field field{wanted.name, dataset.dtype(), {}};
-  std::int64_t row_bytes = static_cast<std::int64_t>(size_bytes(field.dtype));
-  for (std::size_t dim = 1; dim < shape.size(); ++dim) {
-    field.shape.push_back(shape[dim]);
-    if (__builtin_mul_overflow(row_bytes, shape[dim], &row_bytes)) {
-      refuse_hdf5(ErrorCode::corrupt, *file_,
-                  fmt::format("dataset \"{}\" of shape {} has records of over 2^63 bytes",
-                              wanted.dataset, to_string(shape)));
-    }
-  }
+  for (std::size_t dim = 1; dim < shape.size(); ++dim) field.shape.push_back(shape[dim]);
   for (const Field& other : fields_) {
     if (other.name != field.name) continue;
     refuse_hdf5(ErrorCode::invalid_argument, *file_,
@@ -128,7 +109,7 @@ std::unique_ptr<const RowReader> FileDatasets::reader(Hdf5Dataset dataset, std::
                                                       HoldBudget& budget) {
   const Hdf5Layout& layout = dataset.layout();
   const std::size_t element_bytes = size_bytes(dataset.dtype());
-  const std::size_t bytes = total_bytes(dataset);
+  const std::size_t bytes = dataset.bytes();
   switch (layout.kind) {
     case Hdf5Layout::Kind::contiguous: {
       check_place(*file_, names_[field], layout.offset, bytes);
@@ -163,7 +144,7 @@ std::shared_ptr<const Source> open_hdf5(const std::vector<std::filesystem::path>
   for (const std::filesystem::path& path : paths) {
     if (fields.empty()) {
       const InputFile file(path);  // throws if there is no file that can be read
-      for (std::string& name : hdf5_dataset_names(path)) fields.push_back({name, name});
+      for (std::string& name : detail::hdf5_dataset_names(path)) fields.push_back({name, name});
       if (fields.empty()) refuse_hdf5(ErrorCode::not_found, file, "its root has no dataset");
     }
     sources.push_back(FileDatasets(path, fields).source(budget));

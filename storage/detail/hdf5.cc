@@ -127,6 +127,59 @@ H5Type memory_type(DType dtype) {
   return type;
 }
 
+// A compressed chunk is decoded as a whole.
+constexpr std::size_t kMostChunkBytes = std::size_t{1} << 30;
+
+std::string_view name_of(H5T_class_t kind) {
+  switch (kind) {
+    case H5T_STRING:
+      return "strings";
+    case H5T_COMPOUND:
+      return "records";
+    case H5T_REFERENCE:
+      return "references";
+    case H5T_ENUM:
+      return "an enumeration";
+    case H5T_VLEN:
+      return "lists";
+    case H5T_ARRAY:
+      return "arrays";
+    case H5T_OPAQUE:
+      return "raw bytes";
+    default:
+      return "numbers of a type that shardwise has not";
+  }
+}
+
+/// Which filter the library has not, and what to do about it; empty if it has all.
+std::string missing_filter(const H5Properties& made) {
+  struct Known {
+    H5Z_filter_t number;
+    std::string_view name;
+  };
+  static constexpr Known kKnown[] = {
+      {4, "szip"},           {307, "bzip2"}, {32000, "lzf"},  {32001, "blosc"}, {32004, "lz4"},
+      {32008, "bitshuffle"}, {32013, "zfp"}, {32015, "zstd"}, {32017, "sz"},    {32026, "blosc2"}};
+  const int filters = H5Pget_nfilters(made.get());
+  for (int i = 0; i < filters; ++i) {
+    unsigned flags = 0, config = 0;
+    std::size_t values = 0;
+    const H5Z_filter_t filter = H5Pget_filter2(made.get(), static_cast<unsigned>(i), &flags,
+                                               &values, nullptr, 0, nullptr, &config);
+    if (filter >= 0 && H5Zfilter_avail(filter) > 0) continue;
+    std::string name = "without a known name";
+    for (const Known& known : kKnown) {
+      if (known.number == filter) name = known.name;
+    }
+    return fmt::format(
+        "its filter {} (number {}) is not installed for HDF5: HDF5_PLUGIN_PATH names "
+        "a folder of plugins, and `h5repack -f GZIP=4 OLD NEW` on a machine that has "
+        "it, or h5py with compression=\"gzip\", writes the file without it",
+        name, filter);
+  }
+  return {};
+}
+
 }  // namespace
 
 Hdf5Lock::Hdf5Lock() : lock_(hdf5_mutex) {
@@ -179,32 +232,62 @@ std::optional<Hdf5Element> hdf5_element(const H5Type& type) {
   return std::nullopt;
 }
 
-std::string missing_filter(const H5Properties& made) {
-  struct Known {
-    H5Z_filter_t number;
-    std::string_view name;
+Hdf5Description describe_hdf5(hid_t dataset, const std::string& what) {
+  constexpr ErrorCode kBroken = ErrorCode::corrupt;
+  Hdf5Description description;
+  const auto cannot = [&](std::string why_not) {
+    description.why_not = std::move(why_not);
+    return description;
   };
-  static constexpr Known kKnown[] = {
-      {4, "szip"},           {307, "bzip2"}, {32000, "lzf"},  {32001, "blosc"}, {32004, "lz4"},
-      {32008, "bitshuffle"}, {32013, "zfp"}, {32015, "zstd"}, {32017, "sz"},    {32026, "blosc2"}};
-  const int filters = H5Pget_nfilters(made.get());
-  for (int i = 0; i < filters; ++i) {
-    unsigned flags = 0, config = 0;
-    std::size_t values = 0;
-    const H5Z_filter_t filter = H5Pget_filter2(made.get(), static_cast<unsigned>(i), &flags,
-                                               &values, nullptr, 0, nullptr, &config);
-    if (filter >= 0 && H5Zfilter_avail(filter) > 0) continue;
-    std::string name = "without a known name";
-    for (const Known& known : kKnown) {
-      if (known.number == filter) name = known.name;
-    }
-    return fmt::format(
-        "its filter {} (number {}) is not installed for HDF5: HDF5_PLUGIN_PATH names "
-        "a folder of plugins, and `h5repack -f GZIP=4 OLD NEW` on a machine that has "
-        "it, or h5py with compression=\"gzip\", writes the file without it",
-        name, filter);
+  const H5Type type(H5Dget_type(dataset), what, kBroken);
+  const std::optional<Hdf5Element> element = description.element = hdf5_element(type);
+  // The layout comes before the shape: to tell that, the library opens a virtual dataset's files,
+  // and one of them may be a pipe.
+  const H5Properties made(H5Dget_create_plist(dataset), what, kBroken);
+  const H5D_layout_t layout = H5Pget_layout(made.get());
+  if (layout == H5D_VIRTUAL || H5Pget_external_count(made.get()) != 0) {
+    return cannot("its elements are in other files");
   }
-  return {};
+  if (!element) return cannot(std::string(name_of(H5Tget_class(type.get()))));
+  const H5Space space(H5Dget_space(dataset), what, kBroken);
+  const int rank = H5Sget_simple_extent_ndims(space.get());
+  if (H5Sget_simple_extent_type(space.get()) == H5S_NULL) return cannot("it has no shape");
+  if (rank < 0 || rank > static_cast<int>(kMaxRank)) {
+    return cannot(fmt::format("it has {} dims, at most {} here", rank, kMaxRank));
+  }
+  std::array<hsize_t, kMaxRank> extents{};
+  check_hdf5(H5Sget_simple_extent_dims(space.get(), extents.data(), nullptr), what, kBroken);
+  std::size_t bytes = size_bytes(element->dtype);
+  bool fits = true;
+  for (std::size_t d = 0; d < static_cast<std::size_t>(rank); ++d) {
+    fits = fits && std::in_range<std::int64_t>(extents[d]);
+    if (fits) description.shape.push_back(static_cast<std::int64_t>(extents[d]));
+    fits = fits && !__builtin_mul_overflow(bytes, extents[d], &bytes);
+  }
+  if (!fits || !std::in_range<std::int64_t>(bytes)) {
+    throw Error(kBroken, what + ": its shape has 2^63 bytes or more");
+  }
+  description.bytes = bytes;
+  if (std::string missing = missing_filter(made); !missing.empty())
+    return cannot(std::move(missing));
+  if (H5Pget_nfilters(made.get()) <= 0 || layout != H5D_CHUNKED) return description;
+  std::array<hsize_t, kMaxRank> chunk{};
+  check_hdf5(H5Pget_chunk(made.get(), static_cast<int>(kMaxRank), chunk.data()), what, kBroken);
+  description.chunk_bytes = size_bytes(element->dtype);
+  for (std::size_t d = 0; d < description.shape.size(); ++d) {
+    fits = fits &&
+           !__builtin_mul_overflow(description.chunk_bytes, chunk[d], &description.chunk_bytes);
+  }
+  if (fits && description.chunk_bytes <= kMostChunkBytes) return description;
+  return cannot(fmt::format("its chunks have more than {} bytes", kMostChunkBytes));
+}
+
+H5File open_hdf5_file(const std::filesystem::path& path, std::size_t cache_bytes) {
+  const H5Properties access(H5Pcreate(H5P_FILE_ACCESS), "make a property list");
+  constexpr std::size_t kCacheSlots = 12421;  // a prime
+  check_hdf5(H5Pset_cache(access.get(), 0, kCacheSlots, cache_bytes, 1), "set the chunk cache");
+  return H5File(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()),
+                fmt::format("read {}", path.string()), ErrorCode::corrupt);
 }
 
 void read_hdf5_box(const H5Dataset& dataset, DType dtype, const Box& box, std::byte* out,

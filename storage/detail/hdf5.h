@@ -3,6 +3,7 @@
 #include <hdf5.h>
 
 #include <cstddef>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -89,9 +90,24 @@ struct Hdf5Element {
 /// Absent if they are no DType: strings, records, references and the like. Under an Hdf5Lock.
 std::optional<Hdf5Element> hdf5_element(const H5Type& type);
 
-/// Which filter of a dataset's creation properties the library has not, and what to do about it;
-/// empty if it has all. Under an Hdf5Lock.
-std::string missing_filter(const H5Properties& made);
+/// What a dataset's header says of it.
+struct Hdf5Description {
+  std::optional<Hdf5Element> element = {};  ///< absent: they are no numbers
+  Shape shape = {};
+  std::size_t bytes = 0;        ///< of all its elements
+  std::size_t chunk_bytes = 0;  ///< of a compressed chunk, decoded; 0: it has none
+  std::string why_not = {};     ///< why it cannot be read here; empty: it can
+};
+
+/// Throws corrupt. Under an Hdf5Lock.
+Hdf5Description describe_hdf5(hid_t dataset, const std::string& what);
+
+/// Opens a file for reading; each of its datasets keeps so many bytes of decoded chunks. Throws
+/// corrupt. Under an Hdf5Lock.
+H5File open_hdf5_file(const std::filesystem::path& path, std::size_t cache_bytes);
+
+/// The least that is kept: a chunk that is not kept is decoded again for each part that is read.
+inline constexpr std::size_t kLeastHdf5CacheBytes = std::size_t{1} << 20;
 
 /// Reads a box through the library to row-major memory, native endian. Requires a box within the
 /// dataset, which is not empty. Throws corrupt. Under an Hdf5Lock.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <exception>
 #include <list>
 #include <optional>
@@ -26,17 +25,12 @@ constexpr ErrorCode kBroken = ErrorCode::corrupt;
 constexpr std::size_t kMostDepth = 64, kMostLinks = std::size_t{1} << 18;
 constexpr std::size_t kMostNameBytes = std::size_t{64} << 20;
 
-// A compressed chunk is decoded as a whole.
-constexpr std::size_t kMostChunkBytes = std::size_t{1} << 30;
-
 // What a dataset has nowhere reads as zeros, for which a small file may name any number. No filter
 // makes more of a byte than this; a file may have this many bytes of zeros all the same.
 constexpr std::uint64_t kMostBytesOfOne = 40'000;
 constexpr std::uint64_t kMostZeros = std::uint64_t{64} << 30;
 
-// Decoded chunks that each open dataset keeps: one of the largest at least, as a chunk that is not
-// kept is decoded again for each part that is read of it.
-constexpr std::size_t kLeastCacheBytes = std::size_t{1} << 20;
+// Decoded chunks that each open dataset keeps: one of the largest at least.
 constexpr std::size_t kMostCacheBytes = std::size_t{256} << 20;  // of all, or one chunk
 constexpr std::size_t kMostOpenDatasets = 4;
 
@@ -70,27 +64,6 @@ struct FoundDataset {
   Hdf5Tree::Dataset info;
   haddr_t address;
 };
-
-std::string_view name_of(H5T_class_t kind) {
-  switch (kind) {
-    case H5T_STRING:
-      return "strings";
-    case H5T_COMPOUND:
-      return "records";
-    case H5T_REFERENCE:
-      return "references";
-    case H5T_ENUM:
-      return "an enumeration";
-    case H5T_VLEN:
-      return "lists";
-    case H5T_ARRAY:
-      return "arrays";
-    case H5T_OPAQUE:
-      return "raw bytes";
-    default:
-      return "numbers of a type that shardwise has not";
-  }
-}
 
 /// What the datasets of a file are, found from its root by links that lead to objects of the file
 /// itself. Objects are opened by their addresses, so no name leads to another file. Under an
@@ -173,41 +146,12 @@ class Hdf5Walk {
   }
 
   void add_dataset(const H5Object& dataset, haddr_t address, const std::string& name) {
-    Hdf5Tree::Dataset info{.name = name};
     const std::string whole = what("dataset " + shown(name));
-    // The layout comes first: to tell the shape, the library opens a virtual dataset's files.
-    const H5Properties made(H5Dget_create_plist(dataset.get()), whole, kBroken);
-    if (H5Pget_layout(made.get()) == H5D_VIRTUAL || H5Pget_external_count(made.get()) != 0) {
-      return leave_out(name, "its elements are in other files");
-    }
-    const H5Type type(H5Dget_type(dataset.get()), whole, kBroken);
-    const std::optional<Hdf5Element> element = hdf5_element(type);
-    if (!element) return leave_out(name, fmt::format("{}", name_of(H5Tget_class(type.get()))));
-    info.dtype = element->dtype;
-    const H5Space space(H5Dget_space(dataset.get()), whole, kBroken);
-    const int rank = H5Sget_simple_extent_ndims(space.get());
-    if (H5Sget_simple_extent_type(space.get()) == H5S_NULL) {
-      return leave_out(name, "it has no shape");
-    }
-    if (rank < 0 || rank > static_cast<int>(kMaxRank)) {
-      return leave_out(name, fmt::format("it has {} dims, at most {} here", rank, kMaxRank));
-    }
-    std::array<hsize_t, kMaxRank> extents{};
-    check_hdf5(H5Sget_simple_extent_dims(space.get(), extents.data(), nullptr), whole, kBroken);
-    std::size_t bytes = size_bytes(info.dtype);
-    bool fits = true;
-    for (std::size_t d = 0; d < static_cast<std::size_t>(rank); ++d) {
-      fits = fits && std::in_range<std::int64_t>(extents[d]);
-      if (fits) info.shape.push_back(static_cast<std::int64_t>(extents[d]));
-      fits = fits && !__builtin_mul_overflow(bytes, extents[d], &bytes);
-    }
-    if (!fits || !std::in_range<std::int64_t>(bytes)) {
-      throw Error(kBroken, whole + ": its shape has 2^63 bytes or more");
-    }
-    if (!check_filters(made, info, name)) return;
-    check_claim(whole, bytes);
-    info.bytes = bytes;
-    found_.push_back({std::move(info), address});
+    Hdf5Description found = describe_hdf5(dataset.get(), whole);
+    if (!found.why_not.empty()) return leave_out(name, found.why_not);
+    largest_chunk_ = std::max(largest_chunk_, found.chunk_bytes);
+    check_claim(whole, found.bytes);
+    found_.push_back({{name, found.element->dtype, found.shape, found.bytes}, address});
   }
 
   void check_claim(const std::string& whole, std::uint64_t bytes) {
@@ -222,31 +166,6 @@ class Hdf5Walk {
                                      whole, claimed_bytes_, there, most));
   }
 
-  /// False if it was left out.
-  bool check_filters(const H5Properties& made, const Hdf5Tree::Dataset& info,
-                     const std::string& name) {
-    if (const std::string missing = missing_filter(made); !missing.empty()) {
-      leave_out(name, missing);
-      return false;
-    }
-    const int filters = H5Pget_nfilters(made.get());
-    if (filters <= 0 || H5Pget_layout(made.get()) != H5D_CHUNKED) return true;
-    std::array<hsize_t, kMaxRank> chunk{};
-    check_hdf5(H5Pget_chunk(made.get(), static_cast<int>(kMaxRank), chunk.data()),
-               what("dataset " + shown(name)), kBroken);
-    std::size_t bytes = size_bytes(info.dtype);
-    bool fits = true;
-    for (std::size_t d = 0; d < info.shape.size(); ++d) {
-      fits = fits && !__builtin_mul_overflow(bytes, chunk[d], &bytes);
-    }
-    if (!fits || bytes > kMostChunkBytes) {
-      leave_out(name, fmt::format("its chunks have more than {} bytes", kMostChunkBytes));
-      return false;
-    }
-    largest_chunk_ = std::max(largest_chunk_, bytes);
-    return true;
-  }
-
   const fs::path& path_;
   const H5File& file_;
   std::vector<haddr_t> above_;  // the groups that the walk is in
@@ -255,14 +174,6 @@ class Hdf5Walk {
   std::vector<FoundDataset> found_;
   std::vector<std::string> left_out_;
 };
-
-H5File open_file(const fs::path& path, std::size_t cache_bytes) {
-  const H5Properties access(H5Pcreate(H5P_FILE_ACCESS), "make a property list");
-  constexpr std::size_t kCacheSlots = 12421;  // a prime
-  check_hdf5(H5Pset_cache(access.get(), 0, kCacheSlots, cache_bytes, 1), "set the chunk cache");
-  return H5File(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()),
-                fmt::format("read {}", path.string()), kBroken);
-}
 
 }  // namespace
 
@@ -283,7 +194,7 @@ struct Hdf5Tree::Impl {
     const Hdf5Lock lock;
     std::size_t cache_bytes = 0;
     {
-      const H5File once = open_file(path, kLeastCacheBytes);
+      const H5File once = open_hdf5_file(path, kLeastHdf5CacheBytes);
       Hdf5Walk walk(path, once);
       walk.run();
       for (FoundDataset& found : walk.take_found()) {
@@ -291,10 +202,10 @@ struct Hdf5Tree::Impl {
         datasets.push_back(std::move(found.info));
       }
       left_out = walk.take_left_out();
-      cache_bytes = std::max(walk.largest_compressed_chunk(), kLeastCacheBytes);
+      cache_bytes = std::max(walk.largest_compressed_chunk(), kLeastHdf5CacheBytes);
       most_open = std::clamp<std::size_t>(kMostCacheBytes / cache_bytes, 1, kMostOpenDatasets);
     }
-    file.emplace(open_file(path, cache_bytes));
+    file.emplace(open_hdf5_file(path, cache_bytes));
   }
 
   /// Under the lock. The ones used last stay open, with the chunks that they have decoded.

@@ -32,7 +32,7 @@ allowed_checkpoint="shard storage runtime checkpoint"
 allowed_convert="shard storage runtime checkpoint convert"
 # These are shared all the same: HDF5's one lock, whose header names <hdf5.h>, so it cannot be public; open files; numpy's
 # headers; copies past the cache; and what makes HDF5's bytes around data that we write.
-shared_detail="checkpoint:storage/detail/hdf5.h loader:storage/detail/hdf5.h convert:storage/detail/hdf5_tree.h \
+shared_detail="checkpoint:storage/detail/hdf5.h loader:storage/detail/hdf5.h loader:storage/detail/hdf5_dataset.h convert:storage/detail/hdf5_tree.h \
 loader:storage/detail/npy_header.h convert:storage/detail/npy_header.h \
 convert:checkpoint/detail/hdf5/plain_file.h \
 checkpoint:storage/detail/open_files.h convert:storage/detail/open_files.h checkpoint:storage/detail/stream_copy.h"

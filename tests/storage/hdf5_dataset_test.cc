@@ -1,4 +1,4 @@
-#include "shardwise/storage/hdf5_dataset.h"
+#include "shardwise/storage/detail/hdf5_dataset.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
 
-namespace shardwise {
+namespace shardwise::detail {
 namespace {
 
 using ::testing::ElementsAre;
@@ -22,7 +22,6 @@ using ::testing::HasSubstr;
 // 4 x 6 numbers from 0 on, of a type that the file has.
 void write_numbers(const std::filesystem::path& path, hid_t type, const std::vector<hsize_t>& chunk,
                    bool compressed) {
-  using namespace detail;
   const Hdf5Lock lock;
   const H5File file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), "create");
   const H5Properties made(H5Pcreate(H5P_DATASET_CREATE), "list");
@@ -99,4 +98,4 @@ TEST(Hdf5Dataset, ListsTheRootAndNamesWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace shardwise
+}  // namespace shardwise::detail

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "shardwise/storage/detail/hdf5.h"
+#include "shardwise/storage/detail/hdf5_dataset.h"
 #include "shardwise/storage/detail/hdf5_tree.h"
-#include "shardwise/storage/hdf5_dataset.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
 
@@ -72,7 +72,7 @@ TEST(Hdf5Filters, ALargeChunkIsDecodedOnce) {
       EXPECT_EQ(decoded_chunks, 1) << mib;
     }
     decoded_chunks = 0;
-    const Hdf5Dataset dataset(dir / "w.h5", "w");
+    const detail::Hdf5Dataset dataset(dir / "w.h5", "w");
     read_in_parts(bytes, [&](const Box& box, std::byte* out) { dataset.read(box, out); });
     EXPECT_EQ(decoded_chunks, 1) << mib;
   }
@@ -87,8 +87,9 @@ TEST(Hdf5Filters, OneThatIsNotInstalledIsNamedWithAWayOut) {
   const auto way_out = ::testing::AllOf(HasSubstr("\"w\": its filter lzf (number 32000) is not"),
                                         HasSubstr("HDF5_PLUGIN_PATH"), HasSubstr("GZIP"));
   EXPECT_THAT(tree.left_out(), ElementsAre(way_out));
-  EXPECT_THAT(message_of(ErrorCode::unsupported, [&] { Hdf5Dataset dataset(dir / "w.h5", "w"); }),
-              way_out);
+  EXPECT_THAT(
+      message_of(ErrorCode::unsupported, [&] { detail::Hdf5Dataset dataset(dir / "w.h5", "w"); }),
+      way_out);
 }
 
 TEST(Hdf5Filters, ComplexNumbersOfEitherByteOrder) {
@@ -116,7 +117,7 @@ TEST(Hdf5Filters, ComplexNumbersOfEitherByteOrder) {
           H5Dwrite(dataset.get(), memory.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, numbers.data()),
           "write");
     }
-    const Hdf5Dataset dataset(dir / "z.h5", "z");
+    const detail::Hdf5Dataset dataset(dir / "z.h5", "z");
     EXPECT_EQ(dataset.dtype(), is_wide ? DType::c128 : DType::c64);
     EXPECT_TRUE(dataset.swapped());
     std::vector<double> read(4);

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "shardwise/loader/detail/files/file_rows.h"
-#include "shardwise/storage/hdf5_dataset.h"
+#include "shardwise/storage/detail/hdf5_dataset.h"
 
 namespace shardwise::detail {
 

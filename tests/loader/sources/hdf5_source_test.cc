@@ -9,7 +9,7 @@
 #include "loader/sources/hdf5_files.h"
 #include "loader/sources/source_reads.h"
 #include "shardwise/loader/sources/arrays.h"
-#include "shardwise/storage/hdf5_dataset.h"
+#include "shardwise/storage/detail/hdf5_dataset.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
 
@@ -35,11 +35,11 @@ Bytes hdf5_row(const Bytes& data, std::int64_t record, std::size_t row) {
 struct LayoutCase {
   const char* name;
   WrittenDataset dataset;
-  Hdf5Layout::Kind kind;
+  detail::Hdf5Layout::Kind kind;
 };
 
 std::vector<LayoutCase> layout_cases() {
-  using Kind = Hdf5Layout::Kind;
+  using Kind = detail::Hdf5Layout::Kind;
   const Shape shape{53, 9, 14};
   return {
       {"contiguous", {"x", DType::u16, shape}, Kind::contiguous},
@@ -82,7 +82,7 @@ TEST(Hdf5Source, ReadsEveryLayoutKeptOrNot) {
       for (std::byte& byte : data) byte &= std::byte{1};
     }
     write_hdf5(dir / "x.h5", {c.dataset}, {data});
-    EXPECT_EQ(Hdf5Dataset(dir / "x.h5", "x").layout().kind, c.kind);
+    EXPECT_EQ(detail::Hdf5Dataset(dir / "x.h5", "x").layout().kind, c.kind);
     for (const std::size_t hold : {std::size_t{0}, kDefaultHoldBytes}) {
       SCOPED_TRACE(hold);
       const auto source =
@@ -151,7 +151,8 @@ TEST(Hdf5Source, ReadsManyChunksAndBehindAUserBlock) {
   const TempDir dir;
   const Bytes data = hdf5_noise(15000, 5);
   write_hdf5(dir / "x.h5", {{"x", DType::u8, {5000, 3}, {1, 3}}}, {data});
-  EXPECT_EQ(Hdf5Dataset(dir / "x.h5", "x").layout().kind, Hdf5Layout::Kind::library);
+  EXPECT_EQ(detail::Hdf5Dataset(dir / "x.h5", "x").layout().kind,
+            detail::Hdf5Layout::Kind::library);
   write_hdf5(dir / "u.h5", {{"x", DType::u8, {5000, 3}}, {"y", DType::u8, {5000, 3}, {50, 3}}},
              {data, data}, 512);
   const auto many = open_hdf5({dir / "x.h5"}), behind = open_hdf5({dir / "u.h5"});
@@ -207,7 +208,7 @@ TEST(Hdf5Source, RejectsDataThatIsInOtherFiles) {
                            const auto source = open_hdf5({dir / "v.h5"}, {.fields = {{"f", "x"}}});
                            read_values<float>(*source, 0, 0);
                          }),
-              HasSubstr("dataset \"x\": its data is in other files"));
+              HasSubstr("dataset \"x\": its elements are in other files"));
 }
 
 TEST(Hdf5Source, RejectsWhatIsNoArrayOfRecords) {
@@ -256,7 +257,7 @@ TEST(Hdf5Source, SaysWhereTheFileWasCut) {
   const Bytes data = hdf5_noise(10000, 7);
   for (const Shape& chunk : {Shape{}, Shape{100, 10}}) {
     write_hdf5(dir / "x.h5", {{"x", DType::u8, {1000, 10}, chunk}}, {data});
-    const Hdf5Layout layout = Hdf5Dataset(dir / "x.h5", "x").layout();
+    const detail::Hdf5Layout layout = detail::Hdf5Dataset(dir / "x.h5", "x").layout();
     const std::uint64_t begin = chunk.empty() ? layout.offset : layout.chunk_offsets[0];
     for (const std::size_t hold : {std::size_t{0}, kDefaultHoldBytes}) {
       write_hdf5(dir / "x.h5", {{"x", DType::u8, {1000, 10}, chunk}}, {data});

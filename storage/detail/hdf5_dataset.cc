@@ -1,4 +1,4 @@
-#include "shardwise/storage/hdf5_dataset.h"
+#include "shardwise/storage/detail/hdf5_dataset.h"
 
 #include <fmt/format.h>
 
@@ -11,16 +11,8 @@
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/detail/hdf5.h"
 
-namespace shardwise {
+namespace shardwise::detail {
 namespace {
-
-using detail::check_hdf5;
-using detail::H5Dataset;
-using detail::H5File;
-using detail::H5Properties;
-using detail::H5Space;
-using detail::H5Type;
-using detail::Hdf5Lock;
 
 constexpr ErrorCode kBroken = ErrorCode::corrupt;
 
@@ -28,15 +20,6 @@ constexpr ErrorCode kBroken = ErrorCode::corrupt;
 // chunks, listing them takes a tenth of a second. A dataset of more chunks is read through the
 // library.
 constexpr hsize_t kMostListedChunks = 1 << 11;
-
-// A compressed chunk is decoded as a whole, and kept if it is larger than what HDF5 keeps anyway.
-constexpr std::size_t kMostChunkBytes = std::size_t{1} << 30;
-constexpr std::size_t kDefaultCacheBytes = std::size_t{1} << 20;
-
-H5File open_hdf5_file(const std::filesystem::path& path) {
-  return H5File(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT),
-                fmt::format("open {}", path.string()), kBroken);
-}
 
 struct FoundNames {
   std::vector<std::string> names;
@@ -69,48 +52,8 @@ std::vector<std::string> root_datasets(const H5File& file, const std::string& pa
   return found.names;
 }
 
-// 0 if there are no filters.
-std::size_t compressed_chunk_bytes(const H5Dataset& dataset, const H5Properties& made,
-                                   const std::string& what) {
-  if (H5Pget_layout(made.get()) != H5D_CHUNKED || H5Pget_nfilters(made.get()) == 0) return 0;
-  const H5Type type(H5Dget_type(dataset.get()), what, kBroken);
-  std::size_t bytes = H5Tget_size(type.get());
-  std::array<hsize_t, H5S_MAX_RANK> chunk{};
-  const int rank = H5Pget_chunk(made.get(), H5S_MAX_RANK, chunk.data());
-  bool fits = true;
-  for (int d = 0; d < rank; ++d) {
-    fits = fits && !__builtin_mul_overflow(bytes, chunk[static_cast<std::size_t>(d)], &bytes);
-  }
-  if (fits && bytes <= kMostChunkBytes) return bytes;
-  throw Error(
-      ErrorCode::unsupported,
-      fmt::format("{}: its compressed chunks have more than {} bytes", what, kMostChunkBytes));
-}
-
-H5Dataset open_dataset(const H5File& file, const std::string& path, const std::string& name) {
-  // Asked first, so that the message gives the library's own reason if it cannot open a dataset
-  // that exists.
-  if (H5Oexists_by_name(file.get(), name.c_str(), H5P_DEFAULT) > 0) {
-    const std::string what = fmt::format("open {}: dataset \"{}\"", path, name);
-    H5Dataset dataset(H5Dopen2(file.get(), name.c_str(), H5P_DEFAULT), what, kBroken);
-    // Comes before any other call: to tell the shape, the library may open the external files, and
-    // one of them may be a pipe.
-    const H5Properties made(H5Dget_create_plist(dataset.get()), what, kBroken);
-    if (H5Pget_layout(made.get()) == H5D_VIRTUAL) {
-      throw Error(ErrorCode::unsupported, what + ": its data is in other files");
-    }
-    if (const std::string missing = detail::missing_filter(made); !missing.empty()) {
-      throw Error(ErrorCode::unsupported, fmt::format("{}: {}", what, missing));
-    }
-    const std::size_t chunk = compressed_chunk_bytes(dataset, made, what);
-    if (chunk <= kDefaultCacheBytes) return dataset;
-    // A chunk that is not kept is decoded again for each record in it. The size of the cache is one
-    // of the first handle.
-    { const H5Dataset closed = std::move(dataset); }
-    const H5Properties access(H5Pcreate(H5P_DATASET_ACCESS), what, kBroken);
-    check_hdf5(H5Pset_chunk_cache(access.get(), H5D_CHUNK_CACHE_NSLOTS_DEFAULT, chunk, 1), what);
-    return H5Dataset(H5Dopen2(file.get(), name.c_str(), access.get()), what, kBroken);
-  }
+[[noreturn]] void refuse_missing(const H5File& file, const std::string& path,
+                                 const std::string& name) {
   H5Eclear2(H5E_DEFAULT);
   std::string known;
   for (const std::string& other : root_datasets(file, path)) {
@@ -122,6 +65,18 @@ H5Dataset open_dataset(const H5File& file, const std::string& path, const std::s
   throw Error(ErrorCode::not_found,
               fmt::format("open {}: there is no dataset \"{}\"; its root has {}", path, name,
                           known.empty() ? "none" : known));
+}
+
+// A chunk that is not kept is decoded again for each record in it. The size of the cache is one of
+// the first handle.
+H5Dataset with_cache(H5Dataset opened, std::size_t chunk_bytes, const H5File& file,
+                     const std::string& name, const std::string& what) {
+  if (chunk_bytes <= kLeastHdf5CacheBytes) return opened;
+  { const H5Dataset closed = std::move(opened); }
+  const H5Properties access(H5Pcreate(H5P_DATASET_ACCESS), what, kBroken);
+  check_hdf5(H5Pset_chunk_cache(access.get(), H5D_CHUNK_CACHE_NSLOTS_DEFAULT, chunk_bytes, 1),
+             what);
+  return H5Dataset(H5Dopen2(file.get(), name.c_str(), access.get()), what, kBroken);
 }
 
 // The number of chunks that cover the dataset; absent if over `most`.
@@ -176,9 +131,6 @@ Hdf5Layout find_layout(const H5File& file, const H5Dataset& dataset, const H5Spa
                        const Shape& shape, std::size_t element_bytes, const std::string& what) {
   Hdf5Layout layout;
   const H5Properties made(H5Dget_create_plist(dataset.get()), what, kBroken);
-  if (H5Pget_external_count(made.get()) > 0) {
-    throw Error(ErrorCode::unsupported, what + ": its data is in other files");
-  }
   const H5Properties file_made(H5Fget_create_plist(file.get()), what, kBroken);
   hsize_t user_block = 0;
   check_hdf5(H5Pget_userblock(file_made.get(), &user_block), what, kBroken);
@@ -216,9 +168,7 @@ struct Hdf5Dataset::Impl {
   }
 
   std::string what;
-  DType dtype{};
-  bool swapped = false;
-  Shape shape;
+  Hdf5Description description;
   Hdf5Layout layout;
   std::optional<H5File> file;  // used and closed under the lock
   std::optional<H5Dataset> dataset;
@@ -227,34 +177,24 @@ struct Hdf5Dataset::Impl {
 Hdf5Dataset::Impl::Impl(const std::filesystem::path& path, const std::string& name)
     : what(fmt::format("open {}: dataset \"{}\"", path.string(), name)) {
   const Hdf5Lock lock;
-  H5File opened = open_hdf5_file(path);
-  H5Dataset found = open_dataset(opened, path.string(), name);
-  const H5Type type(H5Dget_type(found.get()), what, kBroken);
-  const std::optional<detail::Hdf5Element> element = detail::hdf5_element(type);
-  if (!element) {
-    throw Error(ErrorCode::unsupported,
-                what +
-                    ": its elements are no numbers that shardwise has (strings, records, "
-                    "references and the like are not)");
+  H5File opened = open_hdf5_file(path, kLeastHdf5CacheBytes);
+  // Asked first, so that the message gives the library's own reason if it cannot open a dataset
+  // that exists.
+  if (H5Oexists_by_name(opened.get(), name.c_str(), H5P_DEFAULT) <= 0) {
+    refuse_missing(opened, path.string(), name);
   }
-  dtype = element->dtype;
-  swapped = element->swapped;
+  H5Dataset found(H5Dopen2(opened.get(), name.c_str(), H5P_DEFAULT), what, kBroken);
+  description = describe_hdf5(found.get(), what);
+  if (!description.why_not.empty()) {
+    const char* const no_numbers = "its elements are no numbers that shardwise has: ";
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("{}: {}{}", what, description.element ? "" : no_numbers, description.why_not));
+  }
+  found = with_cache(std::move(found), description.chunk_bytes, opened, name, what);
   const H5Space space(H5Dget_space(found.get()), what, kBroken);
-  const int rank = H5Sget_simple_extent_ndims(space.get());
-  if (H5Sget_simple_extent_type(space.get()) == H5S_NULL || rank < 0 ||
-      rank > static_cast<int>(kMaxRank)) {
-    throw Error(ErrorCode::unsupported,
-                fmt::format("{}: found rank {}, needed 0 to {} and a shape", what, rank, kMaxRank));
-  }
-  std::array<hsize_t, kMaxRank> extents{};
-  check_hdf5(H5Sget_simple_extent_dims(space.get(), extents.data(), nullptr), what, kBroken);
-  for (std::size_t d = 0; d < static_cast<std::size_t>(rank); ++d) {
-    if (!std::in_range<std::int64_t>(extents[d])) {
-      throw Error(kBroken, fmt::format("{}: dim {} is over 2^63", what, d));
-    }
-    shape.push_back(static_cast<std::int64_t>(extents[d]));
-  }
-  layout = find_layout(opened, found, space, shape, size_bytes(dtype), what);
+  layout = find_layout(opened, found, space, description.shape,
+                       size_bytes(description.element->dtype), what);
   file.emplace(std::move(opened));
   dataset.emplace(std::move(found));
 }
@@ -265,22 +205,23 @@ Hdf5Dataset::~Hdf5Dataset() = default;
 Hdf5Dataset::Hdf5Dataset(Hdf5Dataset&&) noexcept = default;
 Hdf5Dataset& Hdf5Dataset::operator=(Hdf5Dataset&&) noexcept = default;
 
-DType Hdf5Dataset::dtype() const { return impl_->dtype; }
-const Shape& Hdf5Dataset::shape() const { return impl_->shape; }
-bool Hdf5Dataset::swapped() const { return impl_->swapped; }
+DType Hdf5Dataset::dtype() const { return impl_->description.element->dtype; }
+const Shape& Hdf5Dataset::shape() const { return impl_->description.shape; }
+std::size_t Hdf5Dataset::bytes() const { return impl_->description.bytes; }
+bool Hdf5Dataset::swapped() const { return impl_->description.element->swapped; }
 const Hdf5Layout& Hdf5Dataset::layout() const { return impl_->layout; }
 
 void Hdf5Dataset::read(const Box& box, std::byte* out) const {
   if (box.empty()) return;
   const std::string what = fmt::format("read {}", std::string_view(impl_->what).substr(5));
   const Hdf5Lock lock;
-  detail::read_hdf5_box(*impl_->dataset, impl_->dtype, box, out, what);
+  read_hdf5_box(*impl_->dataset, dtype(), box, out, what);
 }
 
 std::vector<std::string> hdf5_dataset_names(const std::filesystem::path& file) {
   const Hdf5Lock lock;
-  const H5File opened = open_hdf5_file(file);
+  const H5File opened = open_hdf5_file(file, kLeastHdf5CacheBytes);
   return root_datasets(opened, file.string());
 }
 
-}  // namespace shardwise
+}  // namespace shardwise::detail

@@ -11,7 +11,7 @@
 #include "shardwise/shard/dtype.h"
 #include "shardwise/shard/error.h"
 
-namespace shardwise {
+namespace shardwise::detail {
 
 /// Where the elements of an HDF5 dataset are in its file. Value type.
 struct Hdf5Layout {
@@ -28,13 +28,6 @@ struct Hdf5Layout {
 
 /// A dataset in an HDF5 file, open for reading. Every call of the library holds the process's one
 /// HDF5 lock. Thread-safe.
-///
-///   const auto first_image = [] {
-///     const Hdf5Dataset images("data.h5", "/images");
-///     std::vector<std::byte> first(num_bytes({1, 28, 28}, size_bytes(images.dtype())));
-///     images.read(Box({0, 0, 0}, {1, 28, 28}), first.data());
-///     return first;
-///   };
 class Hdf5Dataset {
  public:
   /// Throws not_found if the file has no such dataset, listing those in its root; corrupt if it
@@ -47,6 +40,7 @@ class Hdf5Dataset {
 
   DType dtype() const;
   const Shape& shape() const;
+  std::size_t bytes() const;  ///< of all elements
 
   /// Whether the file's byte order is not the host's.
   bool swapped() const;
@@ -65,4 +59,4 @@ class Hdf5Dataset {
 /// The datasets in the file's root, sorted by name. Throws corrupt.
 std::vector<std::string> hdf5_dataset_names(const std::filesystem::path& file);
 
-}  // namespace shardwise
+}  // namespace shardwise::detail
