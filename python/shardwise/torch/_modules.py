@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -71,11 +72,43 @@ def state_of(module: torch.nn.Module) -> dict[str, Any]:
     return {names.clean(name): value for name, value in module.state_dict().items()}
 
 
-def give_state(module: torch.nn.Module, filled: dict[str, Any], strict: bool) -> None:
-    """Inverse of state_of()."""
+def versions(module: torch.nn.Module) -> dict[str, int]:
+    """Of the modules within, by clean names, those that are not 1: what a class's own loading looks at."""
     names = Names(module)
-    module.load_state_dict({name: filled[clean] for name in module.state_dict() if (clean := names.clean(name)) in filled},
-                           strict=strict)
+    return {names.clean(name): inner._version for name, inner in module.named_modules(remove_duplicate=False) if inner._version != 1}
+
+
+def give_state(module: torch.nn.Module, filled: dict[str, Any], strict: bool, stored_versions: Mapping[str, int] | None) -> None:
+    """Inverse of state_of(). stored_versions: None: of a checkpoint that has none, as torch's state without _metadata."""
+    names = Names(module)
+    given: OrderedDict[str, Any] = OrderedDict(
+        (name, filled[clean]) for name in module.state_dict() if (clean := names.clean(name)) in filled)
+    if stored_versions is not None:
+        given._metadata = {name: {"version": stored_versions.get(names.clean(name), 1)}  # type: ignore[attr-defined]
+                           for name, _ in module.named_modules(remove_duplicate=False)}
+    module.load_state_dict(given, strict=strict)
+
+
+def own_loading(module: torch.nn.Module, state: Mapping[str, Any]) -> set[str]:
+    """The names in state_of() of values that a class or a hook loads by code of its own: it may take another shape, and read
+    what it is given while it writes its own memory."""
+    names = Names(module)
+    found: set[str] = set()
+    for prefix, inner in module.named_modules(remove_duplicate=False):
+        below = f"{clean}." if (clean := names.clean(prefix)) else ""
+        whole = [*inner._load_state_dict_pre_hooks.values(), *[type(inner).load_state_dict] * (inner is module)]
+        if not all(map(_loads_in_place, whole)):
+            found.update(name for name in state if name.startswith(below))
+        elif not _loads_in_place(type(inner)._load_from_state_dict):
+            found.update(state.keys() & {below + name for name in _own(inner)})
+    return found
+
+
+def _loads_in_place(function: Any) -> bool:
+    """Torch's own does, but for observers of quantization, which take other shapes."""
+    function = getattr(function, "hook", function)
+    where = getattr(function, "__module__", None) or type(function).__module__
+    return where.partition(".")[0] == "torch" and not where.startswith("torch.ao.")
 
 
 def given_names(module: torch.nn.Module, state: Mapping[str, Any]) -> list[str]:

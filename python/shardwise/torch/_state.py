@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from .._errors import InvalidArgument
-from .._nested import Flat, Path, flatten
+from .._nested import Flat, Path, flatten, named
 from . import _modules, _optimizers
 
 
@@ -74,6 +74,10 @@ class State:
         if isinstance(value, torch.nn.Module):
             return _modules.state_of(value)
         return value.state_dict()
+
+    def versions(self) -> dict[str, dict[str, int]]:
+        """Of the modules, by their names."""
+        return {named(path): _modules.versions(value) for path, value in self.stateful.items() if isinstance(value, torch.nn.Module)}
 
     def given(self) -> Flat:
         """All of it, Stateful objects by what they give."""

@@ -318,13 +318,16 @@ class Target:
             there = [names[(*path, name)] for name in tied if (*path, name) in names]
             names.update({(*path, name): there[0] for name in tied if there and (*path, name) not in names})
         firsts = {(*path, name): names.get((*path, tied[0])) for tied in _modules.ties(module) for name in tied[1:]}
-        given = {(*path, name) for name in _modules.given_names(module, state)}
+        own_loading = {(*path, name) for name in _modules.own_loading(module, state)}
+        given = own_loading | {(*path, name) for name in _modules.given_names(module, state)}
         for place, leaf in flat.leaves.items():
             name = names.get(place)
             whole = place[: len(path) + 1]
             if whole in given:
+                if _modules.is_meta(leaf):
+                    self._modules[path] = taken
                 if whole not in taken.leaves:
-                    taken.leaves[whole] = self._take_given(whole, flat.leaves, names)
+                    taken.leaves[whole] = self._take_given(whole, flat.leaves, names, whole in own_loading)
             elif _modules.is_meta(leaf):
                 self._modules[path] = taken
                 taken.leaves[place] = leaf
@@ -344,9 +347,11 @@ class Target:
                               f"{', '.join(unsaved[:5])}: needed is a module whose buffers have memory")
         return _tree_of_module(path, taken)
 
-    def _take_given(self, place: Path, leaves: Mapping[Path, Any], names: Mapping[Path, str]) -> Any:
-        """Of a value of a module that its set_extra_state() or a hook takes. names: what is stored for the module's leaves."""
-        own = {at: leaf for at, leaf in leaves.items() if at[: len(place)] == place}
+    def _take_given(self, place: Path, leaves: Mapping[Path, Any], names: Mapping[Path, str], apart: bool) -> Any:
+        """Of a value of a module that its set_extra_state() or a hook takes. names: what is stored for the module's leaves. apart:
+        never in the module's own memory."""
+        own = {at: leaf.detach().clone() if apart and isinstance(leaf, torch.Tensor) and not is_lazy(leaf) else leaf
+               for at, leaf in leaves.items() if at[: len(place)] == place}
         name = names.get(place) or self._name_of(place)
         below = {self._paths[inner]: inner for inner in self._names_below(place)} if name is None else {place: name}
         if below := below or {at: names[at] for at in own if at in names}:
@@ -542,7 +547,7 @@ class Target:
             array[common] = filled[common]
         for path, value in self.state.stateful.items():
             if self._inner[path] is not None:
-                self._give(value, self._inner[path])
+                self._give(path, value, self._inner[path])
                 _optimizers.keep(value, self._own.get(path, ()))
             self._found[path] = value
         found = build(self._found, self.state.flat.kinds)
@@ -581,7 +586,7 @@ class Target:
                                      *((name, on_meta[place]) for name, place in self._later)]
                 for shard, held in self._held(name, target)]
 
-    def _give(self, value: Any, filled: Any) -> None:
+    def _give(self, path: Path, value: Any, filled: Any) -> None:
         if isinstance(value, torch.optim.Optimizer) and self._is_of_fsdp1(value):
             from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
@@ -589,7 +594,9 @@ class Target:
             assert owner is not None
             set_optimizer_state_dict(self.state.names.modules[owner][1], value, filled)
         elif isinstance(value, torch.nn.Module):
-            _modules.give_state(value, filled, self.strict)
+            stored = self.checkpoint.document.get("versions")
+            versions = stored.get(named(path)) if isinstance(stored, dict) else None
+            _modules.give_state(value, filled, self.strict, versions if isinstance(versions, dict) else None)
         else:
             value.load_state_dict(filled)
 
