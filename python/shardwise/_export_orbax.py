@@ -16,6 +16,7 @@ from . import _objects
 from ._errors import InvalidArgument, IOFailed, Unsupported
 from ._export import Export, Leaf, named_leaves, part_shape, parts_of, tree_of
 from ._tensor import Tensor
+from .jax._tree import leaves_of
 
 _DRIVER = {"driver": "ocdbt", "config": {"max_inline_value_bytes": 1024, "max_decoded_node_bytes": 100_000_000}}
 
@@ -111,14 +112,15 @@ def write_orbax(work: Export, folder: str) -> None:
     trees = {key: _expanded(work, child, wrong) for key, child in trees.items()}
     for child in trees.values():
         _check(work, child, wrong)
+    keys = _random_keys(work, wrong)
     if wrong:
         raise work.refuse(Unsupported, "; ".join(wrong[:20]) + "; --exclude, or names=, leaves them out")
     handler = _Handler(work)
     registry = ocp.type_handlers.create_type_handler_registry(
         (_Lazy, handler), (int, ocp.type_handlers.ScalarHandler()), (float, ocp.type_handlers.ScalarHandler()),
         (str, ocp.type_handlers.StringHandler()),
-        (jax.Array, ocp.type_handlers.ArrayHandler()))  # of which there are none: Orbax warns without it
-    saved = {key: ocp.args.PyTreeSave(_filled(work, child)) for key, child in trees.items()}
+        (jax.Array, ocp.type_handlers.get_type_handler(jax.Array)))
+    saved = {key: ocp.args.PyTreeSave(_filled(work, child, keys)) for key, child in trees.items()}
     custom = checkpoint.user if isinstance(checkpoint.user, dict) else {"user": checkpoint.user}
     # Orbax makes a hidden folder of a longer name beside what it writes.
     inside = os.path.join(folder, "made")
@@ -210,12 +212,29 @@ def _texts_of(leaves: dict[str, Any], tree: Any) -> Iterator[str]:
             yield name
 
 
-def _filled(work: Export, tree: Any) -> Any:
+def _random_keys(work: Export, wrong: list[str]) -> dict[str, jax.Array]:
+    """The typed PRNG keys, whose data is stored: Orbax keeps them such."""
+    keys: dict[str, jax.Array] = {}
+    tree = work.checkpoint.tree
+    for name, impl in leaves_of(tree["root"]) if isinstance(tree, dict) and tree.get("kind") == "pytree" else ():
+        if not impl or name not in work.checkpoint:
+            continue
+        tensor = work.checkpoint[name]
+        data = work.read(name, (0,) * tensor.ndim, tensor.shape)
+        try:
+            keys[name] = jax.random.wrap_key_data(data, impl=impl)
+        except (TypeError, ValueError) as error:
+            wrong.append(f"{name!r} holds no PRNG keys of {impl!r}: {str(error).splitlines()[0]}")
+        work.count(data.nbytes)
+    return keys
+
+
+def _filled(work: Export, tree: Any, keys: dict[str, jax.Array]) -> Any:
     """As Orbax takes it."""
     if isinstance(tree, _Value):
         return tree.value
     if isinstance(tree, Leaf):
-        return _Lazy(work.checkpoint[tree.name])
+        return keys[tree.name] if tree.name in keys else _Lazy(work.checkpoint[tree.name])
     if isinstance(tree, dict):
-        return {key: _filled(work, child) for key, child in tree.items()}
-    return None if tree is None else [_filled(work, child) for child in tree]
+        return {key: _filled(work, child, keys) for key, child in tree.items()}
+    return None if tree is None else [_filled(work, child, keys) for child in tree]

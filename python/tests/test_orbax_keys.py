@@ -99,3 +99,16 @@ def test_keys_whose_data_do_not_fit_are_an_error(tmp_path):
         with pytest.raises(sw.Corrupt, match=why):
             sw.import_orbax(tmp_path / "of", tmp_path / "out")
         path.write_text(path.read_text().replace(impl, "threefry2x32"))
+
+
+def test_exports_keep_keys_as_orbax_does(tmp_path):
+    tree = {"state": {impl: keys_of(impl) for impl in IMPLS}, "list": [jax.random.key(7)]}
+    swj.save(tmp_path / "a", tree)
+    sw.export_model(tmp_path / "a", tmp_path / "o", format="orbax", rename={"list/*": "more/*"})
+    renamed = {"state": tree["state"], "more": tree["list"]}
+    with ocp.StandardCheckpointer() as checkpointer:
+        for found in (checkpointer.restore(tmp_path / "o"), swj.load(sw.import_orbax(tmp_path / "o", tmp_path / "b"), renamed)):
+            assert [one.dtype for one in jax.tree.leaves(found)] == [one.dtype for one in jax.tree.leaves(renamed)]
+            data = [[jax.random.key_data(one) if jnp.issubdtype(one.dtype, jax.dtypes.prng_key) else one
+                     for one in jax.tree.leaves(of)] for of in (found, renamed)]
+            assert all(jnp.array_equal(one, other) for one, other in zip(*data, strict=True))
