@@ -84,6 +84,8 @@ bool is_part(const MemberName& name) {
 const std::string kImageEndings[] = {"png", "jpg", "jpeg"};
 const std::string kLabelEnding = "cls";
 
+constexpr std::size_t kNoMember = std::string_view::npos;
+
 class TarStore final : public detail::ImageStore {
  public:
   TarStore(std::unique_ptr<const InputFile> file, const std::vector<std::string>& byte_fields)
@@ -242,6 +244,10 @@ class TarRecords {
   bool has_cls() const;
   void take_images();
   void group_by_key();
+  template <typename Take>
+  void each_group(const Take& take) const;
+  std::optional<std::size_t> find_named_part(std::span<const std::size_t> group,
+                                             std::span<const std::string> endings) const;
   void take_group(std::span<const std::size_t> group);
   std::optional<std::string_view> common_prefix(std::span<const std::size_t> group) const;
   std::optional<std::size_t> find_part(std::span<const std::size_t> group, std::string_view prefix,
@@ -253,6 +259,7 @@ class TarRecords {
   const ImageOptions& options_;
   std::unique_ptr<TarStore> store_;
   FoundImages found_;
+  bool has_plain_images_ = false, has_plain_labels_ = false;  // right behind the common prefix
 };
 
 bool TarRecords::has_cls() const {
@@ -295,20 +302,37 @@ void TarRecords::take_images() {
 }
 
 // A key's members follow one another. Members that are no part of a record do not part them.
-void TarRecords::group_by_key() {
+// Goes on as long as `take` says so.
+template <typename Take>
+void TarRecords::each_group(const Take& take) const {
   std::vector<std::size_t> group;
   std::string_view key;
   for (std::size_t i = 0; i < index_.size(); ++i) {
     const MemberName name = parts_of(index_[i].name);
     if (!is_part(name)) continue;
     if (!group.empty() && name.key != key) {
-      take_group(group);
+      if (!take(std::span<const std::size_t>(group))) return;
       group.clear();
     }
     key = name.key;
     group.push_back(i);
   }
-  if (!group.empty()) take_group(group);
+  if (!group.empty()) take(std::span<const std::size_t>(group));
+}
+
+void TarRecords::group_by_key() {
+  has_plain_labels_ = options_.labels != ImageLabels::automatic;
+  each_group([&](std::span<const std::size_t> group) {
+    const std::optional<std::string_view> prefix = common_prefix(group);
+    if (!prefix) return true;
+    has_plain_images_ = has_plain_images_ || find_part(group, *prefix, kImageEndings);
+    has_plain_labels_ = has_plain_labels_ || find_part(group, *prefix, {&kLabelEnding, 1});
+    return !has_plain_images_ || !has_plain_labels_;
+  });
+  each_group([&](std::span<const std::size_t> group) {
+    take_group(group);
+    return true;
+  });
   if (!store_->has_any_label()) found_.labels.clear();
   store_->check_any_whole();
 }
@@ -319,7 +343,7 @@ void TarRecords::group_by_key() {
 std::optional<std::string_view> TarRecords::common_prefix(
     std::span<const std::size_t> group) const {
   std::optional<std::string_view> common;
-  std::optional<std::size_t> first, other;
+  std::size_t first = 0, other = kNoMember;
   std::ptrdiff_t fewest_dots = 0;
   const auto take = [&](std::size_t number, std::string_view ending) {
     const auto prefix = prefix_of(parts_of(index_[number].name).extension, ending);
@@ -329,8 +353,8 @@ std::optional<std::string_view> TarRecords::common_prefix(
       common = prefix;
       fewest_dots = dots;
       first = number;
-      other.reset();
-    } else if (dots == fewest_dots && *prefix != *common && !other) {
+      other = kNoMember;
+    } else if (dots == fewest_dots && *prefix != *common && other == kNoMember) {
       other = number;
     }
   };
@@ -339,11 +363,11 @@ std::optional<std::string_view> TarRecords::common_prefix(
     if (options_.labels == ImageLabels::automatic) take(number, kLabelEnding);
     for (const std::string& ending : options_.byte_fields) take(number, ending);
   }
-  if (other) {
-    fail(ErrorCode::corrupt, index_[*other],
+  if (other != kNoMember) {
+    fail(ErrorCode::corrupt, index_[other],
          fmt::format("is of the same record as {}, since a record's name ends at the first dot, "
                      "needed is one of each part",
-                     shown_name(index_[*first].name)));
+                     shown_name(index_[first].name)));
   }
   return common;
 }
@@ -369,13 +393,36 @@ std::optional<std::size_t> TarRecords::find_part(std::span<const std::size_t> gr
   return found;
 }
 
+// If no record of the archive has such a part by its ending alone: the only one with a name before
+// that, as in "a.input.png" and "a.cls", which is no byte field.
+std::optional<std::size_t> TarRecords::find_named_part(std::span<const std::size_t> group,
+                                                       std::span<const std::string> endings) const {
+  std::optional<std::size_t> found;
+  for (const std::size_t number : group) {
+    const std::string_view extension = parts_of(index_[number].name).extension;
+    const auto ends = [&](const std::string& ending) { return prefix_of(extension, ending); };
+    const auto is_field = [&](const std::string& field) { return extension == field; };
+    if (std::none_of(endings.begin(), endings.end(), ends) ||
+        std::any_of(options_.byte_fields.begin(), options_.byte_fields.end(), is_field)) {
+      continue;
+    }
+    if (found) return std::nullopt;
+    found = number;
+  }
+  if (found) check_is_file(index_[*found]);
+  return found;
+}
+
 void TarRecords::take_group(std::span<const std::size_t> group) {
   const std::optional<std::string_view> prefix = common_prefix(group);
   if (!prefix) return;
-  const auto image = find_part(group, *prefix, kImageEndings);
-  const auto label = options_.labels == ImageLabels::automatic
-                         ? find_part(group, *prefix, {&kLabelEnding, 1})
-                         : std::nullopt;
+  const auto image = has_plain_images_ ? find_part(group, *prefix, kImageEndings)
+                                       : find_named_part(group, kImageEndings);
+  const auto find_label = [&](std::span<const std::string> endings) {
+    return has_plain_labels_ ? find_part(group, *prefix, endings) : find_named_part(group, endings);
+  };
+  const auto label =
+      options_.labels == ImageLabels::automatic ? find_label({&kLabelEnding, 1}) : std::nullopt;
   std::vector<MemberBytes> bytes(options_.byte_fields.size());
   for (std::size_t field = 0; field < bytes.size(); ++field) {
     const auto part = find_part(group, *prefix, {&options_.byte_fields[field], 1});
