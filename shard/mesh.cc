@@ -25,7 +25,7 @@ std::string axes_text(std::span<const Axis> axes) {
 }
 
 [[noreturn]] void fail(std::span<const Axis> axes, const std::string& what) {
-  throw Error(ErrorCode::invalid_argument, fmt::format("mesh \"{}\": {}", axes_text(axes), what));
+  throw Error(ErrorCode::invalid_argument, fmt::format("mesh {:?}: {}", axes_text(axes), what));
 }
 
 /// Returns what `make` returns; an error from it is rethrown with the mesh's axes named.
@@ -54,10 +54,14 @@ std::vector<Axis> named_axes(const Shape& sizes, const std::vector<std::string>&
 void check_axes(std::span<const Axis> axes) {
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const Axis& axis = axes[i];
-    const std::size_t bad = axis.name.find_first_of(kReservedInAxisNames);
-    if (bad != std::string::npos) {
-      fail(axes, fmt::format("axis name \"{}\" contains the reserved character '{}'", axis.name,
-                             axis.name[bad]));
+    const auto is_reserved = [](char c) {
+      return kReservedInAxisNames.find(c) != std::string_view::npos || (c >= 0 && c < ' ') ||
+             c == 0x7f;
+    };
+    const auto bad = std::ranges::find_if(axis.name, is_reserved);
+    if (bad != axis.name.end()) {
+      fail(axes,
+           fmt::format("axis name {:?} contains the reserved character {:?}", axis.name, *bad));
     }
     if (axis.size < 1) {
       fail(axes,

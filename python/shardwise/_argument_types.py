@@ -106,7 +106,8 @@ def _wrong_type(error: Exception, function: Callable[..., Any], operation: str, 
         given = signature.bind(*args, **kwargs).arguments
     except TypeError as problem:
         known = list(signature.parameters)
-        unknown = [name for name in kwargs if name not in known]
+        takes_more = any(one.kind == one.VAR_KEYWORD for one in signature.parameters.values())
+        unknown = [name for name in kwargs if name not in known and (name in others or not takes_more)]
         if unknown:
             return unknown_option(operation, unknown[0], [name for name in known if name not in ("self", "cls")], others)
         return WrongType(f"{operation}: {problem}, needed is {operation}{_plain(signature)}")

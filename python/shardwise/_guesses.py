@@ -44,6 +44,7 @@ class _Imports:
 sys.meta_path.append(_Imports)
 
 
-def options_of_others(elsewhere: Mapping[str, str]) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
-    """A function whose error for options of other libraries' names says what to write."""
-    return lambda function: checked(function, function.__name__, elsewhere)
+def options_of_others(elsewhere: Mapping[str, str],
+                      operation: str = "") -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
+    """A function whose error for options of other libraries' names says what to write. operation: "": the function's name."""
+    return lambda function: checked(function, operation or function.__name__, elsewhere)

@@ -18,6 +18,7 @@ from . import _core
 from . import sources as _sources
 from ._containers import public_name
 from ._errors import InvalidArgument, NameNotFound, WrongType, stops_no_loop
+from ._guesses import options_of_others
 from ._loader_names import OTHER_METHODS, OTHER_OPTIONS, no_attribute
 from ._sharding import Mesh, PartitionSpec, Sharding
 from ._sources import refuse_unknown
@@ -158,6 +159,7 @@ class Loader:
     deliver the record; what Python raised comes as it was.
     """
 
+    @options_of_others(OTHER_OPTIONS, "Loader")
     @stops_no_loop
     def __init__(self, source: Any, fields: Mapping[str, Spec] | Sequence[str] | None = None, *,
                  batch_size: int, mesh: Mesh | str | None = None, rank: int | None = None,

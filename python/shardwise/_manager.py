@@ -75,7 +75,9 @@ def step_number(what: str, step: Any) -> int:
 
 
 def is_step(value: Any) -> bool:
-    """Whether restore(3, state) has the step first."""
+    """Whether restore(3, state) has the step first. Raises InvalidArgument for a text, which is neither a step nor a state."""
+    if isinstance(value, str):
+        step_number("restore", value)
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 

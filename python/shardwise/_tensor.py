@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from . import _core, _nested, _objects
 from ._dtypes import NUMPY, is_known
 from ._edits import Cast, Edits, Join, Made, Rename, Resize, Split, Transpose, edited_document, edits_of
 from ._errors import InvalidArgument, NameNotFound, Unsupported, WrongType, warn
+from ._loader_names import no_attribute
 from ._overlap import Region, several_places
 from ._paths import Path, local, told_instead
 from ._python_formats import reader_of
@@ -239,6 +240,13 @@ class Tensor:
             out[...] = selection.read(self)
 
 
+#: As safetensors, Orbax, DCP and h5py call them.
+_OTHER_NAMES = {
+    "get_tensor": "checkpoint[name][...]", "get_slice": "checkpoint[name], which reads what is indexed", "metadata": "user, metrics or tree",
+    "item_metadata": "tree", "attrs": "user", "state_dict": "load()", "restore": "load(), or shardwise.load(path, target=)", "read": "load()",
+    "names": "keys()", "tensors": "items()", "offset_keys": "keys()", "visit": "keys()", "visititems": "items()"}
+
+
 class Checkpoint(Mapping[str, Tensor]):
     """A committed checkpoint, a file of safetensors, HDF5 or npz, or a checkpoint of DCP or Orbax, open: names and their lazy
     tensors. Opening reads no data and needs no mesh. While it is
@@ -319,6 +327,10 @@ class Checkpoint(Mapping[str, Tensor]):
         self._numbers = {name.name: edited[number][3] for number, name in zip(order, made) if name.parts[0] not in objects}
         self._document = edited_document(self._document, made)
         self.objects = {objects[name]: value for name, value in self.objects.items() if name in objects}
+
+    if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, _OTHER_NAMES)
 
     @property
     def path(self) -> str:

@@ -20,6 +20,7 @@ import functools
 import math
 import numbers
 import operator
+import os
 import sys
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -349,6 +350,8 @@ def of(source: Any, *, ragged: Mapping[str, int] | None = None) -> Source:
     if isinstance(source, Source):
         return source
     if isinstance(source, str):
+        if source.endswith((".npz", ".npy")):
+            raise InvalidArgument(f"open source {source!r}: an array of numpy's, needed is sources.of(numpy.load(path)) as the source")
         return open(source)
     if isinstance(source, Mapping):
         return arrays(source)
@@ -362,6 +365,8 @@ def of(source: Any, *, ragged: Mapping[str, int] | None = None) -> Source:
         return Source(_function_source(
             len(source), lambda record, epoch, seed: source[record] if together is None else rows_of(together([record]))[0],
             type(source).__name__, None, ragged=ragged, together=together))
+    if isinstance(source, os.PathLike):
+        return of(os.fsdecode(source))
     raise InvalidArgument(f"loader: source {type(source).__name__}, needed is a shardwise source, a text, a dict of arrays, "
                           "or an object with __len__ and __getitem__")
 
@@ -523,4 +528,6 @@ _refuse = names_of_others(__name__, {
 
 
 def __getattr__(name: str) -> Any:
+    if not name.startswith("_") and callable(vars(Source).get(name)):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: needed is sources.of(source).{name}(...)")
     _refuse(name)

@@ -3,7 +3,10 @@
 import base64
 import decimal
 import fractions
+import io
+import struct
 import tarfile
+import zlib
 
 import numpy as np
 import pytest
@@ -229,6 +232,36 @@ def test_progress_of_images_is_told_their_number(tmp_path):
         assert len(source) == 3 and told[-1][0] == told[-1][1] >= 3
 
 
+def pixel(value):
+    """A PNG of one."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))
+            + chunk(b"IDAT", zlib.compress(bytes([0, value]))) + chunk(b"IEND", b""))
+
+
+def tar_of(path, members):
+    with tarfile.open(path, "w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return sources.tar(path, 1, 1)
+
+
+@pytest.mark.parametrize("image, label", [("input.png", "cls"), ("png", "class.cls"), ("input.x.png", "target.cls"), ("png", "cls")])
+def test_members_with_names_of_their_own_are_one_sample(tmp_path, image, label):
+    """As WebDataset, whose decoders take what is behind the last dot: "input.png" is an image, by that name."""
+    black, white = pixel(0), pixel(255)
+    members = [("1." + image, white), ("1." + label, b"7"), ("2." + label, b"8"), ("2." + image, black)]
+    source = tar_of(tmp_path / "t.tar", members)
+    assert [(int(one["label"]), one["image"].ravel()[0] > 0) for one in source] == [(7, True), (8, False)]
+    if image == "png" and label == "cls":  # a member by another name takes no part of a sample that lacks its own
+        source = tar_of(tmp_path / "u.tar", [*members, ("3.mask.png", white), ("3.cls", b"9")])
+        with pytest.raises(sw.Corrupt, match="no image"):
+            source[2]
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
 @pytest.mark.parametrize("make", [sources.csv, sources.jsonl])
 def test_another_encoding_is_named(tmp_path, encoding, make):
@@ -269,3 +302,32 @@ def test_hdf5_of_texts_says_what_to_write(tmp_path):
             sources.hdf5(tmp_path / "s.h5", **names)
         assert "elements are no numbers" in str(told.value) and "hdf5:s.h5?x=x" in str(told.value) and "JSONL" in str(told.value)
     assert len(sources.hdf5(tmp_path / "s.h5", x="x")) == 3
+
+
+def test_first_guesses_of_loaders_and_checkpoints_say_what_to_write(tmp_path):
+    swt = pytest.importorskip("shardwise.torch")
+    swj = pytest.importorskip("shardwise.jax")
+    data = {"x": np.zeros((4, 2), np.float32)}
+    np.savez(tmp_path / "x.npz", **data)
+    sw.save(tmp_path / "c", {"w": np.ones(2)})
+    manager = sw.CheckpointManager(tmp_path / "run")
+    manager.save(3, {"w": np.ones(2)})
+    checkpoint = sw.open(tmp_path / "c")
+    for call, kind, said in (
+            *[(lambda face=face: face.Loader(data, batch=4), sw.WrongType, "batch_size=") for face in (sw, swt, swj)],
+            (lambda: swj.Loader(data, batch_size=2, order="shuffled"), sw.WrongType, "missing a required argument: 'sharding'"),
+            (lambda: swj.Loader(data, batch_size=2, shardings=None), sw.WrongType, "needed sharding="),
+            (lambda: sw.load(tmp_path / "c", map_location="cpu"), sw.WrongType, "shardwise.torch.load_state_dict"),
+            *[(lambda face=face: face.CheckpointManager(tmp_path / "run").restore("3"), sw.InvalidArgument, "step '3': needed is an integer")
+              for face in (sw, swt, swj)],
+            *[(lambda path=path: sw.Loader(path, batch_size=2), sw.InvalidArgument, "needed is sources.of.numpy.load")
+              for path in (tmp_path / "x.npz", str(tmp_path / "x.npz"))],
+            (lambda: sw.sources.flip, AttributeError, r"needed is sources.of\(source\).flip"),
+            (lambda: checkpoint.get_tensor("w"), AttributeError, r"needed is checkpoint\[name\]\[...\]"),
+            (lambda: checkpoint.get_slice("w"), AttributeError, r"needed is checkpoint\[name\], which"),
+            (lambda: checkpoint.metadata, AttributeError, "needed is user, metrics or tree")):
+        with pytest.raises(kind, match=said) as told:
+            call()
+        assert "\n" not in str(told.value)
+    (tmp_path / "d.csv").write_text("a,b\n1,2\n3,4\n")
+    assert len(sw.sources.of(tmp_path / "d.csv")) == 2  # a path object is as good as its text

@@ -98,6 +98,10 @@ TEST(Mesh, RefusesWhatIsNoGrid) {
       {"name that stands for an index", {{"1", 2}, {"", 3}}, "\"1\" is there twice"},
       {"reserved character", {{"a+b", 2}}, "'+'"},
       {"blank", {{"a b", 2}}, "' '"},
+      {"line end", {{"a\nb", 2}}, "axis name \"a\\nb\" contains the reserved character '\\n'"},
+      {"escape", {{"a\x1b[31m", 2}}, "reserved character '\\x1b'"},
+      {"delete", {{"a\x7f", 2}}, "reserved character '\\x7f'"},
+      {"NUL", {{std::string("a\0b", 3), 2}}, "reserved character '\\x00'"},
       {"too many", {{"a", std::int64_t{1} << 40}, {"b", std::int64_t{1} << 23}}, "2^63 - 1"},
   };
   for (const auto& c : cases) {

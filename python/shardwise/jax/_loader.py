@@ -10,6 +10,8 @@ import jax
 from .. import _loader
 from .. import sources as _sources
 from .._errors import InvalidArgument, stops_no_loop, warn
+from .._guesses import options_of_others
+from .._loader_names import OTHER_OPTIONS
 from .._sharding import Mesh, Sharding
 
 
@@ -45,6 +47,7 @@ class Loader(_loader.Loader):
     must divide, as JAX wants it. The rest as shardwise.Loader. Warns of fields of 64 bits that JAX makes narrower.
     """
 
+    @options_of_others({**OTHER_OPTIONS, **dict.fromkeys(("shardings", "fields"), "sharding=")}, "Loader")
     @stops_no_loop
     def __init__(self, source: Any, sharding: Any, *, batch_size: int, **options: Any) -> None:
         for taken in ("mesh", "rank", "devices", "fields"):

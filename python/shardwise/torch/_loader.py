@@ -15,6 +15,7 @@ from .. import _loader
 from .._errors import InvalidArgument, stops_no_loop
 from .._sharding import Mesh, PartitionSpec, Sharding
 from .. import sources as _sources
+from .._guesses import options_of_others
 from .._loader_names import OTHER_METHODS, OTHER_OPTIONS, no_attribute
 from .._sources import refuse_unknown
 from ._tensors import shared_tensor
@@ -104,6 +105,7 @@ class Loader(IterableDataset[Batch]):
     DataLoader(loader, batch_size=None, num_workers=n) each delivers its part of the batches, in the same order.
     """
 
+    @options_of_others(OTHER_OPTIONS, "Loader")
     @stops_no_loop
     def __init__(self, source: Any, fields: Mapping[str, Any] | Sequence[str] | None = None, *, batch_size: int,
                  mesh: Any = None, rank: int | None = None, device: Any = None,
