@@ -23,7 +23,6 @@
 #include "shardwise/checkpoint/detail/together/damaged_steps.h"
 #include "shardwise/checkpoint/detail/together/group_save.h"
 #include "shardwise/checkpoint/detail/together/latest_step.h"
-#include "shardwise/checkpoint/detail/together/one_writer.h"
 #include "shardwise/checkpoint/detail/together/run_steps.h"
 #include "shardwise/checkpoint/detail/together/superseded.h"
 #include "shardwise/checkpoint/detail/together/terms.h"
@@ -73,7 +72,6 @@ struct CheckpointManager::Impl {
                  options.clock ? options.clock : steady_clock(), opening(root)),
         executor(options.threads),
         run_steps(*files, root, options.warn, terms),
-        resume_key(detail::resume_text(terms.resume_key)),
         spare(*files),
         queue(options.when_busy) {}
 
@@ -148,9 +146,9 @@ struct CheckpointManager::Impl {
     std::exception_ptr error;
     std::vector<std::filesystem::path> left;
     try {
-      detail::SaveContext context{*files,          root,       executor,   pool, left, spare,
-                                  options.devices, resume_key, local_roots};
-      if (options.increments && resume_key.empty()) {
+      detail::SaveContext context{*files, root,  executor,        pool,
+                                  left,   spare, options.devices, local_roots};
+      if (options.increments) {
         context.earlier = &earlier;
         context.find_earlier = [this, step] { return damaged.find_earlier(*files, root, step); };
         if (!damaged.may_be_built_on(earlier, step)) earlier = {};
@@ -184,7 +182,8 @@ struct CheckpointManager::Impl {
     detail::Failures failures;
     failures.attempt([&] {
       const detail::Pin pin(*files, stats.directory);
-      const detail::WriterRange mine = detail::writers_of(options.group.rank(), save_options);
+      const detail::WriterRange mine =
+          detail::writers_of(options.group.rank(), save_options.writers);
       stats.parity_bytes = detail::write_parity_files(*files, stats.directory,
                                                       {.blocks = options.parity_blocks,
                                                        .threads = options.threads,
@@ -236,8 +235,7 @@ struct CheckpointManager::Impl {
     detail::Failures failures;
     remove_leftovers(failures);
     if (std::exchange(unclean, false)) {
-      failures.attempt(
-          [&] { static_cast<void>(detail::collect_root_garbage(*files, root, {}, resume_key)); });
+      failures.attempt([&] { static_cast<void>(detail::collect_root_garbage(*files, root)); });
     }
     const detail::StepName name = *detail::parse_step_name(stats.directory.filename().string());
     failures.attempt([&] { run_steps.note_committed(name); });
@@ -333,7 +331,6 @@ struct CheckpointManager::Impl {
   const detail::LatestSteps finder{*files, root, local_roots.has_value()};
   const Executor executor;
   detail::RunSteps run_steps;
-  const std::string resume_key;  // resume_text()
 
   Mutex mutex;
   std::vector<std::filesystem::path> leftovers SHARDWISE_GUARDED_BY(mutex);
@@ -576,9 +573,8 @@ GarbageReport CheckpointManager::collect_garbage(const GarbageOptions& options) 
   GarbageReport report;
   detail::Failures failures;
   impl_->remove_leftovers(failures);
-  failures.attempt([&] {
-    report = detail::collect_root_garbage(*impl_->files, impl_->root, options, impl_->resume_key);
-  });
+  failures.attempt(
+      [&] { report = detail::collect_root_garbage(*impl_->files, impl_->root, options); });
   failures.attempt([&] { impl_->remove_replaced_by_valid(report, failures); });
   failures.attempt([&] { impl_->remove_stale(); });
   failures.rethrow_first();

@@ -118,8 +118,8 @@ struct ManagerOptions {
   /// The processes of a job that share the root, which all of them call save, save_async and
   /// latest() together, in the same order, with the same steps. Each gives the tensors that its
   /// devices hold a part of, and writes those parts. Rank 0 makes and commits checkpoints, removes
-  /// old ones and collects garbage. Codec, existing, writers, processes_per_file, user_json,
-  /// objects_json and devices are the same on all; a rank that differs is told which one before
+  /// old ones and collects garbage. Codec, existing, writers, user_json, objects_json and
+  /// devices are the same on all; a rank that differs is told which one before
   /// anything is written. What fails on one rank fails on all, with that rank's message.
   ProcessGroup group = {};
 

@@ -54,15 +54,6 @@ struct TensorRequest {
 };
 
 struct RestoreOptions {
-  /// Ranks are grouped in blocks of this size (those of a host, say, or all). A box that several
-  /// ranks of a block need is read by one of them and sent to the others. 1: each process reads
-  /// what its devices hold, and needs no other. More: all processes of the devices restore
-  /// together, with the same number here. They pass the same requests for the same checkpoint, in
-  /// any order; if not, all throw invalid_argument and nothing is read. A rank with 1 does not take
-  /// part: the others wait for it until their group's deadline. restore_traffic() says what is read
-  /// and sent.
-  int processes_per_read = 1;
-
   /// Whether all tensors of the checkpoint must be asked for, so that a job notices what it has
   /// lost. Else the requests may be some of them.
   bool exact = false;
@@ -72,22 +63,5 @@ struct RestoreOptions {
   /// the restore.
   std::function<ShardedArray(const TensorRequest&)> if_missing = nullptr;
 };
-
-/// Bytes that a restore moves, as they are in memory.
-struct RestoreTraffic {
-  int processes_per_read = 1;
-  std::size_t read_bytes = 0;       ///< from the checkpoint, by all processes
-  std::size_t most_read_bytes = 0;  ///< of it by one process
-  std::size_t sent_bytes = 0;       ///< from process to process
-
-  /// "each process reads for itself: 24.0 GiB read, at most 3.0 GiB by one process, nothing sent"
-  std::string to_string() const;
-};
-
-/// What a restore of these arrays moves onto this number of devices and processes: a formula, which
-/// reads and sends nothing. Throws invalid_argument, and not_found if a mesh names a device that
-/// is not there.
-RestoreTraffic restore_traffic(std::span<const TensorRequest> requests, std::int64_t devices,
-                               int processes, const RestoreOptions& options = {});
 
 }  // namespace shardwise

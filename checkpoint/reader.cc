@@ -8,9 +8,9 @@
 
 #include "shardwise/checkpoint/detail/format/metrics.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
+#include "shardwise/checkpoint/detail/read/restore.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
-#include "shardwise/checkpoint/detail/together/restore.h"
 #include "shardwise/runtime/device.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
@@ -304,9 +304,10 @@ std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,
     problem += (problem.empty() ? "" : "; ") + text;
   }
   if (!problem.empty()) {
-    problem = fmt::format("restore of checkpoint {}: {}", directory().string(), problem);
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("restore of checkpoint {}: {}", directory().string(), problem));
   }
-  return detail::restore_arrays(impl_->chunks, devices, requests, numbers, options, problem);
+  return detail::restore_arrays(impl_->chunks, devices, requests, numbers);
 }
 
 std::vector<ShardedArray> CheckpointReader::restore_with_missing(

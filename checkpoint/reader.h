@@ -148,10 +148,7 @@ class CheckpointReader final : public BoxReader {
   /// Several arrays. First compares all names, dtypes and shapes with the checkpoint's, and meshes
   /// with the number of devices, and throws one invalid_argument that lists every mismatch; then
   /// reads each chunk that any device needs once. Throws not_found if a mesh names a device that
-  /// is not there, resource_exhausted if a device's memory does not suffice. If processes read
-  /// for each other (RestoreOptions), what does not fit on one is thrown on all, also that their
-  /// requests differ; cancelled if another one fails later; corrupt if a message is not what was
-  /// sent.
+  /// is not there, resource_exhausted if a device's memory does not suffice.
   std::vector<ShardedArray> restore(Devices& devices, std::span<const TensorRequest> requests,
                                     const RestoreOptions& options = {}) const;
 

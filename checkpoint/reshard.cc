@@ -90,8 +90,7 @@ Edited edited_sources(const BoxReader& source, const Mesh& mesh, const SpecRules
 }
 
 SaveStats reshard(const BoxReader& source, const ReshardTarget& target, const Mesh& mesh,
-                  const SpecRules& rules, ReshardOptions options, std::string_view operation,
-                  std::string resume_key = {}) {
+                  const SpecRules& rules, ReshardOptions options, std::string_view operation) {
   refuse_inside_checkpoint(target.root);
   std::vector<TensorSource> sources =
       edited_sources(source, mesh, rules, options, operation).sources;
@@ -101,8 +100,7 @@ SaveStats reshard(const BoxReader& source, const ReshardTarget& target, const Me
   manager_options.group = options.group;
   manager_options.devices = detail::last_device(mesh) + 1;
   manager_options.file_system = options.file_system;
-  CheckpointManager manager = detail::Internals::manager(target.root, manager_options,
-                                                         {.resume_key = std::move(resume_key)});
+  CheckpointManager manager(target.root, manager_options);
   return manager.save(target.step, std::move(sources), std::move(options.save));
 }
 
@@ -112,21 +110,6 @@ bool is_there(FileSystem& file_system, const ReshardTarget& target) {
   return fs::exists(target.root, ignored) &&
          std::ranges::any_of(detail::committed_names(file_system, target.root),
                              [&](const auto& name) { return name.step == target.step; });
-}
-
-/// Tells edits from others.
-std::string key_text(const TensorEdits& edits) {
-  using detail::rule_text;
-  std::string text;
-  for (const std::string& pattern : edits.select) text += fmt::format(" select {:?}", pattern);
-  for (const std::string& pattern : edits.exclude) text += fmt::format(" exclude {:?}", pattern);
-  for (const auto& rule : edits.renames) text += fmt::format(" rename {:?}", rule_text(rule));
-  for (const auto& rule : edits.casts) text += fmt::format(" cast {:?}", rule_text(rule));
-  for (const auto& rule : edits.transposes) text += fmt::format(" transpose {:?}", rule_text(rule));
-  for (const auto& rule : edits.resizes) text += fmt::format(" resize {:?}", rule_text(rule));
-  for (const auto& rule : edits.splits) text += fmt::format(" split {:?}", rule_text(rule));
-  for (const auto& rule : edits.joins) text += fmt::format(" join {:?}", rule_text(rule));
-  return text;
 }
 
 /// How the host memory of a reshard is divided.
@@ -211,15 +194,8 @@ detail::SavePlan planned(std::vector<TensorSource> sources, Codec codec, const E
 SaveStats reshard_checkpoint(const fs::path& source, const fs::path& target_root, const Mesh& mesh,
                              const SpecRules& rules, ReshardOptions options) {
   const Source checkpoint(source, options);
-  // With one file there is nothing to be kept.
-  std::string resume_key;
-  if (options.save.writers * options.group.size() > 1) {
-    resume_key = fmt::format("{} {} {} {} {} {}{}", checkpoint.id(), name(options.save.codec),
-                             options.group.size(), options.save.processes_per_file,
-                             options.save.writers, mesh.to_string(), key_text(options.edits));
-  }
   return reshard(checkpoint.reader(), {target_root, checkpoint.step()}, mesh, rules,
-                 std::move(options), "reshard " + source.string(), std::move(resume_key));
+                 std::move(options), "reshard " + source.string());
 }
 
 ReshardPlan plan_reshard(const fs::path& source, const fs::path& target_root, const Mesh& mesh,
@@ -241,9 +217,7 @@ ReshardPlan plan_reshard(const fs::path& source, const fs::path& target_root, co
       return {.step = checkpoint.step(), .skipped = true};
     }
   }
-  const std::int64_t processes =
-      std::max(options.group.size() / options.save.processes_per_file, 1);
-  const std::int64_t writers = options.save.writers * processes;
+  const std::int64_t writers = options.save.writers * options.group.size();
   const Executor executor(options.threads);
   const detail::WriterMap writer_map =
       detail::writers_for(edited.sources, writers, detail::last_device(mesh) + 1);

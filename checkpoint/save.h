@@ -55,7 +55,7 @@ struct TensorSource {
 
   /// If no sharding says what this process has: the pieces that it writes, as they are. All
   /// processes' together must be each element once. Each process then writes one shard file:
-  /// SaveOptions::writers and processes_per_file are 1.
+  /// SaveOptions::writers is 1.
   std::optional<std::vector<Box>> boxes = {};
 };
 
@@ -237,12 +237,6 @@ struct SaveOptions {
   /// writer with nothing to write makes no file.
   std::int64_t writers = 1;
 
-  /// Ranks are grouped in blocks of this size (the processes of a host, say). The first rank of a
-  /// block writes the shard files of the whole block: the others send it what they hold, box by
-  /// box. So there are fewer and larger files. 1: each process writes its own. It divides the
-  /// number of processes; if it is not 1, all ranks of a block save the same tensors.
-  int processes_per_file = 1;
-
   /// Must not save with the same manager, close it or wait for this save.
   ProgressFunction progress = nullptr;
 
@@ -281,11 +275,6 @@ struct SaveStats {
 
   /// Of a manager's save: of the parity files of this process (ManagerOptions::parity_blocks).
   std::size_t parity_bytes = 0;
-
-  /// Of a reshard that was interrupted: whole shard files of this process that this one went on
-  /// from.
-  std::int64_t kept_files = 0;
-  std::size_t kept_bytes = 0;
 
   /// Why older checkpoints that this one supersedes, or its own lease, could not be removed after
   /// the commit, or its parity could not be written: up to five reasons, and how many more there

@@ -148,11 +148,6 @@ struct TieredManager::Impl {
 
 PendingSave TieredManager::Impl::save(std::int64_t step, std::vector<TensorSource> tensors,
                                       SaveOptions save_options, SaveStats* stats) {
-  if (save_options.processes_per_file != 1) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("save step {}: processes_per_file is {}, needed is 1 with tiers", step,
-                            save_options.processes_per_file));
-  }
   if (const auto reader = draining.lock()) reader->wait();  // pinned before retention sees it
   if (saves == kSavesUntilOwn && options.keep_fast > 0) remove_others_of_host();
   const bool goes_on = saves++ % options.drain_every == 0;

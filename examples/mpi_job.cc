@@ -2,12 +2,9 @@
 //
 //   mpirun -n 4 mpi_job FOLDER      # steps 1 to 5
 //   mpirun -n 3 mpi_job FOLDER      # steps 6 to 10, from what the four have saved
-//   mpirun -n 4 mpi_job FOLDER 2    # with 2 processes on each host: one of them writes the file of
-//                                   # both, and a tensor that both need is read by one of them
 //
 // Each process holds some rows of "w", and all of "b". In training, row i of w and element i of b
 // grow by i + 1 in every step, so that the state after any step is known and can be checked.
-#include <cstdlib>
 #include <iostream>
 #include <span>
 #include <vector>
@@ -38,7 +35,7 @@ void train(std::vector<float>& b, std::int64_t steps) {
   for (std::size_t i = 0; i < b.size(); ++i) b[i] += trained(static_cast<std::int64_t>(i), steps);
 }
 
-void run(const char* folder, int processes_per_host, const sw::ProcessGroup& job) {
+void run(const char* folder, const sw::ProcessGroup& job) {
   sw::CheckpointManager manager(folder, {.keep_last = 2, .group = job, .devices = job.size()});
   const sw::Mesh mesh = sw::Mesh::line(job.size(), "job");
   const sw::ArraySpec w_spec{sw::DType::f32, kShape,
@@ -53,8 +50,7 @@ void run(const char* folder, int processes_per_host, const sw::ProcessGroup& job
     const sw::CheckpointReader reader(latest->step.directory);
     sw::Devices devices(job.size(), {.group = job.duplicate()});
     const std::vector<sw::TensorRequest> requests{{"w", w_spec}, {"b", b_spec}};
-    const std::vector<sw::ShardedArray> arrays =
-        reader.restore(devices, requests, {.processes_per_read = processes_per_host});
+    const std::vector<sw::ShardedArray> arrays = reader.restore(devices, requests);
     arrays[0].read(mine, std::as_writable_bytes(std::span(w)));
     arrays[1].read(whole, std::as_writable_bytes(std::span(b)));
     step = reader.step();
@@ -71,8 +67,7 @@ void run(const char* folder, int processes_per_host, const sw::ProcessGroup& job
     train(b, 1);
   }
   const sw::SaveStats stats = manager.save(
-      step, {shards_source("w", w_spec, {{mine, w}}), shards_source("b", b_spec, {{whole, b}})},
-      {.processes_per_file = processes_per_host});
+      step, {shards_source("w", w_spec, {{mine, w}}), shards_source("b", b_spec, {{whole, b}})});
   if (job.rank() == 0) {
     std::cout << job.size() << " processes saved step " << step << ", " << stats.logical_bytes
               << " bytes\n";
@@ -82,14 +77,13 @@ void run(const char* folder, int processes_per_host, const sw::ProcessGroup& job
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int processes_per_host = argc == 3 ? std::atoi(argv[2]) : 1;
-  if (argc < 2 || argc > 3 || processes_per_host < 1) {
-    std::cerr << "usage: mpirun -n PROCESSES " << argv[0] << " FOLDER [PROCESSES_PER_HOST]\n";
+  if (argc != 2) {
+    std::cerr << "usage: mpirun -n PROCESSES " << argv[0] << " FOLDER\n";
     return 2;
   }
   const sw::ProcessGroup job(sw::mpi_transport());
   try {
-    run(argv[1], processes_per_host, job);
+    run(argv[1], job);
   } catch (const std::exception& e) {
     job.abort(e.what());  // ends what the others do, with this error
     std::cerr << "mpi_job: " << e.what() << '\n';

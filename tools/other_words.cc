@@ -103,7 +103,8 @@ const std::vector<Options>& other_options() {
 // Options that went, and what to write in their place.
 constexpr std::pair<std::string_view, std::string_view> kGone[] = {
     {"--drill",
-     "to rehearse bad records, damage bytes of a copy of the data; --bad says what is then done"}};
+     "to rehearse bad records, damage bytes of a copy of the data; --bad says what is then done"},
+    {"--processes-per-file", "\"shardwise reshard --writers\" of one process makes fewer files"}};
 
 // Other tools give a file or folder by them.
 constexpr std::string_view kTargets[] = {

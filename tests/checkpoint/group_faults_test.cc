@@ -114,25 +114,6 @@ TEST_F(GroupFaults, EveryLostMessageIsNoticed) {
   }
 }
 
-// The same where rank 0 writes for all, and asks them for their boxes.
-TEST_F(GroupFaults, EveryMessageBetweenNeighboursThatIsLostIsNoticed) {
-  int failed = 0;
-  for (int faulty = 0; faulty < kRanks; ++faulty) {
-    for (std::int64_t message = 1; message <= 6; ++message) {
-      SCOPED_TRACE(testing::Message() << "message " << message << " of rank " << faulty);
-      GroupSaveOptions options{.ranks = kRanks, .save = {.processes_per_file = kRanks}};
-      options.faults = [&](int rank) {
-        return rank == faulty ? SocketFaults{.lose = message} : SocketFaults();
-      };
-      const auto errors = save_in_time(options, milliseconds(300), [](const auto& found) {
-        return found[0].empty() || all_missed(found);
-      });
-      if (!errors[0].empty()) ++failed;
-    }
-  }
-  EXPECT_GE(failed, 10);
-}
-
 TEST_F(GroupFaults, EveryDeathIsNoticed) {
   for (int faulty = 0; faulty < kRanks; ++faulty) {
     for (std::int64_t message = 1; message <= (faulty == 0 ? 4 : 1); ++message) {

@@ -102,26 +102,21 @@ TEST(GroupSave, IsByteForByteWhatOneProcessSaves) {
     const TempDir dir;
     const Mesh mesh = random.mesh();
     const std::vector<HostTensor> tensors = random_tensors(random, mesh);
-    const int files_by = static_cast<int>(random.draw(1, 2)),
-              together = static_cast<int>(random.draw(1, 3));
-    GroupSaveOptions options{.ranks = files_by * together};
+    GroupSaveOptions options{.ranks = static_cast<int>(random.draw(1, 6))};
     options.sources = [&](int rank) {
       return held_by(rank, options.ranks, devices_of(mesh), tensors);
     };
     options.save.writers = random.draw(1, 3);
-    options.save.processes_per_file = together;
     options.save.user_json = R"({"epoch":1})";
     options.save.codec = random.draw(0, 1) == 0 ? Codec::none : Codec::zstd;
-    SCOPED_TRACE(testing::Message()
-                 << "round " << round << ", " << mesh.to_string() << ", " << options.ranks
-                 << " ranks of " << options.save.writers << ", " << together << " together");
+    SCOPED_TRACE(testing::Message() << "round " << round << ", " << mesh.to_string() << ", "
+                                    << options.ranks << " ranks of " << options.save.writers);
     const GroupOutcome outcome = group_save(dir / "group", 3, {}, options);
     ASSERT_THAT(outcome.errors, Each(""));
 
     CheckpointManager one(dir / "one");
     SaveOptions alone = options.save;
-    alone.writers *= files_by;
-    alone.processes_per_file = 1;
+    alone.writers *= options.ranks;
     const SaveStats stats = one.save(3, sources_of(tensors), alone);
     expect_equal_checkpoints(dir / "group/step-00000003", stats.directory);
     for (const SaveStats& of_rank : outcome.stats) {
@@ -188,8 +183,7 @@ TEST(GroupSave, TakesListedBoxes) {
   EXPECT_TRUE(holds(CheckpointReader(dir / "step-00000001"), std::vector<HostTensor>{a, b}));
   options.save.writers = 2;
   EXPECT_THAT(group_save(dir.path(), 2, {}, options).errors,
-              Each(HasSubstr("tensor \"a\" has boxes, with 2 writers and 1 processes per file: "
-                             "needed is 1 of each")));
+              Each(HasSubstr("tensor \"a\" has boxes, with 2 writers: needed is 1")));
 }
 
 TEST(GroupSave, NamesBoxesThatAreMissingOrGivenTwice) {
@@ -228,35 +222,6 @@ TEST(GroupSave, NamesBoxesThatAreMissingOrGivenTwice) {
               Each(HasSubstr("tensor \"B\" f32 [6, 8]: no rank gave the box [0:6, 0:4]; rank 1 "
                              "gave [0:6, 4:8]; tensor \"b\" of rank 0 has holes, too: needed is "
                              "one name on all")));
-}
-
-TEST(GroupSave, SaysThatNeighboursHaveOtherTensors) {
-  const TempDir dir;
-  const auto save = [&](int without) {
-    GroupSaveOptions options{.ranks = 4, .save = {.processes_per_file = 2}};
-    options.sources = [=](int rank) {
-      std::vector<HostTensor> tensors{host_tensor("v", DType::f32, {4}, "4", "0"),
-                                      host_tensor("w", DType::f32, {8, 3}, "4", "0,-")};
-      if (rank == without) tensors.pop_back();
-      return sources_of(tensors);
-    };
-    const GroupOutcome outcome = group_save(dir / "group", 1, {}, options);
-    EXPECT_THAT(names_in(dir / "group"), IsEmpty());
-    return outcome.errors;
-  };
-  EXPECT_THAT(save(3),
-              Each(HasSubstr("rank 3 was not given tensor \"w\", which rank 2 saves for both")));
-  EXPECT_THAT(save(2), Each(HasSubstr("rank 2 was not given tensor \"w\" f32 [8, 3], though its "
-                                      "devices hold")));
-}
-
-TEST(GroupSave, RefusesAnUnevenNumberOfNeighbours) {
-  const TempDir dir;
-  const HostTensor tensor = host_tensor("w", DType::f32, {4}, "data=2", "data");
-  const GroupOutcome outcome = group_save(dir / "group", 1, {tensor.source()},
-                                          {.ranks = 3, .save = {.processes_per_file = 2}});
-  EXPECT_THAT(outcome.errors, Each(HasSubstr("processes_per_file is 2, needed is a divisor of the "
-                                             "number of processes, 3")));
 }
 
 TEST(GroupSave, SaysWhoWasNotGivenATensor) {
@@ -375,21 +340,12 @@ TEST(GroupSave, RefusesRanksThatGiveDifferentOptions) {
          });
   expect("rank 0 saves with writers 1, rank 3 with 2",
          [](SaveOptions& save_options, ManagerOptions&) { save_options.writers = 2; });
-  expect("rank 0 saves with processes_per_file 1, rank 3 with 2",
-         [](SaveOptions& save_options, ManagerOptions&) { save_options.processes_per_file = 2; });
   expect("rank 0 saves with devices 0, rank 3 with 4",
          [](SaveOptions&, ManagerOptions& manager_options) { manager_options.devices = 4; });
   expect("rank 0 saves with user_json a text with the hash",
          [](SaveOptions& save_options, ManagerOptions&) { save_options.user_json = "1"; });
   expect("rank 0 saves with objects_json a text with the hash",
          [](SaveOptions& save_options, ManagerOptions&) { save_options.objects_json = "1"; });
-
-  GroupSaveOptions options{.ranks = 4};
-  options.terms = [](int rank) { return detail::RootTerms{.resume_key = rank == 3 ? "k" : ""}; };
-  const auto found = group_save(
-      dir.path(), 5, {host_tensor("w", DType::f32, {4}, "data=4", "data").source()}, options);
-  EXPECT_THAT(found.errors, Each(HasSubstr("rank 0 saves with resume_key a text with the hash")));
-  EXPECT_THAT(names_in(dir.path()), IsEmpty());
 }
 
 TEST(GroupSave, SkipsOnAllRanksWhatRankZeroFinds) {

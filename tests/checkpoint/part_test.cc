@@ -74,21 +74,5 @@ TEST_F(Part, InASpareRemovesWhatIsNotItsOwnUnlessOthersWriteThere) {
   EXPECT_THAT(names(), UnorderedElementsAre(kFirst, kSecond));
 }
 
-TEST_F(Part, ThatIsGoneOnWithKeepsTheFilesThatAreWhole) {
-  const AttemptDirectory directory{.path = dir_.path(), .is_resumed = true};
-  const auto first = write(directory);
-  EXPECT_THAT(operations_, testing::Contains("create"));
-  const auto again = write(directory);
-  EXPECT_THAT(operations_, IsEmpty());
-  ASSERT_EQ(again.size(), 2u);
-  for (std::size_t f = 0; f < 2; ++f) {
-    EXPECT_EQ(again[f].entry.description_hash, first[f].entry.description_hash);
-    EXPECT_EQ(again[f].table.records, first[f].table.records);
-  }
-  std::filesystem::remove(dir_ / (std::string(kSecond) + ".whole"));
-  write(directory);
-  EXPECT_THAT(operations_, ElementsAre("create", "create"));  // the file, and the note of it
-}
-
 }  // namespace
 }  // namespace shardwise::detail

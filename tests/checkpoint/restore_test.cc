@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/together/restore.h"
+#include "shardwise/checkpoint/detail/read/restore.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,14 +7,10 @@
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/host_tensor.h"
-#include "testing/socket_transport.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise::detail {
 namespace {
-
-using testing::Each;
-using testing::HasSubstr;
 
 constexpr std::int64_t kDevices = 4;
 
@@ -64,7 +60,7 @@ TEST_F(RestoreArrays, GivesEachDeviceItsBoxesWhateverTheOrderOfDevices) {
                                             request(2, turned, "y"),   request(1, usual, "x,y")};
   const std::vector<std::size_t> numbers{0, 1, 0, 1, 2, 0, 2, 1};
   const auto chunks = reader();
-  const auto arrays = restore_arrays(*chunks, devices, requests, numbers, {}, "");
+  const auto arrays = restore_arrays(*chunks, devices, requests, numbers);
   ASSERT_EQ(arrays.size(), requests.size());
   for (std::size_t r = 0; r < arrays.size(); ++r) {
     const Mesh& mesh = requests[r].spec.sharding.mesh();
@@ -75,26 +71,6 @@ TEST_F(RestoreArrays, GivesEachDeviceItsBoxesWhateverTheOrderOfDevices) {
   }
 }
 
-TEST_F(RestoreArrays, ThrowsTheProblemAndTakesNoMemory) {
-  Devices devices(kDevices, {.threads = 1});
-  const auto chunks = reader();
-  const std::vector<TensorRequest> requests{request(0, Mesh::parse("x=4"), "x,-")};
-  const std::vector<std::size_t> numbers{0};
-  EXPECT_EQ(
-      message_of(ErrorCode::invalid_argument,
-                 [&] { restore_arrays(*chunks, devices, requests, numbers, {}, "found no fit"); }),
-      "found no fit");
-  for (const int together : {0, -1}) {
-    EXPECT_EQ(message_of(ErrorCode::invalid_argument,
-                         [&] {
-                           restore_arrays(*chunks, devices, requests, numbers,
-                                          {.processes_per_read = together}, "");
-                         }),
-              "restore: processes_per_read is " + std::to_string(together) + ", needed 1 or more");
-  }
-  EXPECT_EQ(devices.at(0).memory().in_use_bytes, 0u);
-}
-
 TEST_F(RestoreArrays, WhatDoesNotFitFailsBeforeAnythingIsRead) {
   Devices devices(kDevices, {.capacity_bytes = 64, .threads = 1});
   const auto chunks = reader();
@@ -102,75 +78,9 @@ TEST_F(RestoreArrays, WhatDoesNotFitFailsBeforeAnythingIsRead) {
                                             request(0, Mesh::parse("x=4"), "-,-")};
   const std::vector<std::size_t> numbers{2, 0};
   message_of(ErrorCode::resource_exhausted,
-             [&] { restore_arrays(*chunks, devices, requests, numbers, {}, ""); });
+             [&] { restore_arrays(*chunks, devices, requests, numbers); });
   EXPECT_EQ(chunks->stats().chunks, 0);
   EXPECT_EQ(devices.at(0).memory().in_use_bytes, 0u);
-}
-
-// One process of two reads what both hold, in whatever order they list it.
-TEST_F(RestoreArrays, TogetherEachBoxIsReadOnce) {
-  const Mesh mesh = Mesh::parse("x=4");
-  std::atomic<std::int64_t> chunks_read{0};
-  const auto errors = run_ranks(2, {}, [&](std::shared_ptr<SocketTransport> transport) {
-    const int rank = transport->rank();
-    const ProcessGroup group(std::move(transport));
-    Devices devices(kDevices, {.threads = 1, .group = group});
-    std::vector<TensorRequest> requests{request(0, mesh, "-,-"), request(1, mesh, "-,-"),
-                                        request(2, mesh, "-")};
-    std::vector<std::size_t> numbers{0, 1, 2};
-    if (rank == 1) {
-      std::ranges::reverse(requests);
-      std::ranges::reverse(numbers);
-    }
-    const auto chunks = reader();
-    const auto arrays =
-        restore_arrays(*chunks, devices, requests, numbers, {.processes_per_read = 2}, "");
-    for (std::size_t r = 0; r < arrays.size(); ++r) {
-      EXPECT_TRUE(holds_addressable(arrays[r], tensors_[numbers[r]])) << r;
-    }
-    chunks_read += chunks->stats().chunks;
-  });
-  EXPECT_THAT(errors, Each(""));
-  EXPECT_EQ(chunks_read, 3);
-}
-
-TEST_F(RestoreArrays, TogetherAllRefuseTheProblemOfOne) {
-  const Mesh mesh = Mesh::parse("x=4");
-  const auto errors = run_ranks(2, {}, [&](std::shared_ptr<SocketTransport> transport) {
-    const int rank = transport->rank();
-    const ProcessGroup group(std::move(transport));
-    Devices devices(kDevices, {.threads = 1, .group = group});
-    const std::vector<TensorRequest> requests{request(0, mesh, "-,-")};
-    const std::vector<std::size_t> numbers{0};
-    const auto chunks = reader();
-    restore_arrays(*chunks, devices, requests, numbers, {.processes_per_read = 2},
-                   rank == 1 ? "found no fit" : "");
-  });
-  EXPECT_THAT(errors, Each(HasSubstr("found no fit")));
-}
-
-TEST(RestoreTraffic, CountsWhatIsReadAndSent) {
-  const Mesh mesh = Mesh::parse("x=4");
-  const std::vector<TensorRequest> requests{
-      {"a", {DType::f32, {1024, 1024}, Sharding(mesh, PartitionSpec::parse("-,-"))}},
-      {"b", {DType::f32, {1024, 1024}, Sharding(mesh, PartitionSpec::parse("x,-"))}}};
-  constexpr std::size_t kMiB = std::size_t{1} << 20;
-  const RestoreTraffic apart = restore_traffic(requests, 4, 2, {});
-  EXPECT_EQ(apart.read_bytes, 12 * kMiB);
-  EXPECT_EQ(apart.most_read_bytes, 6 * kMiB);
-  EXPECT_EQ(apart.sent_bytes, 0u);
-  EXPECT_EQ(apart.to_string(),
-            "each process reads for itself: 12.0 MiB read, at most 6.0 MiB by one process, nothing "
-            "sent");
-  const RestoreTraffic together = restore_traffic(requests, 4, 2, {.processes_per_read = 8});
-  EXPECT_EQ(together.processes_per_read, 2);
-  EXPECT_EQ(together.read_bytes, 8 * kMiB);
-  EXPECT_EQ(together.sent_bytes, 4 * kMiB);
-  EXPECT_THAT(together.to_string(), HasSubstr("one of 2 processes reads: 8.0 MiB read"));
-  for (const auto& job : {std::pair{0, 1}, std::pair{4, 0}}) {
-    message_of(ErrorCode::invalid_argument,
-               [&] { restore_traffic(requests, job.first, job.second, {}); });
-  }
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ class SaveTest : public testing::Test {
                  const SaveOptions& options = {}) {
     const std::filesystem::path& root = dir_.path();
     const SaveContext context{*files_, root, executor_, pool_, leftovers_,
-                              spare_,  0,    no_key_,   {},    huffman_};
+                              spare_,  0,      {},    huffman_};
     return run_save(context, ProcessGroup(), step, std::move(sources), options);
   }
 
@@ -30,7 +30,6 @@ class SaveTest : public testing::Test {
   Executor executor_{2};
   std::unique_ptr<StagingPool> pool_;
   std::vector<std::filesystem::path> leftovers_;
-  const std::string no_key_;
   Spare spare_{*files_};
   Effort huffman_ = Effort::huffman_only;
 };

@@ -12,8 +12,8 @@ namespace shardwise::detail {
 namespace {
 
 SaveTerms terms() {
-  return terms_of(7, {.codec = Codec::none, .writers = 2, .processes_per_file = 3}, 12,
-                  LocalRoots{.copies = 1, .processes_per_host = 4}, "key");
+  return terms_of(7, {.codec = Codec::none, .writers = 2}, 12,
+                  LocalRoots{.copies = 1, .processes_per_host = 4});
 }
 
 SaveTerms sent(const SaveTerms& terms) {
@@ -29,7 +29,7 @@ SaveTerms sent(const SaveTerms& terms) {
 TEST(SaveTerms, ArriveAsTheyWereSent) {
   EXPECT_EQ(sent(terms()), terms());
   EXPECT_EQ(sent(SaveTerms()), SaveTerms());
-  const SaveTerms without_roots = terms_of(0, {}, 0, std::nullopt, "");
+  const SaveTerms without_roots = terms_of(0, {}, 0, std::nullopt);
   EXPECT_EQ(without_roots.copies, -1);
   EXPECT_EQ(sent(without_roots), without_roots);
 }
@@ -47,8 +47,6 @@ TEST(SaveTerms, ThatDifferAreNamedWithBothValues) {
            Case{[](SaveTerms& t) { t.existing = Existing::replace; },
                 "existing fail, rank 5 with replace:"},
            Case{[](SaveTerms& t) { t.writers = 1; }, "writers 2, rank 5 with 1:"},
-           Case{[](SaveTerms& t) { t.processes_per_file = 1; },
-                "processes_per_file 3, rank 5 with 1:"},
            Case{[](SaveTerms& t) { t.devices = 0; }, "devices 12, rank 5 with 0:"},
            Case{[](SaveTerms& t) { t.copies = -1; },
                 "local_roots 1 copies and 4 processes per host, rank 5 with none:"},
@@ -56,7 +54,6 @@ TEST(SaveTerms, ThatDifferAreNamedWithBothValues) {
                 "rank 5 with 1 copies and 2 processes per host:"},
            Case{[](SaveTerms& t) { t.user = 1; }, user.c_str()},
            Case{[](SaveTerms& t) { t.objects = 1; }, "objects_json a text with the hash "},
-           Case{[](SaveTerms& t) { t.resume_key = 1; }, "resume_key a text with the hash "},
        }) {
     SCOPED_TRACE(test.needed);
     SaveTerms other = terms();
@@ -75,7 +72,6 @@ TEST(SaveTerms, OutOfTheirBoundsAreRefused) {
            [](SaveTerms& t) { t.codec = static_cast<Codec>(9); },
            [](SaveTerms& t) { t.existing = static_cast<Existing>(3); },
            [](SaveTerms& t) { t.writers = 0; },
-           [](SaveTerms& t) { t.processes_per_file = 0; },
            [](SaveTerms& t) { t.devices = -1; },
            [](SaveTerms& t) { t.copies = -2; },
            [](SaveTerms& t) { t.processes_per_host = -1; },

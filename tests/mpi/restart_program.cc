@@ -1,5 +1,5 @@
-// A job that ends, and goes on with another number of processes. run_neighbours.cmake and
-// run_tiers.cmake start it again and again, and lose hosts in between.
+// A job that ends, and goes on with another number of processes. run_tiers.cmake starts it again
+// and again, and loses hosts in between.
 //
 //   mpirun -n 4 restart_program PART FOLDER [PROCESSES_PER_HOST]
 
@@ -83,54 +83,6 @@ std::vector<TensorRequest> other_requests_for(std::span<const HostTensor> tensor
   return requests;
 }
 
-// A checkpoint of which each process writes a file, and one of which every second one does.
-void save(Job& job) {
-  for (const auto& [name, together] : std::map<std::string, int>{{"plain", 1}, {"pairs", 2}}) {
-    CheckpointManager manager(job.folder / name,
-                              {.threads = 1, .group = job.group, .devices = kDevices});
-    const SaveStats stats = manager.save(1, addressable_sources(job.devices, model(1)),
-                                         {.processes_per_file = together});
-    std::int64_t files = 0;
-    for (const auto& entry : fs::directory_iterator(stats.directory)) {
-      if (entry.path().filename().string().starts_with("shards-")) ++files;
-    }
-    job.say("saved " + name + " in " + std::to_string(files) + " files");
-    job.group.barrier();
-  }
-}
-
-std::vector<ShardedArray> restored(Job& job, const char* name,
-                                   std::span<const TensorRequest> requests, int together) {
-  const RestoreOptions options{.processes_per_read = together};
-  const CheckpointReader reader(job.folder / name / "step-00000001", {.threads = 1});
-  std::vector<ShardedArray> arrays = reader.restore(job.devices, requests, options);
-  const std::uint64_t read = job.sum(reader.stats().decoded_bytes);
-  const RestoreTraffic traffic = restore_traffic(requests, kDevices, job.group.size(), options);
-  const bool is_cut_so =
-      requests[0].spec.sharding == model(1)[0].spec.sharding;  // else parts of chunks are wanted
-  need(is_cut_so ? read == traffic.read_bytes : read >= traffic.read_bytes,
-       std::string(name) + ": " + std::to_string(read) + " bytes were read, needed " +
-           traffic.to_string());
-  return arrays;
-}
-
-// The two have the same elements for every reader.
-void restore(Job& job) {
-  const std::vector<HostTensor> tensors = model(1);
-  for (const auto& requests : {requests_for(tensors), other_requests_for(tensors)}) {
-    for (const int together : {1, 2, job.group.size()}) {
-      const auto plain = restored(job, "plain", requests, together),
-                 pairs = restored(job, "pairs", requests, together);
-      for (std::size_t t = 0; t < tensors.size(); ++t) {
-        const std::string what = tensors[t].name + ", " + std::to_string(together) + " together: ";
-        need(holds_addressable(plain[t], tensors[t]), what + "other bits than were saved");
-        need(same_shards(pairs[t], plain[t]), what + "other bits in pairs");
-      }
-    }
-  }
-  job.say("restored both");
-}
-
 /// Hosts are folders, each with a fast root that only its processes know.
 TieredManager tiers_of(const Job& job) {
   TierOptions options{.local = {.copies = 1, .processes_per_host = job.per_host},
@@ -190,11 +142,8 @@ void restore_durable(Job& job) {
 
 int main(int argc, char** argv) {
   using namespace shardwise;
-  const std::map<std::string, void (*)(Job&)> parts{{"save", save},
-                                                    {"restore", restore},
-                                                    {"save_tiers", save_tiers},
-                                                    {"go_on", go_on},
-                                                    {"restore_durable", restore_durable}};
+  const std::map<std::string, void (*)(Job&)> parts{
+      {"save_tiers", save_tiers}, {"go_on", go_on}, {"restore_durable", restore_durable}};
   if (argc < 3 || !parts.contains(argv[1])) return 2;
   const ProcessGroup group(mpi_transport());
   try {

@@ -2,11 +2,10 @@
 # What is wrong on all is said once, and nothing is left.
 file(REMOVE_RECURSE ${SCRATCH})
 
-set(options "")
 set(command reshard ${SOURCE})
 set(step "")
 function(reshard to)
-  execute_process(COMMAND ${ARGN} ${command} ${SCRATCH}/${to} --mesh data=2,model=3 ${step} ${options}
+  execute_process(COMMAND ${ARGN} ${command} ${SCRATCH}/${to} --mesh data=2,model=3 ${step}
     OUTPUT_VARIABLE found ERROR_VARIABLE errors RESULT_VARIABLE status)
   set(found "${found}" PARENT_SCOPE)
   if(NOT status EQUAL 0)
@@ -43,17 +42,11 @@ foreach(ranks 2 3 4)
   reshard(together_${ranks} ${LAUNCHER} -n ${ranks} ${PROGRAM})
   compare(together_${ranks} ${ranks} ${ranks})
 endforeach()
-set(options --processes-per-file 2)
-reshard(pairs ${LAUNCHER} -n 4 ${PROGRAM})
-compare(pairs 4 2)
 
 execute_process(COMMAND ${PROGRAM} export ${SOURCE} ${SCRATCH}/weights.safetensors
   OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 set(command import ${SCRATCH}/weights.safetensors)
 set(step --step 3)
-reshard(imported_pairs ${LAUNCHER} -n 4 ${PROGRAM})
-compare(imported_pairs 4 2)
-set(options "")
 reshard(imported ${LAUNCHER} -n 3 ${PROGRAM})
 compare(imported 3 3)
 

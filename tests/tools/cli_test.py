@@ -88,15 +88,11 @@ class Help(Cli):
                                  (("shards", "--mesh", "data=2", "--spec", "data", "--shape", "8,8"),
                                   ["--spec", "found 1 dims, needed 2"]),
                                  (("explain", "--mesh", "a=zwei", "--spec", "a", "--shape", "8"), ["zwei"]),
-                                 (("inspect", GOLDEN, "--processes", "0"), ['found "0"', "1 or more"]),
                                  (("reshard", GOLDEN, "x", "--mesh", "a=zwei"), ["zwei"]),
                                  (("reshard", GOLDEN, "x", "--mesh", "2", "--writers", "0"), ['found "0"', "from 1 to 99999"]),
                                  (("reshard", GOLDEN, "x", "--mesh", "2", "--spec", "*=nope"), ["nope"]),
                                  (("reshard", GOLDEN, "x", "--mesh", "2", "--spec", "none"), ["none", "pattern=spec"]),
                                  (("reshard", GOLDEN, "x", "--mesh", "2", "--spec", "a=b c"), ["a=b c"]),
-                                 (("reshard", GOLDEN, "x", "--mesh", "2", "--processes-per-file", "0"), ['found "0"']),
-                                 (("reshard", GOLDEN, self.dir / "x", "--mesh", "2", "--spec", "*=-", "--processes-per-file", "2"),
-                                  ["reshard: --processes-per-file: found 2, needed a divisor of the number of processes, 1"]),
                                  (("import", "x", "y", "--step", "-1"), ['--step: found "-1", needed a whole number, 0 or more']),
                                  (("import", "x", "y", "--step", "one"), ['found "one"']),
                                  (("import", "x", "y", "z", "--step", "1"), ["one argument too many", "give the folder"]),
@@ -290,18 +286,6 @@ class Checkpoints(Cli):
         self.assertEqual([t["name"] for t in one["tensors"]], names[:1])
         self.assertIn(names[0], self.ok("inspect", step, "--flat"))
         self.fails(3, ["no_such_tensor"], "inspect", step, "--tensor", "no_such_tensor")
-
-    def test_inspect_says_what_each_way_to_restore_moves(self):
-        _, step = self.root()
-        ways = self.ok_json("inspect", step, "--processes", "4", "--processes-per-host", "2")["restores"]
-        self.assertEqual([way["processes_per_read"] for way in ways], [1, 2, 4])
-        moved = {way["read_bytes"] + way["sent_bytes"] for way in ways}
-        self.assertEqual(len(moved), 1, "what is not read is sent")
-        self.assertEqual(ways[0]["sent_bytes"], 0)
-        total = sum(t["logical_bytes"] for t in self.ok_json("inspect", step)["tensors"])
-        self.assertEqual(ways[2]["read_bytes"], total)
-        self.assertIn("one of 4 processes reads: ", self.ok("inspect", step, "--processes", "4"))
-        self.fails(2, ["--processes"], "inspect", step, "--processes-per-host", "2")
 
     def test_inspect_leaves_open_what_it_would_have_to_open_many_files_for(self):
         root, _ = self.root()

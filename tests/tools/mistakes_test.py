@@ -92,8 +92,6 @@ $ inspect runs/ck --depth 2 --flat
 2 inspect: --depth excludes --flat; shardwise help inspect shows more
 $ inspect runs/ck --svg out.svg
 2 inspect: --svg draws one tensor, found 23; its NAME after the path says which
-$ inspect runs/ck --processes-per-host 2
-2 inspect: --processes-per-host requires --processes; shardwise help inspect shows more
 $ inspect runs/ck/step-7
 3 find step 7 in {here}/runs/ck: its steps are 6
 $ inspect runs/ck/step-00000006/manifest.json
@@ -237,7 +235,7 @@ $ reshard runs/ck out --mesh data=2 --resize ragged=400000
 $ reshard runs/ck out --mesh data=2 --resize ragged=pad:3
 2 reshard runs/ck/step-00000006: 1 edit does not fit: resize "ragged=pad:3": tensor "ragged" is [300001], needed to pad it is an extent of at least 300001 along dim 0; "slice" takes the beginning
 $ reshard runs/ck out --mesh data=2 --processes-per-file 2
-2 reshard: --processes-per-file: found 2, needed a divisor of the number of processes, 1
+2 reshard: unknown option "--processes-per-file"; "shardwise reshard --writers" of one process makes fewer files
 $ reshard runs/ck out --mesh data=2 --replace --skip-existing
 2 reshard: --replace excludes --skip-existing; shardwise help reshard shows more
 $ reshard runs/ck file.txt --mesh data=2 --spec '*=-'

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "commands/commands.h"
 #include "commands/name_tree.h"
@@ -25,7 +24,6 @@ struct InspectOptions {
   std::vector<std::string> patterns, tensors;
   std::int64_t depth = -1;  ///< negative: all levels
   std::optional<std::string> svg;
-  int processes = 0, processes_per_host = 0;
   bool flat = false;
   bool json = false;
 };
@@ -162,43 +160,6 @@ void write_picture(const InspectOptions& options, const std::vector<TensorInfo>&
   write_file("--svg", *options.svg, svg_picture(*tensor.sharding, tensor.shape));
 }
 
-// What is moved by each way to restore the tensors onto the devices that they were saved from.
-std::vector<RestoreTraffic> ways_to_restore(const std::vector<TensorInfo>& tensors,
-                                            const InspectOptions& options) {
-  std::vector<TensorRequest> requests;
-  requests.reserve(tensors.size());
-  std::int64_t devices = options.processes;
-  for (const TensorInfo& tensor : tensors) {
-    const Sharding sharding = saved_sharding(tensor);
-    const Mesh& mesh = sharding.mesh();
-    check_listed(mesh, "inspect");
-    for (std::int64_t p = 0; p < mesh.size(); ++p) {
-      devices = std::max(devices, mesh.device_at(p) + 1);
-    }
-    requests.push_back({tensor.name, {tensor.dtype, tensor.shape, sharding}});
-  }
-  std::set<int> choices{1, options.processes};
-  if (options.processes_per_host > 0) choices.insert(options.processes_per_host);
-  std::vector<RestoreTraffic> ways;
-  ways.reserve(choices.size());
-  for (const int choice : choices) {
-    ways.push_back(
-        restore_traffic(requests, devices, options.processes, {.processes_per_read = choice}));
-  }
-  return ways;
-}
-
-nlohmann::ordered_json ways_json(const std::vector<RestoreTraffic>& ways) {
-  auto list = nlohmann::ordered_json::array();
-  for (const RestoreTraffic& way : ways) {
-    list.push_back({{"processes_per_read", way.processes_per_read},
-                    {"read_bytes", way.read_bytes},
-                    {"most_read_bytes", way.most_read_bytes},
-                    {"sent_bytes", way.sent_bytes}});
-  }
-  return list;
-}
-
 /// Those that the options ask for.
 std::vector<TensorInfo> tensors_of(const BoxReader& reader, const InspectOptions& options) {
   std::vector<std::string> patterns = options.patterns;
@@ -232,11 +193,10 @@ struct Foreign {
 };
 
 void refuse_uncut(const InspectOptions& options, std::string_view format) {
-  if (!options.svg && options.processes == 0) return;
-  throw BadUsage(
-      fmt::format("inspect: {}: found {}, needed is a checkpoint, whose tensors are cut over a "
-                  "mesh",
-                  options.svg ? "--svg" : "--processes", format));
+  if (!options.svg) return;
+  throw BadUsage(fmt::format(
+      "inspect: --svg: found {}, needed is a checkpoint, whose tensors are cut over a mesh",
+      format));
 }
 
 int inspect_foreign(const InspectOptions& options, const BoxReader& reader,
@@ -299,7 +259,6 @@ int run_inspect(InspectOptions& options) {
                                    {"tensors", list_json(tensors)},
                                    {"totals", totals_json(totals_of(tensors))}};
     if (reader.step() >= 0) json["step"] = reader.step();
-    if (options.processes > 0) json["restores"] = ways_json(ways_to_restore(tensors, options));
     print_json_text(exact_text(json));
     return 0;
   }
@@ -313,13 +272,6 @@ int run_inspect(InspectOptions& options) {
   if (!reader.has_index()) {
     print_shown(
         fmt::format("\nno index.h5: there are too many shard files or pieces for HDF5 to map\n"));
-  }
-  if (options.processes > 0) {
-    print_shown(fmt::format("\nrestored by {} processes (RestoreOptions::processes_per_read):\n",
-                            options.processes));
-    for (const RestoreTraffic& way : ways_to_restore(tensors, options)) {
-      print_shown(fmt::format("  {}\n", way.to_string()));
-    }
   }
   return 0;
 }
@@ -346,17 +298,6 @@ void declare_inspect(CLI::App& app, Run& run) {
       ->excludes("--depth");
   inspect.add_option("--svg", options.svg,
                      "Also draw the one tensor to this SVG file: which devices hold which tile");
-  inspect
-      .add_option(
-          "--processes", options.processes,
-          "Show what this number of processes reads and sends when they restore it, cut as it is")
-      ->check(whole(1));
-  inspect
-      .add_option(
-          "--processes-per-host", options.processes_per_host,
-          "Also show what is moved if one process of each host reads for this number of them")
-      ->check(whole(1))
-      ->needs("--processes");
 }
 
 }  // namespace shardwise::tools

@@ -20,36 +20,6 @@
 namespace shardwise::tools {
 namespace {
 
-/// What a run that was interrupted leaves, and how to go on.
-std::string left_by(const std::string& command, const ReshardOptions& options, int processes) {
-  if (command != "reshard") return "nothing is kept";
-  if (options.writers * processes > 1) return "the same command goes on from them";
-  return "nothing is kept; with --writers 2 or more, whole shard files are";
-}
-
-/// On rank 0: the files that all processes went on from.
-void add_kept_of_all(const ProcessGroup& group, SaveStats& stats) {
-  using Kept = std::array<std::uint64_t, 2>;
-  const Kept own{static_cast<std::uint64_t>(stats.kept_files), stats.kept_bytes};
-  const auto bytes = std::as_bytes(std::span(own));
-  const std::vector<Bytes> said = group.gather({bytes.begin(), bytes.end()});
-  if (group.rank() > 0) return;
-  stats.kept_files = 0;
-  stats.kept_bytes = 0;
-  for (const Bytes& message : said) {
-    Kept kept{};
-    if (message.size() != sizeof kept) {
-      throw Error(ErrorCode::corrupt,
-                  fmt::format("count the files that were kept: found a message of {} bytes, needed "
-                              "are {}",
-                              message.size(), sizeof kept));
-    }
-    std::memcpy(kept.data(), message.data(), sizeof kept);
-    stats.kept_files += static_cast<std::int64_t>(kept[0]);
-    stats.kept_bytes += kept[1];
-  }
-}
-
 void print(const ReshardOptions& options, const std::filesystem::path& source, const Mesh& mesh,
            const SaveStats& stats, int processes, bool verified) {
   if (options.json) {
@@ -60,8 +30,6 @@ void print(const ReshardOptions& options, const std::filesystem::path& source, c
                 {"logical_bytes", stats.logical_bytes},
                 {"stored_bytes", stats.stored_bytes},
                 {"chunks", stats.chunks},
-                {"kept_files", stats.kept_files},
-                {"kept_bytes", stats.kept_bytes},
                 {"skipped", stats.skipped},
                 {"verified", verified},
                 {"seconds", stats.total_seconds}});
@@ -71,11 +39,6 @@ void print(const ReshardOptions& options, const std::filesystem::path& source, c
     print_shown(
         fmt::format("{} is already there: nothing was written\n", stats.directory.string()));
     return;
-  }
-  if (stats.kept_files > 0) {
-    print_shown(fmt::format("went on from {} ({}) of the run that was interrupted\n",
-                            counted(stats.kept_files, "whole shard file"),
-                            human_bytes(stats.kept_bytes)));
   }
   print_shown(fmt::format("{} -> {}: mesh {}, {} in {} ({} stored), {:.2f} s{}{}\n",
                           source.string(), stats.directory.string(), mesh.to_string(),
@@ -94,17 +57,8 @@ void add_step_options(CLI::App& command, ReshardOptions& options) {
                      "first match counts; other tensors keep their spec");
   add_edits(command, options.edits);
   command.add_option("--codec", options.codec, "auto, zstd or none")->capture_default_str();
-  command
-      .add_option("--writers", options.writers,
-                  "Shard files of each process. The same command after a kill keeps those that are "
-                  "whole: with 1 it begins anew")
+  command.add_option("--writers", options.writers, "Shard files of each process")
       ->check(whole(1, 99'999))
-      ->capture_default_str();
-  command
-      .add_option("--processes-per-file", options.processes_per_file,
-                  "Under mpirun: of this number of neighbouring processes, the first writes the "
-                  "shard files of all")
-      ->check(whole(1))
       ->capture_default_str();
   add_existing(command, options.existing,
                "Where the target holds the step: write a new generation of it",
@@ -117,7 +71,6 @@ StepWriting parse_step_writing(const std::string& command, const ReshardOptions&
   shardwise::ReshardOptions work;
   work.save.existing = options.existing;
   work.save.writers = options.writers;
-  work.save.processes_per_file = options.processes_per_file;
   work.save.memory_budget_bytes = options.memory_budget_bytes;
   work.threads = options.threads;
   work.edits = parse_edits(command, options.edits);
@@ -131,12 +84,6 @@ StepWriting parse_step_writing(const std::string& command, const ReshardOptions&
     }
   }();
   writing.options.group = launched_group();
-  const int processes = writing.options.group.size();
-  if (processes % options.processes_per_file != 0) {
-    throw BadUsage(fmt::format(
-        "{}: --processes-per-file: found {}, needed a divisor of the number of processes, {}",
-        command, options.processes_per_file, processes));
-  }
   return writing;
 }
 
@@ -181,7 +128,6 @@ int write_step(const std::string& command, const ReshardOptions& options,
       stats = write(source, writing);
     }
     stats.directory = as_given(options.target, stats.directory);
-    add_kept_of_all(group, stats);
     if (group.rank() > 0) return 0;
     step = stats.directory;
     if (verify) verify(source, step);
@@ -192,7 +138,7 @@ int write_step(const std::string& command, const ReshardOptions& options,
     if (error.code() == ErrorCode::cancelled && InterruptNote::has_come()) {
       if (group.rank() == 0) {
         print_note(fmt::format("shardwise: {}; {}", error.what(),
-                               step.empty() ? left_by(command, options, group.size())
+                               step.empty() ? "nothing is kept"
                                             : step.string() + " is written, and not yet compared"));
       }
       InterruptNote::end();

@@ -11,7 +11,6 @@ namespace shardwise::tools {
 struct ReshardOptions {
   std::string source, target, mesh, devices, rules, codec = "zstd";
   std::int64_t writers = 1;
-  int processes_per_file = 1;
   int threads = 0;
   std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
   EditOptions edits;

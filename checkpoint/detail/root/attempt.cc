@@ -28,25 +28,6 @@ void write_whole_file(FileSystem& file_system, const std::filesystem::path& path
   file->close();
 }
 
-std::string resume_text(std::string_view key) {
-  if (key.empty()) return {};
-  return to_hex(hash128(key));
-}
-
-bool has_resume_key(FileSystem& file_system, const std::filesystem::path& attempt,
-                    const std::string& resume_key) {
-  try {
-    const std::unique_ptr<File> file = file_system.open(attempt / kResumeName);
-    if (file->size() != resume_key.size()) return false;
-    std::string text(resume_key.size(), ' ');
-    file->read_at(0, reinterpret_cast<std::byte*>(text.data()), text.size());
-    return text == resume_key;
-  } catch (const Error& e) {
-    if (e.code() != ErrorCode::not_found) throw;
-    return false;
-  }
-}
-
 namespace {
 
 // Removing what is no checkpoint is not for us.
@@ -65,19 +46,10 @@ void check_replaceable(FileSystem& file_system, const std::filesystem::path& tar
 }  // namespace
 
 Attempt::Attempt(FileSystem& file_system, const std::filesystem::path& root, std::int64_t step,
-                 std::vector<std::filesystem::path>& leftovers, Spare* spare,
-                 const std::string& resume_key)
+                 std::vector<std::filesystem::path>& leftovers, Spare* spare)
     : file_system_(file_system), root_(root), step_(step), leftovers_(leftovers) {
   take_lease();
   try {
-    if (!resume_key.empty()) {
-      if (go_on(resume_key)) return;
-      file_system_.make_directory(directory_);
-      write_whole_file(file_system_, directory_ / kResumeName,
-                       std::as_bytes(std::span(resume_key)));
-      file_system_.sync_directory(directory_);
-      return;
-    }
     reused_ = spare != nullptr && spare->become(directory_);
     if (!reused_) file_system_.make_directory(directory_);
   } catch (...) {
@@ -108,35 +80,13 @@ Attempt::Attempt(FileSystem& file_system, const std::filesystem::path& target,
 Attempt::~Attempt() {
   if (!maker_.is_this_process()) return;
   // What stays is anyone's to remove when the lease is gone.
-  if (!name_may_be_kept_ && !is_kept_) {
+  if (!name_may_be_kept_) {
     try {
       remove_tree(file_system_, directory_);  // published, it is no longer there
     } catch (...) {
     }
   }
   give_back(lease_);
-}
-
-// Who dies here leaves it under one of the two names, neither with a living owner.
-bool Attempt::go_on(const std::string& resume_key) {
-  for (const std::string& name : file_system_.list(root_)) {
-    const std::optional<HiddenName> hidden = parse_hidden_name(name);
-    if (!hidden || hidden->kind != HiddenKind::attempt) continue;
-    const std::filesystem::path lease = root_ / lease_name(hidden->stem);
-    if (!has_resume_key(file_system_, root_ / name, resume_key) ||
-        has_live_owner(file_system_, lease)) {
-      continue;
-    }
-    try {
-      file_system_.rename(root_ / name, directory_);
-    } catch (const Error& e) {
-      if (e.code() != ErrorCode::not_found) throw;
-      continue;  // another process was faster
-    }
-    remove_tree(file_system_, lease);
-    return true;
-  }
-  return false;
 }
 
 void Attempt::take_lease() {

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
@@ -19,16 +18,6 @@ namespace shardwise::detail {
 void write_whole_file(FileSystem& file_system, const std::filesystem::path& path,
                       std::span<const std::byte> content);
 
-/// The file of an attempt in which its resume key stands.
-inline constexpr const char* kResumeName = "resume";
-
-/// What stands there: a hash of the key that a caller gave, in hex; empty for an empty one.
-std::string resume_text(std::string_view key);
-
-/// Whether the attempt in this directory has this resume_text().
-bool has_resume_key(FileSystem& file_system, const std::filesystem::path& attempt,
-                    const std::string& resume_key);
-
 /// A directory that becomes a checkpoint when it is published, and the lease that keeps others from
 /// removing it until then. Destroyed unpublished, it is removed. If the root could not be synced,
 /// the disk may hold it under its checkpoint name; then it is left for the next clean-up.
@@ -36,12 +25,9 @@ bool has_resume_key(FileSystem& file_system, const std::filesystem::path& attemp
 class Attempt {
  public:
   /// Keeps references. A lease that cannot be removed at the end goes to `leftovers`, a path. What
-  /// `spare`, which may be null, has kept becomes the directory: then files are in it. With a
-  /// resume key, which is resume_text(), not the spare but what a dead process's attempt with this
-  /// key has left, if there is one.
+  /// `spare`, which may be null, has kept becomes the directory: then files are in it.
   Attempt(FileSystem& file_system, const std::filesystem::path& root, std::int64_t step,
-          std::vector<std::filesystem::path>& leftovers, Spare* spare = nullptr,
-          const std::string& resume_key = {});
+          std::vector<std::filesystem::path>& leftovers, Spare* spare = nullptr);
 
   /// Becomes the checkpoint `target`, whose name may be any: beside it, if its parent is there.
   /// Throws invalid_argument if the path names no directory.
@@ -58,10 +44,6 @@ class Attempt {
   /// Whether it was a spare.
   bool is_reused() const { return reused_; }
 
-  /// If it is not published, its directory stays when it is destroyed, for the next attempt with
-  /// its resume key.
-  void keep() { is_kept_ = true; }
-
   /// Makes it a checkpoint, whose directory it returns. A step that is replaced stays, as an
   /// earlier generation; of another target the two change places in one step, and the old one is
   /// removed (if the file system cannot do that, there is neither for a moment, and the old one
@@ -74,7 +56,6 @@ class Attempt {
   void take_lease();
   void publish_as(const std::filesystem::path& target, Existing existing);
   void exchange(const std::filesystem::path& target);
-  bool go_on(const std::string& resume_key);
   void give_back(const std::filesystem::path& lease) noexcept;
   StepName next_name(Existing existing) const;
   void take_back(const std::filesystem::path& published, bool replaced) noexcept;
@@ -87,7 +68,7 @@ class Attempt {
   std::vector<std::filesystem::path>& leftovers_;
   std::string id_;
   std::filesystem::path directory_, lease_;
-  bool reused_ = false, is_kept_ = false;
+  bool reused_ = false;
   bool name_may_be_kept_ = false;  // the disk may know it by a checkpoint's name
 };
 

@@ -28,8 +28,8 @@ constexpr std::uint64_t kMostLeaseBytes = 4096;
 class Collector {
  public:
   Collector(FileSystem& file_system, const std::filesystem::path& root,
-            const GarbageOptions& options, const std::string& resume_key)
-      : file_system_(file_system), root_(root), options_(options), resume_key_(resume_key) {}
+            const GarbageOptions& options)
+      : file_system_(file_system), root_(root), options_(options) {}
 
   void look_at(const std::string& name) {
     const std::optional<HiddenName> hidden = parse_hidden_name(name);
@@ -59,10 +59,6 @@ class Collector {
     if (hidden.kind == HiddenKind::trash) {
       const std::optional<StepName> step = parse_step_name(hidden.stem);
       return step && is_pinned(file_system_, root_, *step, options_);
-    }
-    if (hidden.kind == HiddenKind::attempt && !resume_key_.empty() &&
-        has_resume_key(file_system_, root_ / name, resume_key_)) {
-      return true;
     }
     return (hidden.kind == HiddenKind::attempt || hidden.kind == HiddenKind::lease) &&
            has_live_owner(file_system_, root_ / lease_name(hidden.stem), options_);
@@ -100,7 +96,6 @@ class Collector {
   FileSystem& file_system_;
   const std::filesystem::path& root_;
   const GarbageOptions& options_;
-  const std::string& resume_key_;
   bool synced_ = false;
   GarbageReport report_;
   Failures failures_;
@@ -259,11 +254,11 @@ Error not_skipped(const std::filesystem::path& path, const std::string& reason) 
 }
 
 GarbageReport collect_root_garbage(FileSystem& file_system, const std::filesystem::path& root,
-                                   const GarbageOptions& options, const std::string& resume_key) {
+                                   const GarbageOptions& options) {
   // Names come sorted, so ".lease" before ".tmp" of the same attempt; the lease must go last.
   std::vector<std::string> names = file_system.list(root);
   std::reverse(names.begin(), names.end());
-  Collector collector(file_system, root, options, resume_key);
+  Collector collector(file_system, root, options);
   for (const std::string& name : names) collector.look_at(name);
   return collector.finish();
 }

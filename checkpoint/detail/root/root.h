@@ -64,9 +64,7 @@ Error not_skipped(const std::filesystem::path& path, const std::string& reason);
 /// Removes what dead processes have left in a root: attempts, leases, pins, trash. Attempts and
 /// trash go when the root is synced, so that no checkpoint whose bytes are gone comes back. Goes on
 /// after an error, and throws the first one at the end.
-/// Attempts with this resume_text(), if it is not empty, stay.
 GarbageReport collect_root_garbage(FileSystem& file_system, const std::filesystem::path& root,
-                                   const GarbageOptions& options = {},
-                                   const std::string& resume_key = {});
+                                   const GarbageOptions& options = {});
 
 }  // namespace shardwise::detail

@@ -20,11 +20,9 @@
 #include "shardwise/checkpoint/detail/together/file_transfer.h"
 #include "shardwise/checkpoint/detail/together/latest_step.h"
 #include "shardwise/checkpoint/detail/together/messages.h"
-#include "shardwise/checkpoint/detail/together/one_writer.h"
 #include "shardwise/checkpoint/detail/together/record.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
 #include "shardwise/checkpoint/detail/write/part.h"
-#include "shardwise/checkpoint/detail/write/written_file.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 
@@ -48,25 +46,12 @@ Bytes spread(const ProcessGroup& group, Bytes bytes) {
   return bytes;
 }
 
-/// Of this process's files, those of an earlier attempt.
-void count_kept(std::span<const WrittenShardFile> written, SaveStats& stats) {
-  for (const WrittenShardFile& file : written) {
-    if (!file.is_kept) continue;
-    ++stats.kept_files;
-    stats.kept_bytes += file.entry.bytes;
-  }
-}
-
 /// One save of a group, on one of its ranks.
 class GroupSave {
  public:
   GroupSave(const SaveContext& context, const ProcessGroup& group, std::int64_t step,
             const SaveOptions& options)
-      : context_(context),
-        group_(group),
-        step_(step),
-        options_(options),
-        neighbours_(group, options) {
+      : context_(context), group_(group), step_(step), options_(options) {
     if (!is_shared()) return;
     // So that who computes or waits for the disk learns that it is in vain.
     options_.progress = [this, own = options.progress,
@@ -96,24 +81,10 @@ class GroupSave {
     if (options_.existing == Existing::skip) {
       if (const auto there = valid_step()) return skip(to_string(*there));
     }
-    Attempt attempt(context_.file_system, context_.root, step_, context_.leftovers, &context_.spare,
-                    context_.resume_key);
+    Attempt attempt(context_.file_system, context_.root, step_, context_.leftovers,
+                    &context_.spare);
     try {
       return coordinate(attempt, std::move(sources));
-    } catch (const CallerError& e) {
-      abort_group(group_, what());
-      try {
-        std::rethrow_exception(e.cause);
-      } catch (const Error& cause) {  // what follows the progress may end it
-        if (!stays(cause)) throw e;
-        throw CallerError{std::make_exception_ptr(kept(attempt, cause))};
-      } catch (...) {
-        throw e;
-      }
-    } catch (const Error& e) {
-      abort_group(group_, what());
-      if (!stays(e)) throw;
-      throw kept(attempt, e);
     } catch (...) {
       // Before the attempt is removed: the others would only see that it is not there.
       abort_group(group_, what());
@@ -135,7 +106,6 @@ class GroupSave {
              [&] { index = make_index(plan); });
 
     auto [manifest, stats] = combine(plan, written, index);
-    count_kept(written, stats);
     manifest.id = attempt.id();
     manifest.step = step_;
     manifest.user_json = options_.user_json;
@@ -185,8 +155,7 @@ class GroupSave {
   }
 
   SaveStats take_part_in_shared(std::vector<TensorSource> sources) {
-    const AttemptDirectory directory{context_.root / notice_.directory, notice_.is_reused, true,
-                                     is_resumable()};
+    const AttemptDirectory directory{context_.root / notice_.directory, notice_.is_reused, true};
     SavePlan plan;
     std::vector<WrittenShardFile> written;
     try {
@@ -207,7 +176,6 @@ class GroupSave {
         outcome = decode_outcome(group_.broadcast({}), group_.size());
       }
       outcome.stats.directory = context_.root / outcome.stats.directory;
-      count_kept(written, outcome.stats);
       return outcome.stats;
     } catch (const Error&) {
       // The message may be lost that says that it was committed.
@@ -253,42 +221,21 @@ class GroupSave {
 
   std::string what() const { return fmt::format("save step {}", step_); }
   bool is_shared() const { return group_.size() > 1; }
-  bool is_resumable() const { return !context_.resume_key.empty(); }
-
-  bool stays(const Error& e) const { return is_resumable() && e.code() == ErrorCode::cancelled; }
-
-  // Keeps an attempt; the error that says so.
-  Error kept(Attempt& attempt, const Error& e) const {
-    attempt.keep();
-    return Error(e, fmt::format("{}; {} keeps what was written, for when the same is begun again: "
-                                "whole are {} shard files",
-                                e.what(), attempt.directory().string(),
-                                noted_files(context_.file_system, attempt.directory())));
-  }
 
   SavePlan plan_part(std::vector<TensorSource> sources) {
     const Stopwatch watch;
-    const std::int64_t all = options_.writers * (group_.size() / options_.processes_per_file);
-    const WriterMap writers = writers_for(sources, all, context_.devices);
-    if (neighbours_.is_writer()) {
-      const std::int64_t devices = devices_of(sources, context_.devices);
-      sources = neighbours_.gather(std::move(sources), devices);
-    }
+    const WriterMap writers =
+        writers_for(sources, options_.writers * group_.size(), context_.devices);
     SavePlan plan = plan_save(std::move(sources), options_.codec, context_.executor, writers,
-                              writers_of(group_.rank(), options_));
+                              writers_of(group_.rank(), options_.writers));
     std::replace(plan.efforts.begin(), plan.efforts.end(), Effort::huffman_only, context_.huffman);
     plan_seconds_ = watch.seconds();
     return plan;
   }
 
-  // What this process writes of the shard files; another one may write them for it.
+  // What this process writes of the shard files.
   std::vector<WrittenShardFile> write(const AttemptDirectory& directory, const SavePlan& plan) {
     const Stopwatch watch;
-    if (!neighbours_.is_writer()) {
-      neighbours_.serve(plan.sources);
-      write_seconds_ = watch.seconds();
-      return {};
-    }
     const PartTools tools{context_.file_system, context_.executor, context_.pool};
     std::vector<WrittenShardFile> written = write_part(
         tools, directory, plan,
@@ -296,7 +243,6 @@ class GroupSave {
          .memory_budget_bytes = options_.memory_budget_bytes,
          .progress = options_.progress},
         context_.earlier == nullptr ? FindEarlier() : [this] { return earlier(); });
-    neighbours_.finish();
     for (const WrittenShardFile& file : written) files_.push_back(file.entry);
     write_seconds_ = watch.seconds();
     return written;
@@ -310,11 +256,11 @@ class GroupSave {
   bool is_local() const { return context_.local_roots.has_value(); }
 
   SaveTerms terms() const {
-    return terms_of(step_, options_, context_.devices, context_.local_roots, context_.resume_key);
+    return terms_of(step_, options_, context_.devices, context_.local_roots);
   }
 
   AttemptDirectory directory_of(const Attempt& attempt) const {
-    return {attempt.directory(), attempt.is_reused(), is_shared() && !is_local(), is_resumable()};
+    return {attempt.directory(), attempt.is_reused(), is_shared() && !is_local()};
   }
 
   // Every rank, if each has a root of its own: gives and takes copies, looks at all its files, and
@@ -340,8 +286,7 @@ class GroupSave {
 
   // The rank that writes a file, then those that get copies of it.
   std::vector<int> holders_of(const FileEntry& file) const {
-    std::vector<int> ranks{static_cast<int>(file.writer / options_.writers) *
-                           options_.processes_per_file};
+    std::vector<int> ranks{static_cast<int>(file.writer / options_.writers)};
     for (int copy = 1; copy <= context_.local_roots->copies; ++copy) {
       ranks.push_back((ranks.front() + copy * context_.local_roots->processes_per_host) %
                       group_.size());
@@ -402,7 +347,7 @@ class GroupSave {
   }
 
   RecordHead own_head(const SavePlan& plan, std::span<const WrittenShardFile> written) const {
-    return head_of(run_of(notice_.id), plan, writers_of(group_.rank(), options_), written);
+    return head_of(run_of(notice_.id), plan, writers_of(group_.rank(), options_.writers), written);
   }
 
   // Another rank's record: its head goes to rank 0 at once, its list only if that asks for it.
@@ -448,7 +393,7 @@ class GroupSave {
   // Throws invalid_argument if it is of another save, or of writers that are not the rank's.
   RecordHead head_of_rank(const Bytes& message, int rank) const {
     RecordHead head = decode_head(message);
-    const WriterRange its = writers_of(rank, options_);
+    const WriterRange its = writers_of(rank, options_.writers);
     if (head.run == run_of(notice_.id) && head.first_writer == its.first &&
         std::ssize(head.files) == its.end - its.first) {
       return head;
@@ -466,21 +411,18 @@ class GroupSave {
   }
 
   void clear_unlisted(const Attempt& attempt, const Manifest& manifest) const {
-    if ((is_shared() && attempt.is_reused()) || is_resumable()) {
+    if (is_shared() && attempt.is_reused()) {
       remove_unlisted(attempt.directory(), manifest);
     }
   }
 
-  // What a spare, which has no linked files, or an earlier attempt held and no process has written
-  // anew, and what only says how far an attempt has come.
+  // What a spare, which has no linked files, held and no process has written anew.
   void remove_unlisted(const std::filesystem::path& directory, const Manifest& manifest) const {
     for (const std::string& name : context_.file_system.list(directory)) {
       const bool listed = std::ranges::binary_search(manifest.files, name, {}, &FileEntry::name) ||
                           name.starts_with(kLinkedPrefix);
-      if (!listed && name != kResumeName) remove_tree(context_.file_system, directory / name);
+      if (!listed) remove_tree(context_.file_system, directory / name);
     }
-    // Last: until then the attempt can be gone on with.
-    remove_tree(context_.file_system, directory / kResumeName);
   }
 
   std::vector<ProcessGroup::Outgoing> list_if_wanted(const SavePlan& plan,
@@ -507,7 +449,6 @@ class GroupSave {
   const ProcessGroup& group_;
   const std::int64_t step_;
   SaveOptions options_;
-  Neighbours neighbours_;
   AttemptNotice notice_;
   std::vector<FileEntry> files_;  // that this process has written
   double plan_seconds_ = 0, write_seconds_ = 0;
@@ -526,19 +467,12 @@ void check_save(std::int64_t step, std::span<const TensorSource> tensors,
                 fmt::format("save: writers is {}, needed 1 to {}", options.writers,
                             kMostWriters / processes));
   }
-  if (options.processes_per_file < 1 || processes % options.processes_per_file != 0) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("save: processes_per_file is {}, needed is a divisor of the number of "
-                            "processes, {}",
-                            options.processes_per_file, processes));
-  }
   check_sources(tensors);
   for (const TensorSource& tensor : tensors) {
-    if (!tensor.boxes || (options.writers == 1 && options.processes_per_file == 1)) continue;
+    if (!tensor.boxes || options.writers == 1) continue;
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("save: tensor {:?} has boxes, with {} writers and {} processes per "
-                            "file: needed is 1 of each",
-                            tensor.name, options.writers, options.processes_per_file));
+                fmt::format("save: tensor {:?} has boxes, with {} writers: needed is 1",
+                            tensor.name, options.writers));
   }
   check_json({.user_json = options.user_json,
               .objects_json = options.objects_json,

@@ -33,9 +33,6 @@ struct SaveContext {
   /// Of all processes of the job; 0: one more than the highest of the meshes.
   std::int64_t devices = 0;
 
-  /// Of attempts that this save may go on with; empty: none.
-  const std::string& resume_key;
-
   /// Absent: all processes have the same root.
   std::optional<LocalRoots> local_roots = {};
 

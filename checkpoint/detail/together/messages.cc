@@ -6,8 +6,7 @@ namespace shardwise::detail {
 namespace {
 
 constexpr const char *kNotice = "the notice of a save", *kOutcome = "the outcome of a save",
-                     *kLatest = "the latest step that rank 0 found",
-                     *kQuestion = "a question for a box";
+                     *kLatest = "the latest step that rank 0 found";
 
 // A name in a root, which leads nowhere else.
 std::string take_name(Unpacker& unpacker) {
@@ -20,23 +19,6 @@ std::string take_name(Unpacker& unpacker) {
 }
 
 }  // namespace
-
-Bytes encode(const BoxQuestion& question) {
-  Packer packer;
-  packer.text(question.tensor);
-  packer.number(std::uint64_t{question.box.rank()});
-  packer.box(question.box);
-  return sealed(packer.take());
-}
-
-BoxQuestion decode_question(std::span<const std::byte> bytes) {
-  Unpacker unpacker = Unpacker::of_sealed(bytes, kQuestion);
-  BoxQuestion question;
-  question.tensor = unpacker.text();
-  question.box = unpacker.box(static_cast<std::size_t>(unpacker.integer(0, kMaxRank)));
-  unpacker.end();
-  return question;
-}
 
 Bytes encode(const AttemptNotice& notice) {
   Packer packer;

@@ -12,7 +12,6 @@
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/checkpoint/steps.h"
 #include "shardwise/runtime/process/process_group.h"
-#include "shardwise/shard/box.h"
 
 // What the processes of a save tell each other beside their records: short messages, whatever the
 // number of tensors and pieces. Each ends with a hash of itself; decoding throws corrupt if that is
@@ -35,17 +34,6 @@ struct SaveOutcome {
   SaveStats stats;       ///< of the whole checkpoint; without times
   std::string manifest;  ///< its text, if each process has a root of its own; it is to be committed
 };
-
-/// From a rank that writes for its neighbours to one of them, which answers with the elements.
-struct BoxQuestion {
-  std::string tensor;
-  Box box;
-
-  bool operator==(const BoxQuestion&) const = default;
-};
-
-Bytes encode(const BoxQuestion& question);
-BoxQuestion decode_question(std::span<const std::byte> bytes);
 
 Bytes encode(const AttemptNotice& notice);
 AttemptNotice decode_notice(std::span<const std::byte> bytes);

@@ -16,14 +16,12 @@ void for_each_term(const SaveTerms& terms, const Visit& visit) {
   visit("codec", std::string(name(terms.codec)));
   visit("existing", std::string(name(terms.existing)));
   visit("writers", fmt::to_string(terms.writers));
-  visit("processes_per_file", fmt::to_string(terms.processes_per_file));
   visit("devices", fmt::to_string(terms.devices));
   visit("local_roots", terms.copies < 0 ? "none"
                                         : fmt::format("{} copies and {} processes per host",
                                                       terms.copies, terms.processes_per_host));
   visit("user_json", "a text with the hash " + to_hex(terms.user));
   visit("objects_json", "a text with the hash " + to_hex(terms.objects));
-  visit("resume_key", "a text with the hash " + to_hex(terms.resume_key));
 }
 
 }  // namespace
@@ -34,7 +32,6 @@ void check_local_roots(const std::string& what, const RootTerms& terms, std::int
   const LocalRoots& local = *terms.local_roots;
   const char* problem = nullptr;
   if (keep_last == 1) problem = "keep_last is 1, needed is 0 (all), or 2 or more";
-  if (!terms.resume_key.empty()) problem = "there is a resume_key, needed is none";
   if (local.copies < 0 || local.processes_per_host < 1) {
     problem = "needed are 0 copies or more, and 1 process per host or more";
   } else if (processes % local.processes_per_host != 0 ||
@@ -49,12 +46,11 @@ void check_local_roots(const std::string& what, const RootTerms& terms, std::int
 }
 
 SaveTerms terms_of(std::int64_t step, const SaveOptions& options, std::int64_t devices,
-                   const std::optional<LocalRoots>& local_roots, std::string_view resume_key) {
+                   const std::optional<LocalRoots>& local_roots) {
   SaveTerms terms{.step = step,
                   .codec = options.codec,
                   .existing = options.existing,
                   .writers = options.writers,
-                  .processes_per_file = options.processes_per_file,
                   .devices = devices};
   if (local_roots) {
     terms.copies = local_roots->copies;
@@ -62,7 +58,6 @@ SaveTerms terms_of(std::int64_t step, const SaveOptions& options, std::int64_t d
   }
   terms.user = hash64(options.user_json);
   terms.objects = hash64(options.objects_json);
-  terms.resume_key = hash64(resume_key);
   return terms;
 }
 
@@ -86,13 +81,11 @@ void put(Packer& packer, const SaveTerms& terms) {
   packer.number(static_cast<std::int64_t>(terms.codec));
   packer.number(static_cast<std::int64_t>(terms.existing));
   packer.number(terms.writers);
-  packer.number(terms.processes_per_file);
   packer.number(terms.devices);
   packer.number(terms.copies + 1);
   packer.number(terms.processes_per_host);
   packer.word(terms.user);
   packer.word(terms.objects);
-  packer.word(terms.resume_key);
 }
 
 SaveTerms take_terms(Unpacker& unpacker) {
@@ -101,13 +94,11 @@ SaveTerms take_terms(Unpacker& unpacker) {
   terms.codec = static_cast<Codec>(unpacker.integer(0, static_cast<int>(Codec::none)));
   terms.existing = static_cast<Existing>(unpacker.integer(0, static_cast<int>(Existing::skip)));
   terms.writers = unpacker.integer(1);
-  terms.processes_per_file = unpacker.integer(1);
   terms.devices = unpacker.integer(0);
   terms.copies = unpacker.integer(0) - 1;
   terms.processes_per_host = unpacker.integer(0);
   terms.user = unpacker.word();
   terms.objects = unpacker.word();
-  terms.resume_key = unpacker.word();
   return terms;
 }
 

@@ -5,7 +5,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "shardwise/checkpoint/save.h"
@@ -16,25 +15,17 @@ namespace shardwise::detail {
 class Packer;
 class Unpacker;
 
-/// What those say of a root for whom a manager saves: a reshard, or tiers.
+/// Extra terms of a manager's root, which tiers set.
 struct RootTerms {
   /// Each process gives a root that the others do not see. A step of it has the manifest, the shard
   /// files that the process has written, and copies of others': all roots together hold a
   /// checkpoint, and TieredManager finds it there. keep_last is 0, or 2 or more: if a process dies
-  /// while others commit, the step before is the newest that is whole. Not with latest(), nor with
-  /// resume_key.
+  /// while others commit, the step before is the newest that is whole. Not with latest().
   std::optional<LocalRoots> local_roots = {};
 
   /// The other such roots that this process sees, of ranks that there are or were: what a run that
   /// goes back leaves in its own root it leaves in these. Null: none.
   std::function<std::vector<std::filesystem::path>()> others_of_host = nullptr;
-
-  /// For work that can be done again from its start with the same bytes, as a reshard. If processes
-  /// are killed in a save, or one of several fails, the shard files that were complete stay in the
-  /// root, hidden; the next save of a manager with the same key keeps them and writes the others. A
-  /// clean-up by a manager with another key, or none, removes them. It tells what the bytes depend
-  /// on. Empty: nothing is kept.
-  std::string resume_key = {};
 };
 
 /// Throws invalid_argument, which begins with `what`, if so many processes cannot have such local
@@ -47,16 +38,16 @@ struct SaveTerms {
   std::int64_t step = 0;
   Codec codec = Codec::zstd;
   Existing existing = Existing::fail;
-  std::int64_t writers = 1, processes_per_file = 1, devices = 0;
-  std::int64_t copies = -1, processes_per_host = 0;     ///< of LocalRoots; -1: there are none
-  std::uint64_t user = 0, objects = 0, resume_key = 0;  ///< hashes of the texts
+  std::int64_t writers = 1, devices = 0;
+  std::int64_t copies = -1, processes_per_host = 0;  ///< of LocalRoots; -1: there are none
+  std::uint64_t user = 0, objects = 0;               ///< hashes of the texts
 
   bool operator==(const SaveTerms&) const = default;
 };
 
 /// The terms of one process.
 SaveTerms terms_of(std::int64_t step, const SaveOptions& options, std::int64_t devices,
-                   const std::optional<LocalRoots>& local_roots, std::string_view resume_key);
+                   const std::optional<LocalRoots>& local_roots);
 
 /// The first term in which a rank differs from rank 0, in words; empty if there is none.
 std::string difference(const SaveTerms& of_first, const SaveTerms& own, int rank);

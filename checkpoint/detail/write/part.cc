@@ -13,7 +13,6 @@
 
 #include "shardwise/checkpoint/detail/format/manifest_check.h"
 #include "shardwise/checkpoint/detail/root/root.h"
-#include "shardwise/checkpoint/detail/write/written_file.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -34,13 +33,6 @@ class ShardFiles {
     if (!may_be_unchanged || earlier().directory.empty()) check_room(plan);
     std::vector<WrittenShardFile> written;
     for (std::size_t f = 0; f < plan.files.size(); ++f) {
-      if (directory_.is_resumed) {
-        if (auto there = read_written_file(tools_.file_system, directory_.path, plan, f)) {
-          written.push_back(std::move(*there));
-          done_bytes_ += layouts[f].logical_bytes();
-          continue;
-        }
-      }
       const std::unique_ptr<File> file = make_file(plan.files[f].name);
       make_pool(layouts[f]);
       std::unique_ptr<UnchangedChunks> unchanged;
@@ -51,17 +43,15 @@ class ShardFiles {
       written.push_back(write_shard_file(plan, f, layouts[f], unchanged.get(), *file, *tools_.pool,
                                          progress_of(plan)));
       done_bytes_ += layouts[f].logical_bytes();
-      if (directory_.is_resumed)
-        note_written_file(tools_.file_system, directory_.path, written.back().entry);
     }
     return written;
   }
 
  private:
-  // Before the first byte, if all of it needs room that is not there. Not if files of a spare or of
-  // an earlier attempt are there to be written in, or a step before that may have some of it.
+  // Before the first byte, if all of it needs room that is not there. Not if files of a spare are
+  // there to be written in, or a step before that may have some of it.
   void check_room(const SavePlan& plan) {
-    if (plan.files.empty() || directory_.is_reused || directory_.is_resumed) return;
+    if (plan.files.empty() || directory_.is_reused) return;
     const std::uint64_t free = tools_.file_system.free_bytes(directory_.path);
     if (plan.least_bytes <= free) return;
     throw Error(ErrorCode::io,
@@ -82,7 +72,6 @@ class ShardFiles {
   // One that a spare has left, if it can be reused, or a new one.
   std::unique_ptr<File> make_file(const std::string& name) {
     const std::filesystem::path path = directory_.path / name;
-    if (directory_.is_resumed) remove_tree(tools_.file_system, path);
     if (directory_.is_reused) {
       if (auto file = tools_.file_system.reuse(path, Caching::direct)) return file;
       tools_.file_system.remove(path);
@@ -91,9 +80,9 @@ class ShardFiles {
     return tools_.file_system.create(path, Caching::direct);
   }
 
-  // An attempt that is gone on with has no linked files, and small pieces are always written.
+  // Small pieces are always written.
   bool has_chunks_to_compare(const SavePlan& plan) const {
-    if (!find_earlier_ || directory_.is_resumed) return false;
+    if (!find_earlier_) return false;
     for (const TensorEntry& tensor : plan.tensors) {
       for (const PieceEntry& piece : tensor.pieces) {
         if (piece.layout == Layout::chunked) return true;

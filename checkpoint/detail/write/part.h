@@ -24,9 +24,8 @@ struct PartTools {
 /// The directory of an attempt.
 struct AttemptDirectory {
   std::filesystem::path path;
-  bool is_reused = false;   ///< it was a spare: files are in it
-  bool is_shared = false;   ///< other processes write in it, too
-  bool is_resumed = false;  ///< it has a resume key: whole files may be in it, and parts of files
+  bool is_reused = false;  ///< it was a spare: files are in it
+  bool is_shared = false;  ///< other processes write in it, too
 };
 
 /// Gives the step before, whose chunks are not written again if they have not changed. Called once,

@@ -36,6 +36,11 @@ struct WriterRange {
   std::int64_t first = 0, end = 1;
 };
 
+/// The writers of a rank, if each rank has as many (SaveOptions::writers).
+inline WriterRange writers_of(int rank, std::int64_t writers) {
+  return {rank * writers, (rank + 1) * writers};
+}
+
 /// What a process is going to write, decided before the first byte.
 struct SavePlan {
   std::vector<TensorSource> sources;  ///< sorted by name, each with a sharding or boxes

@@ -10,7 +10,6 @@ namespace shardwise::detail {
 struct WrittenShardFile {
   FileEntry entry;
   ChunkTable table;
-  bool is_kept = false;             ///< an earlier attempt had it
   std::size_t unchanged_bytes = 0;  ///< logical bytes of chunks that are in linked files
 };
 
