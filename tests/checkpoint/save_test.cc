@@ -20,8 +20,7 @@ class SaveTest : public testing::Test {
   SaveStats save(std::int64_t step, std::vector<TensorSource> sources,
                  const SaveOptions& options = {}) {
     const std::filesystem::path& root = dir_.path();
-    const SaveContext context{*files_, root, executor_, pool_, leftovers_,
-                              spare_,  0,      {},    huffman_};
+    const SaveContext context{*files_, root, executor_, pool_, leftovers_, spare_, 0, {}, huffman_};
     return run_save(context, ProcessGroup(), step, std::move(sources), options);
   }
 
