@@ -299,6 +299,11 @@ struct CheckpointManager::Impl {
     }
   }
 
+  void note(const LatestStep& found) {
+    damaged.note(found.rejected);
+    if (options.group.rank() == 0) run_steps.tell_passed_over(found.rejected);
+  }
+
   void refuse_parts(const char* what) const {
     if (!local_roots) return;
     throw Error(ErrorCode::invalid_argument,
@@ -414,7 +419,7 @@ std::optional<LatestStep> CheckpointManager::latest(std::int64_t below) const {
   impl_->refuse_parts("find the latest checkpoint");
   auto found =
       group.size() == 1 ? impl_->finder.find(below) : impl_->finder.agree(group.duplicate(), below);
-  if (found) impl_->damaged.note(found->rejected);
+  if (found) impl_->note(*found);
   return found;
 }
 
@@ -449,7 +454,7 @@ std::optional<LatestStep> CheckpointManager::restore_latest(
       restore(CheckpointReader(step.directory, {.file_system = impl_->files}));
     });
     if (found) {
-      impl_->damaged.note(found->rejected);
+      impl_->note(*found);
       impl_->run_steps.note_restored(found->step.step);
     }
     return found;

@@ -131,7 +131,7 @@ struct ManagerOptions {
   /// Reads and writes all files; null: posix_file_system().
   std::shared_ptr<FileSystem> file_system = nullptr;
 
-  /// Gets a line if the run goes back or another manager saves in the root; null: standard error.
+  /// Gets a line if a run goes back, a root has two or steps are passed over; null: to stderr.
   std::function<void(const std::string&)> warn = nullptr;
 
   /// What intervals and deadlines are measured by; null: the machine's clock.

@@ -18,10 +18,12 @@ struct Step {
   bool valid() const = delete;  // verify_checkpoint(step.directory).ok()
 };
 
-/// A step directory that is not a valid checkpoint, and why.
+/// A step directory that is not a valid checkpoint, and why. If it is another library's, or ours by
+/// another name, the reason says what to type.
 struct RejectedStep {
   std::filesystem::path directory;
   std::string reason;
+  bool is_foreign = false;  ///< it is not damaged, and no save replaces it
 };
 
 /// The newest valid step, and the newer ones that had to be passed over.

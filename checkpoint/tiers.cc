@@ -286,10 +286,12 @@ std::optional<TierStep> TieredManager::latest_as_needed(const NeededBoxes& neede
   const ProcessGroup group = impl_->options.group.duplicate();
   std::optional<LatestStep> durable;
   std::exception_ptr durable_error;
+  std::string durable_reason;
   try {
     durable = impl_->durable_manager.latest();
-  } catch (const Error&) {
+  } catch (const Error& e) {
     durable_error = std::current_exception();
+    durable_reason = e.what();
   }
   detail::PassedOver passed_over;
   try {
@@ -309,8 +311,11 @@ std::optional<TierStep> TieredManager::latest_as_needed(const NeededBoxes& neede
       }
       TierStep result =
           found ? *std::move(found) : TierStep{.tier = Tier::durable, .step = durable->step};
+      if (durable_error) steps.push_back(std::move(durable_reason));
       result.passed_over = std::move(steps);
       result.damaged = std::move(damaged);
+      impl_->fast_manager.note_restored(result.step.step);
+      impl_->durable_manager.note_restored(result.step.step);
       group.barrier();
       return result;
     }

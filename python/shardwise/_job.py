@@ -230,7 +230,7 @@ class JobManager(ManagerContext):
                 if rejected:
                     raise all_damaged(self.root, rejected)
                 return None
-            below, path, passed_over = found
+            below, path, passed_over, _ = found
             rejected += [(place, reason) for place, reason in passed_over]
             value, damage = self._read_on_all(read, path)
             if not damage:
@@ -339,7 +339,8 @@ class JobManager(ManagerContext):
 
         found = self._on_first(find, "which step is the latest")
         if found is not None:
-            self._damaged.update(step_of(path) for path, _ in found[2])
+            self._damaged.update(map(step_of, found[3]))
+        tell_warnings(self._manager)
         return found
 
     def _next_turn(self, step: int) -> str:

@@ -153,7 +153,7 @@ def note_cleanup_error(step: int, stats: SaveStats, problem: str) -> None:
 
 
 def tell_warnings(manager: _core.Manager | _core.Tiers) -> None:
-    """That the run has gone back, or that another manager saves in the root."""
+    """That the run has gone back, that another manager saves in the root, or that newer steps are passed over."""
     for warning in manager.take_warnings():
         log.warning("%s", warning)
 
@@ -343,10 +343,11 @@ class CheckpointManager(ManagerContext):
         finally:
             self._pools.append(pool)
 
-    def _find_latest(self, below: int) -> tuple[int, str, list[tuple[str, str]]] | None:
+    def _find_latest(self, below: int) -> tuple[int, str, list[tuple[str, str]], list[str]] | None:
         found = self._manager.latest(below)
         if found is not None:
-            self._damaged.update(step_of(path) for path, _ in found[2])
+            self._damaged.update(map(step_of, found[3]))
+        tell_warnings(self._manager)
         return found
 
     def _existing(self, step: int, existing: Existing) -> Existing:
@@ -421,7 +422,7 @@ class CheckpointManager(ManagerContext):
                 if rejected:
                     raise all_damaged(self.root, rejected)
                 return None
-            step, path, passed_over = found
+            step, path, passed_over, _ = found
             rejected += passed_over
             try:
                 with Checkpoint(path) as checkpoint:

@@ -130,6 +130,7 @@ class Tiers(ManagerContext):
                 return checkpoint._reader.source_boxes(list(boxes(checkpoint)))
 
         found = self._tiers.latest(needed)
+        tell_warnings(self._tiers)
         if found is None:
             return None
         told = RestoredTier(value=None, **found)

@@ -159,11 +159,12 @@ class Manager {
       latest = get().latest(below);
     }
     if (!latest) return nb::none();
-    nb::list rejected;
+    nb::list rejected, damaged;
     for (const RejectedStep& step : latest->rejected) {
       rejected.append(nb::make_tuple(step.directory.string(), step.reason));
+      if (!step.is_foreign) damaged.append(step.directory.string());
     }
-    return nb::make_tuple(latest->step.step, latest->step.directory.string(), rejected);
+    return nb::make_tuple(latest->step.step, latest->step.directory.string(), rejected, damaged);
   }
 
   std::string step(std::int64_t step) const {
@@ -309,7 +310,8 @@ void bind_save(nb::module_& module) {
            nb::arg("progress") = nb::none())
       .def("steps", &Manager::steps)
       .def("latest", &Manager::latest, nb::arg("below") = std::numeric_limits<std::int64_t>::max(),
-           nb::sig("def latest(self, below: int = ...) -> tuple[int, str, list[tuple[str, str]]] | "
+           nb::sig("def latest(self, below: int = ...) -> tuple[int, str, list[tuple[str, str]], "
+                   "list[str]] | "
                    "None"))
       .def("step", &Manager::step, nb::arg("step"))
       .def("set_aside", &Manager::set_aside)

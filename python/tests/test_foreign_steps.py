@@ -1,7 +1,11 @@
 """A root that holds only what another library has left in it, or checkpoints by other names, is no fresh start."""
 
+import json
 import os
+import pathlib
+import re
 import shutil
+import subprocess
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
@@ -56,6 +60,8 @@ def of_other_names(root):
     for name in ("checkpoint_50", "checkpoint_100"):
         sw.save(root / name, {"w": np.ones(3)})
 
+
+COMMAND = pathlib.Path(str(sw._core.__file__)).parent / "bin/shardwise"
 
 FOREIGN = {
     "orbax": (of_orbax, 'import_orbax'), "orbax, prefix": (of_orbax_with_prefix, "import_orbax"), "dcp": (of_dcp, "import_dcp"),
@@ -130,6 +136,71 @@ def test_folders_of_others_that_are_named_as_ours(tmp_path, make, what, said):
             shutil.rmtree(path) if (path := root / "step-100" / name).is_dir() else path.unlink()
     with pytest.raises(sw.Corrupt, match="it has no manifest.json"):
         ours.latest()
+
+
+def of_dcp_by_our_name(root):
+    dcp.save({"w": torch.ones(3)}, checkpoint_id=root / "step-00000100")
+
+
+@pytest.mark.parametrize("door, what", [
+    *[(sw, what) for what in FOREIGN if what not in ("a file", "orbax")],  # the file has no number
+    *[(door, what) for door in (sw, swt, swj, ocp, "tiers", "command") for what in ("orbax", "dcp, our name")]])
+def test_newer_steps_of_others_are_named_once(tmp_path, caplog, door, what):
+    make, said = {**FOREIGN, "dcp, our name": (of_dcp_by_our_name, "import_dcp")}[what]
+    root = tmp_path / "run"
+    sw.CheckpointManager(root).save(5, {"w": np.full(3, 5)})
+    make(root)
+    caplog.set_level("WARNING", logger="shardwise")
+    if door == "command":
+        for words in (["ls", root], ["stats", root]):
+            ended = subprocess.run([COMMAND, *map(str, words)], capture_output=True, text=True, timeout=60)
+            assert ended.returncode == (words[0] == "ls" and what == "dcp, our name"), ended.stderr  # a step, and damaged
+            assert re.search(f"100.*{said}", ended.stderr) and len(ended.stderr.splitlines()) == 1
+        listed = json.loads(subprocess.run([COMMAND, "ls", "--json", str(root)], capture_output=True, text=True, timeout=60).stdout)
+        assert [one["step"] for one in listed["steps"] if one["valid"]] == [5]
+        [newer] = listed["newer_foreign"]
+        assert "100" in newer["directory"] and re.search(said, newer["reason"])
+        return
+    if door == "tiers":
+        with swt.TieredManager(tmp_path / "fast", root, copies=0) as m:
+            for _ in range(2):
+                assert m.restore({"w": torch.zeros(3, dtype=torch.int64)}).step == 5
+    elif door is ocp:
+        with ocp.CheckpointManager(root) as m:
+            assert m.latest_step() == 5 and m.restore(None)["w"].tolist() == [5] * 3
+    else:
+        with door.CheckpointManager(root) as m:
+            assert m.latest_step() == 5
+            found = m.latest()
+            [(path, reason)] = found.rejected
+            assert found.step == 5 and "100" in path and re.search(said, reason)
+            for restored in (m.restore(), m.restore_latest(), m.restore_latest(lambda checkpoint: checkpoint.step)):
+                assert restored.step == 5 and restored.rejected == [(path, reason)]
+            before = sorted(os.listdir(root))
+            if what == "dcp, our name":  # it is not ours to replace
+                with pytest.raises(sw.AlreadyExists):
+                    m.save(100, {"w": np.ones(3)})
+                assert sorted(os.listdir(root)) == before
+                m.save(101, {"w": np.ones(3)})
+            else:
+                m.save(100, {"w": np.ones(3)})
+            assert m.latest().rejected == []
+    lines = [record.getMessage() for record in caplog.records if "passed over" in record.getMessage()]
+    assert len(lines) == 1 and re.search(f"100.*{said}", lines[0]) and "\n" not in lines[0]
+
+
+def test_older_steps_of_others_and_newer_ones_of_ours_are_not_told_of(tmp_path, caplog):
+    of_orbax(tmp_path)
+    for name in ("best", "step-00000250"):
+        sw.save(tmp_path / name, {"w": np.ones(3)}, user=None)
+    shutil.rmtree(tmp_path / "step-00000250")
+    with sw.CheckpointManager(tmp_path) as m:
+        m.save(101, {"w": np.ones(3)})
+        m.save(200, {"w": np.ones(3)})
+    with sw.CheckpointManager(tmp_path) as m:
+        m.save(150, {"w": np.ones(3)})
+        assert m.restore().rejected == [] and m.latest_step() == 150
+    assert not [record for record in caplog.records if "passed over" in record.getMessage()]
 
 
 @pytest.mark.parametrize("names", [(), ("notes.txt",), ("logs/events.out.tfevents.123",), ("100/readme.txt",), (".hidden_1/model.pt",),

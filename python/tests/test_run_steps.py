@@ -60,6 +60,34 @@ def test_a_job_that_restores_an_older_step_goes_back_among_its_own(tmp_path, cap
         assert m.restore().step == 33
 
 
+@pytest.mark.parametrize("door", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("existing", ["fail", "replace", "skip"])
+def test_a_step_in_the_place_of_one_set_aside_is_a_way_back(tmp_path, door, existing):
+    face = sw if door == "numpy" else pytest.importorskip(f"shardwise.{door}")
+    with face.CheckpointManager(tmp_path) as m:
+        save(m, (10, 20, 30, 40))
+        for first in (15, 20):  # of which 20 is set aside by then
+            assert m.restore(10).step == 10
+            save(m, (first, 40), existing=existing)
+        save(m, [25], existing=existing)
+        assert (m.steps(), aside(m)) == ([10, 15, 20, 25, 30, 40], [30])
+        assert m.restore(20).step == 20
+        save(m, [30], existing=existing)
+        assert aside(m) == [40] and m.latest_step() == 30
+    with face.CheckpointManager(tmp_path) as m:
+        assert m.restore().step == 30
+
+
+def test_dots_are_no_name_of_a_step(tmp_path):
+    with sw.CheckpointManager(tmp_path) as m:
+        save(m, [1])
+        for name in (".", "..", "...", "a/b", "../a", "/a", "a\0b", ""):
+            with pytest.raises(sw.InvalidArgument, match="pin a step: the name is .*, needed are 1 to 100 letters"):
+                m.pin(1, name)
+        m.pin(1, "v1.2-best_")
+        assert m.pinned() == {"v1.2-best_": 1}
+
+
 def test_two_jobs_in_one_folder_are_told_and_keep_their_own(tmp_path, caplog):
     with sw.CheckpointManager(tmp_path, keep_last=2) as one, sw.CheckpointManager(tmp_path, keep_last=2) as other:
         for step in range(1, 7):

@@ -80,6 +80,22 @@ def test_tiers_that_an_error_ended_are_no_other_job(tmp_path: pathlib.Path, capl
     assert not list(tmp_path.glob("**/.writer*")) and (tmp_path / "durable/.aside-step-00000010").exists()
 
 
+def test_tiers_that_go_back_in_one_process_set_steps_aside(tmp_path: pathlib.Path) -> None:
+    fast, durable = tmp_path / "fast", tmp_path / "durable"
+    with swt.TieredManager(fast, durable, copies=0, drain_every=1) as manager:
+        for step in (10, 20):
+            manager.save(step, state(step, 0))
+        manager.restore(state(0, 0))
+        for file in tmp_path.glob("**/step-00000020/manifest.json"):
+            file.unlink()
+        found = manager.restore(state(0, 0))
+        assert found is not None and found.step == 10
+        manager.save(15, state(15, 0))
+        found = manager.restore(state(0, 0))
+        assert found is not None and found.step == 15
+    assert (durable / ".aside-step-00000020").exists() and (fast / "process-00000/.aside-step-00000020").exists()
+
+
 def test_orbax_words_tell_once_of_steps_that_are_not_saved(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("jax", reason="needs jax, which this environment has not")
     import shardwise.jax.ocp as ocp

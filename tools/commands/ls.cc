@@ -190,6 +190,18 @@ nlohmann::ordered_json json_of(const std::filesystem::path& root, const StepSumm
   return found;
 }
 
+/// Newer steps of other libraries, or by other names.
+std::vector<RejectedStep> newer_foreign(const CheckpointManager& manager,
+                                        const std::vector<StepSummary>& steps) {
+  const bool has_latest = std::ranges::any_of(steps, [](const StepSummary& s) {
+    return is_step(s) && s.fault.empty() && !s.step.is_set_aside;
+  });
+  if (!has_latest) return {};
+  std::vector<RejectedStep> rejected = manager.latest()->rejected;
+  std::erase_if(rejected, [](const RejectedStep& one) { return !one.is_foreign; });
+  return rejected;
+}
+
 int run_ls(LsOptions& options) {
   choose_step(options.root, options.step);
   if (const std::string_view format = python_format(options.root); !format.empty()) {
@@ -207,7 +219,8 @@ int run_ls(LsOptions& options) {
     std::error_code ignored;
     return !is_one || std::filesystem::equivalent(directory, given, ignored);
   };
-  const CheckpointManager manager(root, {.collect_garbage = false});
+  const CheckpointManager manager(root,
+                                  {.collect_garbage = false, .warn = [](const std::string&) {}});
   std::vector<StepSummary> steps;
   const auto add = [&](const Step& step) {
     if (!is_wanted(step.directory)) return;
@@ -223,6 +236,7 @@ int run_ls(LsOptions& options) {
   const auto unfinished = is_one ? std::vector<std::string>() : leftovers(root);
   if (steps.empty() && !foreign_format(root).empty()) refuse_without_steps(root, options.root);
   if (steps.empty()) static_cast<void>(manager.latest());  // names other steps
+  const auto foreign = is_one ? std::vector<RejectedStep>() : newer_foreign(manager, steps);
   bool damaged = false, unread = false;
   for (const StepSummary& s : steps) {
     damaged = damaged || (!s.fault.empty() && s.readable);
@@ -233,14 +247,26 @@ int run_ls(LsOptions& options) {
   if (options.json) {
     auto list = nlohmann::ordered_json::array(), others = list;
     for (const StepSummary& s : steps) (is_step(s) ? list : others).push_back(json_of(root, s));
-    print_json(
-        {{"root", root.string()}, {"steps", list}, {"others", others}, {"unfinished", unfinished}});
+    auto newer = nlohmann::ordered_json::array();
+    for (const RejectedStep& one : foreign) {
+      newer.push_back(
+          {{"directory", as_given(root, one.directory).string()}, {"reason", one.reason}});
+    }
+    print_json({{"root", root.string()},
+                {"steps", list},
+                {"others", others},
+                {"newer_foreign", newer},
+                {"unfinished", unfinished}});
     return status;
   }
   if (steps.empty()) print_none(root);
   if (!steps.empty()) print_table(steps);
   for (const std::string& name : unfinished)
     print_shown(fmt::format("not a checkpoint: {}\n", name));
+  for (const RejectedStep& one : foreign) {
+    print_note(fmt::format("newer than the latest: {}: {}", as_given(root, one.directory).string(),
+                           one.reason));
+  }
   return status;
 }
 

@@ -23,7 +23,7 @@ namespace {
 constexpr std::string_view kLatest = "latest", kBest = "best", kStep = "step-";
 
 CheckpointManager manager_of(const fs::path& root) {
-  return CheckpointManager(root, {.collect_garbage = false});
+  return CheckpointManager(root, {.collect_garbage = false, .warn = [](const std::string&) {}});
 }
 
 /// Of "20", "step-20" or "step-00000020.g2".

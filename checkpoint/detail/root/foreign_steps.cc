@@ -172,28 +172,37 @@ std::string told(Kind kind, const fs::path& path, const fs::path& root, std::int
 
 }  // namespace
 
-std::string foreign_steps(FileSystem& file_system, const fs::path& root) {
-  const std::vector<std::string> names =
-      names_in(file_system, root).value_or(std::vector<std::string>());
-  std::string newest;
-  Kind kind = Kind::none;
-  std::int64_t step = -1, count = 0;
-  for (const std::string& name : names) {
-    const Kind other = kind_of(file_system, root, name);
-    if (other == Kind::none) continue;
-    ++count;
-    const std::int64_t number = number_in(name).value_or(0);
-    if (kind != Kind::none && number < step) continue;
-    newest = name, kind = other, step = number;
-  }
-  fs::path path = root / newest;
+std::string ForeignSteps::text() const {
+  if (names.empty()) return {};
+  const std::string others = names.size() == 1 ? "" : fmt::format(" of {}", names.size());
+  return fmt::format("{}{} is {}", newest, others, is);
+}
+
+ForeignSteps foreign_steps(FileSystem& file_system, const fs::path& root) {
   if (const Kind whole = kind_of_folder(file_system, root, 0);
       whole == Kind::ours || whole == Kind::orbax || whole == Kind::dcp) {
-    kind = whole, path = root, newest = ".", step = 0, count = 1;
+    return {{"."}, ".", told(whole, root, root, 0)};
   }
-  if (kind == Kind::none) return {};
-  const std::string others = count == 1 ? "" : fmt::format(" of {}", count);
-  return fmt::format("{}{} is {}", newest, others, told(kind, path, root, step));
+  const auto names = names_in(file_system, root).value_or(std::vector<std::string>());
+  return foreign_steps(file_system, root, names, -1);
+}
+
+ForeignSteps foreign_steps(FileSystem& file_system, const fs::path& root,
+                           std::span<const std::string> names, std::int64_t step) {
+  ForeignSteps found;
+  Kind kind = Kind::none;
+  for (const std::string& name : names) {
+    const std::int64_t number = number_in(name).value_or(0);
+    if (number <= step) continue;
+    const Kind other = kind_of(file_system, root, name);
+    if (other == Kind::none) continue;
+    found.names.push_back(name);
+    if (kind != Kind::none && number < number_in(found.newest).value_or(0)) continue;
+    found.newest = name, kind = other;
+  }
+  if (kind == Kind::none) return found;
+  found.is = told(kind, root / found.newest, root, number_in(found.newest).value_or(0));
+  return found;
 }
 
 }  // namespace shardwise::detail

@@ -1,15 +1,30 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
 
-/// Of a root without a step of ours: the newest of the checkpoints that another library, or another
-/// layout of names, has left in it, and what to type; empty if there are none. "100, a checkpoint
-/// of Orbax: ...". A run that took such a root for an empty one would begin again from nothing.
-std::string foreign_steps(FileSystem& file_system, const std::filesystem::path& root);
+/// Checkpoints that another library, or another layout of names, has left in a root.
+struct ForeignSteps {
+  std::vector<std::string> names;
+  std::string newest;  ///< of the names; "." if the root itself is one
+  std::string is;      ///< what the newest one is, and what to type: "a step of Orbax: ..."
+
+  std::string text() const;  ///< "100 of 2 is a step of Orbax: ..."; empty if there are none
+};
+
+/// A run that did not see them would begin again from nothing.
+ForeignSteps foreign_steps(FileSystem& file_system, const std::filesystem::path& root);
+
+/// Of these names in the root, those whose number is above `step`: a run that did not see them
+/// would go on from an older step of ours.
+ForeignSteps foreign_steps(FileSystem& file_system, const std::filesystem::path& root,
+                           std::span<const std::string> names, std::int64_t step);
 
 }  // namespace shardwise::detail

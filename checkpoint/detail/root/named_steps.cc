@@ -21,7 +21,8 @@ constexpr std::size_t kMostBytes = 100, kMostDigits = 19;
 constexpr int kMostNameTries = 100;
 
 bool is_name(std::string_view text) {
-  return !text.empty() && text.size() <= kMostBytes && std::ranges::all_of(text, [](char c) {
+  const bool is_dots = text.find_first_not_of('.') == std::string_view::npos;
+  return !is_dots && text.size() <= kMostBytes && std::ranges::all_of(text, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
            c == '_' || c == '.';
   });

@@ -37,6 +37,7 @@ RunNames run_names(FileSystem& file_system, const std::filesystem::path& root) {
   for (const std::string& name : names) {
     const std::optional<StepName> step = parse_step_name(name);
     if (step) (marked.contains(name) ? found.aside : found.own).push_back(*step);
+    if (!step && !name.starts_with('.')) found.others.push_back(name);
   }
   for (const std::string& step : marked) {
     if (std::ranges::find(names, step) == names.end()) found.gone.push_back(*parse_step_name(step));

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
@@ -11,11 +12,12 @@
 // one. A later generation has another name, so no mark: docs/design.md, "A run that goes back".
 namespace shardwise::detail {
 
-/// The committed names of a root, each list ascending.
+/// The names in a root, each list of steps ascending.
 struct RunNames {
-  std::vector<StepName> own;    ///< the run's, without a mark
-  std::vector<StepName> aside;  ///< with one
-  std::vector<StepName> gone;   ///< what has a mark, but is not there any more
+  std::vector<StepName> own;        ///< the run's, without a mark
+  std::vector<StepName> aside;      ///< with one
+  std::vector<StepName> gone;       ///< what has a mark, but is not there any more
+  std::vector<std::string> others;  ///< no steps by their names, not hidden
 
   std::vector<StepName> all() const;
 };

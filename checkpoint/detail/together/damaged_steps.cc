@@ -23,7 +23,8 @@ void DamagedSteps::note(std::int64_t step) {
 
 void DamagedSteps::note(std::span<const RejectedStep> rejected) {
   for (const RejectedStep& one : rejected) {
-    if (const auto step = step_of(one.directory)) note(*step);
+    const auto step = step_of(one.directory);
+    if (step && !one.is_foreign) note(*step);
   }
 }
 

@@ -93,17 +93,20 @@ LatestSteps::Look LatestSteps::look_at(const std::vector<StepName>& names) const
 }
 
 std::optional<LatestStep> LatestSteps::find(std::int64_t limit) const {
-  std::vector<StepName> names = names_below(limit);
+  RunNames names = names_below(limit);
   for (int looks = 1;; ++looks) {
-    Look look = look_at(names);
+    Look look = look_at(names.own);
     // Another process may have replaced a step since it was listed: then neither an error nor
     // what was found says which is the newest.
-    std::vector<StepName> now = names_below(limit);
-    if ((look.changed || now != names) && looks < kMostLooks) {
+    RunNames now = names_below(limit);
+    if ((look.changed || now.own != names.own) && looks < kMostLooks) {
       names = std::move(now);
       continue;
     }
-    if (look.newest) return LatestStep{*look.newest, std::move(look.rejected)};
+    if (look.newest) {
+      if (limit == kNoLimit) add_foreign(look.newest->step, std::move(now.others), look.rejected);
+      return LatestStep{*look.newest, std::move(look.rejected)};
+    }
     if (limit == kNoLimit && are_of_others(look.rejected)) refuse_others();
     if (look.rejected.empty()) return std::nullopt;
     throw none_valid(root_, look.rejected);
@@ -122,6 +125,22 @@ bool LatestSteps::are_of_others(const std::vector<RejectedStep>& rejected) const
   });
 }
 
+// names: what no step is called.
+void LatestSteps::add_foreign(std::int64_t step, std::vector<std::string> names,
+                              std::vector<RejectedStep>& rejected) const {
+  // Other libraries name folders "step-100", too.
+  for (const RejectedStep& one : rejected) names.push_back(one.directory.filename().string());
+  const ForeignSteps foreign = foreign_steps(files_, root_, names, step);
+  if (foreign.names.empty()) return;
+  for (RejectedStep& one : rejected) {
+    one.is_foreign =
+        std::ranges::find(foreign.names, one.directory.filename().string()) != foreign.names.end();
+  }
+  const std::filesystem::path newest = root_ / foreign.newest;
+  std::erase_if(rejected, [&](const RejectedStep& one) { return one.directory == newest; });
+  rejected.push_back({newest, "it is " + foreign.is, true});
+}
+
 void LatestSteps::refuse_others() const {
   const RunNames names = run_names(files_, root_);
   if (names.own.empty() && !names.aside.empty()) {
@@ -132,7 +151,7 @@ void LatestSteps::refuse_others() const {
                             root_.string(), names.aside.back().step,
                             aside_name(to_string(names.aside.back()))));
   }
-  const std::string found = foreign_steps(files_, root_);
+  const std::string found = foreign_steps(files_, root_).text();
   if (found.empty()) return;
   throw Error(ErrorCode::unsupported,
               fmt::format("find the latest checkpoint in {}: it holds no step of Shardwise, but "
@@ -173,9 +192,9 @@ std::string LatestSteps::id_of(const std::filesystem::path& directory) const {
   }
 }
 
-std::vector<StepName> LatestSteps::names_below(std::int64_t limit) const {
-  std::vector<StepName> names = run_names(files_, root_).own;
-  std::erase_if(names, [&](const StepName& name) { return name.step >= limit; });
+RunNames LatestSteps::names_below(std::int64_t limit) const {
+  RunNames names = run_names(files_, root_);
+  std::erase_if(names.own, [&](const StepName& name) { return name.step >= limit; });
   return names;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
+#include "shardwise/checkpoint/detail/root/set_aside.h"
 #include "shardwise/checkpoint/steps.h"
 #include "shardwise/runtime/process/process_group.h"
 #include "shardwise/shard/error.h"
@@ -50,9 +51,11 @@ class LatestSteps {
   };
 
   bool are_of_others(const std::vector<RejectedStep>& rejected) const;
+  void add_foreign(std::int64_t step, std::vector<std::string> names,
+                   std::vector<RejectedStep>& rejected) const;
   void refuse_others() const;
   Look look_at(const std::vector<StepName>& names) const;
-  std::vector<StepName> names_below(std::int64_t limit) const;
+  RunNames names_below(std::int64_t limit) const;
   std::string id_of(const std::filesystem::path& directory) const;
   std::string why_not_step(const StepName& name, std::int64_t step) const;
 

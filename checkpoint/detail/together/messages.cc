@@ -88,6 +88,7 @@ Bytes encode(const std::optional<LatestStep>& latest, const std::string& id) {
   for (const RejectedStep& step : latest->rejected) {
     packer.text(step.directory.filename().string());
     packer.text(step.reason);
+    packer.number(std::uint64_t{step.is_foreign ? 1u : 0u});
   }
   return sealed(packer.take());
 }
@@ -106,7 +107,8 @@ std::pair<std::optional<LatestStep>, std::string> decode_latest(std::span<const 
   latest.step.directory = root / take_name(unpacker);
   while (!unpacker.empty()) {
     const std::string name = take_name(unpacker);
-    latest.rejected.push_back({root / name, unpacker.text()});
+    std::string reason = unpacker.text();
+    latest.rejected.push_back({root / name, std::move(reason), unpacker.flag()});
   }
   return {std::move(latest), id};
 }

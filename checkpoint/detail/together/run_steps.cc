@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <limits>
 #include <utility>
@@ -13,13 +14,17 @@ namespace shardwise::detail {
 
 void RunSteps::note_committed(const StepName& name) {
   const MutexLock lock(mutex_);
-  const bool is_written = !written_.insert(name).second;
   const std::vector<StepName> names = run_names(files_, root_).own;
+  const auto is_older = [&](const StepName& other) {
+    return other.step == name.step && other.generation < name.generation;
+  };
+  const bool is_written = !written_.insert(name).second;
   claim_below(name.step, names);
   lease_->renew();
   const bool is_alone = this->is_alone();
-  // A step that is replaced is no way back: metrics may come late.
-  const bool is_back = restored_ && name.step != *restored_ && name.generation == 1;
+  // A step of the run that is replaced is no way back: metrics may come late.
+  const bool is_back =
+      restored_ && name.step != *restored_ && std::ranges::none_of(names, is_older);
   if (has_begun_ && !is_back) return;
   std::set<std::int64_t> later;
   const auto leave = [&](const std::filesystem::path& root, std::vector<StepName> others) {
@@ -70,6 +75,14 @@ std::vector<StepName> RunSteps::counted() {
     if (written_.contains(name) || before_.contains(name)) counted.push_back(name);
   }
   return counted;
+}
+
+void RunSteps::tell_passed_over(std::span<const RejectedStep> rejected) {
+  const MutexLock lock(mutex_);
+  for (const RejectedStep& one : rejected) {
+    if (!passed_over_.insert(one.directory).second) continue;
+    tell(fmt::format("passed over {}: {}", one.directory.string(), one.reason));
+  }
 }
 
 void RunSteps::release() {

@@ -5,12 +5,14 @@
 #include <functional>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/root/writer_lease.h"
 #include "shardwise/checkpoint/detail/together/terms.h"
+#include "shardwise/checkpoint/steps.h"
 #include "shardwise/shard/host/mutex.h"
 #include "shardwise/storage/file.h"
 
@@ -39,6 +41,9 @@ class RunSteps {
   /// The names that retention counts, and may remove, ascending.
   std::vector<StepName> counted();
 
+  /// Warns of each, once: a run that goes on from an older step is not to do so in silence.
+  void tell_passed_over(std::span<const RejectedStep> rejected);
+
   /// No more steps are committed for now: others may take the run up.
   void release();
 
@@ -60,7 +65,8 @@ class RunSteps {
   std::set<StepName> before_ SHARDWISE_GUARDED_BY(mutex_);  // empty once there is another manager
   std::optional<std::int64_t> restored_ SHARDWISE_GUARDED_BY(mutex_);  // until the run has gone on
   bool has_begun_ SHARDWISE_GUARDED_BY(mutex_) = false;                // later steps are set aside
-  bool has_told_ SHARDWISE_GUARDED_BY(mutex_) = false;                 // of that
+  std::set<std::filesystem::path> passed_over_ SHARDWISE_GUARDED_BY(mutex_);
+  bool has_told_ SHARDWISE_GUARDED_BY(mutex_) = false;  // of that
 };
 
 }  // namespace shardwise::detail

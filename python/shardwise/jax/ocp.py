@@ -218,8 +218,6 @@ class CheckpointManager(ManagerContext):
             self._newest, self._goes_on = -1, True  # damaged steps are saved again
         if found is None:
             raise NotFound(f"restore: {self.manager.root} holds no step")
-        for path, reason in found.rejected:
-            log.warning("passed over %s: %s", path, reason)
         return found.value
 
     def metadata(self, step: int) -> StepMetadata:
