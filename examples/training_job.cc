@@ -50,7 +50,9 @@ void run(const char* folder, std::int64_t steps) {
   if (found) {
     step = found->step.step;
     std::cout << "went on after step " << step << '\n';
-    for (const auto& [path, reason] : found->rejected) std::cout << path << ": " << reason << '\n';
+    for (const sw::RejectedStep& one : found->rejected) {
+      std::cout << one.directory << ": " << one.reason << '\n';
+    }
   }
   while (step < steps && !manager.reached_preemption()) {
     const double loss = train(w);
