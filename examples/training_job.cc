@@ -50,9 +50,7 @@ void run(const char* folder, std::int64_t steps) {
   if (found) {
     step = found->step.step;
     std::cout << "went on after step " << step << '\n';
-    for (const sw::RejectedStep& one : found->rejected) {
-      std::cout << one.directory << ": " << one.reason << '\n';
-    }
+    for (const auto& r : found->rejected) std::cout << r.directory << ": " << r.reason << '\n';
   }
   while (step < steps && !manager.reached_preemption()) {
     const double loss = train(w);
