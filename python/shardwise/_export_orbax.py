@@ -222,7 +222,7 @@ def _random_keys(work: Export, wrong: list[str]) -> dict[str, jax.Array]:
         tensor = work.checkpoint[name]
         data = work.read(name, (0,) * tensor.ndim, tensor.shape)
         try:
-            keys[name] = jax.random.wrap_key_data(data, impl=impl)
+            keys[name] = jax.random.wrap_key_data(jax.numpy.asarray(data), impl=impl)
         except (TypeError, ValueError) as error:
             wrong.append(f"{name!r} holds no PRNG keys of {impl!r}: {str(error).splitlines()[0]}")
         work.count(data.nbytes)

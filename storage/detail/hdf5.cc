@@ -233,7 +233,6 @@ std::optional<Hdf5Element> hdf5_element(const H5Type& type) {
 }
 
 Hdf5Description describe_hdf5(hid_t dataset, const std::string& what) {
-  constexpr ErrorCode kBroken = ErrorCode::corrupt;
   Hdf5Description description;
   const auto cannot = [&](std::string why_not) {
     description.why_not = std::move(why_not);
@@ -292,7 +291,6 @@ H5File open_hdf5_file(const std::filesystem::path& path, std::size_t cache_bytes
 
 void read_hdf5_box(const H5Dataset& dataset, DType dtype, const Box& box, std::byte* out,
                    std::string_view what) {
-  constexpr ErrorCode kBroken = ErrorCode::corrupt;
   const H5Space space(H5Dget_space(dataset.get()), what, kBroken);
   const H5Space memory = hdf5_space(box.shape());
   if (box.rank() > 0) {

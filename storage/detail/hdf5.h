@@ -17,6 +17,9 @@
 
 namespace shardwise::detail {
 
+/// The code of errors if HDF5 cannot make sense of a file.
+inline constexpr ErrorCode kBroken = ErrorCode::corrupt;
+
 /// Holds the process's one lock around HDF5, for a whole sequence of calls, and keeps the library
 /// from printing errors on this thread. Make it before any handle of the sequence, so that it
 /// outlives them. Not recursive.

@@ -14,8 +14,6 @@
 namespace shardwise::detail {
 namespace {
 
-constexpr ErrorCode kBroken = ErrorCode::corrupt;
-
 // Before 1.14 the library finds chunk i by walking over all chunks before it: with this number of
 // chunks, listing them takes a tenth of a second. A dataset of more chunks is read through the
 // library.

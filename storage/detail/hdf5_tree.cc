@@ -19,8 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using H5Object = H5Handle<H5Oclose>;
 
-constexpr ErrorCode kBroken = ErrorCode::corrupt;
-
 // What a file may have: groups that are linked often make a small file endless.
 constexpr std::size_t kMostDepth = 64, kMostLinks = std::size_t{1} << 18;
 constexpr std::size_t kMostNameBytes = std::size_t{64} << 20;

@@ -190,6 +190,33 @@ nlohmann::ordered_json json_of(const std::filesystem::path& root, const StepSumm
   return found;
 }
 
+/// As verify's.
+int status_of(const std::vector<StepSummary>& steps) {
+  bool damaged = false, unread = false;
+  for (const StepSummary& s : steps) {
+    damaged = damaged || (!s.fault.empty() && s.readable);
+    unread = unread || !s.readable;
+  }
+  return damaged ? 1 : unread ? 3 : 0;
+}
+
+void print_json_of(const std::filesystem::path& root, const std::vector<StepSummary>& steps,
+                   const std::vector<RejectedStep>& foreign,
+                   const std::vector<std::string>& unfinished) {
+  auto list = nlohmann::ordered_json::array(), others = list;
+  for (const StepSummary& s : steps) (is_step(s) ? list : others).push_back(json_of(root, s));
+  auto newer = nlohmann::ordered_json::array();
+  for (const RejectedStep& one : foreign) {
+    newer.push_back(
+        {{"directory", as_given(root, one.directory).string()}, {"reason", one.reason}});
+  }
+  print_json({{"root", root.string()},
+              {"steps", list},
+              {"others", others},
+              {"newer_foreign", newer},
+              {"unfinished", unfinished}});
+}
+
 /// Newer steps of other libraries, or by other names.
 std::vector<RejectedStep> newer_foreign(const CheckpointManager& manager,
                                         const std::vector<StepSummary>& steps) {
@@ -237,26 +264,9 @@ int run_ls(LsOptions& options) {
   if (steps.empty() && !foreign_format(root).empty()) refuse_without_steps(root, options.root);
   if (steps.empty()) static_cast<void>(manager.latest());  // names other steps
   const auto foreign = is_one ? std::vector<RejectedStep>() : newer_foreign(manager, steps);
-  bool damaged = false, unread = false;
-  for (const StepSummary& s : steps) {
-    damaged = damaged || (!s.fault.empty() && s.readable);
-    unread = unread || !s.readable;
-  }
-  const int status = damaged ? 1 : unread ? 3 : 0;  // as verify
-
+  const int status = status_of(steps);
   if (options.json) {
-    auto list = nlohmann::ordered_json::array(), others = list;
-    for (const StepSummary& s : steps) (is_step(s) ? list : others).push_back(json_of(root, s));
-    auto newer = nlohmann::ordered_json::array();
-    for (const RejectedStep& one : foreign) {
-      newer.push_back(
-          {{"directory", as_given(root, one.directory).string()}, {"reason", one.reason}});
-    }
-    print_json({{"root", root.string()},
-                {"steps", list},
-                {"others", others},
-                {"newer_foreign", newer},
-                {"unfinished", unfinished}});
+    print_json_of(root, steps, foreign, unfinished);
     return status;
   }
   if (steps.empty()) print_none(root);
