@@ -100,7 +100,7 @@ const std::vector<Options>& other_options() {
   return kOptions;
 }
 
-// Options that went, and what to write in their place.
+// Options that are gone, each with its replacement.
 constexpr std::pair<std::string_view, std::string_view> kGone[] = {
     {"--drill",
      "to rehearse bad records, damage bytes of a copy of the data; --bad says what is then done"},

@@ -147,8 +147,9 @@ def open(path: Path, *, pin: bool = True, threads: int = 0, names: str | Iterabl
 
 
 @_guesses.options_of_others({
-    **dict.fromkeys(("map_location", "device"), 'shardwise.torch.load_state_dict(path, device=), or cast="bf16" for dtypes'),
-    "state": "target=", "shardings": "shardwise.jax.load(path, target)", "weights_only": "nothing in its place: no code of a file ever runs"})
+    **dict.fromkeys(("map_location", "device"), "shardwise.torch.load_state_dict(path, device=)"),
+    "state": "target=", "shardings": "shardwise.jax.load(path, target)",
+    "weights_only": "nothing in its place: no code of a file ever runs"})
 def load(path: Path, names: str | Iterable[str] | None = None, *, rename: Rename | None = None, cast: Cast | None = None,
          transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
          target: Mapping[str, Any] | None = None, strict: bool = True, skip_mismatched: bool = False, resize: Resize | None = None,

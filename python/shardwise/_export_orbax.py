@@ -213,10 +213,11 @@ def _texts_of(leaves: dict[str, Any], tree: Any) -> Iterator[str]:
 
 
 def _random_keys(work: Export, wrong: list[str]) -> dict[str, jax.Array]:
-    """The typed PRNG keys, whose data is stored: Orbax keeps them such."""
+    """The typed PRNG keys, by name: Orbax keeps their type, and a checkpoint stores their data."""
     keys: dict[str, jax.Array] = {}
     tree = work.checkpoint.tree
-    for name, impl in leaves_of(tree["root"]) if isinstance(tree, dict) and tree.get("kind") == "pytree" else ():
+    is_tree = isinstance(tree, dict) and tree.get("kind") == "pytree"
+    for name, impl in leaves_of(tree["root"]) if is_tree else ():
         if not impl or name not in work.checkpoint:
             continue
         tensor = work.checkpoint[name]

@@ -75,7 +75,7 @@ def step_number(what: str, step: Any) -> int:
 
 
 def is_step(value: Any) -> bool:
-    """Whether restore(3, state) has the step first. Raises InvalidArgument for a text, which is neither a step nor a state."""
+    """True if restore(3, state) has the step first. Raises InvalidArgument for a text, which is neither of both."""
     if isinstance(value, str):
         step_number("restore", value)
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
@@ -153,7 +153,7 @@ def note_cleanup_error(step: int, stats: SaveStats, problem: str) -> None:
 
 
 def tell_warnings(manager: _core.Manager | _core.Tiers) -> None:
-    """That the run has gone back, that another manager saves in the root, or that newer steps are passed over."""
+    """Logs that the run goes back, that another manager saves in the root, that newer steps are passed over."""
     for warning in manager.take_warnings():
         log.warning("%s", warning)
 

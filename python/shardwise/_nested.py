@@ -28,6 +28,10 @@ class Flat:
     leaves: dict[Path, Any] = field(default_factory=dict)
     kinds: dict[Path, Any] = field(default_factory=dict)  #: of containers, as `_containers` says them; None: a plain dict
 
+    def tree_below(self, path: Path) -> Any:
+        """The tree at a path that is above all leaves."""
+        return build({place[len(path):]: leaf for place, leaf in self.leaves.items()}, self.kinds, path)
+
 
 def flatten(tree: Any, is_array: Callable[[Any], bool], path: Path = (), *, every_dict: bool = False,
             into: Flat | None = None) -> Flat:

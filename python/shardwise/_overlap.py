@@ -129,7 +129,7 @@ class Regions:
     def faults(self) -> list[str]:
         """What says, for each target that shares an element with itself or with another one, that it cannot be filled."""
         found = [several_places(name) for region, name in self._names.items() if region.overlaps_itself()]
-        # Those that end after the begin of the next one, as end, space, common divisor of steps, region and name.
+        # Regions that end after the next one begins: end, space, common divisor of steps, region and name.
         ends: list[tuple[int, str, int, Region, str]] = []
         views: dict[Region, np.ndarray] = {}
         mappings = _Mappings()

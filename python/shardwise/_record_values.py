@@ -28,7 +28,7 @@ def columns_of_table(source: Any) -> dict[str, Any] | None:
     """The columns of a table of pandas, polars or Arrow, or of one column of these, by name. None of others. Raises Unsupported for
     columns that are no numbers, all of them at once."""
     kind = type(source).__name__
-    # The class is asked, as a table of pandas has its columns as attributes, too. Arrow's name of a dtype is type.
+    # The class is asked, because a table of pandas has its columns as attributes. Arrow calls a dtype type.
     if hasattr(source, "to_numpy") and any(hasattr(type(source), name) for name in ("dtype", "type")):
         name = getattr(source, "name", None)
         columns = [("data" if name is None or name == "" else str(name), source)]

@@ -242,9 +242,10 @@ class Tensor:
 
 #: As safetensors, Orbax, DCP and h5py call them.
 _OTHER_NAMES = {
-    "get_tensor": "checkpoint[name][...]", "get_slice": "checkpoint[name], which reads what is indexed", "metadata": "user, metrics or tree",
-    "item_metadata": "tree", "attrs": "user", "state_dict": "load()", "restore": "load(), or shardwise.load(path, target=)", "read": "load()",
-    "names": "keys()", "tensors": "items()", "offset_keys": "keys()", "visit": "keys()", "visititems": "items()"}
+    "get_tensor": "checkpoint[name][...]", "get_slice": "checkpoint[name], which reads what is indexed",
+    "metadata": "user, metrics or tree", "item_metadata": "tree", "attrs": "user", "state_dict": "load()",
+    "restore": "load(), or shardwise.load(path, target=)", "read": "load()", "names": "keys()",
+    "tensors": "items()", "offset_keys": "keys()", "visit": "keys()", "visititems": "items()"}
 
 
 class Checkpoint(Mapping[str, Tensor]):

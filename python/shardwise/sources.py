@@ -351,7 +351,8 @@ def of(source: Any, *, ragged: Mapping[str, int] | None = None) -> Source:
         return source
     if isinstance(source, str):
         if source.endswith((".npz", ".npy")):
-            raise InvalidArgument(f"open source {source!r}: an array of numpy's, needed is sources.of(numpy.load(path)) as the source")
+            raise InvalidArgument(f"open source {source!r}: an array of numpy's, needed is "
+                                  "sources.of(numpy.load(path)) as the source")
         return open(source)
     if isinstance(source, Mapping):
         return arrays(source)
@@ -529,5 +530,6 @@ _refuse = names_of_others(__name__, {
 
 def __getattr__(name: str) -> Any:
     if not name.startswith("_") and callable(vars(Source).get(name)):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: needed is sources.of(source).{name}(...)")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: needed is "
+                             f"sources.of(source).{name}(...)")
     _refuse(name)

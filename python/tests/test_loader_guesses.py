@@ -251,7 +251,7 @@ def tar_of(path, members):
 
 @pytest.mark.parametrize("image, label", [("input.png", "cls"), ("png", "class.cls"), ("input.x.png", "target.cls"), ("png", "cls")])
 def test_members_with_names_of_their_own_are_one_sample(tmp_path, image, label):
-    """As WebDataset, whose decoders take what is behind the last dot: "input.png" is an image, by that name."""
+    """As WebDataset, whose decoders go by the last ending: "input.png" is an image, by that name."""
     black, white = pixel(0), pixel(255)
     members = [("1." + image, white), ("1." + label, b"7"), ("2." + label, b"8"), ("2." + image, black)]
     source = tar_of(tmp_path / "t.tar", members)

@@ -1,5 +1,5 @@
-"""Many asynchronous saves of one job, with retention, increments and parity: memory, descriptors, threads and files are what
-they were after the first saves. Each kind of job runs in processes of its own; nightly tests save 1,000 times."""
+"""Many asynchronous saves of one job, with retention, increments and parity: memory, descriptors, threads and
+files stay as they were after the first saves. Each kind of job runs in its own processes; nightly: 1,000 saves."""
 
 import gc
 import importlib.util
@@ -22,7 +22,8 @@ def use_of_process(root: pathlib.Path) -> Use:
     gc.collect()
     status = pathlib.Path("/proc/self/status").read_text()
     kib = int(status.split("VmRSS:")[1].split()[0])
-    return {"MiB": kib / 1024, "descriptors": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task")),
+    return {"MiB": kib / 1024, "descriptors": len(os.listdir("/proc/self/fd")),
+            "threads": len(os.listdir("/proc/self/task")),
             "files": sum(len(files) for _, _, files in os.walk(root))}
 
 
@@ -39,7 +40,7 @@ def uses_of(manager: Any, root: pathlib.Path, states: Iterator[Any], saves: int)
 
 def changing(make: Callable[[np.ndarray[Any, Any]], Any]) -> Iterator[Any]:
     """One chunk of one tensor changes from save to save."""
-    tensors = {name: np.random.default_rng(seed).random((3, 1 << 18), np.float32) for seed, name in enumerate("ab")}
+    tensors = {name: np.random.default_rng(ord(name)).random((3, 1 << 18), np.float32) for name in "ab"}
     step = 0
     while True:
         step += 1
@@ -48,7 +49,8 @@ def changing(make: Callable[[np.ndarray[Any, Any]], Any]) -> Iterator[Any]:
 
 
 def numpy_job(rank: int, size: int, root: pathlib.Path, saves: int) -> list[Use]:
-    return uses_of(sw.CheckpointManager(root, keep_last=3, parity_blocks=1), root, changing(lambda x: x), saves)
+    manager = sw.CheckpointManager(root, keep_last=3, parity_blocks=1)
+    return uses_of(manager, root, changing(lambda x: x), saves)
 
 
 def torch_job(rank: int, size: int, root: pathlib.Path, saves: int, port: int) -> list[Use]:
@@ -73,13 +75,14 @@ def jax_job(rank: int, size: int, root: pathlib.Path, saves: int) -> list[Use]:
     import shardwise.jax as swj
 
     cut = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec(None, "x"))
-    return uses_of(swj.CheckpointManager(root, keep_last=3, parity_blocks=1), root, changing(lambda x: jax.device_put(x, cut)), saves)
+    manager = swj.CheckpointManager(root, keep_last=3, parity_blocks=1)
+    return uses_of(manager, root, changing(lambda x: jax.device_put(x, cut)), saves)
 
 
 def curve(values: list[float], columns: int = 60) -> str:
     low, high = min(values), max(values)
     picked = [values[i * len(values) // columns] for i in range(columns)] if len(values) > columns else values
-    return "".join("▁▂▃▄▅▆▇█"[int((value - low) / (high - low) * 7) if high > low else 0] for value in picked)
+    return "".join("▁▂▃▄▅▆▇█"[int((value - low) / max(high - low, 1e-9) * 7)] for value in picked)
 
 
 def soak(root: pathlib.Path, kind: str, saves: int) -> None:
@@ -95,7 +98,8 @@ def soak(root: pathlib.Path, kind: str, saves: int) -> None:
         for name in uses[0]:
             values = [use[name] for use in uses]
             later = sorted(values[FIRST_SAVES:])
-            growth = later[len(later) * 95 // 100] - max(values[:FIRST_SAVES])  # a thread that ends may still be there
+            # A thread that ends may still be there.
+            growth = later[len(later) * 95 // 100] - max(values[:FIRST_SAVES])
             print(f"{kind}, rank {rank}: {name:11} {curve(values)} {values[0]:.0f} to {values[-1]:.0f}")
             assert growth <= (MOST_GROWTH_MIB[kind] if name == "MiB" else 0), (kind, rank, name, values)
 

@@ -7,7 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
 
+import shardwise as sw
 import shardwise.torch as swt
+from shardwise.torch._state import State
 
 
 class Own(torch.nn.Module):
@@ -55,7 +57,8 @@ class KeepsLargest(Own):
 class Hooked(Own):
     def __init__(self) -> None:
         super().__init__()
-        self.register_load_state_dict_pre_hook(lambda module, state, prefix, *rest: state.update({prefix + "w": state[prefix + "w"].t()}))
+        self.register_load_state_dict_pre_hook(
+            lambda module, state, prefix, *rest: state.update({prefix + "w": state[prefix + "w"].t()}))
 
 
 class Whole(Own):
@@ -77,8 +80,9 @@ def observed() -> Any:
 
 
 CASES: dict[str, tuple[Any, Any]] = {
-    "resizes": (lambda: Resizes(5, 2), Resizes), "takes rows": (lambda: TakesRows(10, 4), lambda: TakesRows(8, 4)),
-    "torch.ao": (observed, observer), **{kind.__name__: (kind, kind) for kind in (TurnsOld, Empties, KeepsLargest, Hooked, Whole)}}
+    "resizes": (lambda: Resizes(5, 2), Resizes),
+    "takes rows": (lambda: TakesRows(10, 4), lambda: TakesRows(8, 4)), "torch.ao": (observed, observer),
+    **{kind.__name__: (kind, kind) for kind in (TurnsOld, Empties, KeepsLargest, Hooked, Whole)}}
 
 
 @pytest.mark.parametrize("wrap", ["alone", "inside", "compiled", "meta"])
@@ -101,7 +105,8 @@ def test_modules_load_as_from_torch(tmp_path: Any, name: str, wrap: str) -> None
     swt.save(tmp_path / "c", {"m": saved})
     swt.load(tmp_path / "c", {"m": found.to("meta") if wrap == "meta" else found})
     for key, value in right.state_dict().items():
-        assert torch.equal(found.state_dict()[key], value) and found.state_dict()[key].dtype == value.dtype, key
+        given = found.state_dict()[key]
+        assert torch.equal(given, value) and given.dtype == value.dtype, key
 
 
 def test_what_such_a_module_refuses_is_refused(tmp_path: Any) -> None:
@@ -113,3 +118,17 @@ def test_what_such_a_module_refuses_is_refused(tmp_path: Any) -> None:
     module = Empties(5)
     swt.load(tmp_path / "d", {"m": module}, resize={"m.r": "pad"})
     assert module.w.tolist() == [1] * 5 and module.r.tolist() == [1, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("versions", [{"m": {"": "2"}}, {"m": [2]}, {"m": {"": 1.5}}, [2], "x"])
+def test_versions_that_no_save_has_written_are_one_clear_error(
+        tmp_path: Any, monkeypatch: Any, versions: Any) -> None:
+    monkeypatch.setattr(State, "versions", lambda state: versions)
+    saved, module = torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2)
+    with torch.no_grad():
+        saved.weight.fill_(7)
+    swt.save(tmp_path / "c", {"m": saved})
+    before = copy.deepcopy(module.state_dict())
+    with pytest.raises(sw.Corrupt, match="the versions of the checkpoint's modules is none that can be stored: "):
+        swt.load(tmp_path / "c", {"m": module})
+    assert all(map(torch.equal, module.state_dict().values(), before.values()))

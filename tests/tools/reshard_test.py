@@ -110,8 +110,9 @@ class Interrupted(Cli):
         self.ok("export", self.source, self.dir / "w.safetensors")
 
     def ended(self, number, *command):
-        """The status and the last words of a run that got a signal when it had begun to write; None if it was faster."""
-        job = subprocess.Popen([SHARDWISE, *command, "--threads", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        """Status and last words of a run that got a signal when it had begun to write; None if it was faster."""
+        job = subprocess.Popen([SHARDWISE, *command, "--threads", "1"], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
         while job.poll() is None and not list(self.out.glob(".step-*/*.h5")):
             pass
         job.send_signal(number)
@@ -122,7 +123,8 @@ class Interrupted(Cli):
         return ["reshard", self.source, out, "--mesh", "b=8", "--spec", "*=-,b", "--writers", "8"]
 
     def test_ctrl_c_and_sigterm_say_that_nothing_is_kept(self):
-        commands = {"reshard": self.reshard(self.out), "import": ["import", self.dir / "w.safetensors", self.out, "--step", "1"]}
+        commands = {"reshard": self.reshard(self.out),
+                    "import": ["import", self.dir / "w.safetensors", self.out, "--step", "1"]}
         for name, command in commands.items():
             for number in (signal.SIGINT, signal.SIGTERM):
                 ended = self.ended(number, *command)
@@ -137,7 +139,7 @@ class Interrupted(Cli):
             self.ended(signal.SIGKILL, *self.reshard(self.out))
         if not (self.out / "step-00000001").exists():
             self.ok(*self.reshard(self.out))
-        files = [{file.name: file.read_bytes() for file in (root / "step-00000001").iterdir() if file.suffix == ".h5"}
+        files = [{file.name: file.read_bytes() for file in (root / "step-00000001").glob("*.h5")}
                  for root in (self.out, self.dir / "whole")]
         self.assertEqual(files[0], files[1])
         self.assertEqual([path.name for path in self.out.iterdir()], ["step-00000001"])

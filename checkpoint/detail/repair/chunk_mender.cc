@@ -10,8 +10,8 @@
 
 namespace shardwise::detail {
 
-// The name may lead to another checkpoint's file by now: what is written to is the file that says
-// of itself that it is the one.
+// The name may lead to another checkpoint's file by now, so the file must say that it is the one
+// before it is written to.
 std::unique_ptr<File> ChunkMender::open(const std::filesystem::path& directory,
                                         std::size_t number) {
   const std::string path = (directory / checkpoint_.file_name(number)).string();

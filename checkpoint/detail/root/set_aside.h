@@ -16,7 +16,7 @@ namespace shardwise::detail {
 struct RunNames {
   std::vector<StepName> own;        ///< the run's, without a mark
   std::vector<StepName> aside;      ///< with one
-  std::vector<StepName> gone;       ///< what has a mark, but is not there any more
+  std::vector<StepName> gone;       ///< they have a mark, but are not there any more
   std::vector<std::string> others;  ///< no steps by their names, not hidden
 
   std::vector<StepName> all() const;

@@ -416,7 +416,7 @@ class GroupSave {
     }
   }
 
-  // What a spare, which has no linked files, held and no process has written anew.
+  // A spare holds no linked files: its other files that no process has written go.
   void remove_unlisted(const std::filesystem::path& directory, const Manifest& manifest) const {
     for (const std::string& name : context_.file_system.list(directory)) {
       const bool listed = std::ranges::binary_search(manifest.files, name, {}, &FileEntry::name) ||

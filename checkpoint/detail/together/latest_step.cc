@@ -125,7 +125,7 @@ bool LatestSteps::are_of_others(const std::vector<RejectedStep>& rejected) const
   });
 }
 
-// names: what no step is called.
+// names: those in the root that are no names of steps.
 void LatestSteps::add_foreign(std::int64_t step, std::vector<std::string> names,
                               std::vector<RejectedStep>& rejected) const {
   // Other libraries name folders "step-100", too.

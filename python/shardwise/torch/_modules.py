@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 from torch.nn.parameter import is_lazy
 
+from .. import _objects
 from ._tensors import address_of
 
 _WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
@@ -73,35 +75,45 @@ def state_of(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def versions(module: torch.nn.Module) -> dict[str, int]:
-    """Of the modules within, by clean names, those that are not 1: what a class's own loading looks at."""
+    """`_version` of the classes of the modules within, if it is not 1, by clean names: own loading reads it."""
     names = Names(module)
-    return {names.clean(name): inner._version for name, inner in module.named_modules(remove_duplicate=False) if inner._version != 1}
+    within = module.named_modules(remove_duplicate=False)
+    return {names.clean(name): inner._version for name, inner in within if inner._version != 1}
 
 
-def give_state(module: torch.nn.Module, filled: dict[str, Any], strict: bool, stored_versions: Mapping[str, int] | None) -> None:
-    """Inverse of state_of(). stored_versions: None: of a checkpoint that has none, as torch's state without _metadata."""
+def stored_versions(document: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Gives versions() of each module that was saved, by its name. Raises Corrupt."""
+    with _objects.refusing("the versions of the checkpoint's modules"):
+        return {name: {inner: operator.index(one) for inner, one in within.items()}
+                for name, within in document.get("versions", {}).items()}
+
+
+def give_state(module: torch.nn.Module, filled: dict[str, Any], strict: bool,
+               stored: Mapping[str, int] | None) -> None:
+    """Inverse of state_of(). stored: versions() of what was saved; None: torch gets a state without _metadata."""
     names = Names(module)
     given: OrderedDict[str, Any] = OrderedDict(
-        (name, filled[clean]) for name in module.state_dict() if (clean := names.clean(name)) in filled)
-    if stored_versions is not None:
-        given._metadata = {name: {"version": stored_versions.get(names.clean(name), 1)}  # type: ignore[attr-defined]
-                           for name, _ in module.named_modules(remove_duplicate=False)}
+        (one, filled[clean]) for one in module.state_dict() if (clean := names.clean(one)) in filled)
+    if stored is not None:
+        within = module.named_modules(remove_duplicate=False)
+        given._metadata = {inner: {"version": stored.get(names.clean(inner), 1)}  # type: ignore[attr-defined]
+                           for inner, _ in within}
     module.load_state_dict(given, strict=strict)
 
 
 def own_loading(module: torch.nn.Module, state: Mapping[str, Any]) -> set[str]:
-    """The names in state_of() of values that a class or a hook loads by code of its own: it may take another shape, and read
-    what it is given while it writes its own memory."""
+    """The names in state_of() of values that a class or a hook loads by code of its own: it may take another
+    shape, and read what it is given while it writes its own memory."""
     names = Names(module)
     found: set[str] = set()
+    of_whole = [] if _loads_in_place(type(module).load_state_dict) else [""]
     for prefix, inner in module.named_modules(remove_duplicate=False):
         below = f"{clean}." if (clean := names.clean(prefix)) else ""
-        whole = [*inner._load_state_dict_pre_hooks.values(), *[type(inner).load_state_dict] * (inner is module)]
-        if not all(map(_loads_in_place, whole)):
-            found.update(name for name in state if name.startswith(below))
+        if not all(map(_loads_in_place, inner._load_state_dict_pre_hooks.values())):
+            of_whole.append(below)
         elif not _loads_in_place(type(inner)._load_from_state_dict):
             found.update(state.keys() & {below + name for name in _own(inner)})
-    return found
+    return found | {name for name in state if name.startswith(tuple(of_whole))}
 
 
 def _loads_in_place(function: Any) -> bool:

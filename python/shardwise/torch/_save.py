@@ -235,8 +235,8 @@ def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any
     agreed = json.loads(call.agree(lambda: collected.describe(replicas == "check" and group.size > 1), _agree_on))
     collected.add_agreed(agreed["owners"], agreed["aliases"])
     extra: dict[str, Any] = {"paths": collected.paths, "containers": collected.kinds}
-    for key, value in (("per_rank", collected.per_rank), ("numpy", collected.numpy), ("versions", collected.versions),
-                       ("metrics", managed.metrics)):
+    for key, value in (("per_rank", collected.per_rank), ("numpy", collected.numpy),
+                       ("versions", collected.versions), ("metrics", managed.metrics)):
         if value:
             extra[key] = value
     plan = Plan(collected.sources, collected.objects, agreed["aliases"], extra=extra)

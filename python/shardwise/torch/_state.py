@@ -76,8 +76,9 @@ class State:
         return value.state_dict()
 
     def versions(self) -> dict[str, dict[str, int]]:
-        """Of the modules, by their names."""
-        return {named(path): _modules.versions(value) for path, value in self.stateful.items() if isinstance(value, torch.nn.Module)}
+        """Gives the versions of each module, by its name."""
+        return {named(path): _modules.versions(value) for path, value in self.stateful.items()
+                if isinstance(value, torch.nn.Module)}
 
     def given(self) -> Flat:
         """All of it, Stateful objects by what they give."""

@@ -47,6 +47,7 @@ class Target:
         self._used: set[str] = set()
         self._paths, self._kinds = places(checkpoint.paths, checkpoint.document, state)
         self._stored = {path: name for name, path in self._paths.items()}
+        self._versions = _modules.stored_versions(checkpoint.document)
         encoded = checkpoint.document.get("paths", {})
         self._per_rank: dict[Path, str] = {decoded_path(encoded[name]) if name in encoded else (name,): name
                                            for name in checkpoint.document.get("per_rank", {})}
@@ -345,13 +346,12 @@ class Target:
         if unsaved:
             self.wrong.append(f"{named(path)!r} has buffers on the meta device that no checkpoint has, as they are not persistent: "
                               f"{', '.join(unsaved[:5])}: needed is a module whose buffers have memory")
-        return _tree_of_module(path, taken)
+        return taken.tree_below(path)
 
     def _take_given(self, place: Path, leaves: Mapping[Path, Any], names: Mapping[Path, str], apart: bool) -> Any:
-        """Of a value of a module that its set_extra_state() or a hook takes. names: what is stored for the module's leaves. apart:
-        never in the module's own memory."""
-        own = {at: leaf.detach().clone() if apart and isinstance(leaf, torch.Tensor) and not is_lazy(leaf) else leaf
-               for at, leaf in leaves.items() if at[: len(place)] == place}
+        """A value that a module takes by own code. names: of stored values. apart: not in its memory."""
+        own = {at: one.detach().clone() if apart and isinstance(one, torch.Tensor) and not is_lazy(one) else one
+               for at, one in leaves.items() if at[: len(place)] == place}
         name = names.get(place) or self._name_of(place)
         below = {self._paths[inner]: inner for inner in self._names_below(place)} if name is None else {place: name}
         if below := below or {at: names[at] for at in own if at in names}:
@@ -537,8 +537,8 @@ class Target:
             _modules.materialise(module)
             now = flat_values(_modules.state_of(module), path).leaves
             real.update({place: now[place] for place, leaf in taken.leaves.items() if _modules.is_meta(leaf)})
-            self._inner[path] = _tree_of_module(path, Flat({**taken.leaves, **{p: now[p] for p in real if p in taken.leaves}},
-                                                           taken.kinds))
+            leaves = {**taken.leaves, **{place: now[place] for place in real if place in taken.leaves}}
+            self._inner[path] = Flat(leaves, taken.kinds).tree_below(path)
         for name, target in [*self._fills, *((name, real[place]) for name, place in self._later)]:
             self._read(name, target)
         self.reads.run()
@@ -594,12 +594,6 @@ class Target:
             assert owner is not None
             set_optimizer_state_dict(self.state.names.modules[owner][1], value, filled)
         elif isinstance(value, torch.nn.Module):
-            stored = self.checkpoint.document.get("versions")
-            versions = stored.get(named(path)) if isinstance(stored, dict) else None
-            _modules.give_state(value, filled, self.strict, versions if isinstance(versions, dict) else None)
+            _modules.give_state(value, filled, self.strict, self._versions.get(named(path)))
         else:
             value.load_state_dict(filled)
-
-
-def _tree_of_module(path: Path, taken: Flat) -> Any:
-    return build({place[len(path):]: leaf for place, leaf in taken.leaves.items()}, taken.kinds, path)
