@@ -4,39 +4,39 @@
 #include <string>
 #include <utility>
 
-#include "shardwise/convert/detail/strict_json.h"
+#include "shardwise/storage/detail/json_reader.h"
 
 namespace shardwise::detail {
 namespace {
 
 /// Takes the member "aliases" of an object, and passes over all others.
-class AliasesJson final : public StrictJson {
+class AliasesJson final : public JsonReader {
  public:
   explicit AliasesJson(StringMap& aliases) : aliases_(aliases) {}
 
   bool number(std::uint64_t) override { return true; }
   bool boolean(bool) override { return true; }
   bool other(std::string_view) override { return true; }
-  bool string(std::string&& text) override {
-    if (depth_ == 2 && is_inside_) aliases_.emplace_back(key_, std::move(text));
+  bool string(std::string_view text) override {
+    if (depth_ == 2 && is_inside_) aliases_.emplace_back(key_, text);
     return true;
   }
-  bool key(std::string&& key) override {
+  bool key(std::string_view key) override {
     if (depth_ == 1) is_inside_ = key == "aliases";
-    key_ = std::move(key);
+    key_ = key;
     return true;
   }
   bool start_object() override { return ++depth_ > 0; }
-  bool end_object() override { return --depth_ >= 0; }
+  bool end_object(std::size_t) override { return --depth_ >= 0; }
   bool start_array() override {
     is_inside_ = is_inside_ && depth_ > 1;
     return ++depth_ > 0;
   }
-  bool end_array() override { return --depth_ >= 0; }
+  bool end_array(std::size_t) override { return --depth_ >= 0; }
 
  private:
   bool refuse(std::string_view) override { return false; }
-  bool unreadable(const std::string&) override { return false; }
+  bool unreadable(const JsonProblem&) override { return false; }
 
   StringMap& aliases_;
   std::string key_;

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "shardwise/convert/detail/strict_json.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/detail/json_reader.h"
 #include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
@@ -14,29 +14,29 @@ namespace {
 constexpr std::string_view kUser = "user", kOthers = "safetensors_metadata";
 
 /// An object of strings, or one inside another; any other value ends it.
-class StringMapJson final : public StrictJson {
+class StringMapJson final : public JsonReader {
  public:
   StringMapJson(std::string_view member, StringMap& map)
       : member_(member), depth_of_map_(member.empty() ? 1 : 2), map_(map) {}
 
   bool start_object() override { return ++depth_ <= depth_of_map_; }
-  bool end_object() override { return depth_-- == depth_of_map_ || found_member_; }
-  bool key(std::string&& key) override {
+  bool end_object(std::size_t) override { return depth_-- == depth_of_map_ || found_member_; }
+  bool key(std::string_view key) override {
     if (depth_ == depth_of_map_) {
-      map_.emplace_back(std::move(key), "");
+      map_.emplace_back(key, "");
       return true;
     }
     return !std::exchange(found_member_, true) && key == member_;
   }
-  bool string(std::string&& text) override {
+  bool string(std::string_view text) override {
     if (depth_ != depth_of_map_) return false;
-    map_.back().second = std::move(text);
+    map_.back().second = text;
     return true;
   }
 
  private:
   bool refuse(std::string_view) override { return false; }
-  bool unreadable(const std::string&) override { return false; }
+  bool unreadable(const JsonProblem&) override { return false; }
 
   const std::string_view member_;
   const int depth_of_map_;
@@ -46,10 +46,10 @@ class StringMapJson final : public StrictJson {
 };
 
 /// Any value.
-class AnyJson final : public StrictJson {
+class AnyJson final : public JsonReader {
  private:
   bool refuse(std::string_view) override { return true; }
-  bool unreadable(const std::string&) override { return false; }
+  bool unreadable(const JsonProblem&) override { return false; }
 };
 
 }  // namespace

@@ -31,11 +31,12 @@ allowed_loader="shard storage runtime loader"
 allowed_checkpoint="shard storage runtime checkpoint"
 allowed_convert="shard storage runtime checkpoint convert"
 # These are shared all the same: HDF5's one lock, whose header names <hdf5.h>, so it cannot be public; open files; numpy's
-# headers; copies past the cache; and what makes HDF5's bytes around data that we write.
+# headers; copies past the cache; the reader of JSON; and what makes HDF5's bytes around data that we write.
 shared_detail="checkpoint:storage/detail/hdf5.h loader:storage/detail/hdf5.h loader:storage/detail/hdf5_dataset.h convert:storage/detail/hdf5_tree.h \
 loader:storage/detail/npy_header.h convert:storage/detail/npy_header.h \
 convert:checkpoint/detail/hdf5/plain_file.h \
-checkpoint:storage/detail/open_files.h convert:storage/detail/open_files.h checkpoint:storage/detail/stream_copy.h"
+checkpoint:storage/detail/open_files.h convert:storage/detail/open_files.h checkpoint:storage/detail/stream_copy.h \
+checkpoint:storage/detail/json_reader.h convert:storage/detail/json_reader.h loader:storage/detail/json_reader.h"
 while read -r file used; do
   own=${file%%/*} allowed=allowed_${file%%/*}
   if [[ $used == shardwise/* ]]; then
@@ -89,7 +90,7 @@ room libpng '^png' '^loader/detail/image/png_image\.cc$'
 room libjpeg '^(jpeglib|jerror)' '^loader/detail/image/jpeg_image\.cc$'
 room zlib '^zlib' '^(loader/|convert/detail/zip_member\.cc)'
 room fmt '^fmt/' '\.cc$'
-room RapidJSON '^rapidjson/' '^(checkpoint/detail/format/json_document\.(h|cc)|convert/detail/strict_json\.cc|loader/sources/detail/json_value\.cc)$'
+room RapidJSON '^rapidjson/' '^(checkpoint/detail/format/json_document\.(h|cc)|storage/detail/json_reader\.cc)$'
 room nlohmann-json '^nlohmann/' '^(tools|examples)/'
 room CLI11 '^CLI/' '^(tools/(command_line|completion|options)\.|examples/)'
 room '<execution>' '^execution$' '^$'

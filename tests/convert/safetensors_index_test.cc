@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shardwise/convert/detail/strict_json.h"
+#include "shardwise/storage/detail/json_reader.h"
 #include "testing/errors.h"
 
 namespace shardwise::detail {
@@ -58,7 +58,7 @@ TEST(SafetensorsIndex, RefusesAllElse) {
       {"{\"weight_map\":{\"w\":\"\"}}", "is not a plain name"},
       {"{\"weight_map\":{\"w\":\"..\"}}", "is not a plain name"},
   };
-  const std::string deep = R"({"metadata":)" + std::string(StrictJson::kMostNested, '[');
+  const std::string deep = R"({"metadata":)" + std::string(JsonReader::kMostNested, '[');
   EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { parse_index(deep); }),
               testing::HasSubstr("it is nested deeper than 256 levels at its byte"));
   for (const Case& c : cases) {

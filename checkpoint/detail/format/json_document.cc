@@ -4,108 +4,62 @@
 #include <rapidjson/memorystream.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <string>
 
 #include "shardwise/shard/error.h"
-#include "shardwise/storage/utf8.h"
+#include "shardwise/storage/detail/json_reader.h"
 
 namespace shardwise::detail {
 namespace {
 
-using rapidjson::Document;
-using rapidjson::MemoryStream;
 using rapidjson::SizeType;
-
-// Numbers come as text: RapidJSON 1.1.0 can overflow an int where it computes a double.
-constexpr unsigned kFlags =
-    rapidjson::kParseValidateEncodingFlag | rapidjson::kParseNumbersAsStringsFlag;
 
 [[noreturn]] void corrupt(const std::string& message) { throw Error(ErrorCode::corrupt, message); }
 
-[[noreturn]] void refuse(std::size_t at) {
-  corrupt(fmt::format("is not JSON: syntax error at byte {}", at + 1));
-}
-
-[[noreturn]] void refuse_number() {
-  corrupt("is not usable JSON: a number is beyond the range of a double");
-}
-
-template <class T>
-bool parse_all(std::string_view text, T& value) {
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && stop == end;
-}
-
-/// Makes the tree of what RapidJSON's reader reports, and refuses what that would take.
-/// Thread-compatible.
-class TreeBuilder : public Document {
+/// Makes a tree. Thread-compatible.
+class TreeBuilder final : public JsonReader {
  public:
-  TreeBuilder(std::string_view text, const MemoryStream& stream, int max_nesting,
+  TreeBuilder(rapidjson::Document& tree, std::size_t max_nesting,
               std::vector<std::size_t>& key_ends)
-      : stream_(stream),
-        may_have_surrogates_(text.find('\xED') != std::string_view::npos ||
-                             text.find('\\') != std::string_view::npos),
-        max_nesting_(max_nesting),
-        key_ends_(key_ends) {}
+      : tree_(tree), max_nesting_(max_nesting), key_ends_(key_ends) {}
 
-  bool StartObject() {
-    enter();
-    return Document::StartObject();
+  bool null() override { return tree_.Null(); }
+  bool boolean(bool value) override { return tree_.Bool(value); }
+  bool number(std::uint64_t value) override { return tree_.Uint64(value); }
+  bool negative(std::int64_t value) override { return tree_.Int64(value); }
+  bool real(double value) override { return tree_.Double(value); }
+  bool string(std::string_view text) override {
+    return tree_.String(text.data(), static_cast<SizeType>(text.size()), true);
   }
-  bool EndObject(SizeType members) {
-    --depth_;
-    return Document::EndObject(members);
+  bool start_object() override { return ++depth_ > 0 && tree_.StartObject(); }
+  bool key(std::string_view key) override {
+    if (depth_ == 1) key_ends_.push_back(position());
+    return string(key);
   }
-  bool StartArray() {
-    enter();
-    return Document::StartArray();
+  bool end_object(std::size_t members) override {
+    return --depth_ >= 0 && tree_.EndObject(static_cast<SizeType>(members));
   }
-  bool EndArray(SizeType elements) {
-    --depth_;
-    return Document::EndArray(elements);
-  }
-
-  bool Key(const char* text, SizeType bytes, bool copy) {
-    check_surrogates({text, bytes});
-    if (depth_ == 1) key_ends_.push_back(stream_.Tell());
-    return Document::Key(text, bytes, copy);
-  }
-  bool String(const char* text, SizeType bytes, bool copy) {
-    check_surrogates({text, bytes});
-    return Document::String(text, bytes, copy);
-  }
-  bool RawNumber(const char* text, SizeType bytes, bool) {
-    const std::string_view digits(text, bytes);
-    std::int64_t integer = 0;
-    std::uint64_t natural = 0;
-    if (parse_all(digits, integer)) return Int64(integer);
-    if (parse_all(digits, natural)) return Uint64(natural);
-    // A long double holds what is too large for a double; what is too small stays 0.
-    long double wide = 0;
-    std::from_chars(text, text + bytes, wide);
-    const auto value = static_cast<double>(wide);
-    if (!std::isfinite(value)) refuse_number();
-    return Double(value);
+  bool start_array() override { return ++depth_ > 0 && tree_.StartArray(); }
+  bool end_array(std::size_t elements) override {
+    return --depth_ >= 0 && tree_.EndArray(static_cast<SizeType>(elements));
   }
 
  private:
-  void enter() {
-    if (depth_ == max_nesting_) corrupt(fmt::format("is nested deeper than {} levels", depth_));
-    ++depth_;
+  bool refuse(std::string_view) override { return false; }
+  bool unreadable(const JsonProblem& problem) override {
+    if (problem.kind == JsonProblem::nesting) {
+      corrupt(fmt::format("is nested deeper than {} levels", max_nesting_));
+    }
+    if (problem.kind == JsonProblem::number) {
+      corrupt("is not usable JSON: a number is beyond the range of a double");
+    }
+    corrupt(fmt::format("is not JSON: syntax error at byte {}", problem.byte));
   }
 
-  // RapidJSON 1.1.0 takes "\udc00", half of a character.
-  void check_surrogates(std::string_view text) const {
-    if (may_have_surrogates_ && !is_utf8(text)) refuse(stream_.Tell() - 1);
-  }
-
-  const MemoryStream& stream_;
-  bool may_have_surrogates_;
-  int max_nesting_, depth_ = 0;
+  rapidjson::Document& tree_;
+  std::size_t max_nesting_;
   std::vector<std::size_t>& key_ends_;
+  int depth_ = 0;
 };
 
 void check_keys(const JsonValue& value, std::vector<std::string_view>& keys) {
@@ -127,15 +81,10 @@ void check_keys(const JsonValue& value, std::vector<std::string_view>& keys) {
 JsonDocument::JsonDocument(std::string_view text, int max_nesting) : text_(text) {
   if (text.starts_with("\xef\xbb\xbf")) corrupt("begins with a byte order mark");
   if (text.size() > std::size_t{1} << 30) corrupt("is longer than 1 GiB");
-  MemoryStream stream(text.data(), text.size());
-  TreeBuilder builder(text, stream, max_nesting, key_ends_);
-  rapidjson::Reader reader;
-  const auto read = [&](Document&) { return !reader.Parse<kFlags>(stream, builder).IsError(); };
-  builder.Populate(read);
-  if (reader.GetParseErrorCode() == rapidjson::kParseErrorNumberTooBig) refuse_number();
-  if (reader.HasParseError()) refuse(reader.GetErrorOffset());
-  if (stream.Tell() != text.size()) refuse(stream.Tell());  // a zero byte looks like the end
-  root_.Swap(builder);
+  const auto most_nested = static_cast<std::size_t>(max_nesting);
+  TreeBuilder builder(root_, most_nested, key_ends_);
+  const auto read = [&](rapidjson::Document&) { return builder.parse(text, {most_nested}); };
+  root_.Populate(read);
   std::vector<std::string_view> keys;
   check_keys(root_, keys);
 }
@@ -143,11 +92,14 @@ JsonDocument::JsonDocument(std::string_view text, int max_nesting) : text_(text)
 std::string_view JsonDocument::raw_member(const char* key) const {
   const auto number = static_cast<std::size_t>(root_.FindMember(key) - root_.MemberBegin());
   const std::string_view rest = text_.substr(text_.find(':', key_ends_[number]) + 1);
-  MemoryStream stream(rest.data(), rest.size());
+  rapidjson::MemoryStream stream(rest.data(), rest.size());
   rapidjson::SkipWhitespace(stream);
   const std::size_t begin = stream.Tell();
   rapidjson::BaseReaderHandler<> nobody;
-  rapidjson::Reader().Parse<kFlags | rapidjson::kParseStopWhenDoneFlag>(stream, nobody);
+  // Numbers as text: RapidJSON 1.1.0 can overflow an int where it computes a double.
+  constexpr unsigned kFlags =
+      rapidjson::kParseStopWhenDoneFlag | rapidjson::kParseNumbersAsStringsFlag;
+  rapidjson::Reader().Parse<kFlags>(stream, nobody);
   return rest.substr(begin, stream.Tell() - begin);
 }
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "shardwise/convert/detail/safetensors/safetensors_dtypes.h"
-#include "shardwise/convert/detail/strict_json.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/detail/json_reader.h"
 #include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
@@ -21,7 +21,7 @@ namespace {
   corrupt_header(fmt::format("tensor {}: {}", shown(tensor), what));
 }
 
-class HeaderJson final : public StrictJson {
+class HeaderJson final : public JsonReader {
  public:
   SafetensorsHeader take() { return std::move(header_); }
 
@@ -38,13 +38,13 @@ class HeaderJson final : public StrictJson {
     }
   }
 
-  bool key(std::string&& key) override {
+  bool key(std::string_view key) override {
     switch (in_) {
       case In::names:
-        begin_value(std::move(key));
+        begin_value(key);
         break;
       case In::metadata:
-        header_.metadata.emplace_back(std::move(key), "");
+        header_.metadata.emplace_back(key, "");
         break;
       default:
         begin_field(key);
@@ -52,9 +52,9 @@ class HeaderJson final : public StrictJson {
     return true;
   }
 
-  bool string(std::string&& text) override {
+  bool string(std::string_view text) override {
     if (in_ == In::metadata) {
-      header_.metadata.back().second = std::move(text);
+      header_.metadata.back().second = text;
     } else if (in_ == In::tensor && field_ == kDType) {
       read_dtype(text);
     } else {
@@ -81,7 +81,7 @@ class HeaderJson final : public StrictJson {
     return true;
   }
 
-  bool end_array() override {
+  bool end_array(std::size_t) override {
     if (in_ == In::offsets && offsets_ != 2) {
       corrupt_tensor(name_, "data_offsets has not two integers");
     }
@@ -89,7 +89,7 @@ class HeaderJson final : public StrictJson {
     return true;
   }
 
-  bool end_object() override {
+  bool end_object(std::size_t) override {
     if (in_ == In::tensor) end_tensor();
     in_ = In::names;
     return true;
@@ -99,8 +99,8 @@ class HeaderJson final : public StrictJson {
   enum class In { text, names, metadata, tensor, shape, offsets };
   enum Field : unsigned { kNone = 0, kDType = 1, kShape = 2, kOffsets = 4, kAll = 7 };
 
-  void begin_value(std::string name) {
-    name_ = std::move(name);
+  void begin_value(std::string_view name) {
+    name_ = name;
     if (name_ == kMetadataName && std::exchange(has_metadata_, true)) {
       corrupt_header("__metadata__ is there twice");
     }
@@ -188,7 +188,9 @@ class HeaderJson final : public StrictJson {
   bool refuse(std::string_view found) override {
     corrupt_header(fmt::format("{}: found {}, needed is {}", where(), found, needed()));
   }
-  bool unreadable(const std::string& problem) override { corrupt_header("the header " + problem); }
+  bool unreadable(const JsonProblem& problem) override {
+    corrupt_header("the header " + problem.to_string());
+  }
 
   SafetensorsHeader header_;
   In in_ = In::text;

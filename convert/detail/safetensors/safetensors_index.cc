@@ -4,9 +4,9 @@
 
 #include <utility>
 
-#include "shardwise/convert/detail/strict_json.h"
 #include "shardwise/convert/detail/string_map.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/detail/json_reader.h"
 #include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
@@ -15,7 +15,7 @@ namespace {
 [[noreturn]] void corrupt_index(const std::string& what) { throw Error(ErrorCode::corrupt, what); }
 
 /// Members beside the weight map are passed over, whatever they hold.
-class IndexJson final : public StrictJson {
+class IndexJson final : public JsonReader {
  public:
   WeightMap take() {
     if (!has_map_) corrupt_index("it has no weight_map");
@@ -24,7 +24,7 @@ class IndexJson final : public StrictJson {
 
   bool other(std::string_view found) override { return passes_over() || refuse(found); }
 
-  bool string(std::string&& file) override {
+  bool string(std::string_view file) override {
     if (passes_over()) return true;
     if (depth_ != 2) return refuse("a string");
     const bool is_plain = !file.empty() && file != "." && file != ".." &&
@@ -33,7 +33,7 @@ class IndexJson final : public StrictJson {
       corrupt_index(fmt::format("tensor {}: file {} is not a plain name of a file beside the index",
                                 shown(key_), shown(file)));
     }
-    map_.emplace(std::move(key_), std::move(file));
+    map_.emplace(std::move(key_), file);
     return true;
   }
 
@@ -44,18 +44,18 @@ class IndexJson final : public StrictJson {
     return true;
   }
   bool start_array() override { return passes_over() ? begin_passed_over() : refuse("a list"); }
-  bool end_object() override { return end(); }
-  bool end_array() override { return end(); }
+  bool end_object(std::size_t) override { return end(); }
+  bool end_array(std::size_t) override { return end(); }
 
-  bool key(std::string&& key) override {
+  bool key(std::string_view key) override {
     if (passed_over_ > 0) return true;
+    key_ = key;
     if (depth_ == 1) {
       is_map_ = key == "weight_map";
       if (is_map_ && std::exchange(has_map_, true)) corrupt_index("weight_map is there twice");
-    } else if (map_.contains(key)) {
+    } else if (map_.contains(key_)) {
       corrupt_index(fmt::format("tensor {}: it is there twice", shown(key)));
     }
-    key_ = std::move(key);
     return true;
   }
 
@@ -82,7 +82,9 @@ class IndexJson final : public StrictJson {
                                             : "tensor " + shown(key_),
                               found, needed));
   }
-  bool unreadable(const std::string& problem) override { corrupt_index("it " + problem); }
+  bool unreadable(const JsonProblem& problem) override {
+    corrupt_index("it " + problem.to_string());
+  }
 
   WeightMap map_;
   int depth_ = 0;                // 1 in the index, 2 in the weight map

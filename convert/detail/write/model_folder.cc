@@ -6,8 +6,8 @@
 #include <array>
 
 #include "shardwise/convert/detail/model_source.h"
-#include "shardwise/convert/detail/strict_json.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/detail/json_reader.h"
 
 namespace shardwise::detail {
 namespace {
@@ -40,12 +40,12 @@ constexpr std::array<std::string_view, 21> kConfigNames{"added_tokens.json",
                                                         "vocab.txt"};
 
 /// Looks for one member, and passes over all others.
-class TiedJson final : public StrictJson {
+class TiedJson final : public JsonReader {
  public:
   bool is_tied() const { return is_tied_; }
 
   bool number(std::uint64_t) override { return inside(); }
-  bool string(std::string&&) override { return inside(); }
+  bool string(std::string_view) override { return inside(); }
   bool other(std::string_view) override { return inside(); }
   bool boolean(bool value) override {
     if (key_ == "tie_word_embeddings" && (depth_ == 1 || (depth_ == 2 && in_text_))) {
@@ -58,27 +58,27 @@ class TiedJson final : public StrictJson {
     ++depth_;
     return true;
   }
-  bool end_object() override {
+  bool end_object(std::size_t) override {
     --depth_;
     return true;
   }
-  bool key(std::string&& key) override {
-    key_ = std::move(key);
+  bool key(std::string_view key) override {
+    key_ = key;
     return true;
   }
   bool start_array() override {
     if (depth_ == 1) in_text_ = false;
     return inside() && ++depth_ > 0;
   }
-  bool end_array() override { return end_object(); }
+  bool end_array(std::size_t) override { return end_object(0); }
 
  private:
   bool inside() { return depth_ > 0 || refuse("another value"); }
   bool refuse(std::string_view found) override {
     throw Error(ErrorCode::corrupt, fmt::format("found {}, needed is a JSON object", found));
   }
-  bool unreadable(const std::string& problem) override {
-    throw Error(ErrorCode::corrupt, "it " + problem);
+  bool unreadable(const JsonProblem& problem) override {
+    throw Error(ErrorCode::corrupt, "it " + problem.to_string());
   }
 
   std::string key_;

@@ -1,39 +1,30 @@
 #include "shardwise/loader/sources/detail/json_value.h"
 
 #include <fmt/format.h>
-#include <rapidjson/error/en.h>
-#include <rapidjson/memorystream.h>
-#include <rapidjson/reader.h>
 
 #include <cstdint>
 #include <limits>
 
 #include "shardwise/loader/detail/files/shown_text.h"
 #include "shardwise/loader/sources/detail/number_text.h"
+#include "shardwise/storage/detail/json_reader.h"
 #include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 namespace {
 
-using rapidjson::SizeType;
-
-// Not recursive, so that no nesting is too deep. Numbers are read as text, so that they suit any
-// dtype.
-constexpr unsigned kJsonFlags = rapidjson::kParseIterativeFlag |
-                                rapidjson::kParseNumbersAsStringsFlag |
-                                rapidjson::kParseNanAndInfFlag;
 constexpr std::string_view kNaN = "NaN";  // also null within a list
 constexpr std::int64_t kUnknown = -1;
 constexpr std::size_t kNoElement = kMaxRank + 1;
 
-/// Keeps what RapidJSON's reader reports about members that have a target. Thread-compatible.
-class MemberReader {
+/// Keeps members that have a target. Thread-compatible.
+class MemberReader final : public JsonReader {
  public:
   explicit MemberReader(const std::function<JsonTarget(std::string_view)>& target)
       : target_(target) {}
 
-  bool Key(const char* text, SizeType bytes, bool) {
-    const std::string_view key = checked(text, bytes);
+  bool key(std::string_view key) override {
+    check_utf8(key);
     if (depth_ > 1) return true;
     to_ = target_(key);
     if (to_.value == nullptr) return true;
@@ -46,28 +37,29 @@ class MemberReader {
     value.elements.clear();
     return true;
   }
-  bool StartObject() {
+  bool start_object() override {
     if (to_.value != nullptr) fail("an object, needed are numbers, lists of them, or a string");
     ++depth_;
     return true;
   }
-  bool EndObject(SizeType) {
+  bool end_object(std::size_t) override {
     --depth_;
     return true;
   }
-  bool StartArray() {
+  bool start_array() override {
     ++depth_;
     if (to_.value == nullptr) return true;
     if (lists() > kMaxRank) fail(fmt::format("over {} lists within one another", kMaxRank));
     if (rank_ < lists()) fail("a list and something else side by side");
     return true;
   }
-  bool EndArray(SizeType count) {
+  bool end_array(std::size_t elements) override {
     --depth_;
     if (to_.value == nullptr) return true;
     Shape& shape = to_.value->shape;
     while (shape.size() <= lists()) shape.push_back(kUnknown);
     std::int64_t& extent = shape[lists()];
+    const auto count = static_cast<std::int64_t>(elements);
     if (extent != kUnknown && extent != count) {
       fail(fmt::format("a list of {} beside one of {}", count, extent));
     }
@@ -75,28 +67,27 @@ class MemberReader {
     return true;
   }
 
-  bool Null() {
+  bool null() override {
     if (to_.value == nullptr) return true;
-    if (lists() > 0) return RawNumber(kNaN.data(), kNaN.size(), false);
+    if (lists() > 0) return number_text(kNaN);
     to_.value->is_null = true;
     if (to_.text != nullptr) *to_.text = "null";
     return true;
   }
-  bool Bool(bool truth) {
+  bool boolean(bool truth) override {
     if (to_.value == nullptr) return true;
     to_.value->has_truth = true;
     return add_element(truth ? "true" : "false");
   }
-  bool RawNumber(const char* text, SizeType bytes, bool) {
+  bool number_text(std::string_view number) override {
     if (to_.value == nullptr) return true;
-    const std::string_view number(text, bytes);
     to_.value->has_number = true;
     JsonValue& value = *to_.value;
     if (!to_.dtype && !value.numbers.add_whole(number)) value.numbers.add_real();
     return add_element(number);
   }
-  bool String(const char* data, SizeType bytes, bool) {
-    const std::string_view text = checked(data, bytes);
+  bool string(std::string_view text) override {
+    check_utf8(text);
     if (to_.value == nullptr) return true;
     if (lists() > 0) fail("a string within a list");
     if (to_.dtype && *to_.dtype != DType::u8) {
@@ -111,26 +102,21 @@ class MemberReader {
     return true;
   }
 
-  // The reader calls these only without kParseNumbersAsStringsFlag.
-  bool Int(int) { return false; }
-  bool Uint(unsigned) { return false; }
-  bool Int64(std::int64_t) { return false; }
-  bool Uint64(std::uint64_t) { return false; }
-  bool Double(double) { return false; }
-
  private:
+  bool refuse(std::string_view) override { return false; }  // nothing comes here
+  bool unreadable(const JsonProblem& problem) override {
+    throw JsonFault{fmt::format("at its byte {}: {}", problem.byte - 1, problem.words)};
+  }
+
   [[noreturn]] void fail(std::string_view found) const {
     throw JsonFault{fmt::format("key \"{}\": {}", shown_text(key_), found)};
   }
 
   std::size_t lists() const { return depth_ - 1; }  // of a member's value, around the next item
 
-  static std::string_view checked(const char* text, SizeType bytes) {
-    const std::string_view checked(text, bytes);
-    // Also refuses half of a surrogate pair: RapidJSON 1.1.0 accepts "\udc00".
-    if (!is_utf8(checked))
-      throw JsonFault{"a string that is not UTF-8, as from \"iconv -f LATIN1 -t UTF-8\""};
-    return checked;
+  static void check_utf8(std::string_view text) {
+    if (is_utf8(text)) return;
+    throw JsonFault{"a string that is not UTF-8, as from \"iconv -f LATIN1 -t UTF-8\""};
   }
 
   bool add_element(std::string_view text) {
@@ -163,21 +149,11 @@ void read_json_object(std::string_view text,
                       const std::function<JsonTarget(std::string_view key)>& target) {
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == text.npos || text[begin] != '{') throw JsonFault{"no JSON object"};
-  if (text.size() > std::numeric_limits<SizeType>::max()) throw JsonFault{"over 4 GiB of JSON"};
-  rapidjson::MemoryStream stream(text.data(), text.size());
-  MemberReader members(target);
-  rapidjson::Reader reader;
-  reader.Parse<kJsonFlags>(stream, members);
-  std::size_t at = stream.Tell();
-  std::string_view found = "a zero byte";  // which looks like the end
-  if (reader.HasParseError()) {
-    at = reader.GetErrorOffset();
-    found = rapidjson::GetParseError_En(reader.GetParseErrorCode());
-    found.remove_suffix(1);  // the full stop
-  } else if (at == text.size()) {
-    return;
+  if (text.size() > std::numeric_limits<std::uint32_t>::max()) {
+    throw JsonFault{"over 4 GiB of JSON"};
   }
-  throw JsonFault{fmt::format("at its byte {}: {}", at, found)};
+  // Numbers suit any dtype, so that they stay text; no nesting is too deep.
+  MemberReader(target).parse(text, {std::numeric_limits<std::size_t>::max(), true});
 }
 
 }  // namespace shardwise::detail
