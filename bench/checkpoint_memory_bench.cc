@@ -20,8 +20,8 @@
 #include "bench/peak_memory.h"
 #include "bench/raw_io.h"
 #include "checkpoint_bench.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/manager.h"
 
 namespace fs = std::filesystem;
 using namespace shardwise;

@@ -28,8 +28,8 @@
 #include <vector>
 
 #include "checkpoint_bench.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/manager.h"
 
 namespace fs = std::filesystem;
 using namespace shardwise;

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "checkpoint_bench.h"
-#include "shardwise/checkpoint/tiers.h"
 #include "shardwise/shard/host/mutex.h"
 #include "shardwise/storage/forwarding_file_system.h"
+#include "shardwise/tiers/tiers.h"
 
 namespace fs = std::filesystem;
 using namespace shardwise;

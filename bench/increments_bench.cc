@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "checkpoint_bench.h"
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/jobs/manager.h"
 
 namespace fs = std::filesystem;
 using namespace shardwise;

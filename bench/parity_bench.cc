@@ -13,9 +13,9 @@
 #include <memory>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/repair/parity_writer.h"
-#include "shardwise/checkpoint/manager.h"
-#include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
+#include "shardwise/mend/detail/parity_writer.h"
+#include "shardwise/mend/parity.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/storage/file.h"
 
@@ -80,7 +80,7 @@ void run(const fs::path& dir, std::size_t gib) {
     ParityStats stats;
     const double seconds = best_seconds([&] {
       remove_parity(step);
-      stats = detail::write_parity_files(*posix_file_system(), step, {.blocks = blocks});
+      stats = mend_detail::write_parity_files(*posix_file_system(), step, {.blocks = blocks});
     });
     print(fmt::format("parity, {} blocks", blocks), seconds,
           100 * static_cast<double>(stats.parity_bytes) / static_cast<double>(bytes));

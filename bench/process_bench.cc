@@ -26,8 +26,8 @@
 #include <vector>
 
 #include "checkpoint_bench.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/runtime/device.h"
 #include "shardwise/runtime/gemm.h"
 #include "shardwise/runtime/nn/layers.h"

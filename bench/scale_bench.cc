@@ -33,11 +33,11 @@
 #include "checkpoint_bench.h"
 #include "shardwise/checkpoint/detail/format/file_description.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
-#include "shardwise/checkpoint/detail/together/messages.h"
-#include "shardwise/checkpoint/detail/together/record.h"
+#include "shardwise/checkpoint/detail/record/record.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/detail/save/messages.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/runtime/process/detail/message.h"
 #include "shardwise/runtime/process/transport.h"
 #include "shardwise/storage/forwarding_file_system.h"
@@ -170,7 +170,7 @@ class MadeUp {
 
   /// For the save that rank 0 has announced by this notice. Throws as decode_notice does.
   void begin(const Bytes& notice) {
-    const std::uint64_t run = detail::run_of(detail::decode_notice(notice).id);
+    const std::uint64_t run = detail::run_of(jobs_detail::decode_notice(notice).id);
     reports_.clear();
     for (detail::RecordHead& head : heads_) {
       head.run = run;

@@ -32,29 +32,15 @@ std::string lines(const std::vector<Damage>& list, std::string_view what) {
 }  // namespace
 
 std::string to_string(const VerifyReport& report) {
-  return to_string(RepairReport{.repaired = {}, .left = report, .lost = {}});
-}
-
-std::string to_string(const RepairReport& repair) {
-  const VerifyReport& report = repair.left;
-  std::string text = fmt::format(
-      "{}{} ({} chunk{}, {} read)",
-      repair.repaired.empty() ? "" : fmt::format("{} repaired, ", repair.repaired.size()),
-      verdict(report), report.chunks, report.chunks == 1 ? "" : "s", human_bytes(report.bytes));
-  for (const auto& [damage, from] : repair.repaired) {
-    text += lines({damage}, fmt::format("repaired from {}: ", from));
-  }
+  std::string text = fmt::format("{} ({} chunk{}, {} read)", verdict(report), report.chunks,
+                                 report.chunks == 1 ? "" : "s", human_bytes(report.bytes));
   if (report.parity_files > 0) {
     text += fmt::format(
         "\n  parity: {} shard file{}, each survives the loss of any {} of 1 MiB",
         report.parity_files, report.parity_files == 1 ? "" : "s",
         report.parity_blocks == 1 ? "block" : fmt::format("{} blocks", report.parity_blocks));
   }
-  text += lines(report.damage, "") + lines(report.unread, "not read: ");
-  for (const auto& [tensor, box] : repair.lost) {
-    text += fmt::format("\n  lost: tensor {:?} {}", tensor, to_string(box));
-  }
-  return text;
+  return text + lines(report.damage, "") + lines(report.unread, "not read: ");
 }
 
 }  // namespace shardwise

@@ -8,20 +8,23 @@
 # installed library does not need, are given as $<BUILD_INTERFACE:...>.
 #
 # FOLDER names the source folder where it is not the component's name: two libraries in one folder.
+# BELOW names the folder that it is in, for a room of another component: checkpoint/jobs is "shardwise/jobs/x.h".
 function(shardwise_component component)
-  cmake_parse_arguments(ARG "" "FOLDER" "HEADERS;SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "FOLDER;BELOW" "HEADERS;SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
   set(folder ${component})
   if(ARG_FOLDER)
     set(folder ${ARG_FOLDER})
   endif()
+  set(source ${PROJECT_SOURCE_DIR}/${ARG_BELOW}/${folder})
+  cmake_path(NORMAL_PATH source)
   set(root ${PROJECT_BINARY_DIR}/include/${component})
   file(MAKE_DIRECTORY ${root}/shardwise)
-  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${root}/shardwise/${folder} SYMBOLIC)
+  file(CREATE_LINK ${source} ${root}/shardwise/${folder} SYMBOLIC)
 
   list(TRANSFORM ARG_HEADERS PREPEND ${folder}/ OUTPUT_VARIABLE headers)
   set_property(GLOBAL PROPERTY SHARDWISE_HEADERS_${component} ${headers})
   list(TRANSFORM ARG_HEADERS PREPEND ${root}/shardwise/${folder}/)
-  list(TRANSFORM ARG_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/${folder}/)
+  list(TRANSFORM ARG_SOURCES PREPEND ${source}/)
   add_library(shardwise_${component} STATIC ${ARG_SOURCES})
   add_library(shardwise::${component} ALIAS shardwise_${component})
   set_target_properties(shardwise_${component} PROPERTIES

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/convert/detail/aliased_tensors.h"
 #include "shardwise/convert/detail/model_source.h"
@@ -20,6 +19,7 @@
 #include "shardwise/convert/detail/write/new_target.h"
 #include "shardwise/convert/detail/zip_member.h"
 #include "shardwise/convert/model.h"
+#include "shardwise/reshape/edits.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/box.h"
 #include "shardwise/shard/error.h"

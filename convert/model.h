@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "shardwise/checkpoint/box_reader.h"
-#include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/save.h"
+#include "shardwise/reshape/edits.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

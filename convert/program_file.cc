@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "shardwise/checkpoint/box_reader.h"
-#include "shardwise/checkpoint/reshard.h"
 #include "shardwise/convert/detail/safetensors/safetensors_dtypes.h"
 #include "shardwise/convert/detail/write/new_target.h"
 #include "shardwise/convert/model.h"
+#include "shardwise/reshape/reshard.h"
 #include "shardwise/runtime/ops/build.h"
 #include "shardwise/runtime/spmd/executable.h"
 #include "shardwise/shard/box_copy.h"

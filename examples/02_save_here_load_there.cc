@@ -1,7 +1,7 @@
 #include <iostream>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/manager.h"
 namespace sw = shardwise;
 
 int main() {

@@ -12,8 +12,8 @@
 #include <span>
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/shard/error.h"
 namespace sw = shardwise;
 

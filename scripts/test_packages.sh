@@ -70,7 +70,7 @@ bash -c '. /usr/share/bash-completion/bash_completion; _completion_loader shardw
 echo "== The library"
 add g++ "$out"/debs/libshardwise-dev_*.deb
 # shellcheck disable=SC2046
-g++ -std=c++20 ../../../tests/install/consumer/main.cc $(pkg-config --cflags --libs shardwise-loader shardwise-checkpoint) -o consumer
+g++ -std=c++20 ../../../tests/install/consumer/main.cc $(pkg-config --cflags --libs shardwise-loader shardwise-jobs) -o consumer
 ./consumer
 apt-get purge -y -qq shardwise python3-shardwise hdf5-filter-shardwise-zstd libshardwise-dev >"$out/apt.log" 2>&1 || fail "apt-get purge"
 left=$(find /usr -path /usr/share/doc -prune -o -name '*shardwise*' -print)

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "foreign_format.h"
-#include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/read_options.h"
 #include "shardwise/convert/model.h"
+#include "shardwise/reshape/edits.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/mesh.h"
 #include "usage.h"

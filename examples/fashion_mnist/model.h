@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/loader/loader.h"
 #include "shardwise/runtime/sharded_array.h"
 #include "shardwise/runtime/tracer.h"

@@ -11,8 +11,8 @@
 #include "python_source.h"
 #include "python_tensors.h"
 #include "shardwise/checkpoint/attempt.h"
-#include "shardwise/checkpoint/reshard.h"
 #include "shardwise/convert/model.h"
+#include "shardwise/reshape/reshard.h"
 #include "shardwise/storage/known_format.h"
 #include "work.h"
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "bindings.h"
-#include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/save.h"
+#include "shardwise/reshape/edits.h"
 
 namespace shardwise::python {
 

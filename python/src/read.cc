@@ -12,11 +12,11 @@
 #include "gil.h"
 #include "parts.h"
 #include "python_tensors.h"
-#include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/reader.h"
-#include "shardwise/checkpoint/tiers.h"
 #include "shardwise/convert/model.h"
+#include "shardwise/reshape/edits.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/tiers/tiers.h"
 #include "work.h"
 
 namespace shardwise::python {

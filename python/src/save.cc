@@ -13,7 +13,7 @@
 #include "gil.h"
 #include "parts.h"
 #include "shardwise/checkpoint/attempt.h"
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/shard/error.h"
 #include "work.h"
 

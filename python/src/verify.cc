@@ -7,6 +7,8 @@
 
 #include "bindings.h"
 #include "parts.h"
+#include "shardwise/mend/parity.h"
+#include "shardwise/mend/repair.h"
 #include "work.h"
 
 namespace shardwise::python {

@@ -8,10 +8,13 @@ breach() { echo "breach: $1"; failed=1; }
 
 sources() { find "$@" -name '*.h' -o -name '*.cc' | grep -v '/build/' | sort; }
 components="shard storage runtime loader checkpoint convert"
+rooms="mend jobs reshape tiers"  # components in checkpoint/: a source of checkpoint/jobs/ is of jobs/ below
+place() { [[ " $rooms " == *" $1 "* ]] && echo "checkpoint/$1" || echo "$1"; }
+in_rooms="^checkpoint/(${rooms// /|})/"
 
 # Each line a file and what it includes.
 included=$(grep -HoE '^ *#include *[<"][^>"]+' $(sources $components tools bench examples python/src) |
-  sed -E 's/: *#include *[<"]/ /')
+  sed -E "s/: *#include *[<\"]/ /; s#$in_rooms#\\1/#")
 # The same for tools and python/src, whose sources name each other without "shardwise/".
 beside=$(awk '{ split($1, part, "/"); component = part[1] == "python" ? "python/src" : part[1]
   if ((component == "tools" || component == "python/src") && $2 !~ /^shardwise\// && $2 ~ /\.h$/) {
@@ -19,7 +22,7 @@ beside=$(awk '{ split($1, part, "/"); component = part[1] == "python" ? "python/
     if ((getline line < file) >= 0) print $1, "shardwise/" file
     close(file)
   } }' <<< "$included")
-is_public() { [[ $1 == *.h && $1 != */detail/* ]] && [[ " $components " == *" ${1%%/*} "* ]]; }
+is_public() { [[ $1 == *.h && $1 != */detail/* ]] && [[ " $components $rooms " == *" ${1%%/*} "* ]]; }
 
 # 1. Includes point down only.
 # 2. detail/ is private: only its own component, tests and benchmarks see it.
@@ -29,22 +32,40 @@ allowed_storage="shard storage"
 allowed_runtime="shard runtime"
 allowed_loader="shard storage runtime loader"
 allowed_checkpoint="shard storage runtime checkpoint"
-allowed_convert="shard storage runtime checkpoint convert"
+allowed_mend="shard storage runtime checkpoint mend"
+allowed_jobs="shard storage runtime checkpoint mend jobs"
+allowed_reshape="shard storage runtime checkpoint jobs reshape"
+allowed_tiers="shard storage runtime checkpoint mend jobs tiers"
+allowed_convert="shard storage runtime checkpoint reshape convert"
 # These are shared all the same: HDF5's one lock, whose header names <hdf5.h>, so it cannot be public; open files; numpy's
 # headers; copies past the cache; the reader of JSON; and what makes HDF5's bytes around data that we write.
 shared_detail="checkpoint:storage/detail/hdf5.h loader:storage/detail/hdf5.h loader:storage/detail/hdf5_dataset.h convert:storage/detail/hdf5_tree.h \
 loader:storage/detail/npy_header.h convert:storage/detail/npy_header.h \
 convert:checkpoint/detail/hdf5/plain_file.h \
 checkpoint:storage/detail/open_files.h convert:storage/detail/open_files.h checkpoint:storage/detail/stream_copy.h \
-checkpoint:storage/detail/json_reader.h convert:storage/detail/json_reader.h loader:storage/detail/json_reader.h"
+checkpoint:storage/detail/json_reader.h convert:storage/detail/json_reader.h loader:storage/detail/json_reader.h \
+mend:storage/detail/open_files.h jobs:mend/detail/parity_writer.h \
+reshape:jobs/detail/save/group_save.h reshape:jobs/detail/save/latest_step.h \
+tiers:jobs/detail/internals.h tiers:jobs/detail/save/file_transfer.h tiers:jobs/detail/save/terms.h tiers:jobs/detail/save_queue.h \
+tiers:mend/detail/chunk_finder.h tiers:mend/detail/chunk_mender.h"
+# The bricks in checkpoint/detail/ of which each room is built.
+bricks_mend="codec format parity read root"
+bricks_jobs="format hdf5 lanes read record root write"
+bricks_reshape="format lanes read root write"
+bricks_tiers="format read record root internals.h"
+is_brick() {  # is_brick ROOM HEADER
+  local brick=${2#checkpoint/detail/} bricks=bricks_$1
+  [[ $2 == checkpoint/detail/* && " ${!bricks:-} " == *" ${brick%%/*} "* ]]
+}
 while read -r file used; do
   own=${file%%/*} allowed=allowed_${file%%/*}
   if [[ $used == shardwise/* ]]; then
     component=${used#shardwise/} component=${component%%/*}
     [[ -z ${!allowed:-} || " ${!allowed} " == *" $component "* ]] ||
       breach "$file includes $component/, which is not below $own/"
+    [[ ! ${used#shardwise/} =~ $in_rooms ]] || breach "$file includes $used, which has a shorter name, without checkpoint/"
     [[ $used != */detail/* || $component == "$own" || $own == bench ]] ||
-      [[ " $shared_detail " == *" $own:${used#shardwise/} "* ]] ||
+      [[ " $shared_detail " == *" $own:${used#shardwise/} "* ]] || is_brick "$own" "${used#shardwise/}" ||
       breach "$file includes $component/detail/"
     if is_public "$file" && [[ $used == */detail/* ]]; then
       breach "public header $file includes a detail/ header"
@@ -55,13 +76,15 @@ while read -r file used; do
 done <<< "$included"
 
 # 3. Every source and test file is in a target.
-for component in $components tools; do
-  for file in $(find "$component" -name '*.cc'); do
-    grep -rqwF "${file#"$component"/}" "$component/CMakeLists.txt" ||
+for component in $components $rooms tools; do
+  folder=$(place "$component")
+  for file in $(find "$folder" -name '*.cc'); do
+    [[ $component != checkpoint || ! $file =~ $in_rooms ]] || continue
+    grep -rqwF "${file#"$folder"/}" "$folder/CMakeLists.txt" ||
       { dir=$(dirname "$file"); grep -qswF "$(basename "$file")" "$dir/CMakeLists.txt"; } ||
       breach "$file is in no target"
   done
-  for file in $(find "tests/$component" -name '*_test.cc'); do
+  for file in $(find "tests/$component" -name '*_test.cc' 2> /dev/null); do
     grep -qwF "$(basename "$file")" "tests/$component/CMakeLists.txt" || breach "$file is in no target"
   done
 done
@@ -85,7 +108,7 @@ room HDF5 '^(hdf5|H5)' '^(storage/detail/hdf5\.|checkpoint/(detail/(hdf5|write/s
 room zstd '^(zstd|zdict)' '^checkpoint/(detail/codec/codec\.cc|plugin/)'
 room xxHash '^(xxhash|xxh)' '^(storage/hash|runtime/process/detail/message)\.cc$'
 room Highway '^hwy/' '^(storage/detail/stream_copy\.cc|checkpoint/detail/codec/(shuffle|zstd/plane_coder)\.cc|runtime/kernels/detail/((philox_blocks|reduce_floats|tile_f32)\.cc|f32_math-inl\.h))$'
-room ISA-L '^isa-l' '^checkpoint/detail/repair/erasure_code\.cc$'
+room ISA-L '^isa-l' '^mend/detail/erasure_code\.cc$'
 room libpng '^png' '^loader/detail/image/png_image\.cc$'
 room libjpeg '^(jpeglib|jerror)' '^loader/detail/image/jpeg_image\.cc$'
 room zlib '^zlib' '^(loader/|convert/detail/zip_member\.cc)'
@@ -121,12 +144,16 @@ done
 order_shard=". notation|torus|plan view|host"
 order_storage="detail/attributes+detail/hdf5+detail/page_cache . detail/open_files"
 order_loader="detail/mix+detail/prefetch+detail/row_stretch+detail/scratch_memory+detail/sample_numbers source+detail/read_frame+detail/common_fields+detail/copy_row detail/order order sources/file_options+sources/images detail/files detail/image sources stages loader_options+loader_stats+placement detail/engine host_loader+loader+open_source+loader_state"
-order_checkpoint="box_reader+read_options+save+steps+detail/host_reader detail/format detail/codec|detail/lanes|detail/hdf5|detail/root|detail/policy detail/read detail/write detail/together attempt|edits+detail/edits|reader|verify+verify_report+repair+parity+detail/repair|staged_output manager+pending_save+detail/pending_state+detail/save_queue detail/internals reshard+spec_rules+detail/reshard|tiers+detail/tiers"
+order_checkpoint="box_reader+read_options+save+steps+detail/host_reader detail/format detail/codec|detail/lanes|detail/hdf5|detail/root detail/read detail/write|detail/parity detail/record attempt|reader|verify+verify_report|staged_output detail/internals"
+order_mend="detail/erasure_code|detail/replacer|detail/chunk_finder|detail/chunk_mender detail/parity_file|detail/file_maker parity+detail/parity_writer repair+repair_report"
+order_jobs="policies detail/policy detail/save pending_save+detail/pending_state+detail/save_queue manager detail/internals"
+order_reshape="edits+detail/edits reshard+spec_rules+detail/reshard"
+order_tiers="detail/inventory|detail/saved_tensors detail/mending tiers+detail"
 order_convert="detail ."
 order_runtime="parallel+stopwatch+timeline|process memory device+sharded_array program manual gemm|graph kernels ops spmd tensor+tracer+detail/tracer_impl nn"
 order_tools="usage+commands/python/import+commands/python/package+disk_use+foreign_format+output+launched+interrupt+compare+objects steps parse other_words bench|options commands completion command_line main"
 order_python_src="bindings gil+work+python_source parts python_tensors errors|calls|compare|convert|loader|programs|read|records|save|sharding|stages|tiers|verify module"
-for component in $components tools python/src; do
+for component in $components $rooms tools python/src; do
   order=order_${component//\//_}
   [[ -n ${!order:-} ]] || continue
   breaches=$(awk -v component="$component" -v order="${!order}" '
@@ -211,7 +238,7 @@ done < $targets
 # includes it, or a public header that has such a user), or header_users.txt says where its users are.
 users=tests/architecture/header_users.txt
 headers=$(find $components -name '*.h' -not -path '*/detail/*' | sort)
-unused=$(awk -v headers="$headers" '
+unused=$(awk -v headers="$(sed -E "s#$in_rooms#\1/#" <<< "$headers")" '
   function component_of(file) { sub(/\/.*/, "", file); return file }
   BEGIN { n = split(headers, header, "\n"); for (i = 1; i <= n; ++i) is_header[header[i]] = 1 }
   $2 ~ /^shardwise\// {
@@ -243,18 +270,27 @@ for header in $headers; do
 done
 
 # 15. No two components define a type of one name in one namespace: programs link both, and the linker keeps one
-# destructor for the two.
-types=$(awk '/^namespace [a-z:_]+ \{/ { space = $2 }
-  /^namespace detail \{/ { space = "shardwise::detail" }
-  /^}  \/\/ namespace detail/ { space = "shardwise" }
+# destructor for the two. Namespaces called detail, jobs_detail and so on count as one: rooms use the names of others.
+types=$(awk -v rooms="$in_rooms" '/^namespace [a-z:_]+ \{/ { space = $2 }
+  /^namespace [a-z_]*detail \{/ { space = "shardwise::" $2 }
+  /^}  \/\/ namespace [a-z_]*detail/ { space = "shardwise" }
   /^(struct|class|enum class) [A-Za-z0-9_]+[^;]*\{/ {
     name = $1 == "enum" ? $3 : $2
     component = FILENAME
+    if (component ~ rooms) sub(/^checkpoint\//, "", component)
     sub(/\/.*/, "", component)
+    sub(/[a-z_]*detail$/, "detail", space)
     print space "::" name, component
   }' $(find $components -name '*.h') | sort -u)
 for type in $(cut -d' ' -f1 <<< "$types" | uniq -d); do
   breach "$type is a type in $(grep "^$type " <<< "$types" | cut -d' ' -f2 | paste -sd' ')"
+done
+
+# 16. A room's types are in its own namespaces, not in checkpoint/'s.
+for room in $rooms; do
+  for file in $(find "checkpoint/$room" -path '*/detail/*' -name '*.h'); do
+    grep -qE "^namespace shardwise(::${room}_detail)? \{" "$file" || breach "$file is not in the namespace ${room}_detail"
+  done
 done
 
 exit $failed

@@ -15,7 +15,7 @@ echo '#include "shardwise/checkpoint/detail/codec/codec.h"' >> convert/model.cc
 echo 'int x;' > runtime/forgotten.cc
 echo 'int x;' > tests/shard/forgotten_test.cc
 echo '#include <tbb/tbb.h>' >> loader/loader.cc
-echo '#include <zstd.h>' >> checkpoint/manager.cc
+echo '#include <zstd.h>' >> checkpoint/jobs/manager.cc
 echo '#include <fmt/core.h>' >> shard/box.h
 yes '//' | head -n 700 >> shard/mesh.cc
 mkdir runtime/util
@@ -30,9 +30,19 @@ echo 'void f(const fs::path& path) { fs::remove_all(path); }' >> checkpoint/save
 echo 'bool g(const fs::path& path) { return fs::exists(path); }' >> convert/export_model.cc
 echo '#include "shardwise/loader/detail/engine/ring.h"' >> loader/sources/npy.cc
 echo '#include "shardwise/checkpoint/detail/write/part.h"' >> checkpoint/detail/read/chunk_reader.cc
-echo '#include "shardwise/checkpoint/detail/together/packer.h"' >> checkpoint/detail/write/commit.cc
-echo '#include "shardwise/checkpoint/manager.h"' >> checkpoint/detail/together/terms.h
-echo '#include "shardwise/checkpoint/tiers.h"' >> checkpoint/reshard.cc
+echo '#include "shardwise/checkpoint/detail/record/packer.h"' >> checkpoint/detail/write/commit.cc
+echo '#include "shardwise/jobs/manager.h"' >> checkpoint/jobs/detail/save/terms.h
+echo '#include "shardwise/tiers/tiers.h"' >> checkpoint/reshape/reshard.cc
+echo '#include "shardwise/jobs/manager.h"' >> checkpoint/mend/repair.cc
+echo '#include "shardwise/checkpoint/mend/repair.h"' >> checkpoint/verify.cc
+echo '#include "shardwise/jobs/detail/save/messages.h"' >> checkpoint/tiers/tiers.cc
+echo '#include "shardwise/checkpoint/detail/codec/codec.h"' >> checkpoint/jobs/manager.cc
+echo '#include <isa-l.h>' >> checkpoint/detail/parity/parity_format.cc
+echo '#include "shardwise/reshape/reshard.h"' >> checkpoint/reshape/edits.cc
+echo 'int x;' > checkpoint/tiers/detail/forgotten.cc
+echo 'namespace shardwise::detail {' > checkpoint/mend/detail/astray.h
+sed -i '/shard\/error\.h/d' checkpoint/mend/repair.h
+echo '#pragma once' > checkpoint/reshape/unused.h
 echo '#include "shardwise/runtime/process/detail/x.h"' >> python/src/read.cc
 printf 'void f() {\n  executor.parallel_for(2, [&](std::int64_t i) {\n    const MutexLock lock(mutex);\n    reader->read(i);\n  });\n}\n' >> runtime/gemm.cc
 printf 'void f() {\n  devices.executor().run(graph, [&](int task) {\n    file.write(task);\n  });\n}\n' >> runtime/program/redistribute.cc
@@ -45,6 +55,7 @@ echo '#include "parse.h"' >> tools/output.cc
 sed -i '/shard\/error\.h/d' checkpoint/verify.h
 echo '#include "work.h"' >> python/src/bindings.h
 printf 'struct ChunkRecord {\n};\n' >> loader/detail/engine/ring.h
+printf 'namespace shardwise::tiers_detail {\nstruct RootTerms {\n};\n' >> checkpoint/tiers/detail/inventory.h
 for i in $(seq 31); do echo > shard/torus/part_$i.h; done
 
 found=$("$source_dir/tests/architecture/architecture_test.sh" "$scratch")
@@ -53,7 +64,7 @@ status=0
 for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpoint/detail/' \
   'storage/file.cc includes runtime/' 'checkpoint/verify.cc includes storage/detail/' \
   'convert/model.cc includes checkpoint/detail/' 'runtime/forgotten.cc is in no target' 'tests/shard/forgotten_test.cc is in no target' \
-  'loader/loader.cc includes TBB' 'checkpoint/manager.cc includes zstd' \
+  'loader/loader.cc includes TBB' 'jobs/manager.cc includes zstd' \
   'public header shard/box.h includes fmt/core.h' 'shard/mesh.cc has' 'a folder called util' \
   'runtime/gemm.cc includes shard/detail/' \
   'shard/box_copy.cc includes shard/view/explain.h, which does not stand before it' \
@@ -64,9 +75,17 @@ for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpo
   'checkpoint/save.cc does something to files beside' 'convert/export_model.cc looks at a path beside' \
   'loader/sources/npy.cc includes loader/detail/engine/ring.h, which does not stand before it' \
   'checkpoint/detail/read/chunk_reader.cc includes checkpoint/detail/write/part.h, which does not stand before it' \
-  'checkpoint/detail/write/commit.cc includes checkpoint/detail/together/packer.h, which does not stand before it' \
-  'checkpoint/detail/together/terms.h includes checkpoint/manager.h, which does not stand before it' \
-  'checkpoint/reshard.cc includes checkpoint/tiers.h, which does not stand before it' \
+  'checkpoint/detail/write/commit.cc includes checkpoint/detail/record/packer.h, which does not stand before it' \
+  'jobs/detail/save/terms.h includes jobs/manager.h, which does not stand before it' \
+  'reshape/reshard.cc includes tiers/, which is not below reshape/' \
+  'mend/repair.cc includes jobs/, which is not below mend/' \
+  'checkpoint/verify.cc includes shardwise/checkpoint/mend/repair.h, which has a shorter name' \
+  'tiers/tiers.cc includes jobs/detail/' 'jobs/manager.cc includes checkpoint/detail/' \
+  'checkpoint/detail/parity/parity_format.cc includes ISA-L' \
+  'reshape/edits.cc includes reshape/reshard.h, which does not stand before it' \
+  'checkpoint/tiers/detail/forgotten.cc is in no target' 'astray.h is not in the namespace mend_detail' \
+  'checkpoint/mend/repair.h says what is thrown' 'reshape/unused.h has no user outside reshape/' \
+  'shardwise::detail::RootTerms is a type in jobs tiers' \
   'python/src/read.cc includes runtime/detail/' \
   'reader->read(i);, inside a body that workers run' 'const MutexLock lock(mutex);, inside a body that workers run' \
   'file.write(task);, inside a body that workers run' 'channel->receive(task);, inside a body that workers run' \

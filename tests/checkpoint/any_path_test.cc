@@ -6,9 +6,9 @@
 #include <functional>
 
 #include "shardwise/checkpoint/attempt.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
 #include "testing/errors.h"
 #include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"

@@ -8,9 +8,9 @@
 #include <numeric>
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
-#include "shardwise/checkpoint/reshard.h"
+#include "shardwise/jobs/manager.h"
+#include "shardwise/reshape/reshard.h"
 #include "testing/errors.h"
 #include "testing/host_tensor.h"
 #include "testing/temp_dir.h"

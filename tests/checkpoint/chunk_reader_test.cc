@@ -8,9 +8,9 @@
 #include <span>
 #include <thread>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
-#include "shardwise/checkpoint/tiers.h"
+#include "shardwise/jobs/manager.h"
+#include "shardwise/tiers/tiers.h"
 #include "testing/errors.h"
 #include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"

@@ -13,8 +13,8 @@
 #include <unordered_set>
 
 #include "shardwise/checkpoint/detail/root/lease.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/shard/error.h"
 #include "testing/fault_model.h"
 #include "testing/hooked_file_system.h"

@@ -8,10 +8,10 @@
 #include <set>
 #include <vector>
 
-#include "shardwise/checkpoint/edits.h"
-#include "shardwise/checkpoint/manager.h"
-#include "shardwise/checkpoint/reshard.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
+#include "shardwise/reshape/edits.h"
+#include "shardwise/reshape/reshard.h"
 #include "testing/errors.h"
 #include "testing/host_model.h"
 #include "testing/random_boxes.h"

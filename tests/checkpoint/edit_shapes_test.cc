@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "shardwise/checkpoint/edits.h"
+#include "shardwise/reshape/edits.h"
 #include "testing/host_model.h"
 #include "testing/random_boxes.h"
 

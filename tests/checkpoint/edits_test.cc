@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/edits.h"
+#include "shardwise/reshape/edits.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/repair/erasure_code.h"
+#include "shardwise/mend/detail/erasure_code.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-namespace shardwise::detail {
+namespace shardwise::mend_detail {
 namespace {
 
 using Block = std::vector<std::byte>;
@@ -93,4 +93,4 @@ TEST(ErasureCode, GivesBackWhateverIsMissing) {
 }
 
 }  // namespace
-}  // namespace shardwise::detail
+}  // namespace shardwise::mend_detail

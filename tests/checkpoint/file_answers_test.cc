@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/storage/file.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"

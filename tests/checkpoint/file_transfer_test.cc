@@ -1,6 +1,6 @@
 // Processes are threads here, and each has a directory as its host's disk.
 
-#include "shardwise/checkpoint/detail/together/file_transfer.h"
+#include "shardwise/jobs/detail/save/file_transfer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 #include "testing/temp_dir.h"
 #include "testing/tier_job.h"
 
-namespace shardwise::detail {
+namespace shardwise::jobs_detail {
 namespace {
 
 namespace fs = std::filesystem;
@@ -157,4 +157,4 @@ TEST(LinkedWants, AreReadAsTheyWereSent) {
 }
 
 }  // namespace
-}  // namespace shardwise::detail
+}  // namespace shardwise::jobs_detail

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/manager.h"
 #include "testing/child_process.h"
 #include "testing/fault_model.h"
 #include "testing/socket_transport.h"

@@ -17,9 +17,9 @@
 #include <string_view>
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
-#include "shardwise/checkpoint/tiers.h"
+#include "shardwise/jobs/manager.h"
+#include "shardwise/tiers/tiers.h"
 #include "testing/fault_model.h"
 #include "testing/socket_transport.h"
 

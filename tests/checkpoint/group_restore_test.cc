@@ -5,9 +5,9 @@
 
 #include <atomic>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
 #include "testing/faulty_file_system.h"
 #include "testing/host_tensor.h"
 #include "testing/random_shardings.h"

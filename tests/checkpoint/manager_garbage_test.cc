@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/shard/error.h"
 #include "testing/errors.h"
 #include "testing/hooked_file_system.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/jobs/manager.h"
 #include "testing/fault_model.h"
 #include "testing/root_outcome.h"
 #include "testing/run_program.h"

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/jobs/manager.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

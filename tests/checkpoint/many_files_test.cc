@@ -8,10 +8,10 @@
 #include <thread>
 
 #include "shardwise/checkpoint/detail/read/read_plan.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
-#include "shardwise/checkpoint/reshard.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
+#include "shardwise/reshape/reshard.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/hooked_file_system.h"

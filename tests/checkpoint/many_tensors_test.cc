@@ -4,8 +4,8 @@
 
 #include <set>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/manager.h"
 #include "testing/host_tensor.h"
 #include "testing/raw_hdf5.h"
 #include "testing/temp_dir.h"

@@ -1,11 +1,11 @@
-#include "shardwise/checkpoint/detail/reshard/new_shardings.h"
+#include "shardwise/reshape/detail/reshard/new_shardings.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "testing/errors.h"
 
-namespace shardwise::detail {
+namespace shardwise::reshape_detail {
 namespace {
 
 using testing::AllOf;
@@ -89,4 +89,4 @@ TEST(NewShardings, OfATensorThatNobodyHasCutAreWhole) {
 }
 
 }  // namespace
-}  // namespace shardwise::detail
+}  // namespace shardwise::reshape_detail

@@ -1,7 +1,7 @@
 // Any damage of up to as many blocks of a group as there is parity for leaves every byte to be
 // read; more leaves what is not in that group.
 
-#include "shardwise/checkpoint/detail/repair/parity_file.h"
+#include "shardwise/mend/detail/parity_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,13 +13,14 @@
 #include <set>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/parity/parity_check.h"
 #include "shardwise/shard/error.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/memory_files.h"
 #include "testing/temp_dir.h"
 
-namespace shardwise::detail {
+namespace shardwise::mend_detail {
 namespace {
 
 using testing::HasSubstr;
@@ -34,8 +35,8 @@ Bytes random_bytes(std::mt19937& random, std::size_t size) {
 }
 
 struct Made {
-  ParityLayout layout;
-  ParityOf of;
+  detail::ParityLayout layout;
+  detail::ParityOf of;
   Bytes file, parity;
 };
 
@@ -57,7 +58,8 @@ std::vector<bool> restored_blocks(const Made& made, const Bytes* damaged, const 
   if (damaged != nullptr) files["file"] = *damaged;
   MemoryFileSystem memory(files);
   const std::unique_ptr<File> opened = memory.open("parity");
-  ParityHeader header = read_parity_header(*opened, "parity", made.of, kBlock).header;
+  detail::ParityHeader header =
+      detail::read_parity_header(*opened, "parity", made.of, kBlock).header;
   std::shared_ptr<File> file;
   if (damaged != nullptr) file = memory.open("file");
   RestoredFile restored(file, memory.open("parity"), std::move(header), "file");
@@ -160,10 +162,10 @@ TEST(ParityFile, TellsHowMuchItHasRead) {
 
 TEST(ParityFile, EveryByteIsChecked) {
   std::mt19937 random(6);
-  const Made made = make(random, 300 * kBlock, 2, {}, kParityBlockBytes);
+  const Made made = make(random, 300 * kBlock, 2, {}, detail::kParityBlockBytes);
   const auto check = [&](const Bytes& parity) {
     MemoryFileSystem memory({{"parity", parity}});
-    check_parity_file(*memory.open("parity"), "parity", made.of);
+    detail::check_parity_file(*memory.open("parity"), "parity", made.of);
   };
   check(made.parity);
   for (int i = 0; i < 300; ++i) {
@@ -174,4 +176,4 @@ TEST(ParityFile, EveryByteIsChecked) {
 }
 
 }  // namespace
-}  // namespace shardwise::detail
+}  // namespace shardwise::mend_detail

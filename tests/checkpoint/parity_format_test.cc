@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/repair/parity_format.h"
+#include "shardwise/checkpoint/detail/parity/parity_format.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

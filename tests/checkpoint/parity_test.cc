@@ -1,6 +1,8 @@
 // With parity, a checkpoint of which there is no copy is repaired, exactly, or the boxes that are
 // lost are named.
 
+#include "shardwise/mend/parity.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,9 +16,10 @@
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
-#include "shardwise/checkpoint/detail/repair/parity_writer.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
+#include "shardwise/mend/detail/parity_writer.h"
+#include "shardwise/mend/repair.h"
 #include "shardwise/shard/error.h"
 #include "testing/errors.h"
 #include "testing/flip.h"
@@ -355,7 +358,7 @@ TEST_F(Parity, OfDamagedBytesRestoresOnlyWhatIsRight) {
   };
   remove_parity(step_);
   flip(step_ / name, address(1), std::byte{1});
-  detail::write_parity_files(*posix_file_system(), step_, {.blocks = 2});
+  mend_detail::write_parity_files(*posix_file_system(), step_, {.blocks = 2});
   flip(step_ / name, address(1), std::byte{1});
   const FileBytes good = bytes_of_files(step_);
 

@@ -12,10 +12,10 @@
 #include <ostream>
 #include <random>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
-#include "shardwise/checkpoint/reshard.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
+#include "shardwise/reshape/reshard.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise {

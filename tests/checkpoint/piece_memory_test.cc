@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/piece_list.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/manager.h"
 #include "testing/temp_dir.h"
 
 namespace {

@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/policy/retention.h"
-#include "shardwise/checkpoint/detail/policy/save_schedule.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/detail/policy/retention.h"
+#include "shardwise/jobs/detail/policy/save_schedule.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/forwarding_file_system.h"
@@ -95,7 +95,7 @@ TEST(NotKept, IsWhatNoRuleKeeps) {
                      : draw(0, 6) == 0 ? std::optional(kNan)
                                        : std::optional(draw(-3, 3) / 2.0);
     }
-    detail::Retention rules;
+    jobs_detail::Retention rules;
     if (draw(0, 1) == 0) rules.keep_last = draw(1, 4);
     if (draw(0, 2) == 0) rules.keep_every = draw(1, 5);
     if (draw(0, 2) == 0) rules.keep_interval = seconds(draw(1, 200));
@@ -137,10 +137,10 @@ TEST(NotKept, IsWhatNoRuleKeeps) {
       if (!kept && !no_rule) needed.push_back(s);
     }
     const auto found = [&] {
-      return detail::not_kept(steps, rules, pinned,
-                              {.is_valid = [&](std::int64_t s) { return valid[s]; },
-                               .value = [&](std::int64_t s) { return values[s]; },
-                               .time = [&](std::int64_t s) { return times[s]; }});
+      return jobs_detail::not_kept(steps, rules, pinned,
+                                   {.is_valid = [&](std::int64_t s) { return valid[s]; },
+                                    .value = [&](std::int64_t s) { return values[s]; },
+                                    .time = [&](std::int64_t s) { return times[s]; }});
     };
     if (rules.best && !any_value && !steps.empty()) {
       EXPECT_THROW(found(), Error);
@@ -408,7 +408,7 @@ TEST_F(SavePolicies, ASignalAsksForASaveAndDoesNothingElseMeanwhile) {
 
 TEST(SaveSchedule, RefusesASaveThatCannotEndInTime) {
   const auto clock = std::make_shared<FakeClock>();
-  detail::SaveSchedule schedule(
+  jobs_detail::SaveSchedule schedule(
       {.preemption_signals = {SIGUSR2}, .preemption_grace = std::chrono::hours(1)}, clock, "test");
   schedule.end(1'000'000, 100);  // 10,000 bytes a second
   schedule.begin(1, std::size_t{1} << 40);

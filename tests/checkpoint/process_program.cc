@@ -25,9 +25,9 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/root/attempt.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/runtime/device.h"
 #include "shardwise/shard/error.h"
 #include "testing/fault_model.h"

@@ -1,6 +1,6 @@
 // What the processes of a save tell each other: nothing damaged or foreign is published.
 
-#include "shardwise/checkpoint/detail/together/record.h"
+#include "shardwise/checkpoint/detail/record/record.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,11 +11,11 @@
 #include <random>
 
 #include "shardwise/checkpoint/attempt.h"
-#include "shardwise/checkpoint/detail/together/messages.h"
-#include "shardwise/checkpoint/detail/together/packer.h"
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/detail/record/packer.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/detail/save/messages.h"
+#include "shardwise/jobs/manager.h"
 #include "testing/errors.h"
 #include "testing/host_tensor.h"
 #include "testing/temp_dir.h"
@@ -163,21 +163,22 @@ TEST(Record, RefusesBoxesThatEndBeforeTheyBegin) {
 }
 
 TEST(Messages, ComeBackAsTheyWere) {
-  AttemptNotice notice{.id = std::string(32, 'a'),
-                       .directory = ".step-00000005.tmp",
-                       .is_reused = true,
-                       .skipped = true,
-                       .terms = {.step = 5, .writers = 3, .copies = 1, .processes_per_host = 2}};
-  const AttemptNotice again = decode_notice(encode(notice));
+  jobs_detail::AttemptNotice notice{
+      .id = std::string(32, 'a'),
+      .directory = ".step-00000005.tmp",
+      .is_reused = true,
+      .skipped = true,
+      .terms = {.step = 5, .writers = 3, .copies = 1, .processes_per_host = 2}};
+  const jobs_detail::AttemptNotice again = jobs_detail::decode_notice(encode(notice));
   EXPECT_EQ(again.id, notice.id);
   EXPECT_EQ(again.directory, notice.directory);
   EXPECT_TRUE(again.skipped);
   EXPECT_EQ(again.terms, notice.terms);
   notice.directory = "../elsewhere";
-  EXPECT_THROW(decode_notice(encode(notice)), Error);
-  const SaveOutcome outcome{.lists_wanted = {1, 3}, .stats = {}, .manifest = "{}"};
-  EXPECT_EQ(decode_outcome(encode(outcome), 4).lists_wanted, outcome.lists_wanted);
-  EXPECT_THROW(decode_outcome(encode(outcome), 3), Error);
+  EXPECT_THROW(jobs_detail::decode_notice(encode(notice)), Error);
+  const jobs_detail::SaveOutcome outcome{.lists_wanted = {1, 3}, .stats = {}, .manifest = "{}"};
+  EXPECT_EQ(jobs_detail::decode_outcome(encode(outcome), 4).lists_wanted, outcome.lists_wanted);
+  EXPECT_THROW(jobs_detail::decode_outcome(encode(outcome), 3), Error);
 }
 
 /// Two writers' records of two tensors over four devices.

@@ -13,8 +13,9 @@
 
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/names.h"
-#include "shardwise/checkpoint/manager.h"
-#include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
+#include "shardwise/mend/parity.h"
+#include "shardwise/mend/repair.h"
 #include "shardwise/shard/error.h"
 #include "testing/fault_model.h"
 #include "testing/faulty_file_system.h"

@@ -10,9 +10,10 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
+#include "shardwise/mend/repair.h"
 #include "shardwise/shard/error.h"
 #include "testing/errors.h"
 #include "testing/flip.h"

@@ -1,5 +1,7 @@
 // A repair makes every byte what it was, or leaves it; it never changes a byte that was right.
 
+#include "shardwise/mend/repair.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,8 +15,8 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 #include "testing/errors.h"

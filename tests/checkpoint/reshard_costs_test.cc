@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/reshard/reshard_costs.h"
+#include "shardwise/reshape/detail/reshard/reshard_costs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,20 +8,20 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/read/cached_reader.h"
-#include "shardwise/checkpoint/reshard.h"
+#include "shardwise/reshape/reshard.h"
 #include "testing/errors.h"
 #include "testing/host_tensor.h"
 #include "testing/random_checkpoint.h"
 #include "testing/temp_dir.h"
 
-namespace shardwise::detail {
+namespace shardwise::reshape_detail {
 namespace {
 
 namespace fs = std::filesystem;
 
 /// A save of all tensors of a reader, cut over a mesh.
-SavePlan plan_of(const std::shared_ptr<const BoxReader>& reader, const Mesh& mesh,
-                 RandomShardings& random, Codec codec) {
+detail::SavePlan plan_of(const std::shared_ptr<const BoxReader>& reader, const Mesh& mesh,
+                         RandomShardings& random, Codec codec) {
   std::vector<TensorSource> sources;
   for (std::size_t t = 0; t < reader->tensors().size(); ++t) {
     const TensorInfo& info = reader->tensors()[t];
@@ -31,7 +31,7 @@ SavePlan plan_of(const std::shared_ptr<const BoxReader>& reader, const Mesh& mes
                        .sharding = Sharding(mesh, random.spec(mesh, info.shape.size()))});
   }
   const Executor executor(1);
-  return plan_save(std::move(sources), codec, executor);
+  return detail::plan_save(std::move(sources), codec, executor);
 }
 
 // What is said to be read is what a reader then counts, whatever fits in its cache.
@@ -45,14 +45,14 @@ TEST(ReshardCosts, AreThoseOfARun) {
     }
     const TempDir dir;
     const fs::path path = HandMadeCheckpoint(tensors, 2).write(dir / "a");
-    const auto open = [&] { return open_checkpoint(*posix_file_system(), path); };
-    const std::vector<TensorInfo> infos = tensor_infos(open());
+    const auto open = [&] { return detail::open_checkpoint(*posix_file_system(), path); };
+    const std::vector<TensorInfo> infos = detail::tensor_infos(open());
     const auto cache_bytes = static_cast<std::size_t>(random.draw(0, 3) * random.draw(0, 400));
-    ChunkReader looked(open(), {.threads = 1}), read(open(), {.threads = 1});
-    const auto cached = std::make_shared<const CachedReader>(read, infos, cache_bytes);
-    const SavePlan plan = plan_of(cached, random.mesh(), random, Codec::none);
-    const std::vector<ChunkLayout> files =
-        ChunkLayout::of_files(plan.tensors, std::ssize(plan.files));
+    detail::ChunkReader looked(open(), {.threads = 1}), read(open(), {.threads = 1});
+    const auto cached = std::make_shared<const detail::CachedReader>(read, infos, cache_bytes);
+    const detail::SavePlan plan = plan_of(cached, random.mesh(), random, Codec::none);
+    const std::vector<detail::ChunkLayout> files =
+        detail::ChunkLayout::of_files(plan.tensors, std::ssize(plan.files));
 
     const ReadCosts costs = costs_of_reading(
         looked, plan, files,
@@ -61,9 +61,9 @@ TEST(ReshardCosts, AreThoseOfARun) {
         },
         cache_bytes);
     EXPECT_EQ(looked.stats().chunks, 0) << "nothing is read";
-    for (const ChunkLayout& file : files) {
+    for (const detail::ChunkLayout& file : files) {
       for (std::int64_t c = 0; c < file.num_chunks(); ++c) {
-        const FileChunk chunk = file.chunk(c);
+        const detail::FileChunk chunk = file.chunk(c);
         std::vector<std::byte> out(chunk.held_bytes());
         cached->read(plan.sources[chunk.tensor].tensor, chunk.box, out);
       }
@@ -116,4 +116,4 @@ TEST(PlanReshard, FindsTheErrorsOfARunAndWritesNothing) {
 }
 
 }  // namespace
-}  // namespace shardwise::detail
+}  // namespace shardwise::reshape_detail

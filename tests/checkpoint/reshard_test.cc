@@ -1,13 +1,13 @@
-#include "shardwise/checkpoint/reshard.h"
+#include "shardwise/reshape/reshard.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shardwise/checkpoint/attempt.h"
 #include "shardwise/checkpoint/detail/root/names.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
 #include "testing/errors.h"
 #include "testing/host_tensor.h"
 #include "testing/random_checkpoint.h"

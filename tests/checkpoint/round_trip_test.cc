@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/shard/box_copy.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/random_shardings.h"

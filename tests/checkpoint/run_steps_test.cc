@@ -1,6 +1,6 @@
 // A run that goes back in a used root, and two managers that save in one root.
 
-#include "shardwise/checkpoint/detail/together/run_steps.h"
+#include "shardwise/jobs/detail/save/run_steps.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/shard/error.h"
 #include "testing/errors.h"
 #include "testing/hooked_file_system.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/host/mutex.h"
 #include "testing/errors.h"

@@ -5,8 +5,8 @@
 #include <random>
 
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
-#include "shardwise/checkpoint/detail/together/group_save.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/detail/save/group_save.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/host_tensor.h"
@@ -20,8 +20,9 @@ class SaveTest : public testing::Test {
   SaveStats save(std::int64_t step, std::vector<TensorSource> sources,
                  const SaveOptions& options = {}) {
     const std::filesystem::path& root = dir_.path();
-    const SaveContext context{*files_, root, executor_, pool_, leftovers_, spare_, 0, {}, huffman_};
-    return run_save(context, ProcessGroup(), step, std::move(sources), options);
+    const jobs_detail::SaveContext context{*files_, root, executor_, pool_,   leftovers_,
+                                           spare_,  0,    {},        huffman_};
+    return jobs_detail::run_save(context, ProcessGroup(), step, std::move(sources), options);
   }
 
   TempDir dir_;

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/jobs/manager.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise {

@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/shard/error.h"
 #include "testing/faulty_file_system.h"
 #include "testing/hooked_file_system.h"

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shardwise/checkpoint/reshard.h"
+#include "shardwise/reshape/reshard.h"
 #include "testing/errors.h"
 
 namespace shardwise {

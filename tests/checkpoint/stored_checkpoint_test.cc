@@ -9,6 +9,8 @@
 
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/mend/parity.h"
+#include "shardwise/mend/repair.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/hooked_file_system.h"

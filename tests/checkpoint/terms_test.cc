@@ -1,14 +1,14 @@
-#include "shardwise/checkpoint/detail/together/terms.h"
+#include "shardwise/jobs/detail/save/terms.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 
-#include "shardwise/checkpoint/detail/together/packer.h"
+#include "shardwise/checkpoint/detail/record/packer.h"
 #include "testing/errors.h"
 
-namespace shardwise::detail {
+namespace shardwise::jobs_detail {
 namespace {
 
 SaveTerms terms() {
@@ -83,4 +83,4 @@ TEST(SaveTerms, OutOfTheirBoundsAreRefused) {
 }
 
 }  // namespace
-}  // namespace shardwise::detail
+}  // namespace shardwise::jobs_detail

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/tiers.h"
+#include "shardwise/tiers/tiers.h"
 #include "testing/crash_states.h"
 #include "testing/fault_model.h"
 #include "testing/faulty_file_system.h"

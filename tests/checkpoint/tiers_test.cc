@@ -1,6 +1,6 @@
 // Two tiers, on hosts that are directories and processes that are threads.
 
-#include "shardwise/checkpoint/tiers.h"
+#include "shardwise/tiers/tiers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -13,8 +13,8 @@
 #include <span>
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/manager.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
 

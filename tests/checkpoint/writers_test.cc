@@ -5,9 +5,9 @@
 #include <set>
 
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
 #include "testing/errors.h"
 #include "testing/host_tensor.h"
 #include "testing/random_shardings.h"

@@ -13,11 +13,11 @@
 
 #include "convert/memory_model.h"
 #include "convert/weight_bytes.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
-#include "shardwise/checkpoint/reshard.h"
 #include "shardwise/checkpoint/verify.h"
 #include "shardwise/convert/model.h"
+#include "shardwise/jobs/manager.h"
+#include "shardwise/reshape/reshard.h"
 #include "testing/errors.h"
 #include "testing/hooked_file_system.h"
 #include "testing/temp_dir.h"

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/reshard.h"
 #include "shardwise/convert/model.h"
+#include "shardwise/reshape/reshard.h"
 #include "shardwise/runtime/ops/build.h"
 #include "shardwise/runtime/ops/functions.h"
 #include "testing/errors.h"

@@ -7,9 +7,9 @@
 
 #include "convert/weight_bytes.h"
 #include "shardwise/checkpoint/reader.h"
-#include "shardwise/checkpoint/reshard.h"
 #include "shardwise/checkpoint/verify.h"
 #include "shardwise/convert/model.h"
+#include "shardwise/reshape/reshard.h"
 #include "testing/errors.h"
 #include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"

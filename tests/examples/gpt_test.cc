@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/convert/model.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/shard/box_copy.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"

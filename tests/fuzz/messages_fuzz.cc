@@ -10,12 +10,12 @@
 
 #include "fuzz/require.h"
 #include "shardwise/checkpoint/detail/format/step_name.h"
+#include "shardwise/checkpoint/detail/record/packer.h"
+#include "shardwise/checkpoint/detail/record/record.h"
 #include "shardwise/checkpoint/detail/root/lease.h"
 #include "shardwise/checkpoint/detail/root/names.h"
-#include "shardwise/checkpoint/detail/together/messages.h"
-#include "shardwise/checkpoint/detail/together/packer.h"
-#include "shardwise/checkpoint/detail/together/record.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
+#include "shardwise/jobs/detail/save/messages.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -93,12 +93,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check("head", message, [](const Bytes& m) { return detail::decode_head(m); });
   check("costs", message, [](const Bytes& m) { return detail::decode_costs(m); });
   check("list", message, [](const Bytes& m) { return detail::decode_list(m); });
-  check("notice", message, [](const Bytes& m) { return detail::decode_notice(m); });
-  check("outcome", message, [](const Bytes& m) { return detail::decode_outcome(m, 16); });
+  check("notice", message, [](const Bytes& m) { return jobs_detail::decode_notice(m); });
+  check("outcome", message, [](const Bytes& m) { return jobs_detail::decode_outcome(m, 16); });
   publish(message);
   check_left({reinterpret_cast<const char*>(data), size});
   try {
-    static_cast<void>(detail::decode_latest(message, "root"));
+    static_cast<void>(jobs_detail::decode_latest(message, "root"));
   } catch (const Error&) {
     // Refused.
   }

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "fuzz/require.h"
-#include "shardwise/checkpoint/detail/repair/parity_file.h"
+#include "shardwise/mend/detail/parity_file.h"
 #include "shardwise/shard/error.h"
 #include "testing/memory_files.h"
 
@@ -78,8 +78,8 @@ void run(std::span<const std::byte> input) {
     const std::vector<Hash128> stated = header.data;
     std::shared_ptr<File> there;
     if ((flags & kMissing) == 0) there = memory.open("file");
-    detail::RestoredFile restored(std::move(there), memory.open("parity"), std::move(header),
-                                  "file");
+    mend_detail::RestoredFile restored(std::move(there), memory.open("parity"), std::move(header),
+                                       "file");
     Bytes block;
     for (std::uint64_t b = 0; b < layout.blocks(); ++b) {
       block.resize(layout.bytes_of(b));

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "fuzz/require.h"
-#include "shardwise/checkpoint/detail/tiers/assembly.h"
-#include "shardwise/checkpoint/detail/tiers/inventory.h"
-#include "shardwise/checkpoint/detail/tiers/mending.h"
-#include "shardwise/checkpoint/detail/together/file_transfer.h"
-#include "shardwise/checkpoint/detail/together/packer.h"
+#include "shardwise/checkpoint/detail/record/packer.h"
+#include "shardwise/jobs/detail/save/file_transfer.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/tiers/detail/assembly.h"
+#include "shardwise/tiers/detail/inventory.h"
+#include "shardwise/tiers/detail/mending.h"
 
 namespace shardwise {
 namespace {
@@ -24,8 +24,8 @@ template <class Decode>
 void decode_and_encode(const Bytes& message, bool in_any_order, Decode&& decode) {
   try {
     const auto decoded = decode(message);
-    const Bytes again = detail::encode(decoded);
-    require(again == message || (in_any_order && detail::encode(decode(again)) == again), "message",
+    const Bytes again = encode(decoded);
+    require(again == message || (in_any_order && encode(decode(again)) == again), "message",
             "is printed otherwise");
   } catch (const Error& e) {
     const bool expected = e.code() == ErrorCode::corrupt || e.code() == ErrorCode::invalid_argument;
@@ -38,19 +38,19 @@ void run(std::span<const std::byte> input) {
   const unsigned kind = std::to_integer<unsigned>(input.front()) % 4;
   if (kind == 0) {
     // Steps and files are sorted when they are printed.
-    decode_and_encode(message, true, detail::decode_inventory);
+    decode_and_encode(message, true, tiers_detail::decode_inventory);
   } else if (kind == 1) {
     decode_and_encode(message, false, [](std::span<const std::byte> bytes) {
-      return detail::decode_assembly_state(bytes, 4, 3);
+      return tiers_detail::decode_assembly_state(bytes, 4, 3);
     });
   } else if (kind == 2) {
     decode_and_encode(message, false, [](std::span<const std::byte> bytes) {
-      return detail::decode_asks(bytes, 4);
+      return tiers_detail::decode_asks(bytes, 4);
     });
   } else {
-    const std::vector<detail::FileTransfer> transfers{{0, 1, "a", 1}, {1, 0, "b", 2}};
+    const std::vector<jobs_detail::FileTransfer> transfers{{0, 1, "a", 1}, {1, 0, "b", 2}};
     decode_and_encode(message, false, [&](std::span<const std::byte> bytes) {
-      return detail::decode_linked_wants(bytes, transfers, 1);
+      return jobs_detail::decode_linked_wants(bytes, transfers, 1);
     });
   }
 }

@@ -20,11 +20,11 @@ SETUP = {
         const auto w = ShardedArray::from_host(
             devices, {DType::f32, {4}, Sharding::replicated(Mesh::line(1), 1)}, std::as_bytes(std::span(values)));""",
     "checkpoint/box_reader.h": 'const InTempDir here;\nCheckpointManager manager("root");',
-    "checkpoint/edits.h": """const InTempDir here;
+    "reshape/edits.h": """const InTempDir here;
         const std::vector<float> values(4, 1);
         const ArraySpec spec{DType::f32, {2, 2}, Sharding::replicated(Mesh::line(1), 2)};
         CheckpointManager("root").save(1, {host_source("w", spec, std::as_bytes(std::span(values)))});""",
-    "checkpoint/manager.h": """const InTempDir here;
+    "jobs/manager.h": """const InTempDir here;
         Devices devices(1);
         const std::vector<float> values(4, 1);
         auto w = ShardedArray::from_host(
@@ -43,7 +43,7 @@ SETUP = {
         Devices devices(1);
         Tracer tracer(devices);
         const std::map<std::string, Tensor> params{{"w", tracer.tensor({12, 4}, values, "w")}};""",
-    "checkpoint/tiers.h": "const InTempDir here;",
+    "tiers/tiers.h": "const InTempDir here;",
     "convert/model.h": """const InTempDir here;
         const std::vector<float> values(4, 1);
         const ArraySpec spec{DType::f32, {2, 2}, Sharding::replicated(Mesh::line(1), 2)};
@@ -175,18 +175,20 @@ SETUP = {
 
 # What an example needs beside its own header.
 INCLUDES = {
-    "checkpoint/manager.h": ["checkpoint/reader.h"],
+    "jobs/manager.h": ["checkpoint/reader.h"],
     "checkpoint/reader.h": ["checkpoint/attempt.h", "runtime/tracer.h"],
-    "checkpoint/save.h": ["checkpoint/manager.h", "runtime/tracer.h"],
-    "convert/diff.h": ["checkpoint/manager.h", "checkpoint/reader.h", "convert/model.h"],
+    "checkpoint/save.h": ["jobs/manager.h", "runtime/tracer.h"],
+    "convert/diff.h": ["jobs/manager.h", "checkpoint/reader.h", "convert/model.h"],
     "convert/elements.h": ["checkpoint/save.h"],
-    "convert/model.h": ["checkpoint/manager.h", "checkpoint/reader.h", "checkpoint/reshard.h"],
+    "convert/model.h": ["jobs/manager.h", "checkpoint/reader.h", "reshape/reshard.h"],
     "convert/program_file.h": ["runtime/tracer.h"],
     "loader/source.h": ["loader/sources/arrays.h"],
     "runtime/ops/autodiff.h": ["runtime/tracer.h"],
     "runtime/ops/control.h": ["runtime/tracer.h", "runtime/nn/optimizers.h", "runtime/nn/layers.h"],
 }
 
+# checkpoint/jobs/manager.h is "shardwise/jobs/manager.h".
+ROOM = re.compile("^checkpoint/(?=[a-z]+/)")
 EXPRESSION = re.compile(r"[A-Za-z_][\w:]*(\(|\.|->)")
 
 
@@ -309,7 +311,7 @@ def main(source, component, out):
     ]
     includes, tests = [], []
     for path in headers:
-        name = path.relative_to(source).as_posix()
+        name = ROOM.sub("", path.relative_to(source).as_posix())
         for line_number, lines in examples(path):
             includes += [f'#include "shardwise/{header}"' for header in (name, *INCLUDES.get(name, ()))]
             test = f"{re.sub(r'[/.]', '_', name)}_{line_number}"

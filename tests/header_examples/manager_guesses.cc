@@ -2,7 +2,7 @@
 // compiles this.
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/jobs/manager.h"
 
 using namespace shardwise;
 

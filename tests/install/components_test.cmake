@@ -43,17 +43,20 @@ configure(passes shard WANTED shard PROGRAM shard.cc
 run(passes ${CMAKE_COMMAND} --build ${SCRATCH}/shard)
 run(passes ${SCRATCH}/shard/program)
 
-# checkpoint, and what it uses, need no BLAS and no zlib.
-configure(passes checkpoint WANTED checkpoint PROGRAM ${SOURCE}/examples/02_save_here_load_there.cc HIDDEN ZLIB nlohmann_json
+# jobs, and what it uses, need no BLAS and no zlib.
+configure(passes jobs WANTED jobs PROGRAM ${SOURCE}/examples/02_save_here_load_there.cc HIDDEN ZLIB nlohmann_json
   UNWANTED shardwise::programs shardwise::loader PkgConfig::openblas ZLIB::ZLIB)
-run(passes ${CMAKE_COMMAND} --build ${SCRATCH}/checkpoint)
-run(passes ${CMAKE_COMMAND} -E chdir ${SCRATCH}/checkpoint ${SCRATCH}/checkpoint/program)
+run(passes ${CMAKE_COMMAND} --build ${SCRATCH}/jobs)
+run(passes ${CMAKE_COMMAND} -E chdir ${SCRATCH}/jobs ${SCRATCH}/jobs/program)
+
+# Only mend, and what uses it, need ISA-L.
+configure(passes checkpoint WANTED checkpoint UNWANTED shardwise::mend shardwise::jobs PkgConfig::isal)
 
 configure(passes runtime WANTED runtime HIDDEN PkgConfig UNWANTED PkgConfig::openblas shardwise::storage)
-configure(passes all WANTED shard storage runtime programs mpi loader checkpoint convert program_files)
+configure(passes all WANTED shard storage runtime programs mpi loader checkpoint mend jobs reshape tiers convert program_files)
 
 configure(fails unknown WANTED shard chekpoint)
-check_said("component chekpoint is not known, needed is one of shard, storage, runtime, programs, mpi, loader, checkpoint, convert, program_files")
+check_said("component chekpoint is not known, needed is one of shard, storage, runtime, programs, mpi, loader, checkpoint, mend, jobs, reshape, tiers, convert, program_files")
 configure(fails missing WANTED programs checkpoint HIDDEN PkgConfig TBB)
 check_said("component programs needs package TBB, pkg-config module openblas")
 check_said("component checkpoint needs pkg-config module hdf5, pkg-config module libxxhash")

@@ -61,7 +61,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     # Headers, libraries and the CMake package, as cmake --install has them.
     library = files["libshardwise-dev"]
-    assert {"usr/include/shardwise/checkpoint/manager.h", "usr/lib/cmake/shardwise/shardwiseConfig.cmake"} <= {
+    assert {"usr/include/shardwise/jobs/manager.h", "usr/lib/cmake/shardwise/shardwiseConfig.cmake"} <= {
         re.sub(r"^usr/lib/[^/]+/cmake/", "usr/lib/cmake/", file) for file in library}
     assert any(file.endswith("/libshardwise_checkpoint.a") for file in library)
     assert not any("/detail/" in file for file in library)

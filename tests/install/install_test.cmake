@@ -31,7 +31,7 @@ if(WAY STREQUAL "find_package")
   # All components by one header; and without CMake, by pkg-config.
   run(${CMAKE_COMMAND} --build ${SCRATCH}/build --target everything)
   run(${SCRATCH}/build/everything)
-  foreach(pair main=shardwise-checkpoint\ shardwise-loader everything=shardwise)
+  foreach(pair main=shardwise-jobs\ shardwise-loader everything=shardwise)
     string(REGEX MATCH "^(.*)=(.*)$" pair ${pair})
     run(${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${SCRATCH}/prefix/lib/pkgconfig
       sh -ec "${COMPILER} -std=c++20 ${SOURCE}/tests/install/consumer/${CMAKE_MATCH_1}.cc $(pkg-config --cflags --libs ${CMAKE_MATCH_2}) -o by_pkg_config")

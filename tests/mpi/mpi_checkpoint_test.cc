@@ -10,9 +10,9 @@
 #include <optional>
 
 #include "mpi_world.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
 #include "testing/errors.h"
 #include "testing/host_tensor.h"
 #include "testing/random_boxes.h"

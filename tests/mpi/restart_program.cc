@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/tiers.h"
 #include "shardwise/checkpoint/verify.h"
 #include "shardwise/runtime/process/mpi_transport.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/tiers/tiers.h"
 #include "testing/host_tensor.h"
 #include "testing/same_shards.h"
 

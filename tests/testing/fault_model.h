@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/root/lease.h"
-#include "shardwise/checkpoint/manager.h"
-#include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
+#include "shardwise/mend/parity.h"
+#include "shardwise/mend/repair.h"
 #include "testing/host_tensor.h"
 #include "testing/temp_dir.h"
 

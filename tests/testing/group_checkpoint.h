@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/internals.h"
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/jobs/detail/internals.h"
+#include "shardwise/jobs/manager.h"
 #include "testing/host_tensor.h"
 #include "testing/socket_transport.h"
 
@@ -38,7 +38,7 @@ struct GroupSaveOptions {
   // By rank, where they are given.
   std::function<SocketFaults(int)> faults = {};
   std::function<std::filesystem::path(int)> root = {};
-  std::function<detail::RootTerms(int)> terms = {};
+  std::function<jobs_detail::RootTerms(int)> terms = {};
   std::function<std::vector<TensorSource>(int)> sources = {};
   std::function<std::shared_ptr<FileSystem>(int)> file_system = {};
   std::function<void(int)> when_open = {};  ///< called when the rank has its manager
@@ -55,9 +55,9 @@ inline GroupOutcome group_save(const std::filesystem::path& root, std::int64_t s
         manager_options.group = ProcessGroup(transport, options.timeout);
         manager_options.devices = options.devices;
         if (options.file_system) manager_options.file_system = options.file_system(rank);
-        CheckpointManager manager =
-            detail::Internals::manager(options.root ? options.root(rank) : root, manager_options,
-                                       options.terms ? options.terms(rank) : detail::RootTerms());
+        CheckpointManager manager = jobs_detail::ManagerInternals::manager(
+            options.root ? options.root(rank) : root, manager_options,
+            options.terms ? options.terms(rank) : jobs_detail::RootTerms());
         if (options.when_open) options.when_open(rank);
         outcome.stats[static_cast<std::size_t>(rank)] =
             manager.save(step, options.sources ? options.sources(rank) : sources, options.save);

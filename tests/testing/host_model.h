@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/checkpoint/edits.h"
+#include "shardwise/reshape/edits.h"
 #include "shardwise/shard/host/mutex.h"
 #include "testing/errors.h"
 #include "testing/host_tensor.h"

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/runtime/sharded_array.h"
 #include "shardwise/shard/box_copy.h"
 

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
 #include "testing/host_tensor.h"
 
 namespace shardwise {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
-#include "shardwise/checkpoint/detail/tiers/inventory.h"
-#include "shardwise/checkpoint/tiers.h"
+#include "shardwise/tiers/detail/inventory.h"
+#include "shardwise/tiers/tiers.h"
 #include "testing/host_tensor.h"
 #include "testing/socket_transport.h"
 #include "testing/temp_dir.h"
@@ -29,7 +29,7 @@ inline std::filesystem::path host_of(const std::filesystem::path& job, std::int6
 
 /// The directory of a process in its host's, if each host has one.
 inline std::filesystem::path process_of(const std::filesystem::path& job, int rank) {
-  return host_of(job, rank) / detail::process_directory(rank);
+  return host_of(job, rank) / tiers_detail::process_directory(rank);
 }
 
 inline std::filesystem::path fast_step(const std::filesystem::path& job, int rank,

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "shardwise/checkpoint/edits.h"
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/manager.h"
+#include "shardwise/reshape/edits.h"
 #include "testing/errors.h"
 #include "testing/host_tensor.h"
 #include "testing/temp_dir.h"

@@ -15,7 +15,7 @@
 #include "interrupt.h"
 #include "output.h"
 #include "parse.h"
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 

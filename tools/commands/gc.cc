@@ -10,7 +10,7 @@
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/jobs/manager.h"
 #include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {

@@ -1,3 +1,5 @@
+#include "shardwise/mend/parity.h"
+
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -7,7 +9,6 @@
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
-#include "shardwise/checkpoint/verify.h"
 #include "steps/checkpoint_path.h"
 #include "steps/chosen_steps.h"
 

@@ -6,7 +6,7 @@
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/jobs/manager.h"
 #include "steps/checkpoint_path.h"
 #include "steps/chosen_steps.h"
 

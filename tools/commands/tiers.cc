@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/tiers.h"
+#include "shardwise/tiers/tiers.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,3 @@
-#include "shardwise/checkpoint/verify.h"
-
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -12,6 +10,7 @@
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
+#include "shardwise/mend/repair.h"
 #include "shardwise/shard/error.h"
 #include "steps/checkpoint_path.h"
 #include "steps/chosen_steps.h"

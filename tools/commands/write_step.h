@@ -4,7 +4,7 @@
 #include <string>
 
 #include "options.h"
-#include "shardwise/checkpoint/reshard.h"
+#include "shardwise/reshape/reshard.h"
 
 namespace shardwise::tools {
 

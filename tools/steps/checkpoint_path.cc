@@ -10,7 +10,7 @@
 
 #include "foreign_format.h"
 #include "output.h"
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
 #include "shardwise/storage/known_format.h"

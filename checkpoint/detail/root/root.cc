@@ -102,7 +102,8 @@ class Collector {
 };
 
 // None if the directory is no longer there.
-std::vector<std::string> names_in(FileSystem& file_system, const std::filesystem::path& directory) {
+std::vector<std::string> names_if_there(FileSystem& file_system,
+                                        const std::filesystem::path& directory) {
   try {
     return file_system.list(directory);
   } catch (const Error& e) {
@@ -198,7 +199,7 @@ void remove_tree(FileSystem& file_system, const std::filesystem::path& path) {
       if (e.code() != ErrorCode::already_exists) throw;
       if (tries == kMostListings) throw Error(ErrorCode::io, e.what());
     }
-    for (const std::string& name : names_in(file_system, path)) {
+    for (const std::string& name : names_if_there(file_system, path)) {
       remove_tree(file_system, path / name);
     }
   }

@@ -1,6 +1,6 @@
 // Processes are threads here, and each has a directory as its host's disk.
 
-#include "shardwise/checkpoint/detail/tiers/assembly.h"
+#include "shardwise/tiers/detail/assembly.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "testing/temp_dir.h"
 #include "testing/tier_job.h"
 
-namespace shardwise::detail {
+namespace shardwise::tiers_detail {
 namespace {
 
 namespace fs = std::filesystem;
@@ -136,7 +136,7 @@ TEST_F(AssembleTest, AProcessWithoutTheStepGetsItsManifestAndPublishesIt) {
   EXPECT_EQ(outcome.steps[2].files_taken, 1);
   for (const int rank : {0, 2}) {
     EXPECT_EQ(file_text(own(rank) / "step-00000005/manifest.json"),
-              print_manifest(checkpoint_.manifest));
+              detail::print_manifest(checkpoint_.manifest));
     EXPECT_TRUE(is_good(rank, 2)) << rank;
   }
   EXPECT_TRUE(is_good(0, 0));
@@ -227,4 +227,4 @@ TEST(AssemblyMessage, IsRefusedIfItSpeaksOfWhatThereIsNot) {
 }
 
 }  // namespace
-}  // namespace shardwise::detail
+}  // namespace shardwise::tiers_detail

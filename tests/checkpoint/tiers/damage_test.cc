@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
-#include "shardwise/checkpoint/tiers.h"
+#include "shardwise/tiers/tiers.h"
 #include "testing/flip.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/tier_job.h"

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
-#include "shardwise/checkpoint/tiers.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/tiers/tiers.h"
 #include "testing/flip.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/hooked_file_system.h"

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/tiers/inventory.h"
+#include "shardwise/tiers/detail/inventory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "testing/socket_transport.h"
 #include "testing/temp_dir.h"
 
-namespace shardwise::detail {
+namespace shardwise::tiers_detail {
 namespace {
 
 namespace fs = std::filesystem;
@@ -32,7 +32,7 @@ HandMadeCheckpoint made_step(std::int64_t step, std::uint64_t first = 1) {
 
 SavedStep saved(const HandMadeCheckpoint& checkpoint) {
   return {checkpoint.manifest.step, checkpoint.manifest.id,
-          to_hex(hash128(print_manifest(checkpoint.manifest)))};
+          to_hex(hash128(detail::print_manifest(checkpoint.manifest)))};
 }
 
 TEST(ProcessDirectory, IsNamedByItsRank) {
@@ -78,7 +78,7 @@ TEST_F(TakeInventory, FindsEveryCopyOfEachFileOfItsSize) {
   EXPECT_EQ(name, saved(step));
   EXPECT_EQ(held.num_files, 2);
   EXPECT_EQ(held.generation, 1);
-  EXPECT_EQ(held.manifest, print_manifest(step.manifest));
+  EXPECT_EQ(held.manifest, detail::print_manifest(step.manifest));
   EXPECT_THAT(held.directories, ElementsAre(zero, one, two));
   EXPECT_THAT(held.paths,
               ElementsAre(Pair(0, ElementsAre(zero / file(step, 0), two / file(step, 0))),
@@ -90,7 +90,7 @@ TEST_F(TakeInventory, TellsStepsAndSavesOfAStepApart) {
   write(five, "process-00000");
   write(six, "process-00000");
   const fs::path newer = write(again, "process-00001");
-  fs::rename(newer, newer.parent_path() / to_string(StepName{.step = 5, .generation = 3}));
+  fs::rename(newer, newer.parent_path() / to_string(detail::StepName{.step = 5, .generation = 3}));
   const Inventory inventory = taken();
   ASSERT_EQ(inventory.steps.size(), 3u);
   EXPECT_EQ(inventory.steps.at(saved(five)).generation, 1);
@@ -191,4 +191,4 @@ TEST(GatherInventories, PutsTogetherWhatAllProcessesHave) {
 }
 
 }  // namespace
-}  // namespace shardwise::detail
+}  // namespace shardwise::tiers_detail

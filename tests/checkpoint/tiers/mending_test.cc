@@ -1,14 +1,14 @@
 // Processes are threads here, and each has a directory as its host's disk.
 
-#include "shardwise/checkpoint/detail/tiers/mending.h"
+#include "shardwise/tiers/detail/mending.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "shardwise/checkpoint/detail/repair/chunk_finder.h"
-#include "shardwise/checkpoint/detail/tiers/assembly.h"
+#include "shardwise/mend/detail/chunk_finder.h"
+#include "shardwise/tiers/detail/assembly.h"
 #include "testing/errors.h"
 #include "testing/flip.h"
 #include "testing/hand_made_checkpoint.h"
@@ -17,7 +17,7 @@
 #include "testing/temp_dir.h"
 #include "testing/tier_job.h"
 
-namespace shardwise::detail {
+namespace shardwise::tiers_detail {
 namespace {
 
 namespace fs = std::filesystem;
@@ -61,7 +61,7 @@ HandMadeCheckpoint cut_otherwise(std::int64_t step, const std::vector<bool>& sam
   const HandMadeCheckpoint as = made(step, same);
   std::vector<std::byte> a, b;
   for (const std::size_t f : {0u, 1u, 2u}) {
-    for (const ChunkRecord& record : as.files[f].records) {
+    for (const detail::ChunkRecord& record : as.files[f].records) {
       const auto at = as.files[f].bytes.begin() + static_cast<std::ptrdiff_t>(record.address);
       std::vector<std::byte>& to = f == 2 ? b : a;
       to.insert(to.end(), at, at + static_cast<std::ptrdiff_t>(record.stored_bytes));
@@ -277,9 +277,9 @@ TEST_F(MendTest, AnEqualChunkOfAnotherTensorIsFoundByItsHash) {
   fs::create_directories(own(0));
   const fs::path path = other.write(own(0));
   const auto found = [&](std::size_t file, std::size_t chunk) {
-    const ChunkRecord& record = wanted.files[file].records[chunk];
+    const detail::ChunkRecord& record = wanted.files[file].records[chunk];
     const std::shared_ptr<FileSystem> files = posix_file_system();
-    ChunkFinder finder(*files, {path});
+    mend_detail::ChunkFinder finder(*files, {path});
     return finder.find_stored(
         {wanted.manifest.files[file].name, record.address, record.stored_bytes, record.hash});
   };
@@ -316,4 +316,4 @@ TEST(ChunkAsks, AreReadAsTheyWereSent) {
 }
 
 }  // namespace
-}  // namespace shardwise::detail
+}  // namespace shardwise::tiers_detail

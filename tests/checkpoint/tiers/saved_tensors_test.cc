@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/tiers/saved_tensors.h"
+#include "shardwise/tiers/detail/saved_tensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "testing/host_tensor.h"
 #include "testing/temp_dir.h"
 
-namespace shardwise::detail {
+namespace shardwise::tiers_detail {
 namespace {
 
 namespace fs = std::filesystem;
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 class SavedTensorsTest : public testing::Test {
  protected:
   static bool pinned(const fs::path& directory) {
-    return is_pinned(*posix_file_system(), directory.parent_path(), {.step = 3});
+    return detail::is_pinned(*posix_file_system(), directory.parent_path(), {.step = 3});
   }
   std::vector<std::byte> read(const SavedTensors& saved, std::size_t tensor, const Box& box) const {
     std::vector<std::byte> out(num_bytes(box.shape(), size_bytes(saved.tensors()[tensor].dtype)));
@@ -102,4 +102,4 @@ TEST_F(SavedTensorsTest, WaitReturnsWhenTheSaveHasEnded) {
 }
 
 }  // namespace
-}  // namespace shardwise::detail
+}  // namespace shardwise::tiers_detail

@@ -1,7 +1,7 @@
 #include <iostream>
 
-#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/loader/loader.h"
 
 // Links every component and, through checkpoint/, HDF5, zstd and TBB.

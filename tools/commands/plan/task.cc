@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "parse.h"
-#include "shardwise/checkpoint/reshard.h"
 #include "shardwise/convert/program_file.h"
+#include "shardwise/reshape/reshard.h"
 #include "shardwise/shard/sharding.h"
 
 namespace shardwise::tools::plans {

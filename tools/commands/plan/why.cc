@@ -6,7 +6,7 @@
 
 #include "commands/plan/task.h"
 #include "parse.h"
-#include "shardwise/checkpoint/reshard.h"
+#include "shardwise/reshape/reshard.h"
 #include "shardwise/shard/text.h"
 
 namespace shardwise::tools::plans {

@@ -11,7 +11,7 @@
 
 #include "commands/python/package.h"
 #include "parse.h"
-#include "shardwise/checkpoint/edits.h"
+#include "shardwise/reshape/edits.h"
 #include "shardwise/shard/dtype.h"
 #include "shardwise/shard/error.h"
 

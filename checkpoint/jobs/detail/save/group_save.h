@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/root/spare.h"
+#include "shardwise/checkpoint/detail/write/save_plan.h"
+#include "shardwise/checkpoint/detail/write/staging.h"
+#include "shardwise/checkpoint/detail/write/unchanged.h"
+#include "shardwise/checkpoint/save.h"
+#include "shardwise/jobs/policies.h"
+#include "shardwise/runtime/parallel.h"
+#include "shardwise/runtime/process/process_group.h"
+#include "shardwise/storage/file.h"
+
+namespace shardwise::jobs_detail {
+
+using namespace detail;
+
+/// What saves of one root share.
+struct SaveContext {
+  FileSystem& file_system;
+  const std::filesystem::path& root;
+  const Executor& executor;
+  std::unique_ptr<StagingPool>& pool;             ///< kept from one save to the next
+  std::vector<std::filesystem::path>& leftovers;  ///< leases that could not be removed
+  Spare& spare;
+
+  /// Of all processes of the job; 0: one more than the highest of the meshes.
+  std::int64_t devices = 0;
+
+  /// Absent: all processes have the same root.
+  std::optional<LocalRoots> local_roots = {};
+
+  /// What codes tensors of which only byte values repeat: zstd_huffman leaves our own coder out.
+  Effort huffman = Effort::huffman_only;
+
+  /// The step before, whose unchanged chunks are not written again; is set to this one when it is
+  /// committed. Null: all is written.
+  EarlierStep* earlier = nullptr;
+
+  /// Finds the step before if `earlier` holds none. Called by the thread that saves.
+  std::function<EarlierStep()> find_earlier = nullptr;
+};
+
+/// In a handler: tells the other processes of a group what has ended this one's part of `what`,
+/// which may be empty.
+void abort_group(const ProcessGroup& group, const std::string& what);
+
+/// Throws invalid_argument if the arguments are none that a save can have.
+void check_save(std::int64_t step, std::span<const TensorSource> tensors,
+                const SaveOptions& options, int threads, int processes);
+
+/// Writes a checkpoint together with the other processes of the group, and commits it; returns all
+/// of SaveStats but the times and what cleaning up said. Requires arguments that CheckpointManager
+/// has checked, and a group that serves this save alone. Throws as CheckpointManager::save does, in
+/// every process; then nothing new is listed.
+///
+/// The processes are told the attempt's directory, write what their devices hold, and report it in
+/// some hundred bytes. Rank 0 then writes the manifest and renames.
+SaveStats run_save(const SaveContext& context, const ProcessGroup& group, std::int64_t step,
+                   std::vector<TensorSource> sources, const SaveOptions& options);
+
+}  // namespace shardwise::jobs_detail

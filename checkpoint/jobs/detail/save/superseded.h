@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/root/failures.h"
+#include "shardwise/checkpoint/steps.h"
+#include "shardwise/jobs/detail/policy/retention.h"
+#include "shardwise/jobs/detail/save/latest_step.h"
+#include "shardwise/jobs/policies.h"
+#include "shardwise/storage/file.h"
+
+// The rules of retention, asked about the steps of a root.
+namespace shardwise::jobs_detail {
+
+using namespace detail;
+
+/// Of the steps of a root, which ascend, those that the rules do not keep and no name does. A step
+/// of which it cannot be read whether it is valid does not count, which is a failure. Throws io if
+/// a metric cannot be read, what named_steps() and not_kept() throw.
+std::vector<std::int64_t> superseded(FileSystem& files, const std::filesystem::path& root,
+                                     const std::vector<Step>& steps, const Retention& rules,
+                                     const LatestSteps& finder, Failures& failures);
+
+/// The best of the steps; nothing if none has the metric. Throws io.
+std::optional<Step> best_of(FileSystem& files, const std::vector<Step>& steps,
+                            const BestSteps& best);
+
+}  // namespace shardwise::jobs_detail

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/write/host_snapshot.h"
+#include "shardwise/jobs/detail/pending_state.h"
+#include "shardwise/jobs/pending_save.h"
+#include "shardwise/runtime/process/process_group.h"
+
+namespace shardwise::jobs_detail {
+
+using namespace detail;
+
+/// What next_turn() throws on all processes of a group: nobody waits for those that it ends.
+struct EarlierSaveFailed {
+  std::exception_ptr error;
+};
+
+/// In a handler of a destructor, which cannot throw: writes the error to stderr, in one line.
+void tell_unseen_error() noexcept;
+
+/// The saves of a manager whose end nobody has waited for: one under way and, with
+/// WhenBusy::replace, one more that waits for it. Each has a thread; two never run at once.
+/// Thread-compatible.
+class SaveQueue {
+ public:
+  enum class Turn : std::uint8_t {
+    now,      ///< no save is under way
+    later,    ///< when the save under way has ended
+    skipped,  ///< never: SaveStats::skipped
+  };
+
+  explicit SaveQueue(WhenBusy when_busy) : when_busy_(when_busy) {}
+
+  /// Waits for all of them. Errors that nobody has seen go to stderr.
+  ~SaveQueue();
+  SaveQueue(const SaveQueue&) = delete;
+  SaveQueue& operator=(const SaveQueue&) = delete;
+
+  /// What becomes of a save that comes now. With WhenBusy::replace, one that waits ends as skipped.
+  /// Every process of the group calls it, and rank 0 says what all do: if a save has ended with an
+  /// error that nobody has seen there, all throw EarlierSaveFailed. Throws cancelled.
+  Turn next_turn(const ProcessGroup& group);
+
+  /// Waits for all of them; throws the first error that nobody has seen.
+  void finish();
+
+  /// Copies what host sources of the next save refer to; gives the bytes that are held for it.
+  std::size_t copy(std::vector<TensorSource>& tensors, const Executor& executor);
+
+  /// Runs the next save on a thread, when its turn has come. `run` finishes the state that it is
+  /// given, and throws nothing. Throws io.
+  PendingSave start(Turn turn, std::int64_t step, const ProcessGroup& group,
+                    std::function<void(PendingSave::State&)> run);
+
+  /// One that has ended so.
+  static PendingSave skipped();
+
+ private:
+  struct Saving {
+    HostSnapshot snapshot;  // read by the thread
+    std::shared_ptr<PendingSave::State> state;
+    std::jthread thread;
+  };
+
+  // What rank 0 says to all: of the saves before, from the first on, how many have ended, and
+  // whether one of them has failed and nobody has seen it; what becomes of the next one.
+  struct Word {
+    std::uint8_t ended = 0;
+    bool has_failed = false;
+    Turn turn = Turn::now;
+  };
+
+  Word own_word();
+  static Word of_first(const ProcessGroup& group, const Word& own);
+  void end_replaced();
+  std::shared_ptr<PendingSave::State> take_current();
+  void finish_current();
+  static bool may_begin(PendingSave::State* before, const ProcessGroup& group);
+
+  const WhenBusy when_busy_;
+  Saving current_, waiting_;  // without a state: none
+};
+
+}  // namespace shardwise::jobs_detail

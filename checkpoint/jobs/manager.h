@@ -1,0 +1,282 @@
+#pragma once
+
+#include <any>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/save.h"
+#include "shardwise/checkpoint/steps.h"
+#include "shardwise/jobs/pending_save.h"
+#include "shardwise/jobs/policies.h"
+#include "shardwise/runtime/process/process_group.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+
+class Clock;
+class FileSystem;
+namespace jobs_detail {
+struct ManagerInternals;
+struct RootTerms;
+class SaveQueue;
+}  // namespace jobs_detail
+
+struct ManagerOptions {
+  /// Which steps stay after a commit: those that any of these four rules keeps, and the newest.
+  /// Without a rule all stay. Steps that are pinned, by a reader (ReadOptions::pin) or by name
+  /// (pin()), stay in any case.
+  ///
+  /// This number of the newest valid steps; 0: no rule.
+  std::int64_t keep_last = 0;
+
+  /// The steps that this number divides; 0: no rule.
+  std::int64_t keep_every = 0;
+
+  /// The oldest step, and each that was committed this long after the last one that this rule
+  /// keeps, by the time of its manifest.json; 0: no rule.
+  std::chrono::seconds keep_interval{0};
+
+  /// The best steps by a metric. As long as no step has it, all stay.
+  std::optional<BestSteps> best = {};
+
+  /// should_save() is true for the steps that this number divides; 0: for none.
+  std::int64_t save_every = 1;
+
+  /// It is true as well if no save has begun for so long; 0: however long it is.
+  std::chrono::seconds save_interval{0};
+
+  /// It is true as well, and so is reached_preemption(), if one of these signals has come, such as
+  /// SIGTERM, on any process. While the manager lives, they do nothing else.
+  std::vector<int> preemption_signals = {};
+
+  /// How long after such a signal the process lives; 0: as long as it likes. A save that would take
+  /// longer, by the speed of this one so far or of the one before, ends with `cancelled`.
+  std::chrono::milliseconds preemption_grace{0};
+
+  WhenBusy when_busy = WhenBusy::wait;
+
+  /// Keeps the room on the disk of the checkpoint that was removed last: its shard files are
+  /// emptied, and the next save writes in them, in half the time on a virtual disk that is mounted
+  /// with "discard". Between saves this takes the disk space of one more checkpoint; it is freed
+  /// when the manager ends, and by any clean-up of the root. Files are removed at once if the file
+  /// system cannot empty them so (ext4 and others can), or if others have them open or linked or
+  /// have changed their owner or rights.
+  bool reuse_files = true;
+
+  /// Chunks whose bytes are those of the newest step, by 128 bits of hash, are not written again:
+  /// the files that hold them get a second name in the new step, a hard link. So each step is whole
+  /// and stays whole whatever becomes of the others; but a bad place on the disk is one in all
+  /// steps that share it. At most half of what a step links is of no use to it, but it may hold
+  /// what other tensors, and earlier steps, had there. Pieces of less than 64 KiB, and tensors that
+  /// are cut in another way than before, are always written; so is all of a step that is replaced,
+  /// and if the file system has no hard links.
+  bool increments = true;
+
+  /// Each step gets parity of this number of blocks for each group (write_parity) once it is
+  /// committed, before its save ends; each process writes that of its shard files. If it cannot be
+  /// written, SaveStats::cleanup_error says why. 0: none.
+  int parity_blocks = 0;
+
+  /// Rank 0 keeps what each save did (SaveStats) beside its step, as stats-step-00000100.json.
+  bool write_stats = true;
+
+  /// Workers that gather, compress and hash; 0: as many as the machine has cores.
+  int threads = 0;
+
+  /// Removes what dead processes left, at construction. What cannot be removed then is kept:
+  /// collect_garbage() says why.
+  bool collect_garbage = true;
+
+  /// The processes of a job that share the root, which all of them call save, save_async and
+  /// latest() together, in the same order, with the same steps. Each gives the tensors that its
+  /// devices hold a part of, and writes those parts. Rank 0 makes and commits checkpoints, removes
+  /// old ones and collects garbage. Codec, existing, writers, user_json, objects_json and
+  /// devices are the same on all; a rank that differs is told which one before
+  /// anything is written. What fails on one rank fails on all, with that rank's message.
+  ProcessGroup group = {};
+
+  /// Devices of the job: process p of P holds those d with d * P / devices == p. 0: one more than
+  /// the highest of the meshes of a save, which must then be the same for all processes. At most
+  /// 2^40.
+  std::int64_t devices = 0;
+
+  /// Reads and writes all files; null: posix_file_system().
+  std::shared_ptr<FileSystem> file_system = nullptr;
+
+  /// Gets a line if a run goes back, a root has two or steps are passed over; null: to stderr.
+  std::function<void(const std::string&)> warn = nullptr;
+
+  /// What intervals and deadlines are measured by; null: the machine's clock.
+  std::shared_ptr<Clock> clock = nullptr;
+
+  /// Cannot be given: the compiler shows what they are here.
+  [[no_unique_address]] jobs_detail::MaxToKeep max_to_keep = {};
+  [[no_unique_address]] jobs_detail::SaveIntervalSteps save_interval_steps = {};
+};
+
+/// The checkpoints of one training run: a root directory of steps.
+/// A save goes to an attempt directory and is renamed into place when every byte is on the disk:
+/// attempt directory and lease, files, fsync of each, proof that the pieces cover every tensor,
+/// manifest, fsync, fsync of the directory, rename that replaces nothing, fsync of the root. Any
+/// failure before the rename removes the attempt and leaves older checkpoints as they were.
+/// Removal renames to trash first. (docs/checkpoint_format.md) A step that latest() or
+/// restore_latest() of this manager has passed over as it was damaged is replaced when the job
+/// saves it again, once, whatever SaveOptions::existing says. A first save below steps of others
+/// sets those aside: docs/checkpoints.md, "A run may go back". Thread-safe. One save is under way
+/// at a time: the next one waits for it first (ManagerOptions::when_busy), and throws its error if
+/// nobody has seen it yet.
+///   CheckpointManager manager("checkpoints", {.keep_last = 3, .save_every = 100});
+///   std::int64_t step = 0;
+///   if (auto found = manager.restore_latest([&](const CheckpointReader& reader) {
+///         w = reader.restore(devices, "w", w.sharding());
+///       })) {
+///     step = found->step.step;
+///   }
+///   for (; step < 1000 && !manager.reached_preemption(); ++step) {
+///     ...                                    // training
+///     if (manager.should_save(step + 1)) manager.save_async(step + 1, {tensor_source("w", w)});
+///   }
+///   manager.close();
+class CheckpointManager {
+ public:
+  /// Makes the root if it is not there. One that is may be read-only: then it serves to read. A
+  /// relative path is one of the directory that the program is in now. Throws io, invalid_argument.
+  explicit CheckpointManager(const std::filesystem::path& root, ManagerOptions options = {});
+
+  /// As close(), but errors go to stderr, as a destructor cannot throw.
+  ~CheckpointManager();
+  CheckpointManager(const CheckpointManager&) = delete;
+  CheckpointManager& operator=(const CheckpointManager&) = delete;
+
+  /// Returns when the step is committed. Throws invalid_argument (step < 0, bad or repeated names,
+  /// user_json that is not JSON), already_exists, io, or what a source or progress threw.
+  SaveStats save(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions options = {});
+  template <class = void>
+  void save(std::int64_t, std::vector<std::pair<std::string, std::any>>,  // host_source() of each
+            SaveOptions = {}) = delete;
+  template <class = void>
+  void save(std::int64_t, std::vector<TensorSource>, jobs_detail::MapAsJson) = delete;  // .metrics
+  template <ProgramTensor T>
+  void save(std::int64_t, const std::map<std::string, T>&,  // tensor_sources(tensors)
+            SaveOptions = {}) = delete;
+
+  /// Checks its arguments, throws as above for them, copies what host sources refer to, and returns
+  /// while the save goes on.
+  PendingSave save_async(std::int64_t step, std::vector<TensorSource> tensors,
+                         SaveOptions options = {});
+
+  /// Wait for all saves, throw the first error nobody has seen; close() lets others take the run
+  /// up.
+  void wait();
+  void close();
+
+  /// Whether to save this step: one of save_every, save_interval, request_save() and a signal says
+  /// so. With a group all processes call it, and all get the same answer, which is one all_gather.
+  bool should_save(std::int64_t step);
+
+  /// should_save() is true the next time, on all processes.
+  void request_save();
+
+  /// Whether a signal of preemption_signals had come, on any process, when should_save() was called
+  /// last: the job is to save and end. The same on all processes.
+  bool reached_preemption() const;
+
+  /// How long the process still lives, after such a signal, by preemption_grace; nothing if none
+  /// has come to this process, or there is no such limit.
+  std::optional<std::chrono::nanoseconds> time_left() const;
+
+  /// For those that save by other means, such as CheckpointAttempt: a save of this number of bytes
+  /// begins. save_interval counts from here. Gives a function that calls `progress`, if there is
+  /// one; the manager must outlive it. Both throw `cancelled` if the save cannot end before the
+  /// process does (preemption_grace). end_save() says that it was committed, after so long.
+  ProgressFunction begin_save(std::int64_t step, std::size_t bytes,
+                              ProgressFunction progress = nullptr);
+  void end_save(std::size_t bytes, double seconds);
+
+  /// For them as well, on rank 0: the first removes what retention does not keep, as a commit does,
+  /// but not the step that was `committed`, and gives the steps that are gone; the second keeps
+  /// what a save of a step here did beside it, as ManagerOptions::write_stats does. Both try all,
+  /// and then throw the first error.
+  std::vector<std::int64_t> retire_superseded(std::optional<std::int64_t> committed = {});
+  void write_stats(const SaveStats& stats);
+
+  /// Calls `restore` with a reader of the newest valid step, and gives that step; nothing if the
+  /// root holds no step. If what it reads turns out to be damaged (it throws corrupt), it is called
+  /// again for the step before: what it has filled by then is to be filled anew. The steps that
+  /// were passed over, and why, are in `rejected`. Throws as latest() does, and what `restore`
+  /// throws. With a group all go to the same step; `cancelled` if it threw on another rank.
+  std::optional<LatestStep> restore_latest(
+      const std::function<void(const CheckpointReader&)>& restore) const;
+  std::optional<LatestStep> restore_latest() = delete;  // with what reads: [](auto& reader) {..}
+
+  /// For those that restore by other means. A damaged step is replaced when it is saved again, and
+  /// no increment is built on it. After a restored one the next new step sets later ones aside.
+  void note_damaged(std::int64_t step);
+  void note_restored(std::int64_t step);
+
+  /// Of the committed steps the best one by ManagerOptions::best; nothing if none has the metric.
+  /// Throws invalid_argument if there is no such rule, io.
+  std::optional<Step> best() const;
+
+  /// Gives a step a name, by which retention leaves it alone; a name that another step has moves.
+  /// A name has letters, digits, '-', '_' and '.', at most 100. Throws no_such_name if there is no
+  /// such step, invalid_argument, io.
+  void pin(std::int64_t step, const std::string& name);
+
+  /// Takes a name away. Throws no_such_name, listing those there are, io.
+  void unpin(const std::string& name);
+
+  /// Sorted by name. Throws io, corrupt.
+  std::vector<NamedStep> pinned() const;
+
+  /// Committed steps, ascending; of each the highest generation. Says nothing about their bytes.
+  std::vector<Step> steps() const;
+
+  /// The newest step, of those before `below`, whose manifest, file sizes and, of 64 shard files
+  /// at most, chunk tables are valid; nothing if the root holds no step. Throws corrupt, with
+  /// reasons, if it holds steps and none is valid: that is never taken for a fresh start. Nor are
+  /// steps of Orbax, DCP and others alone: throws unsupported, which says what makes steps of
+  /// them. Throws io, naming the step, if one that may be the newest cannot be read (no rights, a
+  /// server that does not answer, a bad place on the disk): it never goes back to an older step
+  /// for that reason. If the fault stays, remove that step. If another process replaces or removes
+  /// the step before it is opened, opening it throws not_found: ask again. With a group, rank 0
+  /// looks, and the others check that it is there for them, too; cancelled, with the reason, if it
+  /// failed on another rank.
+  std::optional<LatestStep> latest(
+      std::int64_t below = std::numeric_limits<std::int64_t>::max()) const;
+
+  /// Throws no_such_name, listing the steps there are.
+  Step step(std::int64_t step) const;
+
+  /// Removes a step, all its generations. Throws no_such_name, invalid_argument if it is pinned by
+  /// name, io.
+  void remove(std::int64_t step);
+
+  /// Removes it unless it is pinned, by a reader or by name; says whether it is gone. As retention
+  /// does.
+  bool retire(std::int64_t step);
+
+  /// Removes what dead processes left, and generations that a valid one replaces. Goes on if
+  /// something cannot be removed, and throws the first error, mostly io, at the end.
+  GarbageReport collect_garbage(const GarbageOptions& options = {});
+
+ private:
+  friend struct jobs_detail::ManagerInternals;
+  CheckpointManager(const std::filesystem::path& root, ManagerOptions options,
+                    const jobs_detail::RootTerms& terms);
+
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shardwise

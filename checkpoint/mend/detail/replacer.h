@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "shardwise/storage/file.h"
+
+namespace shardwise::mend_detail {
+
+/// Puts files into a committed checkpoint. Each is made under a hidden name, synced, and then takes
+/// the place of what had its name in one step. Thread-compatible.
+class Replacer {
+ public:
+  using Fill = std::function<void(File& file)>;
+
+  /// The file system must outlive it.
+  Replacer(FileSystem& file_system, std::filesystem::path directory);
+
+  /// Throws what `fill` and the file system throw; then nothing has changed. not_found if the
+  /// checkpoint was removed or replaced meanwhile. Others may put and remove files of this name at
+  /// the same time: `fill` may be called again then.
+  void put(const std::string& name, const Fill& fill);
+  void put(const std::string& name, std::span<const std::byte> bytes);
+
+  /// What was begun and not ended before its process died.
+  void remove_leftovers();
+
+  const std::filesystem::path& directory() const { return directory_; }
+
+ private:
+  bool take_place(const std::filesystem::path& hidden, const std::filesystem::path& place,
+                  bool is_last);
+  void remove_or_leave(const std::filesystem::path& hidden);
+
+  FileSystem& file_system_;
+  const std::filesystem::path directory_;
+  const std::unique_ptr<Directory> opened_;  // says whether its path still leads to it
+};
+
+}  // namespace shardwise::mend_detail

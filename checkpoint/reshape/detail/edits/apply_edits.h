@@ -1,0 +1,16 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/reshape/detail/edits/edited_tensor.h"
+#include "shardwise/reshape/edits.h"
+
+namespace shardwise::reshape_detail {
+
+/// What edits make of tensors, sorted by name. Throws as EditedTensors.
+std::vector<EditedTensor> apply_edits(std::span<const TensorInfo> tensors, const TensorEdits& edits,
+                                      std::string_view operation);
+
+}  // namespace shardwise::reshape_detail
