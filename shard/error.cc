@@ -1,6 +1,28 @@
 #include "shardwise/shard/error.h"
 
+#include <fmt/format.h>
+
 namespace shardwise {
+namespace {
+
+// Line ends and tabs stay: a report of memory in a message has several lines.
+std::string without_controls(const std::string& message) {
+  std::string text;
+  for (const char c : message) {
+    const auto code = static_cast<unsigned char>(c);
+    if ((code < 0x20 && c != '\n' && c != '\t') || code == 0x7F) {
+      text += fmt::format("\\x{:02x}", code);
+    } else {
+      text += c;
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+Error::Error(ErrorCode code, const std::string& message, int system_error)
+    : std::runtime_error(without_controls(message)), code_(code), system_error_(system_error) {}
 
 std::string_view name(ErrorCode code) {
   switch (code) {

@@ -23,11 +23,11 @@ enum class ErrorCode {
 std::string_view name(ErrorCode code);
 
 /// The one exception type that Shardwise throws. The message is one line: operation, object, what
-/// was found, what was needed.
+/// was found, what was needed. Control characters in it are escaped as \x00: names and paths from
+/// outside would cut what() off or steer a terminal.
 class Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, const std::string& message, int system_error = 0)
-      : std::runtime_error(message), code_(code), system_error_(system_error) {}
+  Error(ErrorCode code, const std::string& message, int system_error = 0);
 
   /// The same kind of error with more said.
   Error(const Error& cause, const std::string& message)

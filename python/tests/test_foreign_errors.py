@@ -159,6 +159,25 @@ def test_texts_that_no_door_can_take(tmp_path, monkeypatch, text):
     assert sorted(name for name in os.listdir(".") if name not in ("c", "run")) == []
 
 
+@pytest.mark.parametrize("control", ["\0", "\x1b", "\x7f"])
+def test_messages_do_not_end_at_control_characters(tmp_path, control):
+    text, shown = f"a{control}b", f"a\\x{ord(control):02x}b"
+    sw.save(tmp_path / "c", ARRAYS)
+    calls = {
+        "it is not known; needed is one of f64,": lambda: sw.load(tmp_path / "c", cast=text),
+        "matches none of 1 tensors": lambda: sw.load(tmp_path / "c", rename={text: "v"}),
+        "needed is PATTERN=NAME,": lambda: sw.load(tmp_path / "c", split={"w": text}),
+        "needed is one of safetensors,": lambda: sw.export_model(tmp_path / "c", tmp_path / "new", format=text),
+        "is not an axis;": lambda: sw.Mesh(text),
+        'the source has "x"': lambda: sources.of({"x": np.arange(4.0)}).cast(text, "f32"),
+    }
+    for rest, call in calls.items():
+        with pytest.raises(sw.Error) as caught:
+            call()
+        said = str(caught.value)
+        assert control not in said and shown in said and rest in said.partition(shown)[2], said
+
+
 @pytest.mark.parametrize("text", ["\ud800", {"\ud800": 1}, [["\ud800"]]])
 def test_user_data_with_lone_surrogates_is_refused(tmp_path, text):
     with pytest.raises(sw.InvalidArgument, match="UTF-8"):

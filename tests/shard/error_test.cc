@@ -17,6 +17,15 @@ TEST(Error, CarriesItsCodeAndMessage) {
   }
 }
 
+TEST(Error, EscapesControlCharactersOnce) {
+  const Error error(ErrorCode::not_found,
+                    std::string("load \"a\0b\x1b[31m\r\x7f\": no\n\tsuch é", 30));
+  const std::string escaped = R"(load "a\x00b\x1b[31m\x0d\x7f": no)"
+                              "\n\tsuch é";
+  EXPECT_EQ(error.what(), escaped);
+  EXPECT_EQ(Error(error, error.what()).what(), escaped);
+}
+
 TEST(Error, KeepsItsCodeAndTheSystemsErrorWithMoreSaid) {
   const Error cause(ErrorCode::io, "write: No space left on device", ENOSPC);
   const Error error(cause, "save x: write: No space left on device");
