@@ -82,14 +82,14 @@ def checked(function: Callable[..., Any], operation: str, others: Mapping[str, s
         wrong: WrongType | ResourceExhausted | None
         try:
             return function(*args, **kwargs)
+        except ResourceExhausted as error:
+            if str(error) != "there is too little memory":  # others say how much they needed
+                raise
+            wrong = ResourceExhausted(f"{operation}: {error}")
         except _RAW as error:
             wrong = _wrong_type(error, function, operation, args, kwargs, others)
             if wrong is None:
                 raise
-        except MemoryError as error:
-            if str(error) != "std::bad_alloc":  # others say how much they needed
-                raise
-            wrong = ResourceExhausted(f"{operation}: there is too little memory")
         raise wrong
 
     called._checks_calls = True  # type: ignore[attr-defined]

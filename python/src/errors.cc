@@ -1,4 +1,5 @@
 #include <exception>
+#include <new>
 #include <string>
 #include <system_error>
 
@@ -46,6 +47,8 @@ void bind_errors(nb::module_& /*module*/) {
       std::rethrow_exception(thrown);
     } catch (const Error& error) {
       raise(error);
+    } catch (const std::bad_alloc&) {  // shardwise._argument_types adds the operation
+      raise(Error(ErrorCode::resource_exhausted, "there is too little memory"));
     } catch (const std::system_error& error) {  // of a thread that cannot start
       raise(Error(ErrorCode::io, std::string("start a thread: ") + error.what(),
                   error.code().value()));

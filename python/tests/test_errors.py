@@ -68,6 +68,37 @@ for act in (lambda: sw.save(sys.argv[2], arrays), lambda: sw.load(sys.argv[2] + 
 """
 
 
+LITTLE_MEMORY_OF_READERS = """
+import resource, sys, numpy as np, shardwise as sw
+path, room = sys.argv[1], int(sys.argv[2])
+def read(batches=sw.Loader("hdf5:" + path + "?data=w", batch_size=1 << 20)):
+    return sum(len(batch["data"]) for batch in batches)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (room << 20),) * 2)
+copy = path + ".sw"
+for act in (lambda: sw.load(path), lambda: sw.import_model(path, copy), lambda: sw.diff(path, path), read):
+    try:
+        act()
+        print("done")
+    except (sw.Error, MemoryError) as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("room", [4, 20, 36, 52, 68, 84])
+def test_memory_that_runs_out_while_a_file_is_read_is_an_error_and_no_crash(tmp_path, room):
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:  # one chunk of 16 MiB
+        file.create_dataset("w", data=np.zeros(1 << 21), chunks=(1 << 21,), compression="gzip")
+    done = subprocess.run([sys.executable, "-c", LITTLE_MEMORY_OF_READERS, str(path), str(room)], capture_output=True, text=True)
+    if "cannot allocate memory for thread-local data" in done.stderr:
+        pytest.skip("the C library ends a process that has no memory for a thread's variables")
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 4, done
+    for line in done.stdout.splitlines():
+        assert line == "done" or line.startswith(("ResourceExhausted", "_ArrayMemoryError", "IOFailed start a thread")), done
+
+
 @pytest.mark.parametrize("room", range(4, 172, 12))
 def test_memory_that_runs_out_is_an_error_and_no_crash(tmp_path, room):
     done = subprocess.run([sys.executable, "-c", LITTLE_MEMORY, str(room), str(tmp_path / "a")], capture_output=True,

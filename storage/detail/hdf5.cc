@@ -32,10 +32,17 @@ void require_room() {
   ::munmap(room, kRoomBytes);
 }
 
-herr_t keep_innermost(unsigned depth, const H5E_error2_t* error, void* text) {
+struct Innermost {
+  std::string text = "no reason given";
+  bool is_of_memory = false;
+};
+
+herr_t keep_innermost(unsigned depth, const H5E_error2_t* error, void* kept) {
   if (depth != 0) return 0;
+  auto& innermost = *static_cast<Innermost*>(kept);
+  innermost.is_of_memory = error->maj_num == H5E_RESOURCE && error->min_num == H5E_NOSPACE;
   try {
-    *static_cast<std::string*>(text) =
+    innermost.text =
         fmt::format("{} ({})", error->desc != nullptr ? error->desc : "", error->func_name);
   } catch (...) {
     return -1;
@@ -182,8 +189,8 @@ std::string missing_filter(const H5Properties& made) {
 
 }  // namespace
 
-Hdf5Lock::Hdf5Lock() : lock_(hdf5_mutex) {
-  require_room();
+Hdf5Lock::Hdf5Lock(For sequence) : lock_(hdf5_mutex) {
+  if (sequence == For::calls) require_room();
   // The setting is per thread, and a thread has none before its first call of the library.
   H5open();
   H5Eget_auto2(H5E_DEFAULT, &printer_, &printer_data_);
@@ -193,10 +200,11 @@ Hdf5Lock::Hdf5Lock() : lock_(hdf5_mutex) {
 Hdf5Lock::~Hdf5Lock() { H5Eset_auto2(H5E_DEFAULT, printer_, printer_data_); }
 
 void throw_hdf5(std::string_view what, ErrorCode code) {
-  std::string innermost = "no reason given";
+  Innermost innermost;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_innermost, &innermost);
   H5Eclear2(H5E_DEFAULT);
-  throw Error(code, fmt::format("{}: HDF5: {}", what, innermost));
+  throw Error(innermost.is_of_memory ? ErrorCode::resource_exhausted : code,
+              fmt::format("{}: HDF5: {}", what, innermost.text));
 }
 
 H5Type hdf5_type(DType dtype) {

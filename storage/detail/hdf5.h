@@ -22,10 +22,12 @@ inline constexpr ErrorCode kBroken = ErrorCode::corrupt;
 
 /// Holds the process's one lock around HDF5, for a whole sequence of calls, and keeps the library
 /// from printing errors on this thread. Make it before any handle of the sequence, so that it
-/// outlives them. Not recursive.
+/// outlives them. Not recursive. Throws std::bad_alloc if there is no memory for such a sequence,
+/// but not in a destructor, which closes alone.
 class Hdf5Lock {
  public:
-  Hdf5Lock();
+  enum class For { calls, closing };
+  explicit Hdf5Lock(For sequence = For::calls);
   ~Hdf5Lock();
   Hdf5Lock(const Hdf5Lock&) = delete;
   Hdf5Lock& operator=(const Hdf5Lock&) = delete;
@@ -36,7 +38,8 @@ class Hdf5Lock {
   void* printer_data_ = nullptr;
 };
 
-/// Throws `code` with `what` and the innermost entry of the library's error stack.
+/// Throws `code`, or resource_exhausted if memory ran out, with `what` and the innermost entry of
+/// the library's error stack.
 [[noreturn]] void throw_hdf5(std::string_view what, ErrorCode code);
 
 /// Throws as above if the status is negative.

@@ -160,7 +160,7 @@ Hdf5Layout find_layout(const H5File& file, const H5Dataset& dataset, const H5Spa
 struct Hdf5Dataset::Impl {
   Impl(const std::filesystem::path& path, const std::string& name);
   ~Impl() {
-    const Hdf5Lock lock;
+    const Hdf5Lock lock(Hdf5Lock::For::closing);
     dataset.reset();
     file.reset();
   }

@@ -183,7 +183,7 @@ struct Hdf5Tree::Impl {
 
   explicit Impl(const fs::path& of) : path(of) {}
   ~Impl() {
-    const Hdf5Lock lock;
+    const Hdf5Lock lock(Hdf5Lock::For::closing);
     open.clear();
     file.reset();
   }
