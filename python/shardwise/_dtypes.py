@@ -4,6 +4,7 @@ one of them is met."""
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,11 @@ _ML_DTYPES = {
     "f8_e5m2fnuz": "float8_e5m2fnuz", "f8_e8m0fnu": "float8_e8m0fnu",
 }  # fmt: skip
 _OF_ML_DTYPES = {theirs: ours for ours, theirs in _ML_DTYPES.items()}
+
+
+def is_masked(value: Any) -> bool:
+    # np.ma is imported when it is first read: a child forked during that import would wait for ever.
+    return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
 class _Dtypes(dict[str, np.dtype]):

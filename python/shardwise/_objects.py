@@ -25,7 +25,7 @@ from typing import Any, Callable
 import numpy as np
 
 from . import _containers, _values
-from ._dtypes import NUMPY, dtype_called, known_name
+from ._dtypes import NUMPY, dtype_called, is_masked, known_name
 from ._errors import Corrupt, Error, InvalidArgument, WrongType
 
 # The manifest may be nested 256 levels deep; what is around an object takes some of them.
@@ -91,7 +91,7 @@ def _encode_tagged(value: Any, kind: type, level: int) -> Any:
 
 
 def _encode_numpy(value: np.generic | np.ndarray) -> Any:
-    if isinstance(value, np.ma.MaskedArray):
+    if is_masked(value):
         raise WrongType("a masked array cannot be stored, as its mask would be lost: needed are its data and its mask")
     if isinstance(value, (np.datetime64, np.timedelta64)):
         return {"$numpy": [value.dtype.str, int(value.view(np.int64))]}

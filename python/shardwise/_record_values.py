@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ._dtypes import is_masked
 from ._errors import InvalidArgument, Unsupported
 
 _SCALARS = {int, float, bool, complex}
@@ -93,7 +94,7 @@ def _array_of_tensor(tensor: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def _check_meaning(value: Any, name: str) -> None:
-    if isinstance(value, np.ma.MaskedArray):
+    if is_masked(value):
         raise _lost("a masked array, whose mask", name, "its data and its mask, each as a field, or .filled(value)")
     if type(value) is np.ndarray or isinstance(value, np.generic):
         return

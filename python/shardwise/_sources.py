@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterable, Literal, Mapping, Sequence
 import numpy as np
 
 from . import _core
-from ._dtypes import name_of
+from ._dtypes import is_masked, name_of
 from ._errors import Corrupt, Error, InvalidArgument, ResourceExhausted, WrongType
 from ._nested import Flat, build, flatten, names_of
 from ._objects import is_text
@@ -51,7 +51,7 @@ def as_array(name: str, value: Any) -> np.ndarray:
     """A numpy array in this machine's byte order. Raises WrongType if the value cannot be stored as one."""
     if not isinstance(name, str):
         raise WrongType(f"tensor names are str, not {type(name).__name__}")
-    if isinstance(value, np.ma.MaskedArray):
+    if is_masked(value):
         raise WrongType(f"tensor {name!r} is a masked array, whose mask would be lost: needed are its data and its mask, each "
                         f"by a name of its own, or .filled(value)")
     try:

@@ -295,6 +295,26 @@ def test_after_fork_what_is_inherited_says_so(tmp_path):
     assert "['fork', 'fork', 'fork'] 0.0" in done.stdout and "child 0 1048576 [1]" in done.stdout, done
 
 
+END_OF_FORK = """
+import os, sys, numpy as np, shardwise as sw
+modules = set(sys.modules)
+m = sw.CheckpointManager(sys.argv[1])
+pending = m.save_async(1, {"w": np.ones(1 << 22)})
+batches = iter(sw.Loader({"x": np.arange(1000.0)}, batch_size=2, threads=2))
+next(batches)
+pid = os.fork()
+if pid == 0:
+    sys.exit(0)  # frees what threads of the parent refer to
+print(os.waitpid(pid, 0)[1], pending.result().chunks > 0, m.restore().step)
+print(sorted(set(sys.modules) - modules))  # a fork during an import leaves its lock taken
+"""
+
+
+def test_a_forked_child_ends_in_silence_and_no_call_imports(tmp_path):
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", END_OF_FORK, tmp_path / "run"], capture_output=True, text=True)
+    assert (done.stdout.splitlines(), done.stderr) == (["0 True 1", "[]"], ""), done
+
+
 FORK_IN_SAVE = """
 import os, signal, sys, threading, numpy as np, shardwise as sw
 forked = threading.Event()
