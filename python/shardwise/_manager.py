@@ -16,7 +16,7 @@ import numpy as np
 
 from . import _core, _objects
 from ._containers import public_name
-from ._errors import Corrupt, Error, InvalidArgument, WrongType
+from ._errors import AlreadyExists, Corrupt, Error, InvalidArgument, NotFound, WrongType
 from ._paths import Path, local
 from ._pending import WHEN_BUSY, OwnLock, PendingSave, SaveQueue, Turn, WhenBusy, skipped
 from ._progress import Progress, function_of
@@ -81,24 +81,10 @@ def is_step(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def steps_of(manager: _core.Manager) -> list[int]:
-    """Raises Unsupported if there are only those of another library, whose job would else begin from nothing."""
-    steps = [step for step, _ in manager.steps()]
-    if not steps:
-        manager.latest()
-    return steps
-
-
 def refuse_others(kind: type, unknown: Iterable[str]) -> None:
     """Raises TypeError for options that a manager of this class has not."""
     known = [name for name in inspect.signature(kind).parameters if name not in ("root", "unknown")]
     refuse_unknown("checkpoint manager", unknown, known, _OTHER_NAMES)
-
-
-def _with_metrics(plan: Plan, metrics: Mapping[str, float] | None) -> Plan:
-    if metrics:
-        plan.extra["metrics"] = {name: _objects.encode(float(value)) for name, value in metrics.items()}
-    return plan
 
 
 @dataclass
@@ -124,21 +110,6 @@ def _signals(signals: Iterable[int]) -> list[int]:
         raise WrongType(f"checkpoint manager: preemption_signals is {signals!r}, needed are numbers, as [signal.SIGTERM]") from None
 
 
-def core_manager(root: str, *, keep_last: int, keep_every: int, keep_interval: float, best: tuple[str, str, int] | None,
-                 save_every: int, save_interval: float, preemption_signals: Iterable[int], preemption_grace: float,
-                 threads: int, increments: bool, parity_blocks: int = 0,
-                 collect_garbage: bool = True) -> _core.Manager:
-    """The manager of C++, with the policies of a Python one. Raises InvalidArgument."""
-    if best is not None:
-        check_choice("best[1]", best[1], ("min", "max"))
-    return _core.Manager(
-        root, keep_last=keep_last, keep_every=keep_every, keep_interval=_whole_seconds("keep_interval", keep_interval),
-        best=None if best is None else (best[0], best[1] == "max", best[2]), save_every=save_every,
-        save_interval=_whole_seconds("save_interval", save_interval), preemption_signals=_signals(preemption_signals),
-        preemption_grace=preemption_grace, threads=threads, collect_garbage=collect_garbage,
-        increments=increments, parity_blocks=parity_blocks)
-
-
 def keep_stats(manager: _core.Manager, step: int, stats: SaveStats) -> None:
     """Writes what a save did beside its step. What goes wrong is not the save's, which is committed."""
     try:
@@ -158,13 +129,7 @@ def tell_warnings(manager: _core.Manager | _core.Tiers) -> None:
         log.warning("%s", warning)
 
 
-def check_metrics(step: int, metrics: Mapping[str, float] | None, best: tuple[str, str, int] | None) -> None:
-    if best is not None and metrics and best[0] not in metrics:
-        raise InvalidArgument(f"save step {step}: found the metrics {', '.join(map(repr, metrics))}, needed also "
-                              f"{best[0]!r}, by which best= keeps steps")
-
-
-def all_damaged(root: str, rejected: Sequence[tuple[str, str]]) -> Corrupt:
+def _all_damaged(root: str, rejected: Sequence[tuple[str, str]]) -> Corrupt:
     reasons = "; ".join(f"{os.path.basename(path)}: {reason}" for path, reason in rejected)
     return Corrupt(f"restore the latest checkpoint of {root}: none of {len(rejected)} is whole; {reasons}")
 
@@ -184,6 +149,9 @@ class ManagerContext:
     """A manager as a context, whose end waits for the saves under way."""
 
     _queue: SaveQueue
+
+    def is_saving(self) -> bool:
+        return self._queue.is_saving()
 
     def close(self) -> None:
         """Waits for the saves under way. Raises the error of one that nobody has seen."""
@@ -215,7 +183,174 @@ class ManagerContext:
         """Lets another manager take the run up."""
 
 
-class CheckpointManager(ManagerContext):
+class FolderManager(ManagerContext):
+    """A manager of a folder of steps, but for what is saved and how it is restored."""
+
+    def __init__(self, root: Path, *, keep_interval: float, best: tuple[str, str, int] | None,
+                 save_interval: float, preemption_signals: Iterable[int], when_busy: WhenBusy, codec: Codec,
+                 write_stats: bool, threads: int, memory: int, is_shared: bool = False, **policies: Any) -> None:
+        """policies: as C++'s manager takes them."""
+        self.root = os.path.abspath(local(root, "open a folder of steps"))
+        check_codec(codec)
+        check_choice("when_busy", when_busy, WHEN_BUSY)
+        if best is not None:
+            check_choice("best[1]", best[1], ("min", "max"))
+        self._best, self._codec, self._threads, self._memory = best, codec, threads, memory
+        self._write_stats = write_stats
+        self._manager = _core.Manager(
+            self.root, best=None if best is None else (best[0], best[1] == "max", best[2]), threads=threads,
+            keep_interval=_whole_seconds("keep_interval", keep_interval),
+            save_interval=_whole_seconds("save_interval", save_interval),
+            preemption_signals=_signals(preemption_signals), **policies)
+        self._damaged: set[int] = set()  # the job comes to them again
+        self._queue = SaveQueue(when_busy, is_shared)
+
+    def _on_first(self, work: Callable[[], Any], what: str) -> Any:
+        """What rank 0 finds, on all ranks."""
+        return work()
+
+    def _read(self, read: Callable[[str], Any], path: str) -> tuple[Any, str]:
+        """What read() gives of a step, and what is damaged in it."""
+        try:
+            return read(path), ""
+        except Corrupt as error:
+            return None, str(error)
+
+    def _encoded(self, step: int, metrics: Mapping[str, float] | None) -> dict[str, Any]:
+        """Metrics as a step keeps them. Raises InvalidArgument without the one that best= names."""
+        if self._best is not None and metrics and self._best[0] not in metrics:
+            raise InvalidArgument(f"save step {step}: found the metrics {', '.join(map(repr, metrics))}, "
+                                  f"needed also {self._best[0]!r}, by which best= keeps steps")
+        return {name: _objects.encode(float(value)) for name, value in (metrics or {}).items()}
+
+    def request_save(self) -> None:
+        """should_save() is true the next time, on all ranks."""
+        self._manager.request_save()
+
+    def time_left(self) -> float | None:
+        """How many seconds this process still lives, by preemption_grace; None: no signal has told it that it
+        ends."""
+        return self._manager.time_left()
+
+    def latest_step(self) -> int | None:
+        """The newest valid step; None if there is no step. As latest()."""
+        found = self.latest()
+        return None if found is None else found.step
+
+    def latest(self) -> LatestStep | None:
+        """The newest valid step; None if there is no step at all. Raises Corrupt if there are and none is valid,
+        and Unsupported if there are only those of another library: that is never taken for a fresh start."""
+        found = self._latest(NO_LIMIT, [])
+        return None if found is None else LatestStep(found[0], found[1], [tuple(row) for row in found[2]])
+
+    def _latest(self, below: int, rejected: list[tuple[str, str]]) -> Any:
+        def find() -> Any:
+            try:
+                return self._manager.latest(below)
+            except Corrupt as error:
+                if not rejected:
+                    raise
+                raise Corrupt(f"{error}; newer: {_all_damaged(self.root, rejected)}") from None
+
+        found = self._on_first(find, "which step is the latest")
+        if found is not None:
+            self._damaged.update(map(step_of, found[3]))
+        tell_warnings(self._manager)
+        return found
+
+    def _restored_newest(self, read: Callable[[str], Any]) -> Restored | None:
+        """What read() makes of the path of the newest step that all ranks can read: else they all go back to the
+        step before."""
+        rejected: list[tuple[str, str]] = []
+        below = NO_LIMIT
+        while True:
+            found = self._latest(below, rejected)
+            if found is None:
+                if rejected:
+                    raise _all_damaged(self.root, rejected)
+                return None
+            below, path, passed_over, _ = found
+            rejected += [tuple(row) for row in passed_over]
+            value, damage = self._read(read, path)
+            if not damage:
+                self._manager.note_restored(below)
+                return Restored(below, path, rejected, value)
+            log.warning("%s is damaged: %s", path, damage)
+            rejected.append((path, damage))
+            self._damaged.add(below)
+            self._manager.note_damaged(below)
+
+    def _restored_by(self, function: Callable[[Checkpoint], Any]) -> Restored | None:
+        def read(path: str) -> Any:
+            with Checkpoint(path, threads=self._threads) as checkpoint:
+                return function(checkpoint)
+
+        return self._restored_newest(read)
+
+    def step(self, step: int) -> str:
+        """Its path. Raises NotFound."""
+        number = step_number("find", step)
+        return str(self._on_first(lambda: self._manager.step(number), f"where step {number} is"))
+
+    def steps(self) -> list[int]:
+        """Committed steps, ascending, as this process's file system shows them. Says nothing about their bytes.
+        While no save is under way it is the same on all ranks: a save ends on each of them when what it supersedes
+        is gone, or its stats have a cleanup_error. Raises Unsupported if there are only those of another library."""
+        steps = [step for step, _ in self._manager.steps()]
+        if not steps:
+            self._manager.latest()  # raises, for a job that would else begin from nothing
+        return steps
+
+    def open(self, step: int | None = None) -> Checkpoint:
+        """The checkpoint of a step, or of the latest valid one. Raises NotFound."""
+        if step is not None:
+            return Checkpoint(self.step(step))
+        latest = self.latest()
+        if latest is None:
+            raise NotFound(f"{self.root} holds no step")
+        return Checkpoint(latest.path)
+
+    def best(self) -> int | None:
+        """The best step by best=; None if none has its metric. Raises InvalidArgument without best=."""
+        found = self._on_first(self._manager.best, "which step is the best")
+        return None if found is None else int(found)
+
+    def pin(self, step: int, name: str) -> None:
+        """Gives a step a name, by which it stays; a name that another step has moves. Raises NotFound,
+        InvalidArgument."""
+        number = step_number("pin", step)
+        self._on_first(lambda: self._manager.pin(number, name), f"pin step {number}")
+
+    def unpin(self, name: str) -> None:
+        """Takes a name away. Raises NotFound."""
+        self._on_first(lambda: self._manager.unpin(name), f"unpin {name!r}")
+
+    def pinned(self) -> dict[str, int]:
+        """Steps by name."""
+        return dict(self._manager.pinned())
+
+    def remove(self, step: int) -> None:
+        """Removes a step. Raises NotFound, IOFailed, InvalidArgument if it is pinned by name."""
+        number = step_number("remove", step)
+        self._on_first(lambda: self._manager.remove(number), f"remove step {number}")
+
+    def wait(self) -> None:
+        """Waits for the saves under way. Raises the error of one that nobody has seen; in a job of several
+        processes, on every rank, seen or not, so that all stay in step."""
+        self._queue.finish()
+
+    def close(self) -> None:
+        """wait(); then another manager may take the run up."""
+        try:
+            self.wait()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        self._manager.close()
+
+
+class CheckpointManager(FolderManager):
     """The steps in a folder, made if it is not there. One save is under way at a time. A context manager, whose end
     waits. Safe on several threads. A job of several processes uses shardwise.torch's or shardwise.jax's manager.
 
@@ -252,20 +387,13 @@ class CheckpointManager(ManagerContext):
                  codec: Codec = "zstd", increments: bool = True, write_stats: bool = True, parity_blocks: int = 0,
                  threads: int = 0, memory: int = MEMORY, **unknown: NoReturn) -> None:
         refuse_others(CheckpointManager, unknown)
-        self.root = os.path.abspath(local(root, "open a folder of steps"))
-        check_codec(codec)
-        check_choice("when_busy", when_busy, WHEN_BUSY)
-        self._best, self._replaces = best, when_busy == "replace"
-        self._codec, self._memory = codec, memory
-        self._manager = core_manager(
-            self.root, keep_last=keep_last, keep_every=keep_every, keep_interval=keep_interval, best=best,
-            save_every=save_every, save_interval=save_interval, preemption_signals=preemption_signals,
-            preemption_grace=preemption_grace, threads=threads, increments=increments,
-            parity_blocks=parity_blocks)
-        self._write_stats = write_stats
-        self._damaged: set[int] = set()  # the job comes to them again
+        super().__init__(
+            root, keep_last=keep_last, keep_every=keep_every, keep_interval=keep_interval, best=best, save_every=save_every,
+            save_interval=save_interval, preemption_signals=preemption_signals, preemption_grace=preemption_grace,
+            when_busy=when_busy, codec=codec, increments=increments, write_stats=write_stats, parity_blocks=parity_blocks,
+            threads=threads, memory=memory)
+        self._replaces = when_busy == "replace"
         self._pools: list[dict[str, Any]] = []  # memory of copies that no save reads
-        self._queue = SaveQueue(when_busy)
         self._lock = OwnLock("a CheckpointManager")  # reentrant: a signal's handler may save while this thread saves
 
     def _where(self) -> str:
@@ -275,17 +403,9 @@ class CheckpointManager(ManagerContext):
         """Whether to save this step; the policies say so."""
         return self._manager.should_save(step_number("should_save", step))
 
-    def request_save(self) -> None:
-        """should_save() is true the next time."""
-        self._manager.request_save()
-
     def reached_preemption(self) -> bool:
         """Whether a signal of preemption_signals had come when should_save() was called last: save, and end."""
         return self._manager.reached_preemption()
-
-    def time_left(self) -> float | None:
-        """How many seconds the process still lives, by preemption_grace; None: nothing has said that it ends."""
-        return self._manager.time_left()
 
     def save(self, step: int, tensors: Mapping[str, Any], *, user: Any = None, metrics: Mapping[str, float] | None = None,
              existing: Existing = "fail", progress: Progress = None) -> SaveStats:
@@ -293,9 +413,8 @@ class CheckpointManager(ManagerContext):
         there are metrics, but not the one that best= names."""
         begun = time.monotonic()
         step = step_number("save", step)
-        check_metrics(step, metrics, self._best)
-        existing = self._existing(step, existing)
-        plan = _with_metrics(plan_of(tensors), metrics)
+        encoded = self._encoded(step, metrics)
+        plan = plan_of(tensors, encoded)
         with self._lock:
             self._queue.finish()
             return self._write(step, plan, user, existing, progress, lambda: time.monotonic() - begun)
@@ -305,20 +424,18 @@ class CheckpointManager(ManagerContext):
         """Copies the arrays, in memory that it keeps for the next one, and returns while the save goes on."""
         begun = time.monotonic()
         step = step_number("save", step)
-        check_metrics(step, metrics, self._best)
-        existing = self._existing(step, existing)
+        encoded = self._encoded(step, metrics)
         with self._lock:
-            if existing == "fail" and self._replaces:
-                self._refuse_existing(step)  # first, so that what cannot be saved replaces nothing
+            if self._replaces:
+                self._refuse_existing(step, existing)  # first, so that what cannot be saved replaces nothing
             if self._queue.next_turn() == "skipped":
                 return PendingSave(step, lambda progress: skipped())
             # None is there twice, so a save in a signal's handler does not use that memory.
             pool = self._pools.pop() if self._pools else {}
             try:
-                plan = _with_metrics(plan_of(copied(tensors, pool)), metrics)
+                plan = plan_of(copied(tensors, pool), encoded)
                 user = _objects.plain_copy(user, "user")
-                if existing == "fail":
-                    self._refuse_existing(step)
+                self._refuse_existing(step, existing)
                 said = self._queue.next_turn()  # after what a signal's handler has begun meanwhile
                 turn = self._queue.turn(said)
                 if turn is not None:
@@ -343,21 +460,11 @@ class CheckpointManager(ManagerContext):
         finally:
             self._pools.append(pool)
 
-    def _find_latest(self, below: int) -> tuple[int, str, list[tuple[str, str]], list[str]] | None:
-        found = self._manager.latest(below)
-        if found is not None:
-            self._damaged.update(map(step_of, found[3]))
-        tell_warnings(self._manager)
-        return found
-
-    def _existing(self, step: int, existing: Existing) -> Existing:
-        return "replace" if step in self._damaged else existing
-
-    def _refuse_existing(self, step: int) -> None:
-        from ._errors import AlreadyExists
-
+    def _refuse_existing(self, step: int, existing: Existing) -> None:
+        if existing != "fail" or step in self._damaged or step in self._manager.set_aside():
+            return
         for there, path in self._manager.steps():
-            if there == step and step not in self._manager.set_aside():
+            if there == step:
                 raise AlreadyExists(f'save step {step}: {path} is already there; existing="replace" writes a new generation '
                                     f'of it, existing="skip" writes nothing')
 
@@ -385,20 +492,20 @@ class CheckpointManager(ManagerContext):
         """A step, or the newest one that is whole, by restore_latest(). `value` of the result is what shardwise.load(path,
         target=target) gives; strict and rules (rename, cast, resize, ..) are its arguments. restore(3, target) is the same as
         restore(target, 3). None if there is no step. Raises what load() and restore_latest() raise."""
+        from . import load
+
         tree: Any = target
         number: Any = step
         if is_step(tree):
             tree, number = number, tree
 
-        def read(checkpoint: Checkpoint) -> Any:
-            from . import load
-
-            return load(checkpoint.path, target=tree, strict=strict, **rules)
+        def read(path: str) -> Any:
+            return load(path, target=tree, strict=strict, **rules)
 
         if number is None:
-            return self.restore_latest(read)
-        with self.open(number) as checkpoint:
-            restored = Restored(step_number("restore", number), checkpoint.path, [], read(checkpoint))
+            return self._restored_newest(read)
+        path = self.step(number)
+        restored = Restored(step_number("restore", number), path, [], read(path))
         self._manager.note_restored(restored.step)
         return restored
 
@@ -407,90 +514,7 @@ class CheckpointManager(ManagerContext):
         be damaged (it raises Corrupt), it is called again for the step before: what it has filled by then is to be filled
         again. Raises Corrupt if there are steps and none can be restored, Unsupported if there are only those of another
         library, and what else `restore` raises. Without a function it is restore(restore)."""
-        if not callable(restore):
-            return self.restore(restore)
-        rejected: list[tuple[str, str]] = []
-        below = NO_LIMIT
-        while True:
-            try:
-                found = self._find_latest(below)
-            except Corrupt as error:
-                if not rejected:
-                    raise
-                raise Corrupt(f"{error}; newer: {all_damaged(self.root, rejected)}") from None
-            if found is None:
-                if rejected:
-                    raise all_damaged(self.root, rejected)
-                return None
-            step, path, passed_over, _ = found
-            rejected += passed_over
-            try:
-                with Checkpoint(path) as checkpoint:
-                    value = restore(checkpoint)
-            except Corrupt as error:
-                log.warning("%s is damaged: %s", path, error)
-                rejected.append((path, str(error)))
-                self._damaged.add(step)
-                self._manager.note_damaged(step)
-                below = step
-            else:
-                self._manager.note_restored(step)
-                return Restored(step, path, rejected, value)
-
-    def latest(self) -> LatestStep | None:
-        """The newest valid step; None if there is no step at all. Raises Corrupt if there are and none is valid, and
-        Unsupported if there are only those of another library: that is never taken for a fresh start."""
-        found = self._find_latest(NO_LIMIT)
-        return None if found is None else LatestStep(found[0], found[1], list(found[2]))
-
-    def latest_step(self) -> int | None:
-        """Its number. As latest()."""
-        found = self.latest()
-        return None if found is None else found.step
-
-    def is_saving(self) -> bool:
-        return self._queue.is_saving()
-
-    def steps(self) -> list[int]:
-        """Committed steps, ascending. Says nothing about their bytes. Raises Unsupported if there are only those of another
-        library."""
-        return steps_of(self._manager)
-
-    def step(self, step: int) -> str:
-        """Its path. Raises NotFound."""
-        path: str = self._manager.step(step_number("find", step))
-        return path
-
-    def open(self, step: int | None = None) -> Checkpoint:
-        """The checkpoint of a step, or of the latest valid one. Raises NotFound."""
-        if step is not None:
-            return Checkpoint(self.step(step))
-        latest = self.latest()
-        if latest is None:
-            from ._errors import NotFound
-
-            raise NotFound(f"{self.root} holds no step")
-        return Checkpoint(latest.path)
-
-    def best(self) -> int | None:
-        """The best step by best=; None if none has its metric. Raises InvalidArgument without best=."""
-        return self._manager.best()
-
-    def pin(self, step: int, name: str) -> None:
-        """Gives a step a name, by which it stays; a name that another step has moves. Raises NotFound, InvalidArgument."""
-        self._manager.pin(step_number("pin", step), name)
-
-    def unpin(self, name: str) -> None:
-        """Takes a name away. Raises NotFound."""
-        self._manager.unpin(name)
-
-    def pinned(self) -> dict[str, int]:
-        """Steps by name."""
-        return dict(self._manager.pinned())
-
-    def remove(self, step: int) -> None:
-        """Raises NotFound, IOFailed, InvalidArgument if it is pinned by name."""
-        self._manager.remove(step_number("remove", step))
+        return self._restored_by(restore) if callable(restore) else self.restore(restore)
 
     def collect_garbage(self, dead_hosts: Iterable[str] = ()) -> tuple[list[str], list[str]]:
         """Removes what dead processes left: names removed, and names kept as their owners may live.
@@ -506,12 +530,3 @@ class CheckpointManager(ManagerContext):
         with self._lock:
             self._queue.finish()
 
-    def close(self) -> None:
-        """wait(); then another manager may take the run up."""
-        try:
-            self.wait()
-        finally:
-            self._release()
-
-    def _release(self) -> None:
-        self._manager.close()

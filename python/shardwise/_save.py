@@ -17,7 +17,7 @@ from ._nested import encoded_kinds, encoded_path, names_of
 from ._paths import Path, local
 from ._progress import Progress, function_of
 from ._sources import MEMORY, Codec, Existing, Faults, Sources, check_choice, check_codec, flattened, is_array
-from .group import Call, Group
+from .group import Call, Group, single
 
 log = logging.getLogger("shardwise")
 
@@ -96,14 +96,14 @@ def encode_objects(objects: Mapping[str, Any]) -> dict[str, Any]:
     return encoded
 
 
-def plan_of(tensors: Mapping[str, Any]) -> Plan:
-    """Of a mapping of names: arrays, objects that JSON can hold, and dicts, lists and tuples of them."""
+def plan_of(tensors: Mapping[str, Any], metrics: Mapping[str, Any] | None = None) -> Plan:
+    """Of a mapping of names: arrays, objects that JSON can hold, and dicts, lists and tuples of them. metrics: encoded."""
     flat = flattened(tensors)
     names = names_of(flat.leaves, "/")
     arrays = {names[path]: leaf for path, leaf in flat.leaves.items() if is_array(leaf)}
     faults = Faults()
     objects = {names[path]: leaf for path, leaf in flat.leaves.items() if not is_array(leaf)}
-    plan = Plan(Sources(), faults.trying(encode_objects, objects) or {})
+    plan = Plan(Sources(), faults.trying(encode_objects, objects) or {}, extra={"metrics": metrics} if metrics else {})
     for name, array in arrays.items():
         faults.trying(plan.sources.add_array, name, array)
     faults.check()
@@ -135,29 +135,8 @@ def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Cod
     check_choice("existing", existing, ("fail", "replace", "skip"))
     check_codec(codec)
     path = local(path, "save")
-    return write(path, plan_of(tensors), user=user, codec=codec, existing=existing, threads=threads, memory=memory,
-                 progress=progress, find_earlier=since(unchanged_since))
-
-
-def write(path: Path, plan: Plan, *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail", threads: int = 0,
-          memory: int = MEMORY, progress: Progress = None, find_earlier: FindEarlier = no_step, parity_blocks: int = 0) -> SaveStats:
-    """Saves by this process alone."""
-    user_json = _objects.plain_json({} if user is None else user, "user")
-    document = plan.document()
-    path = local(path, "save")
-    if existing == "skip" and _core.is_saved(path):
-        return _skipped(path)
-    attempt = _core.Attempt(path, existing)
-    try:
-        record = _core.write_shards(attempt.directory, 0, [], plan.sources.list, codec, memory, threads,
-                                    function_of(progress, f"save {os.path.basename(path)}"), find_earlier())
-        stats = SaveStats(**attempt.publish([record], user_json, document))
-    except BaseException:
-        attempt.abandon()
-        raise
-    log.info("saved %s: %.1f MiB in %.2f s", stats.path, stats.file_bytes / 2**20, stats.seconds)
-    _protect(Call(), stats, parity_blocks, 0, threads)
-    return stats
+    return write_together(Call(), path, plan_of(tensors), single(), [], user=user, codec=codec, existing=existing,
+                          threads=threads, memory=memory, progress=progress, find_earlier=since(unchanged_since))
 
 
 def write_groups(path: str, count: int, sources_of: Callable[[int], Sources], document: Callable[[], str], *, user_json: str = "{}",
@@ -231,20 +210,19 @@ def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequ
     told of what its rank writes; a bar is shown by rank 0. find_earlier: called on rank 0, for all. parity_blocks: one
     more step, in which each writes the parity of its shard file.
     """
-    if group.size == 1:
-        return write(path, plan, user=user, codec=codec, existing=existing, threads=threads, memory=memory,
-                     progress=progress, find_earlier=find_earlier, parity_blocks=parity_blocks)
     user_json = _objects.plain_json({} if user is None else user, "user")
     whole: list[Plan] = []
     attempts: list[_core.Attempt] = []
+    is_job = group.size > 1
+    writers = list(starts) if is_job else []
 
     def describe() -> bytes:
-        return json.dumps([plan.objects, plan.aliases, plan.extra, list(starts)]).encode()
+        return said_of(plan, starts) if is_job else b""
 
     def begin(said: list[bytes]) -> bytes:
         if existing == "skip" and _core.is_saved(path):
             return json.dumps(["", ""]).encode()
-        whole.append(merged_plan(plan, said, starts))
+        whole.append(merged_plan(plan, said, starts) if is_job else plan)
         attempts.append(_core.Attempt(path, existing))
         return json.dumps([attempts[0].directory, find_earlier()]).encode()
 
@@ -252,7 +230,7 @@ def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequ
         if not os.path.isdir(directory):
             raise FileNotFoundError(f"{directory}, which rank 0 has made, is not there for rank {group.rank}: all "
                                     f"processes need the same folder, on a file system that they share")
-        return _core.write_shards(directory, group.rank, list(starts), plan.sources.list, codec, memory, threads,
+        return _core.write_shards(directory, group.rank, writers, plan.sources.list, codec, memory, threads,
                                   function_of(None if progress is True and group.rank else progress,
                                               f"save {os.path.basename(path)}"), earlier)
 
@@ -268,10 +246,15 @@ def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequ
         for attempt in attempts:
             attempt.abandon()  # nothing, once it is published
     if group.rank == 0:
-        log.info("saved %s by %d processes: %.1f MiB in %.2f s", stats.path, group.size, stats.file_bytes / 2**20,
-                 stats.seconds)
+        log.info("saved %s%s: %.1f MiB in %.2f s", stats.path, f" by {group.size} processes" if is_job else "",
+                 stats.file_bytes / 2**20, stats.seconds)
     _protect(call, stats, parity_blocks, group.rank, threads)
     return stats
+
+
+def said_of(plan: Plan, starts: Sequence[int]) -> bytes:
+    """Of a rank, for merged_plan()."""
+    return json.dumps([plan.objects, plan.aliases, plan.extra, list(starts)]).encode()
 
 
 def merged_plan(own: Plan, said: Iterable[bytes], starts: Sequence[int]) -> Plan:

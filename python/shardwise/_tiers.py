@@ -3,7 +3,6 @@ share."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from ._manager import ManagerContext, is_step, step_number, tell_warnings
 from ._paths import Path, local
 from ._pending import SaveQueue
 from ._progress import Progress, function_of
-from ._save import Plan, SaveStats, merged_plan
+from ._save import Plan, SaveStats, merged_plan, said_of
 from ._sources import check_codec
 from ._tensor import Checkpoint
 from .group import Call, Group
@@ -73,9 +72,6 @@ class Tiers(ManagerContext):
 
     def _where(self) -> str:
         return f"{self.fast!r}, {self.durable!r}, rank {self._saves.rank} of {self._saves.size}"
-
-    def is_saving(self) -> bool:
-        return self._queue.is_saving()
 
     def wait(self) -> None:
         """Waits for the save under way, not for its way to the durable root. Raises its error if nobody has seen it; in a
@@ -155,11 +151,8 @@ class Tiers(ManagerContext):
         def write(call: Call, path: str, plan: Plan, group: Group, starts: Sequence[int], *, user: Any, codec: str,
                   existing: str, threads: int, memory: int, progress: Progress) -> SaveStats:
             user_json = _objects.plain_json({} if user is None else user, "user")
-
-            def describe() -> bytes:
-                return json.dumps([plan.objects, plan.aliases, plan.extra, list(starts)]).encode()
-
-            document = call.agree(describe, lambda said: merged_plan(plan, said, starts).document().encode()).decode()
+            document = call.agree(lambda: said_of(plan, starts),
+                                  lambda said: merged_plan(plan, said, starts).document().encode()).decode()
             stats = SaveStats(**self._tiers.save(step, plan.sources.list, codec, existing, user_json, document, memory,
                                                  function_of(progress, f"save {path}")))
             tell_warnings(self._tiers)
