@@ -11,6 +11,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "shardwise/runtime/detail/tracer_guesses.h"
 #include "shardwise/runtime/device.h"
 #include "shardwise/runtime/spmd/executable.h"
 #include "shardwise/runtime/tensor.h"
@@ -69,7 +70,7 @@ struct StepSeconds {
 ///   w -= grad(loss, w) * 0.1;
 ///   tracer.mark_step();
 ///   loss.item();
-class Tracer {
+class Tracer : public first_guesses::OfTracer {
  public:
   explicit Tracer(Devices& devices, TracerOptions options = {});
   Tracer(Devices&, const std::same_as<Mesh> auto&) = delete;  // Tracer(devices, {.mesh = mesh})
@@ -114,12 +115,6 @@ class Tracer {
   Tensor tensor(ShardedArray array, std::string_view label = "",
                 MemoryKind kind = MemoryKind::array);
 
-  void scalar(const auto&...) = delete;       // tensor<float>({}, {0.1}, "rate")
-  void constant(const auto&...) = delete;     // tensor<float>({}, {0.1}, "rate")
-  void parameter(const auto&...) = delete;    // tensor(shape, values, "w", MemoryKind::parameter)
-  void input(const auto&...) = delete;        // tensor(shape, values, "x", MemoryKind::loader)
-  void from_vector(const auto&...) = delete;  // tensor(shape, values, "x")
-
   /// A tensor of a type, without a value and without memory: for plan() (jax.ShapeDtypeStruct). A
   /// step that uses it cannot run. Throws as tensor().
   Tensor abstract_tensor(const TensorType& type, std::string_view label,
@@ -135,23 +130,11 @@ class Tracer {
   ///   tracer.plan()->memory(0).peak_bytes;
   std::shared_ptr<const Executable> plan();
 
-  // Tensors of numbers are made by functions; each comment says which.
-  void randn(const auto&...) = delete;  // normal(tracer, {DType::f32, {4, 3}}, 1, seed, "w")
-  void zeros(const auto&...) = delete;  // full(tracer, {DType::f32, {4, 3}}, 0, "b")
-  void ones(const auto&...) = delete;   // full(tracer, {DType::f32, {4, 3}}, 1, "b")
-
   /// Runs what has been recorded since the last step. All tensors that were recorded and are still
   /// held get their values. Tensors on the host that are marked go to the devices, cut as they are
   /// marked, even if no operation uses them. Throws what compiling and running throw. Then the
   /// recorded tensors have no value, except for replaced weights (see above).
   void mark_step();
-  void step() = delete;                           // mark_step()
-  void run() = delete;                            // mark_step()
-  void sync() = delete;                           // mark_step()
-  void wait() = delete;                           // mark_step()
-  void execute() = delete;                        // mark_step()
-  void dump() const = delete;                     // dump(*tracer.last())
-  void explain(std::string_view) const = delete;  // last()->explain("w1")
 
   /// Errors, dumps and reports show what is recorded from now on as part of `name`, inside the
   /// scopes that are open. Ends when the guard goes; a step may end before.
