@@ -9,7 +9,6 @@
 #include <map>
 #include <random>
 
-#include "shardwise/convert/detail/numbers.h"
 #include "testing/errors.h"
 #include "testing/flip.h"
 #include "testing/host_tensor.h"
@@ -195,31 +194,6 @@ TEST(Diff, RefusesBudgetsAndTolerancesThatAreNone) {
     EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { diff(a, a, {.rtol = bad}); }),
                 HasSubstr("needed 0 or more"));
   }
-}
-
-// The bits of all floats of a byte as ml_dtypes 0.5 reads them.
-TEST(Numbers, FloatsOfAByte) {
-  const auto number = [](DType dtype, unsigned bits) {
-    const auto byte = static_cast<std::byte>(bits);
-    return static_cast<double>(detail::numbers_of(dtype).number(&byte));
-  };
-  EXPECT_EQ(number(DType::f8_e4m3fn, 0x7E), 448);
-  EXPECT_EQ(number(DType::f8_e4m3fn, 0x01), 0x1p-9);
-  EXPECT_EQ(number(DType::f8_e4m3fn, 0xB8), -1);
-  EXPECT_TRUE(std::isnan(number(DType::f8_e4m3fn, 0xFF)));
-  EXPECT_EQ(number(DType::f8_e5m2, 0x7B), 57344);
-  EXPECT_EQ(number(DType::f8_e5m2, 0x01), 0x1p-16);
-  EXPECT_EQ(number(DType::f8_e5m2, 0xFC), -std::numeric_limits<double>::infinity());
-  EXPECT_TRUE(std::isnan(number(DType::f8_e5m2, 0x7D)));
-  EXPECT_EQ(number(DType::f8_e4m3fnuz, 0x7F), 240);
-  EXPECT_EQ(number(DType::f8_e4m3fnuz, 0x01), 0x1p-10);
-  EXPECT_TRUE(std::isnan(number(DType::f8_e4m3fnuz, 0x80)));
-  EXPECT_EQ(number(DType::f8_e5m2fnuz, 0x7F), 57344);
-  EXPECT_EQ(number(DType::f8_e5m2fnuz, 0x01), 0x1p-17);
-  EXPECT_TRUE(std::isnan(number(DType::f8_e5m2fnuz, 0x80)));
-  EXPECT_EQ(number(DType::f8_e8m0fnu, 0), 0x1p-127);
-  EXPECT_EQ(number(DType::f8_e8m0fnu, 254), 0x1p127);
-  EXPECT_TRUE(std::isnan(number(DType::f8_e8m0fnu, 255)));
 }
 
 /// Two steps of one root, in which some elements of "w" differ.

@@ -51,19 +51,6 @@ TEST(SafetensorsHeader, TakesWhatOtherWritersWrite) {
   EXPECT_EQ(header.tensors[2].name, "\u00e4\U0001F600/\"");
 }
 
-TEST(SafetensorsHeader, EveryDTypeHasANameAndARank) {
-  for (const DType dtype : all_dtypes()) {
-    const auto known = safetensors_dtype(dtype);
-    if (!known) continue;
-    EXPECT_EQ(parse_safetensors_dtype(known->name), dtype);
-  }
-  EXPECT_EQ(safetensors_dtype(DType::boolean)->name, "BOOL");
-  EXPECT_GT(safetensors_dtype(DType::u64)->rank, safetensors_dtype(DType::f64)->rank);
-  EXPECT_GT(safetensors_dtype(DType::f32)->rank, safetensors_dtype(DType::bf16)->rank);
-  EXPECT_GT(safetensors_dtype(DType::bf16)->rank, safetensors_dtype(DType::f16)->rank);
-  EXPECT_FALSE(parse_safetensors_dtype("F4"));
-}
-
 struct HostileHeader {
   std::string text;
   std::uint64_t data_bytes;
