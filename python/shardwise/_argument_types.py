@@ -27,6 +27,7 @@ _RAW = (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowErr
 _UNCLEAR = (TypeError, AttributeError, KeyError, OverflowError, UnicodeEncodeError)
 #: torch calls methods of these while it traces.
 _TRACED = {"Tensor", "Module", "Function"}
+_OPERATORS = {"__getitem__", "__contains__", "__array__"}
 #: An error that passed through code of any other module belongs to the user.
 _OWN_MODULES = sys.stdlib_module_names | {"shardwise", "numpy", "torch", "jax", "jaxlib", "ml_dtypes"}
 _NAMES_OF_TYPES = vars(typing) | vars(collections.abc)
@@ -62,7 +63,7 @@ def _check_methods(kind: type) -> None:
                 if inspect.isfunction(function) and not getattr(base, "_is_protocol", False):
                     made = checked(function, operation)
                     setattr(base, name, staticmethod(made) if name == "__new__" else made)
-            elif name.startswith("_") or is_traced:
+            elif is_traced or name.startswith("_") and name not in _OPERATORS:
                 continue
             elif inspect.isfunction(item):
                 setattr(base, name, checked(item, operation))

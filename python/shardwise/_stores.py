@@ -8,7 +8,8 @@ import threading
 import time
 from typing import Any, Callable, Protocol
 
-from ._errors import GroupError
+from ._argument_types import check_calls
+from ._errors import GroupError, InvalidArgument
 from ._paths import local
 
 
@@ -39,6 +40,8 @@ def _polled(look: Callable[[], bytes | None], seconds: float, longest_pause: flo
     """What look() finds, as soon as it finds something; None after `seconds`. Looks twenty times, or more if that would
     make a pause too long, or less if it would make it too short. As long waits are made of short ones, the last look is a
     pause before the end."""
+    if math.isnan(seconds):
+        raise InvalidArgument(f"wait for another process: found {seconds} seconds, needed is a number")
     looks = max(20, math.ceil(seconds / longest_pause))
     if least_pause > 0:
         looks = min(looks, max(1, int(seconds / least_pause)))
@@ -52,6 +55,14 @@ def _polled(look: Callable[[], bytes | None], seconds: float, longest_pause: flo
     return None
 
 
+def store_of_torch() -> Any:
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        raise InvalidArgument("torch.distributed is not initialised: call init_process_group() first")
+    return dist.distributed_c10d._get_default_store()
+
+
 class TorchStore:
     """torch.distributed's own store, cloned: a connection of its own, safe on any thread."""
 
@@ -59,7 +70,7 @@ class TorchStore:
         import torch.distributed as dist
 
         if store is None:
-            store = dist.distributed_c10d._get_default_store()
+            store = store_of_torch()
         self._store = store.clone() if hasattr(store, "clone") else store
         # In a long wait all ranks together ask rank 0's process at most 20,000 times a second, or each once a second.
         self._least_pause = dist.get_world_size() / 20_000 if dist.is_initialized() else 0.0
@@ -197,3 +208,6 @@ class MpiStore:
     def delete(self, key: str) -> None:
         with self._lock:
             self._there.pop(key, None)
+
+
+check_calls(__name__)

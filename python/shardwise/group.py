@@ -21,12 +21,12 @@ from typing import Any, Callable, Mapping
 from . import _core
 from ._argument_types import check_calls
 from ._containers import public_name
-from ._errors import InvalidArgument
 from ._stores import FileStore as FileStore
 from ._stores import JaxStore as JaxStore
 from ._stores import MpiStore as MpiStore
 from ._stores import Store as Store
 from ._stores import TorchStore as TorchStore
+from ._stores import store_of_torch
 
 DEADLINE = 600.0
 """Seconds that a step of a save waits for the other processes, unless it is told otherwise."""
@@ -140,11 +140,9 @@ def from_torch() -> Group:
     is initialised again."""
     import torch.distributed as dist
 
-    if not dist.is_initialized():
-        raise InvalidArgument("torch.distributed is not initialised: call init_process_group() first")
+    store = store_of_torch()
     if dist.get_world_size() == 1:
         return single()
-    store = dist.distributed_c10d._get_default_store()
     # A store that is kept here would keep its port.
     return _kept("torch", weakref.ref(store), lambda: StoreGroup(TorchStore(store), dist.get_rank(), dist.get_world_size(), "torch"))
 
