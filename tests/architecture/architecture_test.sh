@@ -294,4 +294,7 @@ for room in $rooms; do
   done
 done
 
+# 17. What users have to know does not grow: public headers, fields, methods.
+while read -r line; do [[ -z $line ]] || breach "$line"; done <<< "$(/usr/bin/python3 tests/architecture/sizes.py tests/architecture/sizes.txt)"
+
 exit $failed

@@ -56,6 +56,7 @@ sed -i '/shard\/error\.h/d' checkpoint/verify.h
 echo '#include "work.h"' >> python/src/bindings.h
 printf 'struct ChunkRecord {\n};\n' >> loader/detail/engine/ring.h
 printf 'namespace shardwise::tiers_detail {\nstruct RootTerms {\n};\n' >> checkpoint/tiers/detail/inventory.h
+sed -i 's/^struct ManagerOptions {/&\n  std::function<void(int, int)> more = nullptr;/; s/^class CheckpointManager {/&\n public:\n  void more();/' checkpoint/jobs/manager.h
 for i in $(seq 31); do echo > shard/torus/part_$i.h; done
 
 found=$("$source_dir/tests/architecture/architecture_test.sh" "$scratch")
@@ -94,6 +95,8 @@ for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpo
   'tools/output.cc includes tools/parse.h, which does not stand before it' \
   'python/src/bindings.h includes python/src/work.h, which does not stand before it' \
   'checkpoint/verify.h says what is thrown' \
+  'fields of ManagerOptions: found 23' 'methods of CheckpointManager: found 26' 'public headers of reshape/: found 3' \
+  'lines of headers with checkpoint/jobs/manager.h: found' \
   'shard/torus has 33 files' 'shardwise::detail::ChunkRecord is a type in checkpoint loader'; do
   grep -qF "$needed" <<< "$found" || { echo "not noticed: $needed"; status=1; }
 done
