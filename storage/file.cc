@@ -99,7 +99,7 @@ bool is_aligned(std::uint64_t offset, const std::byte* data, std::size_t size = 
 
 // Two descriptors of one file: aligned writes bypass the page cache, all other writes go through
 // it. The two never share a page, since the direct part ends at the end of a page. Rounding a tail
-// up instead would overwrite the bytes after it.
+// up instead would overwrite the bytes after it. As thread-safe as a File.
 class PosixFile final : public File {
  public:
   PosixFile(std::filesystem::path path, Descriptor cached, Descriptor direct)

@@ -68,6 +68,7 @@ std::shared_ptr<Clock> steady_clock() {
   return clock;
 }
 
+/// `free` is shared under the mutex; the rest is immutable.
 struct RateLimiter::State {
   std::int64_t bytes_per_second;
   std::shared_ptr<Clock> clock;

@@ -103,6 +103,8 @@ CheckpointReader TierStep::open(const ReadOptions& options) const {
                             : CheckpointReader(step.directory, options);
 }
 
+/// Thread-compatible: `drain` shares the managers, which are thread-safe, and has `drain_error`
+/// until it is joined.
 struct TieredManager::Impl {
   Impl(const fs::path& fast_root, const fs::path& durable, TierOptions tier_options)
       : options(std::move(tier_options)),

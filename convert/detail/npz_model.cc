@@ -100,6 +100,7 @@ class NpzTensors final : public BoxReader {
   }
 
  private:
+  /// Thread-safe.
   struct Check {
     Mutex mutex;
     bool is_done SHARDWISE_GUARDED_BY(mutex) = false;

@@ -64,7 +64,7 @@ ChunkReader::View ChunkReader::checkpoint_for(std::span<const ReadTarget> target
   return {*this, checkpoint_};
 }
 
-/// One call of fill.
+/// One call of fill. Immutable but for the count, so that all lanes share it.
 struct ChunkReader::Call {
   const StoredCheckpoint& checkpoint;
   std::span<const ReadTarget> targets;

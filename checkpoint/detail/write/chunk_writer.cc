@@ -112,7 +112,8 @@ class SlabAddresses {
   std::uint64_t reserved_ SHARDWISE_GUARDED_BY(mutex_);
 };
 
-// One call of write_chunks().
+// One call of write_chunks(). The lanes share it: each writes the records of its own slabs.
+// Thread-compatible.
 class ChunkWriter {
  public:
   ChunkWriter(const SavePlan& plan, const ChunkLayout& layout, UnchangedChunks* unchanged,

@@ -39,6 +39,7 @@ bool link_file(FileSystem& file_system, File& opened, const std::filesystem::pat
                const std::filesystem::path& to, const LinkedFile& linked);
 
 /// The chunks that an earlier step has of the pieces of one shard file that is being written.
+/// Thread-compatible, but for find().
 class UnchangedChunks {
  public:
   /// Those of the earlier step's file of the same writer, and of the files linked there. Null if

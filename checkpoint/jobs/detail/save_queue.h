@@ -63,6 +63,7 @@ class SaveQueue {
   static PendingSave skipped();
 
  private:
+  /// `state` is thread-safe; the rest is the thread's until it is joined.
   struct Saving {
     HostSnapshot snapshot;  // read by the thread
     std::shared_ptr<PendingSave::State> state;

@@ -1,0 +1,62 @@
+#include "shardwise/mend/detail/file_maker.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
+#include "testing/host_tensor.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+/// A step of a root, and a copy of it.
+class FileMakerTest : public testing::Test {
+ protected:
+  FileMakerTest() {
+    const HostTensor tensor = host_tensor("x", DType::f32, {1000}, "1", "-", Values::noise);
+    CheckpointManager(dir_ / "root").save(1, {tensor.source()}, {.codec = Codec::none});
+    std::filesystem::copy(dir_ / "root", dir_ / "copy", std::filesystem::copy_options::recursive);
+  }
+
+  const TempDir dir_;
+  const std::filesystem::path step_ = dir_ / "root/step-00000001";
+  const std::filesystem::path copy_ = dir_ / "copy/step-00000001";
+  const std::shared_ptr<FileSystem> files_ = posix_file_system();
+};
+
+TEST_F(FileMakerTest, MakesEachKindOfFileAgain) {
+  const auto stored = detail::open_checkpoint(*files_, step_);
+  const detail::Manifest manifest = stored.manifest;
+  const std::string shard = stored.file_name(0);
+  for (const std::string& name : {std::string("manifest.json"), std::string("index.h5"), shard}) {
+    SCOPED_TRACE(name);
+    std::filesystem::remove(step_ / name);
+    mend_detail::FileMaker maker(*files_, step_, {copy_});
+    std::string why_not;
+    const auto from = name == shard        ? maker.make_shard_file({manifest.files[0]}, why_not)
+                      : name == "index.h5" ? maker.make_index(manifest, why_not)
+                                           : maker.make_manifest(why_not);
+    EXPECT_TRUE(from) << why_not;
+    EXPECT_TRUE(verify_checkpoint(step_).ok());
+  }
+}
+
+TEST_F(FileMakerTest, SaysWhyThereIsNothingToMakeItFrom) {
+  const auto stored = detail::open_checkpoint(*files_, step_);
+  const detail::Manifest manifest = stored.manifest;
+  std::filesystem::remove(step_ / stored.file_name(0));
+  mend_detail::FileMaker maker(*files_, step_, {});
+  std::string why_not;
+  EXPECT_FALSE(maker.make_shard_file({manifest.files[0]}, why_not));
+  EXPECT_FALSE(why_not.empty());
+}
+
+}  // namespace
+}  // namespace shardwise

@@ -1,0 +1,44 @@
+#include "shardwise/jobs/detail/policy/save_schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <memory>
+
+#include "testing/errors.h"
+#include "testing/fake_clock.h"
+
+namespace shardwise {
+namespace {
+
+using jobs_detail::SaveSchedule;
+
+TEST(SaveSchedule, SaysYesForMultiplesTimesAndRequests) {
+  const auto clock = std::make_shared<FakeClock>();
+  SaveSchedule schedule({.save_every = 10, .save_interval = std::chrono::seconds(60)}, clock, "t");
+  EXPECT_TRUE(schedule.should_save(20, {}));
+  EXPECT_FALSE(schedule.should_save(21, {}));
+  schedule.request_save();
+  EXPECT_TRUE(schedule.should_save(21, {}));
+  schedule.begin(21, 1);
+  EXPECT_FALSE(schedule.should_save(22, {}));
+  clock->wait_until(std::chrono::seconds(61));
+  EXPECT_TRUE(schedule.should_save(23, {}));
+  EXPECT_FALSE(schedule.reached_preemption());
+  EXPECT_FALSE(schedule.time_left());
+}
+
+TEST(SaveSchedule, RefusesRulesThatAreWrong) {
+  const auto refused = [](const jobs_detail::ScheduleRules& rules) {
+    return message_of(ErrorCode::invalid_argument,
+                      [&] { SaveSchedule(rules, std::make_shared<FakeClock>(), "t"); });
+  };
+  EXPECT_THAT(refused({.save_every = -1}), testing::StartsWith("t: "));
+  EXPECT_THAT(refused({.save_interval = std::chrono::seconds(-1)}), testing::StartsWith("t: "));
+  EXPECT_THAT(refused({.preemption_signals = {SIGKILL}}), testing::HasSubstr("found 9"));
+}
+
+}  // namespace
+}  // namespace shardwise
