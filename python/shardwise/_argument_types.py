@@ -61,20 +61,22 @@ def _check_methods(kind: type) -> None:
             if name in ("__init__", "__new__"):
                 function = getattr(item, "__func__", item)
                 if inspect.isfunction(function) and not getattr(base, "_is_protocol", False):
-                    made = checked(function, operation)
+                    made = checked(function, operation, owner=base)
                     setattr(base, name, staticmethod(made) if name == "__new__" else made)
             elif is_traced or name.startswith("_") and name not in _OPERATORS:
                 continue
             elif inspect.isfunction(item):
-                setattr(base, name, checked(item, operation))
+                setattr(base, name, checked(item, operation, owner=base))
             elif isinstance(item, (classmethod, staticmethod)) and inspect.isfunction(item.__func__):
                 setattr(base, name, type(item)(checked(item.__func__, operation)))
             elif isinstance(item, property) and item.fset is not None:
                 setattr(base, name, item.setter(checked(item.fset, operation)))
 
 
-def checked(function: Callable[..., Any], operation: str, others: Mapping[str, str] = types.MappingProxyType({})) -> Callable[..., Any]:
-    """The function, with errors for wrong arguments. others: what to write in place of options that other libraries have."""
+def checked(function: Callable[..., Any], operation: str, others: Mapping[str, str] = types.MappingProxyType({}),
+            owner: type | None = None) -> Callable[..., Any]:
+    """The function, with errors for wrong arguments. others: what to write in place of options that other libraries have. owner: the
+    class of a method, whose name errors replace by that of the object's own class."""
     if hasattr(function, "_checks_calls"):
         return function
 
@@ -86,15 +88,32 @@ def checked(function: Callable[..., Any], operation: str, others: Mapping[str, s
         except ResourceExhausted as error:
             if str(error) != "there is too little memory":  # others say how much they needed
                 raise
-            wrong = ResourceExhausted(f"{operation}: {error}")
+            wrong = ResourceExhausted(f"{_told(operation, _kind(owner, args))}: {error}")
         except _RAW as error:
-            wrong = _wrong_type(error, function, operation, args, kwargs, others)
+            kind = _kind(owner, args)
+            # The caller of a super() method knows the public call and its arguments.
+            public = function if kind is None else getattr(kind, function.__name__, function)
+            is_of_super = inspect.unwrap(public) is not inspect.unwrap(function)
+            wrong = None if is_of_super else _wrong_type(error, function, _told(operation, kind), args, kwargs, others)
             if wrong is None:
                 raise
         raise wrong
 
     called._checks_calls = True  # type: ignore[attr-defined]
     return called
+
+
+def _kind(owner: type | None, args: tuple[Any, ...]) -> type | None:
+    """The class of the object whose method is called; None for a function."""
+    if owner is None or not args:
+        return None
+    kind = args[0] if isinstance(args[0], type) else type(args[0])
+    return kind if issubclass(kind, owner) else None
+
+
+def _told(operation: str, kind: type | None) -> str:
+    _, dot, method = operation.partition(".")
+    return operation if kind is None else f"{kind.__name__}{dot}{method}"
 
 
 def _wrong_type(error: Exception, function: Callable[..., Any], operation: str, args: tuple[Any, ...],

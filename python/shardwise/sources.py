@@ -144,9 +144,9 @@ class Source:
         return Source(self._records.shuffle(salt))
 
     @_remembered
-    def take(self, begin: int, end: int) -> Source:
-        """Records begin .. end-1."""
-        return Source(self._records.take(begin, end))
+    def take(self, begin: int, end: int | None = None) -> Source:
+        """Records begin .. end-1; of one number the first that many."""
+        return Source(self._records.take(*((0, begin) if end is None else (begin, end))))
 
     @_remembered
     def repeat(self, times: int) -> Source:

@@ -74,6 +74,8 @@ def test_a_wrong_type_names_argument_found_and_needed(tmp_path):
         sw.CheckpointManager(tmp_path).should_save(10.0)
     with pytest.raises(sw.WrongType, match=r"^CheckpointManager: keep_last is 'x', a str, needed is int$") as caught:
         sw.CheckpointManager(tmp_path, keep_last="x")
+    with pytest.raises(sw.WrongType, match="^Mesh: axes is 4, an int, needed is "):  # not that of a class derived from it
+        sw.Mesh(4)
     assert isinstance(caught.value, (sw.InvalidArgument, TypeError))
     assert type(pickle.loads(pickle.dumps(caught.value))) is sw.WrongType
 

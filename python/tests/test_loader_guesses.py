@@ -119,7 +119,7 @@ def test_names_of_other_libraries_say_what_to_write(ask, said):
     (lambda x: x.normalize("image", mean=1, std=2), "needed stddev="), (lambda x: x.crop("image", size=(2, 2)), "needed shape"),
     (lambda x: x.map(lambda r: r, num_proc=4), "threads=n"), (lambda x: x.map(lambda r: r, batched=True), "one record"),
     (lambda x: x.shuffle(seed=1), "seed=n"), (lambda x: x.shuffle(buffer_size=9), "all records are shuffled"),
-    (lambda x: x.take(4), "missing a required argument: 'end'"), (lambda x: x.pad("image", [1, 1, 0], [1, 1, 0], fill=0), "needed value="),
+    (lambda x: x.pad("image", [1, 1, 0], [1, 1, 0], fill=0), "needed value="),
     (lambda x: sources.mix([x, x], probabilities=[1, 1]), "needed weights"), (lambda x: sources.npy("x.npy", column="x"), "needed field"),
     (lambda x: x.filter(predicate=lambda r: True), "needed keep"), (lambda x: x["image"], "a number, or source[0]['image']"),
     (lambda x: x[0:2], "source.take(begin, end)"), (lambda x: x[1.0], "record is 1.0, needed is a number")])
@@ -331,3 +331,11 @@ def test_first_guesses_of_loaders_and_checkpoints_say_what_to_write(tmp_path):
         assert "\n" not in str(told.value)
     (tmp_path / "d.csv").write_text("a,b\n1,2\n3,4\n")
     assert len(sw.sources.of(tmp_path / "d.csv")) == 2  # a path object is as good as its text
+
+
+def test_take_of_one_number_is_the_first_records():
+    whole = sources.of({"x": np.arange(6)})
+    for source, needed in ((whole.take(4), [0, 1, 2, 3]), (whole.take(1, 3), [1, 2]), (whole.take(0), [])):
+        assert [int(source[i]["x"]) for i in range(len(source))] == needed
+    with pytest.raises(sw.InvalidArgument):
+        whole.take(7)
