@@ -34,7 +34,7 @@ Mutex mutex;
 std::array<Handled, kMostSignals> handled SHARDWISE_GUARDED_BY(mutex);
 
 // The newest of those that ask.
-StopSignals* newest SHARDWISE_GUARDED_BY(mutex) = nullptr;
+StopSignals* newest_asker SHARDWISE_GUARDED_BY(mutex) = nullptr;
 
 // Calls nothing but clock_gettime, which a handler may.
 void note(int signal) {
@@ -68,7 +68,7 @@ StopSignals::StopSignals(const std::vector<int>& signals) {
     const bool is_first = known && handled[i].count == 0;
     // What has come is for those that have asked before; this one hears of the next.
     const std::int64_t time = known ? came[i].exchange(0) : 0;
-    for (StopSignals* other = newest; other != nullptr; other = other->next_) {
+    for (StopSignals* other = newest_asker; other != nullptr; other = other->next_) {
       other->take(signal, time);
     }
     if (!known || (is_first && ::sigaction(signal, &action, &handled[i].before) != 0)) {
@@ -83,13 +83,13 @@ StopSignals::StopSignals(const std::vector<int>& signals) {
     signals_.push_back(signal);
     take(signal, time);
   }
-  next_ = std::exchange(newest, this);
+  next_ = std::exchange(newest_asker, this);
 }
 
 StopSignals::~StopSignals() {
   const MutexLock lock(mutex);
   give_back(signals_);
-  StopSignals** place = &newest;
+  StopSignals** place = &newest_asker;
   while (*place != this) place = &(*place)->next_;
   *place = next_;
 }
