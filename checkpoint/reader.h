@@ -107,7 +107,6 @@ class CheckpointReader final : public BoxReader {
 
   /// The same for a vector, array or span of elements: all of a tensor, or a box of it. Throws as
   /// above, and invalid_argument if the tensor is not of their dtype.
-  ///
   ///   reader.read("w", values);
   template <ElementRange R>
   void read(std::string_view name, R&& out) const {
@@ -121,9 +120,11 @@ class CheckpointReader final : public BoxReader {
   }
 
   /// The same in a new vector.
-  ///
   ///   const std::vector<float> w = reader.read<float>("w");
   ///   const std::vector<float> rows = reader.read<float>("w", Box({0, 0}, {2, 4}));
+  void read(std::string_view) const = delete;  // read<float>(name)
+  template <class T>
+  void read(std::string_view, T*) const = delete;  // read(name, std::span(data, count))
   template <TensorElement T>
   std::vector<T> read(std::string_view name) const {
     return read<T>(name, Box::whole(tensor(name).shape));
@@ -153,7 +154,6 @@ class CheckpointReader final : public BoxReader {
                                     const RestoreOptions& options = {}) const;
 
   /// The same by name, each as it is stored.
-  ///
   ///   const auto arrays = reader.restore(devices, {{"w", rows}});
   ///   arrays.at("w").shape();                                        // [12, 4]
   std::map<std::string, ShardedArray> restore(Devices& devices,

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shardwise/runtime/detail/array_guesses.h"
 #include "shardwise/runtime/device.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/dtype.h"
@@ -40,7 +42,7 @@ struct ArraySpec {
 ///   const Sharding rows(Mesh::parse("data=4,model=2"), PartitionSpec::parse("data,-"));
 ///   auto x = ShardedArray::from_host(devices, {DType::f32, {10, 3}, rows}, values);
 ///   auto y = x.redistribute(devices, Sharding(rows.mesh(), PartitionSpec::parse("-,model")));
-class ShardedArray {
+class ShardedArray : public first_guesses::OfArray {
  public:
   /// Cuts `data`, the whole array row-major, which every process gives. Throws invalid_argument if
   /// its size is not the array's, not_found if a device of the mesh is not among `devices`,
@@ -134,9 +136,6 @@ class ShardedArray {
   /// from_host does, and cancelled if another process fails or does not come.
   ShardedArray redistribute(Devices& devices, const Sharding& to,
                             std::string_view label = "array") const;
-  void reshard(const auto&...) const = delete;  // redistribute(devices, sharding)
-  static void zeros(const auto&...) = delete;   // from_host(devices, spec, std::vector<float>(n))
-  static void ones(const auto&...) = delete;  // from_host(devices, spec, std::vector<float>(n, 1))
 
  private:
   static ShardedArray make(const ArraySpec& spec, std::vector<std::shared_ptr<Buffer>> shards,
@@ -155,5 +154,7 @@ class ShardedArray {
 };
 
 void reshard(const ShardedArray&, const auto&...) = delete;  // w.redistribute(devices, sharding)
+std::ostream& operator<<(std::ostream&, const ShardedArray&) = delete;  // to_vector<float>()
+std::string to_string(const ShardedArray&) = delete;  // to_vector<float>(), to_string(shape())
 
 }  // namespace shardwise

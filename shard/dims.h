@@ -108,6 +108,10 @@ Dims row_major_strides(const Shape& shape);
 std::string to_string(const Dims& dims);
 std::ostream& operator<<(std::ostream& out, const Dims& dims);
 
+template <class T>
+requires requires(const T& x) { x.to_string(); }
+std::string to_string(const T&) = delete;  // x.to_string()
+
 /// Reads "8,3" or "[8, 3]"; "" and "[]" are a scalar. Throws invalid_argument.
 Shape parse_shape(std::string_view text);
 

@@ -6,6 +6,7 @@
 #include <iosfwd>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -137,6 +138,8 @@ std::size_t size_bytes(DType dtype);
 /// "f32", "bf16", "bool", "f8_e5m2", ...; also what manifests and the command line use.
 std::string_view name(DType dtype);
 std::ostream& operator<<(std::ostream& out, DType dtype);
+template <std::same_as<DType> T>
+std::string to_string(T) = delete;  // name(dtype)
 
 /// Throws invalid_argument if elements of `found` are used as elements of `needed`: "read tensor
 /// "w": found f32, needed i32". `what` is what comes before the colon.

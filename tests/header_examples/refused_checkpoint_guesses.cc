@@ -1,5 +1,6 @@
 // What is guessed of checkpoints and arrays, and is called otherwise. refused_guesses_test.py
 // compiles this.
+#include <iostream>
 #include <vector>
 
 #include "shardwise/shardwise.h"
@@ -20,6 +21,17 @@ void guesses(sw::CheckpointManager& manager, sw::ShardedArray& w, sw::Devices& d
   auto x1 = sw::reshard(w, s);                   // shows: w.redistribute(devices, sharding)
   auto x2 = w.reshard(s);                        // shows: redistribute(devices, sharding)
   auto x3 = w.reshard(devices, s);               // shows: redistribute(devices, sharding)
+  auto r5 = r.read("w");                         // shows: read<float>(name)
+  r.read("w", v.data());                         // shows: std::span(data, count)
+  auto a1 = w.size();                            // shows: num_elements(shape())
+  auto a2 = w.data<float>();                     // shows: to_vector<float>()
+  auto a3 = w[0];                                // shows: shard(i)
+  auto a4 = w.to(s);                             // shows: redistribute(devices,
+  auto a5 = w.addressable_shards();              // shows: shards()
+  std::cout << w;                                // shows: to_vector<float>()
+  auto t1 = sw::to_string(w);                    // shows: to_string(shape())
+  auto t2 = sw::to_string(s);                    // shows: x.to_string()
+  auto t3 = sw::to_string(w.dtype());            // shows: name(dtype)
 }
 
 void guesses(const sw::Tensor& x) {
