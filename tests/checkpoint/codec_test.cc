@@ -132,7 +132,7 @@ TEST(Codec, HuffmanCodingAloneServesFloats) {
   const Bytes floats = gaussian_floats(1 << 16);
   EXPECT_LE(encoded(floats, 4, Effort::huffman_only).size(),
             encoded(floats, 4, Effort::matches).size());
-  const CodecChoice choice = choose_codec(Codec::automatic, floats, 4);
+  const CodecChoice choice = CodecChooser().choose(Codec::automatic, floats, 4);
   EXPECT_EQ(choice.codec, StoredCodec::zstd);
   EXPECT_EQ(choice.effort, Effort::huffman_only);
 }
@@ -148,17 +148,19 @@ TEST(Codec, BlocksKeepToBytePlanes) {
 }
 
 TEST(Codec, ChoosesMatchesForRepetitions) {
-  const CodecChoice choice = choose_codec(Codec::automatic, repeating_integers(1 << 15), 4);
+  const CodecChoice choice =
+      CodecChooser().choose(Codec::automatic, repeating_integers(1 << 15), 4);
   EXPECT_EQ(choice.codec, StoredCodec::zstd);
   EXPECT_EQ(choice.effort, Effort::matches);
 }
 
 TEST(Codec, ChoosesNoneOnlyWhereNothingIsGained) {
   const Bytes noise = random_bytes(1 << 16);
-  EXPECT_EQ(choose_codec(Codec::automatic, noise, 4).codec, StoredCodec::none);
-  EXPECT_EQ(choose_codec(Codec::automatic, {}, 4).codec, StoredCodec::none);
-  EXPECT_EQ(choose_codec(Codec::zstd, noise, 4).codec, StoredCodec::zstd);
-  EXPECT_EQ(choose_codec(Codec::none, gaussian_floats(1 << 12), 4).codec, StoredCodec::none);
+  EXPECT_EQ(CodecChooser().choose(Codec::automatic, noise, 4).codec, StoredCodec::none);
+  EXPECT_EQ(CodecChooser().choose(Codec::automatic, {}, 4).codec, StoredCodec::none);
+  EXPECT_EQ(CodecChooser().choose(Codec::zstd, noise, 4).codec, StoredCodec::zstd);
+  EXPECT_EQ(CodecChooser().choose(Codec::none, gaussian_floats(1 << 12), 4).codec,
+            StoredCodec::none);
 }
 
 void expect_corrupt(const Bytes& stored, std::size_t chunk_bytes, const char* message) {

@@ -200,13 +200,12 @@ std::size_t Encoder::encode(std::span<const std::byte> chunk, std::size_t elemen
   return to.pos;
 }
 
-CodecChoice choose_codec(Codec wanted, std::span<const std::byte> sample,
-                         std::size_t element_bytes) {
+CodecChoice CodecChooser::choose(Codec wanted, std::span<const std::byte> sample,
+                                 std::size_t element_bytes) {
   if (wanted == Codec::none) return {};
-  Encoder encoder;
-  std::vector<std::byte> out(sample.size());
+  out_.resize(sample.size());
   const auto size_with = [&](Effort effort) {
-    const std::size_t size = encoder.encode(sample, element_bytes, effort, out);
+    const std::size_t size = encoder_.encode(sample, element_bytes, effort, out_);
     return size == 0 ? sample.size() : size;
   };
   const std::size_t huffman = size_with(Effort::huffman_only);

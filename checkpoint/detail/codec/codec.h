@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/save.h"
@@ -25,12 +26,6 @@ struct CodecChoice {
   Effort effort = Effort::huffman_only;
   double stored_part = 1;  ///< of the sample's bytes
 };
-
-/// Tries both efforts on the sample (some whole elements, up to a few 100 KiB): Huffman coding
-/// alone unless matches are 1 percent smaller; none if neither saves 3 percent and `wanted` is
-/// automatic.
-CodecChoice choose_codec(Codec wanted, std::span<const std::byte> sample,
-                         std::size_t element_bytes);
 
 /// The encoder uses parameters of zstd whose meaning is promised for one version only. Throws
 /// unsupported, naming both, unless the process's zstd (its ZSTD_versionNumber()) is the one that
@@ -57,6 +52,21 @@ class Encoder {
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
+};
+
+/// Chooses by samples, and keeps its memory for the next one. Thread-compatible.
+class CodecChooser {
+ public:
+  /// Tries both efforts on the sample (some whole elements, up to a few 100 KiB): Huffman coding
+  /// alone unless matches are 1 percent smaller; none if neither saves 3 percent and `wanted` is
+  /// automatic.
+  CodecChoice choose(Codec wanted, std::span<const std::byte> sample, std::size_t element_bytes);
+
+  std::size_t held_bytes() const { return encoder_.held_bytes() + out_.capacity(); }
+
+ private:
+  Encoder encoder_;
+  std::vector<std::byte> out_;
 };
 
 /// Decompression state of one worker. Thread-compatible.

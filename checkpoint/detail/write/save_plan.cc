@@ -10,6 +10,7 @@
 
 #include "shardwise/checkpoint/detail/format/manifest_check.h"
 #include "shardwise/checkpoint/detail/lanes/lanes.h"
+#include "shardwise/checkpoint/detail/lanes/scratch_pool.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 #include "shardwise/storage/utf8.h"
@@ -30,9 +31,17 @@ Box sample_box(const Box& box, std::size_t element_bytes) {
   return sample;
 }
 
+struct Sampler {
+  CodecChooser chooser = {};
+  std::vector<std::byte> sample = {};
+
+  std::size_t held_bytes() const { return chooser.held_bytes() + sample.capacity(); }
+};
+
 // The pieces [first, end) of the tensor, all in one file.
-CodecChoice choose_by_samples(const TensorSource& source, const TensorEntry& tensor,
-                              std::size_t first, std::size_t end, Codec wanted) {
+CodecChoice choose_by_samples(Sampler& sampler, const TensorSource& source,
+                              const TensorEntry& tensor, std::size_t first, std::size_t end,
+                              Codec wanted) {
   if (wanted == Codec::none) return {};
   std::vector<std::pair<std::size_t, std::int64_t>> chunks;  // of which piece, which
   for (std::size_t p = first; p < end; ++p) {
@@ -45,7 +54,8 @@ CodecChoice choose_by_samples(const TensorSource& source, const TensorEntry& ten
   }
   if (chunks.empty()) return {};
   const std::size_t element_bytes = size_bytes(tensor.dtype);
-  std::vector<std::byte> sample;
+  std::vector<std::byte>& sample = sampler.sample;
+  sample.clear();
   const std::size_t samples = std::min<std::size_t>(kSamples, chunks.size());
   for (std::size_t i = 0; i < samples; ++i) {
     const auto [piece, chunk] = chunks[i * chunks.size() / samples];
@@ -54,7 +64,7 @@ CodecChoice choose_by_samples(const TensorSource& source, const TensorEntry& ten
     sample.resize(at + num_bytes(box.shape(), element_bytes));
     call_caller([&] { source.reader->read(source.tensor, box, std::span(sample).subspan(at)); });
   }
-  return choose_codec(wanted, sample, element_bytes);
+  return sampler.chooser.choose(wanted, sample, element_bytes);
 }
 
 // Sorted by name; a tensor without a sharding is one that every device holds.
@@ -163,14 +173,15 @@ std::string boxes_problem(const TensorSource& source) {
 
 // Of a tensor's pieces in each file.
 // Gives how many bytes they take at least.
-std::size_t choose_codecs(SavePlan& plan, std::size_t number, Codec codec) {
+std::size_t choose_codecs(Sampler& sampler, SavePlan& plan, std::size_t number, Codec codec) {
   std::size_t least = 0;
   TensorEntry& tensor = plan.tensors[number];
   PieceList& pieces = tensor.pieces;
   for (std::size_t first = 0, end = 0; first < pieces.size(); first = end) {
     const std::int64_t file = pieces.file(first);
     while (end < pieces.size() && pieces.file(end) == file) ++end;
-    const CodecChoice choice = choose_by_samples(plan.sources[number], tensor, first, end, codec);
+    const CodecChoice choice =
+        choose_by_samples(sampler, plan.sources[number], tensor, first, end, codec);
     plan.efforts[static_cast<std::size_t>(file) * plan.tensors.size() + number] = choice.effort;
     const double part = choice.codec == StoredCodec::none ? 1 : choice.stored_part / 2;
     for (std::size_t p = first; p < end; ++p) {
@@ -260,10 +271,15 @@ SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executo
   plan.least_bytes = plan.logical_bytes;
   if (codec == Codec::none) return plan;
   std::atomic<std::size_t> least = 0;
+  // A lane's memory is kept for its next tensor: new pages took longer than the coder.
+  ScratchPool<Sampler> samplers;
   // By lanes: a source may wait for a disk or for another process.
   run_lanes({.jobs = plan.tensors.size(),
              .lanes = static_cast<std::size_t>(executor.threads()),
-             .run = [&](std::size_t t, std::size_t) { least += choose_codecs(plan, t, codec); }});
+             .run = [&](std::size_t t, std::size_t) {
+               const ScratchPool<Sampler>::Loan sampler(samplers);
+               least += choose_codecs(*sampler, plan, t, codec);
+             }});
   plan.least_bytes = least;
   return plan;
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/shard/error.h"
@@ -45,10 +44,7 @@ StagingSizes staging_sizes(std::size_t budget_bytes, int threads, std::size_t da
   return sizes;
 }
 
-StagingPool::StagingPool(const StagingSizes& sizes) : sizes_(sizes) {
-  const std::size_t bytes = sizes.buffers * sizes.buffer_bytes;
-  memory_ = page_memory(bytes);
-  std::memset(memory_.get(), 0, bytes);
-}
+StagingPool::StagingPool(const StagingSizes& sizes)
+    : sizes_(sizes), memory_(page_memory(held_bytes())) {}
 
 }  // namespace shardwise::detail

@@ -22,8 +22,8 @@ inline constexpr std::size_t kLeastBudgetBytes = std::size_t{8} << 20;
 /// Sizes for writing about `data_bytes`. Throws invalid_argument if the budget is too small.
 StagingSizes staging_sizes(std::size_t budget_bytes, int threads, std::size_t data_bytes);
 
-/// A fixed number of page-aligned buffers, touched once and used again and again: memory that the
-/// system has yet to find costs a save more than writing it. Thread-compatible.
+/// A fixed number of page-aligned buffers, used again and again: memory that the system has yet to
+/// find costs a save more than writing it. An increment touches few of them. Thread-compatible.
 class StagingPool {
  public:
   explicit StagingPool(const StagingSizes& sizes);
