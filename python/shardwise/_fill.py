@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -64,6 +63,8 @@ class Filling:
             elif not strict:
                 missing.append(names[path])  # it stays
             else:
+                import difflib
+
                 near = difflib.get_close_matches(names[path], list(there), 1)
                 self._wrong.append(f"{names[path]!r} is not in the checkpoint" + (f", nearest {near[0]!r}" if near else ""))
                 absent.append(names[path])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -196,6 +195,8 @@ def call_of(group: Group, path: str, *, user: Any, codec: str, existing: str, de
     except (TypeError, ValueError) as error:
         text = str(error)
     if len(text) > 200:
+        import hashlib
+
         text = f"of {len(text)} characters, SHA-256 {hashlib.sha256(text.encode()).hexdigest()}"
     return group.call(f"save {path}", deadline, {"path": path, "codec": codec, "existing": existing, "user": text, **more})
 

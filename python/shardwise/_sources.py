@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from typing import Any, Callable, Iterable, Literal, Mapping, Sequence
 
@@ -172,6 +171,8 @@ _ALIKE = {
 
 def unknown_option(what: str, name: str, known: Sequence[str], others: Mapping[str, str]) -> WrongType:
     """The error for an option of another name, which says what ours is called. others: what other libraries call them."""
+    import difflib
+
     nearest = difflib.get_close_matches(name, known, 1)
     alike = [ours for ours, theirs in _ALIKE.items() if name in theirs and ours.partition("=")[0] in known]
     if name not in others and alike:

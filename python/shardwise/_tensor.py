@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import html
 import itertools
 import json
 import math
@@ -28,11 +27,11 @@ _MOST_BOXES = 1 << 16
 _ALIGNMENT = 64
 
 
-def aligned_empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+def aligned_empty(shape: Sequence[int], dtype: np.dtype, alignment: int = _ALIGNMENT) -> np.ndarray:
     """An array at an address that is a multiple of 64, as JAX takes it without a copy."""
     size = math.prod(shape) * dtype.itemsize
-    raw = np.empty(size + _ALIGNMENT, np.uint8)
-    begin = -raw.__array_interface__["data"][0] % _ALIGNMENT
+    raw = np.empty(size + alignment, np.uint8)
+    begin = -raw.__array_interface__["data"][0] % alignment
     return raw[begin : begin + size].view(dtype).reshape(shape)
 
 
@@ -50,7 +49,11 @@ def many_empty(kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> tuple[list[
         if size < _SMALL_BYTES:
             if at + size > room:
                 room, at = min(small_left, _BLOCK_BYTES), 0
-                block = aligned_empty((room,), np.dtype(np.uint8))
+                # A whole block is one huge page: numpy asks for these from 4 MiB on. The rest is never
+                # touched, and is no part of the arrays' base.
+                alignment = room if room == _BLOCK_BYTES else _ALIGNMENT
+                made = aligned_empty((room,), np.dtype(np.uint8), alignment)
+                block = np.frombuffer(made.data, np.uint8)
                 address = block.__array_interface__["data"][0]
             arrays.append(np.ndarray(shape, dtype, block, at))
             addresses.append(address + at)
@@ -394,6 +397,8 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def _repr_html_(self) -> str:
         """A table, for notebooks. Of very many tensors the first hundred."""
+        import html
+
         rows = [(name, tensor.dtype_name, list(tensor.shape), tensor.spec, f"{tensor.nbytes:,}")
                 for name, tensor in itertools.islice(self.items(), 100)]
         cells = "".join("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)

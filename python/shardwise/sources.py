@@ -14,15 +14,12 @@ Everything is random-access: a record is a function of its number, the epoch and
 from __future__ import annotations
 
 import builtins
-import decimal
-import fractions
 import functools
 import math
 import numbers
 import operator
 import os
 import sys
-import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, runtime_checkable
@@ -246,15 +243,19 @@ def open(text: str, /, *, progress: Progress = None, **options: Any) -> Source: 
     "tokens:train.bin?dtype=u16&window=1025". The ending of a path (d.csv, s.tar) or a folder of images may tell the
     format. Options may be given as arguments, too. `shardwise batches --help` lists the formats. Raises InvalidArgument, NotFound, Corrupt, Unsupported."""
     if options:
+        from urllib.parse import quote, urlencode
+
         values = {k: ",".join(map(str, v)) if isinstance(v, (list, tuple))
                   else ("no", "yes")[v] if isinstance(v, bool) else "tab" if isinstance(v, str) and v == "\t" else str(v) for k, v in options.items()}
-        text += ("&" if "?" in text else "?") + urllib.parse.urlencode(values, quote_via=urllib.parse.quote, safe="/,:")
+        text += ("&" if "?" in text else "?") + urlencode(values, quote_via=quote, safe="/,:")
     return Source(_core.Records.open(text, function_of(progress, "index")))
 
 
 def _file(format: str, path: Any, progress: Progress, options: Mapping[str, Any]) -> Source:
+    from urllib.parse import quote
+
     paths = path if isinstance(path, (list, tuple)) else [path]
-    text = ",".join(urllib.parse.quote(local(p, "open a source"), safe="/") for p in paths)
+    text = ",".join(quote(local(p, "open a source"), safe="/") for p in paths)
     return open(f"{format}:{text}", progress=progress, **{k: v for k, v in options.items() if v is not None})
 
 
@@ -396,6 +397,9 @@ def mix(all_sources: Sequence[Any], weights: Sequence[float],
 
 
 def _whole_weights(weights: Sequence[Any]) -> list[int]:
+    import decimal
+    import fractions
+
     found: list[Any] = [weight.item() if getattr(weight, "shape", None) == () else weight for weight in weights]
     for weight in found:
         is_number = isinstance(weight, (numbers.Real, decimal.Decimal)) and not isinstance(weight, bool)
