@@ -253,6 +253,12 @@ struct SaveStats {
   /// seconds.
   bool skipped = false;
 
+  /// Why it failed, with the rank: nothing was saved (OnSaveError::warn). `directory` is empty.
+  std::string error;
+
+  /// Saves in a row that failed before this one, and this one if it did, with OnSaveError::warn.
+  std::int64_t failed_saves = 0;
+
   std::size_t logical_bytes = 0;
   std::size_t stored_bytes = 0;  ///< of chunks that were written, padding and index left out
 

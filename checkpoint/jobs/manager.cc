@@ -19,6 +19,7 @@
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/jobs/detail/pending_state.h"
 #include "shardwise/jobs/detail/policy/retention.h"
+#include "shardwise/jobs/detail/policy/save_errors.h"
 #include "shardwise/jobs/detail/policy/save_schedule.h"
 #include "shardwise/jobs/detail/save/damaged_steps.h"
 #include "shardwise/jobs/detail/save/group_save.h"
@@ -50,9 +51,7 @@ std::string opening(const std::filesystem::path& root) {
 
 std::size_t bytes_of(std::span<const TensorSource> tensors) {
   std::size_t bytes = 0;
-  for (const TensorSource& source : tensors) {
-    bytes += source.reader->tensors()[source.tensor].logical_bytes;
-  }
+  for (const auto& one : tensors) bytes += one.reader->tensors()[one.tensor].logical_bytes;
   return bytes;
 }
 
@@ -70,42 +69,61 @@ struct CheckpointManager::Impl {
                   .preemption_signals = options.preemption_signals,
                   .preemption_grace = options.preemption_grace},
                  options.clock ? options.clock : steady_clock(), opening(root)),
+        save_errors(options.on_save_error, options.most_failed_saves, opening(root),
+                    [this](const std::string& text) {
+                      schedule.request_save();
+                      run_steps.tell(text);
+                    }),
         executor(options.threads),
         run_steps(*files, root, options.warn, terms),
         spare(*files),
         queue(options.when_busy) {}
+
+  /// Of a save: what its caller waits for, and what its thread goes on from.
+  struct Caller {
+    Stopwatch watch;                    // since it called
+    ProcessGroup group, ends;           // all save by one, and agree by the other how it has ended
+    std::optional<double> waited = {};  // for copies of the tensors; nothing: for all of the save
+    std::size_t copied_bytes = 0;
+    std::exception_ptr error = nullptr;  // the save ends with it on all processes
+  };
 
   // Starts a save on the manager's thread: every save() and save_async() begins here.
   PendingSave start(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions save_options,
                     HostMemory host_memory) {
     const Stopwatch watch;
     const MutexLock lock(starting);
-    const ProcessGroup group = options.group.duplicate();
+    Caller caller{watch, options.group.duplicate(), options.group.duplicate()};
     try {
-      return start(step, std::move(tensors), std::move(save_options), host_memory, group, watch);
+      return start(step, std::move(tensors), std::move(save_options), host_memory, caller);
     } catch (const jobs_detail::EarlierSaveFailed& e) {  // on all ranks
       std::rethrow_exception(e.error);
     } catch (...) {
-      jobs_detail::abort_group(group, fmt::format("save step {}", step));
+      jobs_detail::abort_group(caller.group, fmt::format("save step {}", step));
+      jobs_detail::abort_group(caller.ends, fmt::format("save step {}", step));
       throw;
     }
   }
 
   PendingSave start(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions save_options,
-                    HostMemory host_memory, const ProcessGroup& group, const Stopwatch& watch)
-      SHARDWISE_REQUIRES(starting) {
-    jobs_detail::check_save(step, tensors, save_options, executor.threads(), group.size());
+                    HostMemory host_memory, Caller& caller) SHARDWISE_REQUIRES(starting) {
+    jobs_detail::check_save(step, tensors, save_options, executor.threads(), options.group.size());
     if (damaged.contains(step)) save_options.existing = Existing::replace;
     const auto refuse_existing = [&] {
-      if (save_options.existing == Existing::fail && owns_root()) {
+      if (save_options.existing != Existing::fail || !owns_root()) return;
+      try {
         detail::refuse_existing(*files, root, step);
+      } catch (const Error& e) {
+        if (!save_errors.tolerates(e.code())) throw;
+        caller.error =
+            std::make_exception_ptr(Error(e, fmt::format("save step {}: {}", step, e.what())));
       }
     };
     // First, so that what cannot be saved replaces nothing.
     if (options.when_busy == WhenBusy::replace) refuse_existing();
     auto turn = jobs_detail::SaveQueue::Turn::now;
     if (host_memory == HostMemory::copied) {
-      turn = queue.next_turn(group);
+      turn = queue.next_turn(caller.group);
     } else {
       queue.finish();
     }
@@ -113,48 +131,42 @@ struct CheckpointManager::Impl {
     refuse_existing();
     schedule.begin(step, bytes_of(tensors));
     // Under the lock: no body of this executor wants it, and no save reads the snapshot now.
-    Caller caller{.watch = watch};
     if (host_memory == HostMemory::copied) {
       caller.copied_bytes = queue.copy(tensors, executor);
-      caller.waited = watch.seconds();
+      caller.waited = caller.watch.seconds();
     }
     PendingSave pending = queue.start(
-        turn, step, group,
-        [this, step, group, tensors = std::move(tensors), save_options = std::move(save_options),
+        turn, step, caller.group,
+        [this, step, tensors = std::move(tensors), save_options = std::move(save_options),
          caller](PendingSave::State& state) mutable {
-          run(step, group, std::move(tensors), std::move(save_options), caller, state);
+          run(step, std::move(tensors), std::move(save_options), caller, state);
         });
     const MutexLock state_lock(pending.state_->mutex);
-    pending.state_->stats.blocked_seconds = watch.seconds();
+    pending.state_->stats.blocked_seconds = caller.watch.seconds();
     return pending;
   }
 
   /// Whether this process is the one that makes and removes what is in the root.
   bool owns_root() const { return local_roots || options.group.rank() == 0; }
 
-  /// Of a save: what its caller waits for.
-  struct Caller {
-    Stopwatch watch;                    // since it called
-    std::optional<double> waited = {};  // for copies of the tensors; nothing: for all of the save
-    std::size_t copied_bytes = 0;
-  };
-
-  void run(std::int64_t step, const ProcessGroup& group, std::vector<TensorSource> tensors,
-           SaveOptions save_options, const Caller& caller, PendingSave::State& state) noexcept {
+  void run(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions save_options,
+           const Caller& caller, PendingSave::State& state) noexcept {
     const Stopwatch watch;
     SaveStats stats;
     std::exception_ptr error;
     std::vector<std::filesystem::path> left;
     try {
+      if (caller.error) std::rethrow_exception(caller.error);
       jobs_detail::SaveContext context{*files, root,  executor,        pool,
                                        left,   spare, options.devices, local_roots};
+      context.most_failed_saves = save_errors.most();
       if (options.increments) {
         context.earlier = &earlier;
         context.find_earlier = [this, step] { return damaged.find_earlier(*files, root, step); };
         if (!damaged.may_be_built_on(earlier, step)) earlier = {};
       }
       save_options.progress = schedule.watch(step, std::move(save_options.progress));
-      stats = jobs_detail::run_save(context, group, step, std::move(tensors), save_options);
+      stats = jobs_detail::run_save(context, caller.group, step, std::move(tensors), save_options);
       stats.total_seconds = watch.seconds();
       stats.publish_seconds = stats.total_seconds - stats.plan_seconds - stats.write_seconds;
       stats.memory_bytes = caller.copied_bytes;
@@ -162,39 +174,51 @@ struct CheckpointManager::Impl {
       if (!stats.skipped) schedule.end(stats.logical_bytes, stats.total_seconds);
     } catch (const Error& e) {
       error = std::current_exception();
+      jobs_detail::abort_group(caller.group,
+                               fmt::format("save step {}", step));  // unless that is done
       // It may be what the step before has.
       if (e.code() == ErrorCode::corrupt) damaged.note(std::exchange(earlier, {}));
     } catch (...) {
       error = std::current_exception();
     }
     keep_leftovers(std::move(left));
-    if (!error) damaged.forget(step);
-    if (!error && !stats.skipped && options.parity_blocks > 0) protect(stats, save_options);
-    if (!error && !stats.skipped && owns_root()) {
-      clean_up(stats);
-      if (options.write_stats) tell_stats(stats, caller);
+    error = save_errors.judge(step, caller.ends, error, stats);
+    if (!error && stats.error.empty()) {
+      damaged.forget(step);
+      if (!stats.skipped) finish(stats, save_options, caller);
     }
     state.finish(std::move(stats), error);
   }
 
-  // What goes wrong here is not the save's, which is committed.
-  void protect(SaveStats& stats, const SaveOptions& save_options) noexcept {
-    detail::Failures failures;
-    failures.attempt([&] {
-      const detail::Pin pin(*files, stats.directory);
-      const detail::WriterRange mine =
-          detail::writers_of(options.group.rank(), save_options.writers);
-      stats.parity_bytes = mend_detail::write_parity_files(
-                               *files, stats.directory,
-                               {.blocks = options.parity_blocks,
-                                .threads = options.threads,
-                                .is_mine =
-                                    [mine](const detail::FileEntry& file) {
-                                      return mine.first <= file.writer && file.writer < mine.end;
-                                    }})
-                               .parity_bytes;
+  // What follows a commit. What goes wrong here is not the save's: it is told.
+  void finish(SaveStats& stats, const SaveOptions& save_options, const Caller& caller) noexcept {
+    save_errors.note_saved();
+    detail::Failures of_parity, of_cleaning, of_telling;
+    if (options.parity_blocks > 0) of_parity.attempt([&] { protect(stats, save_options); });
+    tell_failures(of_parity, stats);
+    if (!owns_root()) return;
+    clean_up(stats.directory, of_cleaning);
+    tell_failures(of_cleaning, stats);
+    of_telling.attempt([&] {
+      if (!options.write_stats) return;
+      SaveStats told = stats;
+      told.blocked_seconds = caller.waited.value_or(caller.watch.seconds());
+      write_stats(told, of_telling);
     });
-    tell_failures(failures, stats);
+    tell_failures(of_telling, stats);
+  }
+
+  void protect(SaveStats& stats, const SaveOptions& save_options) const {
+    const detail::Pin pin(*files, stats.directory);
+    const detail::WriterRange mine = detail::writers_of(options.group.rank(), save_options.writers);
+    const auto is_mine = [mine](const detail::FileEntry& file) {
+      return mine.first <= file.writer && file.writer < mine.end;
+    };
+    stats.parity_bytes =
+        mend_detail::write_parity_files(
+            *files, stats.directory,
+            {.blocks = options.parity_blocks, .threads = options.threads, .is_mine = is_mine})
+            .parity_bytes;
   }
 
   static void tell_failures(const detail::Failures& failures, SaveStats& stats) noexcept {
@@ -205,17 +229,6 @@ struct CheckpointManager::Impl {
     } catch (...) {
       stats.cleanup_error = "out of memory";  // so short that it needs none
     }
-  }
-
-  // What goes wrong here is not the save's.
-  void tell_stats(SaveStats& stats, const Caller& caller) const noexcept {
-    detail::Failures failures;
-    failures.attempt([&] {
-      SaveStats told = stats;
-      told.blocked_seconds = caller.waited.value_or(caller.watch.seconds());
-      write_stats(told, failures);
-    });
-    tell_failures(failures, stats);
   }
 
   // What says something of steps that are gone.
@@ -229,19 +242,16 @@ struct CheckpointManager::Impl {
     failures.attempt([&] { detail::write_stats(*files, stats); });
   }
 
-  // Removes what a commit makes superfluous, and what could not be removed before. An error here is
-  // not the save's, which is committed: it is told, and the next save tries again.
-  void clean_up(SaveStats& stats) noexcept {
-    detail::Failures failures;
+  // Removes what a commit makes superfluous, and what could not be removed before.
+  void clean_up(const std::filesystem::path& directory, detail::Failures& failures) noexcept {
     remove_leftovers(failures);
     if (std::exchange(unclean, false)) {
       failures.attempt([&] { static_cast<void>(detail::collect_root_garbage(*files, root)); });
     }
-    const detail::StepName name = *detail::parse_step_name(stats.directory.filename().string());
+    const detail::StepName name = *detail::parse_step_name(directory.filename().string());
     failures.attempt([&] { run_steps.note_committed(name); });
     failures.attempt([&] { remove_superseded(name, failures); });
     unclean = !failures.none();
-    tell_failures(failures, stats);
   }
 
   void remove_superseded(const detail::StepName& name, detail::Failures& failures) {
@@ -317,13 +327,9 @@ struct CheckpointManager::Impl {
     std::vector<Step> steps;
     for (const detail::StepName& name : names) {
       if (!steps.empty() && steps.back().step == name.step) steps.pop_back();
-      steps.push_back(step_of(name));
+      steps.push_back({name.step, name.generation, root / to_string(name)});
     }
     return steps;
-  }
-
-  Step step_of(const detail::StepName& name) const {
-    return {name.step, name.generation, root / to_string(name)};
   }
 
   const std::filesystem::path root;
@@ -332,6 +338,7 @@ struct CheckpointManager::Impl {
   const ProcessGroup calls = options.group.duplicate();  // should_save()'s
   const std::shared_ptr<FileSystem> files;
   jobs_detail::SaveSchedule schedule;
+  jobs_detail::SaveErrors save_errors;
   jobs_detail::DamagedSteps damaged;
   const jobs_detail::LatestSteps finder{*files, root, local_roots.has_value()};
   const Executor executor;
@@ -357,20 +364,17 @@ CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerO
   jobs_detail::check_retention(
       {options.keep_last, options.keep_every, options.keep_interval, options.best}, opening(root));
   if (options.devices < 0 || options.devices > detail::kMostDevices) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("open checkpoint root {}: devices is {}, needed 0 (those of the meshes) "
-                    "to {}",
-                    root.string(), options.devices, detail::kMostDevices));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: devices is {}, needed 0 (those of the meshes) to {}",
+                            opening(root), options.devices, detail::kMostDevices));
   }
   if (options.parity_blocks != 0) {
     mend_detail::check_parity_blocks(opening(root), options.parity_blocks);
   }
   jobs_detail::check_local_roots(opening(root), terms, options.keep_last, options.group.size());
-  const bool collect = options.collect_garbage;
   impl_ = std::make_unique<Impl>(root, std::move(options), terms);
   detail::make_root(*impl_->files, impl_->root);
-  if (!collect || !impl_->owns_root()) return;
+  if (!impl_->options.collect_garbage || !impl_->owns_root()) return;
   try {
     collect_garbage();
   } catch (const Error&) {
@@ -425,9 +429,8 @@ std::optional<LatestStep> CheckpointManager::latest(std::int64_t below) const {
 
 Step CheckpointManager::step(std::int64_t step) const {
   const std::vector<Step> there = steps();
-  for (const Step& candidate : there) {
-    if (candidate.step == step) return candidate;
-  }
+  const auto found = std::ranges::find(there, step, &Step::step);
+  if (found != there.end()) return *found;
   throw Error(ErrorCode::no_such_name,
               fmt::format("find step {} in {}: {} {}", step, impl_->root.string(),
                           there.empty() ? "there are" : "its steps are", steps_text(there)));
@@ -479,7 +482,14 @@ ProgressFunction CheckpointManager::begin_save(std::int64_t step, std::size_t by
 
 void CheckpointManager::end_save(std::size_t bytes, double seconds) {
   impl_->schedule.end(bytes, seconds);
+  impl_->save_errors.note_saved();
 }
+
+bool CheckpointManager::note_failed(std::int64_t step, const Error& error) {
+  return impl_->save_errors.note_failed(step, error.code(), error.what());
+}
+
+ManagerStats CheckpointManager::stats() const { return impl_->save_errors.stats(); }
 
 std::optional<Step> CheckpointManager::best() const {
   if (!impl_->options.best) {
@@ -527,10 +537,9 @@ void CheckpointManager::remove(std::int64_t step) {
 
 bool CheckpointManager::retire(std::int64_t step) {
   static_cast<void>(this->step(step));
-  for (const NamedStep& one : pinned()) {
-    if (one.step == step) return false;
-  }
-  bool is_gone = true;
+  const std::vector<NamedStep> named = pinned();
+  bool is_gone = std::ranges::find(named, step, &NamedStep::step) == named.end();
+  if (!is_gone) return false;
   for (const detail::StepName& name : detail::committed_names(*impl_->files, impl_->root)) {
     if (name.step != step) continue;
     is_gone = detail::remove_unless_pinned(*impl_->files, impl_->root, name) && is_gone;

@@ -34,9 +34,7 @@ class SaveQueue;
 struct ManagerOptions {
   /// Which steps stay after a commit: those that any of these four rules keeps, and the newest.
   /// Without a rule all stay. Steps that are pinned, by a reader (ReadOptions::pin) or by name
-  /// (pin()), stay in any case.
-  ///
-  /// This number of the newest valid steps; 0: no rule.
+  /// (pin()), stay in any case. keep_last: this number of the newest valid steps; 0: no rule.
   std::int64_t keep_last = 0;
 
   /// The steps that this number divides; 0: no rule.
@@ -65,21 +63,23 @@ struct ManagerOptions {
 
   WhenBusy when_busy = WhenBusy::wait;
 
-  /// Keeps the room on the disk of the checkpoint that was removed last: its shard files are
-  /// emptied, and the next save writes in them, in half the time on a virtual disk that is mounted
-  /// with "discard". Between saves this takes the disk space of one more checkpoint; it is freed
-  /// when the manager ends, and by any clean-up of the root. Files are removed at once if the file
-  /// system cannot empty them so (ext4 and others can), or if others have them open or linked or
-  /// have changed their owner or rights.
+  /// What a save means that fails as the storage does, on any process. With `warn`, stats() and
+  /// SaveStats::error say why, and should_save() is true the next time. Thrown all the same, on all
+  /// processes: one in a row more than so many (1 or more), errors of the caller, `cancelled`.
+  OnSaveError on_save_error = OnSaveError::raise;
+  std::int64_t most_failed_saves = 3;
+
+  /// Keeps the room on the disk of the checkpoint that was removed last: the next save writes in
+  /// its shard files, in half the time on a virtual disk that is mounted with "discard". Until then
+  /// it takes the disk space of one more checkpoint; any clean-up of the root frees it. Files are
+  /// removed at once if the file system cannot empty them, or if others use or have changed them.
   bool reuse_files = true;
 
   /// Chunks whose bytes are those of the newest step, by 128 bits of hash, are not written again:
-  /// the files that hold them get a second name in the new step, a hard link. So each step is whole
-  /// and stays whole whatever becomes of the others; but a bad place on the disk is one in all
-  /// steps that share it. At most half of what a step links is of no use to it, but it may hold
-  /// what other tensors, and earlier steps, had there. Pieces of less than 64 KiB, and tensors that
-  /// are cut in another way than before, are always written; so is all of a step that is replaced,
-  /// and if the file system has no hard links.
+  /// the files that hold them get a second name in the new step, a hard link. So each step stays
+  /// whole whatever becomes of the others; but a bad place on the disk is one in all steps that
+  /// share it. Pieces of less than 64 KiB, and tensors that are cut in another way than before, are
+  /// always written; so is all of a step that is replaced, and if there are no hard links.
   bool increments = true;
 
   /// Each step gets parity of this number of blocks for each group (write_parity) once it is
@@ -100,20 +100,19 @@ struct ManagerOptions {
   /// The processes of a job that share the root, which all of them call save, save_async and
   /// latest() together, in the same order, with the same steps. Each gives the tensors that its
   /// devices hold a part of, and writes those parts. Rank 0 makes and commits checkpoints, removes
-  /// old ones and collects garbage. Codec, existing, writers, user_json, objects_json and
-  /// devices are the same on all; a rank that differs is told which one before
-  /// anything is written. What fails on one rank fails on all, with that rank's message.
+  /// old ones and collects garbage. Codec, existing, writers, user_json, objects_json, devices and
+  /// on_save_error are the same on all; a rank that differs is told which one before anything is
+  /// written. What fails on one rank fails on all, with that rank's message.
   ProcessGroup group = {};
 
   /// Devices of the job: process p of P holds those d with d * P / devices == p. 0: one more than
-  /// the highest of the meshes of a save, which must then be the same for all processes. At most
-  /// 2^40.
+  /// the highest of the meshes of a save, then the same for all processes. At most 2^40.
   std::int64_t devices = 0;
 
   /// Reads and writes all files; null: posix_file_system().
   std::shared_ptr<FileSystem> file_system = nullptr;
 
-  /// Gets a line if a run goes back, a root has two or steps are passed over; null: to stderr.
+  /// Gets a line of runs that go back or meet, passed-over steps, failed saves; null: to stderr.
   std::function<void(const std::string&)> warn = nullptr;
 
   /// What intervals and deadlines are measured by; null: the machine's clock.
@@ -125,10 +124,8 @@ struct ManagerOptions {
 };
 
 /// The checkpoints of one training run: a root directory of steps.
-/// A save goes to an attempt directory and is renamed into place when every byte is on the disk:
-/// attempt directory and lease, files, fsync of each, proof that the pieces cover every tensor,
-/// manifest, fsync, fsync of the directory, rename that replaces nothing, fsync of the root. Any
-/// failure before the rename removes the attempt and leaves older checkpoints as they were.
+/// A save is renamed into place, replacing nothing, when every byte is on the disk and the pieces
+/// are known to cover every tensor. Any failure before leaves older checkpoints as they were.
 /// Removal renames to trash first. (docs/checkpoint_format.md) A step that latest() or
 /// restore_latest() of this manager has passed over as it was damaged is replaced when the job
 /// saves it again, once, whatever SaveOptions::existing says. A first save below steps of others
@@ -175,8 +172,7 @@ class CheckpointManager {
   PendingSave save_async(std::int64_t step, std::vector<TensorSource> tensors,
                          SaveOptions options = {});
 
-  /// Wait for all saves, throw the first error nobody has seen; close() lets others take the run
-  /// up.
+  /// Wait for all saves, throw the first error nobody has seen; others may go on after close().
   void wait();
   void close();
 
@@ -191,6 +187,9 @@ class CheckpointManager {
   /// last: the job is to save and end. The same on all processes.
   bool reached_preemption() const;
 
+  /// What became of saves so far: ManagerOptions::on_save_error.
+  ManagerStats stats() const;
+
   /// How long the process still lives, after such a signal, by preemption_grace; nothing if none
   /// has come to this process, or there is no such limit.
   std::optional<std::chrono::nanoseconds> time_left() const;
@@ -198,10 +197,12 @@ class CheckpointManager {
   /// For those that save by other means, such as CheckpointAttempt: a save of this number of bytes
   /// begins. save_interval counts from here. Gives a function that calls `progress`, if there is
   /// one; the manager must outlive it. Both throw `cancelled` if the save cannot end before the
-  /// process does (preemption_grace). end_save() says that it was committed, after so long.
+  /// process does (preemption_grace). end_save() says that it was committed, after so long;
+  /// note_failed() that it has failed, on all processes: whether the job goes on (on_save_error).
   ProgressFunction begin_save(std::int64_t step, std::size_t bytes,
                               ProgressFunction progress = nullptr);
   void end_save(std::size_t bytes, double seconds);
+  bool note_failed(std::int64_t step, const Error& error);
 
   /// For them as well, on rank 0: the first removes what retention does not keep, as a commit does,
   /// but not the step that was `committed`, and gives the steps that are gone; the second keeps
@@ -248,10 +249,9 @@ class CheckpointManager {
   /// steps of Orbax, DCP and others alone: throws unsupported, which says what makes steps of
   /// them. Throws io, naming the step, if one that may be the newest cannot be read (no rights, a
   /// server that does not answer, a bad place on the disk): it never goes back to an older step
-  /// for that reason. If the fault stays, remove that step. If another process replaces or removes
-  /// the step before it is opened, opening it throws not_found: ask again. With a group, rank 0
-  /// looks, and the others check that it is there for them, too; cancelled, with the reason, if it
-  /// failed on another rank.
+  /// for that reason. If another process removes the step before it is opened, opening it throws
+  /// not_found: ask again. With a group, rank 0 looks, and the others check that it is there for
+  /// them, too; cancelled, with the reason, if it failed on another rank.
   std::optional<LatestStep> latest(
       std::int64_t below = std::numeric_limits<std::int64_t>::max()) const;
 

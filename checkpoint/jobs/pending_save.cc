@@ -13,11 +13,11 @@ SaveStats PendingSave::wait() const {
   return state_->stats;
 }
 
-bool PendingSave::settle() const {
-  if (!state_) return true;
+std::optional<SaveStats> PendingSave::settle() const {
+  if (!state_) return SaveStats();
   const MutexLock lock(state_->mutex);
   state_->wait_until_done();
-  return state_->error == nullptr;
+  return state_->error ? std::nullopt : std::optional(state_->stats);
 }
 
 }  // namespace shardwise

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/shard/error.h"
@@ -27,7 +28,7 @@ class PendingSave {
   friend struct jobs_detail::ManagerInternals;
   friend class jobs_detail::SaveQueue;
   struct State;
-  bool settle() const;
+  std::optional<SaveStats> settle() const;
 
   std::shared_ptr<State> state_;
 };

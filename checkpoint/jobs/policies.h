@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace shardwise {
@@ -19,6 +20,23 @@ enum class WhenBusy {
   skip,     ///< it saves nothing: SaveStats::skipped
   replace,  ///< it is saved after that one, unless the next one takes its place
             ///< (SaveStats::skipped); this takes the memory of two copies
+};
+
+/// What a save means that the storage has failed: no room, a broken device, a file that is gone or
+/// damaged, on any process of the job.
+enum class OnSaveError {
+  raise,  ///< its error is thrown
+  warn,   ///< the job goes on: the save tells why it failed, and does not throw
+};
+
+/// What became of a manager's saves, with OnSaveError::warn: the same on all processes.
+struct ManagerStats {
+  std::int64_t failed_saves = 0;     ///< of all
+  std::int64_t failed_in_a_row = 0;  ///< since the last one that was committed
+
+  /// Of the last that failed: its step, and why, with the rank.
+  std::optional<std::int64_t> failed_step = {};
+  std::string error = {};
 };
 
 /// For a job whose processes each have a root of their own, on a node-local disk or in /dev/shm.

@@ -34,6 +34,8 @@ ManagerOptions fast_options(const TierOptions& options) {
   std::function<void(const std::string&)> warn = options.warn;
   if (options.group.rank() != 0) warn = [](const std::string&) {};  // once for the job
   return {.keep_last = options.keep_fast,
+          .on_save_error = options.on_save_error,
+          .most_failed_saves = options.most_failed_saves,
           .write_stats = false,  // a file for each process; save() gives them
           .threads = options.threads,
           .group = options.group,
@@ -44,6 +46,8 @@ ManagerOptions fast_options(const TierOptions& options) {
 
 ManagerOptions durable_options(const TierOptions& options, std::shared_ptr<FileSystem> files) {
   return {.keep_last = options.keep_durable,
+          .on_save_error = options.on_save_error,
+          .most_failed_saves = options.most_failed_saves,
           .threads = options.threads,
           .group = options.group.duplicate(),  // used by the thread that drains
           .devices = options.devices,
@@ -162,6 +166,7 @@ PendingSave TieredManager::Impl::save(std::int64_t step, std::vector<TensorSourc
   const std::vector<TensorSource> from = goes_on ? tensors : std::vector<TensorSource>();
   if (stats != nullptr) {
     *stats = fast_manager.save(step, std::move(tensors), std::move(save_options));
+    if (!stats->error.empty()) return pending;  // on all processes
   } else {
     pending = fast_manager.save_async(step, std::move(tensors), std::move(save_options));
   }
@@ -182,13 +187,14 @@ void TieredManager::Impl::start_drain(std::int64_t step, std::span<const TensorS
   drain = std::jthread([this, step, pending, reader = std::move(reader), saved = std::move(saved),
                         onward = std::move(onward)]() mutable {
     try {
+      const std::optional<SaveStats> ended = jobs_detail::ManagerInternals::settle(pending);
       reader->open([&] {
-        if (jobs_detail::ManagerInternals::settle(pending))
-          return fast_manager.step(step).directory;
+        if (ended && ended->error.empty()) return fast_manager.step(step).directory;
         throw Error(ErrorCode::cancelled,
                     fmt::format("take step {} on to the durable root: it was not saved", step));
       });
-      reader.reset();  // the sources keep it, until the save ends
+      if (ended && !ended->error.empty()) return;  // on all processes
+      reader.reset();                              // the sources keep it, until the save ends
       durable_manager.save(step, std::exchange(saved, {}), std::move(onward));
     } catch (...) {
       drain_error = std::current_exception();
@@ -329,6 +335,8 @@ std::optional<TierStep> TieredManager::latest_as_needed(const NeededBoxes& neede
   }
   std::rethrow_exception(passed_over.refused);  // nobody is to be told: all know it
 }
+
+ManagerStats TieredManager::stats() const { return impl_->fast_manager.stats(); }
 
 const CheckpointManager& TieredManager::durable() const { return impl_->durable_manager; }
 

@@ -56,6 +56,10 @@ struct TierOptions {
   /// Of the fast tier; SaveOptions::codec is the durable one's.
   Codec fast_codec = Codec::none;
 
+  /// As in ManagerOptions, of both tiers. A step that failed in the fast tier does not go on.
+  OnSaveError on_save_error = OnSaveError::raise;
+  std::int64_t most_failed_saves = 3;
+
   /// As in ManagerOptions.
   int threads = 0;
   ProcessGroup group = {};
@@ -157,6 +161,9 @@ class TieredManager {
   /// The same if it is the step that says what is needed: `needed` is called for each step of the
   /// fast tier that is tried. What it throws ends the call on all processes.
   std::optional<TierStep> latest_as_needed(const NeededBoxes& needed);
+
+  /// What became of saves in the fast tier; durable().stats() of those that went on.
+  ManagerStats stats() const;
 
   /// The durable root's.
   const CheckpointManager& durable() const;

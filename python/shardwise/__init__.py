@@ -60,6 +60,7 @@ from ._loader import Loader as Loader
 from ._loader import Shard as Shard
 from ._manager import CheckpointManager as CheckpointManager
 from ._manager import LatestStep as LatestStep
+from ._manager import ManagerStats as ManagerStats
 from ._pending import PendingSave as PendingSave
 from ._manager import Restored as Restored
 from ._paths import Path as Path
@@ -99,8 +100,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyExists", "Batch", "Cancelled", "Checkpoint", "CheckpointInfo", "CheckpointManager", "Corrupt", "Damage",
-    "DiffReport", "Error", "GroupError", "Histogram", "IOFailed", "InvalidArgument", "Kind", "LatestStep", "Loader", "Lost", "Mesh",
-    "NameNotFound", "NotFound",
+    "DiffReport", "Error", "GroupError", "Histogram", "IOFailed", "InvalidArgument", "Kind", "LatestStep", "Loader",
+    "Lost", "ManagerStats", "Mesh", "NameNotFound", "NotFound",
     "ParityStats", "PartitionSpec", "Path", "PendingSave", "Progress", "RepairReport", "Repaired", "ResourceExhausted", "SaveStats", "Shard", "Sharding",
     "Tensor", "TensorDiff", "TensorInfo", "TensorStats", "TransferPlan", "Unsupported", "VerifyReport", "diff", "explain",
     "explain_reshard",

@@ -6,14 +6,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from . import _core
 from ._edits import Cast, Join, Rename, Split, Transpose
-from ._errors import Corrupt, Error
-from ._manager import (FolderManager, Restored, keep_stats, next_generation, note_cleanup_error, step_number,
-                       tell_warnings)
+from ._errors import Corrupt, Error, GroupError
+from ._manager import (FolderManager, ManagerStats, Restored, keep_stats, next_generation, note_cleanup_error,
+                       step_number, tell_warnings)
 from ._paths import Path
 from ._pending import PendingSave
 from ._progress import Progress, ProgressFunction, function_of
@@ -87,12 +87,13 @@ class JobManager(FolderManager):
 
     def __init__(self, root: Path, group: Group, *, increments: bool, parity_blocks: int, deadline: float,
                  **policies: Any) -> None:
-        # One for the thread that saves, one for the thread that calls.
-        self._saves, self._calls = group.duplicate(), group.duplicate()
+        # Two for the thread that saves, one for the thread that calls.
+        self._saves, self._ends, self._calls = group.duplicate(), group.duplicate(), group.duplicate()
         super().__init__(root, collect_garbage=group.rank == 0, is_shared=group.size > 1, increments=increments,
                          parity_blocks=parity_blocks, **policies)
         self._deadline, self._increments, self._parity_blocks = deadline, increments, parity_blocks
         self._preempted = False
+        self._stats = ManagerStats()
 
     def _where(self) -> str:
         return f"{self.root!r}, rank {self._saves.rank} of {self._saves.size}"
@@ -113,6 +114,10 @@ class JobManager(FolderManager):
     def reached_preemption(self) -> bool:
         """Whether a signal of preemption_signals had come to one of the ranks when should_save() was called last."""
         return self._preempted
+
+    def stats(self) -> ManagerStats:
+        """What became of the saves so far, on all ranks: on_save_error."""
+        return replace(self._stats)
 
     @property
     def best_metric(self) -> str | None:
@@ -179,16 +184,18 @@ class JobManager(FolderManager):
 
         def look() -> str:
             encoded.update(self._encoded(step, metrics))
-            path = next((path for there, path in self._manager.steps() if there == step),
+            steps, aside = self._listed()
+            path = next((path for there, path in steps if there == step),
                         os.path.join(self.root, f"step-{step:08d}"))
-            return next_generation(path) if step in self._damaged or step in self._manager.set_aside() else path
+            return next_generation(path) if step in self._damaged or step in aside else path
 
-        path = str(self._on_first(look, f"where step {step} is"))
+        path = str(self._on_first(look, f"where step {step} is", self._save_errors))
         watch = _Watch(self._manager, step)
 
         def after(call: Call, stats: SaveStats) -> None:
-            if stats.skipped:
+            if stats.skipped or stats.error:
                 return
+            stats.failed_saves, self._stats.failed_in_a_row = self._stats.failed_in_a_row, 0
             watch.end()
             self._damaged.discard(step)
 
@@ -212,18 +219,48 @@ class JobManager(FolderManager):
                 if self._saves.rank == 0 and not retired:
                     retire()
 
-        return path, Managed(encoded, watch.begin, watch.progress, after, begun=begun)
+        def write(*arguments: Any, **options: Any) -> SaveStats:
+            try:
+                return write_together(*arguments, **options)
+            except GroupError:
+                raise
+            except Error as error:
+                if self._raises():
+                    raise
+                return self._failed(step, error)
+
+        return path, Managed(encoded, watch.begin, watch.progress, after, write, begun)
+
+    def _failed(self, step: int, error: Error) -> SaveStats:
+        """A save has failed on all ranks, by this error here. Raises it if the job is not to go on."""
+
+        def judge(said: list[bytes]) -> bytes:
+            told = [json.loads(text) for text in said]
+            code, text = max(told, key=lambda one: len(one[1]))  # who was told of it names the rank that failed
+            goes_on = all(one[0] == code for one in told) and self._manager.note_failed(step, code, text)
+            return json.dumps([goes_on, *self._manager.stats()]).encode()
+
+        what = f"{self.root}: how the save of step {step} has ended"
+        own = json.dumps([error.code, str(error)]).encode()
+        goes_on, *stats = json.loads(self._ends.agree(lambda: own, judge, self._deadline, what))
+        self._stats = ManagerStats(*stats)
+        tell_warnings(self._manager)
+        if not goes_on:
+            raise error
+        return SaveStats("", 0, 0, 0, 0, 0.0, error=self._stats.error,
+                         failed_saves=self._stats.failed_in_a_row)
 
     def _next_turn(self, step: int) -> str:
         """Of a save_async() that comes now: "now", "later" or "skipped", as rank 0 says."""
         return self._queue.next_turn(lambda word: self._on_first(word, f"when to save step {step}"))
 
-    def _on_first(self, work: Callable[[], Any], what: str) -> Any:
+    def _on_first(self, work: Callable[[], Any], what: str, same: Mapping[str, Any] | None = None) -> Any:
         """What rank 0 finds, on all."""
-        return self._agreed(lambda said: work(), what, None)
+        return self._agreed(lambda said: work(), what, None, same)
 
-    def _agreed(self, merge: Callable[[list[Any]], Any], what: str, own: Any) -> Any:
+    def _agreed(self, merge: Callable[[list[Any]], Any], what: str, own: Any,
+                same: Mapping[str, Any] | None = None) -> Any:
         said = self._calls.agree(lambda: json.dumps(own).encode(),
                                  lambda values: json.dumps(merge([json.loads(value) for value in values])).encode(),
-                                 self._deadline, f"{self.root}: {what}")
+                                 self._deadline, f"{self.root}: {what}", same)
         return json.loads(said)

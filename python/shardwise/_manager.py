@@ -18,7 +18,8 @@ from . import _core, _objects
 from ._containers import public_name
 from ._errors import AlreadyExists, Corrupt, Error, InvalidArgument, NotFound, WrongType
 from ._paths import Path, local
-from ._pending import WHEN_BUSY, OwnLock, PendingSave, SaveQueue, Turn, WhenBusy, skipped
+from ._pending import (ON_SAVE_ERROR, WHEN_BUSY, OnSaveError, OwnLock, PendingSave, SaveQueue, Turn, WhenBusy,
+                       skipped)
 from ._progress import Progress, function_of
 from ._save import Plan, SaveStats, plan_of
 from ._sources import MEMORY, Codec, Existing, check_choice, check_codec, copied, refuse_unknown
@@ -37,6 +38,16 @@ class LatestStep:
     step: int
     path: str
     rejected: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass
+class ManagerStats:
+    """What became of a manager's saves, with on_save_error="warn": the same on all ranks."""
+
+    failed_saves: int = 0  #: of all
+    failed_in_a_row: int = 0  #: since the last one that was committed
+    failed_step: int | None = None  #: the last one that failed
+    error: str = ""  #: why, with the rank
 
 
 #: What Orbax, Hugging Face's Trainer, accelerate and Lightning call it.
@@ -187,27 +198,43 @@ class FolderManager(ManagerContext):
     """A manager of a folder of steps, but for what is saved and how it is restored."""
 
     def __init__(self, root: Path, *, keep_interval: float, best: tuple[str, str, int] | None,
-                 save_interval: float, preemption_signals: Iterable[int], when_busy: WhenBusy, codec: Codec,
-                 write_stats: bool, threads: int, memory: int, is_shared: bool = False, **policies: Any) -> None:
+                 save_interval: float, preemption_signals: Iterable[int], when_busy: WhenBusy,
+                 on_save_error: OnSaveError, most_failed_saves: int, codec: Codec, write_stats: bool,
+                 threads: int, memory: int, is_shared: bool = False, **policies: Any) -> None:
         """policies: as C++'s manager takes them."""
         self.root = os.path.abspath(local(root, "open a folder of steps"))
         check_codec(codec)
         check_choice("when_busy", when_busy, WHEN_BUSY)
+        check_choice("on_save_error", on_save_error, ON_SAVE_ERROR)
         if best is not None:
             check_choice("best[1]", best[1], ("min", "max"))
         self._best, self._codec, self._threads, self._memory = best, codec, threads, memory
         self._write_stats = write_stats
+        self._save_errors: dict[str, Any] = {"on_save_error": on_save_error,
+                                             "most_failed_saves": most_failed_saves}
         self._manager = _core.Manager(
             self.root, best=None if best is None else (best[0], best[1] == "max", best[2]), threads=threads,
             keep_interval=_whole_seconds("keep_interval", keep_interval),
             save_interval=_whole_seconds("save_interval", save_interval),
-            preemption_signals=_signals(preemption_signals), **policies)
+            preemption_signals=_signals(preemption_signals), **self._save_errors, **policies)
         self._damaged: set[int] = set()  # the job comes to them again
         self._queue = SaveQueue(when_busy, is_shared)
 
-    def _on_first(self, work: Callable[[], Any], what: str) -> Any:
-        """What rank 0 finds, on all ranks."""
+    def _on_first(self, work: Callable[[], Any], what: str, same: Mapping[str, Any] | None = None) -> Any:
+        """What rank 0 finds, on all ranks. same: what must be the same on all."""
         return work()
+
+    def _raises(self) -> bool:
+        return self._save_errors["on_save_error"] == "raise"
+
+    def _listed(self) -> tuple[list[tuple[int, str]], list[int]]:
+        """Before a save: the steps with their paths, and those that are set aside."""
+        try:
+            return self._manager.steps(), self._manager.set_aside()
+        except Error:
+            if self._raises():
+                raise
+            return [], []  # the save finds it, too, and is counted as failed
 
     def _read(self, read: Callable[[str], Any], path: str) -> tuple[Any, str]:
         """What read() gives of a step, and what is damaged in it."""
@@ -226,6 +253,10 @@ class FolderManager(ManagerContext):
     def request_save(self) -> None:
         """should_save() is true the next time, on all ranks."""
         self._manager.request_save()
+
+    def stats(self) -> ManagerStats:
+        """What became of the saves so far, on all ranks: on_save_error."""
+        return ManagerStats(*self._manager.stats())
 
     def time_left(self) -> float | None:
         """How many seconds this process still lives, by preemption_grace; None: no signal has told it that it
@@ -369,6 +400,11 @@ class CheckpointManager(FolderManager):
     ends as skipped when another one comes, which takes its place: two copies of the state at most. A signal's handler may
     call the methods: a save in it waits for the one that it interrupts.
 
+    on_save_error: what a save means that fails as the disk does: no room, a broken device, a file that is
+    gone. "raise": it raises. "warn": the job goes on. SaveStats.error and stats() say why, the log does once, and
+    should_save() says yes the next time. Raised all the same: one more in a row than most_failed_saves, wrong
+    arguments, a step that is there, Ctrl-C, and in a job of several processes that one of them is gone.
+
     If the first save is below steps that others have written, the run has gone back: those steps are set aside, and the log
     says so. latest(), best() and retention do not take them; they stay until remove(), or until that step is saved again,
     whatever existing= says. While
@@ -384,13 +420,15 @@ class CheckpointManager(FolderManager):
     def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, keep_interval: float = 0,
                  best: tuple[str, str, int] | None = None, save_every: int = 1, save_interval: float = 0,
                  preemption_signals: Iterable[int] = (), preemption_grace: float = 0, when_busy: WhenBusy = "wait",
-                 codec: Codec = "zstd", increments: bool = True, write_stats: bool = True, parity_blocks: int = 0,
+                 on_save_error: OnSaveError = "raise", most_failed_saves: int = 3, codec: Codec = "zstd",
+                 increments: bool = True, write_stats: bool = True, parity_blocks: int = 0,
                  threads: int = 0, memory: int = MEMORY, **unknown: NoReturn) -> None:
         refuse_others(CheckpointManager, unknown)
         super().__init__(
             root, keep_last=keep_last, keep_every=keep_every, keep_interval=keep_interval, best=best, save_every=save_every,
             save_interval=save_interval, preemption_signals=preemption_signals, preemption_grace=preemption_grace,
-            when_busy=when_busy, codec=codec, increments=increments, write_stats=write_stats, parity_blocks=parity_blocks,
+            when_busy=when_busy, on_save_error=on_save_error, most_failed_saves=most_failed_saves,
+            codec=codec, increments=increments, write_stats=write_stats, parity_blocks=parity_blocks,
             threads=threads, memory=memory)
         self._replaces = when_busy == "replace"
         self._pools: list[dict[str, Any]] = []  # memory of copies that no save reads
@@ -461,10 +499,11 @@ class CheckpointManager(FolderManager):
             self._pools.append(pool)
 
     def _refuse_existing(self, step: int, existing: Existing) -> None:
-        if existing != "fail" or step in self._damaged or step in self._manager.set_aside():
+        if existing != "fail" or step in self._damaged:
             return
-        for there, path in self._manager.steps():
-            if there == step:
+        steps, aside = self._listed()
+        for there, path in steps:
+            if there == step and step not in aside:
                 raise AlreadyExists(f'save step {step}: {path} is already there; existing="replace" writes a new generation '
                                     f'of it, existing="skip" writes nothing')
 
@@ -474,6 +513,8 @@ class CheckpointManager(FolderManager):
         stats = SaveStats(**self._manager.save(step, plan.sources.list, self._codec, existing, user_json, plan.document(),
                                                self._memory, function_of(progress, f"save step {step}")))
         tell_warnings(self._manager)
+        if stats.error:
+            return stats
         if stats.skipped:
             log.info("step %d is already there: nothing was written", step)
             return stats

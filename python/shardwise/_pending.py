@@ -17,6 +17,8 @@ log = logging.getLogger("shardwise")
 
 WhenBusy = Literal["wait", "skip", "replace"]
 WHEN_BUSY = ("wait", "skip", "replace")
+OnSaveError = Literal["raise", "warn"]
+ON_SAVE_ERROR = ("raise", "warn")
 
 
 def skipped() -> SaveStats:

@@ -55,6 +55,8 @@ class SaveStats:
     write_seconds: float = 0.0  #: until its shard file was on the disk;
     publish_seconds: float = 0.0  #: and all the rest
     memory_bytes: int = 0  #: of copies of the arrays on this process, and of the buffers of the one that has most
+    error: str = ""  #: why nothing was saved, with the rank: on_save_error="warn"; `path` is empty
+    failed_saves: int = 0  #: saves in a row that failed before this one, and this one if it did
 
 
 @dataclass

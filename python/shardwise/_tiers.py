@@ -7,18 +7,18 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import _core, _objects
 from ._containers import public_name
 from ._errors import Error, InvalidArgument
 from ._links import Links
-from ._manager import ManagerContext, is_step, step_number, tell_warnings
+from ._manager import ManagerContext, ManagerStats, is_step, step_number, tell_warnings
 from ._paths import Path, local
-from ._pending import SaveQueue
+from ._pending import ON_SAVE_ERROR, OnSaveError, SaveQueue
 from ._progress import Progress, function_of
 from ._save import Plan, SaveStats, merged_plan, said_of
-from ._sources import check_codec
+from ._sources import check_choice, check_codec
 from ._tensor import Checkpoint
 from .group import Call, Group
 
@@ -51,11 +51,13 @@ class Tiers(ManagerContext):
     """A TieredManager but for what is saved and how it is restored."""
 
     def __init__(self, fast: Path, durable: Path, group: Group, address: str, *, copies: int, processes_per_host: int, keep_fast: int,
-                 drain_every: int, drain_bytes_per_second: int, keep_durable: int, codec: str, fast_codec: str, threads: int,
-                 memory: int, deadline: float, devices: int) -> None:
+                 drain_every: int, drain_bytes_per_second: int, keep_durable: int, on_save_error: OnSaveError,
+                 most_failed_saves: int, codec: str, fast_codec: str, threads: int, memory: int,
+                 deadline: float, devices: int) -> None:
         """devices: of the job, of which each rank has as many; 0: those of the meshes."""
         check_codec(codec)
         check_codec(fast_codec)
+        check_choice("on_save_error", on_save_error, ON_SAVE_ERROR)
         self.fast = os.path.abspath(local(fast, "open a fast root"))
         self.durable = os.path.abspath(local(durable, "open a durable root"))
         self._saves, self._calls = group.duplicate(), group.duplicate()
@@ -65,13 +67,19 @@ class Tiers(ManagerContext):
         try:
             self._tiers: _core.Tiers = _core.Tiers(
                 None if self._links is None else self._links.link, self.fast, self.durable, deadline, copies,
-                processes_per_host, keep_fast, drain_every, drain_bytes_per_second, keep_durable, fast_codec, threads, devices)
+                processes_per_host, keep_fast, drain_every, drain_bytes_per_second, keep_durable, fast_codec,
+                threads, devices, on_save_error, most_failed_saves)
         except BaseException:
             self._close_links()
             raise
 
     def _where(self) -> str:
         return f"{self.fast!r}, {self.durable!r}, rank {self._saves.rank} of {self._saves.size}"
+
+    def stats(self, tier: Literal["fast", "durable"] = "fast") -> ManagerStats:
+        """What became of the saves so far in one of the tiers, on all ranks: on_save_error."""
+        check_choice("tier", tier, ("fast", "durable"))
+        return ManagerStats(*self._tiers.stats(tier == "durable"))
 
     def wait(self) -> None:
         """Waits for the save under way, not for its way to the durable root. Raises its error if nobody has seen it; in a

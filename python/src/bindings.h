@@ -10,8 +10,11 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
+
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 class CheckpointReader;
@@ -26,6 +29,9 @@ namespace nb = nanobind;
 /// "OSError: no space", of any exception of Python's. What UTF-8 cannot hold is escaped. Call with
 /// the GIL. nb::python_error::what() must not be called: it ends the process at a lone surrogate.
 std::string error_text(nb::handle exception);
+
+/// The code of shardwise.Error of this name.
+std::optional<ErrorCode> code_named(const std::string& word);
 
 /// Its str(), likewise.
 std::string str_of(nb::handle object);

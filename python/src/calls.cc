@@ -47,10 +47,7 @@ int errno_of(nb::handle exception) {
   std::optional<ErrorCode> code;
   int system_error = 0;
   if (nb::isinstance(exception, base)) {
-    const std::string word = str_of(nb::getattr(exception, "code", nb::none()));
-    for (int i = 0; i <= static_cast<int>(ErrorCode::cancelled); ++i) {
-      if (name(static_cast<ErrorCode>(i)) == word) code = static_cast<ErrorCode>(i);
-    }
+    code = code_named(str_of(nb::getattr(exception, "code", nb::none())));
     system_error = errno_of(exception);
     text = str_of(exception);
   }

@@ -1,5 +1,6 @@
 #include <exception>
 #include <new>
+#include <optional>
 #include <string>
 #include <system_error>
 
@@ -26,6 +27,13 @@ void raise(const Error& error) {
 }
 
 }  // namespace
+
+std::optional<ErrorCode> code_named(const std::string& word) {
+  for (int i = 0; i <= static_cast<int>(ErrorCode::cancelled); ++i) {
+    if (name(static_cast<ErrorCode>(i)) == word) return static_cast<ErrorCode>(i);
+  }
+  return {};
+}
 
 std::string str_of(nb::handle object) {
   try {

@@ -215,6 +215,8 @@ namespace {
 template <class Stats, class Visit>
 void for_each_member(Stats& stats, Visit&& visit) {
   visit("skipped", stats.skipped);
+  visit("error", stats.error);
+  visit("failed_saves", stats.failed_saves);
   visit("logical_bytes", stats.logical_bytes);
   visit("stored_bytes", stats.stored_bytes);
   visit("unchanged_bytes", stats.unchanged_bytes);
@@ -237,6 +239,14 @@ Dict dict_of(const SaveStats& stats) {
   dict["path"] = stats.directory.string();
   for_each_member(stats, [&](const char* name, const auto& value) { dict[name] = value; });
   return dict;
+}
+
+ManagerStatsTuple members_of(const ManagerStats& stats) {
+  return {stats.failed_saves, stats.failed_in_a_row, stats.failed_step, stats.error};
+}
+
+OnSaveError on_save_error_of(const std::string& word) {
+  return word == "warn" ? OnSaveError::warn : OnSaveError::raise;
 }
 
 SaveStats stats_of(const Dict& dict) {

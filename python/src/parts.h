@@ -6,11 +6,13 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bindings.h"
 #include "shardwise/checkpoint/save.h"
+#include "shardwise/jobs/policies.h"
 #include "shardwise/reshape/edits.h"
 
 namespace shardwise::python {
@@ -29,6 +31,14 @@ struct Source {
 std::vector<TensorSource> sources_of(const std::vector<Source*>& sources);
 Dict dict_of(const SaveStats& stats);
 SaveStats stats_of(const Dict& dict);
+
+/// Its members, in their order.
+using ManagerStatsTuple =
+    std::tuple<std::int64_t, std::int64_t, std::optional<std::int64_t>, std::string>;
+ManagerStatsTuple members_of(const ManagerStats& stats);
+
+/// "raise" or "warn".
+OnSaveError on_save_error_of(const std::string& word);
 
 /// What a manager has warned of, on any thread: Python logs it, with the GIL.
 class Warnings {

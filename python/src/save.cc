@@ -93,7 +93,8 @@ class Manager {
           std::int64_t keep_interval,
           std::optional<std::tuple<std::string, bool, std::int64_t>> best, std::int64_t save_every,
           std::int64_t save_interval, std::vector<int> preemption_signals, double preemption_grace,
-          int threads, bool collect_garbage, bool increments, int parity_blocks) {
+          int threads, bool collect_garbage, bool increments, int parity_blocks,
+          const std::string& on_save_error, std::int64_t most_failed_saves) {
     const GilRelease released;
     ManagerOptions options{.keep_last = keep_last,
                            .keep_every = keep_every,
@@ -103,6 +104,8 @@ class Manager {
                            .preemption_signals = std::move(preemption_signals),
                            .preemption_grace = std::chrono::milliseconds(
                                static_cast<std::int64_t>(preemption_grace * 1000)),
+                           .on_save_error = on_save_error_of(on_save_error),
+                           .most_failed_saves = most_failed_saves,
                            .increments = increments,
                            .parity_blocks = parity_blocks,
                            .write_stats = false,  // Python knows how long its caller waits
@@ -228,6 +231,14 @@ class Manager {
   }
   void end_save(std::size_t bytes, double seconds) { get().end_save(bytes, seconds); }
 
+  // `code` and `text`: of the error.
+  bool note_failed(std::int64_t step, const std::string& code, const std::string& text) {
+    const std::optional<ErrorCode> known = code_named(code);
+    return known && get().note_failed(step, Error(*known, text));
+  }
+
+  ManagerStatsTuple stats() const { return members_of(get().stats()); }
+
   std::vector<std::int64_t> retire_superseded(std::int64_t committed) {
     const GilRelease released;
     return get().retire_superseded(committed);
@@ -298,13 +309,15 @@ void bind_save(nb::module_& module) {
   nb::class_<Manager>(module, "Manager")
       .def(nb::init<const std::string&, std::int64_t, std::int64_t, std::int64_t,
                     std::optional<std::tuple<std::string, bool, std::int64_t>>, std::int64_t,
-                    std::int64_t, std::vector<int>, double, int, bool, bool, int>(),
+                    std::int64_t, std::vector<int>, double, int, bool, bool, int,
+                    const std::string&, std::int64_t>(),
            nb::arg("root"), nb::arg("keep_last") = 0, nb::arg("keep_every") = 0,
            nb::arg("keep_interval") = 0, nb::arg("best") = nb::none(), nb::arg("save_every") = 1,
            nb::arg("save_interval") = 0, nb::arg("preemption_signals") = std::vector<int>(),
            nb::arg("preemption_grace") = 0.0, nb::arg("threads") = 0,
            nb::arg("collect_garbage") = true, nb::arg("increments") = true,
-           nb::arg("parity_blocks") = 0)
+           nb::arg("parity_blocks") = 0, nb::arg("on_save_error") = "raise",
+           nb::arg("most_failed_saves") = 3)
       .def("save", &Manager::save, nb::arg("step"), nb::arg("sources"), nb::arg("codec"),
            nb::arg("existing"), nb::arg("user"), nb::arg("objects"), nb::arg("memory"),
            nb::arg("progress") = nb::none())
@@ -332,6 +345,8 @@ void bind_save(nb::module_& module) {
            nb::sig("def begin_save(self, step: int, bytes: int) -> collections.abc.Callable[[int, "
                    "int], None]"))
       .def("end_save", &Manager::end_save, nb::arg("bytes"), nb::arg("seconds"))
+      .def("note_failed", &Manager::note_failed, nb::arg("step"), nb::arg("code"), nb::arg("text"))
+      .def("stats", &Manager::stats)
       .def("retire_superseded", &Manager::retire_superseded, nb::arg("committed"))
       .def("write_stats", &Manager::write_stats, nb::arg("stats"))
       .def("collect_garbage", &Manager::collect_garbage, nb::arg("dead_hosts"));

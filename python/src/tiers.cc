@@ -183,6 +183,12 @@ class Tiers {
 
   std::vector<std::string> take_warnings() { return warnings_.take(); }
 
+  ManagerStatsTuple stats(bool durable) const {
+    process_.check("a TieredManager");
+    if (!manager_) throw Error(ErrorCode::invalid_argument, "this manager is closed");
+    return members_of(durable ? manager_->durable().stats() : manager_->stats());
+  }
+
   /// Waits for what is under way; it is closed, too, if this raises what that has thrown.
   void close() {
     if (!manager_) return;
@@ -252,7 +258,8 @@ void bind_tiers(nb::module_& module) {
              double deadline, int copies, int processes_per_host, std::int64_t keep_fast,
              std::int64_t drain_every, std::int64_t drain_bytes_per_second,
              std::int64_t keep_durable, const std::string& fast_codec, int threads,
-             std::int64_t devices) {
+             std::int64_t devices, const std::string& on_save_error,
+             std::int64_t most_failed_saves) {
             new (self) Tiers(link, fast, durable, deadline,
                              {.local = {.copies = copies, .processes_per_host = processes_per_host},
                               .keep_fast = keep_fast,
@@ -260,13 +267,16 @@ void bind_tiers(nb::module_& module) {
                               .drain_bytes_per_second = drain_bytes_per_second,
                               .keep_durable = keep_durable,
                               .fast_codec = parse_codec(fast_codec),
+                              .on_save_error = on_save_error_of(on_save_error),
+                              .most_failed_saves = most_failed_saves,
                               .threads = threads,
                               .devices = devices});
           },
           nb::arg("link").none(), nb::arg("fast"), nb::arg("durable"), nb::arg("deadline"),
           nb::arg("copies"), nb::arg("processes_per_host"), nb::arg("keep_fast"),
           nb::arg("drain_every"), nb::arg("drain_bytes_per_second"), nb::arg("keep_durable"),
-          nb::arg("fast_codec"), nb::arg("threads"), nb::arg("devices"))
+          nb::arg("fast_codec"), nb::arg("threads"), nb::arg("devices"), nb::arg("on_save_error"),
+          nb::arg("most_failed_saves"))
       .def("save", &Tiers::save, nb::arg("step"), nb::arg("sources"), nb::arg("codec"),
            nb::arg("existing"), nb::arg("user"), nb::arg("objects"), nb::arg("memory"),
            nb::arg("progress") = nb::none())
@@ -274,6 +284,7 @@ void bind_tiers(nb::module_& module) {
            nb::sig("def latest(self, needed: collections.abc.Callable[[Reader], list[tuple[str, "
                    "list[int], list[int]]]]) -> dict[str, typing.Any] | None"))
       .def("take_warnings", &Tiers::take_warnings)
+      .def("stats", &Tiers::stats, nb::arg("durable"))
       .def("close", &Tiers::close);
 }
 

@@ -79,7 +79,7 @@ class Managing(Case):
     covers = """Manager.save Manager.steps Manager.latest Manager.step Manager.remove Manager.collect_garbage
         Manager.note_damaged Manager.note_restored Manager.should_save Manager.request_save Manager.reached_preemption Manager.time_left Manager.best Manager.pin
         Manager.unpin Manager.pinned Manager.retire_superseded Manager.begin_save
-        Manager.end_save Manager.write_stats Manager.set_aside Manager.take_warnings Manager.close Source.name"""
+        Manager.end_save Manager.note_failed Manager.stats Manager.write_stats Manager.set_aside Manager.take_warnings Manager.close Source.name"""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -97,6 +97,7 @@ class Managing(Case):
         core.request_save()
         core.begin_save(step, 1)(0, 1)
         core.end_save(1, 1.0)
+        assert not core.note_failed(step, "io", "no room") and core.stats()[0] == 0
         core.note_damaged(step)
         with sw.CheckpointManager(f"{self.folder}/restored-{step}") as alone:
             alone._manager.note_restored(step)
@@ -292,7 +293,7 @@ class Agreeing(Case):
 
 
 class Tiering(Case):
-    covers = "Tiers.save Tiers.latest Tiers.take_warnings Tiers.close Link.put Link.aborted Link.gone"
+    covers = "Tiers.save Tiers.latest Tiers.stats Tiers.take_warnings Tiers.close Link.put Link.aborted Link.gone"
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -311,19 +312,19 @@ class Tiering(Case):
         link.put(1, 1, 2, b"message")
         link.aborted(1, "reason")
         link.gone(1, "it was closed")
-        lonely = _core.Tiers(link, self.path(), self.path(), 1e-3, 1, 1, 2, 1, 0, 0, "none", 1, 2)
+        lonely = _core.Tiers(link, self.path(), self.path(), 1e-3, 1, 1, 2, 1, 0, 0, "none", 1, 2, "raise", 3)
         try:
             lonely.save(1, [source], "none", "fail", "{}", "", 1 << 28)
             raise AssertionError("the other process has gone")
         except sw.Error as error:
             assert "it was closed" in str(error), error
         assert sent
-        assert lonely.take_warnings() == []
+        assert lonely.take_warnings() == [] and lonely.stats(False)[0] == 0
         lonely.close()
 
     def close(self) -> None:
         before = getattr(self, "tiers", None)
-        self.tiers = _core.Tiers(None, self.path(), self.path(), 60.0, 0, 1, 2, 3, 0, 0, "none", 1, 1)
+        self.tiers = _core.Tiers(None, self.path(), self.path(), 60.0, 0, 1, 2, 3, 0, 0, "none", 1, 1, "raise", 3)
         if before is not None:
             before.close()
 

@@ -21,7 +21,7 @@ def check_told(root: pathlib.Path, step: int, stats: sw.SaveStats) -> None:
     speeds = found.pop("write_gb_per_second"), found.pop("total_gb_per_second")
     assert speeds == ((stats.logical_bytes - stats.unchanged_bytes) / stats.write_seconds / 1e9,
                       stats.logical_bytes / stats.seconds / 1e9)
-    assert found == {name: getattr(stats, name) for name in found} and len(found) == 12
+    assert found == {name: getattr(stats, name) for name in found} and len(found) == 13
     assert math.isclose(stats.plan_seconds + stats.write_seconds + stats.publish_seconds, stats.seconds, abs_tol=1e-6)
     assert stats.blocked_seconds > 0 and stats.memory_bytes > 0
 

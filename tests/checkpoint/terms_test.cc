@@ -13,7 +13,7 @@ namespace {
 
 SaveTerms terms() {
   return terms_of(7, {.codec = Codec::none, .writers = 2}, 12,
-                  LocalRoots{.copies = 1, .processes_per_host = 4});
+                  LocalRoots{.copies = 1, .processes_per_host = 4}, 2);
 }
 
 SaveTerms sent(const SaveTerms& terms) {
@@ -29,7 +29,7 @@ SaveTerms sent(const SaveTerms& terms) {
 TEST(SaveTerms, ArriveAsTheyWereSent) {
   EXPECT_EQ(sent(terms()), terms());
   EXPECT_EQ(sent(SaveTerms()), SaveTerms());
-  const SaveTerms without_roots = terms_of(0, {}, 0, std::nullopt);
+  const SaveTerms without_roots = terms_of(0, {}, 0, std::nullopt, 0);
   EXPECT_EQ(without_roots.copies, -1);
   EXPECT_EQ(sent(without_roots), without_roots);
 }
@@ -48,6 +48,10 @@ TEST(SaveTerms, ThatDifferAreNamedWithBothValues) {
                 "existing fail, rank 5 with replace:"},
            Case{[](SaveTerms& t) { t.writers = 1; }, "writers 2, rank 5 with 1:"},
            Case{[](SaveTerms& t) { t.devices = 0; }, "devices 12, rank 5 with 0:"},
+           Case{[](SaveTerms& t) { t.most_failed_saves = 3; },
+                "most_failed_saves 2, rank 5 with 3:"},
+           Case{[](SaveTerms& t) { t.most_failed_saves = 0; },
+                "most_failed_saves 2, rank 5 with none (OnSaveError::raise):"},
            Case{[](SaveTerms& t) { t.copies = -1; },
                 "local_roots 1 copies and 4 processes per host, rank 5 with none:"},
            Case{[](SaveTerms& t) { t.processes_per_host = 2; },
@@ -73,6 +77,7 @@ TEST(SaveTerms, OutOfTheirBoundsAreRefused) {
            [](SaveTerms& t) { t.existing = static_cast<Existing>(3); },
            [](SaveTerms& t) { t.writers = 0; },
            [](SaveTerms& t) { t.devices = -1; },
+           [](SaveTerms& t) { t.most_failed_saves = -1; },
            [](SaveTerms& t) { t.copies = -2; },
            [](SaveTerms& t) { t.processes_per_host = -1; },
        }) {

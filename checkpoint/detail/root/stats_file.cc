@@ -56,6 +56,7 @@ std::string print_stats(const SaveStats& stats) {
   add("chunks", stats.chunks);
   add("memory_bytes", stats.memory_bytes);
   add("parity_bytes", stats.parity_bytes);
+  add("failed_saves", stats.failed_saves);
   add("blocked_seconds", stats.blocked_seconds);
   add("plan_seconds", stats.plan_seconds);
   add("write_seconds", stats.write_seconds);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "shardwise/jobs/detail/save/terms.h"
@@ -16,8 +17,8 @@ struct ManagerInternals {
     return CheckpointManager(root, std::move(options), terms);
   }
 
-  /// Returns when the save has ended; whether it is committed. The error stays for wait().
-  static bool settle(const PendingSave& save) { return save.settle(); }
+  /// Returns when the save has ended. Nothing if it threw: the error stays for wait().
+  static std::optional<SaveStats> settle(const PendingSave& save) { return save.settle(); }
 };
 
 }  // namespace shardwise::jobs_detail

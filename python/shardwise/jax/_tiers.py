@@ -10,7 +10,7 @@ from .._edits import Resize as Extents
 from .._job import Edits, Managed
 from .._links import own_address
 from .._paths import Path
-from .._pending import PendingSave
+from .._pending import OnSaveError, PendingSave
 from .._progress import Progress
 from .._resize import Resize, check_extents
 from .._save import SaveStats
@@ -48,19 +48,23 @@ class TieredManager(Tiers):
     """
 
     def __init__(self, fast: Path, durable: Path, *, copies: int = 1, processes_per_host: int = 1, keep_fast: int = 2,
-                 drain_every: int = 10, drain_bytes_per_second: int = 0, keep_durable: int = 0, codec: Codec = "zstd",
-                 fast_codec: Codec = "none", threads: int = 0, memory: int = MEMORY, deadline: float = DEADLINE,
-                 address: str | None = None) -> None:
+                 drain_every: int = 10, drain_bytes_per_second: int = 0, keep_durable: int = 0,
+                 on_save_error: OnSaveError = "raise", most_failed_saves: int = 3, codec: Codec = "zstd",
+                 fast_codec: Codec = "none", threads: int = 0, memory: int = MEMORY,
+                 deadline: float = DEADLINE, address: str | None = None) -> None:
         """copies: how many other hosts get what a process has written; 0: none. processes_per_host: neighbouring processes,
         which are lost together. keep_fast, keep_durable: steps that stay; 0: all. drain_bytes_per_second: that each process
-        writes to the durable root at most; 0: no limit. codec: of the durable root. deadline: save()'s. address: by which
-        other hosts reach this one; None: that of the interface to JAX's coordinator."""
+        writes to the durable root at most; 0: no limit. on_save_error, most_failed_saves: CheckpointManager's, of
+        both tiers; a step that failed in the fast one does not go on. codec: of the durable root. deadline:
+        save()'s. address: by which other hosts reach this one; None: that of the interface to JAX's
+        coordinator."""
         group = from_jax()
         super().__init__(
             fast, durable, group, own_address(_coordinator()) if address is None else address, copies=copies,
             processes_per_host=processes_per_host, keep_fast=keep_fast, drain_every=drain_every,
-            drain_bytes_per_second=drain_bytes_per_second, keep_durable=keep_durable, codec=codec, fast_codec=fast_codec,
-            threads=threads, memory=memory, deadline=deadline,
+            drain_bytes_per_second=drain_bytes_per_second, keep_durable=keep_durable,
+            on_save_error=on_save_error, most_failed_saves=most_failed_saves, codec=codec,
+            fast_codec=fast_codec, threads=threads, memory=memory, deadline=deadline,
             devices=Numbering.of_job().even().starts[-1] if group.size > 1 else 0)
 
     def save(self, step: int, tree: Any, *, user: Any = None, existing: Existing = "fail", progress: Progress = None) -> SaveStats:

@@ -13,7 +13,7 @@ import torch
 from .._job import JobManager, Rules
 from .._manager import Restored, is_step, refuse_others, step_number
 from .._paths import Path
-from .._pending import PendingSave, WhenBusy, skipped
+from .._pending import OnSaveError, PendingSave, WhenBusy, skipped
 from .._progress import Progress
 from .._save import SaveStats
 from .._sources import MEMORY, Codec, Existing, check_choice
@@ -70,7 +70,8 @@ class CheckpointManager(JobManager):
     def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, keep_interval: float = 0,
                  best: tuple[str, str, int] | None = None, save_every: int = 1, save_interval: float = 0,
                  preemption_signals: Iterable[int] = (), preemption_grace: float = 0, when_busy: WhenBusy = "wait",
-                 codec: Codec = "zstd", increments: bool = True, write_stats: bool = True, parity_blocks: int = 0,
+                 on_save_error: OnSaveError = "raise", most_failed_saves: int = 3, codec: Codec = "zstd",
+                 increments: bool = True, write_stats: bool = True, parity_blocks: int = 0,
                  replicas: str = "check", group: Group | None = None, threads: int = 0, memory: int = MEMORY, deadline: float = DEADLINE,
                  **unknown: NoReturn) -> None:
         """group: of the processes; None: torch.distributed's, if it is initialised. replicas, deadline: save()'s."""
@@ -79,8 +80,9 @@ class CheckpointManager(JobManager):
         super().__init__(
             root, auto() if group is None else group, keep_last=keep_last, keep_every=keep_every, keep_interval=keep_interval,
             best=best, save_every=save_every, save_interval=save_interval, preemption_signals=preemption_signals,
-            preemption_grace=preemption_grace, when_busy=when_busy, codec=codec, increments=increments,
-            write_stats=write_stats, parity_blocks=parity_blocks, threads=threads, memory=memory, deadline=deadline)
+            preemption_grace=preemption_grace, when_busy=when_busy, on_save_error=on_save_error,
+            most_failed_saves=most_failed_saves, codec=codec, increments=increments, write_stats=write_stats,
+            parity_blocks=parity_blocks, threads=threads, memory=memory, deadline=deadline)
         self._replicas = replicas
 
     def save(self, step: int, state: Mapping[str, Any], *, user: Any = None, metrics: Mapping[str, float] | None = None,

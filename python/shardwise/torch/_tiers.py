@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from .._job import Edits, Managed
 from .._links import own_address
 from .._paths import Path
-from .._pending import PendingSave
+from .._pending import OnSaveError, PendingSave
 from .._progress import Progress
 from .._resize import Resize
 from .._save import SaveStats
@@ -44,13 +44,15 @@ class TieredManager(Tiers):
 
     def __init__(self, fast: Path, durable: Path, *, copies: int = 1, processes_per_host: int | None = None,
                  keep_fast: int = 2, drain_every: int = 10, drain_bytes_per_second: int = 0, keep_durable: int = 0,
-                 codec: Codec = "zstd", fast_codec: Codec = "none", replicas: str = "check", group: Group | None = None,
+                 on_save_error: OnSaveError = "raise", most_failed_saves: int = 3, codec: Codec = "zstd",
+                 fast_codec: Codec = "none", replicas: str = "check", group: Group | None = None,
                  threads: int = 0, memory: int = MEMORY, deadline: float = DEADLINE, address: str | None = None) -> None:
         """copies: how many other hosts get what a process has written; 0: none. processes_per_host: neighbouring ranks,
         which are lost together; None: as torchrun says, else 1. keep_fast, keep_durable: steps that stay; 0: all.
-        drain_bytes_per_second: that each process writes to the durable root at most; 0: no limit. codec: of the durable root.
-        replicas, deadline: save()'s. address: by which other hosts reach this one; None: that of the interface to torch's
-        master."""
+        drain_bytes_per_second: that each process writes to the durable root at most; 0: no limit.
+        on_save_error, most_failed_saves: CheckpointManager's, of both tiers; a step that failed in the fast one
+        does not go on. codec: of the durable root. replicas, deadline: save()'s. address: by which other hosts
+        reach this one; None: that of the interface to torch's master."""
         check_choice("replicas", replicas, ("check", "trust"))
         self._replicas = replicas
         group = auto() if group is None else group
@@ -59,8 +61,9 @@ class TieredManager(Tiers):
         super().__init__(
             fast, durable, group, own_address(os.environ.get("MASTER_ADDR")) if address is None else address, copies=copies,
             processes_per_host=processes_per_host, keep_fast=keep_fast, drain_every=drain_every,
-            drain_bytes_per_second=drain_bytes_per_second, keep_durable=keep_durable, codec=codec, fast_codec=fast_codec,
-            threads=threads, memory=memory, deadline=deadline, devices=group.size)
+            drain_bytes_per_second=drain_bytes_per_second, keep_durable=keep_durable,
+            on_save_error=on_save_error, most_failed_saves=most_failed_saves, codec=codec,
+            fast_codec=fast_codec, threads=threads, memory=memory, deadline=deadline, devices=group.size)
 
     def save(self, step: int, state: Mapping[str, Any], *, user: Any = None, existing: Existing = "fail",
              progress: Progress = None) -> SaveStats:

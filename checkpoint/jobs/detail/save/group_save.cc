@@ -256,7 +256,8 @@ class GroupSave {
   bool is_local() const { return context_.local_roots.has_value(); }
 
   SaveTerms terms() const {
-    return terms_of(step_, options_, context_.devices, context_.local_roots);
+    return terms_of(step_, options_, context_.devices, context_.local_roots,
+                    context_.most_failed_saves);
   }
 
   AttemptDirectory directory_of(const Attempt& attempt) const {

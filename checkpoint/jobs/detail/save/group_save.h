@@ -47,6 +47,8 @@ struct SaveContext {
 
   /// Finds the step before if `earlier` holds none. Called by the thread that saves.
   std::function<EarlierStep()> find_earlier = nullptr;
+
+  std::int64_t most_failed_saves = 0;  ///< as SaveTerms has it
 };
 
 /// In a handler: tells the other processes of a group what has ended this one's part of `what`,

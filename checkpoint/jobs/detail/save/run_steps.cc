@@ -14,11 +14,11 @@ namespace shardwise::jobs_detail {
 
 void RunSteps::note_committed(const StepName& name) {
   const MutexLock lock(mutex_);
+  const bool is_written = !written_.insert(name).second;  // also if what follows fails
   const std::vector<StepName> names = run_names(files_, root_).own;
   const auto is_older = [&](const StepName& other) {
     return other.step == name.step && other.generation < name.generation;
   };
-  const bool is_written = !written_.insert(name).second;
   claim_below(name.step, names);
   lease_->renew();
   const bool is_alone = this->is_alone();

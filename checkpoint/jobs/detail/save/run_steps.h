@@ -46,11 +46,12 @@ class RunSteps {
   /// Warns of each, once: a run that goes on from an older step is not to do so in silence.
   void tell_passed_over(std::span<const RejectedStep> rejected);
 
+  void tell(const std::string& text) const;
+
   /// No more steps are committed for now: others may take the run up.
   void release();
 
  private:
-  void tell(const std::string& text) const;
   void tell_set_aside(std::int64_t step, const std::set<std::int64_t>& later) const;
   bool is_alone() SHARDWISE_REQUIRES(mutex_);
   void claim_below(std::int64_t step, const std::vector<StepName>& names)

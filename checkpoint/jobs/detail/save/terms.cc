@@ -20,6 +20,9 @@ void for_each_term(const SaveTerms& terms, const Visit& visit) {
   visit("existing", std::string(name(terms.existing)));
   visit("writers", fmt::to_string(terms.writers));
   visit("devices", fmt::to_string(terms.devices));
+  visit("most_failed_saves", terms.most_failed_saves == 0
+                                 ? "none (OnSaveError::raise)"
+                                 : fmt::to_string(terms.most_failed_saves));
   visit("local_roots", terms.copies < 0 ? "none"
                                         : fmt::format("{} copies and {} processes per host",
                                                       terms.copies, terms.processes_per_host));
@@ -49,12 +52,13 @@ void check_local_roots(const std::string& what, const RootTerms& terms, std::int
 }
 
 SaveTerms terms_of(std::int64_t step, const SaveOptions& options, std::int64_t devices,
-                   const std::optional<LocalRoots>& local_roots) {
+                   const std::optional<LocalRoots>& local_roots, std::int64_t most_failed_saves) {
   SaveTerms terms{.step = step,
                   .codec = options.codec,
                   .existing = options.existing,
                   .writers = options.writers,
-                  .devices = devices};
+                  .devices = devices,
+                  .most_failed_saves = most_failed_saves};
   if (local_roots) {
     terms.copies = local_roots->copies;
     terms.processes_per_host = local_roots->processes_per_host;
@@ -85,6 +89,7 @@ void put(Packer& packer, const SaveTerms& terms) {
   packer.number(static_cast<std::int64_t>(terms.existing));
   packer.number(terms.writers);
   packer.number(terms.devices);
+  packer.number(terms.most_failed_saves);
   packer.number(terms.copies + 1);
   packer.number(terms.processes_per_host);
   packer.word(terms.user);
@@ -98,6 +103,7 @@ SaveTerms take_terms(Unpacker& unpacker) {
   terms.existing = static_cast<Existing>(unpacker.integer(0, static_cast<int>(Existing::skip)));
   terms.writers = unpacker.integer(1);
   terms.devices = unpacker.integer(0);
+  terms.most_failed_saves = unpacker.integer(0);
   terms.copies = unpacker.integer(0) - 1;
   terms.processes_per_host = unpacker.integer(0);
   terms.user = unpacker.word();

@@ -44,6 +44,7 @@ struct SaveTerms {
   Codec codec = Codec::zstd;
   Existing existing = Existing::fail;
   std::int64_t writers = 1, devices = 0;
+  std::int64_t most_failed_saves = 0;                ///< 0: OnSaveError::raise
   std::int64_t copies = -1, processes_per_host = 0;  ///< of LocalRoots; -1: there are none
   std::uint64_t user = 0, objects = 0;               ///< hashes of the texts
 
@@ -52,7 +53,7 @@ struct SaveTerms {
 
 /// The terms of one process.
 SaveTerms terms_of(std::int64_t step, const SaveOptions& options, std::int64_t devices,
-                   const std::optional<LocalRoots>& local_roots);
+                   const std::optional<LocalRoots>& local_roots, std::int64_t most_failed_saves);
 
 /// The first term in which a rank differs from rank 0, in words; empty if there is none.
 std::string difference(const SaveTerms& of_first, const SaveTerms& own, int rank);
