@@ -174,7 +174,7 @@ class MadeUp {
     reports_.clear();
     for (detail::RecordHead& head : heads_) {
       head.run = run;
-      reports_.push_back(encode(head));
+      reports_.push_back(join(head, detail::PartCosts(), {}));
     }
   }
   bool has_begun() const { return !reports_.empty(); }
@@ -187,7 +187,11 @@ class MadeUp {
   const Described& described(const std::string& name) const { return descriptions_.at(name); }
 
   const Bytes& report(int rank) const { return reports_[static_cast<std::size_t>(rank)]; }
-  const Bytes& list(int rank) const { return lists_[stage_of(rank)].second; }
+  /// Its list, if rank 0 asks for that of this rank: the first one of its stage.
+  Bytes list(int rank) const {
+    const std::size_t stage = stage_of(rank);
+    return stage_of(rank - 1) == stage ? Bytes() : lists_[stage].second;
+  }
 
  private:
   std::size_t stage_of(std::int64_t rank) const {
@@ -282,8 +286,7 @@ class Rank final : public Transport {
     } else {
       const bool is_report = asked_.insert(from).second;
       message = {0, is_report ? network_.made_up->report(from) : network_.made_up->list(from)};
-      detail::seal(message->bytes,
-                   {is_report ? detail::Operation::gather : detail::Operation::exchange, 0});
+      detail::seal(message->bytes, {detail::Operation::gather, 0});
     }
     if (message && rank_ == 0) {
       ++network_.received;

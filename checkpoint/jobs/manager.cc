@@ -25,6 +25,7 @@
 #include "shardwise/jobs/detail/save/group_save.h"
 #include "shardwise/jobs/detail/save/latest_step.h"
 #include "shardwise/jobs/detail/save/run_steps.h"
+#include "shardwise/jobs/detail/save/save_together.h"
 #include "shardwise/jobs/detail/save/superseded.h"
 #include "shardwise/jobs/detail/save/terms.h"
 #include "shardwise/jobs/detail/save_queue.h"

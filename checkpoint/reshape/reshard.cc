@@ -16,7 +16,7 @@
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
 #include "shardwise/checkpoint/read_options.h"
-#include "shardwise/jobs/detail/save/group_save.h"
+#include "shardwise/jobs/detail/save/save_together.h"
 #include "shardwise/jobs/detail/save/latest_step.h"
 #include "shardwise/jobs/manager.h"
 #include "shardwise/reshape/detail/edits/edit_text.h"

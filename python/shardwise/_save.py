@@ -208,46 +208,22 @@ def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequ
                    progress: Progress = None, find_earlier: FindEarlier = no_step, parity_blocks: int = 0) -> SaveStats:
     """Saves by all processes of a group: rank r stands for the devices [starts[r], starts[r + 1]).
 
-    Two steps of the call, each of which ends the same for all ranks: rank 0 makes the attempt; each writes its shard file
-    and rank 0 publishes. What fails on one rank is raised on all, and then nothing is committed. A progress function is
+    What fails on one rank is raised on all, and then nothing is committed. A progress function is
     told of what its rank writes; a bar is shown by rank 0. find_earlier: called on rank 0, for all. parity_blocks: one
     more step, in which each writes the parity of its shard file.
     """
     user_json = _objects.plain_json({} if user is None else user, "user")
-    whole: list[Plan] = []
-    attempts: list[_core.Attempt] = []
     is_job = group.size > 1
-    writers = list(starts) if is_job else []
 
-    def describe() -> bytes:
-        return said_of(plan, starts) if is_job else b""
+    def document(said: list[bytes]) -> str:
+        return (merged_plan(plan, said, starts) if is_job else plan).document()
 
-    def begin(said: list[bytes]) -> bytes:
-        if existing == "skip" and _core.is_saved(path):
-            return json.dumps(["", ""]).encode()
-        whole.append(merged_plan(plan, said, starts) if is_job else plan)
-        attempts.append(_core.Attempt(path, existing))
-        return json.dumps([attempts[0].directory, find_earlier()]).encode()
-
-    def work() -> bytes:
-        if not os.path.isdir(directory):
-            raise FileNotFoundError(f"{directory}, which rank 0 has made, is not there for rank {group.rank}: all "
-                                    f"processes need the same folder, on a file system that they share")
-        return _core.write_shards(directory, group.rank, writers, plan.sources.list, codec, memory, threads,
-                                  function_of(None if progress is True and group.rank else progress,
-                                              f"save {os.path.basename(path)}"), earlier)
-
-    def publish(records: list[bytes]) -> bytes:
-        return json.dumps(attempts[0].publish(records, user_json, whole[0].document())).encode()
-
-    try:
-        directory, earlier = json.loads(call.agree(describe, begin))
-        if not directory:
-            return _skipped(path)
-        stats = SaveStats(**json.loads(call.agree(work, publish)))
-    finally:
-        for attempt in attempts:
-            attempt.abandon()  # nothing, once it is published
+    stats = SaveStats(**_core.save_together(
+        call, group.rank, group.size, path, list(starts) if is_job else [], plan.sources.list, codec, existing, user_json,
+        said_of(plan, starts) if is_job else b"", document, find_earlier, memory, threads,
+        function_of(None if progress is True and group.rank else progress, f"save {os.path.basename(path)}")))
+    if stats.skipped:
+        return _skipped(path)
     if group.rank == 0:
         log.info("saved %s%s: %.1f MiB in %.2f s", stats.path, f" by {group.size} processes" if is_job else "",
                  stats.file_bytes / 2**20, stats.seconds)

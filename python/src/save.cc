@@ -1,5 +1,6 @@
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -14,11 +15,25 @@
 #include "parts.h"
 #include "shardwise/checkpoint/attempt.h"
 #include "shardwise/jobs/manager.h"
+#include "shardwise/jobs/save_together.h"
+#include "shardwise/runtime/process/rendezvous.h"
 #include "shardwise/shard/error.h"
 #include "work.h"
 
 namespace shardwise::python {
 namespace {
+
+Bytes bytes_in(const nb::bytes& bytes) {
+  const auto* const data = static_cast<const std::byte*>(bytes.data());
+  return {data, data + bytes.size()};
+}
+
+/// Calls the body, with the GIL given back meanwhile.
+template <class Body>
+auto without_gil(const Body& body) {
+  const GilRelease released;
+  return body();
+}
 
 nb::bytes write(const std::string& directory, std::int64_t writer, const Ints& starts,
                 const std::vector<Source*>& sources, const std::string& codec, std::size_t memory,
@@ -35,6 +50,72 @@ nb::bytes write(const std::string& directory, std::int64_t writer, const Ints& s
   return nb::bytes(record.data(), record.size());
 }
 
+/// The ranks of a Call of shardwise.group, which waits in Python's code on the caller's thread.
+/// What the work of a rank raises comes out of agree() as Python raised it.
+class CallRanks final : public Rendezvous {
+ public:
+  /// The first work that is long runs in `work`. Keeps references.
+  CallRanks(nb::handle call, int rank, int size, python::Work& work)
+      : call_(call), rank_(rank), size_(size), work_(work) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void check(std::chrono::milliseconds /*wait*/) const override {}
+
+  // Without the GIL.
+  Bytes agree(const Rendezvous::Work& work, const Merge& merge) const override {
+    return with_gil([&] {
+      const nb::object run = nb::cpp_function([&] {
+        const Bytes said = work ? work_.run(work) : Bytes();
+        return nb::bytes(said.data(), said.size());
+      });
+      const nb::object merged = nb::cpp_function([&](const std::vector<nb::bytes>& all) {
+        std::vector<Bytes> said;
+        for (const nb::bytes& one : all) {
+          if (work) said.push_back(bytes_in(one));
+        }
+        const Bytes made = without_gil([&] { return merge(std::move(said)); });
+        return nb::bytes(made.data(), made.size());
+      });
+      return bytes_in(nb::cast<nb::bytes>(call_.attr("agree")(run, merged)));
+    });
+  }
+
+ private:
+  nb::handle call_;
+  const int rank_, size_;
+  python::Work& work_;
+};
+
+Dict save_together(nb::handle call, int rank, int size, const std::string& path, const Ints& starts,
+                   const std::vector<Source*>& sources, const std::string& codec,
+                   const std::string& existing, std::string user, const nb::bytes& described,
+                   nb::handle document, nb::handle find_earlier, std::size_t memory, int threads,
+                   nb::object progress) {
+  Work work(std::move(progress));
+  const CallRanks ranks(call, rank, size, work);
+  JobSave job{.existing = parse_existing(existing), .starts = starts};
+  if (size > 1) job.describe = [said = bytes_in(described)] { return said; };
+  job.document = [document](const std::vector<Bytes>& all) {
+    return with_gil([&] {
+      nb::list said;
+      for (const Bytes& one : all) said.append(nb::bytes(one.data(), one.size()));
+      return nb::cast<std::string>(document(said));
+    });
+  };
+  job.unchanged_since = [find_earlier] {
+    return with_gil([&] { return std::filesystem::path(nb::cast<std::string>(find_earlier())); });
+  };
+  const EncodeOptions encode{.codec = parse_codec(codec),
+                             .memory_budget_bytes = memory,
+                             .threads = threads,
+                             .progress = work.progress()};
+  const PublishOptions publish{.user_json = std::move(user), .process = "rank"};
+  std::vector<TensorSource> given = sources_of(sources);
+  return dict_of(without_gil(
+      [&] { return save_together(ranks, path, std::move(given), job, encode, publish); }));
+}
+
 /// A CheckpointAttempt, which Python may publish or abandon.
 class Attempt {
  public:
@@ -47,10 +128,7 @@ class Attempt {
 
   Dict publish(const std::vector<nb::bytes>& records, std::string user, std::string objects) {
     std::vector<ShardRecord> list;
-    for (const nb::bytes& record : records) {
-      const auto* const data = static_cast<const std::byte*>(record.data());
-      list.emplace_back(data, data + record.size());
-    }
+    for (const nb::bytes& record : records) list.push_back(bytes_in(record));
     const PublishOptions options{
         .user_json = std::move(user), .objects_json = std::move(objects), .process = "rank"};
     SaveStats stats;
@@ -292,6 +370,11 @@ void bind_save(nb::module_& module) {
   module.def("write_shards", &write, nb::arg("directory"), nb::arg("writer"), nb::arg("starts"),
              nb::arg("sources"), nb::arg("codec"), nb::arg("memory"), nb::arg("threads"),
              nb::arg("progress") = nb::none(), nb::arg("unchanged_since") = "");
+  module.def("save_together", &save_together, nb::arg("call"), nb::arg("rank"), nb::arg("size"),
+             nb::arg("path"), nb::arg("starts"), nb::arg("sources"), nb::arg("codec"),
+             nb::arg("existing"), nb::arg("user"), nb::arg("described"), nb::arg("document"),
+             nb::arg("find_earlier"), nb::arg("memory"), nb::arg("threads"),
+             nb::arg("progress") = nb::none());
   module.def(
       "is_saved",
       [](const std::string& path) {

@@ -114,7 +114,7 @@ class Managing(Case):
 
 
 class Attempting(Case):
-    covers = "Attempt.directory Attempt.publish Attempt.abandon write_shards hash128"
+    covers = "Attempt.directory Attempt.publish Attempt.abandon write_shards save_together hash128"
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -128,6 +128,7 @@ class Attempting(Case):
         attempt.publish([record])
         attempt.abandon()
         assert (sw.load(path)["w"] == W).all() and len(_core.hash128(W.ctypes.data, W.nbytes)) == 32
+        sw.save(path, {"w": W}, existing="replace", progress=lambda done, total: None)
 
     def close(self) -> None:
         if self.attempt is not None:

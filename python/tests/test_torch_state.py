@@ -330,7 +330,7 @@ def test_checkpoints_without_kinds_of_containers_load_as_before(tmp_path):
         sources.add_array(name, array)
     plan = _save.Plan(sources, {"groups": state["param_groups"], "l.1": 5}, extra={"paths": paths})
     plan.objects = _save.encode_objects(plan.objects)
-    _save.write(tmp_path / "a", plan)
+    _save.write_together(_save.Call(), str(tmp_path / "a"), plan, _save.single(), [])
     fresh = adam(linears(1, 2)[0])
     found = swt.load(tmp_path / "a", {"optim": fresh, "l": None})
     assert same_state(fresh, optimizer) and type(found["l"]) is list and found["l"][1] == 5

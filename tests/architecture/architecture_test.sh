@@ -45,7 +45,7 @@ convert:checkpoint/detail/hdf5/plain_file.h \
 checkpoint:storage/detail/open_files.h convert:storage/detail/open_files.h checkpoint:storage/detail/stream_copy.h \
 checkpoint:storage/detail/json_reader.h convert:storage/detail/json_reader.h loader:storage/detail/json_reader.h \
 mend:storage/detail/open_files.h jobs:mend/detail/parity_writer.h \
-reshape:jobs/detail/save/group_save.h reshape:jobs/detail/save/latest_step.h \
+reshape:jobs/detail/save/save_together.h reshape:jobs/detail/save/latest_step.h \
 tiers:jobs/detail/internals.h tiers:jobs/detail/save/file_transfer.h tiers:jobs/detail/save/terms.h tiers:jobs/detail/save_queue.h \
 tiers:mend/detail/chunk_finder.h tiers:mend/detail/chunk_mender.h"
 # The bricks in checkpoint/detail/ of which each room is built.
@@ -147,7 +147,7 @@ order_storage="detail/attributes+detail/hdf5+detail/page_cache . detail/open_fil
 order_loader="detail/mix+detail/prefetch+detail/row_stretch+detail/scratch_memory+detail/sample_numbers source+detail/read_frame+detail/common_fields+detail/copy_row detail/order order sources/file_options+sources/images detail/files detail/image sources stages loader_options+loader_stats+placement detail/engine host_loader+loader+open_source+loader_state"
 order_checkpoint="box_reader+read_options+save+steps+detail/host_reader detail/format detail/codec|detail/lanes|detail/hdf5|detail/root detail/read detail/write|detail/parity detail/record attempt|reader|verify+verify_report|staged_output detail/internals"
 order_mend="detail/erasure_code|detail/replacer|detail/chunk_finder|detail/chunk_mender detail/parity_file|detail/file_maker parity+detail/parity_writer repair+repair_report"
-order_jobs="policies detail/policy detail/save pending_save+detail/pending_state+detail/save_queue manager detail/internals"
+order_jobs="policies detail/policy detail/save save_together pending_save+detail/pending_state+detail/save_queue manager detail/internals"
 order_reshape="edits+detail/edits reshard+spec_rules+detail/reshard"
 order_tiers="detail/inventory|detail/saved_tensors detail/mending tiers+detail"
 order_convert="detail ."

@@ -19,6 +19,12 @@ SETUP = {
         const std::vector<float> values(4, 1);
         const auto w = ShardedArray::from_host(
             devices, {DType::f32, {4}, Sharding::replicated(Mesh::line(1), 1)}, std::as_bytes(std::span(values)));""",
+    "jobs/save_together.h": """const InTempDir here;
+        const ProcessGroup group;
+        Devices devices(1);
+        const std::vector<float> values(4, 1);
+        const auto w = ShardedArray::from_host(
+            devices, {DType::f32, {4}, Sharding::replicated(Mesh::line(1), 1)}, std::as_bytes(std::span(values)));""",
     "checkpoint/box_reader.h": 'const InTempDir here;\nCheckpointManager manager("root");',
     "reshape/edits.h": """const InTempDir here;
         const std::vector<float> values(4, 1);

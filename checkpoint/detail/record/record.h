@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
+#include "shardwise/checkpoint/detail/record/part_costs.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/detail/write/shard_file.h"
 #include "shardwise/checkpoint/save.h"
@@ -30,14 +31,6 @@ struct RecordHead {
   bool operator==(const RecordHead&) const = default;
 };
 
-/// What it took to write a process's part.
-struct PartCosts {
-  double plan_seconds = 0, write_seconds = 0;
-  std::uint64_t memory_bytes = 0;  ///< of buffers
-
-  bool operator==(const PartCosts&) const = default;
-};
-
 /// The tensors that a process saves, without pieces, and who writes them.
 struct TensorList {
   WriterMap writers;
@@ -58,7 +51,6 @@ TensorList list_of(const SavePlan& plan);
 std::uint64_t run_of(std::string_view attempt);
 
 Bytes encode(const RecordHead& head);
-Bytes encode(const PartCosts& costs);
 Bytes encode(const TensorList& list);
 Hash128 hash_of(std::span<const std::byte> encoded_list);
 
@@ -66,11 +58,11 @@ Hash128 hash_of(std::span<const std::byte> encoded_list);
 /// they hold what no process can have written: numbers out of bounds, bad names, shardings that do
 /// not fit, boxes outside their tensor.
 RecordHead decode_head(std::span<const std::byte> bytes);
-PartCosts decode_costs(std::span<const std::byte> bytes);
 TensorList decode_list(std::span<const std::byte> bytes);
 
 /// A head, the costs and the encoded list that the head has the hash of, in one text of bytes; and
-/// apart again, valid as long as the record. Throws as above.
+/// apart again, valid as long as the record. The list may be empty: it stays with its process until
+/// somebody asks for it. Throws as above.
 struct SplitRecord {
   RecordHead head;
   PartCosts costs;

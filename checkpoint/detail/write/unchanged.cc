@@ -44,6 +44,19 @@ EarlierStep read_earlier_step(FileSystem& file_system, const std::filesystem::pa
   return {directory, read_manifest(open_directory(file_system, directory)).files};
 }
 
+EarlierStep earlier_step_at(FileSystem& file_system, const std::filesystem::path& directory) {
+  if (directory.empty()) return {};
+  try {
+    return read_earlier_step(file_system, directory);
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::not_found) {
+      throw Error(e,
+                  fmt::format("save what has changed since {}: {}", directory.string(), e.what()));
+    }
+    return {};
+  }
+}
+
 bool link_file(FileSystem& file_system, File& opened, const std::filesystem::path& from,
                const std::filesystem::path& to, const LinkedFile& linked) {
   try {

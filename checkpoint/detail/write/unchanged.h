@@ -31,6 +31,10 @@ struct EarlierStep {
 /// Reads the manifest. Throws as open_directory and read_manifest do.
 EarlierStep read_earlier_step(FileSystem& file_system, const std::filesystem::path& directory);
 
+/// The same for what a caller names: nothing if the path is empty, or the step is damaged. Throws
+/// not_found.
+EarlierStep earlier_step_at(FileSystem& file_system, const std::filesystem::path& directory);
+
 /// Gives the file at `from` the name `to`, too, if it is this one, nobody has written in it since
 /// it was complete (File::is_sealed), and what other tools read of it is right. Says whether it has
 /// that name now. `opened` is that file: as long as it is open, nobody can empty it for a save to

@@ -7,7 +7,7 @@
 #include <system_error>
 #include <utility>
 
-#include "shardwise/jobs/detail/save/group_save.h"
+#include "shardwise/jobs/detail/save/save_together.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/host/mutex.h"
 

@@ -5,8 +5,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
-#include <string>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/root/spare.h"
@@ -51,21 +49,10 @@ struct SaveContext {
   std::int64_t most_failed_saves = 0;  ///< as SaveTerms has it
 };
 
-/// In a handler: tells the other processes of a group what has ended this one's part of `what`,
-/// which may be empty.
-void abort_group(const ProcessGroup& group, const std::string& what);
-
-/// Throws invalid_argument if the arguments are none that a save can have.
-void check_save(std::int64_t step, std::span<const TensorSource> tensors,
-                const SaveOptions& options, int threads, int processes);
-
-/// Writes a checkpoint together with the other processes of the group, and commits it; returns all
-/// of SaveStats but the times and what cleaning up said. Requires arguments that CheckpointManager
-/// has checked, and a group that serves this save alone. Throws as CheckpointManager::save does, in
-/// every process; then nothing new is listed.
-///
-/// The processes are told the attempt's directory, write what their devices hold, and report it in
-/// some hundred bytes. Rank 0 then writes the manifest and renames.
+/// Writes a step of a root together with the other processes of the group, and commits it; returns
+/// all of SaveStats but the total times and what cleaning up said. Requires arguments that
+/// CheckpointManager has checked, and a group that serves this save alone. Throws as
+/// CheckpointManager::save does, in every process; then nothing new is listed.
 SaveStats run_save(const SaveContext& context, const ProcessGroup& group, std::int64_t step,
                    std::vector<TensorSource> sources, const SaveOptions& options);
 

@@ -17,8 +17,8 @@
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/root/set_aside.h"
-#include "shardwise/jobs/detail/save/group_save.h"
 #include "shardwise/jobs/detail/save/messages.h"
+#include "shardwise/jobs/detail/save/save_together.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::jobs_detail {

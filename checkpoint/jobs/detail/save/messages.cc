@@ -1,6 +1,7 @@
 #include "shardwise/jobs/detail/save/messages.h"
 
 #include "shardwise/checkpoint/detail/record/packer.h"
+#include "shardwise/checkpoint/detail/record/part_costs.h"
 
 namespace shardwise::jobs_detail {
 
@@ -29,6 +30,7 @@ Bytes encode(const AttemptNotice& notice) {
   packer.text(notice.directory);
   packer.number(std::uint64_t{notice.is_reused ? 1u : 0u});
   packer.number(std::uint64_t{notice.skipped ? 1u : 0u});
+  packer.text(notice.base);
   put(packer, notice.terms);
   return sealed(packer.take());
 }
@@ -43,6 +45,8 @@ AttemptNotice decode_notice(std::span<const std::byte> bytes) {
   notice.directory = take_name(unpacker);
   notice.is_reused = unpacker.flag();
   notice.skipped = unpacker.flag();
+  notice.base = unpacker.text();
+  if (notice.base.find('\0') != std::string::npos) unpacker.fail("found a path with a NUL");
   notice.terms = take_terms(unpacker);
   unpacker.end();
   return notice;
@@ -59,6 +63,7 @@ Bytes encode(const SaveOutcome& outcome) {
   packer.number(std::uint64_t{stats.unchanged_bytes});
   packer.number(std::uint64_t{stats.file_bytes});
   packer.number(stats.chunks);
+  put(packer, costs_of(stats));
   packer.text(outcome.manifest);
   return sealed(packer.take());
 }
@@ -75,6 +80,7 @@ SaveOutcome decode_outcome(std::span<const std::byte> bytes, int processes) {
   outcome.stats.unchanged_bytes = unpacker.number();
   outcome.stats.file_bytes = unpacker.number();
   outcome.stats.chunks = unpacker.integer(0);
+  set_costs(outcome.stats, take_costs(unpacker));
   outcome.manifest = unpacker.text();
   unpacker.end();
   return outcome;

@@ -24,6 +24,7 @@ struct AttemptNotice {
   std::string directory;   ///< its name in the root; empty if each process has a root of its own
   bool is_reused = false;  ///< it was a spare: files are in it
   bool skipped = false;    ///< nothing is written: `directory` is the checkpoint that is there
+  std::string base;        ///< the path of the step before, if rank 0 finds it for all
   SaveTerms terms;
 };
 
@@ -31,7 +32,7 @@ struct AttemptNotice {
 /// some ranks, as not all have the same.
 struct SaveOutcome {
   std::vector<int> lists_wanted;
-  SaveStats stats;       ///< of the whole checkpoint; without times
+  SaveStats stats;       ///< of the whole checkpoint; plan and write are the only times
   std::string manifest;  ///< its text, if each process has a root of its own; it is to be committed
 };
 

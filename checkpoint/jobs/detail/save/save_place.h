@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/root/attempt.h"
+#include "shardwise/checkpoint/detail/write/part.h"
+#include "shardwise/checkpoint/save.h"
+#include "shardwise/jobs/detail/save/messages.h"
+#include "shardwise/runtime/process/rendezvous.h"
+#include "shardwise/storage/file.h"
+
+namespace shardwise::jobs_detail {
+
+using namespace detail;
+
+/// Where the files of a save go, and how they become one checkpoint. For one save, on one rank, by
+/// one thread; its attempt is removed with it, unless it was published.
+class SavePlace {
+ public:
+  virtual ~SavePlace() = default;
+
+  /// The name of the valid checkpoint that Existing::skip leaves as it is; nothing if nothing is
+  /// there. Throws already_exists if something else is there, io.
+  virtual std::optional<std::string> find_valid() const = 0;
+
+  /// Rank 0 makes its attempt and writes into the notice where the others write.
+  virtual void begin(AttemptNotice& notice) = 0;
+
+  /// Each rank, when it has the notice: where it writes. Throws io.
+  virtual AttemptDirectory enter(const Rendezvous& ranks, const AttemptNotice& notice) = 0;
+
+  /// Another rank than 0, if rank 0 skips: the checkpoint that is there for it.
+  virtual std::filesystem::path skip(int rank, const AttemptNotice& notice) const = 0;
+
+  /// Whether one index of all files is beside the manifest.
+  virtual bool has_index() const { return true; }
+
+  /// Whether the directory that enter() gave is still there.
+  virtual bool is_there() const { return true; }
+
+  /// Rank 0, with what all ranks have written. Fills in what is known of the statistics.
+  virtual void publish(const Rendezvous& ranks, Manifest& manifest, SaveStats& stats,
+                       std::span<const std::byte> index, Existing existing) = 0;
+
+  /// Each rank, last. `stats` are rank 0's, with a name in the root as the directory; they get this
+  /// rank's path.
+  virtual void finish(const Rendezvous& ranks, SaveStats& stats, Existing existing) = 0;
+
+  /// The checkpoint that the attempt with this id has become; nothing if it has not, or nobody
+  /// knows. So a rank finds out that did not hear how the save ended.
+  virtual std::optional<std::filesystem::path> find_committed(const std::string& id) const = 0;
+};
+
+/// One folder for all ranks, on a file system that they share. Keeps references.
+class SharedPlace : public SavePlace {
+ public:
+  SharedPlace(FileSystem& file_system, std::filesystem::path root)
+      : file_system_(file_system), root_(std::move(root)) {}
+
+  void begin(AttemptNotice& notice) override;
+  AttemptDirectory enter(const Rendezvous& ranks, const AttemptNotice& notice) override;
+  std::filesystem::path skip(int rank, const AttemptNotice& notice) const override;
+  bool is_there() const override;
+  void publish(const Rendezvous& ranks, Manifest& manifest, SaveStats& stats,
+               std::span<const std::byte> index, Existing existing) override;
+  void finish(const Rendezvous& ranks, SaveStats& stats, Existing existing) override;
+  std::optional<std::filesystem::path> find_committed(const std::string& id) const override;
+
+ protected:
+  virtual std::unique_ptr<Attempt> make_attempt() = 0;
+  /// The names that the attempt may have got.
+  virtual std::vector<std::string> names() const = 0;
+
+  FileSystem& file_system_;
+  const std::filesystem::path root_;
+
+ private:
+  std::unique_ptr<Attempt> attempt_;  // rank 0's
+  std::filesystem::path directory_;
+};
+
+/// A step of a root that all ranks share.
+class SharedStep final : public SharedPlace {
+ public:
+  /// What could not be removed goes to `leftovers`; see Attempt.
+  SharedStep(FileSystem& file_system, std::filesystem::path root, std::int64_t step,
+             std::vector<std::filesystem::path>& leftovers, Spare* spare)
+      : SharedPlace(file_system, std::move(root)),
+        step_(step),
+        leftovers_(leftovers),
+        spare_(spare) {}
+
+  std::optional<std::string> find_valid() const override;
+
+ protected:
+  std::unique_ptr<Attempt> make_attempt() override;
+  std::vector<std::string> names() const override;
+
+ private:
+  const std::int64_t step_;
+  std::vector<std::filesystem::path>& leftovers_;
+  Spare* const spare_;
+};
+
+}  // namespace shardwise::jobs_detail
