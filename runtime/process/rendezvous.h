@@ -10,9 +10,9 @@
 
 namespace shardwise {
 
-/// The processes that do one thing together, and how they agree on each step of it. Whoever brings
-/// the processes together implements it: GroupRendezvous does it over a ProcessGroup, and the
-/// Python package over the calls of its key-value stores. For one thread at a time.
+/// The processes that do one thing together, and how they agree on each step of it. GroupRendezvous
+/// agrees over a ProcessGroup; the Python package has one that agrees over the calls of its
+/// key-value stores. For one thread at a time.
 class Rendezvous {
  public:
   using Work = std::function<Bytes()>;

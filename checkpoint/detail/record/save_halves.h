@@ -14,8 +14,8 @@
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/save.h"
 
-// The two halves of every save, whoever brings its processes together: each process writes its
-// part, and one process publishes all parts.
+// The two halves of every save, however its processes agree: each process writes its part, and one
+// process publishes all parts.
 namespace shardwise::detail {
 
 /// The writers of all processes, if this one is `writer`, with ShardWriter::starts. Throws
