@@ -1,17 +1,14 @@
 #include "shardwise/shard/error.h"
 
-#include <fmt/format.h>
-
 namespace shardwise {
 namespace {
 
-// Line ends and tabs stay: a report of memory in a message has several lines.
-std::string without_controls(const std::string& message) {
+// what() ends at a NUL.
+std::string without_nul(const std::string& message) {
   std::string text;
   for (const char c : message) {
-    const auto code = static_cast<unsigned char>(c);
-    if ((code < 0x20 && c != '\n' && c != '\t') || code == 0x7F) {
-      text += fmt::format("\\x{:02x}", code);
+    if (c == '\0') {
+      text += "\\x00";
     } else {
       text += c;
     }
@@ -22,7 +19,7 @@ std::string without_controls(const std::string& message) {
 }  // namespace
 
 Error::Error(ErrorCode code, const std::string& message, int system_error)
-    : std::runtime_error(without_controls(message)), code_(code), system_error_(system_error) {}
+    : std::runtime_error(without_nul(message)), code_(code), system_error_(system_error) {}
 
 std::string_view name(ErrorCode code) {
   switch (code) {

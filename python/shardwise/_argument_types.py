@@ -86,9 +86,11 @@ def checked(function: Callable[..., Any], operation: str, others: Mapping[str, s
         try:
             return function(*args, **kwargs)
         except ResourceExhausted as error:
-            if str(error) != "there is too little memory":  # others say how much they needed
+            text = getattr(error, "_said", str(error))
+            if text != "there is too little memory":  # others say how much they needed
                 raise
-            wrong = ResourceExhausted(f"{_told(operation, _kind(owner, args))}: {error}")
+            wrong = ResourceExhausted(f"{_told(operation, _kind(owner, args))}: {text}")
+            wrong._said = text  # type: ignore[attr-defined] # so that the outermost call speaks
         except _RAW as error:
             kind = _kind(owner, args)
             # The caller of a super() method knows the public call and its arguments.

@@ -17,10 +17,9 @@ TEST(Error, CarriesItsCodeAndMessage) {
   }
 }
 
-TEST(Error, EscapesControlCharactersOnce) {
-  const Error error(ErrorCode::not_found,
-                    std::string("load \"a\0b\x1b[31m\r\x7f\": no\n\tsuch é", 30));
-  const std::string escaped = R"(load "a\x00b\x1b[31m\x0d\x7f": no)"
+TEST(Error, DoesNotEndAtANul) {
+  const Error error(ErrorCode::not_found, std::string("load \"a\0b\": no\n\tsuch é", 23));
+  const std::string escaped = R"(load "a\x00b": no)"
                               "\n\tsuch é";
   EXPECT_EQ(error.what(), escaped);
   EXPECT_EQ(Error(error, error.what()).what(), escaped);
