@@ -159,7 +159,7 @@ def test_errors_of_a_save_in_the_background_are_told(tmp_path, monkeypatch):
         raise sw.IOFailed("write: No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(sw._core, "write_shards", full)
+        patched.setattr(sw._core, "save_together", full)
         assert m.save(1, {"w": 1})
         with pytest.raises(sw.IOFailed, match="No space left"):
             m.wait_until_finished()
@@ -235,7 +235,7 @@ def test_checkpointers_save_and_restore_a_path(tmp_path, monkeypatch, kind):
     def full(*args: Any) -> None:
         raise sw.IOFailed("write: No space left on device")
 
-    monkeypatch.setattr(sw._core, "write_shards", full)
+    monkeypatch.setattr(sw._core, "save_together", full)
     for inner, seen in ((None, sw.IOFailed), (KeyError("of the job"), KeyError)):
         with pytest.raises(seen), kind() as checkpointer:
             checkpointer.save(tmp_path / "d", tree) if inner is None or kind is ocp.StandardCheckpointer else None
