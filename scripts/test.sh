@@ -29,9 +29,9 @@ case "$preset" in
     scripts/python.sh "${packages[@]}"
     configure=(-D SHARDWISE_BUILD_PYTHON=ON -D "Python_EXECUTABLE=$PWD/build/venv/bin/python") ;;
   asan)
-    targets=(--target {shard,storage,checkpoint,checkpoint_write,checkpoint_group,convert,loader,runtime,programs}_tests
+    targets=(--target {shard,storage,checkpoint,checkpoint_write,checkpoint_group,checkpoint_rooms,convert,loader,runtime,programs}_tests
              checkpoint_h5py_writer)
-    tests=(-R '^(shard|storage|checkpoint|checkpoint_write|checkpoint_group|convert|loader|programs)/|^runtime/.*(Process|CallGroup)') ;;
+    tests=(-R '^(shard|storage|checkpoint|checkpoint_write|checkpoint_group|checkpoint_rooms|convert|loader|programs)/|^runtime/.*(Process|CallGroup|Rendezvous)') ;;
   tsan)
     targets=(--target {checkpoint,checkpoint_group,loader,runtime,programs}_tests)
     tests=(-R '^(runtime|loader|programs|checkpoint_group)/|^checkpoint/(Lanes|Pipeline|ScratchPool|ChunkReader)') ;;
