@@ -225,7 +225,7 @@ class FolderManager(ManagerContext):
         return work()
 
     def _raises(self) -> bool:
-        return self._save_errors["on_save_error"] == "raise"
+        return bool(self._save_errors["on_save_error"] == "raise")
 
     def _listed(self) -> tuple[list[tuple[int, str]], list[int]]:
         """Before a save: the steps with their paths, and those that are set aside."""

@@ -75,7 +75,13 @@ class Plan:
         for key, value in (("objects", self.objects), ("aliases", self.aliases), ("tree", self.tree)):
             if value:
                 document[key] = value
-        return json.dumps(document, allow_nan=False, separators=(",", ":"), ensure_ascii=False) if document else ""
+        text = json.dumps(document, allow_nan=False, separators=(",", ":"), ensure_ascii=False) if document else ""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"save: found {text[error.start]!r} in a name or an object, needed is text that UTF-8 "
+                                  f"can hold") from None
+        return text
 
 
 def encode_objects(objects: Mapping[str, Any]) -> dict[str, Any]:
