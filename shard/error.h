@@ -22,9 +22,9 @@ enum class ErrorCode {
 /// The enumerator's own spelling: "invalid_argument".
 std::string_view name(ErrorCode code);
 
-/// The one exception type that Shardwise throws. The message is one line: operation, object, what
-/// was found, what was needed. Control characters in it are escaped as \x00: names and paths from
-/// outside would cut what() off or steer a terminal.
+/// The one exception type that Shardwise throws. The message is one line: operation, object, the
+/// value that was found, the value that was needed. A NUL in it is escaped as \x00: a name or a
+/// path from outside would cut what() off.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message, int system_error = 0);

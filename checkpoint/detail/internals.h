@@ -8,7 +8,7 @@
 
 namespace shardwise::detail {
 
-/// What other rooms use of readers, and programs do not.
+/// Doors of readers that other rooms use, and programs do not.
 struct Internals {
   /// A reader that opens shard files only when something of them is read, however few there are,
   /// and does not notice before that one is not there.

@@ -80,7 +80,7 @@ struct CheckpointManager::Impl {
         spare(*files),
         queue(options.when_busy) {}
 
-  /// Of a save: what its caller waits for, and what its thread goes on from.
+  /// A save's state from its caller.
   struct Caller {
     Stopwatch watch;                    // since it called
     ProcessGroup group, ends;           // all save by one, and agree by the other how it has ended
@@ -191,7 +191,7 @@ struct CheckpointManager::Impl {
     state.finish(std::move(stats), error);
   }
 
-  // What follows a commit. What goes wrong here is not the save's: it is told.
+  // Follows a commit. An error here does not fail the save: it is told.
   void finish(SaveStats& stats, const SaveOptions& save_options, const Caller& caller) noexcept {
     save_errors.note_saved();
     detail::Failures of_parity, of_cleaning, of_telling;
@@ -243,7 +243,7 @@ struct CheckpointManager::Impl {
     failures.attempt([&] { detail::write_stats(*files, stats); });
   }
 
-  // Removes what a commit makes superfluous, and what could not be removed before.
+  // Removes the steps that a commit makes superfluous, and earlier leftovers.
   void clean_up(const std::filesystem::path& directory, detail::Failures& failures) noexcept {
     remove_leftovers(failures);
     if (std::exchange(unclean, false)) {

@@ -63,9 +63,9 @@ struct ManagerOptions {
 
   WhenBusy when_busy = WhenBusy::wait;
 
-  /// What a save means that fails as the storage does, on any process. With `warn`, stats() and
+  /// Says how the job goes on if the storage fails a save on any process. With `warn`, stats() and
   /// SaveStats::error say why, and should_save() is true the next time. Thrown all the same, on all
-  /// processes: one in a row more than so many (1 or more), errors of the caller, `cancelled`.
+  /// processes: one in a row more than most_failed_saves (1 or more), caller's errors, `cancelled`.
   OnSaveError on_save_error = OnSaveError::raise;
   std::int64_t most_failed_saves = 3;
 
@@ -102,7 +102,7 @@ struct ManagerOptions {
   /// devices hold a part of, and writes those parts. Rank 0 makes and commits checkpoints, removes
   /// old ones and collects garbage. Codec, existing, writers, user_json, objects_json, devices and
   /// on_save_error are the same on all; a rank that differs is told which one before anything is
-  /// written. What fails on one rank fails on all, with that rank's message.
+  /// written. A failure on one rank fails all, with that rank's message.
   ProcessGroup group = {};
 
   /// Devices of the job: process p of P holds those d with d * P / devices == p. 0: one more than
@@ -187,7 +187,7 @@ class CheckpointManager {
   /// last: the job is to save and end. The same on all processes.
   bool reached_preemption() const;
 
-  /// What became of saves so far: ManagerOptions::on_save_error.
+  /// How the saves so far have ended: ManagerOptions::on_save_error.
   ManagerStats stats() const;
 
   /// How long the process still lives, after such a signal, by preemption_grace; nothing if none

@@ -19,7 +19,7 @@ class PendingSave {
  public:
   bool done() const;
 
-  /// Returns when it is committed. Throws what the save threw: then the step is not listed and
+  /// Returns when it is committed. Throws the error of the save: then the step is not listed and
   /// older checkpoints are as they were.
   SaveStats wait() const;
 

@@ -14,7 +14,7 @@ struct BestSteps {
   std::int64_t count = 1;
 };
 
-/// What save_async does if the save before is still under way.
+/// How save_async goes on if the save before is still under way.
 enum class WhenBusy {
   wait,     ///< it waits for that one
   skip,     ///< it saves nothing: SaveStats::skipped
@@ -22,19 +22,19 @@ enum class WhenBusy {
             ///< (SaveStats::skipped); this takes the memory of two copies
 };
 
-/// What a save means that the storage has failed: no room, a broken device, a file that is gone or
-/// damaged, on any process of the job.
+/// How a job goes on if the storage fails a save: no room, a broken device, a file that is gone or
+/// damaged, on any process.
 enum class OnSaveError {
   raise,  ///< its error is thrown
   warn,   ///< the job goes on: the save tells why it failed, and does not throw
 };
 
-/// What became of a manager's saves, with OnSaveError::warn: the same on all processes.
+/// How a manager's saves have ended, with OnSaveError::warn: the same on all processes.
 struct ManagerStats {
   std::int64_t failed_saves = 0;     ///< of all
   std::int64_t failed_in_a_row = 0;  ///< since the last one that was committed
 
-  /// Of the last that failed: its step, and why, with the rank.
+  /// The step of the last save that failed, and the reason, with the rank.
   std::optional<std::int64_t> failed_step = {};
   std::string error = {};
 };
@@ -51,7 +51,7 @@ struct LocalRoots {
 };
 
 namespace jobs_detail {
-/// What other libraries call some options; the compiler shows what they are here.
+/// Options by the names of other libraries; the compiler shows their names here.
 struct MaxToKeep {
   MaxToKeep() = default;
   MaxToKeep(std::int64_t) = delete;  // keep_last

@@ -19,8 +19,8 @@ struct JobSave {
   /// Rank r is the writer r; as ShardWriter::starts. Empty: one process.
   std::vector<std::int64_t> starts = {};
 
-  /// What a rank says of the objects beside its tensors, and what rank 0 makes of the words of all
-  /// ranks: PublishOptions::objects_json. Null: that is rank 0's text.
+  /// `describe` gives the objects beside a rank's tensors, as any bytes. `document` makes those of
+  /// all ranks, in their order, PublishOptions::objects_json, on rank 0. Null: rank 0's text is it.
   Rendezvous::Work describe = nullptr;
   std::function<std::string(std::vector<Bytes>)> document = nullptr;
 

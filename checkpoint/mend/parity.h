@@ -17,12 +17,12 @@ struct ParityOptions {
   int blocks = 2;
 
   /// Writes the parity of the shard files of this writer alone (a process of the job, by its
-  /// number), and of what they link; nothing is verified: it is for the process that has just
-  /// written them. Unset: of all files.
+  /// number), and of the files that they link; nothing is verified: it is for the process that has
+  /// just written them. Unset: all files get parity.
   std::optional<int> writer = std::nullopt;
 
   int threads = 0;                      ///< 0: as many as the machine has cores
-  ProgressFunction progress = nullptr;  ///< of the verification, then of what is read for parity
+  ProgressFunction progress = nullptr;  ///< of the verification, then of the bytes read for parity
   std::shared_ptr<FileSystem> file_system = nullptr;  ///< null: posix_file_system()
 };
 
@@ -37,13 +37,13 @@ struct ParityStats {
 /// Writes Reed-Solomon parity beside each shard file of a checkpoint, FILE.parity, from which
 /// repair_checkpoint() can make lost or damaged bytes again, whatever they are: chunks, tables, the
 /// end of a file that was cut off, a whole small file. Parity that is there and fits stays.
-/// manifest.json and index.h5 are not covered. A linked file's parity is a link of what another
-/// step has for it, if there is any. Damage that is close together is shared by many groups of
-/// blocks, so a run of bad blocks as long as there are groups counts as one.
+/// manifest.json and index.h5 are not covered. A linked file's parity is a link of
+/// another step's parity of the file, if there is any. Damage that is close together is shared by
+/// many groups of blocks, so a run of bad blocks as long as there are groups counts as one.
 ///
 /// Verifies first, so that no damage is made lasting: throws corrupt, or io, naming the first
 /// damage, and invalid_argument for a number of blocks that cannot be. Readers may use the
-/// checkpoint meanwhile; a parity file is whole or not there.
+/// checkpoint at the same time; a parity file is whole or not there.
 ParityStats write_parity(const std::filesystem::path& directory, const ParityOptions& options = {});
 
 /// Removes the parity files of a checkpoint. Gives how many there were.

@@ -7,7 +7,7 @@
 
 namespace shardwise {
 
-// As the verification after the repairs, with what was repaired after its first line.
+// As the verification after the repairs, with the repairs after its first line.
 std::string to_string(const RepairReport& repair) {
   const std::string left = to_string(repair.left);
   const std::size_t first_line = std::min(left.find('\n'), left.size());

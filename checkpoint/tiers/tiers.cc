@@ -147,7 +147,7 @@ struct TieredManager::Impl {
   const std::shared_ptr<FileSystem> files;
   const fs::path fast, own, durable_root;  // `own`: this process's directory in the fast root
   CheckpointManager fast_manager, durable_manager;
-  std::weak_ptr<tiers_detail::SavedTensors> draining;  // what is on its way
+  std::weak_ptr<tiers_detail::SavedTensors> draining;  // the step that is on its way
   std::int64_t saves = 0;
   std::exception_ptr drain_error;  // of the last one, until somebody is told
   std::jthread drain;              // uses the managers

@@ -162,7 +162,7 @@ class TieredManager {
   /// fast tier that is tried. What it throws ends the call on all processes.
   std::optional<TierStep> latest_as_needed(const NeededBoxes& needed);
 
-  /// What became of saves in the fast tier; durable().stats() of those that went on.
+  /// How saves in the fast tier have ended; durable().stats() of those that went on.
   ManagerStats stats() const;
 
   /// The durable root's.

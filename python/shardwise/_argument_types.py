@@ -73,10 +73,12 @@ def _check_methods(kind: type) -> None:
                 setattr(base, name, item.setter(checked(item.fset, operation)))
 
 
-def checked(function: Callable[..., Any], operation: str, others: Mapping[str, str] = types.MappingProxyType({}),
+def checked(function: Callable[..., Any], operation: str,
+            others: Mapping[str, str] = types.MappingProxyType({}),
             owner: type | None = None) -> Callable[..., Any]:
-    """The function, with errors for wrong arguments. others: what to write in place of options that other libraries have. owner: the
-    class of a method, whose name errors replace by that of the object's own class."""
+    """The function, with errors for wrong arguments. others: options of other libraries, each with the
+    text to write in its place. owner: the class of a method; errors have the name of the object's own
+    class instead."""
     if hasattr(function, "_checks_calls"):
         return function
 
@@ -96,7 +98,8 @@ def checked(function: Callable[..., Any], operation: str, others: Mapping[str, s
             # The caller of a super() method knows the public call and its arguments.
             public = function if kind is None else getattr(kind, function.__name__, function)
             is_of_super = inspect.unwrap(public) is not inspect.unwrap(function)
-            wrong = None if is_of_super else _wrong_type(error, function, _told(operation, kind), args, kwargs, others)
+            told = _told(operation, kind)
+            wrong = None if is_of_super else _wrong_type(error, function, told, args, kwargs, others)
             if wrong is None:
                 raise
         raise wrong

@@ -71,8 +71,8 @@ def export_model(source: Path, target: Path, *, format: str | None = None, max_s
                  memory: int = 256 << 20, progress: Progress = None, names: str | Iterable[str] | None = None,
                  rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
                  split: Split | None = None, join: Join | None = None, resize: Resize | None = None) -> list[str]:
-    """Writes a checkpoint, or another format that open() reads, as safetensors, bit for bit as its own library
-    writes them, as npz or as HDF5: one file, if the target ends
+    """Writes a checkpoint, or another format that open() reads, as safetensors, bit for bit as its own
+    library writes them, as npz or as HDF5: one file, if the target ends
     in .safetensors, .npz or .h5, or a folder of files of max_shard ("5GB", or bytes) with their index. format: of a folder,
     "safetensors", "npz" or "hdf5", or "dcp" or "orbax", for which that package must be there. config_from: a folder of Hugging
     Face whose config and tokenizer files are copied into the target, so that from_pretrained() opens it; its dtype becomes

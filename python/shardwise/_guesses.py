@@ -46,6 +46,6 @@ sys.meta_path.append(_Imports)
 
 def options_of_others(elsewhere: Mapping[str, str],
                       operation: str = "") -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
-    """A decorator: the function's error for an option of another library says what to write. operation: ""
+    """A decorator: the error for an option of another library has the option to write. operation: ""
     stands for the function's name."""
     return lambda function: checked(function, operation or function.__name__, elsewhere)

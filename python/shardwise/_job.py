@@ -112,11 +112,11 @@ class JobManager(FolderManager):
         return False
 
     def reached_preemption(self) -> bool:
-        """Whether a signal of preemption_signals had come to one of the ranks when should_save() was called last."""
+        """True if a signal of preemption_signals had come to a rank when should_save() was called last."""
         return self._preempted
 
     def stats(self) -> ManagerStats:
-        """What became of the saves so far, on all ranks: on_save_error."""
+        """How the saves so far have ended, on all ranks: on_save_error."""
         return replace(self._stats)
 
     @property
@@ -131,7 +131,7 @@ class JobManager(FolderManager):
         super().remove(step)
 
     def _restored(self, read: Callable[[str], Any], step: int | None) -> Restored | None:
-        """What read() makes of a step's path on this rank; None: as _restored_newest()."""
+        """The value of read() for a step's path on this rank; None: as _restored_newest()."""
         if step is None:
             return self._restored_newest(read)
         self.wait()
@@ -236,7 +236,8 @@ class JobManager(FolderManager):
 
         def judge(said: list[bytes]) -> bytes:
             told = [json.loads(text) for text in said]
-            code, text = max(told, key=lambda one: len(one[1]))  # who was told of it names the rank that failed
+            # A rank that was told of it names the rank that failed.
+            code, text = max(told, key=lambda one: len(one[1]))
             goes_on = all(one[0] == code for one in told) and self._manager.note_failed(step, code, text)
             return json.dumps([goes_on, *self._manager.stats()]).encode()
 

@@ -42,7 +42,7 @@ class LatestStep:
 
 @dataclass
 class ManagerStats:
-    """What became of a manager's saves, with on_save_error="warn": the same on all ranks."""
+    """How a manager's saves have ended, with on_save_error="warn": the same on all ranks."""
 
     failed_saves: int = 0  #: of all
     failed_in_a_row: int = 0  #: since the last one that was committed
@@ -86,7 +86,7 @@ def step_number(what: str, step: Any) -> int:
 
 
 def is_step(value: Any) -> bool:
-    """True if restore(3, state) has the step first. Raises InvalidArgument for a text, which is neither of both."""
+    """True if restore(3, state) has the step first. Raises InvalidArgument for a text."""
     if isinstance(value, str):
         step_number("restore", value)
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
@@ -135,7 +135,7 @@ def note_cleanup_error(step: int, stats: SaveStats, problem: str) -> None:
 
 
 def tell_warnings(manager: _core.Manager | _core.Tiers) -> None:
-    """Logs that the run goes back, that another manager saves in the root, that newer steps are passed over."""
+    """Logs that the run goes back, another manager saves in the root, newer steps are passed over."""
     for warning in manager.take_warnings():
         log.warning("%s", warning)
 
@@ -195,7 +195,7 @@ class ManagerContext:
 
 
 class FolderManager(ManagerContext):
-    """A manager of a folder of steps, but for what is saved and how it is restored."""
+    """A manager of a folder of steps, but for the tensors and how they are restored."""
 
     def __init__(self, root: Path, *, keep_interval: float, best: tuple[str, str, int] | None,
                  save_interval: float, preemption_signals: Iterable[int], when_busy: WhenBusy,
@@ -221,7 +221,7 @@ class FolderManager(ManagerContext):
         self._queue = SaveQueue(when_busy, is_shared)
 
     def _on_first(self, work: Callable[[], Any], what: str, same: Mapping[str, Any] | None = None) -> Any:
-        """What rank 0 finds, on all ranks. same: what must be the same on all."""
+        """The value that rank 0 finds, on all ranks. same: facts that must be the same on all."""
         return work()
 
     def _raises(self) -> bool:
@@ -237,7 +237,7 @@ class FolderManager(ManagerContext):
             return [], []  # the save finds it, too, and is counted as failed
 
     def _read(self, read: Callable[[str], Any], path: str) -> tuple[Any, str]:
-        """What read() gives of a step, and what is damaged in it."""
+        """The value of read() for a step, and the damage that it finds."""
         try:
             return read(path), ""
         except Corrupt as error:
@@ -255,7 +255,7 @@ class FolderManager(ManagerContext):
         self._manager.request_save()
 
     def stats(self) -> ManagerStats:
-        """What became of the saves so far, on all ranks: on_save_error."""
+        """How the saves so far have ended, on all ranks: on_save_error."""
         return ManagerStats(*self._manager.stats())
 
     def time_left(self) -> float | None:
@@ -269,7 +269,7 @@ class FolderManager(ManagerContext):
         return None if found is None else found.step
 
     def latest(self) -> LatestStep | None:
-        """The newest valid step; None if there is no step at all. Raises Corrupt if there are and none is valid,
+        """The newest valid step; None if there is no step at all. Raises Corrupt if no step is valid,
         and Unsupported if there are only those of another library: that is never taken for a fresh start."""
         found = self._latest(NO_LIMIT, [])
         return None if found is None else LatestStep(found[0], found[1], [tuple(row) for row in found[2]])
@@ -290,8 +290,8 @@ class FolderManager(ManagerContext):
         return found
 
     def _restored_newest(self, read: Callable[[str], Any]) -> Restored | None:
-        """What read() makes of the path of the newest step that all ranks can read: else they all go back to the
-        step before."""
+        """The value of read() for the path of the newest step that all ranks can read. If one cannot, all
+        go back to the step before."""
         rejected: list[tuple[str, str]] = []
         below = NO_LIMIT
         while True:
@@ -324,9 +324,10 @@ class FolderManager(ManagerContext):
         return str(self._on_first(lambda: self._manager.step(number), f"where step {number} is"))
 
     def steps(self) -> list[int]:
-        """Committed steps, ascending, as this process's file system shows them. Says nothing about their bytes.
-        While no save is under way it is the same on all ranks: a save ends on each of them when what it supersedes
-        is gone, or its stats have a cleanup_error. Raises Unsupported if there are only those of another library."""
+        """Committed steps, ascending, as this process's file system shows them. Says nothing about their
+        bytes. While no save is under way it is the same on all ranks: a save ends on each of them when
+        the steps that it supersedes are gone, or its stats have a cleanup_error. Raises Unsupported if
+        there are only steps of another library."""
         steps = [step for step, _ in self._manager.steps()]
         if not steps:
             self._manager.latest()  # raises, for a job that would else begin from nothing
@@ -347,7 +348,7 @@ class FolderManager(ManagerContext):
         return None if found is None else int(found)
 
     def pin(self, step: int, name: str) -> None:
-        """Gives a step a name, by which it stays; a name that another step has moves. Raises NotFound,
+        """Gives a step a name, and the step stays; a name that another step has moves. Raises NotFound,
         InvalidArgument."""
         number = step_number("pin", step)
         self._on_first(lambda: self._manager.pin(number, name), f"pin step {number}")
@@ -400,8 +401,8 @@ class CheckpointManager(FolderManager):
     ends as skipped when another one comes, which takes its place: two copies of the state at most. A signal's handler may
     call the methods: a save in it waits for the one that it interrupts.
 
-    on_save_error: what a save means that fails as the disk does: no room, a broken device, a file that is
-    gone. "raise": it raises. "warn": the job goes on. SaveStats.error and stats() say why, the log does once, and
+    on_save_error: how the job goes on if the disk fails a save: no room, a broken device, a missing file.
+    "raise": it raises. "warn": the job goes on; SaveStats.error and stats() say why, the log does once, and
     should_save() says yes the next time. Raised all the same: one more in a row than most_failed_saves, wrong
     arguments, a step that is there, Ctrl-C, and in a job of several processes that one of them is gone.
 
@@ -425,8 +426,9 @@ class CheckpointManager(FolderManager):
                  threads: int = 0, memory: int = MEMORY, **unknown: NoReturn) -> None:
         refuse_others(CheckpointManager, unknown)
         super().__init__(
-            root, keep_last=keep_last, keep_every=keep_every, keep_interval=keep_interval, best=best, save_every=save_every,
-            save_interval=save_interval, preemption_signals=preemption_signals, preemption_grace=preemption_grace,
+            root, keep_last=keep_last, keep_every=keep_every, keep_interval=keep_interval, best=best,
+            save_every=save_every, save_interval=save_interval, preemption_signals=preemption_signals,
+            preemption_grace=preemption_grace,
             when_busy=when_busy, on_save_error=on_save_error, most_failed_saves=most_failed_saves,
             codec=codec, increments=increments, write_stats=write_stats, parity_blocks=parity_blocks,
             threads=threads, memory=memory)
@@ -465,7 +467,7 @@ class CheckpointManager(FolderManager):
         encoded = self._encoded(step, metrics)
         with self._lock:
             if self._replaces:
-                self._refuse_existing(step, existing)  # first, so that what cannot be saved replaces nothing
+                self._refuse_existing(step, existing)  # first: a refused save replaces nothing
             if self._queue.next_turn() == "skipped":
                 return PendingSave(step, lambda progress: skipped())
             # None is there twice, so a save in a signal's handler does not use that memory.

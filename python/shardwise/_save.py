@@ -75,12 +75,14 @@ class Plan:
         for key, value in (("objects", self.objects), ("aliases", self.aliases), ("tree", self.tree)):
             if value:
                 document[key] = value
-        text = json.dumps(document, allow_nan=False, separators=(",", ":"), ensure_ascii=False) if document else ""
+        if not document:
+            return ""
+        text = json.dumps(document, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InvalidArgument(f"save: found {text[error.start]!r} in a name or an object, needed is text that UTF-8 "
-                                  f"can hold") from None
+            raise InvalidArgument(f"save: found {text[error.start]!r} in a name or an object, needed is "
+                                  f"text that UTF-8 can hold") from None
         return text
 
 
@@ -104,13 +106,15 @@ def encode_objects(objects: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plan_of(tensors: Mapping[str, Any], metrics: Mapping[str, Any] | None = None) -> Plan:
-    """Of a mapping of names: arrays, objects that JSON can hold, and dicts, lists and tuples of them. metrics: encoded."""
+    """A plan of a mapping of names: arrays, objects that JSON can hold, and dicts, lists and tuples of them.
+    metrics: encoded."""
     flat = flattened(tensors)
     names = names_of(flat.leaves, "/")
     arrays = {names[path]: leaf for path, leaf in flat.leaves.items() if is_array(leaf)}
     faults = Faults()
     objects = {names[path]: leaf for path, leaf in flat.leaves.items() if not is_array(leaf)}
-    plan = Plan(Sources(), faults.trying(encode_objects, objects) or {}, extra={"metrics": metrics} if metrics else {})
+    encoded = faults.trying(encode_objects, objects) or {}
+    plan = Plan(Sources(), encoded, extra={"metrics": metrics} if metrics else {})
     for name, array in arrays.items():
         faults.trying(plan.sources.add_array, name, array)
     faults.check()
@@ -142,8 +146,9 @@ def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Cod
     check_choice("existing", existing, ("fail", "replace", "skip"))
     check_codec(codec)
     path = local(path, "save")
-    return write_together(Call(), path, plan_of(tensors), single(), [], user=user, codec=codec, existing=existing,
-                          threads=threads, memory=memory, progress=progress, find_earlier=since(unchanged_since))
+    return write_together(Call(), path, plan_of(tensors), single(), [], user=user, codec=codec,
+                          existing=existing, threads=threads, memory=memory, progress=progress,
+                          find_earlier=since(unchanged_since))
 
 
 def write_groups(path: str, count: int, sources_of: Callable[[int], Sources], document: Callable[[], str], *, user_json: str = "{}",
@@ -225,20 +230,20 @@ def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequ
         return (merged_plan(plan, said, starts) if is_job else plan).document()
 
     stats = SaveStats(**_core.save_together(
-        call, group.rank, group.size, path, list(starts) if is_job else [], plan.sources.list, codec, existing, user_json,
-        said_of(plan, starts) if is_job else b"", document, find_earlier, memory, threads,
+        call, group.rank, group.size, path, list(starts) if is_job else [], plan.sources.list, codec,
+        existing, user_json, said_of(plan, starts) if is_job else b"", document, find_earlier, memory, threads,
         function_of(None if progress is True and group.rank else progress, f"save {os.path.basename(path)}")))
     if stats.skipped:
         return _skipped(path)
     if group.rank == 0:
-        log.info("saved %s%s: %.1f MiB in %.2f s", stats.path, f" by {group.size} processes" if is_job else "",
-                 stats.file_bytes / 2**20, stats.seconds)
+        together = f" by {group.size} processes" if is_job else ""
+        log.info("saved %s%s: %.1f MiB in %.2f s", stats.path, together, stats.file_bytes / 2**20, stats.seconds)
     _protect(call, stats, parity_blocks, group.rank, threads)
     return stats
 
 
 def said_of(plan: Plan, starts: Sequence[int]) -> bytes:
-    """Of a rank, for merged_plan()."""
+    """The names and objects of a rank, for merged_plan()."""
     return json.dumps([plan.objects, plan.aliases, plan.extra, list(starts)]).encode()
 
 

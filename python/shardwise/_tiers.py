@@ -77,7 +77,7 @@ class Tiers(ManagerContext):
         return f"{self.fast!r}, {self.durable!r}, rank {self._saves.rank} of {self._saves.size}"
 
     def stats(self, tier: Literal["fast", "durable"] = "fast") -> ManagerStats:
-        """What became of the saves so far in one of the tiers, on all ranks: on_save_error."""
+        """How the saves so far in one of the tiers have ended, on all ranks: on_save_error."""
         check_choice("tier", tier, ("fast", "durable"))
         return ManagerStats(*self._tiers.stats(tier == "durable"))
 

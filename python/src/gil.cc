@@ -114,7 +114,8 @@ Listed::Listed(Work& work) : work_(work) { ending.works.push_back(&work); }
 Listed::~Listed() { std::erase(ending.works, &work_); }
 
 void bind_gil(nb::module_& module) {
-  // In a child that fork() makes there is one thread: others do not let go of what they refer to.
+  // In a child that fork() makes there is one thread: others do not let go of the objects that they
+  // refer to.
   ::pthread_atfork(nullptr, nullptr, [] {
     ending.outside = 0;
     ending.works.clear();

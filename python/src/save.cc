@@ -28,7 +28,7 @@ Bytes bytes_in(const nb::bytes& bytes) {
   return {data, data + bytes.size()};
 }
 
-/// Calls the body, with the GIL given back meanwhile.
+/// Calls the body without the GIL.
 template <class Body>
 auto without_gil(const Body& body) {
   const GilRelease released;

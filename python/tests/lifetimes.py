@@ -79,7 +79,8 @@ class Managing(Case):
     covers = """Manager.save Manager.steps Manager.latest Manager.step Manager.remove Manager.collect_garbage
         Manager.note_damaged Manager.note_restored Manager.should_save Manager.request_save Manager.reached_preemption Manager.time_left Manager.best Manager.pin
         Manager.unpin Manager.pinned Manager.retire_superseded Manager.begin_save
-        Manager.end_save Manager.note_failed Manager.stats Manager.write_stats Manager.set_aside Manager.take_warnings Manager.close Source.name"""
+        Manager.end_save Manager.note_failed Manager.stats Manager.write_stats Manager.set_aside
+        Manager.take_warnings Manager.close Source.name"""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)

@@ -91,12 +91,14 @@ def test_memory_that_runs_out_while_a_file_is_read_is_an_error_and_no_crash(tmp_
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:  # one chunk of 16 MiB
         file.create_dataset("w", data=np.zeros(1 << 21), chunks=(1 << 21,), compression="gzip")
-    done = subprocess.run([sys.executable, "-c", LITTLE_MEMORY_OF_READERS, str(path), str(room)], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", LITTLE_MEMORY_OF_READERS, str(path), str(room)],
+                          capture_output=True, text=True)
     if "cannot allocate memory for thread-local data" in done.stderr:
         pytest.skip("the C library ends a process that has no memory for a thread's variables")
     assert done.returncode == 0 and len(done.stdout.splitlines()) == 4, done
+    told = ("ResourceExhausted", "_ArrayMemoryError", "IOFailed start a thread")
     for line in done.stdout.splitlines():
-        assert line == "done" or line.startswith(("ResourceExhausted", "_ArrayMemoryError", "IOFailed start a thread")), done
+        assert line == "done" or line.startswith(told), done
 
 
 @pytest.mark.parametrize("room", range(4, 172, 12))

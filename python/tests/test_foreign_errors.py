@@ -74,7 +74,8 @@ def test_a_wrong_type_names_argument_found_and_needed(tmp_path):
         sw.CheckpointManager(tmp_path).should_save(10.0)
     with pytest.raises(sw.WrongType, match=r"^CheckpointManager: keep_last is 'x', a str, needed is int$") as caught:
         sw.CheckpointManager(tmp_path, keep_last="x")
-    with pytest.raises(sw.WrongType, match="^Mesh: axes is 4, an int, needed is "):  # not that of a class derived from it
+    # Mesh, and not the name of a class derived from it.
+    with pytest.raises(sw.WrongType, match="^Mesh: axes is 4, an int, needed is "):
         sw.Mesh(4)
     assert isinstance(caught.value, (sw.InvalidArgument, TypeError))
     assert type(pickle.loads(pickle.dumps(caught.value))) is sw.WrongType
@@ -168,7 +169,8 @@ def test_messages_do_not_end_at_a_nul(tmp_path):
         "it is not known; needed is one of f64,": lambda: sw.load(tmp_path / "c", cast=text),
         "matches none of 1 tensors": lambda: sw.load(tmp_path / "c", rename={text: "v"}),
         "needed is PATTERN=NAME,": lambda: sw.load(tmp_path / "c", split={"w": text}),
-        "needed is one of safetensors,": lambda: sw.export_model(tmp_path / "c", tmp_path / "new", format=text),
+        "needed is one of safetensors,":
+            lambda: sw.export_model(tmp_path / "c", tmp_path / "new", format=text),
         "is not an axis;": lambda: sw.Mesh(text),
         'the source has "x"': lambda: sources.of({"x": np.arange(4.0)}).cast(text, "f32"),
     }

@@ -156,7 +156,8 @@ def test_newer_steps_of_others_are_named_once(tmp_path, caplog, door, what):
             ended = subprocess.run([COMMAND, *map(str, words)], capture_output=True, text=True, timeout=60)
             assert ended.returncode == (words[0] == "ls" and what == "dcp, our name"), ended.stderr  # a step, and damaged
             assert re.search(f"100.*{said}", ended.stderr) and len(ended.stderr.splitlines()) == 1
-        listed = json.loads(subprocess.run([COMMAND, "ls", "--json", str(root)], capture_output=True, timeout=60).stdout)
+        ls = subprocess.run([COMMAND, "ls", "--json", str(root)], capture_output=True, timeout=60)
+        listed = json.loads(ls.stdout)
         assert [one["step"] for one in listed["steps"] if one["valid"]] == [5]
         [newer] = listed["newer_foreign"]
         assert "100" in newer["directory"] and re.search(said, newer["reason"])

@@ -304,14 +304,15 @@ batches = iter(sw.Loader({"x": np.arange(1000.0)}, batch_size=2, threads=2))
 next(batches)
 pid = os.fork()
 if pid == 0:
-    sys.exit(0)  # frees what threads of the parent refer to
+    sys.exit(0)  # frees objects that threads of the parent refer to
 print(os.waitpid(pid, 0)[1], pending.result().chunks > 0, m.restore().step)
 print(sorted(set(sys.modules) - modules))  # a fork during an import leaves its lock taken
 """
 
 
 def test_a_forked_child_ends_in_silence_and_no_call_imports(tmp_path):
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", END_OF_FORK, tmp_path / "run"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", END_OF_FORK, tmp_path / "run"],
+                          capture_output=True, text=True)
     assert (done.stdout.splitlines(), done.stderr) == (["0 True 1", "[]"], ""), done
 
 

@@ -1,5 +1,6 @@
 """Many asynchronous saves of one job, with retention, increments and parity: memory, descriptors, threads and
-files stay as they were after the first saves. Each kind of job runs in its own processes; nightly: 1,000 saves."""
+files stay as they were after the first saves. Each kind of job runs in its own processes; nightly: 1,000
+saves."""
 
 import gc
 import importlib.util
@@ -82,7 +83,8 @@ def jax_job(rank: int, size: int, root: pathlib.Path, saves: int) -> list[Use]:
 def curve(values: list[float], columns: int = 60) -> str:
     low, high = min(values), max(values)
     picked = [values[i * len(values) // columns] for i in range(columns)] if len(values) > columns else values
-    return "".join("▁▂▃▄▅▆▇█"[int((value - low) / max(high - low, 1e-9) * 7)] for value in picked)
+    span = max(high - low, 1e-9)
+    return "".join("▁▂▃▄▅▆▇█"[int((value - low) / span * 7)] for value in picked)
 
 
 def soak(root: pathlib.Path, kind: str, saves: int) -> None:

@@ -2,7 +2,7 @@
 
 namespace shardwise::first_guesses {
 
-/// What other libraries call the methods of a ShardedArray; each comment says what to write.
+/// Methods of a ShardedArray by the names of other libraries; each comment has the code to write.
 class OfArray {
  public:
   void size() const = delete;                // num_elements(shape())

@@ -23,8 +23,8 @@ class Rendezvous {
   virtual int size() const = 0;
 
   /// One step: runs work() on every rank, then merge(all their bytes, by rank) on rank 0. Returns
-  /// merge's bytes on every rank. If one of them throws, every rank throws: that rank what was
-  /// thrown there, the others an Error that tells it. If `work` is null on all ranks, merge gets no
+  /// merge's bytes on every rank. If one of them throws, every rank throws: that rank the
+  /// same error, the others an Error that tells it. If `work` is null on all ranks, merge gets no
   /// bytes, and rank 0 waits for nobody.
   virtual Bytes agree(const Work& work, const Merge& merge) const = 0;
 

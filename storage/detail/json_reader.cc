@@ -37,7 +37,7 @@ std::string JsonProblem::to_string() const {
                      byte);
 }
 
-/// Passes on what RapidJSON's reader reports.
+/// Passes on the events of RapidJSON's reader.
 class JsonReader::Events : public rapidjson::BaseReaderHandler<> {
  public:
   Events(JsonReader& to, std::string_view text, const rapidjson::MemoryStream& stream,
@@ -94,7 +94,7 @@ bool JsonReader::number_text(std::string_view digits) {
   if (is_whole(digits, natural)) return number(natural);
   std::int64_t integer = 0;
   if (is_whole(digits, integer)) return negative(integer);
-  // A long double holds what is too large for a double; what is too small stays 0.
+  // A long double holds a number that is too large for a double; one that is too small stays 0.
   long double wide = 0;
   std::from_chars(digits.data(), digits.data() + digits.size(), wide);
   const auto value = static_cast<double>(wide);

@@ -18,7 +18,8 @@ struct JsonProblem {
 };
 
 /// Reads a JSON text (RFC 8259) value by value, without a tree: text from outside takes no more
-/// memory than what is kept of it. Derived classes take what they want; all else is refused. The
+/// memory than the values that are kept. Derived classes take the values that they want; all else
+/// is refused. The
 /// read ends if one of their functions returns false. Texts are valid until the function returns.
 /// Thread-compatible.
 class JsonReader {

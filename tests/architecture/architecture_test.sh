@@ -38,7 +38,7 @@ allowed_reshape="shard storage runtime checkpoint jobs reshape"
 allowed_tiers="shard storage runtime checkpoint mend jobs tiers"
 allowed_convert="shard storage runtime checkpoint reshape convert"
 # These are shared all the same: HDF5's one lock, whose header names <hdf5.h>, so it cannot be public; open files; numpy's
-# headers; copies past the cache; the reader of JSON; and what makes HDF5's bytes around data that we write.
+# headers; copies past the cache; the reader of JSON; and the maker of HDF5's bytes around data that we write.
 shared_detail="checkpoint:storage/detail/hdf5.h loader:storage/detail/hdf5.h loader:storage/detail/hdf5_dataset.h convert:storage/detail/hdf5_tree.h \
 loader:storage/detail/npy_header.h convert:storage/detail/npy_header.h \
 convert:checkpoint/detail/hdf5/plain_file.h \
@@ -48,7 +48,7 @@ mend:storage/detail/open_files.h jobs:mend/detail/parity_writer.h \
 reshape:jobs/detail/save/save_together.h reshape:jobs/detail/save/latest_step.h \
 tiers:jobs/detail/internals.h tiers:jobs/detail/save/file_transfer.h tiers:jobs/detail/save/terms.h tiers:jobs/detail/save_queue.h \
 tiers:mend/detail/chunk_finder.h tiers:mend/detail/chunk_mender.h"
-# The bricks in checkpoint/detail/ of which each room is built.
+# The bricks in checkpoint/detail/ that each room may use.
 bricks_mend="codec format parity read root"
 bricks_jobs="format hdf5 lanes read record root write"
 bricks_reshape="format lanes read root write"
@@ -67,7 +67,7 @@ while read -r file used; do
     [[ $used != */detail/* || $component == "$own" || $own == bench ]] ||
       [[ " $shared_detail " == *" $own:${used#shardwise/} "* ]] || is_brick "$own" "${used#shardwise/}" ||
       breach "$file includes $component/detail/"
-    # But for a base of deleted first guesses, which shows users what to write.
+    # A base of deleted first guesses may be included: its comments show users the code to write.
     if is_public "$file" && [[ $used == */detail/* && $used != */detail/*_guesses.h ]]; then
       breach "public header $file includes a detail/ header"
     fi
@@ -294,7 +294,7 @@ for room in $rooms; do
   done
 done
 
-# 17. What users have to know does not grow: public headers, fields, methods.
+# 17. The counts that users feel do not grow: public headers, fields, methods.
 while read -r line; do [[ -z $line ]] || breach "$line"; done <<< "$(/usr/bin/python3 tests/architecture/sizes.py tests/architecture/sizes.txt)"
 
 exit $failed

@@ -1,7 +1,8 @@
-"""Counts what a user of each component has to know, and holds it: sizes.py SIZES. Run in the folder of the sources.
-Prints each breach. A line of SIZES: component, public headers, most fields of a struct, most methods of a class; or
-"includes", a public header, how many headers of checkpoint/ a program gets with it, and their lines. Fields and methods
-are public ones; those that are deleted, constructors and operators do not count."""
+"""Counts public headers, fields and methods of each component, and holds the counts: sizes.py SIZES. Run
+in the folder of the sources. Prints each breach. A line of SIZES: component, public headers, most fields
+of a struct, most methods of a class; or "includes", a public header, how many headers of checkpoint/ a
+program gets with it, and their lines. Fields and methods are public ones; deleted ones, constructors and
+operators do not count."""
 import pathlib
 import re
 import sys
@@ -19,7 +20,7 @@ def public_headers(component):
 
 
 def statements(body):
-    """What stands in braces, one declaration at a time: (text, inner body or None)."""
+    """The declarations in braces, one at a time: (text, inner body or None)."""
     text, inner, depth = "", None, 0
     for at, c in enumerate(body):
         if c == "{":

@@ -8,28 +8,13 @@
 #include <string>
 
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
-#include "shardwise/jobs/manager.h"
 #include "testing/flip.h"
-#include "testing/host_tensor.h"
-#include "testing/temp_dir.h"
+#include "testing/step_and_copy.h"
 
 namespace shardwise {
 namespace {
 
-/// A step of a root, and a copy of it.
-class ChunkFinderTest : public testing::Test {
- protected:
-  ChunkFinderTest() {
-    const HostTensor tensor = host_tensor("x", DType::f32, {1000}, "1", "-", Values::noise);
-    CheckpointManager(dir_ / "root").save(1, {tensor.source()}, {.codec = Codec::none});
-    std::filesystem::copy(dir_ / "root", dir_ / "copy", std::filesystem::copy_options::recursive);
-  }
-
-  const TempDir dir_;
-  const std::filesystem::path step_ = dir_ / "root/step-00000001";
-  const std::filesystem::path copy_ = dir_ / "copy/step-00000001";
-  const std::shared_ptr<FileSystem> files_ = posix_file_system();
-};
+class ChunkFinderTest : public StepAndCopy {};
 
 TEST_F(ChunkFinderTest, GivesBytesThatHaveTheHash) {
   const auto stored = detail::open_checkpoint(*files_, step_);

@@ -22,7 +22,7 @@ TEST(DamagedSteps, ArePassedOverByIncrements) {
     return damaged.find_earlier(*files, dir.path(), step).directory.filename().string();
   };
   EXPECT_EQ(earlier(4), "step-00000003");
-  EXPECT_EQ(earlier(3), "step-00000002");  // not what it replaces
+  EXPECT_EQ(earlier(3), "step-00000002");  // not the step that it replaces
   damaged.note(3);
   EXPECT_TRUE(damaged.contains(3));
   EXPECT_EQ(earlier(4), "step-00000002");

@@ -67,7 +67,7 @@ class SaveErrors : public testing::Test {
             .warn = [this](const std::string& text) { warnings_.push_back(text); }};
   }
 
-  /// Of every operation of a save; the saves are asynchronous by turns.
+  /// Fails every operation of a save; the saves are asynchronous by turns.
   void fail_each(Fault fault, std::int64_t shift) {
     const TempDir dir;
     const auto files = std::make_shared<FaultyFileSystem>(0, fault);
@@ -212,7 +212,7 @@ constexpr int kJobRanks = 3;
 
 class SaveErrorsOfGroups : public SaveErrors {
  protected:
-  /// On every rank, with files of its own; what each has thrown.
+  /// Runs on every rank, with files of its own; gives the error of each.
   std::vector<std::string> on_ranks(
       const std::function<void(std::size_t rank, CheckpointManager&)>& run,
       const std::function<void(std::size_t rank, ManagerOptions&)>& change,

@@ -43,13 +43,13 @@ configure(passes shard WANTED shard PROGRAM shard.cc
 run(passes ${CMAKE_COMMAND} --build ${SCRATCH}/shard)
 run(passes ${SCRATCH}/shard/program)
 
-# jobs, and what it uses, need no BLAS and no zlib.
+# jobs, and the components below it, need no BLAS and no zlib.
 configure(passes jobs WANTED jobs PROGRAM ${SOURCE}/examples/02_save_here_load_there.cc HIDDEN ZLIB nlohmann_json
   UNWANTED shardwise::programs shardwise::loader PkgConfig::openblas ZLIB::ZLIB)
 run(passes ${CMAKE_COMMAND} --build ${SCRATCH}/jobs)
 run(passes ${CMAKE_COMMAND} -E chdir ${SCRATCH}/jobs ${SCRATCH}/jobs/program)
 
-# Only mend, and what uses it, need ISA-L.
+# Only mend, and components above it, need ISA-L.
 configure(passes checkpoint WANTED checkpoint UNWANTED shardwise::mend shardwise::jobs PkgConfig::isal)
 
 configure(passes runtime WANTED runtime HIDDEN PkgConfig UNWANTED PkgConfig::openblas shardwise::storage)

@@ -110,7 +110,8 @@ class Interrupted(Cli):
         self.ok("export", self.source, self.dir / "w.safetensors")
 
     def ended(self, number, *command):
-        """Status and last words of a run that got a signal when it had begun to write; None if it was faster."""
+        """Status and last words of a run that got a signal when it had begun to write; None if it was
+        faster."""
         job = subprocess.Popen([SHARDWISE, *command, "--threads", "1"], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True)
         while job.poll() is None and not list(self.out.glob(".step-*/*.h5")):

@@ -50,7 +50,7 @@ Bytes encode(const PartCosts& costs) {
 }
 
 PartCosts decode_costs(std::span<const std::byte> bytes) {
-  Unpacker unpacker = Unpacker::of_sealed(bytes, "what a process's part took");
+  Unpacker unpacker = Unpacker::of_sealed(bytes, "the costs of a process's part");
   const PartCosts costs = take_costs(unpacker);
   unpacker.end();
   return costs;

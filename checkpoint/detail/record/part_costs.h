@@ -12,7 +12,7 @@ namespace shardwise::detail {
 class Packer;
 class Unpacker;
 
-/// What it took to write a process's part.
+/// The time and the memory that a process's part took.
 struct PartCosts {
   double plan_seconds = 0, write_seconds = 0;
   std::uint64_t memory_bytes = 0;  ///< of buffers
@@ -20,7 +20,7 @@ struct PartCosts {
   bool operator==(const PartCosts&) const = default;
 };
 
-/// Of two parts: the time of the one that took longer, and the memory of the one that took more.
+/// The time of the part that took longer, and the memory of the part that took more.
 PartCosts costlier(const PartCosts& a, const PartCosts& b);
 
 /// As the statistics of a save tell them.

@@ -23,7 +23,7 @@ namespace shardwise::detail {
 WriterMap checked_writers(std::span<const TensorSource> sources, std::int64_t writer,
                           const std::vector<std::int64_t>& starts);
 
-/// What a process is to write. The sources are moved from.
+/// A process's part of a save, before it is written. The sources are moved from.
 struct PartToWrite {
   std::vector<TensorSource> sources;
   WriterMap writers;  ///< of all processes
@@ -40,7 +40,7 @@ struct PartToWrite {
   std::function<void(const SavePlan&)> beside = nullptr;
 };
 
-/// What it has written.
+/// The part when its files are written.
 struct WrittenPart {
   SavePlan plan;
   RecordHead head;  ///< without the hash of the list
@@ -56,15 +56,15 @@ WrittenPart write_own_part(const PartTools& tools, const AttemptDirectory& direc
 /// The record of a part, with its list or without.
 Bytes record_of(WrittenPart& part, bool with_list);
 
-/// What the processes of a save have written.
+/// The parts of all processes of a save.
 struct PartsOfSave {
   std::vector<RecordHead> heads;
   std::vector<NumberedList> lists;  ///< one for each of first_with_each_list()
   PartCosts costs;                  ///< the time of the process that took longest; the most memory
 };
 
-/// The manifest and the statistics of all parts together. `id`: the attempt's; `process`: what a
-/// head stands for in messages. Throws as merge() does.
+/// The manifest and the statistics of all parts together. `id`: the attempt's. Throws as merge()
+/// does.
 std::pair<Manifest, SaveStats> merged_parts(PartsOfSave parts, std::string id, std::int64_t step,
                                             const PublishOptions& options);
 

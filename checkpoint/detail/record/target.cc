@@ -57,7 +57,7 @@ const std::filesystem::path& ready_target(FileSystem& files, const std::filesyst
   try {
     collect_root_garbage(files, target.parent_path());
   } catch (const Error&) {
-    // What cannot be removed is in nobody's way.
+    // A leftover that cannot be removed is in nobody's way.
   }
   return target;
 }

@@ -14,7 +14,7 @@ namespace shardwise::detail {
 struct ForeignSteps {
   std::vector<std::string> names;
   std::string newest;  ///< of the names; "." if the root itself is one
-  std::string is;      ///< names the newest one and says what to type: "a step of Orbax: ..."
+  std::string is;      ///< names the newest one and the command to type: "a step of Orbax: ..."
 
   std::string text() const;  ///< "100 of 2 is a step of Orbax: ..."; empty if there are none
 };

@@ -31,8 +31,8 @@ struct EarlierStep {
 /// Reads the manifest. Throws as open_directory and read_manifest do.
 EarlierStep read_earlier_step(FileSystem& file_system, const std::filesystem::path& directory);
 
-/// The same for what a caller names: nothing if the path is empty, or the step is damaged. Throws
-/// not_found.
+/// The same for a step that a caller names: nothing if the path is empty, or the step is damaged.
+/// Throws not_found.
 EarlierStep earlier_step_at(FileSystem& file_system, const std::filesystem::path& directory);
 
 /// Gives the file at `from` the name `to`, too, if it is this one, nobody has written in it since

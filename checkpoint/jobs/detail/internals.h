@@ -9,9 +9,9 @@
 
 namespace shardwise::jobs_detail {
 
-/// What reshards and tiers use of managers, and programs do not.
+/// Doors of managers that reshards and tiers use, and programs do not.
 struct ManagerInternals {
-  /// A manager of a root of which its user says more.
+  /// A manager of a root, with extra terms.
   static CheckpointManager manager(const std::filesystem::path& root, ManagerOptions options,
                                    const RootTerms& terms) {
     return CheckpointManager(root, std::move(options), terms);

@@ -18,7 +18,7 @@ class ErasureCode {
   std::size_t rows() const { return rows_.size(); }
 
   /// Adds a data block times its factor to the sum of each row. The sums have room for the block's
-  /// bytes rounded up to kParityStepBytes; what follows the block counts as zeros. Requires source
+  /// bytes rounded up to kParityStepBytes; bytes after the block count as zeros. Requires source
   /// + every row < kMostGroupBlocks.
   void add(std::size_t source, std::span<const std::byte> data,
            std::span<std::byte* const> sums) const;

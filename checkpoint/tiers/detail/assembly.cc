@@ -121,7 +121,7 @@ class Assembly {
   detail::Manifest manifest_;
   std::optional<fs::path> directory_;  // this process's, if it has the step
   std::vector<fs::path> leftovers_;
-  std::optional<detail::Attempt> staging_;  // what is taken comes here first
+  std::optional<detail::Attempt> staging_;  // files that are taken come here first
   std::set<std::int64_t> missing_;
   std::vector<Draft> drafts_;                               // taken or own, with bad chunks
   std::set<std::pair<std::int64_t, int>> with_bad_chunks_;  // copies; the same on all processes

@@ -187,7 +187,7 @@ class _Cut:
             # Takes two thirds of the time that numpy's take.
             return [memoryview(shard) for shard in shards]
         except BufferError:  # of bfloat16 and the like, and of accelerators
-            # numpy.asarray() asks each shard what _Cut knows: half of the time that save_async() blocks.
+            # numpy.asarray() asks each shard for facts that _Cut has: half of the time of save_async().
             view = getattr(type(shards[0]), "_single_device_array_to_np_array_did_copy", None)
             if view is None or not self.on_host:
                 return [np.asarray(shard) for shard in shards]

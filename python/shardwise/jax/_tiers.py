@@ -54,10 +54,10 @@ class TieredManager(Tiers):
                  deadline: float = DEADLINE, address: str | None = None) -> None:
         """copies: how many other hosts get what a process has written; 0: none. processes_per_host: neighbouring processes,
         which are lost together. keep_fast, keep_durable: steps that stay; 0: all. drain_bytes_per_second: that each process
-        writes to the durable root at most; 0: no limit. on_save_error, most_failed_saves: CheckpointManager's, of
-        both tiers; a step that failed in the fast one does not go on. codec: of the durable root. deadline:
-        save()'s. address: by which other hosts reach this one; None: that of the interface to JAX's
-        coordinator."""
+        writes to the durable root at most; 0: no limit. on_save_error, most_failed_saves:
+        CheckpointManager's, for both tiers; a step that failed in the fast one does not go on. codec: of
+        the durable root. deadline: save()'s. address: other hosts reach this one by it; None: that of the
+        interface to JAX's coordinator."""
         group = from_jax()
         super().__init__(
             fast, durable, group, own_address(_coordinator()) if address is None else address, copies=copies,

@@ -75,7 +75,7 @@ def state_of(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def versions(module: torch.nn.Module) -> dict[str, int]:
-    """`_version` of the classes of the modules within, if it is not 1, by clean names: own loading reads it."""
+    """`_version` of the classes of inner modules, if it is not 1, by clean names: own loading reads it."""
     names = Names(module)
     within = module.named_modules(remove_duplicate=False)
     return {names.clean(name): inner._version for name, inner in within if inner._version != 1}
@@ -90,7 +90,8 @@ def stored_versions(document: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 def give_state(module: torch.nn.Module, filled: dict[str, Any], strict: bool,
                stored: Mapping[str, int] | None) -> None:
-    """Inverse of state_of(). stored: versions() of what was saved; None: torch gets a state without _metadata."""
+    """Inverse of state_of(). stored: versions() of the saved module; None: torch gets a state without
+    _metadata."""
     names = Names(module)
     given: OrderedDict[str, Any] = OrderedDict(
         (one, filled[clean]) for one in module.state_dict() if (clean := names.clean(one)) in filled)
@@ -103,7 +104,7 @@ def give_state(module: torch.nn.Module, filled: dict[str, Any], strict: bool,
 
 def own_loading(module: torch.nn.Module, state: Mapping[str, Any]) -> set[str]:
     """The names in state_of() of values that a class or a hook loads by code of its own: it may take another
-    shape, and read what it is given while it writes its own memory."""
+    shape, and read its arguments while it writes its own memory."""
     names = Names(module)
     found: set[str] = set()
     of_whole = [] if _loads_in_place(type(module).load_state_dict) else [""]

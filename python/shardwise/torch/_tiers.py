@@ -50,9 +50,9 @@ class TieredManager(Tiers):
         """copies: how many other hosts get what a process has written; 0: none. processes_per_host: neighbouring ranks,
         which are lost together; None: as torchrun says, else 1. keep_fast, keep_durable: steps that stay; 0: all.
         drain_bytes_per_second: that each process writes to the durable root at most; 0: no limit.
-        on_save_error, most_failed_saves: CheckpointManager's, of both tiers; a step that failed in the fast one
-        does not go on. codec: of the durable root. replicas, deadline: save()'s. address: by which other hosts
-        reach this one; None: that of the interface to torch's master."""
+        on_save_error, most_failed_saves: CheckpointManager's, for both tiers; a step that failed in the fast
+        one does not go on. codec: of the durable root. replicas, deadline: save()'s. address: other hosts
+        reach this one by it; None: that of the interface to torch's master."""
         check_choice("replicas", replicas, ("check", "trust"))
         self._replicas = replicas
         group = auto() if group is None else group

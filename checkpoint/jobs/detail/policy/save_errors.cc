@@ -11,8 +11,8 @@
 namespace shardwise::jobs_detail {
 namespace {
 
-// The first byte of what a process says of a save that has failed there, before the text: it is
-// the cause, or it was told of one. A save that has not failed has no bytes.
+// The first byte of the message about a save that has failed on a process, before the text: the
+// process has the cause, or it was told of one. A save that has not failed has no bytes.
 constexpr std::byte kCause{'!'}, kTold{'-'};
 
 struct Ending {
@@ -70,7 +70,7 @@ std::exception_ptr SaveErrors::judge(std::int64_t step, const ProcessGroup& grou
   }
 }
 
-/// Why the save has failed; empty: it has not. Throws what the job is not to survive.
+/// Returns why the save has failed; empty if it has not. Throws an error that ends the job.
 std::string SaveErrors::agree(std::int64_t step, const ProcessGroup& group,
                               const std::exception_ptr& error) {
   Bytes own;

@@ -13,7 +13,8 @@
 
 namespace shardwise::jobs_detail {
 
-/// What a save that fails means for the job: ManagerOptions::on_save_error. Thread-safe.
+/// Decides whether a job goes on after a save that failed: ManagerOptions::on_save_error.
+/// Thread-safe.
 class SaveErrors {
  public:
   using Tell = std::function<void(const std::string&)>;
@@ -26,17 +27,17 @@ class SaveErrors {
   /// 0: none.
   std::int64_t most() const { return most_; }
 
-  /// Whether the job may go on after such an error: it is the storage's.
+  /// Says whether the job may go on after such an error: it is the storage's.
   bool tolerates(ErrorCode code) const;
 
-  /// How a save has ended for all processes of a group that serves this alone; `error`: on this
-  /// one. Gives what is to be thrown on this one. If there is nothing, `stats` says of a save that
-  /// has failed why.
+  /// All processes of a group that serves this alone agree how a save has ended; `error`: on this
+  /// process. Returns the error that this process is to throw. If that is null and the save has
+  /// failed, `stats` says why.
   std::exception_ptr judge(std::int64_t step, const ProcessGroup& group,
                            const std::exception_ptr& error, SaveStats& stats) noexcept;
 
-  /// A save has failed on all processes by this error. Whether the job goes on; then it is counted
-  /// and, on rank 0, told.
+  /// Notes that a save has failed on all processes by this error. Returns whether the job goes on;
+  /// then the failure is counted and, on rank 0, told.
   bool note_failed(std::int64_t step, ErrorCode code, const std::string& error, int rank = 0);
   void note_saved();
 

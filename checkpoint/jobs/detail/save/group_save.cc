@@ -63,8 +63,8 @@ SaveRequest request_of(const SaveContext& context, const ProcessGroup& group, st
 
 SaveStats run_save(const SaveContext& context, const ProcessGroup& group, std::int64_t step,
                    std::vector<TensorSource> sources, const SaveOptions& options) {
-  const std::string what = fmt::format("save step {}", step);
-  const GroupRendezvous ranks(group, what);
+  const std::string subject = fmt::format("save step {}", step);
+  const GroupRendezvous ranks(group, subject);
   const std::unique_ptr<SavePlace> place = place_of(context, group, step, options);
   const PartTools tools{context.file_system, context.executor, context.pool};
   std::exception_ptr callers_error;
@@ -83,10 +83,10 @@ SaveStats run_save(const SaveContext& context, const ProcessGroup& group, std::i
   } catch (const Error& e) {
     if (callers_error) std::rethrow_exception(callers_error);
     context.spare.drop();  // that it was there may be the reason
-    abort_group(group, what);
-    throw Error(e, fmt::format("{}: {}", what, e.what()));
+    abort_group(group, subject);
+    throw Error(e, fmt::format("{}: {}", subject, e.what()));
   } catch (...) {
-    abort_group(group, what);
+    abort_group(group, subject);
     throw;
   }
 }

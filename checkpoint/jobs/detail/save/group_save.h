@@ -50,7 +50,7 @@ struct SaveContext {
 };
 
 /// Writes a step of a root together with the other processes of the group, and commits it; returns
-/// all of SaveStats but the total times and what cleaning up said. Requires arguments that
+/// all of SaveStats but the total times and the errors of cleaning up. Requires arguments that
 /// CheckpointManager has checked, and a group that serves this save alone. Throws as
 /// CheckpointManager::save does, in every process; then nothing new is listed.
 SaveStats run_save(const SaveContext& context, const ProcessGroup& group, std::int64_t step,

@@ -68,7 +68,7 @@ void OwnPlace::publish(const Rendezvous& /*ranks*/, Manifest& manifest, SaveStat
 }
 
 // Every rank gives and takes copies, looks at all its files, and commits when all have come so far.
-// If one of them cannot, the others take back what they have committed.
+// If one of them cannot, the others take their commits back.
 void OwnPlace::finish(const Rendezvous& ranks, SaveStats& stats, Existing existing) {
   const auto nothing = [](const std::vector<Bytes>&) { return Bytes(); };
   const auto prepare = [&] {
@@ -111,8 +111,8 @@ std::vector<int> OwnPlace::holders_of(const FileEntry& file) const {
   return ranks;
 }
 
-// Each process's files, with what they link, to those that get copies, and have not got them from
-// the step before. Throws io if one does not arrive here.
+// Sends each process's files, with the files that they link, to the ranks that get copies and have
+// not got them from the step before. Throws io if one does not arrive here.
 void OwnPlace::copy_to_others(const Manifest& manifest) const {
   std::vector<FileTransfer> transfers;
   for (const FileEntry& file : manifest.files) {

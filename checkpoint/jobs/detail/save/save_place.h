@@ -32,24 +32,24 @@ class SavePlace {
   /// Rank 0 makes its attempt and writes into the notice where the others write.
   virtual void begin(AttemptNotice& notice) = 0;
 
-  /// Each rank, when it has the notice: where it writes. Throws io.
+  /// Called on each rank with the notice: gives the directory that it writes in. Throws io.
   virtual AttemptDirectory enter(const Rendezvous& ranks, const AttemptNotice& notice) = 0;
 
-  /// Another rank than 0, if rank 0 skips: the checkpoint that is there for it.
+  /// Called on each rank if rank 0 skips: gives the checkpoint that is there for this rank.
   virtual std::filesystem::path skip(int rank, const AttemptNotice& notice) const = 0;
 
-  /// Whether one index of all files is beside the manifest.
+  /// Says whether one index of all files is beside the manifest.
   virtual bool has_index() const { return true; }
 
-  /// Whether the directory that enter() gave is still there.
+  /// Says whether the directory that enter() gave is still there.
   virtual bool is_there() const { return true; }
 
-  /// Rank 0, with what all ranks have written. Fills in what is known of the statistics.
+  /// Called on rank 0, with the manifest of all parts. Fills in the statistics that are known.
   virtual void publish(const Rendezvous& ranks, Manifest& manifest, SaveStats& stats,
                        std::span<const std::byte> index, Existing existing) = 0;
 
-  /// Each rank, last. `stats` are rank 0's, with a name in the root as the directory; they get this
-  /// rank's path.
+  /// Called on each rank, last. `stats` are rank 0's, with a name in the root as the directory;
+  /// they get this rank's path.
   virtual void finish(const Rendezvous& ranks, SaveStats& stats, Existing existing) = 0;
 
   /// The checkpoint that the attempt with this id has become; nothing if it has not, or nobody
@@ -88,7 +88,7 @@ class SharedPlace : public SavePlace {
 /// A step of a root that all ranks share.
 class SharedStep final : public SharedPlace {
  public:
-  /// What could not be removed goes to `leftovers`; see Attempt.
+  /// A lease that could not be removed goes to `leftovers`; see Attempt.
   SharedStep(FileSystem& file_system, std::filesystem::path root, std::int64_t step,
              std::vector<std::filesystem::path>& leftovers, Spare* spare)
       : SharedPlace(file_system, std::move(root)),

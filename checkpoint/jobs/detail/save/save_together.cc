@@ -154,7 +154,7 @@ void SaveTogether::write_part_of(std::vector<TensorSource> sources,
   part_ = write_own_part(tools_, directory, run_of(notice_.id), std::move(part));
 }
 
-// Rank 0 merges what all have written, unless it needs the lists of some.
+// Rank 0 merges the records of all ranks, unless it needs the lists of some.
 Bytes SaveTogether::merge_heads(std::vector<Bytes> messages) {
   parts_.heads.push_back(part_.head);
   parts_.costs = part_.costs;
@@ -237,19 +237,19 @@ void check_save(std::int64_t step, std::span<const TensorSource> tensors,
   static_cast<void>(staging_sizes(options.memory_budget_bytes, threads, 0));
 }
 
-void abort_group(const ProcessGroup& group, const std::string& what) {
+void abort_group(const ProcessGroup& group, const std::string& subject) {
   try {
     throw;
   } catch (const CallerError& e) {
     try {
       std::rethrow_exception(e.cause);
     } catch (...) {
-      abort_group(group, what);
+      abort_group(group, subject);
     }
   } catch (const std::exception& e) {
-    group.abort(what.empty() ? e.what() : fmt::format("{}: {}", what, e.what()));
+    group.abort(subject.empty() ? e.what() : fmt::format("{}: {}", subject, e.what()));
   } catch (...) {
-    group.abort(fmt::format("{}: a source threw something that is no exception", what));
+    group.abort(fmt::format("{}: a source threw something that is no exception", subject));
   }
 }
 

@@ -22,41 +22,41 @@ namespace shardwise::jobs_detail {
 
 using namespace detail;
 
-/// What one rank asks for; alike on all ranks but for the tools and functions.
+/// A save as one rank asks for it; alike on all ranks but for the tools and functions.
 struct SaveRequest {
   std::int64_t step = kNoStep;  ///< in the manifest
   SaveTerms terms;
   PublishOptions publish;  ///< rank 0's count
   EncodeOptions encode;
 
-  /// The writers of all ranks, from this rank's sources. Throws what is wrong with those.
+  /// Gives the writers of all ranks, from this rank's sources. Throws if a source is wrong.
   std::function<WriterMap(std::span<const TensorSource>)> writers;
   std::int64_t writers_of_a_rank = 1;  ///< rank r has those from r times this on
   Effort huffman = Effort::huffman_only;
 
-  /// What each rank says of the objects beside its tensors, and what rank 0 makes of them: the
-  /// document that is published. Null: PublishOptions::objects_json.
+  /// `describe` gives the objects beside a rank's tensors; `document` makes those of all ranks the
+  /// text that is published, on rank 0. Null: PublishOptions::objects_json.
   Rendezvous::Work describe = nullptr;
   std::function<std::string(std::vector<Bytes>)> document = nullptr;
 
-  /// Rank 0 finds the step before, for all; may be null. Then each rank that has chunks to compare
-  /// gets its path, or "", from find_earlier(), which is null if all is written.
+  /// `base` finds the path of the step before on rank 0, for all; may be null. `find_earlier` is
+  /// called with that path, or "", on each rank that has chunks to compare; null: all is written.
   std::function<std::string()> base = nullptr;
   std::function<EarlierStep(const std::string& base)> find_earlier = nullptr;
 };
 
-/// Of one save, on one rank. Keeps references.
+/// One save on one rank. Keeps references.
 class SaveTogether {
  public:
   SaveTogether(const Rendezvous& ranks, SavePlace& place, const PartTools& tools,
                SaveRequest request);
 
   /// Writes a checkpoint together with the other ranks, and commits it; returns all of SaveStats
-  /// but the total times and what cleaning up said. Throws as CheckpointManager::save does, on
+  /// but the total times and the errors of cleaning up. Throws as CheckpointManager::save does, on
   /// every rank; then nothing new is listed.
   SaveStats run(std::vector<TensorSource> sources);
 
-  /// What a function of this rank's caller threw, if that has ended the save.
+  /// The error that a function of this rank's caller threw, if that has ended the save.
   const std::exception_ptr& callers_error() const { return callers_error_; }
 
   /// The shard files that this rank has written.
@@ -92,12 +92,12 @@ class SaveTogether {
   SaveOutcome outcome_;
 };
 
-/// Throws invalid_argument if the arguments are none that a save can have.
+/// Throws invalid_argument if a save cannot have these arguments.
 void check_save(std::int64_t step, std::span<const TensorSource> tensors,
                 const SaveOptions& options, int threads, int processes);
 
-/// In a handler: tells the other processes of a group what has ended this one's part of `what`,
-/// which may be empty.
-void abort_group(const ProcessGroup& group, const std::string& what);
+/// In a handler: tells the other processes of a group which error has ended this one's part of
+/// `subject`, which may be empty.
+void abort_group(const ProcessGroup& group, const std::string& subject);
 
 }  // namespace shardwise::jobs_detail
