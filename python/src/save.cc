@@ -37,13 +37,12 @@ auto without_gil(const Body& body) {
 
 nb::bytes write(const std::string& directory, std::int64_t writer, const Ints& starts,
                 const std::vector<Source*>& sources, const std::string& codec, std::size_t memory,
-                int threads, nb::object progress, const std::string& unchanged_since) {
+                int threads, nb::object progress) {
   Work work(std::move(progress));
   const EncodeOptions options{.codec = parse_codec(codec),
                               .memory_budget_bytes = memory,
                               .threads = threads,
-                              .progress = work.progress(),
-                              .unchanged_since = unchanged_since};
+                              .progress = work.progress()};
   const ShardRecord record = work.run([&] {
     return write_shards(directory, {writer, starts}, sources_of(sources), options);
   });
@@ -369,7 +368,7 @@ class Manager {
 void bind_save(nb::module_& module) {
   module.def("write_shards", &write, nb::arg("directory"), nb::arg("writer"), nb::arg("starts"),
              nb::arg("sources"), nb::arg("codec"), nb::arg("memory"), nb::arg("threads"),
-             nb::arg("progress") = nb::none(), nb::arg("unchanged_since") = "");
+             nb::arg("progress") = nb::none());
   module.def("save_together", &save_together, nb::arg("call"), nb::arg("rank"), nb::arg("size"),
              nb::arg("path"), nb::arg("starts"), nb::arg("sources"), nb::arg("codec"),
              nb::arg("existing"), nb::arg("user"), nb::arg("described"), nb::arg("document"),
