@@ -34,6 +34,12 @@ class Figures(unittest.TestCase):
         shown = re.search(r"!\[[^\]]{40,}\]\(docs/figures/two_meshes\.svg\)", (SOURCE / "README.md").read_text())
         self.assertTrue(shown, "README.md does not show docs/figures/two_meshes.svg with a text of 40 characters")
 
+    def test_ratios_of_readme_are_those_of_the_figure(self):
+        drawn = [bar.text for bar in xml.etree.ElementTree.parse(COMMITTED / "rivals.svg").getroot().iter() if bar.tag.endswith("}title")]
+        rows = re.findall(r"(?m)^\| (.+) \| (.+) \| ([\d.]+ x) \|$", (SOURCE / "README.md").read_text())
+        self.assertEqual(len(rows), 5)
+        for what, rival, ratio in rows:
+            self.assertIn(f"{what}, {rival}: {ratio}", drawn)
 
     def test_each_plan_of_training_is_shown_with_a_text_for_those_who_do_not_see_it(self):
         plans = (SOURCE / "docs/training.md").read_text().partition("\n## Plans\n")[2].partition("\n## ")[0]
