@@ -27,8 +27,14 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-for page in [source / "README.md", source / "CONTRIBUTING.md", *sorted((source / "docs").glob("*.md"))]:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+# Samples that a docstring or a page shows may have brackets that look like links.
+def links(page):
+    prose = re.sub(r"(?ms)^```.*?^```|`[^`\n]*`", "", page.read_text())
+    return re.findall(r"\]\(([^)\s]+)\)", prose)
+
+
+for page in [source / "README.md", source / "CONTRIBUTING.md", *sorted((source / "docs").rglob("*.md"))]:
+    for target in links(page):
         file, _, anchor = target.partition("#")
         linked = page.parent / file if file else page
         if not target.startswith("https:") and not (linked.exists() and (not anchor or anchor in anchors(linked))):

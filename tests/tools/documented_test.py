@@ -8,7 +8,7 @@ import unittest
 from cli_test import SHARDWISE, Cli
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-PAGES = [SOURCE / "README.md", *sorted((SOURCE / "docs").glob("*.md"))]
+PAGES = [SOURCE / "README.md", *sorted((SOURCE / "docs").rglob("*.md"))]
 
 
 def command_lines(page):
