@@ -434,7 +434,7 @@ class Plan:
 
     def to_json(self, machine: str | None = None, save_rate: float | None = None, *, search: Searched | None = None,
                 changes: Changes | None = None) -> dict[str, Any]:
-        """The numbers of report(), as `shardwise plan --json` prints them."""
+        """The numbers of report(), as `shardwise plan STEP --json` prints them."""
         found: dict[str, Any] = json.loads(self._executable.json(self._how(machine, save_rate, search, changes)))
         return found
 
