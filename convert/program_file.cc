@@ -141,9 +141,9 @@ Graph load_program(const fs::path& path, const std::shared_ptr<FileSystem>& file
   if (is_mlir(text)) {
     throw Error(
         ErrorCode::invalid_argument,
-        fmt::format("{}: read a program: found MLIR, needed the text of a program: for StableHLO, "
-                    "shardwise.jax.from_stablehlo(\"{}\").save(\"step.swp\") makes one in Python",
-                    path.string(), path.string()));
+        fmt::format("{}: read a program: found MLIR, needed the text of a program: of the function, "
+                    "shardwise.jax.capture(step, x).save(\"step.swp\") makes one in Python",
+                    path.string()));
   }
   std::vector<LiteralAttributes> literals;
   if (has_literals(text)) literals = read_literals(literals_path(path), files);

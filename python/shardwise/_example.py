@@ -27,6 +27,9 @@ def example_of(step: Callable[..., Any], example: tuple[Any, ...], more: Mapping
     """The arguments of step, in order. more: those that are given by the step's own names. A tuple alone is the step's arguments, if
     it is no argument of it. Raises InvalidArgument for arguments that the step does not take, TypeError for unknown options."""
     name = name_of(step)
+    if _is_lowered(step):
+        raise InvalidArgument("capture: found StableHLO, which a step has been lowered to, needed is the function itself: "
+                              "capture(step, x, y)")
     if not callable(step):
         raise InvalidArgument(f"capture: found {type(step).__name__} as the step, needed is a function or a module: capture(step, x, y)")
     try:
@@ -68,6 +71,12 @@ def refusing_packed(step: Callable[..., Any], example: tuple[Any, ...]) -> Itera
         name, kind = name_of(step), type(example[0]).__name__
         raise InvalidArgument(f"capture: {name} failed with a {kind} as its argument ({str(error).splitlines()[0]}), needed are the "
                               f"arguments one by one, without the {kind}: capture({name}, x)") from error
+
+
+def _is_lowered(step: Any) -> bool:
+    if isinstance(step, bytes):
+        return step.startswith(b"ML\xefR")
+    return "func.func" in step if isinstance(step, str) else type(step).__name__ in ("Lowered", "Exported")
 
 
 def name_of(step: Any) -> str:

@@ -163,9 +163,7 @@ class ProgramText:
     """A program that grows. scope, backward and source are given to the nodes that are added now, which are in `body`: a number,
     0 outside scans and conds. Nodes of one body are operands in that alone."""
 
-    def __init__(self, doing: str = "capture") -> None:
-        """doing: what its errors begin with."""
-        self._doing = doing
+    def __init__(self) -> None:
         self.scope, self.backward = "", False
         self.source: Place | None = None
         self.body = 0
@@ -183,7 +181,7 @@ class ProgramText:
         assert all(self._lines[number].body == self.body for number in numbers), f"{op}: an operand is in another body"
         extents = tuple(int(extent) for extent in shape)
         if len(self._lines) >= MOST_NODES:
-            raise Unsupported(f"{self._doing}: {self.source}: found more than {MOST_NODES} operations, needed at most that many")
+            raise Unsupported(f"capture: {self.source}: found more than {MOST_NODES} operations, needed at most that many")
         self._lines.append(_Line(op, numbers, words, dtype, extents, self.scope, self.backward, self.source, self.body, bodies))
         return Node(len(self._lines) - 1, dtype, extents)
 
@@ -505,7 +503,7 @@ class ProgramText:
             place = lines[int(found[1]) - 1][1] if found and int(found[1]) <= len(lines) else None
             if found is None or place is None:
                 raise
-            raise type(error)(f"{self._doing}: {place}: {place.operation}: {found[2]}") from None
+            raise type(error)(f"capture: {place}: {place.operation}: {found[2]}") from None
         return made, [line.source for number, line in enumerate(self._lines) if needed[number] and line.body == 0]
 
     def _need_bodies(self, line: _Line, needed: list[bool]) -> None:
@@ -572,7 +570,7 @@ class ProgramText:
         if places:
             told = "; ".join(f"{reason} ({f'{len(found)}, first ' if len(found) > 1 else ''}at {found[0]})"
                              for reason, found in places.items())
-            raise Unsupported(f"{self._doing}: found what no program has: {told}")
+            raise Unsupported(f"capture: found what no program has: {told}")
 
 
 def _text_of(line: _Line, number: int, numbers: list[int]) -> str:

@@ -34,12 +34,6 @@ def worst(ours: Any, theirs: Any) -> float:
     return found
 
 
-def from_text(step: Callable[..., Any], *example: Any, **options: Any) -> Any:
-    """The program of the StableHLO that JAX makes of a step. options: of jax.jit."""
-    lowered = jax.jit(step, keep_unused=True, **options).lower(*example)
-    return swj.from_stablehlo(lowered.as_text(debug_info=True))
-
-
 def computes_as_jax_does(function: Callable[..., Any], args: Any, same: Callable[[Any, Any], None]) -> None:
     """same(ours, theirs): of its program on one device, and with the operands cut over four, in each dim."""
     theirs = on_host(jax.jit(function)(*args))
@@ -50,14 +44,14 @@ def computes_as_jax_does(function: Callable[..., Any], args: Any, same: Callable
         same(swj.capture(function, *args).mark(cut).run(*args, mesh="d=4"), theirs)
 
 
-def trains_as_jax_does(step: Step, state: Any, batches: list[Any], plans: dict[str, Any], captured: Any = swj.capture) -> None:
+def trains_as_jax_does(step: Step, state: Any, batches: list[Any], plans: dict[str, Any]) -> None:
     """state, loss = step(state, batch), three times: on one device by JAX, and by its program on each mesh under its marks."""
     theirs, losses = state, []
     for batch in batches:
         theirs, loss = jax.jit(step)(theirs, batch)
         losses.append(float(loss))
     for mesh, marks in plans.items():
-        plan = captured(step, abstract(state), abstract(batches[0])).mark(marks).plan(mesh)
+        plan = swj.capture(step, abstract(state), abstract(batches[0])).mark(marks).plan(mesh)
         ours = on_host(state)
         for batch, loss in zip(batches, losses):
             leaves = jax.tree.leaves(plan.run(ours, on_host(batch)))

@@ -89,11 +89,27 @@ def test_what_jax_steps_are_given():
                        ({"donate_argnums": 0}, "takes its memory"), ({"optimizer": 1}, "a step that applies"), ({"kind": {}}, "kinds=")):
         with pytest.raises(TypeError, match=text):
             swj.capture(f, params, y, **more)
-    for wrong, text in ((jax.jit(f).lower(params, y), "found Lowered as the step"), (params, "found dict as the step")):
-        with pytest.raises(sw.InvalidArgument, match=text):
-            swj.capture(wrong, y)
+    with pytest.raises(sw.InvalidArgument, match="found dict as the step"):
+        swj.capture(params, y)
     with pytest.raises(sw.InvalidArgument, match="one by one"):
         swj.capture(f, params, y, y)
+
+
+def test_a_lowered_step_is_told_to_be_the_function(tmp_path):
+    jax = pytest.importorskip("jax")
+    export = pytest.importorskip("jax.export")
+    import shardwise.jax as swj
+
+    x = jax.numpy.ones(4)
+    lowered, exported = jax.jit(jax.numpy.sin).lower(x), export.export(jax.jit(jax.numpy.sin))(x)
+    for form in (lowered, lowered.as_text(), exported, exported.mlir_module_serialized):
+        with pytest.raises(sw.InvalidArgument, match=r"found StableHLO.*needed is the function itself: capture\(step, x, y\)"):
+            swj.capture(form, x)
+    with pytest.raises(AttributeError, match=r"needed is capture\(step, \*example\), of the function that was lowered"):
+        swj.from_stablehlo
+    (tmp_path / "step.mlir").write_text(lowered.as_text())
+    with pytest.raises(sw.InvalidArgument, match=r"step.mlir: read a program: found MLIR.*shardwise.jax.capture\(step, x\).save"):
+        sw.programs.load(tmp_path / "step.mlir")
 
 
 def test_tensors_that_are_not_on_the_device():

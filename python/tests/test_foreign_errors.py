@@ -112,8 +112,7 @@ def jax_doors(doors):
     doors.update({
         "swj.save": lambda t: swj.save(t, {"w": one}), "swj.save_async": lambda t: swj.save_async(t, {"w": one}).result(),
         "swj.save name": lambda t: swj.save("new", {t: one}), "swj.load": swj.load, "swj.load target": lambda t: swj.load("c", {t: one}),
-        "swj.CheckpointManager": swj.CheckpointManager, "ocp.CheckpointManager": ocp.CheckpointManager,
-        "swj.from_stablehlo": swj.from_stablehlo})
+        "swj.CheckpointManager": swj.CheckpointManager, "ocp.CheckpointManager": ocp.CheckpointManager})
 
 
 def text_doors():

@@ -18,7 +18,7 @@ from jax import lax
 
 import shardwise as sw
 import shardwise.jax as swj
-from jax_steps import computes_as_jax_does, from_text, on_host, trains_as_jax_does
+from jax_steps import computes_as_jax_does, trains_as_jax_does
 
 RNG = np.random.default_rng(11)
 F, G = RNG.normal(size=(8, 6)).astype("f4"), RNG.normal(size=(8, 6)).astype("f4")
@@ -92,18 +92,9 @@ def test_is_what_jax_computes(name):
     computes_as_jax_does(*CASES[name], same)
 
 
-@pytest.mark.parametrize("name", ["in and out", "of one number", "powers", "layout", "by index", "scan", "cond", "conversions", "Fourier transforms", "of real numbers",
-                                  "rotary by a table that the step holds", "gradient of functions"])
-@pytest.mark.filterwarnings("ignore")
-def test_its_stablehlo_is_what_jax_computes(name):
-    function, args = CASES[name]
-    theirs = on_host(jax.jit(function)(*args))
-    same(jax.tree.unflatten(jax.tree.structure(theirs), from_text(function, *args).run(*args, devices=1)), theirs)
-
-
-def test_many_complex_numbers_that_a_module_holds():
-    many = (np.arange(300) * (1 - 2j)).astype("c8")  # printed as bits
-    found = from_text(lambda x: x * jnp.asarray(many), np.ones(300, "f4")).run(np.ones(300, "f4"), devices=1)[0]
+def test_many_complex_numbers_that_a_step_holds():
+    many = (np.arange(300) * (1 - 2j)).astype("c8")
+    found = swj.capture(lambda x: x * jnp.asarray(many), np.ones(300, "f4")).run(np.ones(300, "f4"), devices=1)
     np.testing.assert_array_equal(found, many)
 
 

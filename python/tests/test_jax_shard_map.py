@@ -18,7 +18,6 @@ from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
 import shardwise.jax as swj
-from jax_steps import from_text
 
 MESH = Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("data", "model"))
 RNG = np.random.default_rng(3)
@@ -76,46 +75,6 @@ def test_its_collectives_are_those_of_the_plan():
     sent = swj.capture(feed_forward, X, UP, DOWN).plan("data=4,model=2").traffic
     assert [(one.collective, one.axes) for one in sent] == [("all-reduce", ("model",))]
     assert not swj.capture(*CASES["no collective"][:1], X).plan("data=4,model=2").traffic
-
-
-@pytest.mark.parametrize("name", [name for name in CASES if name != "ring"])
-def test_a_region_of_stablehlo_is_a_manual_region(name):
-    """On its own mesh. Its collectives are those of the plan."""
-    function, args = CASES[name]
-    plan = from_text(function, *args).plan("data=4,model=2")
-    for ours, expected in zip(plan.run(*args), jax.tree.leaves(jax.jit(function)(*args)), strict=True):
-        np.testing.assert_allclose(ours, expected, rtol=2e-5, atol=1e-5)
-    if name == "feed forward":
-        assert [(one.collective, one.axes) for one in plan.traffic] == [("all-reduce", ("model",))]
-    if name == "unchecked":
-        assert [(one.collective, one.axes) for one in plan.traffic] == [("all-gather", ("data",))]
-
-
-def test_what_a_region_of_stablehlo_lacks_is_one_error():
-    function = mapped(lambda x, w: jnp.tanh(x @ w) * x.shape[0], (P("data"), P(None, "model")), P("data", "model"))
-    program = from_text(function, X, W)
-    assert program.text.count("enter_manual") == 2 and program.text.count("leave_manual") == 1
-    with pytest.raises(sw.InvalidArgument, match=r"found parts of \[2, 4\] for \[8, 4\] cut as data,- on mesh .*needed even parts"):
-        program.plan("data=2,model=2")
-    with pytest.raises(sw.Unsupported, match="collective_permute: found one in a loop or branch of a sdy.manual_computation, needed one outside them"):
-        from_text(*CASES["ring"][:1], *CASES["ring"][1])
-    swapped = mapped(lambda x: lax.ppermute(x, ("data", "model"), [(n, (n + 3) % 8) for n in range(8)]), P(("data", "model")), P(("data", "model")))
-    with pytest.raises(sw.Unsupported, match="collective_permute: found pairs of devices that are along no axis of the region"):
-        from_text(swapped, X)
-    with pytest.raises(sw.Unsupported, match="all_reduce: found one outside a sdy.manual_computation"):
-        swj.from_stablehlo("""func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
-%r = "stablehlo.all_reduce"(%a) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({
-^bb0(%x: tensor<f32>, %y: tensor<f32>):
-%z = stablehlo.add %x, %y : tensor<f32>
-stablehlo.return %z : tensor<f32>
-}) : (tensor<4xf32>) -> tensor<4xf32>
-return %r : tensor<4xf32>
-}""")
-
-
-def test_a_permute_that_leaves_devices_out_gives_them_zeros():
-    shifted = mapped(lambda x: lax.ppermute(x, "data", [(0, 2), (1, 3), (3, 0)]), P("data"), P("data"))
-    np.testing.assert_array_equal(from_text(shifted, X).run(X, mesh="data=4,model=2")[0], shifted(X))
 
 
 def test_collectives_that_a_capture_lacks_are_one_error():

@@ -30,7 +30,6 @@ from ._loader import Loader as Loader
 from ._manager import CheckpointManager as CheckpointManager
 from ._save import save as save
 from ._save import save_async as save_async
-from ._stablehlo import from_stablehlo as from_stablehlo
 from ._tiers import TieredManager as TieredManager
 
 _ocp = f"Orbax's names are those of {__name__}.ocp: from shardwise.jax import ocp"
@@ -41,6 +40,7 @@ _refuse = names_of_others(__name__, {
     "AsyncCheckpointer": f"save_async(path, tree), or ocp.StandardCheckpointer(), whose saves go on in the background: {_ocp}",
     "PLACEHOLDER": "a target without that name, and strict=False",
     **dict.fromkeys(("RestoreArgs", "ArrayRestoreArgs"), "a target with the sharding wanted, leaf by leaf"),
+    "from_stablehlo": "capture(step, *example), of the function that was lowered",
     "restore": "load(path, target)", "async_save": "save_async(path, tree)", "save_pytree": "save(path, tree)",
     "load_pytree": "load(path, target)", "save_pytree_async": "save_async(path, tree)", "restore_pytree": "load(path, target)",
     "load_pytree_async": "load(path, target)", "save_checkpoint": "save(path, tree)", "restore_checkpoint": "load(path, target)",

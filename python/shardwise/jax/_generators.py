@@ -7,21 +7,17 @@ from collections.abc import Sequence
 
 from .._program_text import Number, ProgramText, Refused, Shape, Value
 
-_UNSIGNED = {"u8": "u32", "u16": "u32", "u32": "u32", "u64": "u64"}  #: what is drawn for a number of the dtype
 _PHILOX = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)  #: factors, and what is added to the key each round
 
 
 def random_bits(text: ProgramText, algorithm: str, state: Value, dtype: str, shape: Shape) -> tuple[Value, Value]:
-    """The state after, and bits of the shape. state: two u64, a key and a counter. Raises Refused."""
-    unsigned = f"u{dtype[1:]}" if dtype[0] in "iu" else dtype
-    if state.dtype != "u64" or state.shape != (2,) or unsigned not in _UNSIGNED:
-        raise Refused(f"found {dtype} of a state of {state.dtype}{list(state.shape)}, needed integers of a state of two u64")
+    """The state after, and unsigned numbers of the shape. state: two u64, a key and a counter. Raises Refused."""
     if math.prod(shape) >= 2**32:
         raise Refused(f"found {list(shape)} random numbers, needed fewer than 2^32")
     draw = _threefry_bits if algorithm.endswith("THREE_FRY") else _philox_bits
-    words, counters = draw(text, state, _UNSIGNED[unsigned], shape)
+    words, counters = draw(text, state, "u64" if dtype == "u64" else "u32", shape)
     after = text.concatenate([text.part(state, 0, 0, 1), text.elementwise("add", text.part(state, 0, 1, 2), Number(counters, "u64", (1,)))], 0)
-    return after, text.bitcast(text.convert(words, unsigned), dtype, shape)
+    return after, text.convert(words, dtype)
 
 
 def threefry2x32(text: ProgramText, key_0: Value, key_1: Value, x_0: Value, x_1: Value) -> tuple[Value, Value]:

@@ -46,7 +46,7 @@ def captured(step: Callable[..., Any], example: tuple[Any, ...], kinds: Mapping[
     plain = tree.unflatten([_struct(leaf) for leaf in leaves.values()])
     with without_cudnn():
         closed, (result, after) = jax.make_jaxpr(modules.pure(step), return_shape=True)(*plain)
-    state = given_back(names, plain, result)
+    state = _given_back(names, plain, result)
 
     text, used = ProgramText(), {atom for equation in closed.jaxpr.eqns for atom in equation.invars if isinstance(atom, jax.extend.core.Var)}
     pairs_in: list[bool] = []
@@ -55,7 +55,7 @@ def captured(step: Callable[..., Any], example: tuple[Any, ...], kinds: Mapping[
     for label, own_kind, variable in zip(leaves, own_kinds, closed.jaxpr.invars):
         dtype, shape = _input_type(variable.aval, label)
         pairs_in.append(dtype in PARTS and variable in used)  # what is only moved stays as it is
-        kind = kind_of(label, kinds, state, own_kind)
+        kind = _kind_of(label, kinds, state, own_kind)
         made = text.input(label, *((PARTS[dtype], (*shape, 2)) if pairs_in[-1] else (dtype, shape)), kind)
         inputs.append(text.pair(made) if pairs_in[-1] else made)
     given = _Writer(text).jaxpr(closed.jaxpr, closed.consts, inputs, "")
@@ -77,18 +77,18 @@ def _inputs_of(tree: Any, pairs: Sequence[bool], modules: Modules) -> Callable[[
         values, found = jax.tree.flatten(modules.arguments(args))
         if found != tree:
             raise InvalidArgument(f"run: found arguments of the tree {found}, needed {tree}, of which the program was captured")
-        return [pairs_of(value) if is_pair else plain_array(value) for value, is_pair in zip(values, pairs)]
+        return [_pairs_of(value) if is_pair else _plain_array(value) for value, is_pair in zip(values, pairs)]
 
     return inputs_of
 
 
-def pairs_of(value: Any) -> Any:
+def _pairs_of(value: Any) -> Any:
     """A complex array as a real one with a last dim of 2."""
-    array = np.asarray(plain_array(value))
+    array = np.asarray(_plain_array(value))
     return np.stack([array.real, array.imag], -1) if array.dtype.kind == "c" else array
 
 
-def plain_array(value: Any) -> Any:
+def _plain_array(value: Any) -> Any:
     """The data of a typed key; without 64-bit types, unless JAX has them switched on."""
     if _tree.is_key(value):
         return jax.random.key_data(value)
@@ -175,7 +175,7 @@ def _input_type(aval: Any, label: str) -> tuple[str, tuple[int, ...]]:
         raise InvalidArgument(f"capture: {label}: {refused}") from None
 
 
-def given_back(names: Sequence[str], arguments: Sequence[Any], result: Any) -> set[str]:
+def _given_back(names: Sequence[str], arguments: Sequence[Any], result: Any) -> set[str]:
     """The arguments that the result, or a part of it, has the type of. Of one array the place must be the same, too, or the
     name; the type of one number says nothing: a rate is no loss."""
     inside = result if isinstance(result, dict) else dict(enumerate(result)) if isinstance(result, (tuple, list)) else {}
@@ -189,7 +189,7 @@ def given_back(names: Sequence[str], arguments: Sequence[Any], result: Any) -> s
     return found
 
 
-def kind_of(label: str, kinds: Mapping[str, str], state: set[str], own: str = "") -> str:
+def _kind_of(label: str, kinds: Mapping[str, str], state: set[str], own: str = "") -> str:
     """own: what it is, whatever it is called; "" if that is not known."""
     for pattern, kind in kinds.items():
         if kind not in KINDS:
@@ -237,7 +237,7 @@ class _Place:
 
 
 @lru_cache(maxsize=4096)
-def scope_of_stack(stack: str) -> tuple[str, bool]:
+def _scope_of_stack(stack: str) -> tuple[str, bool]:
     """A name stack of JAX's, "transpose(jvp(layer0))/mlp", as a scope, "layer0/mlp", and whether it is of a gradient."""
     parts = stack.split("/")
     begins = [number for number, part in enumerate(parts) if "jvp(" in part]
@@ -292,7 +292,7 @@ class _Writer:
         stack = f"{stack}/{own}" if stack and own else stack or own
         name = equation.primitive.name
         count_operation("written")
-        with self.text.inside(*(self._kernel or scope_of_stack(stack)), place):
+        with self.text.inside(*(self._kernel or _scope_of_stack(stack)), place):
             try:
                 return self._results(equation, operands, stack)
             except Refused as refused:
@@ -339,12 +339,6 @@ class _Writer:
             return x
         made: list[Any] = [self.text.marked(part, spec_of(sharding, len(x.shape))) for part in parts_of([x])]
         return made[0] if len(made) == 1 else Complex(*made)
-
-
-def write(text: ProgramText, closed: Any, operands: Sequence[Value]) -> list[Value]:
-    """A closed jaxpr, in the scope that is now."""
-    stack = f"transpose({text.scope})" if text.backward else text.scope
-    return _Writer(text).jaxpr(closed.jaxpr, closed.consts, operands, stack)
 
 
 def _data_type(aval: Any) -> tuple[str | None, tuple[int, ...]]:

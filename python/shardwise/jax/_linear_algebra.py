@@ -16,9 +16,6 @@ from .._dtypes import NUMPY
 from .._program_text import Refused, Value
 from ._primitives import Call, rule
 
-#: A function of single matrices or vectors, and how many dims each of its operands has.
-Algorithm = tuple[Callable[..., Any], Sequence[int]]
-
 
 def cholesky(a: Any) -> Any:
     """The lower factor; NaN if there is none, as XLA has it. Column j is what is left of a's, over the root of its diagonal element."""
@@ -135,25 +132,22 @@ def qr(a: Any, *, full: bool) -> Any:
 # ---- Primitives.
 
 
-def jaxpr_of(algorithm: Callable[..., Any], ranks: Sequence[int], operands: Sequence[Value]) -> Any:
-    """Of operands that have any dims before those of one matrix or vector. Raises Refused."""
+def _written(call: Call, algorithm: Callable[..., Any], rank: int, *operands: Value) -> Sequence[Value]:
+    """By a function of single matrices or vectors, of which the first has this rank. Raises Refused."""
     for x in operands:
         if x.dtype not in ("f32", "f64", "i32"):
             raise Refused(f"found {x.dtype}, needed f32 or f64")
-    for _ in operands[0].shape[ranks[0]:]:
+    for _ in operands[0].shape[rank:]:
         algorithm = jax.vmap(algorithm)
-    is_wide = any(x.dtype == "f64" for x in operands)  # as a module may be, whatever JAX has switched on
+    is_wide = any(x.dtype == "f64" for x in operands)  # of a step that switches it on for a part
     with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
-        return jax.make_jaxpr(algorithm)(*(np.broadcast_to(np.zeros((), NUMPY[x.dtype]), x.shape) for x in operands))
-
-
-def _written(call: Call, algorithm: Callable[..., Any], ranks: Sequence[int], *operands: Value) -> Sequence[Value]:
-    return call.inlined(jaxpr_of(algorithm, ranks, operands), operands)
+        example = (np.broadcast_to(np.zeros((), NUMPY[x.dtype]), x.shape) for x in operands)
+        return call.inlined(jax.make_jaxpr(algorithm)(*example), operands)
 
 
 @rule("cholesky")
 def _cholesky(call: Call, a: Value) -> Sequence[Value]:
-    return _written(call, cholesky, [2], a)
+    return _written(call, cholesky, 2, a)
 
 
 @rule("triangular_solve")
@@ -161,26 +155,26 @@ def _triangular_solve(call: Call, a: Value, b: Value) -> Sequence[Value]:
     params = call.params
     solve = functools.partial(triangular_solve, left=params["left_side"], lower=params["lower"], transposed=params["transpose_a"],
                               unit=params["unit_diagonal"])
-    return _written(call, solve, [2, 2], a, b)
+    return _written(call, solve, 2, a, b)
 
 
 @rule("lu")
 def _lu(call: Call, a: Value) -> Sequence[Value]:
-    return _written(call, lu, [2], a)
+    return _written(call, lu, 2, a)
 
 
 @rule("lu_pivots_to_permutation")
 def _order_of_pivots(call: Call, pivots: Value) -> Sequence[Value]:
-    return _written(call, functools.partial(order_of_pivots, size=call.shape[-1]), [1], pivots)
+    return _written(call, functools.partial(order_of_pivots, size=call.shape[-1]), 1, pivots)
 
 
 @rule("householder_product")
 def _householder_product(call: Call, a: Value, factors: Value) -> Sequence[Value]:
-    return _written(call, householder_product, [2, 1], a, factors)
+    return _written(call, householder_product, 2, a, factors)
 
 
 @rule("qr")
 def _qr(call: Call, a: Value) -> Sequence[Value]:
     if call.params["pivoting"]:
         raise Refused("found one that changes columns (pivoting=True), needed one that does not")
-    return _written(call, functools.partial(qr, full=call.params["full_matrices"]), [2], a)
+    return _written(call, functools.partial(qr, full=call.params["full_matrices"]), 2, a)

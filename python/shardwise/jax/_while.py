@@ -79,10 +79,10 @@ def _length(compare: Any, condition: Any, body: Any, tested: Sequence[Value], co
     start, step = carry[place], _step(body_jaxpr.outvars[place], body_jaxpr, len(consts) + place, [*consts, *carry], unchanged, len(consts))
     if step is None or not isinstance(start, Number) or start.shape or start.dtype[0] not in "iu":
         return None
-    return trips(name, int(start.value), int(limit.value), step, start.dtype)
+    return _trips(name, int(start.value), int(limit.value), step, start.dtype)
 
 
-def trips(direction: str, first: int, last: int, step: int, dtype: str) -> int | None:
+def _trips(direction: str, first: int, last: int, step: int, dtype: str) -> int | None:
     """Of a loop that goes on while its counter is "lt", "le", "gt", "ge" or "ne" to the last number; None if that is not known to end
     before the counter is past what its dtype has, and begins at the other end."""
     found = None
