@@ -229,7 +229,7 @@ class Executable::OneRun {
         // are.
         std::byte* const data = is_in_array ? const_cast<std::byte*>(storage_.data(array, p))
                                             : regions_[as_size(p)]->data();
-        storage_.bind(id, p, data + e_.impl_->plan.offsets[as_size(root)]);
+        storage_.bind(id, p, data + e_.impl_->plan.offset(v));
       }
     }
   }
@@ -487,7 +487,7 @@ void dump_plan(const Program& program, const MemoryPlan& plan,
             const bool is_in_output = plan.hosts[root] >= 0 || plan.homes[root] == Home::output;
             text +=
                 fmt::format(" {}+{}", is_in_output ? "output" : name(program.values()[root].kind),
-                            plan.offsets[root]);
+                            plan.offset(v));
           }
           text += fmt::format(" {} bytes", plan.bytes[v]);
         });

@@ -5,6 +5,7 @@
 #include <memory>
 #include <random>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "shardwise/runtime/memory/detail/offsets.h"
@@ -218,6 +219,83 @@ TEST(MemoryPlan, AnAllReduceIsWrittenOverItsParts) {
       // Two rows, and the sum.
       EXPECT_EQ(tracer.last()->memory(0).peak_bytes, 3 * as_size(size) * sizeof(float));
     }
+  }
+}
+
+/// A batch of six, of which each micro-batch is a slice: only the sum has memory beside it.
+TEST(MemoryPlan, ASliceThatIsOneRangeOfAnInputTakesNoMemory) {
+  Devices devices(4);
+  for (const char* const spec : {"-,data,-", "-,-,data"}) {
+    Tracer tracer(devices, {.mesh = Mesh::parse("data=4")});
+    Tensor x = counting(tracer, {6, 16, 32}, "x", MemoryKind::loader);
+    mark_sharding(x, PartitionSpec::parse(spec));
+    Tensor sum = reshape(slice(x, {0, 0, 0}, {1, 16, 32}), {16, 32});
+    for (std::int64_t i = 1; i < 6; ++i) {
+      sum = sum + reshape(slice(x, {i, 0, 0}, {i + 1, 16, 32}), {16, 32});
+    }
+    tracer.mark_step();
+    std::vector<float> right(16 * 32);
+    const std::vector<float> all = floats(x);
+    for (std::size_t i = 0; i < all.size(); ++i) right[i % right.size()] += all[i];
+    EXPECT_EQ(floats(sum), right);
+    EXPECT_EQ(tracer.last()->memory(0).peak_bytes, (6 + 1) * 16 * 32 * sizeof(float) / 4);
+  }
+}
+
+/// Slices of slices, under other shapes, of uneven shards, with strides: as indices say. The input
+/// is replaced in the same step, after what read it.
+TEST(MemoryPlan, SlicesOfInputsAreThoseOfTheDefinition) {
+  std::mt19937 random(3);
+  const auto below = [&](std::int64_t end) { return static_cast<std::int64_t>(random()) % end; };
+  for (int trial = 0; trial < 200; ++trial) {
+    const Mesh mesh = Mesh::parse(trial % 3 == 0 ? "a=1" : trial % 3 == 1 ? "a=3" : "a=2,b=2");
+    Devices devices(mesh.size());
+    Tracer tracer(devices, {.mesh = mesh});
+    Shape shape;
+    std::string spec;
+    const std::int64_t rank = 1 + below(4), cut = below(rank + 1);
+    for (std::int64_t dim = 0; dim < rank; ++dim) {
+      shape.push_back(1 + below(6));
+      spec += dim == 0 ? "" : ",";
+      spec += dim == cut ? "a" : "-";
+    }
+    Tensor x = counting(tracer, shape, "x", MemoryKind::parameter);
+    mark_sharding(x, PartitionSpec::parse(spec));
+    Tensor y = x;
+    std::vector<float> after(as_size(num_elements(shape)));
+    for (std::size_t i = 0; i < after.size(); ++i) after[i] = static_cast<float>(i % 97);
+    std::vector<float> right = after;
+    for (int depth = 0; depth < 3; ++depth) {
+      Dims begin, end, stride, made;
+      for (const std::int64_t extent : y.shape()) {
+        const std::int64_t from = below(extent), to = from + 1 + below(extent - from);
+        const std::int64_t by = 1 + below(4) / 3;
+        begin.push_back(from);
+        end.push_back(to);
+        stride.push_back(by);
+        made.push_back((to - from + by - 1) / by);
+      }
+      const Dims strides = row_major_strides(y.shape());
+      std::vector<float> part;
+      for_each_index(Box::whole(made), [&](const Index& at) {
+        std::int64_t from = 0;
+        for (std::size_t dim = 0; dim < at.size(); ++dim) {
+          from += (begin[dim] + at[dim] * stride[dim]) * strides[dim];
+        }
+        part.push_back(right[as_size(from)]);
+      });
+      right = std::move(part);
+      y = slice(y, begin, end, Dims(stride));
+      if (below(2) == 0) y = reshape(y, {num_elements(made)});
+    }
+    const Tensor negated = -y;
+    x = x + 1.0;
+    tracer.mark_step();
+    EXPECT_EQ(floats(y), right) << trial;
+    for (float& value : right) value = -value;
+    EXPECT_EQ(floats(negated), right) << trial;
+    for (float& value : after) value += 1;
+    EXPECT_EQ(floats(x), after) << trial;
   }
 }
 

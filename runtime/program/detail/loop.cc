@@ -38,7 +38,7 @@ class LoopRun {
         storage_.bind(body_.inputs[i], p, around_.data(loop_.inputs[i], p));
       }
       for (const LoopBody::Place& place : body_.places) {
-        if (place.same_as < 0) storage_.bind(place.value, p, memory(place.offset, p));
+        if (place.input < 0) storage_.bind(place.value, p, memory(place.offset, p));
       }
     }
   }
@@ -72,9 +72,10 @@ class LoopRun {
         if (body_.is_made[o]) storage_.bind(body_.outputs[o], p, target(o, trip, h));
       }
       for (const LoopBody::Place& place : body_.places) {
-        if (place.same_as < 0) continue;
+        if (place.input < 0) continue;
         // What makes the value leaves the bytes as they are.
-        storage_.bind(place.value, p, const_cast<std::byte*>(storage_.data(place.same_as, p)));
+        storage_.bind(place.value, p,
+                      const_cast<std::byte*>(storage_.data(place.input, p)) + place.offset);
       }
     }
   }

@@ -30,12 +30,11 @@ struct LoopBody {
   /// output, and is copied.
   std::vector<bool> is_made;
 
-  /// The other values: at an offset of the loop's memory, or where another value is, which is an
-  /// input.
+  /// The other values: at an offset of an input, or of the loop's memory.
   struct Place {
     ValueId value;
-    ValueId same_as = -1;
-    std::size_t offset = 0;
+    ValueId input;  ///< -1: in the loop's memory
+    std::size_t offset;
   };
   std::vector<Place> places;
 

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <deque>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -75,7 +77,7 @@ class Lowering {
         partitioned_(partitioned),
         nan_check_(nan_check),
         move_plans_(move_plans),
-        result_{Program(mesh), {}, {}, {}, {}, {}, {}},
+        result_{Program(mesh), {}, {}, {}, {}, {}, {}, {}},
         ids_(partitioned.values.size(), -1),
         maker_(partitioned.values.size(), nullptr),
         input_of_(input_of_nodes(*graph_)) {
@@ -132,6 +134,7 @@ class Lowering {
         {type.dtype, type.shape, layout(cut, type.shape), std::move(label), kind});
     ids_[as_size(value)] = id;
     result_.alias_of.push_back(id);
+    result_.alias_offsets.push_back(0);
     result_.nodes.push_back(partitioned_.values[as_size(value)].node);
     return id;
   }
@@ -164,6 +167,14 @@ class Lowering {
     Program::Call call{label(compute.node), {}, {}, {}};
     for (const PartValue operand : compute.operands) call.inputs.push_back(id(operand));
     call.outputs = {add_value(compute.result, call.name, MemoryKind::activation)};
+    if (const std::optional<std::size_t> offset = place_in_input(node, call)) {
+      const ValueId input = result_.alias_of[as_size(call.inputs[0])];
+      result_.alias_of.back() = call.inputs[0] = input;
+      result_.alias_offsets.back() = *offset;
+      call.function = part_of_input(*offset, size_bytes(type_of(compute.result).dtype));
+      add_call(std::move(call));
+      return;
+    }
     if (is_alias(node.op)) {
       // The alias is of the value that had the bytes first, not of the operand. The step that made
       // the operand may have copied the bytes. Then there would be two places to write to, and one
@@ -174,6 +185,64 @@ class Lowering {
     }
     call.function = function_of(node, compute);
     add_call(std::move(call));
+  }
+
+  /// Where the call's result begins in an input's shards: for a slice whose bytes are one range of
+  /// each, and for an alias of such a slice. Inputs alone keep their memory anyway.
+  std::optional<std::size_t> place_in_input(const Node& node, const Program::Call& call) const {
+    if (node.op != Op::slice && !is_alias(node.op)) return {};
+    const ValueId operand = call.inputs[0], whole = result_.alias_of[as_size(operand)];
+    if (as_size(whole) >= result_.inputs.size()) return {};  // inputs have the first numbers
+    const Program::Value& from = result_.program.value(operand);
+    const std::size_t offset = result_.alias_offsets[as_size(operand)];
+    if (node.op == Op::slice) {
+      const auto begin = range_begin(from, result_.program.value(call.outputs[0]), node);
+      return begin ? std::optional(offset + *begin) : std::nullopt;
+    }
+    const bool is_part =
+        num_elements(from.shape) != num_elements(result_.program.value(whole).shape);
+    return is_part ? std::optional(offset) : std::nullopt;
+  }
+
+  /// Where a slice begins in each shard, in bytes, if it has the same place in all shards and is
+  /// one range of them.
+  std::optional<std::size_t> range_begin(const Program::Value& from, const Program::Value& to,
+                                         const Node& node) const {
+    const auto& slice = std::get<SliceAttributes>(node.attributes);
+    const std::int64_t last = mesh_.size() - 1;
+    const Shape whole = from.layout.largest(from.shape), part = to.layout.largest(to.shape);
+    if (from.layout.has_windows() || to.layout.has_windows() || from.dtype != to.dtype ||
+        from.box(last).shape() != whole || to.box(last).shape() != part) {
+      return {};
+    }
+    const Dims strides = row_major_strides(whole);
+    std::int64_t begin = 0;
+    bool is_range = true;
+    for (std::size_t dim = 0; dim < whole.size(); ++dim) {
+      const bool is_whole = from.shape[dim] == to.shape[dim];
+      if (is_whole ? whole[dim] != part[dim]
+                   : whole[dim] != from.shape[dim] || part[dim] != to.shape[dim]) {
+        return {};
+      }
+      // Elements before this dim lie apart, so there may be one only.
+      if (!is_whole) {
+        is_range = is_range && slice.stride[dim] == 1;
+        for (std::size_t before = 0; before < dim; ++before)
+          is_range = is_range && part[before] == 1;
+        begin += slice.begin[dim] * strides[dim];
+      }
+    }
+    if (!is_range) return {};
+    return as_size(begin) * size_bytes(from.dtype);
+  }
+
+  /// Copies nothing if the result is where it is in the input.
+  static LocalFunction part_of_input(std::size_t offset, std::size_t element_bytes) {
+    return [offset, element_bytes](const LocalContext& context) {
+      const std::byte* const from = context.inputs[0].data + offset;
+      const BoxView& to = context.outputs[0];
+      if (to.data != from) std::memcpy(to.data, from, num_bytes(to.box.shape(), element_bytes));
+    };
   }
 
   LocalFunction function_of(const Node& node, const Compute& compute) const {
@@ -238,6 +307,7 @@ class Lowering {
     const Shape shape{static_cast<std::int64_t>(bytes)};
     result_.alias_of.push_back(result_.program.add_value(
         {DType::u8, shape, layout(Cut(1), shape), "values of " + of, MemoryKind::activation}));
+    result_.alias_offsets.push_back(0);
     result_.nodes.push_back(node);
     return result_.alias_of.back();
   }

@@ -34,8 +34,10 @@ struct LoweredProgram {
   };
   std::vector<std::vector<InPlace>> in_place;
 
-  /// By value: the value whose bytes it has, which need not be copied; else itself.
+  /// By value: the value whose bytes it has, which need not be copied; else itself. And where they
+  /// begin in each of its shards.
   std::vector<Program::ValueId> alias_of;
+  std::vector<std::size_t> alias_offsets;
 
   /// By value: the node whose tensor it is, or a part of the sum that is it.
   std::vector<NodeId> nodes;

@@ -56,7 +56,7 @@ class Planner {
     const std::size_t count = program_.values().size();
     plan_.homes.assign(count, Home::region);
     plan_.roots = lowered.alias_of;
-    plan_.offsets.assign(count, 0);
+    plan_.offsets = lowered.alias_offsets;
     plan_.hosts.assign(count, -1);
     taken_.assign(count, false);
     for (const Program::Value& value : program_.values()) {
@@ -100,6 +100,7 @@ class Planner {
       if (home(v) != Home::region) root(v) = v;
       if (root(v) != v) root(v) = root(root(v));
       if (home(root(v)) == Home::output) root(v) = v;
+      if (root(v) == v) plan_.offsets[as_size(v)] = 0;
     }
   }
 

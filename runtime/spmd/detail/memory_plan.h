@@ -25,7 +25,7 @@ struct MemoryPlan {
   std::vector<Home> homes;
   std::vector<std::size_t> bytes;       ///< of the largest shard
   std::vector<Program::ValueId> roots;  ///< whose memory it has; else itself
-  std::vector<std::size_t> offsets;     ///< of roots in the region, or in their host
+  std::vector<std::size_t> offsets;  ///< of roots in the region or in their host; else in the root
   std::vector<Program::ValueId> hosts;  ///< the output that a root is in until it is made; else -1
   std::vector<Lifetime> lifetimes;      ///< of roots, for all that have their memory
   MemoryReuse reuse;                    ///< for the schedule
@@ -33,6 +33,12 @@ struct MemoryPlan {
   /// It has memory in the region of the device, in which no other value of the same steps is.
   bool is_placed(std::size_t value) const {
     return homes[value] == Home::region && as_size(roots[value]) == value && hosts[value] < 0;
+  }
+
+  /// Where the value begins in the region, the host, or the input that is its root.
+  std::size_t offset(std::size_t value) const {
+    const std::size_t root = as_size(roots[value]);
+    return offsets[root] + (root == value ? 0 : offsets[value]);
   }
 
   /// The region of each device.

@@ -14,13 +14,8 @@ std::vector<LoopBody::Place> places(const MemoryPlan& plan) {
   for (std::size_t v = 0; v < plan.homes.size(); ++v) {
     if (plan.homes[v] != MemoryPlan::Home::region) continue;
     const Program::ValueId root = plan.roots[v];
-    LoopBody::Place place{static_cast<Program::ValueId>(v)};
-    if (plan.homes[as_size(root)] == MemoryPlan::Home::input) {
-      place.same_as = root;
-    } else {
-      place.offset = plan.offsets[as_size(root)];
-    }
-    all.push_back(place);
+    const bool is_in_input = plan.homes[as_size(root)] == MemoryPlan::Home::input;
+    all.push_back({static_cast<Program::ValueId>(v), is_in_input ? root : -1, plan.offset(v)});
   }
   return all;
 }
