@@ -41,14 +41,14 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 class Found:
     """A definition, and the module that has it."""
 
-    module: "Module"
+    module: object
     node: ast.AST
     note: str = ""  # of an assignment: its comment
     overloads: tuple[ast.AST, ...] = ()
 
 
 class Module:
-    known: dict[str, "Module"] = {}
+    known: dict[str, object] = {}
 
     def __init__(self, name):
         self.name = name

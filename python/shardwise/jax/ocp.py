@@ -59,7 +59,7 @@ _ELSEWHERE = {
     "SaveArgs": "cast= of shardwise.jax.load()", "PLACEHOLDER": "a target without that name, and strict=False",
     **dict.fromkeys(("restore", "load", "load_pytree"), "StandardCheckpointer().restore(path, target), or shardwise.jax.load(path, target)"),
     **dict.fromkeys(("save", "save_pytree"), "StandardCheckpointer().save(path, tree), or shardwise.jax.save(path, tree)"),
-    "checkpoint_utils": "jax.eval_shape(), or arrays to be like, as a target", "type_handlers": "leaves of the kinds of docs/python_reference.md",
+    "checkpoint_utils": "jax.eval_shape(), or arrays to be like, as a target", "type_handlers": "leaves of the kinds of docs/tasks/jax.md",
 }
 
 if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
