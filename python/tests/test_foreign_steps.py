@@ -126,6 +126,10 @@ def test_folders_of_others_that_are_named_as_ours(tmp_path, make, what, said):
             ask()
     with pytest.raises(sw.NotFound, match=what):
         sw.verify(root / "step-100")
+    for command in ("ls", "verify"):
+        ended = subprocess.run([COMMAND, command, root], capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 3 and not ended.stdout, ended
+        assert re.search(f"step-100 is .*{what}.*{said or 'shardwise.torch.save'}", ended.stderr)
     if said is not None:
         eval("sw." + str(told.value).partition("in Python ")[2].partition(";")[0])
         assert sw.CheckpointManager(f"{root}.sw").latest_step() == 100

@@ -262,7 +262,9 @@ int run_ls(LsOptions& options) {
   }
   const auto unfinished = is_one ? std::vector<std::string>() : leftovers(root);
   if (steps.empty() && !foreign_format(root).empty()) refuse_without_steps(root, options.root);
-  if (steps.empty()) static_cast<void>(manager.latest());  // names other steps
+  if (std::ranges::none_of(steps, [](const StepSummary& s) { return s.fault.empty(); })) {
+    refuse_others(manager);
+  }
   const auto foreign = is_one ? std::vector<RejectedStep>() : newer_foreign(manager, steps);
   const int status = status_of(steps);
   if (options.json) {

@@ -244,7 +244,16 @@ std::vector<fs::path> each_checkpoint(const std::string& path) {
   for (const Step& step : manager.steps()) directories.push_back(as_given(given, step.directory));
   std::ranges::copy(named_checkpoints(given), std::back_inserter(directories));
   if (directories.empty()) refuse_without_steps(given, path);
+  refuse_others(manager);
   return directories;
+}
+
+void refuse_others(const CheckpointManager& manager) {
+  try {
+    static_cast<void>(manager.latest());
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::unsupported) throw;
+  }
 }
 
 fs::path resolve_checkpoint(const std::string& path) {

@@ -7,6 +7,10 @@
 #include <string_view>
 #include <vector>
 
+namespace shardwise {
+class CheckpointManager;
+}
+
 namespace shardwise::tools {
 
 // Which checkpoint words mean. `run@20`, `run/20`, `run/step-20` and the words `run 20` mean step
@@ -44,7 +48,7 @@ std::int64_t number_of_step(std::string_view command, const std::string& path);
 std::filesystem::path resolve_checkpoint(const std::string& path);
 
 /// The checkpoint that a path is, or all steps of a directory and its checkpoints of other names.
-/// Throws not_found if there is none.
+/// Throws not_found if there is none, and as refuse_others().
 std::vector<std::filesystem::path> each_checkpoint(const std::string& path);
 
 /// Whether a path is a checkpoint, also a damaged one, not a root: it holds a manifest or has a
@@ -63,6 +67,10 @@ std::filesystem::path root_above(const std::filesystem::path& checkpoint);
 
 /// Throws not_found for a root without a step, saying what it seems to hold.
 [[noreturn]] void refuse_without_steps(const std::filesystem::path& root, const std::string& path);
+
+/// Throws unsupported, with the command that imports them, if folders with names of steps are all
+/// other libraries'.
+void refuse_others(const CheckpointManager& manager);
 
 /// A step's directory as the user named its root: the library makes it absolute.
 inline std::filesystem::path as_given(const std::filesystem::path& root,
