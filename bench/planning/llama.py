@@ -193,13 +193,14 @@ def captured(sizes: Sizes, job: Job, *, looped: bool = False) -> Any:
         master, new = update(opt_state["master"], sums, opt_state)
         return half(master), new | {"master": master}, losses.mean()
 
+    kinds = {"opt_state/*": "optimizer"}
     if job.state == "fsdp":
-        program = swj.capture(fsdp, wide, state, tokens, tokens)
+        program = swj.capture(fsdp, wide, state, tokens, tokens, kinds=kinds)
     elif looped:
         more = jax.ShapeDtypeStruct((job.micro_batches, *tokens.shape), jnp.int32)
-        program = swj.capture(all_of, arrays(jnp.bfloat16), state | {"master": wide}, more, more)
+        program = swj.capture(all_of, arrays(jnp.bfloat16), state | {"master": wide}, more, more, kinds=kinds)
     else:
-        program = swj.capture(zero1, arrays(jnp.bfloat16), state | {"master": wide, "sums": wide}, tokens, tokens)
+        program = swj.capture(zero1, arrays(jnp.bfloat16), state | {"master": wide, "sums": wide}, tokens, tokens, kinds=kinds)
     return program.mark(_marks(program, job, looped))
 
 

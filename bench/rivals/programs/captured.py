@@ -84,7 +84,7 @@ def from_jax(scripts: pathlib.Path, common: Any, arguments: Any) -> tuple[Any, d
     def step(params: Any, opt_state: Any, x: Any, y: Any) -> Any:
         return names["step"](params, opt_state, x, y)
 
-    program = swj.capture(step, shapes, state, rows, rows)
+    program = swj.capture(step, shapes, state, rows, rows, kinds={"opt_state/*": "optimizer"})
     inputs = {f"params/{name}": value for name, value in weights.items()}
     for i, (x, y) in enumerate(batches):
         inputs |= {f"x{i}": x.astype(np.int32), f"y{i}": y.astype(np.int32)}

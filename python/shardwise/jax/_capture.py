@@ -18,12 +18,12 @@ def capture(step: Callable[..., Any], *example: Any, kinds: Mapping[str, str] | 
     computed and no memory is taken. Inputs are called by their path, "params/dense/kernel". Shardings of the example
     (NamedSharding), of jit, and jax.lax.with_sharding_constraint become marks.
 
-    kinds: by patterns of labels what inputs are: "parameter", "optimizer" or "loader" (data). Else names say it (params,
-    opt_state, mu, ..), and an argument that the step gives back is a parameter: a tree of the same type is in the result, or an
-    array of its type at its place. What replaces a parameter or optimizer
-    state takes its memory, as donate_argnums has it.
+    kinds: by patterns of labels what inputs are: "parameter", "optimizer" or "loader" (data). Without a pattern, what the step
+    gives back is a parameter: a tree of the same type is in the result, or an array of its type is at its place. States of optax
+    and flax.nnx are the optimizer's. What replaces a parameter or optimizer state takes its memory, as donate_argnums has it.
 
-    Raises Unsupported, naming each primitive that no program has, how often it is there, and the source line of the first;
+    Raises Unsupported, naming each primitive that no program has, or a parameter of one that its rule does not know, how often it
+    is there, and the source line of the first;
     InvalidArgument for an example that is no tree of arrays, or that the step does not take. `by_name`: arguments by the step's
     own names.
 

@@ -28,14 +28,9 @@ from . import _shard_map as _shard_map
 from . import _while as _while
 from . import _windows as _windows
 from ._attention import without_cudnn
+from ._kinds import kinds_of
 from ._nnx import Modules
-from ._primitives import INLINED, REASONS, RULES, Call, spec_of
-
-KINDS = ("parameter", "optimizer", "loader")
-
-# Parts of a path that say what is below them: "state/params/w", "opt_state/0/mu/w".
-_WORDS = {"parameter": ("param", "weight", "batch_stats"), "optimizer": ("opt", "momentum", "moments", "ema")}
-_WHOLE_WORDS = {"parameter": ("model", "variables"), "optimizer": ("mu", "nu", "m", "v", "trace", "count", "step")}
+from ._primitives import INLINED, REASONS, RULES, UNREAD, Call, Params, spec_of
 
 
 def captured(step: Callable[..., Any], example: tuple[Any, ...], kinds: Mapping[str, str]) -> Program:
@@ -46,21 +41,19 @@ def captured(step: Callable[..., Any], example: tuple[Any, ...], kinds: Mapping[
     plain = tree.unflatten([_struct(leaf) for leaf in leaves.values()])
     with without_cudnn():
         closed, (result, after) = jax.make_jaxpr(modules.pure(step), return_shape=True)(*plain)
-    state = _given_back(names, plain, result)
+    kinds_of_leaves = kinds_of(list(leaves), names, plain, result, modules.kinds(arguments), kinds)
 
     text, used = ProgramText(), {atom for equation in closed.jaxpr.eqns for atom in equation.invars if isinstance(atom, jax.extend.core.Var)}
     pairs_in: list[bool] = []
     inputs: list[Any] = []
-    own_kinds = modules.kinds(arguments)
-    for label, own_kind, variable in zip(leaves, own_kinds, closed.jaxpr.invars):
+    for label, kind, variable in zip(leaves, kinds_of_leaves, closed.jaxpr.invars):
         dtype, shape = _input_type(variable.aval, label)
         pairs_in.append(dtype in PARTS and variable in used)  # what is only moved stays as it is
-        kind = _kind_of(label, kinds, state, own_kind)
         made = text.input(label, *((PARTS[dtype], (*shape, 2)) if pairs_in[-1] else (dtype, shape)), kind)
         inputs.append(text.pair(made) if pairs_in[-1] else made)
     given = _Writer(text).jaxpr(closed.jaxpr, closed.consts, inputs, "")
     count = len(given) - len(after)
-    of_modules = [x for x, own_kind in zip(inputs, own_kinds) if own_kind]
+    of_modules = [x for x, own_kind in zip(inputs, modules.kinds(arguments)) if own_kind]
     changed = [place for place, (old, new) in enumerate(zip(of_modules, given[count:])) if old is not new]
     given = given[:count] + [given[count + place] for place in changed]
     graph, places = text.graph([text.in_one(x) if isinstance(x, Complex) else x for x in given])
@@ -163,46 +156,11 @@ def _struct(leaf: Any) -> Any:
                                 sharding=sharding if isinstance(sharding, NamedSharding) else None)
 
 
-def _types(tree: Any) -> tuple[Any, list[Any]]:
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
-
-
 def _input_type(aval: Any, label: str) -> tuple[str, tuple[int, ...]]:
     try:
         return _type(aval)
     except Refused as refused:
         raise InvalidArgument(f"capture: {label}: {refused}") from None
-
-
-def _given_back(names: Sequence[str], arguments: Sequence[Any], result: Any) -> set[str]:
-    """The arguments that the result, or a part of it, has the type of. Of one array the place must be the same, too, or the
-    name; the type of one number says nothing: a rate is no loss."""
-    inside = result if isinstance(result, dict) else dict(enumerate(result)) if isinstance(result, (tuple, list)) else {}
-    anywhere, by_place = [_types(part) for part in (result, *inside.values())], {place: _types(part) for place, part in inside.items()}
-    found = set()
-    for place, (name, argument) in enumerate(zip(names, arguments)):
-        own = _, leaves = _types(argument)
-        if leaves and (len(leaves) > 1 or leaves[0][0]):
-            candidates = anywhere if len(leaves) > 1 else [anywhere[0], by_place.get(place), by_place.get(name)]
-            found |= {name} if own in candidates else set()
-    return found
-
-
-def _kind_of(label: str, kinds: Mapping[str, str], state: set[str], own: str = "") -> str:
-    """own: what it is, whatever it is called; "" if that is not known."""
-    for pattern, kind in kinds.items():
-        if kind not in KINDS:
-            raise InvalidArgument(f"kinds: found {kind!r} for {pattern!r}, needed one of {', '.join(KINDS)}")
-        if not _core.SpecRules.parse(f"{pattern}=-").unmatched([label]):
-            return kind
-    if own:
-        return own
-    for part in label.lower().split("/"):
-        for kind in ("optimizer", "parameter"):
-            if part.startswith(_WORDS[kind]) or part in _WHOLE_WORDS[kind]:
-                return kind
-    return "parameter" if label.split("/")[0] in state else "loader"
 
 
 def _mark(leaf: Any, label: str) -> str | None:
@@ -304,15 +262,18 @@ class _Writer:
         return Complex(found, found) if dtype in PARTS else found
 
     def _results(self, equation: Any, operands: list[Value], stack: str) -> Sequence[Value]:
-        name, params = equation.primitive.name, equation.params
+        name, params = equation.primitive.name, Params(equation.params)
         if name in INLINED:
-            return self._inlined(params, operands, stack)
+            inlined = self._inlined(params, operands, stack)
+            params.need_read(UNREAD.get(name, ""))
+            return inlined
         if name not in RULES and name not in _complex.OF_BOTH:
             raise Refused(REASONS.get(name, ""))
         call = Call(self.text, params, [atom.aval for atom in equation.invars], [_type(v.aval) for v in equation.outvars],
                     lambda closed, values: self.jaxpr(closed.jaxpr, closed.consts, values, stack), self._in_kernel)
         is_complex = any(isinstance(x, Complex) for x in operands) or any(dtype in PARTS for dtype, _ in call.results)
         found = (_complex.rule_of(name) if is_complex else RULES[name])(call, *operands)
+        params.need_read(UNREAD.get(name, ""))
         results: list[Any] = [found] if isinstance(found, (Value, Complex)) else list(found)
         types = [(result.dtype, result.shape) for result in results]
         assert types == call.results, f"{name}: the rule gave {types}, the jaxpr has {call.results}"

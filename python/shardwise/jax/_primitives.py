@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,36 @@ from .._elementary import FUNCTIONS
 from .._program_text import Number, ProgramText, Refused, Rules, Shape, Value
 
 
+class Params(Mapping[str, Any]):
+    """Of an equation. Notes which ones a rule has read."""
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._params = params
+        self._read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self._read.add(name)
+        return self._params[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._params)
+
+    def __len__(self) -> int:
+        return len(self._params)
+
+    def need_read(self, unread: str) -> None:
+        """Raises Refused for a parameter that the rule has not read, unless it is one of these, which change no value."""
+        for name in self._params:
+            if name not in self._read and name not in unread.split() and name not in _HINTS:
+                raise Refused(f"found the parameter {name}={self._params[name]!r}, needed those that its rule knows")
+
+
 @dataclass
 class Call:
     """An equation that is to be written."""
 
     text: ProgramText
-    params: Mapping[str, Any]
+    params: Params
     avals: list[Any]  #: of the operands
     results: list[tuple[str, Shape]]
     inlined: Callable[[Any, Sequence[Value]], list[Value]]  #: writes a closed jaxpr
@@ -42,6 +66,27 @@ INLINED = {"jit", "pjit", "closed_call", "core_call", "core_closed_call", "custo
 
 RULES = Rules()
 rule = RULES.rule
+
+#: Parameters that change no value: they say how XLA computes, or what the types of the results say, too.
+_HINTS = "accuracy precision preferred_element_type out_dtype sharding out_sharding".split()
+
+#: Others of single primitives, of JAX since 0.6.
+_OF_CALLS = """name inline keep_unused donated_invars ctx_mesh resource_env in_layouts out_layouts compiler_options_kvs abstracted_axes
+    num_consts symbolic_zeros jvp_jaxpr_fun jvp_jaxpr_thunk fwd_jaxpr_thunk bwd out_trees differentiated policy prevent_cse function_type"""
+_OF_INDICES = "indices_are_sorted unique_indices update_consts"
+UNREAD = {
+    **dict.fromkeys(INLINED, _OF_CALLS), "gather": f"{_OF_INDICES} fill_value", "scatter-sub": f"{_OF_INDICES} update_jaxpr",
+    **dict.fromkeys((f"scatter{how}" for how in ("", "-add", "-mul", "-min", "-max")), _OF_INDICES),
+    "approx_top_k": "aggregate_to_topk recall_target reduction_input_size_override", "argmax": "index_dtype", "argmin": "index_dtype",
+    "bitcast_convert_type": "new_dtype", "broadcast_in_dim": "shape", "cond": "branches_platforms", "conj": "input_dtype",
+    "convert_element_type": "new_dtype weak_type", "device_put": "srcs copy_semantics", "dynamic_slice": "slice_sizes",
+    **dict.fromkeys(("dot_product_attention_fwd_wrapper", "dot_product_attention_bwd_wrapper"), "seed variadic_args is_training"),
+    "empty2": "dtype memory_space", "iota": "dtype shape", "iota_2x32_shape": "shape", "lu_pivots_to_permutation": "permutation_size",
+    "name": "name", "pvary": "axes", "qr": "use_magma", "random_wrap": "impl", "reshard": "concrete_mesh",
+    "rng_bit_generator": "dtype shape", "scan": "unroll linear _split_transpose", "shard_map": "check_vma check_rep rewrite auto",
+    "sharding_constraint": "context_mesh resource_env layout unconstrained_dims", "sort": "is_stable", "squeeze": "dimensions",
+    "triangular_solve": "conjugate_a",
+}
 
 #: Why there is no rule, of some.
 REASONS = {

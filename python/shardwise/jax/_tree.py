@@ -77,7 +77,7 @@ def _walk(value: Any, parts: Parts, leaves: dict[str, Any]) -> Any:
         return [inner(str(i), v) for i, v in enumerate(value)]
     if kind is tuple:
         return {"tuple": [inner(str(i), v) for i, v in enumerate(value)]}
-    children = _children(value)
+    children = children_of(value)
     if children is None:
         return _leaf(value, parts, leaves)
     if isinstance(value, tuple) and hasattr(value, "_fields") and len(children) == len(value._fields):
@@ -107,7 +107,7 @@ def kinds(node: Any, place: str = "") -> dict[str, str]:
     return found
 
 
-def _children(value: Any) -> list[tuple[str, Any]] | None:
+def children_of(value: Any) -> list[tuple[str, Any]] | None:
     """What is one level below a node; None for a leaf."""
     if isinstance(value, (jax.Array, np.ndarray)):
         return None
