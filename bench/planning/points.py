@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The model of docs/planning.md beside published measurements: points.py [--only N1,T1] [--update]
+"""The model of docs/how_sure.md beside published measurements: points.py [--only N1,T1] [--update]
 
 points.json holds what sources say of jobs: sizes, mesh, batch, what is computed again, memory, time. This program captures each
-job (llama.py), plans it on its mesh and prints the tables of docs/planning.md; --update writes them there.
+job (llama.py), plans it on its mesh and prints the tables of docs/how_sure.md; --update writes them there.
 PYTHONPATH=build/release/python/package build/venv/bin/python bench/planning/points.py
 """
 import argparse
@@ -19,7 +19,7 @@ from typing import Any
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 HERE = pathlib.Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "planning.md"
+PAGE = HERE.parents[1] / "docs" / "how_sure.md"
 FACTS: dict[str, Any] = json.loads((HERE / "points.json").read_text())
 POINTS: list[dict[str, Any]] = FACTS["points"]
 BAND = 0.10  #: of a peak
@@ -147,7 +147,7 @@ def written(text: str, found: dict[str, list[str]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="names of jobs")
-    parser.add_argument("--update", action="store_true", help="write the tables to docs/planning.md")
+    parser.add_argument("--update", action="store_true", help="write the tables to docs/how_sure.md")
     options = parser.parse_args()
     points = [one for one in POINTS if options.only is None or one["name"] in options.only.split(",")]
     found = tables(points)
