@@ -88,7 +88,7 @@ def test_inputs_are_called_as_the_module_calls_them():
     assert kinds["0.weight"] == kinds["3.bias"] == "parameter"
     assert kinds["exp_avg.0.weight"] == kinds["3.bias.step"] == "optimizer"
     assert kinds["x"] == kinds["y"] == "loader"
-    assert len(kinds) == 6 * 4 + 2
+    assert kinds["lr"] == "optimizer" and len(kinds) == 6 * 4 + 1 + 2
     assert ' backward  # 3' in program.text and "# optimizer" in program.text and "# 2" in program.text
 
 

@@ -11,12 +11,10 @@ from .._example import example_of, name_of, refusing_packed
 from .._progress import WorkLine
 
 if TYPE_CHECKING:
-    from torch.optim.lr_scheduler import LRScheduler
-
     from ..programs import Program
 
 
-def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Module | torch.optim.Optimizer | LRScheduler] = (),
+def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Module | torch.optim.Optimizer] = (),
             progress: bool = True, **by_name: Any) -> Program:
     """The program of step(*example): forward, loss, backward and optimizer, as the step calls them.
 
@@ -30,15 +28,15 @@ def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Mod
         program = swt.capture(step, tokens, labels)
 
     `example`: trees of tensors; their values do not matter, so that they may be on the meta device, as the model may.
-    torch traces the step on tensors without memory: nothing is computed. Modules, optimizers and schedulers are those that the step's
+    torch traces the step on tensors without memory: nothing is computed. Modules and optimizers are those that the step's
     variables hold, or its object's attributes; `uses` names those that are held otherwise. A module instead of a step is its
     forward pass.
 
     Inputs are called as the module calls its parameters and buffers ("layers.3.attn.wq.weight"), then tensors that the
     step's variables hold and that it changes ("shadow.wq"), then optimizer state ("exp_avg.layers.3.attn.wq.weight"), then the step's arguments
-    ("tokens"). A learning rate that is a tensor or has a scheduler
-    is an input, one that is a number is part of the program. Program.run(*args) does what step(*args) does: it gives what the step
-    returns, and the module and the optimizer have their new values.
+    ("tokens"). The learning rate of each group of an optimizer is an input ("lr"), which each run reads: a scheduler is called between
+    runs. Program.run(*args) does what step(*args) does: it gives what the step returns, and the module and the optimizer have their
+    new values.
 
     Random numbers (dropout) are the program's own, and not those that torch would draw: they follow from an input, "random_key",
     which each run draws from torch's generator.

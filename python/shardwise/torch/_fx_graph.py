@@ -158,7 +158,7 @@ class _Values:
         self._replaced = [traced.inputs[i] for i in writer.replaced]
         self._results, self._result_of = traced.results, traced.result_of
         self._tree, self._numbers = traced.arguments, traced.numbers
-        self._schedules, self._need_modes = traced.schedules, traced.need_modes
+        self._needs = traced.needs
         labels = [slot.label for slot in traced.inputs[traced.state:]]
         self._asked = [(labels.index(label), label, *told) for label, told in traced.asked.items()]
 
@@ -171,9 +171,8 @@ class _Values:
             if is_tensor != (known is torch.Tensor) or (not is_tensor and leaf != known):
                 needed = "a tensor" if known is torch.Tensor else f"{known!r}, which is part of the program"
                 raise InvalidArgument(f"run: found the argument {leaf!r}, needed {needed}")
-        if self._need_modes is not None:
-            self._need_modes()
-        self._schedules.begin()
+        for need in self._needs:
+            need()
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         for place, label, value, line in self._asked:
             if not torch.equal(given[place], value):
@@ -189,5 +188,4 @@ class _Values:
                    for array, is_pair in zip(arrays, self._pairs_out, strict=True)]
         for slot, tensor in zip(self._replaced, tensors[self._results:], strict=True):
             slot.give(tensor)
-        self._schedules.end()
         return self._result_of(tensors[:self._results])

@@ -8,16 +8,16 @@ import functools
 import inspect
 import types
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .._errors import InvalidArgument, Unsupported
+from ._checks import line_of_step
 from ._instead import made_ready
 from ._surroundings import SEQUENCES, Place, is_plain, items_of, label_of, memory_of
 
@@ -83,8 +83,7 @@ class StepState:
         made_ready(held.values())
         self._modules = _roots({name: m for name, m in held.items() if isinstance(m, torch.nn.Module)})
         self._optimizers = {name: o for name, o in held.items() if isinstance(o, Optimizer)}
-        self.schedulers = [scheduler for scheduler in held.values() if isinstance(scheduler, LRScheduler)]
-        self._rates = {id(s.optimizer): _rates_of(s) for s in self.schedulers}
+        self._rates = {id(optimizer): _rates_of(optimizer) for optimizer in self._optimizers.values()}
         self.scopes = {id(inner): "/".join(filter(None, (name, path.replace(".", "/"))))
                        for name, module in self._modules.items() for path, inner in module.named_modules()}
         self._slots: dict[int, Slot] = {}
@@ -147,13 +146,11 @@ class StepState:
     def _optimizer_slots(self, prefix: str, optimizer: Optimizer, fake: Callable[[torch.Tensor], torch.Tensor]) -> list[Slot]:
         slots = []
         labels = {id(slot.tensor): slot.label for slot in self._slots.values()}
-        rates = self._rates.get(id(optimizer), [])
-        for number, group in enumerate(_with_rates(optimizer.param_groups, rates)):
+        for number, group in enumerate(optimizer.param_groups):
             for key, value in group.items():
                 if isinstance(value, torch.Tensor):
-                    label = f"{prefix}{key}" + (f".{number}" if number else "")
-                    slots.append(Slot(label, "optimizer", value, functools.partial(_group_of, optimizer, number), key))
-        fresh = _state_to_be_made(optimizer, rates, fake)
+                    slots.append(Slot(_group_label(prefix, key, number), "optimizer", value, functools.partial(_group_of, optimizer, number), key))
+        fresh = _state_to_be_made(optimizer, fake)
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             if id(parameter) not in labels:
                 raise InvalidArgument(f"capture: found a parameter of shape {list(parameter.shape)} of "
@@ -168,6 +165,8 @@ class StepState:
                                       is_fresh=not optimizer.state.get(parameter),
                                       first=None if _begins_with_zeros(optimizer) else functools.partial(_first_state, optimizer, parameter)))
         self._fresh[id(optimizer)] = fresh
+        slots += [Slot(_group_label(prefix, "lr", number), "optimizer", rate, functools.partial(_group_of, optimizer, number), "lr", is_fresh=True)
+                  for number, rate in self._rates[id(optimizer)].items()]
         return slots
 
     def modes(self) -> Callable[[], None]:
@@ -180,6 +179,20 @@ class StepState:
                 if module.training != training:
                     found, needed = ("train()", "eval()") if module.training else ("eval()", "train()")
                     raise InvalidArgument(f"run: found {label} in the mode {found}, needed {needed}, as at the capture: capture a program of each mode")
+
+        return need_same
+
+    def numbers(self) -> Callable[[], None]:
+        """What a run calls: raises InvalidArgument for numbers of optimizers, as betas, that are not those of now, which are part of the program."""
+        known = [(optimizer, _constants_of(optimizer)) for optimizer in self.optimizers]
+
+        def need_same() -> None:
+            for optimizer, before in known:
+                now = _constants_of(optimizer)
+                for place, value in before.items():
+                    if now.get(place) != value:
+                        raise InvalidArgument(f"run: found {place[1]}={now.get(place)!r} of {type(optimizer).__name__}, needed {value!r}, which is part of the "
+                                              f"program: of what changes only the rate, lr, is read by each run")
 
         return need_same
 
@@ -218,8 +231,9 @@ class StepState:
                 held[new[id(key)]] = held[key]
                 undo.callback(held.pop, new[id(key)], None)
             for optimizer in self.optimizers:
-                undo.enter_context(_optimizer_with(optimizer, self._rates.get(id(optimizer), []), self._fresh[id(optimizer)], new))
-                now += _places_of(optimizer)
+                rates = {number: new[id(rate)] for number, rate in self._rates[id(optimizer)].items()}
+                undo.enter_context(_optimizer_with(optimizer, rates, self._fresh[id(optimizer)], new))
+                now += [*_places_of(optimizer), *(functools.partial(_itself, rate) for rate in rates.values())]
             yield lambda: [get() for get in now]
 
 
@@ -284,8 +298,12 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
-def _itself(held: dict[str, Any]) -> dict[str, Any]:
+def _itself(held: Any) -> Any:
     return held
+
+
+def _group_label(prefix: str, key: str, number: int) -> str:
+    return f"{prefix}{key}" + (f".{number}" if number else "")
 
 
 def _group_of(optimizer: Optimizer, number: int) -> dict[str, Any]:
@@ -306,15 +324,16 @@ def _places_of(optimizer: Optimizer) -> list[Callable[[], torch.Tensor]]:
 
 
 @contextlib.contextmanager
-def _optimizer_with(optimizer: Optimizer, rates: Sequence[torch.Tensor], fresh: dict[torch.Tensor, dict[str, Any]], new: dict[int, torch.Tensor]) -> Iterator[None]:
-    """It works on other tensors."""
+def _optimizer_with(optimizer: Optimizer, rates: Mapping[int, torch.Tensor], fresh: dict[torch.Tensor, dict[str, Any]], new: dict[int, torch.Tensor]) -> Iterator[None]:
+    """It works on other tensors, with rates that only a run knows."""
     groups, state = optimizer.param_groups, optimizer.state
 
     def mapped(value: Any) -> Any:
         return new.get(id(value), value) if isinstance(value, torch.Tensor) else value
 
-    optimizer.param_groups = [{**_plain_group(optimizer, {key: mapped(value) for key, value in group.items()}),
-                               "params": [mapped(p) for p in group["params"]]} for group in _with_rates(groups, rates)]
+    optimizer.param_groups = [_Group({**_plain_group(optimizer, {key: mapped(value) for key, value in group.items()}),
+                                      **({"lr": rates[number].item()} if number in rates else {}),
+                                      "params": [mapped(p) for p in group["params"]]}) for number, group in enumerate(groups)]
     optimizer.state = type(state)(dict)
     for parameter in (p for group in groups for p in group["params"]):
         own = state.get(parameter) or fresh.get(parameter)
@@ -326,9 +345,24 @@ def _optimizer_with(optimizer: Optimizer, rates: Sequence[torch.Tensor], fresh: 
         changed = next((key for key, value in _numbers_of(optimizer).items() if numbers.get(key, value) != value), None)
         if changed is not None:
             raise Unsupported(f"capture: found that the step changes the number {changed[-1]!r} of {type(optimizer).__name__}, which is part of the program, "
-                              f"needed a tensor" + (", or a scheduler" if changed[-1] == "lr" else ""))
+                              f"needed a tensor")
     finally:
         optimizer.param_groups, optimizer.state = groups, state
+
+
+class _Group(dict[str, Any]):
+    """Of parameters of an optimizer. Its rate is read by each run, and is not the step's to set."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key == "lr":
+            raise Unsupported(f"capture: {line_of_step()}: found a learning rate that the step sets, needed one that is set between runs, as by "
+                              f"scheduler.step(): each run reads it")
+        super().__setitem__(key, value)
+
+
+def _constants_of(optimizer: Optimizer) -> dict[tuple[int, str], Any]:
+    return {(number, key): value for number, group in enumerate(optimizer.param_groups) for key, value in group.items()
+            if key not in ("lr", "initial_lr") and (isinstance(value, (int, float)) or (isinstance(value, tuple) and all(isinstance(one, (int, float)) for one in value)))}
 
 
 def _numbers_of(optimizer: Optimizer) -> dict[tuple[Any, ...], int | float]:
@@ -348,30 +382,19 @@ def _plain_group(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
     return {**group, **{key: value for key, value in wanted.items() if key in group}}
 
 
-def _rates_of(scheduler: LRScheduler) -> list[torch.Tensor]:
-    """In place of the rates that it sets, which are numbers. Raises Unsupported."""
-    if getattr(scheduler, "cycle_momentum", False):
-        raise Unsupported(f"capture: found {type(scheduler).__name__} that sets momentum, which is part of the program, needed "
-                          f"cycle_momentum=False")
-    return [torch.tensor(float(group["lr"]), dtype=torch.float64) for group in scheduler.optimizer.param_groups]
+def _rates_of(optimizer: Optimizer) -> dict[int, torch.Tensor]:
+    """Those that are numbers, as tensors, by the number of their group."""
+    return {number: torch.tensor(float(group["lr"]), dtype=torch.float64) for number, group in enumerate(optimizer.param_groups)
+            if isinstance(group.get("lr"), (int, float))}
 
 
-def _with_rates(groups: Sequence[dict[str, Any]], rates: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
-    """Numbers are replaced."""
-    if not rates:
-        return list(groups)
-    return [group if isinstance(group["lr"], torch.Tensor) else {**group, "lr": rate} for group, rate in zip(groups, rates, strict=True)]
-
-
-def _state_to_be_made(optimizer: Optimizer, rates: Sequence[torch.Tensor],
-                      fake: Callable[[torch.Tensor], torch.Tensor]) -> dict[torch.Tensor, dict[str, Any]]:
+def _state_to_be_made(optimizer: Optimizer, fake: Callable[[torch.Tensor], torch.Tensor]) -> dict[torch.Tensor, dict[str, Any]]:
     """Of parameters that have no state yet, what the first step makes."""
     missing = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and not optimizer.state.get(p)]
     if not missing:
         return {}
     stand_ins = {id(p): fake(p).requires_grad_() for p in missing}
-    groups = _with_rates(optimizer.param_groups, [fake(rate) for rate in rates])
-    with _on_stand_ins(optimizer, groups, stand_ins):
+    with _on_stand_ins(optimizer, stand_ins):
         for stand_in in stand_ins.values():
             stand_in.grad = torch.zeros_like(stand_in)
         try:
@@ -385,7 +408,7 @@ def _state_to_be_made(optimizer: Optimizer, rates: Sequence[torch.Tensor],
         return made
     first = {}
     if hasattr(optimizer, "_init_group"):
-        with _on_stand_ins(optimizer, groups, stand_ins):
+        with _on_stand_ins(optimizer, stand_ins):
             _initialise(optimizer)
             first = {p: dict(optimizer.state.get(stand_ins[id(p)], {})) for p in missing}
     if any(_tensors_in(first.get(p, {})) != _tensors_in(made[p]) for p in missing):
@@ -404,11 +427,11 @@ def _tensors_in(state: dict[str, Any]) -> set[str]:
 
 
 @contextlib.contextmanager
-def _on_stand_ins(optimizer: Optimizer, groups: Sequence[dict[str, Any]], stand_ins: dict[int, torch.Tensor]) -> Iterator[None]:
+def _on_stand_ins(optimizer: Optimizer, stand_ins: dict[int, torch.Tensor]) -> Iterator[None]:
     """It works on these alone, by the ids of its own, and has no state."""
     before, state = optimizer.param_groups, optimizer.state
     optimizer.param_groups = [{**_plain_group(optimizer, group),
-                               "params": [stand_ins[id(p)] for p in group["params"] if id(p) in stand_ins]} for group in groups]
+                               "params": [stand_ins[id(p)] for p in group["params"] if id(p) in stand_ins]} for group in before]
     optimizer.state = type(state)(dict)
     try:
         yield
@@ -426,7 +449,7 @@ def _initialise(optimizer: Any) -> None:
 def _first_state(optimizer: Optimizer, parameter: torch.Tensor) -> dict[str, Any]:
     stand_in = torch.zeros_like(parameter, requires_grad=True)
     stand_in.grad = torch.zeros_like(stand_in)
-    with _on_stand_ins(optimizer, optimizer.param_groups, {id(parameter): stand_in}):
+    with _on_stand_ins(optimizer, {id(parameter): stand_in}):
         _initialise(optimizer)
         return dict(optimizer.state[stand_in])
 
@@ -442,7 +465,7 @@ def _roots(modules: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
 
 
 def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Modules, optimizers, their schedulers and scalers, each once, by the names of the variables that hold them. `containers` gets the lists,
+    """Modules, optimizers and scalers, each once, by the names of the variables that hold them. `containers` gets the lists,
     dicts and variables that may hold their tensors."""
     open_: deque[tuple[str, Any]] = deque([*((type(one).__name__.lower(), one) for one in uses), ("step", step)])
     seen: set[int] = set()
@@ -452,7 +475,7 @@ def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tup
         if id(holder) in seen:
             continue
         seen.add(id(holder))
-        if isinstance(holder, (torch.nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler)):
+        if isinstance(holder, (torch.nn.Module, Optimizer, torch.amp.GradScaler)):
             while name in names:
                 name += "_"
             names.add(name)

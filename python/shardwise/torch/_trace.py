@@ -45,7 +45,6 @@ from ._instead import (
     tensors_of_tensors,
     without_mkldnn,
 )
-from ._schedules import Schedules
 from ._step_state import MOST_HOLDERS, Slot, StepState, parts_of
 from ._surroundings import Change, StateFound, Surroundings, changed, is_plain, memory_of
 
@@ -86,8 +85,7 @@ class Traced:
     numbers: list[Any]  #: the leaves of the arguments, which are part of the program; of a tensor torch.Tensor
     result: pytree.TreeSpec  #: of what the step returns
     leaves: list[Any]  #: of it; of what is computed the type: torch.Tensor, or torch.SymFloat and the like (of .item())
-    schedules: Schedules  #: that the step calls
-    need_modes: Callable[[], None] | None  #: see StepState.modes; None of a step that sets them
+    needs: list[Callable[[], None]]  #: that each run calls: see StepState.modes and StepState.numbers
     asked: dict[str, tuple[torch.Tensor, str]]  #: see Constants.asked
 
     @property
@@ -187,7 +185,7 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
 
     state = StepState(step, uses, held)
     surroundings, changes, seen = Surroundings(state.containers), list[Change](), set[int]()
-    need_modes, sets_modes = state.modes(), list[torch.nn.Module]()
+    need_numbers, need_modes, sets_modes = state.numbers(), state.modes(), list[torch.nn.Module]()
     paths, treespec = pytree.tree_flatten_with_path(tuple(example))
     arguments = [Slot(_argument_name(step, path), "loader", leaf) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
     leaves = [leaf for _, leaf in paths]
@@ -199,7 +197,7 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
             slots = state.slots(fake)
         fakes = [fake(slot.tensor) for slot in [*slots, *arguments]]
         returned: list[Any] = []
-        schedules, constants, fused = Schedules(), Constants(), FusedAttention()
+        constants, fused = Constants(), FusedAttention()
 
         def functional(tensors: list[torch.Tensor]) -> list[Any]:
             with FunctionalTensorMode(), fx_traceback.preserve_node_meta():
@@ -213,7 +211,7 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
                 values = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
                 gradients = _Gradients({slot.label: tensor for slot, tensor in zip(slots, own, strict=False) if tensor.requires_grad})
                 with (state.replaced(slots, own[:len(slots)]) as now, state.guarded() as elsewhere,
-                      _scopes(state, gradients, elsewhere, constants, surroundings, seen, fused), schedules.recorded(state.schedulers)):
+                      _scopes(state, gradients, elsewhere, constants, surroundings, seen, fused)):
                     made, result = pytree.tree_flatten(step(*pytree.tree_unflatten(values, treespec)))
                     returned[:] = [result, [_kind_of(leaf) for leaf in made]]
                     made = [leaf for leaf in made if _kind_of(leaf) in _COMPUTED]
@@ -230,7 +228,7 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
         with sdpa_kernel(list(fused.TRACED)), scores_again(step, fused), tensors_of_tensors(), without_mkldnn(), noted_modes(sets_modes), chosen_by_values():
             graph = graph_of(functional, fakes)
     return Traced(graph, [*slots, *arguments], len(slots), treespec, [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves],
-                  returned[0], returned[1], schedules, None if sets_modes else need_modes, constants.asked), changes
+                  returned[0], returned[1], [need_numbers, *([] if sets_modes else [need_modes])], constants.asked), changes
 
 
 def _need_no_holder(label: str, argument: Any) -> None:
