@@ -33,8 +33,8 @@ int main() {
   std::printf("== differentiated\n%s", sw::dump(*graph).c_str());
 
   const sw::Executable executable(graph, mesh, {.may_donate = {false, true}});
-  std::printf("== propagated\n%s", executable.dump_cuts().c_str());
-  std::printf("== partitioned\n%s", executable.dump_steps().c_str());
-  std::printf("== planned\n%s", executable.dump_plan().c_str());
+  std::printf("== propagated\n%s", dump_cuts(executable).c_str());
+  std::printf("== partitioned\n%s", dump_steps(executable).c_str());
+  std::printf("== planned\n%s", dump_plan(executable).c_str());
   std::printf("== why\n%s", executable.explain(gradient.id).c_str());
 }

@@ -296,7 +296,7 @@ using TrafficTuple = std::tuple<std::string, std::vector<std::string>, std::stri
                                 std::int64_t, std::size_t, std::size_t, std::string, std::string>;
 std::vector<TrafficTuple> traffic_of(const Executable& self) {
   std::vector<TrafficTuple> all;
-  for (const Traffic& one : self.traffic()) {
+  for (const Traffic& one : traffic(self)) {
     all.emplace_back(name(one.kind), one.axes, one.scope, one.is_asked_for, one.tensors, one.bytes,
                      one.wire_bytes, one.largest, one.needed_by);
   }
@@ -382,7 +382,7 @@ void bind_programs(nb::module_& module) {
           "bytes_by_kind",
           [](const Executable& self) {
             std::vector<std::pair<std::string, std::size_t>> kinds;
-            for (const auto& [kind, bytes] : bytes_by_kind(self.fullest_step(), peak_of(self))) {
+            for (const auto& [kind, bytes] : bytes_by_kind(fullest_step(self), peak_of(self))) {
               kinds.emplace_back(kind, bytes);
             }
             return kinds;
@@ -426,7 +426,7 @@ void bind_programs(nb::module_& module) {
           "suggest",
           [](const Executable& self, std::size_t capacity_bytes) {
             const GilRelease released;
-            return self.suggest(capacity_bytes);
+            return suggest(self, capacity_bytes);
           },
           nb::arg("capacity_bytes"))
       .def(

@@ -79,18 +79,19 @@ Executable::~Executable() = default;
 
 const Graph& Executable::graph() const { return *impl_->traced; }
 const Mesh& Executable::mesh() const { return impl_->mesh; }
-const Propagation& Executable::propagation() const { return impl_->propagation; }
-const PartitionedGraph& Executable::partitioned() const { return impl_->partitioned; }
-const Program& Executable::program() const { return impl_->lowered.program; }
-const PlannedProgram& Executable::planned() const { return *impl_; }
+
+const PlannedProgram& detail::ExecutableInternals::planned(const Executable& executable) {
+  return *executable.impl_;
+}
+
 std::span<const std::int64_t> Executable::replaced() const { return impl_->plan.replaced; }
 
 ArraySpec Executable::input_spec(std::size_t i) const {
-  return program().value(impl_->lowered.inputs[i]).spec();
+  return impl_->lowered.program.value(impl_->lowered.inputs[i]).spec();
 }
 
 ArraySpec Executable::output_spec(std::size_t i) const {
-  return program().value(impl_->lowered.outputs[i]).spec();
+  return impl_->lowered.program.value(impl_->lowered.outputs[i]).spec();
 }
 
 /// One run: where the values are, and what holds them.
@@ -131,7 +132,8 @@ class Executable::OneRun {
       bind_regions();
       take_over();
       try {
-        shardwise::run(e_.program(), e_.impl_->schedule, storage_, devices_, e_.impl_->tag);
+        shardwise::run(e_.impl_->lowered.program, e_.impl_->schedule, storage_, devices_,
+                       e_.impl_->tag);
       } catch (...) {
         give_back();
         throw;
@@ -142,7 +144,7 @@ class Executable::OneRun {
 
  private:
   ValueId output(std::size_t o) const { return e_.impl_->lowered.outputs[o]; }
-  const Program::Value& value(ValueId id) const { return e_.program().value(id); }
+  const Program::Value& value(ValueId id) const { return e_.impl_->lowered.program.value(id); }
   Device& device(std::int64_t position) const {
     return devices_.at(e_.impl_->mesh.device_at(position));
   }
@@ -389,16 +391,22 @@ std::vector<CollectiveTotal> Executable::collectives() const {
   return shardwise::collectives(*impl_);
 }
 
-std::vector<Traffic> Executable::traffic() const { return shardwise::traffic(*impl_); }
-
-FullestStep Executable::fullest_step() const { return shardwise::fullest_step(*impl_); }
-
-std::string Executable::suggest(std::size_t capacity_bytes) const {
-  return shardwise::suggest(*impl_->graph, impl_->mesh, impl_->options, capacity_bytes);
+std::vector<Traffic> traffic(const Executable& executable) {
+  return traffic(planned_program(executable));
 }
 
-double Executable::flops() const {
-  return flops_of(*impl_->graph, impl_->propagation, impl_->partitioned);
+FullestStep fullest_step(const Executable& executable) {
+  return fullest_step(planned_program(executable));
+}
+
+std::string suggest(const Executable& executable, std::size_t capacity_bytes) {
+  const PlannedProgram& planned = planned_program(executable);
+  return suggest(*planned.graph, planned.mesh, planned.options, capacity_bytes);
+}
+
+double flops(const Executable& executable) {
+  const PlannedProgram& planned = planned_program(executable);
+  return flops_of(*planned.graph, planned.propagation, planned.partitioned);
 }
 
 std::string Executable::explain(NodeId node) const {
@@ -454,16 +462,18 @@ std::string Executable::explain(std::string_view label) const {
 }
 
 std::string dump(const Executable& executable) {
-  return "== traced\n" + dump(executable.graph()) + "== propagated\n" + executable.dump_cuts() +
-         "== partitioned\n" + executable.dump_steps() + "== planned\n" + executable.dump_plan();
+  return "== traced\n" + dump(executable.graph()) + "== propagated\n" + dump_cuts(executable) +
+         "== partitioned\n" + dump_steps(executable) + "== planned\n" + dump_plan(executable);
 }
 
-std::string Executable::dump_cuts() const {
-  return dump(*impl_->graph, impl_->mesh, impl_->propagation);
+std::string dump_cuts(const Executable& executable) {
+  const PlannedProgram& planned = planned_program(executable);
+  return dump(*planned.graph, planned.mesh, planned.propagation);
 }
 
-std::string Executable::dump_steps() const {
-  return dump(*impl_->graph, impl_->mesh, impl_->partitioned);
+std::string dump_steps(const Executable& executable) {
+  const PlannedProgram& planned = planned_program(executable);
+  return dump(*planned.graph, planned.mesh, planned.partitioned);
 }
 
 namespace {
@@ -512,9 +522,10 @@ void dump_plan(const Program& program, const MemoryPlan& plan,
 
 }  // namespace
 
-std::string Executable::dump_plan() const {
+std::string dump_plan(const Executable& executable) {
+  const PlannedProgram& planned = planned_program(executable);
   std::string text;
-  shardwise::dump_plan(program(), impl_->plan, impl_->lowered.bodies, "", text);
+  dump_plan(planned.lowered.program, planned.plan, planned.lowered.bodies, "", text);
   return text;
 }
 

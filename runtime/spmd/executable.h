@@ -19,10 +19,9 @@
 
 namespace shardwise {
 
-class Program;
-struct PartitionedGraph;
-struct PlannedProgram;
-struct Propagation;
+namespace detail {
+struct ExecutableInternals;
+}
 
 struct PartitionOptions {
   /// Weights that were gathered for the loss are kept for its gradient and for later losses, whose
@@ -147,13 +146,6 @@ class Executable {
   const Graph& graph() const;
   const Mesh& mesh() const;
 
-  // What the passes made; of types that are not part of the interface. dump_cuts() and the others
-  // below show it.
-  const Propagation& propagation() const;
-  const PartitionedGraph& partitioned() const;
-  const Program& program() const;
-  const PlannedProgram& planned() const;
-
   /// How the i-th input is to be bound.
   ArraySpec input_spec(std::size_t i) const;
 
@@ -191,20 +183,6 @@ class Executable {
   /// a cond those of the branch that sends more.
   std::vector<CollectiveTotal> collectives() const;
 
-  /// The same by axes and scope: what nobody has asked for first, then by bytes on the wire.
-  std::vector<Traffic> traffic() const;
-
-  /// When a device holds the most.
-  FullestStep fullest_step() const;
-
-  /// Marks with which no device needs more than `capacity_bytes`, or the least that was found: "it
-  /// fits with "w1" cut as fsdp,-: peak 1.50 MiB (1572864 bytes)". Plans what it tries.
-  std::string suggest(std::size_t capacity_bytes) const;
-
-  /// Floating-point operations of all dot_generals, on all devices together if none were repeated;
-  /// of a cond, of the branch that has more.
-  double flops() const;
-
   /// How a node is cut and from which marks that comes, what moves its operands and its result,
   /// with bytes, and the choices that there were. For people.
   std::string explain(NodeId node) const;
@@ -212,20 +190,37 @@ class Executable {
   /// The same of an input, by its label. Throws no_such_name, suggesting the nearest labels.
   std::string explain(std::string_view label) const;
 
-  /// All nodes with their cuts, as propagated, one a line.
-  std::string dump_cuts() const;
-
-  /// The operations on each device's parts and the moves between them, with cuts and bytes.
-  std::string dump_steps() const;
-
-  /// The plan: a line for each step with the places of its results.
-  std::string dump_plan() const;
-
  private:
   class OneRun;
+  friend struct detail::ExecutableInternals;
+
   struct Impl;  // the passes' results
   std::unique_ptr<const Impl> impl_;
 };
+
+/// Executable::collectives() by axes and scope: first the moves that nobody has asked for, then by
+/// bytes on the wire.
+std::vector<Traffic> traffic(const Executable& executable);
+
+/// When a device holds the most.
+FullestStep fullest_step(const Executable& executable);
+
+/// Marks with which no device needs more than `capacity_bytes`, or the least that was found: "it
+/// fits with "w1" cut as fsdp,-: peak 1.50 MiB (1572864 bytes)". Plans what it tries.
+std::string suggest(const Executable& executable, std::size_t capacity_bytes);
+
+/// Floating-point operations of all dot_generals, on all devices together if none were repeated;
+/// of a cond, of the branch that has more.
+double flops(const Executable& executable);
+
+/// All nodes with their cuts, as propagated, one a line.
+std::string dump_cuts(const Executable& executable);
+
+/// The operations on each device's parts and the moves between them, with cuts and bytes.
+std::string dump_steps(const Executable& executable);
+
+/// The plan: a line for each step with the places of its results.
+std::string dump_plan(const Executable& executable);
 
 /// Marks inputs, by Graph::inputs, and what replaces a weight or optimizer state (`w = w - ...`) if
 /// that has no other mark than the weight had: as mark_sharding() marks it in a program.

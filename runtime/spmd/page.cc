@@ -39,7 +39,7 @@ std::string memory_text(const Executable& executable, std::size_t peak_bytes,
     const bool fits = peak_bytes <= options.capacity_bytes;
     text = fmt::format("{}: needs {} on the fullest device, which has {}\n",
                        fits ? "fits" : "does not fit", peak, human_bytes(options.capacity_bytes));
-    if (!fits) text += "  " + executable.suggest(options.capacity_bytes) + '\n';
+    if (!fits) text += "  " + suggest(executable, options.capacity_bytes) + '\n';
   }
   const std::string_view attention = planned_attention(executable.graph());
   if (attention == "fused") {
@@ -47,7 +47,7 @@ std::string memory_text(const Executable& executable, std::size_t peak_bytes,
   } else if (attention == "written") {
     text += "attention is planned as written, with its scores: `fused` is a kernel without them\n";
   }
-  const FullestStep fullest = executable.fullest_step();
+  const FullestStep fullest = fullest_step(executable);
   text += fmt::format("\nfullest at {}\n",
                       fullest.name.empty() ? "the start: nothing is computed" : fullest.name);
   TextTable kinds({"bytes", "kind"});
@@ -198,7 +198,7 @@ std::string page(const Executable& executable, const StepReport& report,
   text += fmt::format("{}: {} operations on {} ({} devices)\n", shown(options.program),
                       executable.graph().nodes.size(), mesh.to_string(), mesh.size());
   text += memory_text(executable, report.memory.peak_bytes, options);
-  text += traffic_text(executable.traffic());
+  text += traffic_text(traffic(executable));
   text += fmt::format("\n{:.3f} GFLOP in products, {:.3f} on one device\n",
                       report.model_flops * 1e-9, report.device_flops * 1e-9);
   if (options.has_times) {

@@ -135,9 +135,10 @@ StepReport report(const Executable& executable, const Machine& machine) {
   const Graph& graph = executable.graph();
   const Mesh& mesh = executable.mesh();
   StepReport result{
-      executable.flops(), 0, executable.collectives(), executable.memory(0), machine, 0, 0};
+      flops(executable), 0, executable.collectives(), executable.memory(0), machine, 0, 0};
   const detail::Modelled times =
-      detail::modelled(graph, mesh, executable.propagation(), executable.partitioned(), machine);
+      detail::modelled(graph, mesh, planned_program(executable).propagation,
+                       planned_program(executable).partitioned, machine);
   result.device_flops = times.device_flops;
   result.compute_seconds = times.compute_seconds + times.memory_seconds;
   result.collective_seconds = times.wire_seconds;

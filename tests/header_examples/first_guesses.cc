@@ -507,9 +507,9 @@ TEST(FirstTracer, ExplainsByNameAndPrintsAllStages) {
                  "explain: found no input \"adamw/frist/w\", needed one of adamw/first/w, "
                  "adamw/first/b");
   }
-  EXPECT_EQ(dump(last), "== traced\n" + dump(last.graph()) + "== propagated\n" + last.dump_cuts() +
-                            "== partitioned\n" + last.dump_steps() + "== planned\n" +
-                            last.dump_plan());
+  EXPECT_EQ(dump(last), "== traced\n" + dump(last.graph()) + "== propagated\n" + dump_cuts(last) +
+                            "== partitioned\n" + dump_steps(last) + "== planned\n" +
+                            dump_plan(last));
 }
 
 TEST_F(FirstProgram, LeavesAnExtentOut) {

@@ -132,7 +132,7 @@ TEST(Convolution, ExchangesHalosOnly) {
   tracer.mark_step();
   std::size_t wire = 0;
   for (const CollectiveTotal& total : tracer.last()->collectives()) wire += total.wire_bytes;
-  EXPECT_EQ(wire, 2U * 2 * 3 * 16 * 4) << tracer.last()->dump_steps();
+  EXPECT_EQ(wire, 2U * 2 * 3 * 16 * 4) << dump_steps(*tracer.last());
   EXPECT_EQ(y.array().sharding().spec(), PartitionSpec::parse("-,-,devices,-"));
 }
 

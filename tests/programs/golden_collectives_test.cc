@@ -202,7 +202,7 @@ TEST(GoldenCollectives, MoveNoMoreThanXlaOrTheTextbook) {
     tracer.mark_step();
     std::size_t wire = 0;
     for (const CollectiveTotal& total : tracer.last()->collectives()) wire += total.wire_bytes;
-    EXPECT_LE(wire, c.bound) << tracer.last()->dump_steps();
+    EXPECT_LE(wire, c.bound) << dump_steps(*tracer.last());
   }
 }
 

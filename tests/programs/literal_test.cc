@@ -39,7 +39,7 @@ TEST(Literal, KeepsEveryBitAndMovesNothing) {
     EXPECT_EQ(whole.array().to_host(), bytes);
     std::size_t wire = 0;
     for (const CollectiveTotal& total : tracer.last()->collectives()) wire += total.wire_bytes;
-    EXPECT_EQ(wire, 0U) << tracer.last()->dump_steps();
+    EXPECT_EQ(wire, 0U) << dump_steps(*tracer.last());
     const std::vector<std::byte> turned = part.array().to_host();
     const std::size_t width = size_bytes(dtype);
     for (std::size_t i = 0; i < 9 * width; ++i) {

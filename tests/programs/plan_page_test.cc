@@ -73,7 +73,7 @@ std::map<std::string_view, std::size_t> brute_force(const PlannedProgram& planne
 TEST(MemoryCurve, IsWhatHasMemoryAtEachStep) {
   for (std::uint32_t seed = 0; seed < kPrograms; ++seed) {
     const Case one(seed);
-    const PlannedProgram& planned = one.executable->planned();
+    const PlannedProgram& planned = planned_program(*one.executable);
     const detail::MemoryCurve curve = detail::memory_curve(planned, 1 << 20);
     ASSERT_EQ(curve.points.size(), std::max<std::size_t>(curve.steps, 1)) << "seed " << seed;
     std::size_t most = 0;
@@ -94,7 +94,7 @@ TEST(MemoryCurve, IsWhatHasMemoryAtEachStep) {
     const detail::CurvePoint& fullest = curve.points[curve.fullest];
     EXPECT_EQ(std::accumulate(fullest.bytes.begin(), fullest.bytes.end(), std::size_t{0}), most);
     for (const auto& [kind, bytes] :
-         bytes_by_kind(one.executable->fullest_step(), one.told.memory.peak_bytes)) {
+         bytes_by_kind(fullest_step(*one.executable), one.told.memory.peak_bytes)) {
       if (kind == "gaps") continue;
       const auto at = std::ranges::find(curve.kinds, kind);
       ASSERT_NE(at, curve.kinds.end()) << kind;
@@ -113,7 +113,7 @@ TEST(CollectiveTimes, AreThoseOfTheReportAndBytesThoseOfTheTraffic) {
   // Compilers draw other programs: they evaluate arguments in other orders.
   for (std::uint32_t seed = 0; seed < kPrograms || (loops == 0 && seed < 40 * kPrograms); ++seed) {
     const Case one(seed);
-    const PlannedProgram& planned = one.executable->planned();
+    const PlannedProgram& planned = planned_program(*one.executable);
     const detail::CollectiveTimes times = detail::collective_times(planned, h100(), 1 << 20);
     const double whole = one.told.compute_seconds + one.told.collective_seconds;
     EXPECT_NEAR(times.seconds, whole, 1e-9 * whole) << "seed " << seed;
@@ -131,7 +131,7 @@ TEST(CollectiveTimes, AreThoseOfTheReportAndBytesThoseOfTheTraffic) {
       end = move.begin + move.seconds;
     }
     EXPECT_LE(end, whole * (1 + 1e-9)) << "seed " << seed;
-    for (const Traffic& row : one.executable->traffic()) {
+    for (const Traffic& row : traffic(*one.executable)) {
       expected[{row.kind, row.axes, row.scope, row.is_asked_for}] = {row.tensors, row.wire_bytes};
     }
     EXPECT_EQ(found, expected) << "seed " << seed;
@@ -195,14 +195,14 @@ TEST(PlanWithoutMoves, SaysWhatOneWithThemSays) {
       EXPECT_LE(whole.executable->memory(position).peak_bytes, whole.told.memory.peak_bytes)
           << "seed " << seed;
     }
-    for (const Program::Step& step : planned.executable->program().steps()) {
+    for (const Program::Step& step : planned_program(*planned.executable).lowered.program.steps()) {
       const auto* const move = std::get_if<Program::Move>(&step);
       for (std::size_t p = 0; move != nullptr && p < move->parts.size(); ++p) {
         EXPECT_TRUE(move->parts[p].plan.phases.empty()) << "seed " << seed;
       }
     }
-    const PlannedProgram &made = whole.executable->planned(),
-                         &left_out = planned.executable->planned();
+    const PlannedProgram &made = planned_program(*whole.executable),
+                         &left_out = planned_program(*planned.executable);
     const Passed in = passed(left_out);
     for (std::size_t step = 0; step < made.steps.size(); ++step) {
       std::vector<std::size_t> sent;

@@ -97,7 +97,7 @@ TEST(ReduceWindow, ExchangesHalosOnly) {
                                                 .high = {0, 0, 1, 1},
                                                 .dilation = {1, 1, 1, 1}});
     tracer.mark_step();
-    EXPECT_EQ(wire_bytes(tracer), 2U * 2 * 3 * 16 * 4) << tracer.last()->dump_steps();
+    EXPECT_EQ(wire_bytes(tracer), 2U * 2 * 3 * 16 * 4) << dump_steps(*tracer.last());
     EXPECT_EQ(y.array().sharding().spec(), PartitionSpec::parse("-,-,devices,-"));
   }
 }
@@ -116,7 +116,7 @@ TEST(ReduceWindow, OfWindowsInsideShardsMovesNothing) {
                            .dilation = {1, 1, 1, 1}};
   const Tensor y = reduce_window_max(x, a), z = reduce_window_sum(x, a);
   tracer.mark_step();
-  EXPECT_EQ(wire_bytes(tracer), 0U) << tracer.last()->dump_steps();
+  EXPECT_EQ(wire_bytes(tracer), 0U) << dump_steps(*tracer.last());
 }
 
 // The first of equal ones gets all, as in JAX; the first NaN, which is the largest.

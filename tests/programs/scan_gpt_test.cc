@@ -84,7 +84,7 @@ Trained train(const std::string& mesh_text, const std::string& plan_name,
     result.losses.push_back(loss.item());
   }
   for (std::size_t i = 0; i < names.size(); ++i) result.weights[names[i]] = floats(weights[i]);
-  result.flops = tracer.last()->flops();
+  result.flops = flops(*tracer.last());
   result.nodes = tracer.last()->graph().nodes.size();
   return result;
 }

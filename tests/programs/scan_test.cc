@@ -12,6 +12,7 @@
 
 #include "shardwise/runtime/nn/layers.h"
 #include "shardwise/runtime/ops/autodiff.h"
+#include "shardwise/runtime/spmd/detail/planned.h"
 #include "shardwise/runtime/tracer.h"
 #include "tensors.h"
 #include "testing/errors.h"
@@ -373,13 +374,13 @@ TEST(Scan, CountsItsWorkAndItsCollectivesOnceATrip) {
   const auto [last, ys] = scan(net.body(), net.first, net.xs);
   on.step();
   const Executable& step = *on.tracer().last();
-  EXPECT_EQ(step.flops(), 5 * 2.0 * 5 * 4 * 4);
+  EXPECT_EQ(flops(step), 5 * 2.0 * 5 * 4 * 4);
   const std::vector<CollectiveTotal> totals = step.collectives();
   ASSERT_EQ(totals.size(), 1u) << dump(step);
   EXPECT_EQ(totals[0].kind, CollectiveKind::reduce_scatter);
   EXPECT_EQ(totals[0].count, 5);
   EXPECT_EQ(totals[0].bytes, 5 * 5 * 2 * sizeof(float));
-  EXPECT_EQ(report(step, machines().front()).device_flops, step.flops() / 2);
+  EXPECT_EQ(report(step, machines().front()).device_flops, flops(step) / 2);
 }
 
 /// The collectives of a kind.
@@ -472,7 +473,7 @@ TEST(Scan, TheProgramDoesNotGrowWithItsLength) {
     const Tensor gradient = grad(sum(ys * ys), net.w);
     on.step();
     nodes[longer] = on.tracer().last()->graph().nodes.size();
-    steps[longer] = on.tracer().last()->partitioned().steps.size();
+    steps[longer] = planned_program(*on.tracer().last()).partitioned.steps.size();
   }
   EXPECT_EQ(nodes[0], nodes[1]);
   EXPECT_EQ(steps[0], steps[1]);

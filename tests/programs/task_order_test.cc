@@ -7,6 +7,7 @@
 #include "shardwise/runtime/spmd/detail/fuse.h"
 #include "shardwise/runtime/spmd/detail/lower.h"
 #include "shardwise/runtime/spmd/detail/memory_plan.h"
+#include "shardwise/runtime/spmd/detail/planned.h"
 #include "trial.h"
 
 // Whatever order the tasks of a program run in, none writes to memory that another one may be
@@ -65,7 +66,7 @@ class Order {
 
  private:
   PartitionedGraph partition_of(const Trial& trial) const {
-    return Executable(graph_, trial.mesh, trial.options).partitioned();
+    return planned_program(Executable(graph_, trial.mesh, trial.options)).partitioned;
   }
 
   void touch(ValueId value, std::int64_t position, bool writes, std::vector<Touch>& touches) const {
@@ -162,7 +163,7 @@ std::string disorder(const Trial& trial) {
   if (problem.empty()) return problem;
   const Executable executable(std::make_shared<const Graph>(trial.graph), trial.mesh,
                               trial.options);
-  return problem + '\n' + executable.dump_steps() + executable.dump_plan();
+  return problem + '\n' + dump_steps(executable) + dump_plan(executable);
 }
 
 TEST(TaskOrder, NoTaskWritesWhatAnotherMayBeUsing) {

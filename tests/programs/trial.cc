@@ -10,6 +10,7 @@
 
 #include "random_program.h"
 #include "shardwise/runtime/ops/build.h"
+#include "shardwise/runtime/spmd/detail/planned.h"
 
 namespace shardwise {
 namespace {
@@ -92,18 +93,18 @@ Outcome run(const Trial& trial) {
                               trial.options);
   Outcome outcome{
       .outputs = {},
-      .partitioned = executable.partitioned(),
+      .partitioned = planned_program(executable).partitioned,
       .wire_bytes = 0,
       .sent_bytes = 0,
       .peak_bytes = 0,
-      .dump = trial.mesh.to_string() + '\n' + executable.dump_steps() + executable.dump_plan()};
+      .dump = trial.mesh.to_string() + '\n' + dump_steps(executable) + dump_plan(executable)};
   for (const CollectiveTotal& total : executable.collectives()) {
     outcome.wire_bytes += total.wire_bytes;
   }
   std::size_t by_scope = 0, held_at_once = 0;
-  for (const Traffic& traffic : executable.traffic()) by_scope += traffic.wire_bytes;
+  for (const Traffic& one : traffic(executable)) by_scope += one.wire_bytes;
   EXPECT_EQ(by_scope, outcome.wire_bytes) << outcome.dump;
-  for (const FullestStep::Held& held : executable.fullest_step().held) held_at_once += held.bytes;
+  for (const FullestStep::Held& held : fullest_step(executable).held) held_at_once += held.bytes;
   EXPECT_LE(held_at_once, executable.memory(0).peak_bytes) << outcome.dump;
   const auto sent_bytes = [&] {
     std::size_t bytes = 0;

@@ -7,6 +7,7 @@
 #include "shardwise/runtime/nn/layers.h"
 #include "shardwise/runtime/ops/functions.h"
 #include "shardwise/runtime/spmd/detail/partition.h"
+#include "shardwise/runtime/spmd/detail/planned.h"
 #include "shardwise/runtime/spmd/executable.h"
 #include "tensors.h"
 
@@ -22,10 +23,10 @@ constexpr std::int64_t kMostRows = 2;  ///< of one device
 
 std::string moves_of(const Executable& executable) {
   std::string text;
-  for (const PartitionedGraph::Step& step : executable.partitioned().steps) {
+  for (const PartitionedGraph::Step& step : planned_program(executable).partitioned.steps) {
     const auto* const move = std::get_if<PartitionedGraph::Move>(&step);
     if (move != nullptr && move->wire_bytes > 0) {
-      const NodeId node = executable.partitioned().values[as_size(move->from)].node;
+      const NodeId node = planned_program(executable).partitioned.values[as_size(move->from)].node;
       text += std::string(name(move->kind)) + " of " + to_string(executable.graph(), node) + '\n';
     }
   }
@@ -46,7 +47,7 @@ TEST(UnevenBatch, FlattenedForALayerIsNotMovedAndEachDeviceComputesItsRows) {
   const Executable& step = *tracer.last();
   EXPECT_EQ(moves_of(step), "");
   EXPECT_EQ(report(step, machines()[0]).device_flops, 2 * kMostRows * kSequence * kWidth * kInner);
-  const std::string text = step.dump_steps();
+  const std::string text = dump_steps(step);
   EXPECT_NE(text.find("[data in 8s,-] = dot_general"), std::string::npos) << text;
   EXPECT_EQ(y.array().sharding().to_string(), "data,-,- on data=8");
   for (std::int64_t p = 0; p < 8; ++p) {
@@ -78,7 +79,7 @@ TEST(UnevenBatch, AStepOfTrainingMovesNoActivations) {
     EXPECT_EQ(name(total.kind), "all-reduce") << moves_of(step);
     EXPECT_EQ(total.bytes, 2 * kWidth * kInner * sizeof(float)) << moves_of(step);
   }
-  EXPECT_EQ(report(step, machines()[0]).device_flops, step.flops() * kMostRows / kRows);
+  EXPECT_EQ(report(step, machines()[0]).device_flops, flops(step) * kMostRows / kRows);
 }
 
 /// Two axes, one of them on the heads; to a dim that holds no more whole rows.
@@ -90,7 +91,7 @@ TEST(UnevenBatch, OtherAxesStayWhereTheyAre) {
   const Tensor y = reshape(reshape(x, {kRows * kSequence, 2, 3}) + 1.0, {kRows / 2, 8, kWidth});
   tracer.mark_step();
   const Executable& step = *tracer.last();
-  const std::string text = step.dump_steps();
+  const std::string text = dump_steps(step);
   EXPECT_NE(text.find("[data in 12s,model,-]"), std::string::npos) << text;
   const std::vector<float> values = floats(y);
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -217,7 +217,7 @@ TEST(Windows, MoveWhatADeviceLacksAndNothingElse) {
     const std::int64_t lacking =
         most_lacking(Sharding(mesh, from), shape, Sharding(mesh, to), y.shape(), op);
     EXPECT_LE(received(*tracer.last()), as_size(lacking) * 5) << op.name << '\n'
-                                                              << tracer.last()->dump_steps();
+                                                              << dump_steps(*tracer.last());
     moved += lacking > 0;
   }
   EXPECT_GT(moved, 100);
@@ -291,7 +291,7 @@ TEST(Windows, OfConvolutionsAreTheHalosThatTheResultReads) {
     }
     EXPECT_LE(received(*tracer.last()), as_size(most) * 5)
         << spec.to_string() << ' ' << mesh.to_string() << '\n'
-        << dump(tracer.last()->graph()) << tracer.last()->dump_steps();
+        << dump(tracer.last()->graph()) << dump_steps(*tracer.last());
     moved += most > 0;
   }
   EXPECT_GT(moved, 80);
@@ -318,7 +318,7 @@ TEST(Windows, OfResizedPicturesAreHalos) {
     mark_sharding(x, {{}, {}, {"devices"}, {}});
     const Tensor y = resize(x, {2, 3}, c.extents, c.how);
     tracer.mark_step();
-    EXPECT_LE(received(*tracer.last()), c.rows * 2 * 3 * 16 * 4) << tracer.last()->dump_steps();
+    EXPECT_LE(received(*tracer.last()), c.rows * 2 * 3 * 16 * 4) << dump_steps(*tracer.last());
     EXPECT_EQ(y.array().sharding().spec(), PartitionSpec::parse("-,-,devices,-"));
   }
 }

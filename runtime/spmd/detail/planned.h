@@ -34,6 +34,17 @@ struct PlannedProgram {
   MemoryPlan plan;
 };
 
+namespace detail {
+struct ExecutableInternals {
+  static const PlannedProgram& planned(const Executable& executable);
+};
+}  // namespace detail
+
+/// The results of the passes for an executable, which keeps them.
+inline const PlannedProgram& planned_program(const Executable& executable) {
+  return detail::ExecutableInternals::planned(executable);
+}
+
 // What Executable says of a plan.
 std::vector<CollectiveTotal> collectives(const PlannedProgram& planned);
 std::vector<Traffic> traffic(const PlannedProgram& planned);

@@ -31,7 +31,7 @@ class PageData {
   PageData(const Executable& executable, const StepReport& report, const PageOptions& options,
            const LineOf& line_of)
       : executable_(executable),
-        planned_(executable.planned()),
+        planned_(planned_program(executable)),
         report_(report),
         options_(options),
         line_of_(line_of) {}

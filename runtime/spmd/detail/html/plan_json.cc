@@ -17,12 +17,12 @@ constexpr std::size_t kLargestInJson = 10;
 void put_memory(JsonWriter& json, const Executable& executable, std::size_t peak,
                 std::size_t capacity) {
   const bool fits = peak <= capacity;
-  const FullestStep fullest = executable.fullest_step();
+  const FullestStep fullest = fullest_step(executable);
   json.open('{').key("peak_bytes").number(peak);
   json.key("capacity_bytes").token(capacity == 0 ? "null" : std::to_string(capacity));
   json.key("fits").token(capacity == 0 ? "null" : fits ? "true" : "false");
   json.key("advice");
-  capacity == 0 || fits ? json.null() : json.text(executable.suggest(capacity));
+  capacity == 0 || fits ? json.null() : json.text(suggest(executable, capacity));
   json.key("by_kind").open('{');
   for (const auto& [kind, bytes] : bytes_by_kind(fullest, peak)) json.key(kind).number(bytes);
   json.close('}').key("step").text(fullest.name).key("scope").text(fullest.scope);
@@ -38,7 +38,7 @@ void put_memory(JsonWriter& json, const Executable& executable, std::size_t peak
 
 void put_traffic(JsonWriter& json, const Executable& executable) {
   json.open('[');
-  for (const Traffic& one : executable.traffic()) {
+  for (const Traffic& one : traffic(executable)) {
     json.open('{').key("collective").text(name(one.kind)).key("axes").open('[');
     for (const std::string& axis : one.axes) json.text(axis);
     json.close(']').key("scope").text(one.scope).key("is_asked_for").boolean(one.is_asked_for);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/runtime/spmd/detail/planned.h"
 #include "shardwise/runtime/spmd/detail/plans/tensors.h"
 #include "shardwise/runtime/spmd/detail/propagate.h"
 #include "shardwise/runtime/spmd/plans.h"
@@ -86,12 +87,13 @@ NodeId find_tensor(const Graph& graph, std::string_view text) {
 }
 
 std::vector<CutReason> cut_reasons(const Executable& executable, NodeId node) {
-  return detail::cut_reasons(executable.graph(), executable.mesh(), executable.propagation(), node);
+  return detail::cut_reasons(executable.graph(), executable.mesh(),
+                             planned_program(executable).propagation, node);
 }
 
 std::string why(const Executable& executable, NodeId node, const LineOf& line_of) {
   const Graph& graph = executable.graph();
-  const Propagation& propagation = executable.propagation();
+  const Propagation& propagation = planned_program(executable).propagation;
   std::string text = fmt::format("{} is cut as {}\n", detail::tensor_text(graph, node),
                                  to_text(propagation.cuts[as_size(node)], executable.mesh()));
   for (const CutReason& reason : cut_reasons(executable, node)) {
