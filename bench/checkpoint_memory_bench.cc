@@ -65,7 +65,7 @@ void run(const fs::path& directory, std::int64_t mib) {
     sources.push_back(host_source(bench::tensor_name(t), spec, at));
     requests.push_back({bench::tensor_name(t), spec});
   }
-  CheckpointManager manager(root, {.keep_last = 1, .increments = false});
+  CheckpointManager manager(root, {.keep = {.last = 1}, .write = {.increments = false}});
   Rounds blocked;
   for (int round = 0; round <= bench::kRounds; ++round) {
     const double copied = copy_raw(to.bytes().data(), from.bytes().data(), bytes);

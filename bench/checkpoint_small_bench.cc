@@ -86,7 +86,7 @@ void run(const fs::path& directory, std::int64_t count, Codec codec, const Case&
   const std::vector<std::byte> raw(bytes, std::byte{1});
   const fs::path root = directory / "checkpoint_small_bench.tmp";
   fs::remove_all(root);
-  CheckpointManager manager(root, {.increments = false});  // each save is a whole one
+  CheckpointManager manager(root, {.write = {.increments = false}});  // each save is a whole one
   Times times;
   for (int round = -1; round < kRounds; ++round) {
     if (round == 0) times.clear();  // the first one warms up

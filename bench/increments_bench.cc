@@ -89,12 +89,12 @@ int main(int count, char** words) {
   std::map<std::string, Row> rows;
   {
     // Each in a steady state of its own: what a save may write in depends on those before it.
-    CheckpointManager whole(root / "whole", {.keep_last = 2, .increments = false});
-    CheckpointManager fresh(root / "fresh",
-                            {.keep_last = 2, .reuse_files = false, .increments = false});
-    CheckpointManager all(root / "all", {.keep_last = 2});
-    CheckpointManager twentieth(root / "twentieth", {.keep_last = 2});
-    CheckpointManager none(root / "none", {.keep_last = 2});
+    CheckpointManager whole(root / "whole", {.keep = {.last = 2}, .write = {.increments = false}});
+    CheckpointManager fresh(root / "fresh", {.keep = {.last = 2},
+                                             .write = {.reuse_files = false, .increments = false}});
+    CheckpointManager all(root / "all", {.keep = {.last = 2}});
+    CheckpointManager twentieth(root / "twentieth", {.keep = {.last = 2}});
+    CheckpointManager none(root / "none", {.keep = {.last = 2}});
     Model all_changes = model, some_change = model;
     for (int round = -3; round < kRounds; ++round) {
       const auto measure = [&](const char* name, CheckpointManager& manager, const Model& of) {

@@ -56,7 +56,7 @@ void run(const std::filesystem::path& dir, std::int64_t mib, int rounds, const P
     requests.push_back({tensor_name(t), spec});
   }
   CheckpointManager manager(
-      dir, {.keep_last = 1, .increments = false, .threads = threads, .group = job});
+      dir, {.keep = {.last = 1}, .write = {.increments = false, .threads = threads}, .group = job});
   std::vector<double> saving, restoring;
   for (int round = 0; round <= rounds; ++round) {
     job.barrier();

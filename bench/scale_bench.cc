@@ -320,8 +320,8 @@ double save(const Job& job, const std::filesystem::path& root, std::int64_t step
     threads.emplace_back([&, rank] {
       try {
         ManagerOptions options;
-        options.threads = 1;
-        options.increments = false;
+        options.write.threads = 1;
+        options.write.increments = false;
         options.devices = job.devices;
         if (network.made_up != nullptr) {
           options.file_system = std::make_shared<WithMadeUpFiles>(*network.made_up);

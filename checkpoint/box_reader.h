@@ -55,9 +55,7 @@ using ProgressFunction = std::function<void(const Progress&)>;
 
 /// Tensors that can be read box by box, wherever their elements are: in a checkpoint, in arrays, in
 /// host memory, in a file of another format, or computed. Saves and reshards read from one.
-///
 /// Thread-safe: several threads call all methods at once.
-///
 ///   class Squares : public BoxReader {  // 1,000 numbers that nobody has in memory
 ///    public:
 ///     std::span<const TensorInfo> tensors() const override { return {&info_, 1}; }
@@ -85,10 +83,9 @@ class BoxReader {
   /// it, close that manager or wait for that save: they wait for it.
   virtual void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const = 0;
 
-  /// The address of the box's elements if they are row-major side by side in memory, which
-  /// stays valid and unchanged as long as the reader is in use; else null. They are then compressed
-  /// or written from there, without a copy. Called and throws as read(), for boxes that are not
-  /// empty.
+  /// The address of the box's elements if they lie row-major side by side in memory that stays
+  /// valid and unchanged while the reader is in use, to be compressed or written from there without
+  /// a copy; else null. Called and throws as read(), for boxes that are not empty.
   virtual const std::byte* contiguous(std::size_t /*tensor*/, const Box& /*box*/) const {
     return nullptr;
   }

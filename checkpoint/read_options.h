@@ -22,15 +22,13 @@ struct ReadOptions {
   /// Workers that check and decode; 0: as many as the machine has cores.
   int threads = 0;
 
-  /// Keeps the checkpoint from being removed by the retention of any process (ManagerOptions::
-  /// keep_last, a replacing save) as long as the reader lives: a small file beside it says so. Not
-  /// from CheckpointManager::remove. If none can be made, on a read-only root or a full disk,
-  /// reading goes on without: CheckpointReader::pinned() says so.
+  /// Keeps retention and replacing saves of any process from removing the checkpoint as long as
+  /// the reader lives, by a small file beside it; not CheckpointManager::remove. If none can be
+  /// made, on a read-only root or a full disk, reading goes on without: CheckpointReader::pinned().
   bool pin = true;
 
-  /// What the page cache does not hold is read past it and stays out of it: for a checkpoint that
-  /// is read once, and for machines whose fresh memory is dear. Else the next reader finds it in
-  /// memory.
+  /// Reads past the page cache what it does not hold: for a checkpoint that is read once, and for
+  /// machines whose fresh memory is dear. Else the next reader finds it in memory.
   bool read_once = false;
 
   /// Must not read with the same reader.

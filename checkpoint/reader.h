@@ -44,10 +44,9 @@ struct StoredChunk {
   bool operator==(const StoredChunk&) const = default;
 };
 
-/// Reads any box of any tensor of one committed checkpoint, however its writer had it cut.
-///
-/// On disk: docs/checkpoint_format.md. Needs no HDF5 and no mesh. Every chunk that is read is
-/// compared with its hash before it is decoded.
+/// Reads any box of any tensor of one committed checkpoint, however its writer had it cut, without
+/// HDF5 or a mesh. Every chunk that is read is compared with its hash before it is decoded. On
+/// disk: docs/checkpoint_format.md.
 ///
 /// Thread-safe: all methods may run together. They block on the disk, so call none from inside a
 /// parallel_for body. Every method may throw io, and corrupt naming file, tensor, chunk and global
@@ -99,11 +98,8 @@ class CheckpointReader final : public BoxReader {
   /// content of out is unspecified.
   void read(std::string_view name, const Box& box, std::span<std::byte> out) const;
 
-  /// The same for a number in tensors().
   void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;
-
-  /// All of a tensor.
-  void read(std::string_view name, std::span<std::byte> out) const;
+  void read(std::string_view name, std::span<std::byte> out) const;  ///< all of a tensor
 
   /// The same for a vector, array or span of elements: all of a tensor, or a box of it. Throws as
   /// above, and invalid_argument if the tensor is not of their dtype.

@@ -184,7 +184,7 @@ struct EncodeOptions {
   ProgressFunction progress = nullptr;
 
   /// A committed checkpoint on the same file system, of the step before, say: chunks that are the
-  /// same there are not written again (ManagerOptions::increments). Empty: all is written.
+  /// same there are not written again (WriteOptions::increments). Empty: all is written.
   std::filesystem::path unchanged_since = {};
 
   /// Reads and writes all files; null: posix_file_system().
@@ -222,7 +222,7 @@ struct SaveOptions {
   std::string objects_json = {};
 
   /// Kept in the objects, as member "metrics"; CheckpointReader::metrics() gives them. Rank 0's
-  /// count. ManagerOptions::best ranks steps by one of them.
+  /// count. KeepOptions::best ranks steps by one of them.
   Metrics metrics = {};
 
   Existing existing = Existing::fail;
@@ -249,7 +249,7 @@ struct SaveStats {
   std::filesystem::path directory;
 
   /// Nothing was written: Existing::skip found the step there, in `directory`; or a save was under
-  /// way (ManagerOptions::when_busy), and `directory` is empty. What is below is 0, but for the
+  /// way (WriteOptions::when_busy), and `directory` is empty. What is below is 0, but for the
   /// seconds.
   bool skipped = false;
 
@@ -262,8 +262,7 @@ struct SaveStats {
   std::size_t logical_bytes = 0;
   std::size_t stored_bytes = 0;  ///< of chunks that were written, padding and index left out
 
-  /// Of the logical bytes, those of chunks that had not changed and were not written:
-  /// ManagerOptions::increments.
+  /// Of chunks that had not changed and were not written (WriteOptions::increments).
   std::size_t unchanged_bytes = 0;
   std::size_t file_bytes = 0;
   std::int64_t chunks = 0;
@@ -271,20 +270,18 @@ struct SaveStats {
   double total_seconds = 0;    ///< until it was committed; before older checkpoints are removed
 
   /// Of these: until it was decided what is written where; until the shard files were on the disk;
-  /// and for the rest: until the others had come so far, and the manifest was written, too. Of a
-  /// manager's save on this process, of an attempt by the writer that took longest.
+  /// the rest. Of a manager's save on this process, of an attempt by the slowest writer.
   double plan_seconds = 0, write_seconds = 0, publish_seconds = 0;
 
   /// Of a manager's save: the buffers and copies of host sources that this process held. Of an
   /// attempt: the buffers of the writer that held most.
   std::size_t memory_bytes = 0;
 
-  /// Of a manager's save: of the parity files of this process (ManagerOptions::parity_blocks).
+  /// Of a manager's save: of the parity files of this process (WriteOptions::parity_blocks).
   std::size_t parity_bytes = 0;
 
-  /// Why older checkpoints that this one supersedes, or its own lease, could not be removed after
-  /// the commit, or its parity could not be written: up to five reasons, and how many more there
-  /// are. The next save tries again to remove. Empty if all went well.
+  /// Why older checkpoints or its own lease could not be removed after the commit, or its parity
+  /// not be written: up to five reasons, and how many more. The next save tries again to remove.
   std::string cleanup_error;
 };
 

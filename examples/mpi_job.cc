@@ -36,7 +36,7 @@ void train(std::vector<float>& b, std::int64_t steps) {
 }
 
 void run(const char* folder, const sw::ProcessGroup& job) {
-  sw::CheckpointManager manager(folder, {.keep_last = 2, .group = job, .devices = job.size()});
+  sw::CheckpointManager manager(folder, {.keep = {.last = 2}, .group = job, .devices = job.size()});
   const sw::Mesh mesh = sw::Mesh::line(job.size(), "job");
   const sw::ArraySpec w_spec{sw::DType::f32, kShape,
                              sw::Sharding(mesh, sw::PartitionSpec::parse("job,-"))};

@@ -36,12 +36,12 @@ double train(std::vector<float>& w) {
 }
 
 void run(const char* folder, std::int64_t steps) {
-  sw::CheckpointManager manager(folder, {.keep_last = 3,
-                                         .best = sw::BestSteps{.metric = "loss"},
-                                         .save_every = 100,
-                                         .save_interval = std::chrono::minutes(10),
-                                         .preemption_signals = {SIGTERM},
-                                         .preemption_grace = std::chrono::seconds(30)});
+  sw::CheckpointManager manager(folder,
+                                {.keep = {.last = 3, .best = sw::BestSteps{.metric = "loss"}},
+                                 .when = {.every = 100,
+                                          .interval = std::chrono::minutes(10),
+                                          .preemption_signals = {SIGTERM},
+                                          .preemption_grace = std::chrono::seconds(30)}});
   std::vector<float> w(2, 0.0f);
   std::int64_t step = 0;
   const auto found = manager.restore_latest([&](const sw::CheckpointReader& reader) {

@@ -65,20 +65,16 @@ struct CheckpointManager::Impl {
         options(std::move(manager_options)),
         local_roots(terms.local_roots),
         files(options.file_system ? options.file_system : posix_file_system()),
-        schedule({.save_every = options.save_every,
-                  .save_interval = options.save_interval,
-                  .preemption_signals = options.preemption_signals,
-                  .preemption_grace = options.preemption_grace},
-                 options.clock ? options.clock : steady_clock(), opening(root)),
-        save_errors(options.on_save_error, options.most_failed_saves, opening(root),
+        schedule(options.when, opening(root)),
+        save_errors(options.write.on_save_error, options.write.most_failed_saves, opening(root),
                     [this](const std::string& text) {
                       schedule.request_save();
                       run_steps.tell(text);
                     }),
-        executor(options.threads),
+        executor(options.write.threads),
         run_steps(*files, root, options.warn, terms),
         spare(*files),
-        queue(options.when_busy) {}
+        queue(options.write.when_busy) {}
 
   /// A save's state from its caller.
   struct Caller {
@@ -121,7 +117,7 @@ struct CheckpointManager::Impl {
       }
     };
     // First, so that what cannot be saved replaces nothing.
-    if (options.when_busy == WhenBusy::replace) refuse_existing();
+    if (options.write.when_busy == WhenBusy::replace) refuse_existing();
     auto turn = jobs_detail::SaveQueue::Turn::now;
     if (host_memory == HostMemory::copied) {
       turn = queue.next_turn(caller.group);
@@ -161,7 +157,7 @@ struct CheckpointManager::Impl {
       jobs_detail::SaveContext context{*files, root,  executor,        pool,
                                        left,   spare, options.devices, local_roots};
       context.most_failed_saves = save_errors.most();
-      if (options.increments) {
+      if (options.write.increments) {
         context.earlier = &earlier;
         context.find_earlier = [this, step] { return damaged.find_earlier(*files, root, step); };
         if (!damaged.may_be_built_on(earlier, step)) earlier = {};
@@ -195,13 +191,13 @@ struct CheckpointManager::Impl {
   void finish(SaveStats& stats, const SaveOptions& save_options, const Caller& caller) noexcept {
     save_errors.note_saved();
     detail::Failures of_parity, of_cleaning, of_telling;
-    if (options.parity_blocks > 0) of_parity.attempt([&] { protect(stats, save_options); });
+    if (options.write.parity_blocks > 0) of_parity.attempt([&] { protect(stats, save_options); });
     tell_failures(of_parity, stats);
     if (!owns_root()) return;
     clean_up(stats.directory, of_cleaning);
     tell_failures(of_cleaning, stats);
     of_telling.attempt([&] {
-      if (!options.write_stats) return;
+      if (!options.write.stats) return;
       SaveStats told = stats;
       told.blocked_seconds = caller.waited.value_or(caller.watch.seconds());
       write_stats(told, of_telling);
@@ -215,11 +211,11 @@ struct CheckpointManager::Impl {
     const auto is_mine = [mine](const detail::FileEntry& file) {
       return mine.first <= file.writer && file.writer < mine.end;
     };
-    stats.parity_bytes =
-        mend_detail::write_parity_files(
-            *files, stats.directory,
-            {.blocks = options.parity_blocks, .threads = options.threads, .is_mine = is_mine})
-            .parity_bytes;
+    stats.parity_bytes = mend_detail::write_parity_files(*files, stats.directory,
+                                                         {.blocks = options.write.parity_blocks,
+                                                          .threads = options.write.threads,
+                                                          .is_mine = is_mine})
+                             .parity_bytes;
   }
 
   static void tell_failures(const detail::Failures& failures, SaveStats& stats) noexcept {
@@ -265,7 +261,8 @@ struct CheckpointManager::Impl {
           other.step != name.step && std::ranges::binary_search(retired, other.step);
       if (!is_replaced && !is_retired) continue;
       const bool removed = failures.attempt([&] {
-        detail::remove_unless_pinned(*files, root, other, options.reuse_files ? &spare : nullptr);
+        detail::remove_unless_pinned(*files, root, other,
+                                     options.write.reuse_files ? &spare : nullptr);
       });
       // Synced before the next one is removed: steps disappear oldest first, also in a crash.
       if (!removed && !failures.attempt([&] { files->sync_directory(root); })) return;
@@ -274,10 +271,8 @@ struct CheckpointManager::Impl {
 
   // The steps that retention does not keep, ascending.
   std::vector<std::int64_t> superseded(detail::Failures& failures) {
-    return jobs_detail::superseded(
-        *files, root, newest_of(run_steps.counted()),
-        {options.keep_last, options.keep_every, options.keep_interval, options.best}, finder,
-        failures);
+    return jobs_detail::superseded(*files, root, newest_of(run_steps.counted()), options.keep,
+                                   finder, failures);
   }
 
   // Leases of our own failed attempts. If there is no memory to note them, they hold until this
@@ -362,17 +357,16 @@ CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerO
 
 CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerOptions options,
                                      const jobs_detail::RootTerms& terms) {
-  jobs_detail::check_retention(
-      {options.keep_last, options.keep_every, options.keep_interval, options.best}, opening(root));
+  jobs_detail::check_retention(options.keep, opening(root));
   if (options.devices < 0 || options.devices > detail::kMostDevices) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}: devices is {}, needed 0 (those of the meshes) to {}",
                             opening(root), options.devices, detail::kMostDevices));
   }
-  if (options.parity_blocks != 0) {
-    mend_detail::check_parity_blocks(opening(root), options.parity_blocks);
+  if (options.write.parity_blocks != 0) {
+    mend_detail::check_parity_blocks(opening(root), options.write.parity_blocks);
   }
-  jobs_detail::check_local_roots(opening(root), terms, options.keep_last, options.group.size());
+  jobs_detail::check_local_roots(opening(root), terms, options.keep.last, options.group.size());
   impl_ = std::make_unique<Impl>(root, std::move(options), terms);
   detail::make_root(*impl_->files, impl_->root);
   if (!impl_->options.collect_garbage || !impl_->owns_root()) return;
@@ -493,14 +487,14 @@ bool CheckpointManager::note_failed(std::int64_t step, const Error& error) {
 ManagerStats CheckpointManager::stats() const { return impl_->save_errors.stats(); }
 
 std::optional<Step> CheckpointManager::best() const {
-  if (!impl_->options.best) {
+  if (!impl_->options.keep.best) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("find the best step in {}: needed is ManagerOptions::best, which says "
+                fmt::format("find the best step in {}: needed is KeepOptions::best, which says "
                             "by which metric",
                             impl_->root.string()));
   }
   const std::vector<detail::StepName> own = detail::run_names(*impl_->files, impl_->root).own;
-  return jobs_detail::best_of(*impl_->files, impl_->newest_of(own), *impl_->options.best);
+  return jobs_detail::best_of(*impl_->files, impl_->newest_of(own), *impl_->options.keep.best);
 }
 
 void CheckpointManager::pin(std::int64_t step, const std::string& name) {

@@ -23,7 +23,6 @@
 
 namespace shardwise {
 
-class Clock;
 class FileSystem;
 namespace jobs_detail {
 struct ManagerInternals;
@@ -32,66 +31,9 @@ class SaveQueue;
 }  // namespace jobs_detail
 
 struct ManagerOptions {
-  /// Which steps stay after a commit: those that any of these four rules keeps, and the newest.
-  /// Without a rule all stay. Steps that are pinned, by a reader (ReadOptions::pin) or by name
-  /// (pin()), stay in any case. keep_last: this number of the newest valid steps; 0: no rule.
-  std::int64_t keep_last = 0;
-
-  /// The steps that this number divides; 0: no rule.
-  std::int64_t keep_every = 0;
-
-  /// The oldest step, and each that was committed this long after the last one that this rule
-  /// keeps, by the time of its manifest.json; 0: no rule.
-  std::chrono::seconds keep_interval{0};
-
-  /// The best steps by a metric. As long as no step has it, all stay.
-  std::optional<BestSteps> best = {};
-
-  /// should_save() is true for the steps that this number divides; 0: for none.
-  std::int64_t save_every = 1;
-
-  /// It is true as well if no save has begun for so long; 0: however long it is.
-  std::chrono::seconds save_interval{0};
-
-  /// It is true as well, and so is reached_preemption(), if one of these signals has come, such as
-  /// SIGTERM, on any process. While the manager lives, they do nothing else.
-  std::vector<int> preemption_signals = {};
-
-  /// How long after such a signal the process lives; 0: as long as it likes. A save that would take
-  /// longer, by the speed of this one so far or of the one before, ends with `cancelled`.
-  std::chrono::milliseconds preemption_grace{0};
-
-  WhenBusy when_busy = WhenBusy::wait;
-
-  /// Says how the job goes on if the storage fails a save on any process. With `warn`, stats() and
-  /// SaveStats::error say why, and should_save() is true the next time. Thrown all the same, on all
-  /// processes: one in a row more than most_failed_saves (1 or more), caller's errors, `cancelled`.
-  OnSaveError on_save_error = OnSaveError::raise;
-  std::int64_t most_failed_saves = 3;
-
-  /// Keeps the room on the disk of the checkpoint that was removed last: the next save writes in
-  /// its shard files, in half the time on a virtual disk that is mounted with "discard". Until then
-  /// it takes the disk space of one more checkpoint; any clean-up of the root frees it. Files are
-  /// removed at once if the file system cannot empty them, or if others use or have changed them.
-  bool reuse_files = true;
-
-  /// Chunks whose bytes are those of the newest step, by 128 bits of hash, are not written again:
-  /// the files that hold them get a second name in the new step, a hard link. So each step stays
-  /// whole whatever becomes of the others; but a bad place on the disk is one in all steps that
-  /// share it. Pieces of less than 64 KiB, and tensors that are cut in another way than before, are
-  /// always written; so is all of a step that is replaced, and if there are no hard links.
-  bool increments = true;
-
-  /// Each step gets parity of this number of blocks for each group (write_parity) once it is
-  /// committed, before its save ends; each process writes that of its shard files. If it cannot be
-  /// written, SaveStats::cleanup_error says why. 0: none.
-  int parity_blocks = 0;
-
-  /// Rank 0 keeps what each save did (SaveStats) beside its step, as stats-step-00000100.json.
-  bool write_stats = true;
-
-  /// Workers that gather, compress and hash; 0: as many as the machine has cores.
-  int threads = 0;
+  KeepOptions keep = {};    ///< which steps stay
+  WhenOptions when = {};    ///< when to save
+  WriteOptions write = {};  ///< how a save is written
 
   /// Removes what dead processes left, at construction. What cannot be removed then is kept:
   /// collect_garbage() says why.
@@ -115,9 +57,6 @@ struct ManagerOptions {
   /// Gets a line of runs that go back or meet, passed-over steps, failed saves; null: to stderr.
   std::function<void(const std::string&)> warn = nullptr;
 
-  /// What intervals and deadlines are measured by; null: the machine's clock.
-  std::shared_ptr<Clock> clock = nullptr;
-
   /// Cannot be given: the compiler shows what they are here.
   [[no_unique_address]] jobs_detail::MaxToKeep max_to_keep = {};
   [[no_unique_address]] jobs_detail::SaveIntervalSteps save_interval_steps = {};
@@ -130,9 +69,9 @@ struct ManagerOptions {
 /// restore_latest() of this manager has passed over as it was damaged is replaced when the job
 /// saves it again, once, whatever SaveOptions::existing says. A first save below steps of others
 /// sets those aside: docs/checkpoints.md, "A run may go back". Thread-safe. One save is under way
-/// at a time: the next one waits for it first (ManagerOptions::when_busy), and throws its error if
+/// at a time: the next one waits for it first (WriteOptions::when_busy), and throws its error if
 /// nobody has seen it yet.
-///   CheckpointManager manager("checkpoints", {.keep_last = 3, .save_every = 100});
+///   CheckpointManager manager("checkpoints", {.keep = {.last = 3}, .when = {.every = 100}});
 ///   std::int64_t step = 0;
 ///   if (auto found = manager.restore_latest([&](const CheckpointReader& reader) {
 ///         w = reader.restore(devices, "w", w.sharding());
@@ -187,7 +126,7 @@ class CheckpointManager {
   /// last: the job is to save and end. The same on all processes.
   bool reached_preemption() const;
 
-  /// How the saves so far have ended: ManagerOptions::on_save_error.
+  /// How the saves so far have ended: WriteOptions::on_save_error.
   ManagerStats stats() const;
 
   /// How long the process still lives, after such a signal, by preemption_grace; nothing if none
@@ -206,7 +145,7 @@ class CheckpointManager {
 
   /// For them as well, on rank 0: the first removes what retention does not keep, as a commit does,
   /// but not the step that was `committed`, and gives the steps that are gone; the second keeps
-  /// what a save of a step here did beside it, as ManagerOptions::write_stats does. Both try all,
+  /// what a save of a step here did beside it, as WriteOptions::stats does. Both try all,
   /// and then throw the first error.
   std::vector<std::int64_t> retire_superseded(std::optional<std::int64_t> committed = {});
   void write_stats(const SaveStats& stats);
@@ -225,7 +164,7 @@ class CheckpointManager {
   void note_damaged(std::int64_t step);
   void note_restored(std::int64_t step);
 
-  /// Of the committed steps the best one by ManagerOptions::best; nothing if none has the metric.
+  /// Of the committed steps the best one by KeepOptions::best; nothing if none has the metric.
   /// Throws invalid_argument if there is no such rule, io.
   std::optional<Step> best() const;
 

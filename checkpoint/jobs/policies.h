@@ -1,17 +1,53 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace shardwise {
+
+class Clock;
 
 /// The steps with the smallest, or the largest, values of a metric (SaveOptions::metrics).
 struct BestSteps {
   std::string metric;
   enum class Order { min, max } order = Order::min;
   std::int64_t count = 1;
+};
+
+/// Which steps stay after a commit: those that any of these rules keeps (0: no rule), the newest,
+/// and pinned ones (ReadOptions::pin, CheckpointManager::pin). Without a rule all stay.
+struct KeepOptions {
+  std::int64_t last = 0;   ///< this number of the newest valid steps
+  std::int64_t every = 0;  ///< the steps that it divides
+
+  /// The oldest step, and each that was committed this long after the last one that this rule
+  /// keeps, by the time of its manifest.json.
+  std::chrono::seconds interval{0};
+
+  /// The best steps by a metric. As long as no step has it, all stay.
+  std::optional<BestSteps> best = {};
+};
+
+/// When CheckpointManager::should_save() says yes, and how long a save may take.
+struct WhenOptions {
+  std::int64_t every = 1;            ///< for the steps that it divides; 0: for none
+  std::chrono::seconds interval{0};  ///< also if no save has begun for so long; 0: however long
+
+  /// Also if one of these signals has come, such as SIGTERM, on any process; so does then
+  /// reached_preemption(). While the manager lives, they do nothing else.
+  std::vector<int> preemption_signals = {};
+
+  /// How long after such a signal the process lives; 0: as long as it likes. A save that would take
+  /// longer, by the speed of this one so far or of the one before, ends with `cancelled`.
+  std::chrono::milliseconds preemption_grace{0};
+
+  /// What intervals and deadlines are measured by; null: the machine's clock.
+  std::shared_ptr<Clock> clock = nullptr;
 };
 
 /// How save_async goes on if the save before is still under way.
@@ -27,6 +63,40 @@ enum class WhenBusy {
 enum class OnSaveError {
   raise,  ///< its error is thrown
   warn,   ///< the job goes on: the save tells why it failed, and does not throw
+};
+
+/// How a manager writes its steps.
+struct WriteOptions {
+  WhenBusy when_busy = WhenBusy::wait;
+
+  /// Says how the job goes on if the storage fails a save on any process. With `warn`, stats() and
+  /// SaveStats::error say why, and should_save() is true the next time. Thrown all the same, on all
+  /// processes: one in a row more than most_failed_saves (1 or more), caller's errors, `cancelled`.
+  OnSaveError on_save_error = OnSaveError::raise;
+  std::int64_t most_failed_saves = 3;
+
+  /// Keeps the disk space of the checkpoint that was removed last for the next save, which writes
+  /// in its shard files: twice as fast on a virtual disk that is mounted with "discard". Any
+  /// clean-up of the root frees it. Files are removed at once if the file system cannot empty them,
+  /// or if others use or have changed them.
+  bool reuse_files = true;
+
+  /// Chunks whose bytes are those of the newest step, by 128 bits of hash, are not written again:
+  /// the new step gets a hard link to the files that hold them. So each step stays whole whatever
+  /// becomes of the others, but steps share bad places on the disk. Pieces of less than 64 KiB,
+  /// tensors that are cut in another way than before, and steps that are replaced are always
+  /// written; so is all where there are no hard links.
+  bool increments = true;
+
+  /// Between the commit of a step and the end of its save, each process writes parity of its shard
+  /// files, so many blocks a group (write_parity; 0: none). SaveStats::cleanup_error says why not.
+  int parity_blocks = 0;
+
+  /// Rank 0 keeps what each save did (SaveStats) beside its step, as stats-step-00000100.json.
+  bool stats = true;
+
+  /// Workers that gather, compress and hash; 0: as many as the machine has cores.
+  int threads = 0;
 };
 
 /// How a manager's saves have ended, with OnSaveError::warn: the same on all processes.
@@ -54,11 +124,11 @@ namespace jobs_detail {
 /// Options by the names of other libraries; the compiler shows their names here.
 struct MaxToKeep {
   MaxToKeep() = default;
-  MaxToKeep(std::int64_t) = delete;  // keep_last
+  MaxToKeep(std::int64_t) = delete;  // .keep = {.last = 3}
 };
 struct SaveIntervalSteps {
   SaveIntervalSteps() = default;
-  SaveIntervalSteps(std::int64_t) = delete;  // save_every
+  SaveIntervalSteps(std::int64_t) = delete;  // .when = {.every = 100}
 };
 struct MapAsJson {
   std::map<std::string, double> user_json;

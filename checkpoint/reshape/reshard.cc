@@ -94,8 +94,8 @@ SaveStats reshard(const BoxReader& source, const ReshardTarget& target, const Me
   std::vector<TensorSource> sources =
       edited_sources(source, mesh, rules, options, operation).sources;
   ManagerOptions manager_options;
-  manager_options.write_stats = false;  // they are the result
-  manager_options.threads = options.threads;
+  manager_options.write.stats = false;  // they are the result
+  manager_options.write.threads = options.threads;
   manager_options.group = options.group;
   manager_options.devices = detail::last_device(mesh) + 1;
   manager_options.file_system = options.file_system;

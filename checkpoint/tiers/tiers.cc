@@ -33,11 +33,11 @@ constexpr std::int64_t kSavesUntilOwn = 2;
 ManagerOptions fast_options(const TierOptions& options) {
   std::function<void(const std::string&)> warn = options.warn;
   if (options.group.rank() != 0) warn = [](const std::string&) {};  // once for the job
-  return {.keep_last = options.keep_fast,
-          .on_save_error = options.on_save_error,
-          .most_failed_saves = options.most_failed_saves,
-          .write_stats = false,  // a file for each process; save() gives them
-          .threads = options.threads,
+  return {.keep = {.last = options.keep_fast},
+          .write = {.on_save_error = options.on_save_error,
+                    .most_failed_saves = options.most_failed_saves,
+                    .stats = false,  // a file for each process; save() gives them
+                    .threads = options.threads},
           .group = options.group,
           .devices = options.devices,
           .file_system = options.file_system,
@@ -45,10 +45,10 @@ ManagerOptions fast_options(const TierOptions& options) {
 }
 
 ManagerOptions durable_options(const TierOptions& options, std::shared_ptr<FileSystem> files) {
-  return {.keep_last = options.keep_durable,
-          .on_save_error = options.on_save_error,
-          .most_failed_saves = options.most_failed_saves,
-          .threads = options.threads,
+  return {.keep = {.last = options.keep_durable},
+          .write = {.on_save_error = options.on_save_error,
+                    .most_failed_saves = options.most_failed_saves,
+                    .threads = options.threads},
           .group = options.group.duplicate(),  // used by the thread that drains
           .devices = options.devices,
           .file_system = std::move(files),

@@ -56,7 +56,7 @@ struct TierOptions {
   /// Of the fast tier; SaveOptions::codec is the durable one's.
   Codec fast_codec = Codec::none;
 
-  /// As in ManagerOptions, of both tiers. A step that failed in the fast tier does not go on.
+  /// As in WriteOptions, of both tiers. A step that failed in the fast tier does not go on.
   OnSaveError on_save_error = OnSaveError::raise;
   std::int64_t most_failed_saves = 3;
 

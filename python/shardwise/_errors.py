@@ -126,7 +126,7 @@ def _remade(kind: type[Error], message: str, system_error: int) -> Error:
 def made(code: str, message: str, system_error: int = 0) -> Error:
     """The exception for an error of the C++ library, or of another rank. system_error: its errno, or 0."""
     message = re.sub(r"\bExisting::(\w+)", r'existing="\1"', message)  # C++'s names of options
-    message = re.sub(r"\bManagerOptions::(\w+)", r"\1=", message)
+    message = re.sub(r"\b(?:Manager|Keep|When|Write)Options::(\w+)", r"\1=", message)
     return _remade(_CLASSES.get(code, Error), message, system_error)
 
 

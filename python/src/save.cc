@@ -173,26 +173,26 @@ class Manager {
           int threads, bool collect_garbage, bool increments, int parity_blocks,
           const std::string& on_save_error, std::int64_t most_failed_saves) {
     const GilRelease released;
-    ManagerOptions options{.keep_last = keep_last,
-                           .keep_every = keep_every,
-                           .keep_interval = std::chrono::seconds(keep_interval),
-                           .save_every = save_every,
-                           .save_interval = std::chrono::seconds(save_interval),
-                           .preemption_signals = std::move(preemption_signals),
-                           .preemption_grace = std::chrono::milliseconds(
-                               static_cast<std::int64_t>(preemption_grace * 1000)),
-                           .on_save_error = on_save_error_of(on_save_error),
-                           .most_failed_saves = most_failed_saves,
-                           .increments = increments,
-                           .parity_blocks = parity_blocks,
-                           .write_stats = false,  // Python knows how long its caller waits
-                           .threads = threads,
+    ManagerOptions options{.keep = {.last = keep_last,
+                                    .every = keep_every,
+                                    .interval = std::chrono::seconds(keep_interval)},
+                           .when = {.every = save_every,
+                                    .interval = std::chrono::seconds(save_interval),
+                                    .preemption_signals = std::move(preemption_signals),
+                                    .preemption_grace = std::chrono::milliseconds(
+                                        static_cast<std::int64_t>(preemption_grace * 1000))},
+                           .write = {.on_save_error = on_save_error_of(on_save_error),
+                                     .most_failed_saves = most_failed_saves,
+                                     .increments = increments,
+                                     .parity_blocks = parity_blocks,
+                                     .stats = false,  // Python knows how long its caller waits
+                                     .threads = threads},
                            .collect_garbage = collect_garbage};
     if (best) {
       const auto& [metric, is_max, count] = *best;
-      options.best = {.metric = metric,
-                      .order = is_max ? BestSteps::Order::max : BestSteps::Order::min,
-                      .count = count};
+      options.keep.best = {.metric = metric,
+                           .order = is_max ? BestSteps::Order::max : BestSteps::Order::min,
+                           .count = count};
     }
     options.warn = warnings_.teller();
     manager_ = std::make_unique<CheckpointManager>(root, options);

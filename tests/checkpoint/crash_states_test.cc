@@ -77,8 +77,8 @@ class Machine {
 
   Action save(std::int64_t step, std::uint64_t seed, std::vector<Outcome> legal,
               ManagerOptions rules = {}, const Metrics& metrics = {}) const {
-    rules.write_stats = false;  // not synced: it would only multiply the states
-    rules.threads = 1;
+    rules.write.stats = false;  // not synced: it would only multiply the states
+    rules.write.threads = 1;
     return {[=, this](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
               ManagerOptions options = rules;
               options.file_system = std::move(files);
@@ -92,7 +92,7 @@ class Machine {
 
   static Action pin(std::int64_t step, std::vector<Outcome> legal) {
     return {[=](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
-              CheckpointManager(root, {.threads = 1, .file_system = std::move(files)})
+              CheckpointManager(root, {.write = {.threads = 1}, .file_system = std::move(files)})
                   .pin(step, "good");
               return std::string();
             },
@@ -103,7 +103,7 @@ class Machine {
   static Action retire(const ManagerOptions& rules, std::vector<Outcome> legal) {
     return {[=](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
               ManagerOptions options = rules;
-              options.threads = 1;
+              options.write.threads = 1;
               options.file_system = std::move(files);
               CheckpointManager(root, std::move(options)).retire_superseded();
               return std::string();
@@ -112,12 +112,12 @@ class Machine {
   }
 
   static Action unpin(std::vector<Outcome> legal) {
-    return {
-        [=](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
-          CheckpointManager(root, {.threads = 1, .file_system = std::move(files)}).unpin("good");
-          return std::string();
-        },
-        std::move(legal)};
+    return {[=](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
+              CheckpointManager(root, {.write = {.threads = 1}, .file_system = std::move(files)})
+                  .unpin("good");
+              return std::string();
+            },
+            std::move(legal)};
   }
 
   // Two saves, one checkpoint being kept, by one manager, which then ends: the second one writes in
@@ -130,10 +130,9 @@ class Machine {
       return (*kept)->save(saved, sources_of(model(from)), {.codec = codec_}).cleanup_error;
     };
     return {{[=](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
-               kept->emplace(
-                   root,
-                   ManagerOptions{
-                       .keep_last = 1, .write_stats = false, .threads = 1, .file_system = files});
+               kept->emplace(root, ManagerOptions{.keep = {.last = 1},
+                                                  .write = {.stats = false, .threads = 1},
+                                                  .file_system = files});
                return save(step, seed);
              },
              std::move(legal)},
@@ -147,7 +146,8 @@ class Machine {
 
   static Action remove(std::int64_t step, std::vector<Outcome> legal) {
     return {[=](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
-              CheckpointManager(root, {.threads = 1, .file_system = std::move(files)}).remove(step);
+              CheckpointManager(root, {.write = {.threads = 1}, .file_system = std::move(files)})
+                  .remove(step);
               return std::string();
             },
             std::move(legal)};
@@ -156,8 +156,9 @@ class Machine {
   // The clean-up of a start, the machine going on.
   static Action start_again(std::vector<Outcome> legal) {
     return {[](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
-              CheckpointManager manager(
-                  root, {.threads = 1, .collect_garbage = false, .file_system = std::move(files)});
+              CheckpointManager manager(root, {.write = {.threads = 1},
+                                               .collect_garbage = false,
+                                               .file_system = std::move(files)});
               manager.collect_garbage();
               return std::string();
             },
@@ -171,11 +172,11 @@ class Machine {
     write_state(state, disk.path());
     const auto root = disk / "runs/root";
     try {
-      const CheckpointManager reader(root, {.threads = 1, .collect_garbage = false});
+      const CheckpointManager reader(root, {.write = {.threads = 1}, .collect_garbage = false});
       const Outcome found = outcome_of(reader, models_);
       EXPECT_THAT(legal, testing::Contains(found));
       const std::vector<std::filesystem::path> directories = directories_of(reader);
-      CheckpointManager manager(root, {.threads = 1});
+      CheckpointManager manager(root, {.write = {.threads = 1}});
       expect_clean(manager, root);
       EXPECT_EQ(directories_of(manager), directories);
       manager.save(99, sources_of(model(4)), {.codec = codec_});
@@ -267,7 +268,7 @@ class Machine {
       }
       started = true;
       result.played.ends.push_back(journal->changes().size());
-      const CheckpointManager manager(root, {.threads = 1, .collect_garbage = false});
+      const CheckpointManager manager(root, {.write = {.threads = 1}, .collect_garbage = false});
       const Outcome now = outcome_of(manager, models_);
       result.certain.push_back(unsynced ? std::nullopt : std::optional(now));
       if (result.certain.size() == 2 && !unsynced) expect_clean(manager, root);
@@ -333,7 +334,7 @@ void leave_everything(const std::filesystem::path& root) {
       });
   CheckpointManager manager(
       root,
-      {.write_stats = false, .threads = 1, .collect_garbage = false, .file_system = no_trash});
+      {.write = {.stats = false, .threads = 1}, .collect_garbage = false, .file_system = no_trash});
   const SaveStats stats = manager.save(2, sources_of(small_machine().model(3)),
                                        {.codec = Codec::zstd, .existing = Existing::replace});
   EXPECT_NE(stats.cleanup_error, "");
@@ -353,9 +354,9 @@ std::vector<Scenario> scenarios() {
   const Outcome pinned{{1, 1 + kPinned}, {2, 2}};
   // Step 1 is the oldest, 2 the best, 3 divides, 4 has a name, 7 is the newest, and nothing
   // keeps 5.
-  const ManagerOptions rules{.keep_every = 3,
-                             .keep_interval = std::chrono::hours(24 * 365),
-                             .best = BestSteps{.metric = "loss"}};
+  const ManagerOptions rules{.keep = {.every = 3,
+                                      .interval = std::chrono::hours(24 * 365),
+                                      .best = BestSteps{.metric = "loss"}}};
   std::vector<Action> ruled;
   Outcome all;
   for (const auto& [step, loss] :
@@ -374,7 +375,11 @@ std::vector<Scenario> scenarios() {
       {"SecondSave", {save_1}, {save_2}, 440, 50},
       {"Replace", {save_1, save_2}, {machine.save(2, 3, {replaced})}, 440, 75},
       {"Remove", {save_1, save_2}, {Machine::remove(2, {first})}, 11, 22},
-      {"Retention", {save_1, save_2}, {machine.save(3, 3, retained, {.keep_last = 1})}, 460, 140},
+      {"Retention",
+       {save_1, save_2},
+       {machine.save(3, 3, retained, {.keep = {.last = 1}})},
+       460,
+       140},
       {"Reuse",
        {save_1},
        machine.save_and_reuse(2, 2, {both, {{2, 2}}}, 3, {{{2, 2}, {3, 3}}, {{3, 3}}}),
@@ -383,7 +388,7 @@ std::vector<Scenario> scenarios() {
       {"StartUp", {save_1, save_2, leave}, {start}, 190, 800},
       {"Increment",
        {raw.save(1, 1, {first})},
-       {raw.save(2, 1, {{{1, 1}, {2, 1}}, {{2, 1}}}, {.keep_last = 1})},
+       {raw.save(2, 1, {{{1, 1}, {2, 1}}, {{2, 1}}}, {.keep = {.last = 1}})},
        1200,
        110},
       {"Pin",
@@ -398,7 +403,7 @@ std::vector<Scenario> scenarios() {
                      {{{0, 3}, {1, 1}, {2, 2}},
                       {{0, 3}, {1, 1 + kAside}, {2, 2}},
                       {{0, 3}, {1, 1 + kAside}, {2, 2 + kAside}}},
-                     {.keep_last = 1})},
+                     {.keep = {.last = 1}})},
        600,
        60},
       {"RetentionByRules", ruled, {Machine::retire(rules, {without_5})}, 10, 36},

@@ -96,7 +96,7 @@ TEST_P(FileAnswers, SavesReplacementsAndRestoresAreTheSame) {
   for (const Codec codec : {Codec::none, Codec::zstd}) {
     SCOPED_TRACE(name(codec));
     const TempDir dir;
-    CheckpointManager manager(dir.path(), {.threads = 2});
+    CheckpointManager manager(dir.path(), {.write = {.threads = 2}});
     for (const std::uint64_t seed : {1u, 2u}) {
       const SystemCalls calls(answers);
       const SaveStats stats =
@@ -135,7 +135,7 @@ TEST_P(FileAnswers, SavesReplacementsAndRestoresAreTheSame) {
 TEST_P(FileAnswers, AFullDiskIsAnErrorThatSaysSo) {
   const TempDir dir;
   // Statistics that find no room are no error.
-  CheckpointManager manager(dir.path(), {.write_stats = false, .threads = 2});
+  CheckpointManager manager(dir.path(), {.write = {.stats = false, .threads = 2}});
   std::int64_t written = 0, allocated = 0;
   {
     SystemAnswers answers = GetParam().answers;

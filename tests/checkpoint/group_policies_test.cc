@@ -44,7 +44,7 @@ class GroupPolicies : public testing::Test {
     return run_ranks(kPolicyRanks, {}, [&](std::shared_ptr<SocketTransport> transport) {
       const ProcessGroup group(std::move(transport));
       ManagerOptions options{
-          .save_every = 0, .threads = 1, .group = group, .devices = kPolicyRanks};
+          .when = {.every = 0}, .write = {.threads = 1}, .group = group, .devices = kPolicyRanks};
       if (change) change(group.rank(), options);
       CheckpointManager manager(dir_ / "root", options);
       run(group.rank(), manager);
@@ -84,8 +84,8 @@ TEST_F(GroupPolicies, TheIntervalIsRankZeros) {
                     answers[i].push_back(manager.should_save(2));
                   },
                   [&](int rank, ManagerOptions& options) {
-                    options.save_interval = std::chrono::seconds(60);
-                    options.clock = clocks[static_cast<std::size_t>(rank)];
+                    options.when.interval = std::chrono::seconds(60);
+                    options.when.clock = clocks[static_cast<std::size_t>(rank)];
                   }),
               Each(""));
   EXPECT_THAT(answers, Each(ElementsAre(false, true)));
@@ -140,7 +140,7 @@ TEST_F(GroupPolicies, WhetherASaveIsSkippedIsRankZerosToSay) {
                       skipped[static_cast<std::size_t>(rank)].push_back(save.wait().skipped);
                     }
                   },
-                  [](int, ManagerOptions& options) { options.when_busy = WhenBusy::skip; }),
+                  [](int, ManagerOptions& options) { options.write.when_busy = WhenBusy::skip; }),
               Each(""));
   EXPECT_THAT(skipped, Each(skipped[0]));
   EXPECT_THAT(std::vector<bool>(skipped[0].begin(), skipped[0].begin() + 20), Each(false));
@@ -148,19 +148,20 @@ TEST_F(GroupPolicies, WhetherASaveIsSkippedIsRankZerosToSay) {
 
 TEST_F(GroupPolicies, WhichSaveIsReplacedIsRankZerosToSay) {
   std::array<std::vector<bool>, kPolicyRanks> skipped;
-  EXPECT_THAT(on_ranks(
-                  [&](int rank, CheckpointManager& manager) {
-                    std::vector<PendingSave> pending;
-                    for (std::int64_t step = 1; step <= 40; ++step) {
-                      pending.push_back(manager.save_async(step, {tensor_.source()}));
-                      if (step % 10 == 0) pending.back().wait();
-                    }
-                    for (const PendingSave& save : pending) {
-                      skipped[static_cast<std::size_t>(rank)].push_back(save.wait().skipped);
-                    }
-                  },
-                  [](int, ManagerOptions& options) { options.when_busy = WhenBusy::replace; }),
-              Each(""));
+  EXPECT_THAT(
+      on_ranks(
+          [&](int rank, CheckpointManager& manager) {
+            std::vector<PendingSave> pending;
+            for (std::int64_t step = 1; step <= 40; ++step) {
+              pending.push_back(manager.save_async(step, {tensor_.source()}));
+              if (step % 10 == 0) pending.back().wait();
+            }
+            for (const PendingSave& save : pending) {
+              skipped[static_cast<std::size_t>(rank)].push_back(save.wait().skipped);
+            }
+          },
+          [](int, ManagerOptions& options) { options.write.when_busy = WhenBusy::replace; }),
+      Each(""));
   EXPECT_THAT(skipped, Each(skipped[0]));
   for (const std::size_t last : {9, 19, 29, 39}) EXPECT_FALSE(skipped[0][last]);
   for (std::size_t i = 0; i < skipped[0].size(); ++i) {
@@ -171,26 +172,27 @@ TEST_F(GroupPolicies, WhichSaveIsReplacedIsRankZerosToSay) {
 // Rank 2 is in its first save until all have asked for three more.
 TEST_F(GroupPolicies, ASaveIsReplacedOnAllRanksIfOneIsSlow) {
   std::latch all_have_asked(kPolicyRanks);
-  EXPECT_THAT(on_ranks(
-                  [&](int rank, CheckpointManager& manager) {
-                    const TensorSource slow = callback_tensor(
-                        "x", tensor_.spec, [&](const Box& box, std::span<std::byte> out) {
-                          if (rank == 2) all_have_asked.wait();
-                          tensor_.source().reader->read(0, box, out);
-                        });
-                    const PendingSave first = manager.save_async(1, {slow});
-                    const PendingSave second = manager.save_async(2, {tensor_.source()});
-                    const PendingSave third = manager.save_async(3, {tensor_.source()});
-                    const PendingSave fourth = manager.save_async(4, {tensor_.source()});
-                    EXPECT_TRUE(second.wait().skipped);
-                    EXPECT_TRUE(third.wait().skipped);
-                    all_have_asked.count_down();
-                    manager.close();
-                    EXPECT_FALSE(first.wait().skipped);
-                    EXPECT_FALSE(fourth.wait().skipped);
-                  },
-                  [](int, ManagerOptions& options) { options.when_busy = WhenBusy::replace; }),
-              Each(""));
+  EXPECT_THAT(
+      on_ranks(
+          [&](int rank, CheckpointManager& manager) {
+            const TensorSource slow =
+                callback_tensor("x", tensor_.spec, [&](const Box& box, std::span<std::byte> out) {
+                  if (rank == 2) all_have_asked.wait();
+                  tensor_.source().reader->read(0, box, out);
+                });
+            const PendingSave first = manager.save_async(1, {slow});
+            const PendingSave second = manager.save_async(2, {tensor_.source()});
+            const PendingSave third = manager.save_async(3, {tensor_.source()});
+            const PendingSave fourth = manager.save_async(4, {tensor_.source()});
+            EXPECT_TRUE(second.wait().skipped);
+            EXPECT_TRUE(third.wait().skipped);
+            all_have_asked.count_down();
+            manager.close();
+            EXPECT_FALSE(first.wait().skipped);
+            EXPECT_FALSE(fourth.wait().skipped);
+          },
+          [](int, ManagerOptions& options) { options.write.when_busy = WhenBusy::replace; }),
+      Each(""));
   EXPECT_EQ(CheckpointManager(dir_ / "root").steps().size(), 2);
 }
 
@@ -198,36 +200,37 @@ TEST_F(GroupPolicies, ASaveIsReplacedOnAllRanksIfOneIsSlow) {
 TEST_F(GroupPolicies, WhatWentWrongBeforeASaveThatWaitedIsToldToAllRanks) {
   std::latch all_have_asked(kPolicyRanks), all_have_begun(kPolicyRanks),
       all_have_heard(kPolicyRanks);
-  EXPECT_THAT(on_ranks(
-                  [&](int rank, CheckpointManager& manager) {
-                    const TensorSource broken =
-                        callback_tensor("x", tensor_.spec, [&](const Box&, std::span<std::byte>) {
-                          all_have_asked.wait();
-                          if (rank == 1) throw Error(ErrorCode::io, "rank 1 is broken");
-                        });
-                    std::atomic<bool> has_begun = false;
-                    const TensorSource slow = callback_tensor(
-                        "x", tensor_.spec, [&](const Box& box, std::span<std::byte> out) {
-                          if (!has_begun.exchange(true)) all_have_begun.count_down();
-                          all_have_heard.wait();
-                          tensor_.source().reader->read(0, box, out);
-                        });
-                    manager.save_async(1, {broken});
-                    manager.save_async(2, {slow});
-                    all_have_asked.count_down();
-                    all_have_begun.wait();
-                    try {
-                      manager.save_async(3, {tensor_.source()});
-                      ADD_FAILURE() << "rank " << rank << " has not heard of it";
-                    } catch (const Error& e) {
-                      EXPECT_THAT(e.what(), HasSubstr("rank 1 is broken"));
-                    }
-                    all_have_heard.count_down();
-                    manager.save_async(4, {tensor_.source()});
-                    manager.close();
-                  },
-                  [](int, ManagerOptions& options) { options.when_busy = WhenBusy::replace; }),
-              Each(""));
+  EXPECT_THAT(
+      on_ranks(
+          [&](int rank, CheckpointManager& manager) {
+            const TensorSource broken =
+                callback_tensor("x", tensor_.spec, [&](const Box&, std::span<std::byte>) {
+                  all_have_asked.wait();
+                  if (rank == 1) throw Error(ErrorCode::io, "rank 1 is broken");
+                });
+            std::atomic<bool> has_begun = false;
+            const TensorSource slow =
+                callback_tensor("x", tensor_.spec, [&](const Box& box, std::span<std::byte> out) {
+                  if (!has_begun.exchange(true)) all_have_begun.count_down();
+                  all_have_heard.wait();
+                  tensor_.source().reader->read(0, box, out);
+                });
+            manager.save_async(1, {broken});
+            manager.save_async(2, {slow});
+            all_have_asked.count_down();
+            all_have_begun.wait();
+            try {
+              manager.save_async(3, {tensor_.source()});
+              ADD_FAILURE() << "rank " << rank << " has not heard of it";
+            } catch (const Error& e) {
+              EXPECT_THAT(e.what(), HasSubstr("rank 1 is broken"));
+            }
+            all_have_heard.count_down();
+            manager.save_async(4, {tensor_.source()});
+            manager.close();
+          },
+          [](int, ManagerOptions& options) { options.write.when_busy = WhenBusy::replace; }),
+      Each(""));
   EXPECT_EQ(CheckpointManager(dir_ / "root").steps().size(), 2);
 }
 
@@ -256,7 +259,7 @@ TEST_F(GroupPolicies, EachFileGetsItsParity) {
                       bytes[static_cast<std::size_t>(rank)] = stats.parity_bytes;
                     },
                     [](int, ManagerOptions& options) {
-                      options.parity_blocks = 2;
+                      options.write.parity_blocks = 2;
                       options.devices = 8;
                     }),
                 Each(""));

@@ -47,7 +47,8 @@ void go_on(Manager& manager, std::int64_t step) {
 }
 
 void run(const char* root, const ProcessGroup& group) {
-  CheckpointManager manager(root, {.keep_last = 2, .threads = 1, .group = group, .devices = 4});
+  CheckpointManager manager(
+      root, {.keep = {.last = 2}, .write = {.threads = 1}, .group = group, .devices = 4});
   std::int64_t step = 0;
   if (const auto latest = manager.latest()) {
     step = latest->step.step;

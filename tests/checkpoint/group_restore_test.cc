@@ -47,7 +47,7 @@ void on_ranks(int ranks, const std::filesystem::path& root,
   const auto errors = run_ranks(ranks, {}, [&](std::shared_ptr<SocketTransport> transport) {
     const ProcessGroup group(std::move(transport));
     Devices devices(kDevices, {.threads = 1, .group = group});
-    CheckpointManager manager(root, {.threads = 1, .group = group, .devices = kDevices});
+    CheckpointManager manager(root, {.write = {.threads = 1}, .group = group, .devices = kDevices});
     run(devices, manager);
   });
   EXPECT_THAT(errors, Each(""));

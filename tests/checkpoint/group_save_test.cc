@@ -411,7 +411,7 @@ TEST(GroupSave, GoesOnForManySaves) {
   };
   const auto errors = run_ranks(3, {}, [&](std::shared_ptr<SocketTransport> transport) {
     CheckpointManager manager(dir.path(),
-                              {.keep_last = 2, .group = ProcessGroup(std::move(transport))});
+                              {.keep = {.last = 2}, .group = ProcessGroup(std::move(transport))});
     for (std::uint64_t step = 1; step <= 6; ++step) {
       manager.save_async(static_cast<std::int64_t>(step), {tensor(step).source()});
     }

@@ -122,7 +122,7 @@ TEST(HostSource, MayBeOverwrittenAsSoonAsSaveAsyncReturns) {
 TEST(HostSource, SavesOneBehindTheOtherUseTheSameMemoryInTurn) {
   const TempDir dir;
   Host host;
-  CheckpointManager manager(dir.path(), {.threads = 3});
+  CheckpointManager manager(dir.path(), {.write = {.threads = 3}});
   for (std::int64_t step = 1; step <= 4; ++step) {
     host.fill(static_cast<std::uint64_t>(step));
     manager.save_async(step, host.sources());

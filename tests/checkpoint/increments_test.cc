@@ -146,7 +146,7 @@ TEST_F(Increments, LinkNothingIfAllHasChanged) {
 
 TEST_F(Increments, AreLeftOutOnRequestAndIfTheFileSystemHasNoLinks) {
   save(1, noise_);
-  CheckpointManager without(dir_.path(), {.increments = false});
+  CheckpointManager without(dir_.path(), {.write = {.increments = false}});
   EXPECT_EQ(without.save(2, {noise_.source()}).unchanged_bytes, 0u);
   class NoLinks final : public ForwardingFileSystem {
     void link(const fs::path& from, const fs::path&) override {
@@ -330,7 +330,7 @@ TEST_F(Increments, LinkNoFileWhoseChunksOverlap) {
 }
 
 TEST_F(Increments, OfWhichALinkedFileIsMissingAreNoValidStep) {
-  CheckpointManager manager(dir_.path(), {.keep_last = 1});
+  CheckpointManager manager(dir_.path(), {.keep = {.last = 1}});
   manager.save(1, {noise_.source()});
   manager.pin(1, "good");
   manager.save(2, {noise_.source()});
@@ -370,7 +370,7 @@ TEST_F(Increments, AreNotBuiltOnStepsOfWhichNoneCouldBeRestored) {
 
 TEST_F(Increments, WriteAgainWhatIsTheLesserPartOfAFile) {
   const HostTensor frozen = host_tensor("frozen", DType::u8, {200'000}, "1", "-");
-  CheckpointManager manager(dir_.path(), {.keep_last = 1});
+  CheckpointManager manager(dir_.path(), {.keep = {.last = 1}});
   manager.save(1, {noise_.source(), frozen.source()});
   const std::vector<HostTensor> other{
       host_tensor("w", DType::f32, {2048, 1024}, "1", "-,-", Values::noise, 2), frozen};
@@ -390,7 +390,7 @@ TEST_F(Increments, WriteAgainWhatIsTheLesserPartOfAFile) {
 // Each save changes a twentieth. Whatever was there before, a step alone never takes more than
 // twice its bytes, nor too many files.
 TEST_F(Increments, KeepNoMoreThanTwiceWhatTheyAreMadeOf) {
-  CheckpointManager manager(dir_ / "long", {.keep_last = 1});
+  CheckpointManager manager(dir_ / "long", {.keep = {.last = 1}});
   HostTensor tensor = host_tensor("w", DType::u8, {20, 1 << 20}, "1", "-,-");
   std::mt19937 random(3);
   std::size_t most = 0, written = 0;
@@ -434,7 +434,7 @@ TEST(IncrementsRandom, EveryStepThatIsLeftIsWhole) {
       return random.draw(least, most);
     };
     const TempDir dir;
-    CheckpointManager manager(dir.path(), {.keep_last = draw(0, 3)});
+    CheckpointManager manager(dir.path(), {.keep = {.last = draw(0, 3)}});
     std::vector<HostTensor> model;
     for (int t = 0; t < 3; ++t) {
       const auto rank = static_cast<std::size_t>(draw(1, 3));

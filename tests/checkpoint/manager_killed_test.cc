@@ -118,7 +118,8 @@ void kill_at_random_instants(int wanted) {
     SCOPED_TRACE(testing::Message() << "run " << runs << ": " << fault_action_name(call.action)
                                     << " step " << call.step);
     const bool ended = run_and_kill(root.path(), call, random);
-    const CheckpointManager manager(root.path(), {.threads = 1, .collect_garbage = false});
+    const CheckpointManager manager(root.path(),
+                                    {.write = {.threads = 1}, .collect_garbage = false});
     const Outcome found = outcome_of(manager, models);
     if (ended) {
       EXPECT_EQ(found, call.legal.back());
@@ -130,7 +131,7 @@ void kill_at_random_instants(int wanted) {
     }
     // Now and then the next process finds what several others have left.
     if (random() % 2 == 0) {
-      const CheckpointManager cleaner(root.path(), {.threads = 1});
+      const CheckpointManager cleaner(root.path(), {.write = {.threads = 1}});
       expect_clean(cleaner, root.path());
       EXPECT_EQ(cleaner.steps().size(), found.size());
     }

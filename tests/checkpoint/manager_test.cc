@@ -90,7 +90,7 @@ TEST(CheckpointManager, ARelativeRootStaysWhereItWas) {
   std::filesystem::create_directory(dir / "elsewhere");
   CheckpointManager(dir / "elsewhere/root").save(1, sources_of(model(1)));
   std::filesystem::current_path(dir.path());
-  CheckpointManager manager("root", {.keep_last = 1});
+  CheckpointManager manager("root", {.keep = {.last = 1}});
   manager.save(1, sources_of(model(1)));
   std::filesystem::current_path(dir / "elsewhere");
   const SaveStats stats = manager.save(2, sources_of(model(2)));
@@ -104,7 +104,7 @@ TEST(CheckpointManager, ARelativeRootStaysWhereItWas) {
 
 TEST(CheckpointManager, SaysThatTheThreadThatSavesCannotBeStarted) {
   const TempDir dir;
-  CheckpointManager manager(dir.path(), {.threads = 1});
+  CheckpointManager manager(dir.path(), {.write = {.threads = 1}});
   pthread_attr_t usual, impossible;
   ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
   ASSERT_EQ(pthread_attr_init(&impossible), 0);
@@ -187,7 +187,7 @@ TEST(CheckpointManager, RejectsWrongArgumentsBeforeItReturns) {
     EXPECT_THAT(names_in(dir.path()), IsEmpty());
   }
   EXPECT_THAT(message_of(ErrorCode::invalid_argument,
-                         [&] { CheckpointManager(dir.path(), {.keep_last = -1}); }),
+                         [&] { CheckpointManager(dir.path(), {.keep = {.last = -1}}); }),
               HasSubstr("keep_last is -1"));
   EXPECT_THAT(message_of(ErrorCode::no_such_name, [&] { manager.step(7); }), HasSubstr("none"));
   EXPECT_THAT(message_of(ErrorCode::no_such_name, [&] { manager.remove(7); }), HasSubstr("step 7"));
@@ -254,7 +254,7 @@ TEST(CheckpointManager, RemovesAStepWithAllItsGenerations) {
 
 TEST(CheckpointManager, KeepsTheNewestValidSteps) {
   const TempDir dir;
-  CheckpointManager manager(dir.path(), {.keep_last = 2});
+  CheckpointManager manager(dir.path(), {.keep = {.last = 2}});
   for (const std::int64_t step : {10, 20, 30}) manager.save(step, sources_of(model(1)));
   EXPECT_THAT(numbers(manager.steps()), ElementsAre(20, 30));
   // A damaged one does not count: what is kept are valid ones.
@@ -274,7 +274,7 @@ TEST(CheckpointManager, KeepsTheLastValidStepBesideDamagedNewerOnes) {
   for (const std::int64_t step : {1, 2, 3}) all.save(step, sources_of(model(1)));
   damage_manifest(all.step(2).directory);
   damage_manifest(all.step(3).directory);
-  CheckpointManager one(dir.path(), {.keep_last = 1});
+  CheckpointManager one(dir.path(), {.keep = {.last = 1}});
   one.save(0, sources_of(model(1)));
   EXPECT_THAT(numbers(one.steps()), ElementsAre(0, 1, 2, 3)) << "not the one just saved either";
 }
@@ -538,7 +538,7 @@ TEST(CheckpointManager, ManyManagersReplaceOneStepAtOnce) {
     std::vector<std::jthread> threads;
     for (std::uint64_t seed = 1; seed <= 4; ++seed) {
       threads.emplace_back([&dir, seed] {
-        CheckpointManager manager(dir.path(), {.threads = 1});
+        CheckpointManager manager(dir.path(), {.write = {.threads = 1}});
         for (int i = 0; i < 3; ++i) {
           manager.save(1, sources_of(model(seed)), {.existing = Existing::replace});
         }

@@ -50,7 +50,7 @@ class Parity : public testing::Test {
             host_tensor("step", DType::i64, {}, "2", "", Values::ramp, seed)};
   }
   fs::path save(std::int64_t step, const std::vector<HostTensor>& tensors,
-                const ManagerOptions& options = {.increments = false}) {
+                const ManagerOptions& options = {.write = {.increments = false}}) {
     CheckpointManager manager(root_, options);
     manager.save(step, sources_of(tensors), {.codec = Codec::none, .writers = 2});
     return manager.step(step).directory;
@@ -397,7 +397,7 @@ TEST_F(Parity, OfALinkedFileIsALink) {
   auto data = *next.data;
   data[0] ^= std::byte{1};
   next.data = std::make_shared<const std::vector<std::byte>>(data);
-  const fs::path two = save(2, {next, model(2)[1], model(2)[2]}, {.increments = true});
+  const fs::path two = save(2, {next, model(2)[1], model(2)[2]}, {.write = {.increments = true}});
   const ParityStats stats = write_parity(two, {.blocks = 2});
   ASSERT_EQ(stats.files, 4) << "two of them linked";
   EXPECT_EQ(stats.written, 4);
@@ -422,7 +422,7 @@ TEST_F(Parity, OfALinkedFileIsALink) {
 
 // What other users of a root do with a step does not change with parity.
 TEST_F(Parity, IsInNobodysWay) {
-  CheckpointManager manager(root_, {.keep_last = 1});
+  CheckpointManager manager(root_, {.keep = {.last = 1}});
   EXPECT_EQ(manager.latest()->step.step, 1);
   std::vector<HostTensor> next = model();
   manager.save(2, sources_of(next), {.writers = 2});
@@ -444,7 +444,7 @@ TEST_F(Parity, IsInNobodysWay) {
 }
 
 TEST_F(Parity, IsWrittenByTheManagerIfItIsAskedTo) {
-  CheckpointManager manager(root_, {.keep_last = 1, .parity_blocks = 3});
+  CheckpointManager manager(root_, {.keep = {.last = 1}, .write = {.parity_blocks = 3}});
   for (std::int64_t step = 2; step < 5; ++step) {
     std::vector<HostTensor> tensors = model();
     tensors[1] = model(static_cast<std::uint64_t>(step))[1];
@@ -458,7 +458,7 @@ TEST_F(Parity, IsWrittenByTheManagerIfItIsAskedTo) {
     EXPECT_GT(stats.parity_bytes, 0u);
   }
   EXPECT_THAT(message_of(ErrorCode::invalid_argument,
-                         [&] { CheckpointManager(root_, {.parity_blocks = 128}); }),
+                         [&] { CheckpointManager(root_, {.write = {.parity_blocks = 128}}); }),
               HasSubstr(": found 128 parity blocks, needed are 1 to 127"));
 }
 
@@ -481,7 +481,7 @@ TEST_F(Parity, ThatCannotBeWrittenFailsNoSave) {
         if (operation != "create" || path.string().find(".parity") == std::string::npos) return;
         throw Error(ErrorCode::io, "create " + path.string() + ": No space left on device");
       });
-  CheckpointManager manager(root_, {.parity_blocks = 1, .file_system = files});
+  CheckpointManager manager(root_, {.write = {.parity_blocks = 1}, .file_system = files});
   const SaveStats stats = manager.save(2, sources_of(model(2)), {.writers = 2});
   EXPECT_THAT(stats.cleanup_error, HasSubstr(".parity."));
   EXPECT_THAT(stats.cleanup_error, HasSubstr("No space left on device"));

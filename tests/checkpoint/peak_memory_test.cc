@@ -84,7 +84,7 @@ TEST_P(PeakMemory, StaysWithinTheBudget) {
   std::vector<std::byte> out(data.size());
   const Sharding whole(Mesh::parse("one=1"), PartitionSpec::parse("-,-"));
   {
-    CheckpointManager manager(dir.path(), {.threads = kThreads});
+    CheckpointManager manager(dir.path(), {.write = {.threads = kThreads}});
     const Growth growth(0);
     const SaveStats stats =
         manager.save(1, {host_source("w", {DType::f32, kShape, whole}, data)},

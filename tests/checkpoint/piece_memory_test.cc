@@ -97,7 +97,7 @@ struct Heap {
 
 Heap heap_of(const Model& model) {
   const TempDir dir;
-  CheckpointManager manager(dir.path(), {.threads = 1});
+  CheckpointManager manager(dir.path(), {.write = {.threads = 1}});
   const std::vector<TensorSource> sources = sources_of(model);
   const SaveOptions options{.codec = Codec::zstd, .memory_budget_bytes = std::size_t{8} << 20};
   manager.save(1, sources, options);

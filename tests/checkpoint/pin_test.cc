@@ -66,7 +66,7 @@ class Pins : public testing::Test {
 };
 
 TEST_F(Pins, RetentionLeavesWhatIsBeingRead) {
-  CheckpointManager manager(dir_.path(), {.keep_last = 1});
+  CheckpointManager manager(dir_.path(), {.keep = {.last = 1}});
   save(manager, 1);
   {
     const CheckpointReader pinned(manager.step(1).directory);
@@ -128,7 +128,7 @@ TEST_F(Pins, RemoveIsTheUsersWord) {
 }
 
 TEST_F(Pins, OfTheDeadHoldNothing) {
-  CheckpointManager manager(dir_.path(), {.keep_last = 1, .reuse_files = false});
+  CheckpointManager manager(dir_.path(), {.keep = {.last = 1}, .write = {.reuse_files = false}});
   save(manager, 1);
   LeaseOwner dead = this_process();
   dead.boot = "00000000-0000-0000-0000-000000000000";  // of this machine, an earlier start of it
@@ -274,7 +274,7 @@ TEST_F(Pins, ReadingGoesOnWhereACheckpointWasAwayForAMoment) {
 
 // A data loader's worker, say, that ends as its parent would.
 TEST_F(Pins, OutliveAForkedChildsCopies) {
-  CheckpointManager manager(dir_.path(), {.keep_last = 1});
+  CheckpointManager manager(dir_.path(), {.keep = {.last = 1}});
   save(manager, 1);
   auto reader = std::make_unique<CheckpointReader>(manager.step(1).directory);
   auto attempt = std::make_unique<Attempt>(*files_, dir_.path(), 9, leftovers_);

@@ -95,10 +95,10 @@ TEST(NotKept, IsWhatNoRuleKeeps) {
                      : draw(0, 6) == 0 ? std::optional(kNan)
                                        : std::optional(draw(-3, 3) / 2.0);
     }
-    jobs_detail::Retention rules;
-    if (draw(0, 1) == 0) rules.keep_last = draw(1, 4);
-    if (draw(0, 2) == 0) rules.keep_every = draw(1, 5);
-    if (draw(0, 2) == 0) rules.keep_interval = seconds(draw(1, 200));
+    KeepOptions rules;
+    if (draw(0, 1) == 0) rules.last = draw(1, 4);
+    if (draw(0, 2) == 0) rules.every = draw(1, 5);
+    if (draw(0, 2) == 0) rules.interval = seconds(draw(1, 200));
     if (draw(0, 2) == 0) {
       rules.best =
           BestSteps{.metric = "loss",
@@ -116,9 +116,9 @@ TEST(NotKept, IsWhatNoRuleKeeps) {
       bool kept = s == steps.back() || pinned.contains(s);
       const auto newer_valid = std::ranges::count_if(
           steps, [&](std::int64_t other) { return other > s && valid[other]; });
-      kept = kept || (rules.keep_last > 0 && newer_valid < rules.keep_last);
-      kept = kept || (rules.keep_every > 0 && s % rules.keep_every == 0);
-      if (rules.keep_interval.count() > 0 && times[s] - last_kept >= rules.keep_interval.count()) {
+      kept = kept || (rules.last > 0 && newer_valid < rules.last);
+      kept = kept || (rules.every > 0 && s % rules.every == 0);
+      if (rules.interval.count() > 0 && times[s] - last_kept >= rules.interval.count()) {
         last_kept = times[s];
         kept = true;
       }
@@ -132,8 +132,8 @@ TEST(NotKept, IsWhatNoRuleKeeps) {
         const bool has_value = values[s] && *values[s] == *values[s];
         kept = kept || !any_value || (has_value && better < rules.best->count);
       }
-      const bool no_rule = rules.keep_last == 0 && rules.keep_every == 0 &&
-                           rules.keep_interval.count() == 0 && !rules.best;
+      const bool no_rule =
+          rules.last == 0 && rules.every == 0 && rules.interval.count() == 0 && !rules.best;
       if (!kept && !no_rule) needed.push_back(s);
     }
     const auto found = [&] {
@@ -153,9 +153,9 @@ TEST(NotKept, IsWhatNoRuleKeeps) {
 TEST_F(SavePolicies, KeepsTheBestTheMultiplesAndTheLast) {
   CheckpointManager manager(
       dir_.path(),
-      {.keep_last = 1,
-       .keep_every = 5,
-       .best = BestSteps{.metric = "loss", .order = BestSteps::Order::min, .count = 2}});
+      {.keep = {.last = 1,
+                .every = 5,
+                .best = BestSteps{.metric = "loss", .order = BestSteps::Order::min, .count = 2}}});
   const std::vector<double> losses = {0.5, 0.9, kNan, -kInfinity, 0.7, 0.8, kInfinity, 0.6};
   for (std::size_t i = 0; i < losses.size(); ++i) {
     EXPECT_EQ(save(manager, static_cast<std::int64_t>(i) + 1, {{"loss", losses[i]}, {"epoch", 1}})
@@ -170,7 +170,7 @@ TEST_F(SavePolicies, KeepsTheBestTheMultiplesAndTheLast) {
 }
 
 TEST_F(SavePolicies, KeepsAllAsLongAsNoStepHasTheMetric) {
-  CheckpointManager manager(dir_.path(), {.best = BestSteps{.metric = "loss"}});
+  CheckpointManager manager(dir_.path(), {.keep = {.best = BestSteps{.metric = "loss"}}});
   for (std::int64_t step = 1; step <= 3; ++step) {
     EXPECT_THAT(save(manager, step, {{"accuracy", 1}}).cleanup_error,
                 HasSubstr("has the metric \"loss\", by which best keeps steps: all stay"));
@@ -192,13 +192,13 @@ TEST_F(SavePolicies, KeepsOneStepOfEachHour) {
                           now - std::chrono::minutes(minutes_ago[step - 1]));
     }
   }
-  CheckpointManager manager(dir_.path(), {.keep_interval = hours(1)});
+  CheckpointManager manager(dir_.path(), {.keep = {.interval = hours(1)}});
   save(manager, 5);
   EXPECT_THAT(steps(manager), ElementsAre(1, 3, 4, 5));
 }
 
 TEST_F(SavePolicies, LeavesAStepThatHasAName) {
-  CheckpointManager manager(dir_.path(), {.keep_last = 1, .reuse_files = false});
+  CheckpointManager manager(dir_.path(), {.keep = {.last = 1}, .write = {.reuse_files = false}});
   save(manager, 1);
   manager.pin(1, "before-lr-drop");
   save(manager, 2);
@@ -224,7 +224,7 @@ TEST_F(SavePolicies, LeavesAStepThatHasAName) {
 }
 
 TEST_F(SavePolicies, AFileOfANameThatHoldsNoNumberKeepsAllSteps) {
-  CheckpointManager manager(dir_.path(), {.keep_last = 1});
+  CheckpointManager manager(dir_.path(), {.keep = {.last = 1}});
   save(manager, 1);
   manager.pin(1, "good");
   flip(dir_ / ".named-good", 0, std::byte{0x40});
@@ -235,10 +235,8 @@ TEST_F(SavePolicies, AFileOfANameThatHoldsNoNumberKeepsAllSteps) {
 // With rules that read metrics and names. Whatever fails, what a rule keeps stays, and what has
 // failed is told.
 TEST_F(SavePolicies, AnyOperationMayFailAndWhatIsKeptStays) {
-  const ManagerOptions rules{.keep_last = 1,
-                             .keep_every = 5,
-                             .best = BestSteps{.metric = "loss"},
-                             .reuse_files = false,
+  const ManagerOptions rules{.keep = {.last = 1, .every = 5, .best = BestSteps{.metric = "loss"}},
+                             .write = {.reuse_files = false},
                              .collect_garbage = false};
   const auto run = [&](const fs::path& root, const std::shared_ptr<FaultyFileSystem>& files) {
     ManagerOptions options = rules;
@@ -296,13 +294,13 @@ TEST_F(SavePolicies, OptionsThatAreWrongAreRefused) {
                       [&] { CheckpointManager(dir_.path(), options); });
   };
   const std::string begin = "open checkpoint root " + dir_.path().string() + ": ";
-  EXPECT_EQ(error({.keep_every = -1}), begin + "keep_every is -1, needed 0 or more");
-  EXPECT_EQ(error({.best = BestSteps{}}),
+  EXPECT_EQ(error({.keep = {.every = -1}}), begin + "keep_every is -1, needed 0 or more");
+  EXPECT_EQ(error({.keep = {.best = BestSteps{}}}),
             begin + "best.metric is empty, needed is the name of a metric");
-  EXPECT_EQ(error({.best = BestSteps{.metric = "loss", .count = 0}}),
+  EXPECT_EQ(error({.keep = {.best = BestSteps{.metric = "loss", .count = 0}}}),
             begin + "best.count is 0, needed 1 or more");
-  EXPECT_EQ(error({.save_every = -2}), begin + "save_every is -2, needed 0 or more");
-  EXPECT_THAT(error({.preemption_signals = {SIGKILL}}),
+  EXPECT_EQ(error({.when = {.every = -2}}), begin + "save_every is -2, needed 0 or more");
+  EXPECT_THAT(error({.when = {.preemption_signals = {SIGKILL}}}),
               HasSubstr("found 9, needed is a signal that can be handled"));
   CheckpointManager manager(dir_.path());
   EXPECT_THAT(
@@ -364,7 +362,7 @@ TEST_F(SavePolicies, ARestartOfDamagedStepsAloneIsNoFreshStart) {
 TEST_F(SavePolicies, SaysWhenToSave) {
   const auto clock = std::make_shared<FakeClock>();
   CheckpointManager manager(dir_.path(),
-                            {.save_every = 10, .save_interval = seconds(60), .clock = clock});
+                            {.when = {.every = 10, .interval = seconds(60), .clock = clock}});
   EXPECT_TRUE(manager.should_save(20));
   EXPECT_FALSE(manager.should_save(21));
   clock->wait_until(seconds(59));
@@ -388,17 +386,17 @@ TEST_F(SavePolicies, ASignalAsksForASaveAndDoesNothingElseMeanwhile) {
   ignore.sa_handler = SIG_IGN;
   ASSERT_EQ(::sigaction(SIGUSR2, &ignore, nullptr), 0);
   {
-    CheckpointManager manager(dir_.path(), {.save_every = 0, .preemption_signals = {SIGUSR2}});
+    CheckpointManager manager(dir_.path(), {.when = {.every = 0, .preemption_signals = {SIGUSR2}}});
     EXPECT_FALSE(manager.should_save(1));
     std::raise(SIGUSR2);
     EXPECT_FALSE(manager.reached_preemption());  // not before all have agreed
     EXPECT_TRUE(manager.should_save(2));
     EXPECT_TRUE(manager.reached_preemption());
-    CheckpointManager other(dir_.path(), {.save_every = 0, .preemption_signals = {SIGUSR2}});
+    CheckpointManager other(dir_.path(), {.when = {.every = 0, .preemption_signals = {SIGUSR2}}});
     EXPECT_FALSE(other.should_save(1));  // it came before
     std::raise(SIGUSR2);
     EXPECT_TRUE(other.should_save(2));
-    CheckpointManager third(dir_.path(), {.save_every = 0, .preemption_signals = {SIGUSR2}});
+    CheckpointManager third(dir_.path(), {.when = {.every = 0, .preemption_signals = {SIGUSR2}}});
     for (CheckpointManager* one : {&manager, &other}) EXPECT_TRUE(one->should_save(3));
     EXPECT_FALSE(third.should_save(3));
   }
@@ -409,7 +407,8 @@ TEST_F(SavePolicies, ASignalAsksForASaveAndDoesNothingElseMeanwhile) {
 TEST(SaveSchedule, RefusesASaveThatCannotEndInTime) {
   const auto clock = std::make_shared<FakeClock>();
   jobs_detail::SaveSchedule schedule(
-      {.preemption_signals = {SIGUSR2}, .preemption_grace = std::chrono::hours(1)}, clock, "test");
+      {.preemption_signals = {SIGUSR2}, .preemption_grace = std::chrono::hours(1), .clock = clock},
+      "test");
   schedule.end(1'000'000, 100);  // 10,000 bytes a second
   schedule.begin(1, std::size_t{1} << 40);
   std::raise(SIGUSR2);
@@ -441,7 +440,7 @@ TEST(SaveSchedule, RefusesASaveThatCannotEndInTime) {
 }
 
 TEST_F(SavePolicies, WhatASaveDidIsKeptBesideItsStep) {
-  CheckpointManager manager(dir_.path(), {.keep_last = 2});
+  CheckpointManager manager(dir_.path(), {.keep = {.last = 2}});
   const auto stats_files = [&] {
     std::vector<std::string> names;
     for (const std::string& name : root_names(dir_.path())) {
@@ -490,7 +489,7 @@ TEST_F(SavePolicies, WhatASaveDidIsKeptBesideItsStep) {
 
 // By those that save by other means.
 TEST_F(SavePolicies, WhatAnotherSaveDidIsKept) {
-  CheckpointManager manager(dir_.path() / "", {.write_stats = false});
+  CheckpointManager manager(dir_.path() / "", {.write = {.stats = false}});
   for (const int step : {1, 2}) save(manager, step);
   SaveStats stats;
   stats.directory = manager.step(2).directory;

@@ -81,7 +81,7 @@ void save(const char* root, std::int64_t step) {
 // What a step holds is told with it.
 void write(const char* root, std::int64_t writer, std::int64_t rounds) {
   for (std::int64_t round = 0; round < rounds; ++round) {
-    CheckpointManager manager(root, {.keep_last = 2, .threads = 1});
+    CheckpointManager manager(root, {.keep = {.last = 2}, .write = {.threads = 1}});
     const auto seed = static_cast<std::uint64_t>(1 + (round + writer) % 3);
     const std::vector<TensorSource> sources = sources_of(fault_model(seed));
     SaveOptions options{.user_json = std::to_string(seed)};

@@ -79,7 +79,7 @@ class ReaderProcess : public Processes, public testing::WithParamInterface<End> 
 };
 
 TEST_P(ReaderProcess, KeepsItsStepFromRetention) {
-  CheckpointManager manager(dir_.path(), {.keep_last = 1});
+  CheckpointManager manager(dir_.path(), {.keep = {.last = 1}});
   save(manager, 1, 1);
   ChildProcess reader(command({"read", "1"}));
   ASSERT_EQ(reader.line(), "pinned");
@@ -124,7 +124,7 @@ TEST_F(Processes, ASaveHalfWayIsLeftAloneAndGoesOn) {
   const std::vector<std::string> attempt = hidden(dir_.path());
   ASSERT_THAT(attempt, ElementsAre(AllOf(StartsWith(".step-00000003."), EndsWith(".lease")),
                                    AllOf(StartsWith(".step-00000003."), EndsWith(".tmp"))));
-  CheckpointManager manager(dir_.path(), {.keep_last = 1});
+  CheckpointManager manager(dir_.path(), {.keep = {.last = 1}});
   EXPECT_THAT(steps(manager), IsEmpty());
   const GarbageReport report = manager.collect_garbage();
   EXPECT_THAT(report.removed, IsEmpty());
@@ -184,7 +184,7 @@ TEST_F(Processes, TwoWritersAndAReaderOnOneRoot) {
     std::cout << reader.line() << "\n";
   }
   constexpr std::int64_t kLast = 3 * kRounds - 1;
-  CheckpointManager manager(dir_.path(), {.keep_last = 2});
+  CheckpointManager manager(dir_.path(), {.keep = {.last = 2}});
   manager.collect_garbage();
   expect_clean(manager, dir_.path());
   const std::vector<HostTensor> models[] = {fault_model(1), fault_model(2), fault_model(3)};

@@ -48,7 +48,7 @@ class RepairFiles : public testing::Test {
   }
   fs::path save(const fs::path& root, std::int64_t step, const std::vector<HostTensor>& tensors,
                 bool increments = false) {
-    CheckpointManager manager(root, {.increments = increments});
+    CheckpointManager manager(root, {.write = {.increments = increments}});
     manager.save(step, sources_of(tensors), {.writers = 2});
     return manager.step(step).directory;
   }

@@ -71,7 +71,7 @@ class Repair : public testing::Test {
 
   fs::path save(const fs::path& root, std::int64_t step, std::vector<HostTensor> model,
                 const SaveOptions& options = {}, bool increments = false) {
-    CheckpointManager manager(root, {.increments = increments});
+    CheckpointManager manager(root, {.write = {.increments = increments}});
     manager.save(step, sources_of(model), options);
     return manager.step(step).directory;
   }

@@ -47,7 +47,7 @@ class Retention : public testing::Test {
  protected:
   // The steps 1 to `count`, saved by a manager that keeps all.
   void fill(std::int64_t count) {
-    CheckpointManager all(dir_.path(), {.write_stats = false});
+    CheckpointManager all(dir_.path(), {.write = {.stats = false}});
     for (std::int64_t step = 1; step <= count; ++step) all.save(step, {tensor_.source()});
   }
 
@@ -65,9 +65,8 @@ class Retention : public testing::Test {
   std::function<void(std::string_view operation, const fs::path& path)> before_;
   std::optional<CheckpointManager> manager_{
       std::in_place, dir_.path(),
-      ManagerOptions{.keep_last = 1,
-                     .reuse_files = false,
-                     .write_stats = false,
+      ManagerOptions{.keep = {.last = 1},
+                     .write = {.reuse_files = false, .stats = false},
                      .file_system = std::make_shared<HookedFileSystem>(
                          [this](std::string_view operation, const fs::path& path) {
                            if (before_) before_(operation, path);
@@ -125,9 +124,8 @@ TEST_F(Retention, RemovesAtTheNextSaveWhatOnlyLostItsName) {
 TEST_F(Retention, DoesNotCountAStepThatCannotBeRead) {
   fill(3);
   manager_.emplace(dir_.path(),
-                   ManagerOptions{.keep_last = 2,
-                                  .reuse_files = false,
-                                  .write_stats = false,
+                   ManagerOptions{.keep = {.last = 2},
+                                  .write = {.reuse_files = false, .stats = false},
                                   .file_system = std::make_shared<HookedFileSystem>(
                                       [](std::string_view operation, const fs::path& path) {
                                         if (operation == "open" &&

@@ -171,7 +171,7 @@ TEST(RoundTrip, AnyShardingToAnyOther) {
     SCOPED_TRACE(testing::Message()
                  << "seed " << seed << ", codec " << name(save.codec) << ", " << save.writers
                  << " writers, " << save.memory_budget_bytes << " bytes of memory" << about);
-    CheckpointManager manager(dir.path(), {.threads = 2});
+    CheckpointManager manager(dir.path(), {.write = {.threads = 2}});
     const SaveStats stats = manager.save(1, std::move(sources), save);
     const CheckpointReader reader(
         stats.directory,

@@ -40,9 +40,9 @@ std::vector<std::int64_t> numbers(const CheckpointManager& manager, bool is_set_
 }
 
 ManagerOptions keep(std::int64_t last, std::vector<std::string>& told) {
-  return {.keep_last = last, .write_stats = false, .warn = [&told](const std::string& text) {
-            told.push_back(text);
-          }};
+  return {.keep = {.last = last},
+          .write = {.stats = false},
+          .warn = [&told](const std::string& text) { told.push_back(text); }};
 }
 
 void save_all(CheckpointManager& manager, std::int64_t first, std::int64_t last) {

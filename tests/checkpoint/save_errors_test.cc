@@ -1,4 +1,4 @@
-// ManagerOptions::on_save_error: a save that fails as the storage does is no end of the job, on all
+// WriteOptions::on_save_error: a save that fails as the storage does is no end of the job, on all
 // processes alike; everything else is.
 
 #include <gmock/gmock.h>
@@ -57,12 +57,12 @@ class FullDisk {
 class SaveErrors : public testing::Test {
  protected:
   ManagerOptions tolerant(std::shared_ptr<FileSystem> files) {
-    return {.keep_last = 2,
-            .save_every = 0,
-            .on_save_error = OnSaveError::warn,
-            .most_failed_saves = 2,
-            .write_stats = false,
-            .threads = 1,
+    return {.keep = {.last = 2},
+            .when = {.every = 0},
+            .write = {.on_save_error = OnSaveError::warn,
+                      .most_failed_saves = 2,
+                      .stats = false,
+                      .threads = 1},
             .file_system = std::move(files),
             .warn = [this](const std::string& text) { warnings_.push_back(text); }};
   }
@@ -72,7 +72,7 @@ class SaveErrors : public testing::Test {
     const TempDir dir;
     const auto files = std::make_shared<FaultyFileSystem>(0, fault);
     ManagerOptions options = tolerant(files);
-    options.most_failed_saves = 1;
+    options.write.most_failed_saves = 1;
     CheckpointManager manager(dir / "run", options);
     std::int64_t step = 0, failed = 0;
     std::vector<std::int64_t> saved;
@@ -156,14 +156,14 @@ TEST_F(SaveErrors, AreThrownOnceThereAreTooManyInARow) {
 
 TEST_F(SaveErrors, AreThrownByDefault) {
   ManagerOptions options = tolerant(disk_.files());
-  options.on_save_error = OnSaveError::raise;
+  options.write.on_save_error = OnSaveError::raise;
   CheckpointManager manager(dir_.path(), options);
   disk_.is_full = true;
   message_of(ErrorCode::io, [&] { manager.save(1, sources_of(fault_model(1))); });
   EXPECT_EQ(manager.stats().failed_saves, 0);
   EXPECT_FALSE(manager.should_save(2));
   EXPECT_THAT(warnings_, IsEmpty());
-  EXPECT_EQ(ManagerOptions().on_save_error, OnSaveError::raise);
+  EXPECT_EQ(ManagerOptions().write.on_save_error, OnSaveError::raise);
 }
 
 TEST_F(SaveErrors, OfTheCallerAreThrown) {
@@ -190,9 +190,10 @@ TEST_F(SaveErrors, OfTheCallerAreThrown) {
   EXPECT_EQ(manager.stats().failed_saves, 0);
   EXPECT_FALSE(manager.should_save(2));
   EXPECT_THAT(warnings_, IsEmpty());
-  EXPECT_THAT(message_of(ErrorCode::invalid_argument,
-                         [&] { CheckpointManager(dir_.path(), {.most_failed_saves = 0}); }),
-              EndsWith("most_failed_saves is 0, needed 1 or more"));
+  EXPECT_THAT(
+      message_of(ErrorCode::invalid_argument,
+                 [&] { CheckpointManager(dir_.path(), {.write = {.most_failed_saves = 0}}); }),
+      EndsWith("most_failed_saves is 0, needed 1 or more"));
 }
 
 TEST_F(SaveErrors, AreCountedForThoseThatSaveByOtherMeans) {
@@ -324,7 +325,7 @@ TEST_F(SaveErrorsOfGroups, MeanTheSameOnAllRanks) {
   const auto errors =
       on_ranks([&](std::size_t, CheckpointManager& manager) { manager.save(1, model()); },
                [](std::size_t rank, ManagerOptions& options) {
-                 if (rank == 1) options.on_save_error = OnSaveError::raise;
+                 if (rank == 1) options.write.on_save_error = OnSaveError::raise;
                });
   EXPECT_THAT(errors, Each(HasSubstr("rank 0 saves with most_failed_saves 2, rank 1 with none")));
 }

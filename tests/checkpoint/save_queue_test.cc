@@ -76,7 +76,7 @@ class SaveQueue : public testing::Test {
 
 TEST_F(SaveQueue, ASaveThatComesTooEarlyIsSkippedIfAsked) {
   Gate gate;
-  CheckpointManager manager(dir_.path(), {.when_busy = WhenBusy::skip});
+  CheckpointManager manager(dir_.path(), {.write = {.when_busy = WhenBusy::skip}});
   const PendingSave first = manager.save_async(1, {gate.source(tensor_)});
   const SaveStats second = manager.save_async(2, {tensor_.source()}).wait();
   EXPECT_TRUE(second.skipped);
@@ -89,7 +89,7 @@ TEST_F(SaveQueue, ASaveThatComesTooEarlyIsSkippedIfAsked) {
 TEST_F(SaveQueue, ASaveTakesThePlaceOfTheOneThatWaitsIfAsked) {
   Gate gate;
   {
-    CheckpointManager manager(dir_.path(), {.when_busy = WhenBusy::replace});
+    CheckpointManager manager(dir_.path(), {.write = {.when_busy = WhenBusy::replace}});
     const PendingSave first = manager.save_async(1, {gate.source(tensor_)});
     std::vector<float> values(8);
     const auto state = [&](float value) {
@@ -123,7 +123,7 @@ TEST_F(SaveQueue, ASaveTakesThePlaceOfTheOneThatWaitsIfAsked) {
 
 TEST_F(SaveQueue, ASaveThatHasBegunIsNotReplaced) {
   Gate gates[2];
-  CheckpointManager manager(dir_.path(), {.when_busy = WhenBusy::replace});
+  CheckpointManager manager(dir_.path(), {.write = {.when_busy = WhenBusy::replace}});
   const PendingSave first = manager.save_async(1, {gates[0].source(tensor_)});
   const PendingSave second = manager.save_async(2, {gates[1].source(tensor_)});
   gates[0].open();
@@ -141,7 +141,7 @@ TEST_F(SaveQueue, ASaveThatHasBegunIsNotReplaced) {
 
 TEST_F(SaveQueue, WhatWentWrongBeforeASaveThatWaitedIsTold) {
   Gate gates[3];
-  CheckpointManager manager(dir_.path(), {.when_busy = WhenBusy::replace});
+  CheckpointManager manager(dir_.path(), {.write = {.when_busy = WhenBusy::replace}});
   manager.save(9, {tensor_.source()});
   manager.save_async(1, {gates[0].source(tensor_, "the first is broken")});
   manager.save_async(2, {gates[1].source(tensor_)});

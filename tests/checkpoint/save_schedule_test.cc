@@ -17,7 +17,7 @@ using jobs_detail::SaveSchedule;
 
 TEST(SaveSchedule, SaysYesForMultiplesTimesAndRequests) {
   const auto clock = std::make_shared<FakeClock>();
-  SaveSchedule schedule({.save_every = 10, .save_interval = std::chrono::seconds(60)}, clock, "t");
+  SaveSchedule schedule({.every = 10, .interval = std::chrono::seconds(60), .clock = clock}, "t");
   EXPECT_TRUE(schedule.should_save(20, {}));
   EXPECT_FALSE(schedule.should_save(21, {}));
   schedule.request_save();
@@ -31,12 +31,12 @@ TEST(SaveSchedule, SaysYesForMultiplesTimesAndRequests) {
 }
 
 TEST(SaveSchedule, RefusesRulesThatAreWrong) {
-  const auto refused = [](const jobs_detail::ScheduleRules& rules) {
+  const auto refused = [](const WhenOptions& rules) {
     return message_of(ErrorCode::invalid_argument,
-                      [&] { SaveSchedule(rules, std::make_shared<FakeClock>(), "t"); });
+                      [&] { SaveSchedule(rules, "t"); });
   };
-  EXPECT_THAT(refused({.save_every = -1}), testing::StartsWith("t: "));
-  EXPECT_THAT(refused({.save_interval = std::chrono::seconds(-1)}), testing::StartsWith("t: "));
+  EXPECT_THAT(refused({.every = -1}), testing::StartsWith("t: "));
+  EXPECT_THAT(refused({.interval = std::chrono::seconds(-1)}), testing::StartsWith("t: "));
   EXPECT_THAT(refused({.preemption_signals = {SIGKILL}}), testing::HasSubstr("found 9"));
 }
 

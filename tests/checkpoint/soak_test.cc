@@ -51,7 +51,8 @@ void soak(int saves) {
   }
   std::vector<Use> uses;
   {
-    CheckpointManager manager(dir / "root", {.keep_last = 3, .parity_blocks = 1, .threads = 2});
+    CheckpointManager manager(dir / "root",
+                              {.keep = {.last = 3}, .write = {.parity_blocks = 1, .threads = 2}});
     for (int step = 1; step <= saves; ++step) {
       // One chunk of a tensor has changed: the others are linked.
       (step % 2 == 0 ? a : b)[7] = static_cast<std::byte>(step);

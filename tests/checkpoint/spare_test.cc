@@ -186,8 +186,9 @@ class ReusedFiles : public SpareTest {
   const std::filesystem::path root_ = dir_ / "root";
   std::optional<CheckpointManager> manager_{
       std::in_place, root_,
-      ManagerOptions{
-          .keep_last = 1, .increments = false, .write_stats = false, .file_system = hooked_}};
+      ManagerOptions{.keep = {.last = 1},
+                     .write = {.increments = false, .stats = false},
+                     .file_system = hooked_}};
   std::int64_t next_alone_ = 0;
 };
 
@@ -225,8 +226,8 @@ TEST_F(ReusedFiles, LieHiddenBetweenSavesUntilTheManagerEnds) {
 
 TEST_F(ReusedFiles, AreNotKeptWhereNobodyWantsThem) {
   manager_.emplace(
-      root_, ManagerOptions{
-                 .keep_last = 1, .reuse_files = false, .increments = false, .write_stats = false});
+      root_, ManagerOptions{.keep = {.last = 1},
+                            .write = {.reuse_files = false, .increments = false, .stats = false}});
   save(1, model(1));
   save(2, model(2));
   EXPECT_THAT(entries(root_), ElementsAre("step-00000002"));
@@ -302,9 +303,9 @@ TEST_F(ReusedFiles, GoWithASaveThatCannotBegin) {
           throw Error(ErrorCode::io, "injected: no room for a lease");
         }
       });
-  manager_.emplace(
-      root_, ManagerOptions{
-                 .keep_last = 1, .increments = false, .write_stats = false, .file_system = files});
+  manager_.emplace(root_, ManagerOptions{.keep = {.last = 1},
+                                         .write = {.increments = false, .stats = false},
+                                         .file_system = files});
   save(1, model(1));
   save(2, model(2));
   full = true;
@@ -364,9 +365,9 @@ TEST_F(ReusedFiles, ThatCannotBeRemovedDoNotKeepOthers) {
           throw Error(ErrorCode::io, "injected: it cannot be removed");
         }
       });
-  manager_.emplace(
-      root_, ManagerOptions{
-                 .keep_last = 1, .increments = false, .write_stats = false, .file_system = files});
+  manager_.emplace(root_, ManagerOptions{.keep = {.last = 1},
+                                         .write = {.increments = false, .stats = false},
+                                         .file_system = files});
   save(1, model(1));
   std::filesystem::create_directory(root_ / "step-00000001/stuck");
   std::string error;

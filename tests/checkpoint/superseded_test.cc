@@ -19,7 +19,7 @@ TEST(Superseded, IsWhatNoRuleKeepsAndNoNameDoes) {
     manager.save(step, {tensor.source()}, {.metrics = {{"loss", step == 2 ? 0.5 : 1.0}}});
   }
   const jobs_detail::LatestSteps finder(*files, dir.path(), false);
-  const auto gone = [&](const jobs_detail::Retention& rules) {
+  const auto gone = [&](const KeepOptions& rules) {
     detail::Failures failures;
     const auto steps =
         jobs_detail::superseded(*files, dir.path(), manager.steps(), rules, finder, failures);
@@ -28,10 +28,10 @@ TEST(Superseded, IsWhatNoRuleKeepsAndNoNameDoes) {
   };
   const BestSteps best{.metric = "loss", .count = 1};
   EXPECT_THAT(gone({}), testing::IsEmpty());
-  EXPECT_THAT(gone({.keep_last = 2}), testing::ElementsAre(1, 2));
-  EXPECT_THAT(gone({.keep_last = 1, .best = best}), testing::ElementsAre(1, 3));
+  EXPECT_THAT(gone({.last = 2}), testing::ElementsAre(1, 2));
+  EXPECT_THAT(gone({.last = 1, .best = best}), testing::ElementsAre(1, 3));
   manager.pin(1, "first");
-  EXPECT_THAT(gone({.keep_last = 1, .best = best}), testing::ElementsAre(3));
+  EXPECT_THAT(gone({.last = 1, .best = best}), testing::ElementsAre(3));
   EXPECT_EQ(jobs_detail::best_of(*files, manager.steps(), best)->step, 2);
   EXPECT_FALSE(jobs_detail::best_of(*files, manager.steps(), {.metric = "accuracy"}));
 }

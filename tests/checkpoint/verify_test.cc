@@ -42,7 +42,7 @@ TensorSource source(const std::string& name, DType dtype, const Shape& shape,
 /// A small checkpoint of the library's own: chunks of both codecs, contiguous pieces, a scalar, a
 /// tensor without elements.
 fs::path save_small(const fs::path& root, std::int64_t step = 3, std::uint64_t seed = 0) {
-  CheckpointManager manager(root, {.threads = 2});
+  CheckpointManager manager(root, {.write = {.threads = 2}});
   seed += static_cast<std::uint64_t>(step);
   const auto weights = counting_values(DType::f32, {8, 4096}, seed);
   const auto noise = scattered_values(DType::bf16, {20, 3000}, seed);

@@ -14,8 +14,8 @@ void guesses(CheckpointManager& manager, const CheckpointReader& r, std::vector<
   manager.save(1, {{"w", w}});                                          // shows: host_source()
   manager.save(1, {{"w", w}}, {.user_json = "{}"});                     // shows: host_source()
   manager.save(1, {}, {.user_json = std::map<std::string, double>()});  // shows: .metrics
-  ManagerOptions orbax{.max_to_keep = 3};                               // shows: keep_last
-  ManagerOptions steps{.save_interval_steps = 10};                      // shows: save_every
+  ManagerOptions orbax{.max_to_keep = 3};                               // shows: .keep = {.last
+  ManagerOptions steps{.save_interval_steps = 10};                      // shows: .when = {.every
   ArraySpec spec{
       DType::f32, {12, 4}, Sharding()};       // shows: Sharding::replicated(Mesh::line(1), rank)
   CheckpointReader latest(manager.latest());  // shows: latest->step.directory

@@ -79,11 +79,11 @@ TEST(MpiCheckpoint, HasTheFilesThatOneProcessWouldWrite) {
     const std::vector<HostTensor> tensors = random_tensors(random, mesh);
     const Codec codec = round % 2 == 0 ? Codec::none : Codec::zstd;
     SCOPED_TRACE(testing::Message() << "round " << round << ", mesh " << mesh.to_string());
-    CheckpointManager together(dir.path() / "together", {.threads = 2, .group = world});
+    CheckpointManager together(dir.path() / "together", {.write = {.threads = 2}, .group = world});
     const SaveStats stats = together.save(3, sources_of(tensors), {.codec = codec});
     EXPECT_EQ(together.latest()->step.directory, stats.directory);
     if (world.rank() == 0) {
-      CheckpointManager alone(dir.path() / "alone", {.threads = 2});
+      CheckpointManager alone(dir.path() / "alone", {.write = {.threads = 2}});
       const SaveStats one =
           alone.save(3, sources_of(tensors), {.codec = codec, .writers = world.size()});
       EXPECT_TRUE(files_of(stats.directory) == files_of(one.directory));
@@ -109,7 +109,7 @@ TEST(MpiCheckpoint, OfWhichAPartFailsIsCommittedByNobody) {
     });
   }
   const SharedDir dir;
-  CheckpointManager manager(dir.path() / "root", {.threads = 2, .group = world});
+  CheckpointManager manager(dir.path() / "root", {.write = {.threads = 2}, .group = world});
   manager.save(1, {tensor.source()});
   try {
     manager.save(2, {source});
@@ -148,7 +148,8 @@ TEST(MpiCheckpoint, NamesTheTensorTheRankAndTheBoxOfAWrongPart) {
     return source;
   };
   const SharedDir dir;
-  CheckpointManager manager(dir.path() / "root", {.threads = 1, .group = world, .devices = ranks});
+  CheckpointManager manager(dir.path() / "root",
+                            {.write = {.threads = 1}, .group = world, .devices = ranks});
   const std::int64_t first = 2 * world.rank(), last = 2 * bad;
   const auto refused = [&](std::vector<TensorSource> good, std::vector<TensorSource> wrong,
                            const std::string& why) {

@@ -105,13 +105,13 @@ inline ManagerOptions fault_options(FaultAction action, std::shared_ptr<FileSyst
   const bool keeps_two = action == FaultAction::retention || action == FaultAction::reuse ||
                          action == FaultAction::increment;
   // What a save says of itself is not synced: it would only multiply the states of a disk.
-  ManagerOptions options{.keep_last = keeps_two ? 2 : 0,
-                         .write_stats = false,
+  ManagerOptions options{.keep = {.last = keeps_two ? 2 : 0},
+                         .write = {.stats = false},
                          .collect_garbage = false,
                          .file_system = std::move(files)};
   if (action == FaultAction::rules) {
-    options.keep_every = 4;
-    options.best = BestSteps{.metric = "loss"};
+    options.keep.every = 4;
+    options.keep.best = BestSteps{.metric = "loss"};
   }
   return options;
 }

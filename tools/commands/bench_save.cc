@@ -108,10 +108,10 @@ class SaveBench {
     MeasuredSaves measured;
     measured.caching = best_caching(workspace_.raw_file(0));
     CheckpointManager manager(workspace_.root(),
-                              {.keep_last = options_.keep_last,
-                               .increments = false,  // each round writes the same again
-                               .write_stats = false,
-                               .threads = options_.threads,
+                              {.keep = {.last = options_.keep_last},
+                               .write = {.increments = false,  // each round writes the same again
+                                         .stats = false,
+                                         .threads = options_.threads},
                                .collect_garbage = false});
     const int first = 1 - warm_up_rounds(options_);
     for (int round = first; round <= options_.repeat; ++round) {

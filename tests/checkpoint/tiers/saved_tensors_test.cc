@@ -37,7 +37,7 @@ class SavedTensorsTest : public testing::Test {
 TEST_F(SavedTensorsTest, AreThoseOfTheSaveInTheOrderOfItsSources) {
   std::vector<TensorSource> sources = sources_of(tensors_);
   sources[0].name = "renamed";
-  CheckpointManager manager(dir_ / "root", {.threads = 1});
+  CheckpointManager manager(dir_ / "root", {.write = {.threads = 1}});
   SavedTensors saved(sources, posix_file_system());
   ASSERT_EQ(saved.tensors().size(), 3u);
   EXPECT_EQ(saved.tensors()[0].name, "renamed");
@@ -57,7 +57,7 @@ TEST_F(SavedTensorsTest, AreThoseOfTheSaveInTheOrderOfItsSources) {
 }
 
 TEST_F(SavedTensorsTest, PinTheCheckpointAsLongAsTheyLive) {
-  CheckpointManager manager(dir_ / "root", {.threads = 1});
+  CheckpointManager manager(dir_ / "root", {.write = {.threads = 1}});
   const std::vector<TensorSource> sources = sources_of(tensors_);
   manager.save(3, sources);
   const fs::path directory = manager.latest()->step.directory;

@@ -11,9 +11,8 @@
 namespace shardwise::jobs_detail {
 namespace {
 
-bool keeps_all(const Retention& rules) {
-  return rules.keep_last == 0 && rules.keep_every == 0 && rules.keep_interval.count() == 0 &&
-         !rules.best;
+bool keeps_all(const KeepOptions& rules) {
+  return rules.last == 0 && rules.every == 0 && rules.interval.count() == 0 && !rules.best;
 }
 
 // The newest valid ones. All, if there are no more valid steps than those.
@@ -69,15 +68,15 @@ std::vector<std::int64_t> ranked_by(std::span<const std::int64_t> steps, const B
   return ranked;
 }
 
-void check_retention(const Retention& rules, const std::string& what) {
+void check_retention(const KeepOptions& rules, const std::string& what) {
   const auto check = [&](const char* option, std::int64_t value, std::int64_t least) {
     if (value >= least) return;
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}: {} is {}, needed {} or more", what, option, value, least));
   };
-  check("keep_last", rules.keep_last, 0);
-  check("keep_every", rules.keep_every, 0);
-  check("keep_interval", rules.keep_interval.count(), 0);
+  check("keep_last", rules.last, 0);
+  check("keep_every", rules.every, 0);
+  check("keep_interval", rules.interval.count(), 0);
   if (!rules.best) return;
   check("best.count", rules.best->count, 1);
   if (rules.best->metric.empty()) {
@@ -86,18 +85,18 @@ void check_retention(const Retention& rules, const std::string& what) {
   }
 }
 
-std::vector<std::int64_t> not_kept(std::span<const std::int64_t> steps, const Retention& rules,
+std::vector<std::int64_t> not_kept(std::span<const std::int64_t> steps, const KeepOptions& rules,
                                    const std::set<std::int64_t>& pinned, const StepFacts& facts) {
   if (keeps_all(rules) || steps.empty()) return {};
   std::set<std::int64_t> kept = pinned;
   kept.insert(steps.back());
-  if (rules.keep_last > 0) keep_last(steps, rules.keep_last, facts, kept);
-  if (rules.keep_every > 0) {
+  if (rules.last > 0) keep_last(steps, rules.last, facts, kept);
+  if (rules.every > 0) {
     std::ranges::copy_if(steps, std::inserter(kept, kept.end()),
-                         [&](std::int64_t step) { return step % rules.keep_every == 0; });
+                         [&](std::int64_t step) { return step % rules.every == 0; });
   }
-  if (rules.keep_interval.count() > 0) {
-    keep_one_each(steps, rules.keep_interval.count(), facts, kept);
+  if (rules.interval.count() > 0) {
+    keep_one_each(steps, rules.interval.count(), facts, kept);
   }
   if (rules.best) keep_best(steps, *rules.best, facts, kept);
   std::vector<std::int64_t> others;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -13,13 +12,6 @@
 
 // Which steps of a root stay after a commit.
 namespace shardwise::jobs_detail {
-
-/// ManagerOptions of these names. 0 and nothing: no rule.
-struct Retention {
-  std::int64_t keep_last = 0, keep_every = 0;
-  std::chrono::seconds keep_interval{0};
-  std::optional<BestSteps> best = {};
-};
 
 /// What is asked about a step, only if a rule needs it.
 struct StepFacts {
@@ -34,7 +26,7 @@ struct StepFacts {
 };
 
 /// Throws invalid_argument, beginning with `what`, if a number is negative or a metric has no name.
-void check_retention(const Retention& rules, const std::string& what);
+void check_retention(const KeepOptions& rules, const std::string& what);
 
 /// The steps that have the metric and are no NaN, the best first; of equal ones the newer first.
 std::vector<std::int64_t> ranked_by(std::span<const std::int64_t> steps, const BestSteps& best,
@@ -43,7 +35,7 @@ std::vector<std::int64_t> ranked_by(std::span<const std::int64_t> steps, const B
 /// Those of the steps, which ascend, that no rule keeps. Without rules none. The newest always
 /// stays, and the newest valid one if a rule counts valid steps. Throws no_such_name if there is a
 /// rule for the best, and no step has its metric.
-std::vector<std::int64_t> not_kept(std::span<const std::int64_t> steps, const Retention& rules,
+std::vector<std::int64_t> not_kept(std::span<const std::int64_t> steps, const KeepOptions& rules,
                                    const std::set<std::int64_t>& pinned, const StepFacts& facts);
 
 }  // namespace shardwise::jobs_detail

@@ -13,7 +13,7 @@
 
 namespace shardwise::jobs_detail {
 
-/// Decides whether a job goes on after a save that failed: ManagerOptions::on_save_error.
+/// Decides whether a job goes on after a save that failed: WriteOptions::on_save_error.
 /// Thread-safe.
 class SaveErrors {
  public:

@@ -31,10 +31,9 @@ nanoseconds after(double seconds) {
 
 }  // namespace
 
-SaveSchedule::SaveSchedule(const ScheduleRules& rules, std::shared_ptr<Clock> clock,
-                           const std::string& what)
+SaveSchedule::SaveSchedule(const WhenOptions& rules, const std::string& what)
     : rules_(rules),
-      clock_(std::move(clock)),
+      clock_(rules.clock ? rules.clock : steady_clock()),
       signals_(rules.preemption_signals),
       last_begun_(clock_->now()) {
   const auto check = [&](const char* option, std::int64_t value) {
@@ -42,8 +41,8 @@ SaveSchedule::SaveSchedule(const ScheduleRules& rules, std::shared_ptr<Clock> cl
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}: {} is {}, needed 0 or more", what, option, value));
   };
-  check("save_every", rules.save_every);
-  check("save_interval", rules.save_interval.count());
+  check("save_every", rules.every);
+  check("save_interval", rules.interval.count());
   check("preemption_grace", rules.preemption_grace.count());
 }
 
@@ -51,9 +50,9 @@ bool SaveSchedule::should_save(std::int64_t step, const ProcessGroup& group) {
   std::byte own{};
   if (signals_.age()) own |= kPreempted;
   if (requested_) own |= kRequested;
-  if (rules_.save_interval.count() > 0) {
+  if (rules_.interval.count() > 0) {
     const MutexLock lock(mutex_);
-    if (clock_->now() - last_begun_ >= rules_.save_interval) own |= kIntervalOver;
+    if (clock_->now() - last_begun_ >= rules_.interval) own |= kIntervalOver;
   }
   std::byte all = own;
   if (group.size() > 1) {
@@ -72,7 +71,7 @@ bool SaveSchedule::should_save(std::int64_t step, const ProcessGroup& group) {
   const bool is_preempted = (all & kPreempted) != std::byte{};
   preempted_ = preempted_ || is_preempted;
   if ((all & kRequested) != std::byte{}) requested_ = false;
-  return all != std::byte{} || (rules_.save_every > 0 && step % rules_.save_every == 0);
+  return all != std::byte{} || (rules_.every > 0 && step % rules_.every == 0);
 }
 
 std::optional<nanoseconds> SaveSchedule::time_left() const {

@@ -10,25 +10,18 @@
 
 #include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/jobs/detail/policy/stop_signals.h"
+#include "shardwise/jobs/policies.h"
 #include "shardwise/runtime/process/process_group.h"
 #include "shardwise/shard/host/mutex.h"
 #include "shardwise/storage/rate_limit.h"
 
 namespace shardwise::jobs_detail {
 
-/// ManagerOptions of these names.
-struct ScheduleRules {
-  std::int64_t save_every = 1;
-  std::chrono::seconds save_interval{0};
-  std::vector<int> preemption_signals = {};
-  std::chrono::milliseconds preemption_grace{0};
-};
-
 /// When a job saves, and whether a save can end before the process does. Thread-safe.
 class SaveSchedule {
  public:
   /// Throws invalid_argument, beginning with `what`.
-  SaveSchedule(const ScheduleRules& rules, std::shared_ptr<Clock> clock, const std::string& what);
+  SaveSchedule(const WhenOptions& rules, const std::string& what);
 
   /// CheckpointManager's. Every process of the group calls it.
   bool should_save(std::int64_t step, const ProcessGroup& group);
@@ -52,7 +45,7 @@ class SaveSchedule {
   [[noreturn]] void refuse(std::int64_t step, std::chrono::nanoseconds needed,
                            std::chrono::nanoseconds left) const;
 
-  const ScheduleRules rules_;
+  const WhenOptions rules_;
   const std::shared_ptr<Clock> clock_;
   const StopSignals signals_;
   std::atomic<bool> requested_ = false, preempted_ = false;

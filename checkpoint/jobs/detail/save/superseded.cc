@@ -41,7 +41,7 @@ std::optional<double> metric_of(FileSystem& files, const Step& step, const std::
 }  // namespace
 
 std::vector<std::int64_t> superseded(FileSystem& files, const std::filesystem::path& root,
-                                     const std::vector<Step>& steps, const Retention& rules,
+                                     const std::vector<Step>& steps, const KeepOptions& rules,
                                      const LatestSteps& finder, Failures& failures) {
   std::set<std::int64_t> named;
   for (const NamedStep& one : named_steps(files, root)) named.insert(one.step);

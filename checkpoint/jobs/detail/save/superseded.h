@@ -21,7 +21,7 @@ using namespace detail;
 /// of which it cannot be read whether it is valid does not count, which is a failure. Throws io if
 /// a metric cannot be read, what named_steps() and not_kept() throw.
 std::vector<std::int64_t> superseded(FileSystem& files, const std::filesystem::path& root,
-                                     const std::vector<Step>& steps, const Retention& rules,
+                                     const std::vector<Step>& steps, const KeepOptions& rules,
                                      const LatestSteps& finder, Failures& failures);
 
 /// The best of the steps; nothing if none has the metric. Throws io.
