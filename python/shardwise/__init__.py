@@ -11,8 +11,8 @@
     for batch in loader: batch["image"]  # read ahead, resumable by loader.state_dict()
 
 Submodules: `shardwise.torch` (torch.distributed.checkpoint's storage, FSDP2, DTensor), `shardwise.jax`,
-`shardwise.orbax`, `shardwise.group`, `shardwise.programs` (training steps planned on a mesh). Importing shardwise imports numpy alone; ml_dtypes is imported with
-the first tensor of bf16 or f8.
+`shardwise.orbax`, `shardwise.group`, `shardwise.programs` (training steps planned on a mesh). Importing
+shardwise imports numpy alone; ml_dtypes is imported with the first tensor of bf16 or f8.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ from ._verify import write_parity as write_parity
 if TYPE_CHECKING:
     from . import programs as programs
 
-# Before what the modules above have registered: daemon threads then no longer come back from C++, nor go there.
+# Registered last, so it runs first at exit: from then on no daemon thread enters C++ or returns from it.
 _atexit.register(_core.end)
 
 __version__ = "0.1.0"
@@ -128,7 +128,7 @@ _refuse = _guesses.names_of_others(__name__, {
 
 
 def __getattr__(name: str) -> Any:
-    """Submodules that are not imported before they are asked for."""
+    """Imports a submodule on its first use."""
     if name in ("programs", "torch", "jax", "orbax"):
         return _importlib.import_module(f".{name}", __name__)
     return _refuse(name)
@@ -141,8 +141,8 @@ def __dir__() -> list[str]:
 def open(path: Path, *, pin: bool = True, threads: int = 0, names: str | Iterable[str] | None = None,  # noqa: A001 - as h5py
          rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None, split: Split | None = None,
          join: Join | None = None, resize: Resize | None = None) -> Checkpoint:
-    """The checkpoint at a path, lazily; names, rename, cast, transpose, split, join and resize as Checkpoint() takes them. Raises
-    NotFound, Corrupt, Unsupported, NameNotFound, InvalidArgument."""
+    """Opens the checkpoint at a path, lazily. names, rename, cast, transpose, split, join and resize are
+    those of Checkpoint(). Raises NotFound, Corrupt, Unsupported, NameNotFound, InvalidArgument."""
     return Checkpoint(path, pin=pin, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
                       join=join, resize=resize)
 
@@ -155,19 +155,20 @@ def load(path: Path, names: str | Iterable[str] | None = None, *, rename: Rename
          transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
          target: Mapping[str, Any] | None = None, strict: bool = True, skip_mismatched: bool = False, resize: Resize | None = None,
          threads: int = 0) -> dict[str, Any]:
-    """Arrays and objects of a checkpoint by name, read in one pass. names: patterns, as "layers/*". rename: new names by
-    patterns, {"model.*": "*"}. cast: a dtype for all floats, "bf16", or dtypes by patterns. transpose: {"*.kernel": (1, 0)}.
-    split: {"*.qkv": "*.q,*.k,*.v@0"}. join: {"*.q,*.k,*.v": "*.qkv@0"}. resize: {"*embed*": "pad:50304,-"}. See
-    Checkpoint.
+    """Returns arrays and objects of a checkpoint by name, read in one pass. names: patterns, as "layers/*".
+    rename: new names by patterns, {"model.*": "*"}. cast: a dtype for all floats, "bf16", or dtypes by
+    patterns. transpose: {"*.kernel": (1, 0)}. split: {"*.qkv": "*.q,*.k,*.v@0"}. join:
+    {"*.q,*.k,*.v": "*.qkv@0"}. resize: {"*embed*": "pad:50304,-"}. See Checkpoint.
 
-    target: a tree as save() takes it, whose arrays are filled in place; None is filled with what is there. Gives that tree,
-    with what was saved in place of its objects. An array under several names of the target is filled by any of them,
-    whose stored values must be equal; other targets that share memory are refused.
-    strict=False: names that the target lacks are left out, and those that the checkpoint lacks stay as they are, with a
-    warning; a load that finds no name is an error. skip_mismatched=True: an array in the target that has another
-    shape than what is stored stays. resize, with a target, says no extents: {"*/embedding": "pad"}. "pad" fills the beginning
-    of a larger array and leaves the rest as it is; "slice" takes the beginning of what is stored. Raises one InvalidArgument
-    naming all that does not fit, before anything is changed."""
+    target: a tree as save() takes it. Its arrays are filled in place, and a None becomes the stored array.
+    Returns that tree, with the saved objects in place of its own. An array under several names of the target
+    is filled by any of them, whose stored values must be equal; other targets that share memory are refused.
+    strict=False: names that the target lacks are left out, and those that the checkpoint lacks stay as they
+    are, with a warning; a load that finds no name is an error. skip_mismatched=True: an array of the target
+    stays as it is if its shape is not the stored one. With a target, resize gives no extents:
+    {"*/embedding": "pad"}. "pad" fills the beginning of a larger array and leaves the rest as it is; "slice"
+    takes the beginning of the stored one. Raises one InvalidArgument that names everything that does not fit,
+    before anything is changed."""
     if target is None:
         _check_extents(f"load {path}", skip_mismatched, resize)
     with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
@@ -191,7 +192,7 @@ class TensorInfo:
 
 @dataclass
 class CheckpointInfo:
-    """What the manifest of a checkpoint says."""
+    """The content of a checkpoint's manifest."""
 
     path: str
     step: int | None
@@ -205,7 +206,7 @@ class CheckpointInfo:
 
 
 def info(path: Path) -> CheckpointInfo:
-    """Names, dtypes, shapes, objects; reads no data."""
+    """Returns the names, dtypes, shapes and objects of a checkpoint; reads no data."""
     with Checkpoint(path, pin=False) as c:
         return CheckpointInfo(c.path, c.step, c.user, [
             TensorInfo(n, str(t.dtype), t.shape, t.mesh, t.spec, t.nbytes) for n, t in c.items()], c.objects)

@@ -1,4 +1,4 @@
-"""`python -m shardwise` and `shardwise`: the command, as it is built beside this package."""
+"""`python -m shardwise` and `shardwise`: run the command that this package contains."""
 
 import os
 import sys

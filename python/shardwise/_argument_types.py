@@ -21,7 +21,7 @@ from typing import Any
 from ._errors import ResourceExhausted, WrongType
 from ._sources import unknown_option
 
-#: Errors of these classes, and none that others derive from them, are what a wrong argument causes.
+#: A wrong argument causes errors of exactly these classes, never of a class derived from them.
 _RAW = (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError, RuntimeError, UnicodeEncodeError)
 #: These say nothing to a caller, even if each argument fits its annotation.
 _UNCLEAR = (TypeError, AttributeError, KeyError, OverflowError, UnicodeEncodeError)
@@ -35,7 +35,8 @@ _SMALLEST, _LARGEST = -2**63, 2**64 - 1
 
 
 def check_calls(module_name: str) -> None:
-    """Checks the calls of the functions and classes that a module defines, or that a package exports. It stands at the module's end."""
+    """Checks the calls of the functions and classes that a module defines or a package exports. Called at its
+    end."""
     module = sys.modules[module_name]
     for name, item in list(vars(module).items()):
         home = str(getattr(item, "__module__", ""))
@@ -76,8 +77,8 @@ def _check_methods(kind: type) -> None:
 def checked(function: Callable[..., Any], operation: str,
             others: Mapping[str, str] = types.MappingProxyType({}),
             owner: type | None = None) -> Callable[..., Any]:
-    """The function, with errors for wrong arguments. others: options of other libraries, each with the
-    text to write in its place. owner: the class of a method; errors have the name of the object's own
+    """Returns the function, with errors for wrong arguments. others: options of other libraries, each with
+    the text to write in its place. owner: the class of a method; errors have the name of the object's own
     class instead."""
     if hasattr(function, "_checks_calls"):
         return function
@@ -109,7 +110,7 @@ def checked(function: Callable[..., Any], operation: str,
 
 
 def _kind(owner: type | None, args: tuple[Any, ...]) -> type | None:
-    """The class of the object whose method is called; None for a function."""
+    """Returns the class of the object whose method is called; None for a function."""
     if owner is None or not args:
         return None
     kind = args[0] if isinstance(args[0], type) else type(args[0])
@@ -123,7 +124,8 @@ def _told(operation: str, kind: type | None) -> str:
 
 def _wrong_type(error: Exception, function: Callable[..., Any], operation: str, args: tuple[Any, ...],
                 kwargs: dict[str, Any], others: Mapping[str, str]) -> WrongType | None:
-    """The error for the wrong arguments of a call that raised; None if they fit, or if the user's code raised."""
+    """Returns the error for wrong arguments of a call that raised; None if they fit, or the user's code
+    raised."""
     if not (type(error) in _RAW or type(error).__module__.startswith("numpy")) or _is_of_user(error):
         return None
     signature = inspect.signature(function)
@@ -165,7 +167,7 @@ def _is_of_user(error: BaseException) -> bool:
 
 
 def _hint(annotation: Any, function: Callable[..., Any]) -> Any:
-    """An annotation as an object; Any for one whose names only a type checker knows."""
+    """Returns an annotation as an object; Any for one whose names only a type checker knows."""
     if not isinstance(annotation, str):
         return Any if annotation is inspect.Parameter.empty else annotation
     try:
@@ -175,7 +177,7 @@ def _hint(annotation: Any, function: Callable[..., Any]) -> Any:
 
 
 def _problem(value: Any, hint: Any) -> str:
-    """The clause that says why a value does not fit a hint; empty if it fits."""
+    """Returns the clause that says why a value does not fit a hint; empty if it fits."""
     bad = _bad_text(value)
     if bad is not None:
         return f"has the text {bad!r}, needed is text that UTF-8 can hold"
@@ -188,7 +190,7 @@ def _problem(value: Any, hint: Any) -> str:
 
 
 def _bad_text(value: Any, levels: int = 4) -> str | None:
-    """The first text that UTF-8 cannot hold."""
+    """Returns the first text that UTF-8 cannot hold."""
     if isinstance(value, str):
         return None if value.isascii() or not re.search("[\ud800-\udfff]", value) else value
     inner: Iterable[Any] = ()
@@ -253,7 +255,7 @@ def _text_of(hint: Any) -> str:
 
 
 def _plain(signature: inspect.Signature) -> str:
-    """A signature without annotations and self."""
+    """Returns a signature without annotations and self."""
     kept = [one.replace(annotation=one.empty) for one in signature.parameters.values() if one.name not in ("self", "cls")]
     return str(signature.replace(parameters=kept, return_annotation=signature.empty))
 

@@ -1,4 +1,4 @@
-"""What differs between checkpoints, and what is in their tensors. All stream: memory is bounded."""
+"""Differences between checkpoints, and statistics of their tensors. All stream: memory is bounded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._python_formats import reader_of
 
 
 class Kind(NamedTuple):
-    """Of a tensor."""
+    """The dtype and shape of a tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -23,7 +23,8 @@ class Kind(NamedTuple):
 
 @dataclass
 class TensorDiff:
-    """How the tensors of one name differ. What is None was not compared: one has no such tensor, or another shape."""
+    """The difference between the tensors of one name. A field that was not compared is None: one side has no
+    such tensor, or another shape."""
 
     name: str
     equal: bool  #: same dtype and shape, and no element differs
@@ -34,14 +35,14 @@ class TensorDiff:
     max_abs: float | None = None  #: largest |first - second|
     max_rel: float | None = None  #: largest |first - second| / max(|first|, |second|)
     max_ulp: int | None = None  #: most floats of the dtype between the two; None for integers and if dtypes differ
-    nan: tuple[int, int] | None = None  #: of each, in what was read
+    nan: tuple[int, int] | None = None  #: NaNs of the two among the elements that were read
     at: tuple[int, ...] | None = None  #: global index of the first that differs; None: none does
-    values: tuple[str, str] | None = None  #: what the two hold there
+    values: tuple[str, str] | None = None  #: the elements of the two at that index
 
 
 @dataclass
 class DiffReport:
-    """What diff() found."""
+    """The result of diff()."""
 
     equal: bool
     compared_bytes: int  #: of the first, read and compared
@@ -51,7 +52,7 @@ class DiffReport:
 
 @dataclass
 class Histogram:
-    """Counts of bars of equal width from low to high, which are None if no number is finite."""
+    """Counts of bars of equal width from low to high; both ends are None if no number is finite."""
 
     low: float | None
     high: float | None
@@ -60,8 +61,9 @@ class Histogram:
 
 @dataclass
 class TensorStats:
-    """What the elements of a tensor look like; of complex numbers their modulus. min, max, mean and std are of the
-    numbers that are neither NaN nor infinite, None if there are none; of integers min and max are exact."""
+    """Statistics of the elements of a tensor; a complex number counts by its modulus. min, max, mean and std
+    cover the numbers that are neither NaN nor infinite, and are None without any. min and max of integers are
+    exact."""
 
     name: str
     dtype: str
@@ -78,8 +80,8 @@ class TensorStats:
 
 
 def _place(path: Path, what: str) -> tuple[str, bool, _core.Reader | None]:
-    """A path as text, whether it is of another format that import_model() takes, and what reads it if Python does. Raises
-    NotFound saying what is there instead."""
+    """Returns a path as text, whether its format is one that import_model() takes, and its reader if Python
+    reads it. Raises NotFound that describes the content if it is no checkpoint."""
     text = local(path, what)
     if os.path.isfile(text) or _core.model_format(text):
         return text, True, None
@@ -94,12 +96,13 @@ def _place(path: Path, what: str) -> tuple[str, bool, _core.Reader | None]:
 
 def diff(first: Path, second: Path, *, atol: float = 0.0, rtol: float = 0.0, memory: int = 128 << 20, threads: int = 0,
          progress: Progress = None) -> DiffReport:
-    """Compares the tensors of two checkpoints, or of other formats that open() takes: safetensors, HDF5, npz, DCP, Orbax.
+    """Compares the tensors of two checkpoints, or of other formats that open() takes: safetensors, HDF5, npz,
+    DCP, Orbax.
 
-    Elements are equal if |first - second| <= atol + rtol * |second|, or if both are NaN; with both 0, if their bits are
-    equal. Of two checkpoints, chunks whose hashes are equal are not read. Objects beside tensors are not
-    compared, and second names of tied tensors are not looked at. memory:
-    most host bytes. Raises NotFound, Corrupt, Unsupported, and InvalidArgument for negative tolerances.
+    Elements are equal if |first - second| <= atol + rtol * |second|, or if both are NaN; with both 0, if
+    their bits are equal. Chunks of two checkpoints are not read if their hashes are equal. Objects are not
+    compared, and second names of tied tensors are skipped. memory: most host bytes. Raises NotFound, Corrupt,
+    Unsupported, and InvalidArgument for negative tolerances.
     """
     equal, compared, skipped, tensors = _core.diff(_place(first, "diff"), _place(second, "diff"), atol, rtol, memory, threads,
                                                    function_of(progress, "diff"))
@@ -111,9 +114,9 @@ def diff(first: Path, second: Path, *, atol: float = 0.0, rtol: float = 0.0, mem
 
 def stats(path: Path, names: str | Iterable[str] | None = None, *, histogram: int = 0, threads: int = 0,
           progress: Progress = None) -> dict[str, TensorStats]:
-    """Range, mean, deviation, NaN, infinities and zeros of tensors by name, of a checkpoint or of another format as diff()
-    takes them. names: patterns, as "layers/*". histogram: how many bars; then all is read twice. Raises NotFound,
-    NameNotFound for a pattern that matches nothing, Corrupt, Unsupported."""
+    """Returns range, mean, deviation, NaNs, infinities and zeros of tensors by name, of a checkpoint or
+    another format that diff() takes. names: patterns, as "layers/*". histogram: number of bars; with any, all
+    is read twice. Raises NotFound, NameNotFound for a pattern that matches nothing, Corrupt, Unsupported."""
     patterns = [] if names is None else [names] if isinstance(names, str) else list(names)
     if names is not None and not patterns:
         return {}

@@ -1,10 +1,14 @@
-"""Containers of Python, so that what is loaded has the kinds of what was saved.
+"""Containers of Python: a load gives containers of the kinds that were saved.
 
 A kind is JSON: "list", "tuple", "OrderedDict", "Counter", ["defaultdict", name of a built-in type or null],
-["deque", maximum or null], {"namedtuple": "module:class", "fields": names}, {"dataclass": "module:class", "fields": names}. Of
-a plain dict, and of what is none, it is None. Of a dataclass that is at hand it is the class itself. A container of any other class is of the kind of the built-in class that it derives from. A named tuple is of its
-class if that module is imported when it is loaded, else a dict of its fields: nothing is imported, and no code of theirs
-runs. A dataclass is a dict of its fields, unless a target has one there: like().
+["deque", maximum or null], {"namedtuple": "module:class", "fields": names},
+{"dataclass": "module:class", "fields": names}. It is None for a plain dict, and for a value that is no
+container. The kind of a dataclass to be saved is its class. A container of any other class has the kind of
+its built-in base.
+
+A named tuple is loaded as its class if that module is imported already, else as a dict of its fields: nothing
+is imported, and no code of it runs. A dataclass is loaded as a dict of its fields, unless a target has one
+there: like().
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import Any
 
 from ._errors import InvalidArgument, WrongType
 
-# As many places of containers as a tree may have beside the first of each: twenty levels of [a, a] have a million.
+# Most repeated places of the containers of a tree: twenty levels of [a, a] have a million.
 _MOST_REPEATS = 1 << 18
 # Deeper ones are refused by the walks.
 _MOST_LEVELS = 200
@@ -27,17 +31,17 @@ _FACTORIES = {kind.__name__: kind for kind in (list, dict, set, tuple, int, floa
 
 
 def class_name(kind: type) -> str:
-    """By which loaded_class() finds it."""
+    """Returns the name by which loaded_class() finds a class."""
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def public_name(kind: type) -> str:
-    """Of a class of this package, by the module that its users import it from."""
+    """Returns the name of a class of this package, with the module that users import it from."""
     return ".".join([*(part for part in kind.__module__.split(".") if not part.startswith("_")), kind.__name__])
 
 
 def loaded_class(name: Any) -> Any:
-    """What "module:class" names, in a module that is imported already; else None."""
+    """Returns the object that "module:class" names if its module is imported already, else None."""
     module, _, path = str(name).partition(":")
     found: Any = sys.modules.get(module)
     for part in path.split("."):
@@ -46,7 +50,7 @@ def loaded_class(name: Any) -> Any:
 
 
 def named_tuple(name: Any, fields: Iterable[str]) -> type[tuple[Any, ...]] | None:
-    """The class of a named tuple with these fields, if its module is imported already."""
+    """Returns the class of a named tuple with these fields if its module is imported already, else None."""
     found = loaded_class(name)
     if isinstance(found, type) and issubclass(found, tuple) and getattr(found, "_fields", None) == tuple(fields):
         return found
@@ -54,8 +58,9 @@ def named_tuple(name: Any, fields: Iterable[str]) -> type[tuple[Any, ...]] | Non
 
 
 def kind_of(value: Any) -> Any:
-    """None for a plain dict, for a mapping of any other class, and for what is no container. Raises WrongType for a named
-    tuple whose class could not be found again, for a dataclass that is more than its fields, and as plain()."""
+    """Returns the kind of a value: None for a plain dict, a mapping of any other class, and anything that is
+    no container. Raises WrongType for a named tuple whose class could not be found again, for a dataclass
+    that is more than its fields, and as plain()."""
     kind = type(value)
     if kind is list:
         return "list"
@@ -86,7 +91,7 @@ def kind_of(value: Any) -> Any:
 
 
 def _is_dataclass(value: Any) -> bool:
-    """Whether it is one, and no container by another of its classes."""
+    """True for a dataclass that is not also a container or a scalar by another base."""
     return (dataclasses.is_dataclass(value) and not isinstance(value, (type, Mapping, list, tuple, collections.deque, str, bytes, int, float)))
 
 
@@ -101,19 +106,20 @@ def _check_dataclass(value: Any) -> None:
         more.append("its built-in base")
     if more:
         raise WrongType(f"the dataclass {class_name(kind)} cannot be stored, as it is not what its fields say: {', '.join(map(str, more))}: "
-                        f"needed is a dict of what is to be kept")
+                        f"needed is a dict of the values to keep")
 
 
 def written(kind: Any) -> Any:
-    """A kind as JSON."""
+    """Returns a kind as JSON."""
     if not isinstance(kind, type):
         return kind
     return {"dataclass": class_name(kind), "fields": [field.name for field in dataclasses.fields(kind)]}
 
 
 def like(wanted: Any, found: Any) -> Any:
-    """What was loaded, with dicts of fields as the dataclasses and named tuples that a target has in their places. Raises
-    InvalidArgument for other fields. No code of theirs runs."""
+    """Returns the loaded value `found`, its dicts of fields turned into the dataclasses and named tuples that
+    the target `wanted` has in their places. Raises InvalidArgument for other fields. None of their code
+    runs."""
     names = ([field.name for field in dataclasses.fields(wanted)] if _is_dataclass(wanted) else
              list(getattr(wanted, "_fields", ())) if isinstance(wanted, tuple) else [])
     if type(found) is dict and (names or _is_dataclass(wanted)):
@@ -143,8 +149,8 @@ def _dataclass(kind: type, found: Iterable[tuple[Any, Any]]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Of a subclass of a built-in type, the value of that type; None for any other. Raises WrongType if they are not equal:
-    what is loaded would not be what was saved."""
+    """Returns a value as the built-in type that its class derives from; None if it derives from no such type.
+    Raises WrongType if the two are not equal: a load would not give the value that was saved."""
     known: Any
     for known in (dict, list, tuple, str, bytes, int, float):
         if not isinstance(value, known):
@@ -158,26 +164,27 @@ def plain(value: Any) -> Any:
 
 
 def is_container(value: Any) -> bool:
-    """Whether items() takes it apart: a mapping, a list, a tuple, a deque or a dataclass, of any class."""
+    """True if items() takes it apart: a mapping, a list, a tuple, a deque or a dataclass, of any class."""
     return isinstance(value, (Mapping, list, tuple, collections.deque)) or _is_dataclass(value)
 
 
 def items(value: Any) -> Iterable[tuple[Any, Any]]:
-    """The keys, numbers from 0 on, or names of fields, and values of a container."""
+    """Returns the items of a container: its keys, numbers from 0 on, or names of fields, with the values."""
     if _is_dataclass(value):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
     return value.items() if isinstance(value, Mapping) else enumerate(value)
 
 
 def values(value: Any) -> Iterator[Any]:
-    """Those of items()."""
+    """Returns the values of items()."""
     if _is_dataclass(value):
         return (inner for _, inner in items(value))
     return iter(value.values() if isinstance(value, Mapping) else value)
 
 
 def made(kind: Any, found: Iterable[tuple[Any, Any]]) -> Any:
-    """A container of a kind with these items; a dict, if the kind is not known, or not all items of a list are there."""
+    """Returns a container of a kind with these items; a dict if the kind is unknown, or items of a list are
+    missing."""
     if kind == "OrderedDict":
         return collections.OrderedDict(found)
     values = dict(found)
@@ -228,7 +235,7 @@ def check_places(tree: Any, at: tuple[Any, ...] = ()) -> None:
         known[id(value)] = value, count
         if count - len(known) > _MOST_REPEATS:
             raise InvalidArgument(f"{name_of(path)!r}: found containers at {count} places, most of them at several, "
-                                  f"needed are at most {_MOST_REPEATS} beside the first of each: save what is shared once")
+                                  f"needed are at most {_MOST_REPEATS} repeats: save a shared container once")
         return count
 
     if is_container(tree):

@@ -21,19 +21,19 @@ def reshard(source: Path, root: Path, *, mesh: str, rules: str = "", codec: Code
             names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None,
             transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
             resize: Resize | None = None) -> str:
-    """Writes a checkpoint anew, cut over another mesh, as the same step of the folder `root`. Returns its path. The
-    source is one that has a step: of a CheckpointManager, or a directory called step-N.
+    """Writes a checkpoint, cut over another mesh, as the same step of the folder `root`. Returns its path.
+    The source must have a step: a CheckpointManager saved it, or its directory is called step-N.
 
-    mesh: "data=2,model=4". rules: which spec a tensor gets by its name, "*/kernel=-,model; *=-"; without one it keeps
-    its own. files: shard files. memory: host bytes in all. names, rename, cast, transpose, split, join and resize
-    are those of open(); rules see the new names, and objects stay only if all names do. Raises InvalidArgument naming
-    everything that does not fit before any data is read.
+    mesh: "data=2,model=4". rules: specs by patterns of names, "*/kernel=-,model; *=-"; a tensor without one
+    keeps its own. files: shard files. memory: host bytes in all. names, rename, cast, transpose, split, join
+    and resize are those of open(); rules see the new names, and objects stay only if all names do. Raises
+    InvalidArgument naming everything that does not fit before any data is read.
     """
     check_choice("existing", existing, ("fail", "replace", "skip"))
     with Checkpoint(source, pin=False) as checkpoint:
         if checkpoint.step is None:
-            raise InvalidArgument(f"reshard {source}: it has no step to be written as: a directory called step-N, or what a "
-                                  f"CheckpointManager saves, has one")
+            raise InvalidArgument(f"reshard {source}: found no step number, needed a directory called "
+                                  f"step-N, or a checkpoint that a CheckpointManager saved")
     path: str = _core.reshard(local(source, "reshard"), local(root, "reshard"), str(mesh), rules, codec, memory, files, threads,
                               existing, function_of(progress, f"reshard {os.path.basename(os.fspath(source))}"),
                               edits_of(names, rename, cast, transpose, split, join, resize))
@@ -41,7 +41,8 @@ def reshard(source: Path, root: Path, *, mesh: str, rules: str = "", codec: Code
 
 
 def explain(source: Path, *, mesh: str, rules: str = "") -> str:
-    """What reshard() would do, tensor by tensor, before it is done: what each reads, and how it is cut."""
+    """Returns a plan of reshard(), tensor by tensor: the parts that each reads, and its cut. Nothing is
+    written."""
     from ._reshard_plan import explain_checkpoint
 
     return explain_checkpoint(source, mesh, rules)
@@ -51,10 +52,11 @@ def import_model(source: Path, target: Path, *, existing: Existing = "fail", cod
                  progress: Progress = None, names: str | Iterable[str] | None = None, rename: Rename | None = None,
                  cast: Cast | None = None, transpose: Transpose | None = None, split: Split | None = None,
                  join: Join | None = None, resize: Resize | None = None) -> str:
-    """A file of safetensors, HDF5 or npz, an index (model.safetensors.index.json) with the files it names, or a folder with
-    one of them, as a checkpoint at `target`. What is there says which format it is; nothing is unpickled. What is no tensor
-    is left out with a warning. Metadata of safetensors becomes `user`. names, rename, cast, transpose, split, join
-    and resize are those of open(). Returns the path. Raises NotFound, Corrupt, Unsupported, InvalidArgument."""
+    """Writes a file of safetensors, HDF5 or npz, an index (model.safetensors.index.json) with the files it
+    names, or a folder with one of them, as a checkpoint at `target`. The content decides the format; nothing
+    is unpickled. Anything that is no tensor is left out with a warning. Metadata of safetensors becomes
+    `user`. names, rename, cast, transpose, split, join and resize are those of open(). Returns the path.
+    Raises NotFound, Corrupt, Unsupported, InvalidArgument."""
     check_choice("existing", existing, ("fail", "replace", "skip"))
     text = local(source, "import")
     path: str
@@ -72,14 +74,14 @@ def export_model(source: Path, target: Path, *, format: str | None = None, max_s
                  rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
                  split: Split | None = None, join: Join | None = None, resize: Resize | None = None) -> list[str]:
     """Writes a checkpoint, or another format that open() reads, as safetensors, bit for bit as its own
-    library writes them, as npz or as HDF5: one file, if the target ends
-    in .safetensors, .npz or .h5, or a folder of files of max_shard ("5GB", or bytes) with their index. format: of a folder,
-    "safetensors", "npz" or "hdf5", or "dcp" or "orbax", for which that package must be there. config_from: a folder of Hugging
-    Face whose config and tokenizer files are copied into the target, so that from_pretrained() opens it; its dtype becomes
-    the one that most bytes have. Returns the files of
-    tensors, of DCP and Orbax all files. What has no place there is left out: how tensors were cut, and but for DCP and Orbax
-    objects. names, rename, cast, transpose, split, join and resize are those of open(). Raises Unsupported naming all dtypes the format
-    has not, and of DCP and Orbax all objects."""
+    library writes them, as npz or as HDF5: one file if the target ends in .safetensors, .npz or .h5, else a
+    folder of files of max_shard ("5GB", or bytes) with their index. format: that of a folder, "safetensors",
+    "npz" or "hdf5", or "dcp" or "orbax", which need that package. config_from: a folder of Hugging Face; its
+    config and tokenizer files are copied into the target, so that from_pretrained() opens it, and its dtype
+    becomes the one that most bytes have. Returns the files of tensors; for DCP and Orbax all files. The cuts
+    of tensors are left out, and so are objects unless the format is DCP or Orbax. names, rename, cast,
+    transpose, split, join and resize are those of open(). Raises Unsupported naming all dtypes, and for DCP
+    and Orbax all objects, that the format lacks."""
     import json
 
     check_choice("existing", existing, ("fail", "replace", "skip"))
@@ -88,7 +90,7 @@ def export_model(source: Path, target: Path, *, format: str | None = None, max_s
         from ._export import export
 
         if config_from is not None:
-            raise InvalidArgument(f"export to {text}: a config needs a folder of safetensors beside it")
+            raise InvalidArgument(f"export to {text}: a config needs a folder of safetensors")
         return export(local(source, "export"), text, format, max_shard=_bytes(max_shard), existing=existing, memory=memory,
                       progress=progress, edits=edits_of(names, rename, cast, transpose, split, join, resize))
     given = local(source, "export")
@@ -116,7 +118,8 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "K
 
 
 def _bytes(size: int | str) -> int:
-    """As transformers' save_pretrained(max_shard_size=) reads it: "5GB" is 5 * 10**9."""
+    """Returns a size in bytes, read as by transformers' save_pretrained(max_shard_size=): "5GB" is 5 *
+    10**9."""
     if isinstance(size, int):
         return size
     found = re.fullmatch(r"\s*([0-9.]+)\s*([a-zA-Z]*)\s*", size)
@@ -127,9 +130,9 @@ def _bytes(size: int | str) -> int:
 
 def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd",
                progress: Progress = None, names: str | Iterable[str] | None = None) -> str:
-    """A checkpoint of torch.distributed.checkpoint's own, as a checkpoint at `target`. Its metadata, a pickle, is read
-    with a list of what it may name: nothing else is loaded. names: patterns, as in open(): then the tensors that one
-    matches are taken, and no objects. Returns the path."""
+    """Writes a checkpoint of torch.distributed.checkpoint as one of ours at `target`. Its metadata, a pickle,
+    is read with a list of permitted names: nothing else is loaded. names: patterns, as in open(): then the
+    tensors that one matches are taken, and no objects. Returns the path."""
     from ._import_dcp import import_dcp as run
 
     return run(source, target, existing=existing, codec=codec, progress=progress, names=names)
@@ -137,9 +140,10 @@ def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec
 
 def import_orbax(source: Path, target: Path, *, steps: str | int | Iterable[int] | None = None, existing: Existing = "fail",
                  progress: Progress = None, names: str | Iterable[str] | None = None) -> str:
-    """A checkpoint of Orbax, as a checkpoint at `target`. Returns the path. steps: of the directory of a CheckpointManager of
-    Orbax's "all", the "newest", or those of these numbers, as steps of the folder `target`, which may be the same one.
-    names: patterns, as in open(): then the arrays that one matches are taken, and neither objects nor the tree."""
+    """Writes a checkpoint of Orbax as one of ours at `target`. Returns the path. steps: "all" steps of the
+    directory of Orbax's CheckpointManager, the "newest", or those of these numbers become steps of the folder
+    `target`, which may be the same one. names: patterns, as in open(): then the arrays that one matches are
+    taken, and neither objects nor the tree."""
     from ._import_orbax import import_orbax as run
 
     return run(source, target, steps=steps, existing=existing, progress=progress, names=names)

@@ -1,8 +1,9 @@
-"""The `.metadata` of a checkpoint of torch.distributed.checkpoint's own format, which is a pickle, read as data.
+"""The `.metadata` of a checkpoint of torch.distributed.checkpoint's own format, which is a pickle, read as
+data.
 
-Nothing that it names is imported but torch's dtypes and a few types that cannot be changed; all other names get
-stand-ins, which are made for this one reading and dropped after it. So the pickle cannot run anything, and what it sets
-on a class it sets on one that nobody else has.
+Of the names in it, only torch's dtypes and a few types that cannot be changed are imported; all others get
+stand-ins, which are made for one reading and dropped after it. So the pickle cannot run anything, and
+attributes that it sets on a class are set on a stand-in that nobody else has.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _RECORDS = {
 
 @dataclass(frozen=True)
 class Piece:
-    """Where the bytes of a tensor's box, or of an object, are."""
+    """The file and range of the bytes of a tensor's box, or of an object."""
 
     file: str  # a name in the checkpoint's folder
     offset: int
@@ -37,7 +38,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor, and its pieces by where they begin: (offsets, sizes, piece)."""
+    """A tensor and its pieces: (offsets, sizes, piece)."""
 
     dtype: Any  # torch's
     shape: tuple[int, ...]
@@ -46,7 +47,7 @@ class StoredTensor:
 
 @dataclass
 class DcpMetadata:
-    """What a checkpoint of DCP's holds, in the order of its metadata."""
+    """The content of a checkpoint of DCP's, in the order of its metadata."""
 
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
     objects: dict[str, Piece] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class DcpMetadata:
 
 
 def read_metadata(folder: str) -> DcpMetadata:
-    """Raises NotFound if there is none, Corrupt, Unsupported."""
+    """Reads the metadata of a folder. Raises NotFound without any, Corrupt, Unsupported."""
     path = os.path.join(folder, ".metadata")
     try:
         with open_inside(folder, ".metadata") as file:
@@ -80,13 +81,13 @@ def _unpickler(file: IO[bytes]) -> Any:
             pass
 
     class Properties(Record):
-        """TensorProperties, of whose state the first is the dtype."""
+        """TensorProperties. Its state begins with the dtype."""
 
         def __setstate__(self, state: Any) -> None:
             self.dtype = state[0] if isinstance(state, tuple) else state["dtype"]
 
     class MemoryFormat:
-        """An enum, of which nothing is needed."""
+        """An enum whose values are not needed."""
 
         def __init__(self, *values: Any) -> None:
             pass
@@ -107,7 +108,8 @@ def _unpickler(file: IO[bytes]) -> Any:
                ("builtins", "getattr"): member, ("torch", "strided"): "strided"}
     stands |= {("pathlib", name): path for name in ("PosixPath", "PurePosixPath", "Path", "WindowsPath", "PureWindowsPath")}
     def checked(keys: Iterable[Any]) -> None:
-        """A tuple of a few bytes, which holds one twice, which holds one twice, .. takes for ever to be hashed."""
+        """Refuses tuples: one of a few bytes that holds one twice, which holds one twice, .. takes for ever
+        to hash."""
         for key in keys:
             if not isinstance(key, (str, int, Record)):
                 raise Corrupt(f"found a key that is {type(key).__name__}, needed a text, a number or an index")
@@ -123,10 +125,10 @@ def _unpickler(file: IO[bytes]) -> Any:
         return collections.OrderedDict(kept)
 
     stands |= {("builtins", "set"): made_set, ("builtins", "frozenset"): made_set, ("collections", "OrderedDict"): ordered}
-    # Of C, whose attributes cannot be set.
+    # Types of C: their attributes cannot be set.
     kinds = {("torch", "Size"): torch.Size, ("torch", "device"): torch.device}
 
-    # Python's own, not that of C: that one makes room for as many remembered objects as four bytes can say.
+    # The unpickler in Python: that in C makes room for as many remembered objects as four bytes can say.
     class Unpickler(pickle._Unpickler):
         dispatch = dict(pickle._Unpickler.dispatch)
 

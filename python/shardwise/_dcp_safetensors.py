@@ -18,8 +18,9 @@ _DTYPES = {
 
 
 def tensor_at(file: IO[bytes], start: int, name: str, offsets: Sequence[int]) -> Any:
-    """The tensor of a piece. DCP says where the safetensors of its file begin; they say where the piece is. None if there
-    are none at that byte. Raises ValueError, KeyError or TypeError for what is not as that writer writes it."""
+    """Returns the tensor of a piece; None if no safetensors begin at that byte. DCP gives the begin of the
+    safetensors in its file; their header gives the place of the piece. Raises ValueError, KeyError or
+    TypeError for a header that this writer would not write."""
     import torch
 
     file.seek(start)

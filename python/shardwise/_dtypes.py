@@ -1,5 +1,5 @@
-"""Element types: our names and numpy's. Those that numpy itself has not are of the package ml_dtypes, which is imported when
-one of them is met."""
+"""Element types: our names and numpy's. Those that numpy lacks come from the package ml_dtypes, which is
+imported with the first of them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _OURS = {np.dtype(theirs): ours for ours, theirs in _PLAIN.items()}
 
 
 def known_name(native: np.dtype) -> str | None:
-    """Our name of a numpy dtype in this machine's byte order; None if we have not that one."""
+    """Returns our name of a numpy dtype in this machine's byte order; None if we lack it."""
     if native.type.__module__ == "ml_dtypes":
         return _OF_ML_DTYPES.get(native.name)
     return _OURS.get(native)
@@ -57,12 +57,13 @@ def is_known(name: str) -> bool:
 
 
 def dtype_called(name: str) -> np.dtype:
-    """A numpy dtype by numpy's or ml_dtypes' own name of it. Raises TypeError, and Unsupported without ml_dtypes."""
+    """Returns a numpy dtype by numpy's or ml_dtypes' name. Raises TypeError, and Unsupported without
+    ml_dtypes."""
     return NUMPY[_OF_ML_DTYPES[name]] if name in _OF_ML_DTYPES else np.dtype(name)
 
 
 def _instead(native: np.dtype) -> str:
-    """What to write in place of a dtype of numbers that we lack."""
+    """Returns advice on the code to write in place of a dtype of numbers that we lack."""
     if native.kind in "fc":
         return f': write .astype("{"f8" if native.kind == "f" else "c16"}")'
     if native.type.__module__ != "ml_dtypes":
@@ -72,7 +73,7 @@ def _instead(native: np.dtype) -> str:
 
 
 def name_of(dtype: object, tensor: str = "") -> str:
-    """Our name of a numpy dtype, of any byte order. Raises Unsupported, naming the tensor."""
+    """Returns our name of a numpy dtype, of any byte order. Raises Unsupported, naming the tensor."""
     try:
         native = np.dtype(dtype)  # type: ignore[call-overload]
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""How names, dtypes and shapes change as a checkpoint is read. The rules are those of `shardwise reshard`: the library's own."""
+"""Changes of names, dtypes and shapes as a checkpoint is read. The rules are those of `shardwise reshard`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _dtype_name(pattern: str, dtype: Any) -> str:
 
 def edits_of(names: str | Iterable[str] | None, rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
              split: Split | None = None, join: Join | None = None, resize: Resize | None = None) -> Edits:
-    """As the core takes them. names: patterns; None: all."""
+    """Returns the edits in the form that the core takes. names: patterns; None: all."""
     patterns = [] if names is None else [names] if isinstance(names, str) else list(names)
     if names is not None and not patterns:
         raise InvalidArgument("names is empty, needed is a pattern, or None for all")
@@ -86,8 +86,9 @@ def edits_of(names: str | Iterable[str] | None, rename: Rename | None = None, ca
 
 
 def chosen(operation: str, there: Iterable[str], names: str | Iterable[str] | None, exclude: Iterable[str] = ()) -> list[str]:
-    """The names that one of the patterns matches (None: all) and none of `exclude`; "*" stands for any characters, "?" for
-    one. Raises InvalidArgument for a pattern that matches none, and if nothing is left."""
+    """Returns the names that a pattern of `names` matches (None: all) and no pattern of `exclude`; "*" stands
+    for any characters, "?" for one. Raises InvalidArgument for a pattern that matches nothing, and if nothing
+    is left."""
     every = list(there)
     patterns = ["*"] if names is None else edits_of(names)[0]
     matches = {pattern: re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL).fullmatch
@@ -103,7 +104,8 @@ def chosen(operation: str, there: Iterable[str], names: str | Iterable[str] | No
 
 
 class Made(NamedTuple):
-    """A name after edits: which names it is made of, and whether it is one of them as a whole, its dims in their order."""
+    """A name after edits, and the names of its parts. is_whole: it is one stored tensor, whole and not
+    transposed."""
 
     name: str
     parts: list[str]
@@ -111,10 +113,11 @@ class Made(NamedTuple):
 
 
 def edited_document(document: Mapping[str, Any], names: Sequence[Made]) -> dict[str, Any]:
-    """What is stored beside the tensors, with new names for these, and without all others. Objects are left to the caller."""
+    """Returns the document of a checkpoint with the new names, and without tensors that have no new name.
+    Objects are left to the caller."""
     made = dict(document)
     used = Counter(part for name in names for part in name.parts)
-    # Those that are what they were, maybe under another name, or transposed.
+    # Tensors that are neither joined nor split; they may have another name, or be transposed.
     new = {name.parts[0]: name.name for name in names if len(name.parts) == used[name.parts[0]] == 1}
     if "per_rank" in made:  # stored as name@rank0, or its parts as name@rank0.part
         new = {**new, **{name.partition(_PER_RANK)[0]: now.partition(_PER_RANK)[0] for name, now in new.items()
@@ -135,7 +138,7 @@ def edited_document(document: Mapping[str, Any], names: Sequence[Made]) -> dict[
         is_key = {name for name, leaf in leaves.items() if isinstance(leaf, dict)}
         same = {name.name for name in names if name.is_whole or not is_key.intersection(name.parts)}
         if leaves.keys() - new.keys() or any(new[name] != name or name not in same for name in leaves):
-            # A tree of names: its own keys say what they were.
+            # A tree of names replaces it: its keys are those before the edits.
             items = [[name.name, {**leaves[name.parts[0]], "name": name.name} if name.is_whole and name.parts[0] in is_key else name.name]
                      for name in names if name.parts[0] in leaves]
             made["tree"] = {"kind": "pytree", "root": {"node": "", "items": items}}
@@ -147,7 +150,8 @@ def _moved(encoded: Any, name: str, now: str) -> Any:
 
 
 def _new_path(path: Path, name: str, now: str) -> Path:
-    """A path for a new name: keys at both ends that stay, and between them what is new, which is one key if it was one."""
+    """Returns a path for a new name: keys that stay at both ends, and new ones between, one if there was
+    one."""
     separator = next((s for s in (".", "/") if s.join(map(str, path)) == name), None)
     if separator is None:
         return (now,)
@@ -167,7 +171,7 @@ def _new_path(path: Path, name: str, now: str) -> Path:
 
 
 def _leaves_of(node: Any) -> Iterator[tuple[str, Any]]:
-    """The leaves of a tree of JAX's by name."""
+    """Yields the leaves of a tree of JAX's with their names."""
     if isinstance(node, str):
         yield node, node
     elif isinstance(node, dict) and "key" in node:

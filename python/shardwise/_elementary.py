@@ -1,4 +1,4 @@
-"""Functions of one number that are no operations of a program, made of those that are."""
+"""Functions of one number that programs lack as operations, made of operations that they have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ._program_text import ProgramText, Value
 
-# Of Lanczos' series for the gamma function, with g = 7.
+# Lanczos' series for the gamma function, with g = 7.
 _FIRST = 0.99999999999980993227684700473478
 _TERMS = (676.520368121885098567009190444019, -1259.13921672240287047156078755283, 771.3234287776530788486528258894,
           -176.61502916214059906584551354, 12.507343278686904814458936853, -0.13857109526572011689554707, 9.984369578019570859563e-6,
@@ -17,7 +17,7 @@ _G = 7.0
 
 
 def _in_f32(function: Callable[[ProgramText, Value], Value]) -> Callable[[ProgramText, Value], Value]:
-    """What has sums of large terms, of smaller numbers."""
+    """Computes f16 and bf16 in f32, for functions with sums of large terms."""
 
     @functools.wraps(function)
     def wide(text: ProgramText, x: Value) -> Value:
@@ -43,7 +43,7 @@ def acos(text: ProgramText, x: Value) -> Value:
 
 
 def _other_side(text: ProgramText, x: Value) -> Value:
-    """Of a right triangle of hypotenuse 1: the root of (1 - x) (1 + x)."""
+    """Returns the other side of a right triangle of hypotenuse 1: the root of (1 - x) (1 + x)."""
     one = text.full(x, 1)
     return text.elementwise("sqrt", text.elementwise("mul", text.elementwise("sub", one, x), text.elementwise("add", one, x)))
 
@@ -72,7 +72,8 @@ def _half_powers(text: ProgramText, x: Value) -> tuple[Value, Value]:
 
 
 def asinh(text: ProgramText, x: Value) -> Value:
-    """Of a = |x|, with the sign of x: log1p(a + a^2 / (1 + root(a^2 + 1))), and log(a) + log(2) if a^2 would be infinite."""
+    """With a = |x| and the sign of x: log1p(a + a^2 / (1 + root(a^2 + 1))), or log(a) + log(2) if a^2 is
+    infinite."""
     one = text.full(x, 1)
     a = text.elementwise("abs", x)
     square = text.elementwise("mul", a, a)
@@ -84,7 +85,8 @@ def asinh(text: ProgramText, x: Value) -> Value:
 
 
 def acosh(text: ProgramText, x: Value) -> Value:
-    """Of t = x - 1: log1p(t + root(t) root(t + 2)), which is precise near 1, and log(x) + log(2) if that would be infinite."""
+    """With t = x - 1: log1p(t + root(t) root(t + 2)), precise near 1, or log(x) + log(2) if the sum is
+    infinite."""
     t = text.elementwise("sub", x, text.full(x, 1))
     roots = text.elementwise("sqrt", t), text.elementwise("sqrt", text.elementwise("add", t, text.full(x, 2)))
     total = text.elementwise("add", t, text.elementwise("mul", *roots))
@@ -138,7 +140,7 @@ def digamma(text: ProgramText, x: Value) -> Value:
 
 
 def _reflected(text: ProgramText, x: Value) -> tuple[Value, Value]:
-    """Whether x is below 1/2; what the series takes of x or of 1 - x."""
+    """Returns whether x is below 1/2, and the argument of the series: -x there, else x - 1."""
     is_low = text.elementwise("lt", x, text.full(x, 0.5))
     return is_low, text.select(is_low, text.elementwise("neg", x), text.elementwise("sub", x, text.full(x, 1)))
 

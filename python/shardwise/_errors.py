@@ -1,5 +1,5 @@
-"""What Shardwise raises: `Error` and, by its code, a subclass that is also the built-in one of that kind. `errno` of those
-that are OSError is what the operating system said, if it was asked.
+"""Errors of Shardwise: `Error` and, by its code, a subclass that is also the built-in one of that kind.
+`errno` of those that are OSError is the operating system's number, if it was asked.
 
 All of them pickle, so that torch.distributed can send them from process to process.
 """
@@ -19,13 +19,13 @@ _Result = TypeVar("_Result")
 
 
 class Error(RuntimeError):
-    """Base of all. `code` says what kind of thing went wrong: "invalid_argument", "not_found", "no_such_name",
+    """Base of all. `code` names the kind of failure: "invalid_argument", "not_found", "no_such_name",
     "already_exists", "corrupt", "io", "unsupported", "resource_exhausted", "cancelled" or "group"."""
 
     code = "error"
 
     def __new__(cls, *args: Any) -> Error:
-        # Python makes these in a way of their own, and wants them made so.
+        # Python refuses another base's __new__ for a subclass of OSError.
         base: Any = OSError if issubclass(cls, OSError) else RuntimeError
         made: Error = base.__new__(cls, *args)
         return made
@@ -70,7 +70,7 @@ class AlreadyExists(Error, FileExistsError):
 
 
 class Corrupt(Error):
-    """Bytes are there but are not what was written. Names file, tensor, chunk and box."""
+    """Stored bytes differ from those that were written. Names file, tensor, chunk and box."""
 
     code = "corrupt"
 
@@ -94,7 +94,7 @@ class ResourceExhausted(Error, MemoryError):
 
 
 class Cancelled(Error):
-    """Somebody asked it to stop."""
+    """The operation was asked to stop."""
 
     code = "cancelled"
 
@@ -112,7 +112,7 @@ _CLASSES: dict[str, type[Error]] = {
 }
 
 
-# Of those for which the operating system may not have been asked.
+# errno of errors that the operating system may not have caused.
 _NUMBERS: dict[str, int] = {"not_found": errno.ENOENT, "no_such_name": errno.ENOENT, "already_exists": errno.EEXIST}
 
 
@@ -124,14 +124,16 @@ def _remade(kind: type[Error], message: str, system_error: int) -> Error:
 
 
 def made(code: str, message: str, system_error: int = 0) -> Error:
-    """The exception for an error of the C++ library, or of another rank. system_error: its errno, or 0."""
+    """Returns the exception for an error of the C++ library, or of another rank. system_error: its errno, or
+    0."""
     message = re.sub(r"\bExisting::(\w+)", r'existing="\1"', message)  # C++'s names of options
     message = re.sub(r"\b(?:Manager|Keep|When|Write)Options::(\w+)", r"\1=", message)
     return _remade(_CLASSES.get(code, Error), message, system_error)
 
 
 def stops_no_loop(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
-    """The function, whose StopIteration is the cause of a RuntimeError: it would end a caller's loop in silence (PEP 479)."""
+    """Turns a StopIteration of the function into a RuntimeError: it would end a caller's loop in silence (PEP
+    479)."""
 
     @functools.wraps(function)
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
@@ -144,7 +146,7 @@ def stops_no_loop(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
 
 
 def warn(text: str) -> None:
-    """A warning at the line that called the package."""
+    """Warns at the line that called the package."""
     level, frame = 1, sys._getframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "shardwise":
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]

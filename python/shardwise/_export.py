@@ -1,4 +1,5 @@
-"""What an export to DCP and Orbax have in common: the tree that a checkpoint's names make, and its elements part by part."""
+"""Common parts of exports to DCP and Orbax: the tree of a checkpoint's names, and its elements part by
+part."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _LISTS = ("list", "tuple")
 _LEAST_MEMORY = 8 << 20
 _LEAST_PART, _MOST_PART = 1 << 20, 64 << 20
 _OF_MEMORY = 8
-"""One part takes that part of the memory budget at most: the reader's chunks, and copies that the packages make, take more."""
+"""A part takes at most one in so many bytes of the budget: chunks of the reader and copies of the packages
+need more."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,10 @@ class Leaf:
 
 @dataclass
 class Export:
-    """A checkpoint that is written, and how."""
+    """An export under way: the checkpoint and the options."""
 
     checkpoint: Checkpoint
-    target: str  #: which messages name; it is made elsewhere
+    target: str  #: named in messages; it is made elsewhere
     max_shard: int  #: bytes of tensors in a file; 0: no limit
     memory: int
     tell: ProgressFunction | None = None
@@ -51,7 +53,7 @@ class Export:
         self.total = sum(tensor.size * sizes[tensor.dtype_name] for tensor in self.checkpoint.values())
 
     def part_bytes(self) -> int:
-        """Of elements that are in memory at a time."""
+        """Returns the most bytes of elements that are in memory at a time."""
         most = max(_LEAST_PART, min(_MOST_PART, self.memory // _OF_MEMORY))
         return min(most, self.max_shard) if self.max_shard else most
 
@@ -59,14 +61,14 @@ class Export:
         return kind(f"export to {self.target}: {what}")
 
     def read(self, name: str, begin: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
-        """The elements of a box, row-major."""
+        """Returns the elements of a box, row-major."""
         tensor = self.checkpoint[name]
         out = aligned_empty(shape, tensor.dtype)
         read_boxes(tensor.reader, [(tensor.number, begin, out)])
         return out
 
     def count(self, size: int) -> None:
-        """`size` bytes more are written."""
+        """Counts `size` more bytes as written."""
         self.done += size
         if self.tell is not None and self.total:
             self.tell(self.done, self.total)
@@ -74,7 +76,7 @@ class Export:
 
 def export(source: Any, target: str, format: str, *, max_shard: int, existing: str, memory: int, progress: Progress,
            edits: Edits) -> list[str]:
-    """As export_model(). Returns the files."""
+    """Runs export_model() for DCP and Orbax. Returns the files."""
     with opened(source, memory, edits) as checkpoint:
         tell = function_of(progress, f"export {os.path.basename(target)}")
         work = Export(checkpoint, target, max_shard, memory, tell)
@@ -83,7 +85,7 @@ def export(source: Any, target: str, format: str, *, max_shard: int, existing: s
 
 
 def opened(source: Any, memory: int, edits: Edits, threads: int = 0) -> Checkpoint:
-    """A checkpoint as it is to be exported. The keys of its tensors are known after the edits, too."""
+    """Opens a checkpoint with its edits. The keys of its tensors stay known after the edits."""
     checkpoint = Checkpoint(source, memory=memory, threads=threads)
     if any(edits):
         try:
@@ -120,9 +122,9 @@ def write(work: Export, format: str, folder: str) -> None:
 
 
 def tree_of(work: Export, separator: str = "") -> Any:
-    """Dicts, lists and None with a Leaf for each name, as they were saved. Names of which no keys are known are keys
-    themselves; with a separator, it parts them into keys. Raises InvalidArgument for names of which one is a leaf where
-    another one is inside."""
+    """Returns dicts, lists and None with a Leaf for each name, as they were saved. A name without known keys
+    is a key itself; a separator splits it into keys. Raises InvalidArgument if the place of a leaf also holds
+    other names."""
     checkpoint = work.checkpoint
     tree = checkpoint.tree
     names = [*checkpoint, *checkpoint.objects]
@@ -138,12 +140,12 @@ def tree_of(work: Export, separator: str = "") -> Any:
 
 
 def _is_of_names(root: Any) -> bool:
-    """Whether a tree's keys are names: edits have taken it apart."""
+    """True if the keys of a tree are names: edits have taken it apart."""
     return isinstance(root, dict) and root.get("node") == ""
 
 
 def _of_node(node: Any, used: set[str]) -> Any:
-    """Of a tree of JAX's."""
+    """Returns the tree of a node of JAX's, and adds its names to `used`."""
     if node is None:
         return None
     if isinstance(node, str) or "key" in node:
@@ -174,7 +176,7 @@ def _of_paths(work: Export, paths: Mapping[str, tuple[Any, ...]], kinds: Mapping
 
 
 def _key(path: tuple[Any, ...], at: int, kinds: Mapping[Any, Any] | None) -> str | int:
-    """An int in a list, as far as that is known; else a text."""
+    """Returns an int for a key of a list, as far as that is known; else a text."""
     kind = None if kinds is None else kinds.get(path[:at])
     is_list = kinds is None or kind in _LISTS or isinstance(kind, list) and kind[0] == "deque" or (
         isinstance(kind, dict) and "namedtuple" in kind)
@@ -182,7 +184,8 @@ def _key(path: tuple[Any, ...], at: int, kinds: Mapping[Any, Any] | None) -> str
 
 
 def _with_lists(tree: Any) -> Any:
-    """Dicts of 0, 1, 2, ... become lists. Others keep texts as keys: something of a list may have been left out."""
+    """Makes lists of dicts of 0, 1, 2, ... Others get texts as keys: items of a list may have been left
+    out."""
     if isinstance(tree, Leaf):
         return tree
     made = {key: _with_lists(child) for key, child in tree.items()}
@@ -192,7 +195,7 @@ def _with_lists(tree: Any) -> Any:
 
 
 def leaves_of(tree: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Leaf]]:
-    """Each leaf with its keys."""
+    """Yields each leaf with its keys."""
     if isinstance(tree, Leaf):
         yield path, tree
     elif tree is not None:
@@ -201,8 +204,8 @@ def leaves_of(tree: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tup
 
 
 def named_leaves(work: Export, tree: Any, format: str) -> dict[str, tuple[tuple[str | int, ...], str]]:
-    """By the names that DCP and Orbax give them, the keys joined with ".": keys, and the checkpoint's names. Raises
-    InvalidArgument for two of one name: these formats would keep one of them alone."""
+    """Returns keys and the checkpoint's name of each leaf, by its name in DCP and Orbax: the keys joined with
+    ".". Raises InvalidArgument for two leaves of one name: these formats would keep only one of them."""
     found: dict[str, tuple[tuple[str | int, ...], str]] = {}
     for path, leaf in leaves_of(tree):
         name = _nested.named(path)
@@ -214,7 +217,8 @@ def named_leaves(work: Export, tree: Any, format: str) -> dict[str, tuple[tuple[
 
 
 def parts_of(shape: tuple[int, ...], itemsize: int, most: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Boxes of a tensor, in its order, of `most` bytes each, or of one element: where they begin, and their shapes."""
+    """Yields begin and shape of the boxes of a tensor, in its order, of at most `most` bytes each, or of one
+    element."""
     rows = part_shape(shape, itemsize, most)
     if 0 in shape:
         yield (0,) * len(shape), shape
@@ -225,12 +229,12 @@ def parts_of(shape: tuple[int, ...], itemsize: int, most: int) -> Iterator[tuple
 
 
 def part_shape(shape: tuple[int, ...], itemsize: int, most: int) -> tuple[int, ...]:
-    """Of the boxes of parts_of(), the last ones of a dim aside."""
+    """Returns the shape of the boxes of parts_of(), except the last ones along a dim."""
     below = itemsize
     made: list[int] = []
     for extent in reversed(shape):
         step = max(1, min(max(extent, 1), most // below))
-        # As long as the others, if that is not shorter by much.
+        # Equal steps, so that the last one is not much shorter.
         step = -(-max(extent, 1) // -(-max(extent, 1) // step))
         made.insert(0, step)
         below *= max(extent, 1) if step >= extent else most

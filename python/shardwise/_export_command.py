@@ -1,10 +1,10 @@
-"""What `shardwise export` runs for formats that Python's packages alone can write.
+"""Run by `shardwise export` for formats that only packages of Python can write.
 
     python3 -m shardwise._export_command dcp|orbax SOURCE FOLDER OPTIONS
 
-FOLDER is an empty one, OPTIONS is an object of JSON: target (which messages name), max_shard, memory, threads, edits. Lines
-`progress DONE TOTAL` say how far it is; the last line is JSON that says how many bytes of tensors there are, or what is
-wrong.
+FOLDER is empty; OPTIONS is an object of JSON: target (named in messages), max_shard, memory, threads, edits.
+Lines `progress DONE TOTAL` report progress; the last line is JSON with the number of bytes of the tensors, or
+an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A checkpoint in Orbax's format: Orbax writes what describes the tree, and its arrays are read and written part by part."""
+"""A checkpoint in Orbax's format: Orbax writes the description of the tree; arrays are read and written part
+by part."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _DRIVER = {"driver": "ocdbt", "config": {"max_inline_value_bytes": 1024, "max_de
 
 
 class _Lazy:
-    """A tensor of the checkpoint as a leaf of Orbax's tree, for which it stands for a numpy array."""
+    """A tensor of the checkpoint as a leaf of Orbax's tree, in place of a numpy array."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.shape, self.dtype, self.size, self.nbytes = (
@@ -37,7 +38,7 @@ class _Value(Leaf):
 
 
 class _Handler(ocp.type_handlers.NumpyHandler):  # type: ignore[misc]
-    """Orbax's TypeHandler of such a tensor: what it writes is read as an array of numpy's."""
+    """Orbax's TypeHandler of a _Lazy: its tensors are read back as arrays of numpy's."""
 
     def __init__(self, work: Export) -> None:
         super().__init__()
@@ -51,7 +52,7 @@ class _Handler(ocp.type_handlers.NumpyHandler):  # type: ignore[misc]
         return [ocp.future.CommitFutureAwaitingContractedSignals(self._write(values, infos), name="shardwise")]
 
     def stop(self) -> None:
-        """Returns when nothing is written any more. What has not begun will not."""
+        """Returns when nothing is written any more. No further array begins."""
         self._is_stopped = True
         self._ended.wait()
 
@@ -88,7 +89,7 @@ class _Handler(ocp.type_handlers.NumpyHandler):  # type: ignore[misc]
 
 
 def _spec_of(value: _Lazy, info: Any, most: int) -> dict[str, Any]:
-    """Of TensorStore's: an array of zarr's in the file of the first process, as Orbax has it."""
+    """Returns TensorStore's spec: an array of zarr's in the file of the first process, as Orbax has it."""
     folder = os.path.join(info.parent_dir.as_posix(), "ocdbt.process_0", "")
     chunks = part_shape(value.shape, value.dtype.itemsize, most)
     return {"driver": "zarr", "dtype": value.dtype.name, "store_data_equal_to_fill_value": True,
@@ -122,7 +123,7 @@ def write_orbax(work: Export, folder: str) -> None:
         (jax.Array, ocp.type_handlers.get_type_handler(jax.Array)))
     saved = {key: ocp.args.PyTreeSave(_filled(work, child, keys)) for key, child in trees.items()}
     custom = checkpoint.user if isinstance(checkpoint.user, dict) else {"user": checkpoint.user}
-    # Orbax makes a hidden folder of a longer name beside what it writes.
+    # Orbax makes a hidden folder of a longer name next to its target.
     inside = os.path.join(folder, "made")
     try:
         if has_items or metrics:
@@ -142,7 +143,7 @@ def write_orbax(work: Export, folder: str) -> None:
 
 
 def _json_items(work: Export, trees: dict[str, Any], items: dict[str, str], wrong: list[str]) -> dict[str, Any]:
-    """Takes those out that are JSON."""
+    """Takes the JSON items out of the trees and returns them."""
     found = {}
     for key in [key for key, kind in items.items() if kind == "json" and isinstance(trees.get(key), Leaf)]:
         name = trees.pop(key).name
@@ -166,7 +167,7 @@ def _save_step(path: str, trees: dict[str, Any], texts: dict[str, Any], metrics:
 
 
 def _expanded(work: Export, tree: Any, wrong: list[str]) -> Any:
-    """With what is in objects as leaves of their own."""
+    """Returns the tree with the values inside objects as leaves of their own."""
     if isinstance(tree, Leaf):
         objects = work.checkpoint.objects
         return _value(tree.name, objects[tree.name], wrong) if tree.name in objects else tree
@@ -213,7 +214,7 @@ def _texts_of(leaves: dict[str, Any], tree: Any) -> Iterator[str]:
 
 
 def _random_keys(work: Export, wrong: list[str]) -> dict[str, jax.Array]:
-    """The typed PRNG keys, by name: Orbax keeps their type, and a checkpoint stores their data."""
+    """Returns the typed PRNG keys by name: Orbax keeps their type, a checkpoint stores their data."""
     keys: dict[str, jax.Array] = {}
     tree = work.checkpoint.tree
     is_tree = isinstance(tree, dict) and tree.get("kind") == "pytree"
@@ -231,7 +232,7 @@ def _random_keys(work: Export, wrong: list[str]) -> dict[str, jax.Array]:
 
 
 def _filled(work: Export, tree: Any, keys: dict[str, jax.Array]) -> Any:
-    """As Orbax takes it."""
+    """Returns the tree in the form that Orbax takes."""
     if isinstance(tree, _Value):
         return tree.value
     if isinstance(tree, Leaf):

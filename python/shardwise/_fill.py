@@ -1,4 +1,4 @@
-"""A load onto a target of numpy's arrays, which are filled in place."""
+"""A load into a target of numpy's arrays, which are filled in place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ log = logging.getLogger("shardwise")
 
 
 def _taken_apart(flat: Flat, containers: Collection[Path]) -> Flat:
-    """Containers without arrays are leaves only if they are stored as such. containers: what is stored in parts."""
+    """Splits containers without arrays into leaves, unless they are stored whole. containers: paths stored in
+    parts."""
     parts = Flat({}, dict(flat.kinds))
     for path, leaf in flat.leaves.items():
         if path in containers and is_container(leaf) and not is_array(leaf) and any(True for _ in items(leaf)):
@@ -35,17 +36,17 @@ def _taken_apart(flat: Flat, containers: Collection[Path]) -> Flat:
 
 
 class Filling:
-    """What a checkpoint gives to a target. Nothing is read, or changed, before run()."""
+    """A load of a checkpoint into a target. Nothing is read, or changed, before run()."""
 
     def __init__(self, checkpoint: Checkpoint, target: Mapping[str, Any], *, strict: bool, skip_mismatched: bool,
                  resize: Mapping[str, str] | None) -> None:
-        """Raises one InvalidArgument naming all that does not fit."""
+        """Raises one InvalidArgument naming everything that does not fit."""
         self._checkpoint, self._skip_mismatched, self._resizing = checkpoint, skip_mismatched, Resizing(resize)
         places = {place: name for name, place in checkpoint.paths.items()}
         self._flat = _taken_apart(flattened(target), {place[:depth] for place in places for depth in range(1, len(place))})
         self._found = dict(self._flat.leaves)
         self._boxes: list[tuple[int, tuple[int, ...], np.ndarray]] = []
-        self._copies: list[tuple[np.ndarray, np.ndarray]] = []  # from what is read, to where it belongs
+        self._copies: list[tuple[np.ndarray, np.ndarray]] = []  # from the array that is read, to the target's
         self._scalars: list[tuple[Path, np.ndarray]] = []
         self._regions = Regions()
         self._wrong: list[str] = []
@@ -94,7 +95,7 @@ class Filling:
                 self._wrong.append(f"{name!r} {error}")
             return
         tensor = self._checkpoint[name]
-        if leaf is None:  # whatever is there
+        if leaf is None:
             self._found[path] = np.empty(tensor.shape, tensor.dtype)
             self._read(tensor, self._found[path], tensor.shape)
         elif not isinstance(leaf, (np.ndarray, np.generic)):
@@ -124,7 +125,7 @@ class Filling:
             self._wrong.append(differ_text(tied, name))
 
     def _read(self, tensor: Tensor, array: np.ndarray, common: tuple[int, ...]) -> None:
-        """What is common to both, which is at the beginning of both."""
+        """Plans the read of the common elements, which are at the beginning of both."""
         index: Any = (*map(slice, common), ...)
         place = array[index]  # a view, of no dims, too
         into = place if place.flags.c_contiguous else aligned_empty(common, tensor.dtype)
@@ -133,7 +134,7 @@ class Filling:
             self._copies.append((into, place))
 
     def run(self) -> dict[str, Any]:
-        """Reads all. Gives the target's tree, with what was saved in place of its objects and scalars."""
+        """Reads all. Returns the target's tree, with the saved values in place of its objects and scalars."""
         read_boxes(self._checkpoint._reader, self._boxes)
         for array, place in self._copies:
             place[...] = array

@@ -1,8 +1,9 @@
-"""What `shardwise import` runs for what Python's packages alone can read: a line of JSON says what is wrong.
+"""Run by `shardwise import` for formats that only packages of Python can read. An error is a line of JSON.
 
     python3 -m shardwise._import_command dcp|orbax SOURCE TARGET [SELECTION]
 
-SELECTION is {"select": [PATTERN, ..], "exclude": [PATTERN, ..]}: tensors of these names alone, and no objects. Without TARGET the last line says what tensors there are, by the metadata alone: [["w", "f32", [2, 3]], ..].
+SELECTION is {"select": [PATTERN, ..], "exclude": [PATTERN, ..]}: tensors of these names alone, and no
+objects. Without TARGET the last line lists the tensors, from the metadata alone: [["w", "f32", [2, 3]], ..].
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def main(format: str, source: str, target: str | None = None, selection: str = "
             "code": "unsupported", "message": f"read {source}: found no {error.name} in {sys.executable}, which this format "
                                               f"needs: `{sys.executable} -m pip install {PACKAGES[format]}`"})
     print("\n" + said, flush=True)
-    os._exit(status)  # so that it is the last line, whatever Orbax's threads have to say
+    os._exit(status)  # so that it is the last line, even if Orbax's threads print
 
 
 def _described(format: str, source: str) -> list[tuple[str, str, list[int]]]:

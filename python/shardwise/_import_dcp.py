@@ -25,11 +25,12 @@ from ._save import Plan, encode_objects, write_groups
 from ._sources import Codec, Existing, Sources, check_choice, check_codec, check_fits_memory
 
 _GROUP_BYTES = 256 << 20
-"""How many bytes of pieces are in memory at a time, and then written as one shard file; more if one piece is larger."""
+"""Bytes of pieces that are in memory at a time, then written as one shard file; more if one piece is
+larger."""
 
 
 def _load(folder: str, name: str, piece: Piece, offsets: Sequence[int] | None = None) -> Any:
-    """An object, or the tensor that begins there. Raises Corrupt, Unsupported."""
+    """Loads an object, or the tensor that begins at `offsets`. Raises Corrupt, Unsupported."""
     import torch
 
     path = os.path.join(folder, piece.file)
@@ -48,7 +49,7 @@ def _load(folder: str, name: str, piece: Piece, offsets: Sequence[int] | None = 
     try:
         _refuse_bomb(data)
         loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001 - bytes of anybody's may raise anything
+    except Exception as error:  # noqa: BLE001 - untrusted bytes may raise anything
         if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
             # torch's own text advises to load it all the same.
             raise Unsupported(f"import {path}: found objects in {name!r} that only a pickle can make, needed tensors and plain "
@@ -66,12 +67,12 @@ def _plain_tensor(file: IO[bytes], path: str, name: str, piece: Piece, offsets: 
         return tensor_at(file, piece.offset, name, offsets)
     except OSError:
         raise
-    except Exception as error:  # noqa: BLE001 - a header of anybody's may raise anything
+    except Exception as error:  # noqa: BLE001 - an untrusted header may raise anything
         raise Corrupt(f"import {path}: found {type(error).__name__} in {name!r}: {str(error)[:500]}") from None
 
 
 def _objects_of(folder: str, metadata: DcpMetadata) -> tuple[dict[str, Any], list[str]]:
-    """Those that can be taken, encoded, and what is wrong with the others."""
+    """Returns the objects that can be taken, encoded, and the problems of the others."""
     loaded: dict[str, Any] = {}
     refused: list[str] = []
     for name, piece in metadata.objects.items():
@@ -85,7 +86,7 @@ def _objects_of(folder: str, metadata: DcpMetadata) -> tuple[dict[str, Any], lis
 
 
 def _all_objects_of(folder: str, metadata: DcpMetadata) -> dict[str, Any]:
-    """Raises one Unsupported for those that cannot be taken."""
+    """Returns all objects, encoded. Raises one Unsupported for those that cannot be taken."""
     loaded, refused = _objects_of(folder, metadata)
     _refuse(folder, refused)
     return loaded
@@ -98,7 +99,8 @@ def _refuse(folder: str, wrong: list[str]) -> None:
 
 
 def _refuse_bomb(data: bytes) -> None:
-    """torch would inflate a member to any size; it deflates none itself."""
+    """Raises ValueError for compressed members: torch would inflate one to any size, and writes no compressed
+    one."""
     if not zipfile.is_zipfile(io.BytesIO(data)):
         return
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -108,7 +110,7 @@ def _refuse_bomb(data: bytes) -> None:
 
 
 def _known(metadata: DcpMetadata) -> tuple[dict[str, str], list[str]]:
-    """Gives our names of the dtypes of tensors, by name, and the problem of each that we lack."""
+    """Returns our names of the dtypes of tensors, by name, and the problem of each that we lack."""
     from .torch._tensors import name_of_dtype
 
     known: dict[str, str] = {}
@@ -122,14 +124,14 @@ def _known(metadata: DcpMetadata) -> tuple[dict[str, str], list[str]]:
 
 
 def _plain(dtype: Any) -> Any:
-    """Two floats of 4 bits that share a byte are read as that byte, as those of safetensors are."""
+    """Returns uint8 for two floats of 4 bits that share a byte, as for safetensors; else the dtype."""
     import torch
 
     return torch.uint8 if str(dtype) == "torch.float4_e2m1fn_x2" else dtype
 
 
 def _chosen(metadata: DcpMetadata, operation: str, names: str | Iterable[str] | None, exclude: Sequence[str]) -> DcpMetadata:
-    """With the tensors of these names alone; all of it if none are named."""
+    """Returns the metadata of the tensors of these names alone; all of it without names."""
     if names is None and not exclude:
         return metadata
     kept = set(chosen(operation, [*metadata.tensors, *metadata.objects], names, exclude))
@@ -137,8 +139,8 @@ def _chosen(metadata: DcpMetadata, operation: str, names: str | Iterable[str] | 
 
 
 def described(folder: str) -> list[tuple[str, str, list[int]]]:
-    """Name, dtype and shape of each tensor, by the metadata alone; a dtype that we lack as torch calls it. Raises as
-    import_dcp()."""
+    """Returns name, dtype and shape of each tensor, from the metadata alone; a dtype that we lack has torch's
+    name. Raises as import_dcp()."""
     metadata = read_metadata(folder)
     known, _ = _known(metadata)
     return [(name, known.get(name, str(stored.dtype)), list(stored.shape)) for name, stored in metadata.tensors.items()]
@@ -146,18 +148,17 @@ def described(folder: str) -> list[tuple[str, str, list[int]]]:
 
 def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd", progress: Progress = None,
                names: str | Iterable[str] | None = None) -> str:
-    """Writes a checkpoint of torch.distributed.checkpoint (FileSystemWriter's) anew. Needs torch, no process group.
-    Objects are loaded with weights_only=True. Pieces go through host memory by and by, 256 MiB or one piece at a time, into
-    a shard file each time. names: patterns, as in open(): then the tensors that one matches are taken, and no objects.
-    Returns the path.
-    Raises NotFound, Corrupt, Unsupported, AlreadyExists, IOFailed, and InvalidArgument if tensors are not what the
-    metadata say."""
+    """Writes a checkpoint of torch.distributed.checkpoint (FileSystemWriter's) as one of ours. Needs torch,
+    no process group. Objects are loaded with weights_only=True. Pieces go through host memory by and by, 256
+    MiB or one piece at a time, into a shard file each time. names: patterns, as in open(): then the tensors
+    that one matches are taken, and no objects. Returns the path. Raises NotFound, Corrupt, Unsupported,
+    AlreadyExists, IOFailed, and InvalidArgument if tensors contradict the metadata."""
     return imported(source, target, existing, codec, progress, names, ())
 
 
 def imported(source: Path, target: Path, existing: Existing, codec: Codec, progress: Progress,
              names: str | Iterable[str] | None, exclude: Sequence[str]) -> str:
-    """As import_dcp(), without the names that one of the patterns of `exclude` matches."""
+    """Runs import_dcp() without the names that one of the patterns of `exclude` matches."""
     check_choice("existing", existing, ("fail", "replace", "skip"))
     check_codec(codec)
     if existing == "skip" and _core.is_saved(local(target, "import")):
@@ -190,7 +191,7 @@ def imported(source: Path, target: Path, existing: Existing, codec: Codec, progr
 
 
 def _plan_of(metadata: DcpMetadata, objects: dict[str, Any]) -> Plan:
-    """The plan of the objects that are stored beside tensors."""
+    """Returns the plan of the objects."""
     extra = {"paths": {name: encode(path) for name, path in metadata.paths.items()}} if metadata.paths else {}
     return Plan(Sources(), objects, extra=extra)
 
@@ -200,7 +201,7 @@ _Box = tuple[tuple[int, ...], tuple[int, ...], Piece]
 
 @dataclass
 class _Group:
-    """Pieces that are in memory together, by tensor. One of no elements has none."""
+    """Pieces that are in memory together, by tensor. A tensor without elements has no pieces."""
 
     pieces: dict[str, list[_Box]] = field(default_factory=dict)
     bytes: int = 0
@@ -221,7 +222,7 @@ def _groups_of(metadata: DcpMetadata) -> Iterator[_Group]:
 
 
 def _read(folder: str, metadata: DcpMetadata, dtypes: dict[str, str], group: _Group, wrong: list[str]) -> Sources:
-    """The pieces of a group; adds what is not as the metadata say to `wrong`."""
+    """Returns the pieces of a group; adds those that contradict the metadata to `wrong`."""
     from .torch._tensors import Memory
 
     sources = Sources()
@@ -240,7 +241,7 @@ def _read(folder: str, metadata: DcpMetadata, dtypes: dict[str, str], group: _Gr
 
 
 def _tensor_of(folder: str, name: str, stored: StoredTensor, box: _Box) -> Any:
-    """A piece. Raises InvalidArgument if it is not as the metadata say, and as _load()."""
+    """Returns a piece. Raises InvalidArgument if it contradicts the metadata, and as _load()."""
     import torch
 
     offsets, sizes, piece = box
@@ -253,11 +254,12 @@ def _tensor_of(folder: str, name: str, stored: StoredTensor, box: _Box) -> Any:
 
 
 class DcpTensors:
-    """What a checkpoint of DCP's holds, read where it is: of a tensor, the pieces that a box needs. Keeps the last one in
-    memory. As _python_formats takes it."""
+    """The content of a checkpoint of DCP's, read in place: a box reads the pieces of the tensor that it
+    needs. Keeps the last piece in memory. In the form that _python_formats takes."""
 
     def __init__(self, folder: str) -> None:
-        """Raises as import_dcp(), but for what it cannot take, which is in `left_out`."""
+        """Raises as import_dcp(), except for objects and dtypes that it cannot take: those are in
+        `left_out`."""
         self._folder, self._metadata = folder, read_metadata(folder)
         objects, self.left_out = _objects_of(folder, self._metadata)
         known, wrong = _known(self._metadata)
@@ -302,7 +304,8 @@ class DcpTensors:
 
 
 def _common(begin: Sequence[int], shape: Sequence[int], box: _Box) -> tuple[Any, Any] | None:
-    """The slices, in the box and in the piece, of the elements that they share; None if they share no element."""
+    """Returns the slices, in the box and in the piece, of the elements that they share; None if they share
+    none."""
     to, of = [], []
     for first, extent, offset, size in zip(begin, shape, box[0], box[1]):
         low, high = max(first, offset), min(first + extent, offset + size)

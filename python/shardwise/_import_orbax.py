@@ -1,4 +1,4 @@
-"""A checkpoint of Orbax's, of a PyTree or StandardCheckpointer or a step of its CheckpointManager, as one of ours."""
+"""Reads checkpoints of Orbax's: of a PyTree- or StandardCheckpointer, or a step of its CheckpointManager."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from ._sources import Existing, Sources, as_array, check_choice, check_claim
 
 _RANDOM_KEY = "jax_random_key"  # the folder in an item of JaxRandomKeySave
 _GROUP_BYTES = 256 << 20
-"""How many bytes of arrays are read at a time, and then written as one shard file; more if one array is larger."""
+"""Bytes of arrays that are read at a time, then written as one shard file; more if one array is larger."""
 _LAZY_BYTES = 16 << 20
-"""The same for reads of arrays that are asked for box by box: Orbax takes some 30 ms for a read, be it of one array or many."""
+"""Bytes of arrays in one read for single boxes: a read by Orbax takes some 30 ms, of one array or of many."""
 
 
 @dataclass
@@ -41,11 +41,11 @@ class _Item:
     path: str
     prefix: tuple[str, ...]
     tree: Any  # of Orbax's metadata
-    only: str = ""  # the key of Orbax's tree that alone is taken, without a name of its own
-    kept: set[str] | None = None  # the arrays that alone are taken; None: all leaves
+    only: str = ""  # if set, only this key of Orbax's tree is taken, and is not part of names
+    kept: set[str] | None = None  # if set, only these arrays are taken; None: all leaves
 
     def leaves(self) -> dict[str, Any]:
-        """Those that are taken, by name."""
+        """Returns the leaves that are taken, by name."""
         from .jax import _tree
 
         found = _tree.flatten(self.tree, self.prefix)[0]
@@ -66,7 +66,7 @@ def _is_array(meta: Any) -> bool:
     return type(meta).__name__ == "ArrayMetadata"
 
 
-#: Of a folder of steps: of all of them, of the newest one, or of these numbers.
+#: The steps of a folder to take: "all", the "newest", or these numbers.
 Steps = str | int | Iterable[int]
 
 _STEP = re.compile(r"(?:.*[_-])?(\d+)")  # Orbax's CheckpointManager may put a prefix before the number
@@ -76,19 +76,20 @@ def import_orbax(source: Path, target: Path, *, steps: Steps | None = None, exis
                  progress: Progress = None, names: str | Iterable[str] | None = None) -> str:
     """Reads a checkpoint of Orbax's, hashes and writes it as the checkpoint `target`. Returns its path.
 
-    steps: `source` is the directory of a CheckpointManager of Orbax's, and `target` a folder of steps, which may be the same
-    one: "all" imports each step, "newest" the last one, a number or several of them those steps. A step that is there is an
-    error, unless existing="skip" goes on with the others. Returns the folder.
+    steps: `source` is the directory of a CheckpointManager of Orbax's, and `target` a folder of steps, which
+    may be the same one: "all" imports each step, "newest" the last one, a number or several of them those
+    steps. A step that is there is an error, unless existing="skip" goes on with the others. Returns the
+    folder.
 
-    Arrays go through this process's memory by and by, 256 MiB or one array at a time, into a shard file each time.
-    Numbers and strings of Python's become objects. The tree is what Orbax kept of it: dicts, lists and None; typed PRNG keys stay
-    such. A step of several items is an ocp.args.Composite, whose names are the tree's first keys; JSON items are objects;
-    custom metadata become `user`. names: patterns, as in open(): then the arrays that one matches are taken, and neither
-    objects nor the tree.
-    Needs the package orbax-checkpoint. progress: bytes read, of all.
+    Arrays go through this process's memory by and by, 256 MiB or one array at a time, into a shard file each
+    time. Numbers and strings of Python's become objects. The tree has the containers that Orbax kept: dicts,
+    lists and None; typed PRNG keys stay such. A step of several items is an ocp.args.Composite, whose names
+    are the tree's first keys; JSON items are objects; custom metadata become `user`. names: patterns, as in
+    open(): then the arrays that one matches are taken, and neither objects nor the tree. Needs the package
+    orbax-checkpoint. progress: bytes read, of all.
 
-    Raises NotFound, InvalidArgument if it is none of Orbax's, Corrupt for what Orbax does not read, Unsupported for items and
-    dtypes that cannot be taken, AlreadyExists, IOFailed.
+    Raises NotFound, InvalidArgument if it is no checkpoint of Orbax's, Corrupt if Orbax does not read it,
+    Unsupported for items and dtypes that cannot be taken, AlreadyExists, IOFailed.
     """
     check_choice("existing", existing, ("fail", "replace", "skip"))
     if steps is not None:
@@ -101,7 +102,8 @@ def import_orbax(source: Path, target: Path, *, steps: Steps | None = None, exis
 
 def imported(source: Path, target: Path, existing: Existing, progress: Progress, names: str | Iterable[str] | None,
              exclude: Sequence[str]) -> str:
-    """A checkpoint as import_orbax(), without the names that one of the patterns of `exclude` matches."""
+    """Runs import_orbax() for one checkpoint, without the names that one of the patterns of `exclude`
+    matches."""
     if existing == "skip" and _core.is_saved(local(target, "import")):
         return local(target, "import")
     root = os.path.abspath(local(source, "import"))
@@ -110,7 +112,7 @@ def imported(source: Path, target: Path, existing: Existing, progress: Progress,
 
 
 def _asked(root: str, steps: Steps) -> list[tuple[int, str]]:
-    """Numbers and paths of the steps asked for, ascending."""
+    """Returns numbers and paths of the steps asked for, ascending."""
     there = dict(_steps_of(root))
     if not there:
         raise NotFound(f"import {root}: it holds no step of Orbax's")
@@ -126,7 +128,7 @@ def _asked(root: str, steps: Steps) -> list[tuple[int, str]]:
 
 
 def _steps_of(root: str) -> list[tuple[int, str]]:
-    """Those that Orbax has committed, ascending."""
+    """Returns numbers and paths of the steps that Orbax has committed, ascending."""
     if not os.path.isdir(root):
         raise NotFound(f"import {root}: it is not there")
     found = [(int(match[1]), entry.path) for entry in os.scandir(root) if entry.is_dir() and (
@@ -166,8 +168,8 @@ def _imported(root: str, target: str, existing: Existing, progress: Progress, na
 
 
 def described(root: str) -> list[tuple[str, str, list[int]]]:
-    """Name, dtype and shape of each array, by the metadata alone; a dtype that we lack as numpy calls it. Raises as
-    import_orbax()."""
+    """Returns name, dtype and shape of each array, from the metadata alone; a dtype that we lack has numpy's
+    name. Raises as import_orbax()."""
     with _orbaxs_errors(root):
         items, _ = _items_of(root)
         return [(name, name_of(meta.dtype, name) if name in known else str(meta.dtype), list(meta.shape))
@@ -177,7 +179,7 @@ def described(root: str) -> list[tuple[str, str, list[int]]]:
 
 @contextlib.contextmanager
 def _orbaxs_errors(root: str) -> Iterator[None]:
-    """Orbax and TensorStore may raise anything for files that are damaged, or were made to do harm."""
+    """Turns errors into ours: Orbax and TensorStore may raise anything for damaged or malicious files."""
     try:
         yield
     except (Error, ImportError):
@@ -192,7 +194,8 @@ def _orbaxs_errors(root: str) -> Iterator[None]:
 
 
 def _refuse_keys_outside(path: str) -> None:
-    """Arrays that are in no database are files by the names of their keys. Raises Corrupt if one leads out of the folder."""
+    """Raises Corrupt if a key leads out of the folder: arrays outside the database are files named by their
+    keys."""
     said = _json_of(path, "_METADATA")
     if not isinstance(said, dict) or said.get("use_ocdbt") is True and os.path.exists(os.path.join(path, "manifest.ocdbt")):
         return
@@ -203,7 +206,7 @@ def _refuse_keys_outside(path: str) -> None:
 
 
 def _items_of(root: str) -> tuple[list[_Item], Plan]:
-    """The trees below a path, and a plan with what is JSON."""
+    """Returns the trees below a path, and a plan with the JSON items."""
     import orbax.checkpoint as ocp
     from etils import epath  # type: ignore[import-untyped]
 
@@ -258,7 +261,8 @@ def _items_of(root: str) -> tuple[list[_Item], Plan]:
 
 
 def _keys_of(path: str, leaves: dict[str, Any], is_random: bool) -> dict[str, str]:
-    """Of the leaves that are typed PRNG keys, whose data Orbax stores, which generator they are of."""
+    """Returns the generators of the leaves that are typed PRNG keys, by name. Orbax stores the data of the
+    keys."""
     import jax
 
     if is_random:
@@ -283,7 +287,7 @@ def _keys_of(path: str, leaves: dict[str, Any], is_random: bool) -> dict[str, st
 
 
 def _with_keys(node: Any, keys: dict[str, str]) -> Any:
-    """A node of a tree, with these leaves as PRNG keys."""
+    """Returns a node of a tree, with these leaves as PRNG keys."""
     if isinstance(node, str):
         return {"key": keys[node], "name": node} if node in keys else node
     if isinstance(node, list):
@@ -295,7 +299,7 @@ def _with_keys(node: Any, keys: dict[str, str]) -> Any:
 
 
 def _without(node: Any, names: set[str]) -> Any:
-    """A node of a tree without these leaves: None stands where one had a number."""
+    """Returns a node of a tree without these leaves. None takes the place of one in a list or tuple."""
     if isinstance(node, str):
         return None if node in names else node
     if isinstance(node, list):
@@ -330,7 +334,8 @@ def _custom_metadata(root: str) -> Any:
 
 
 def _arrays_of(item: _Item) -> dict[str, Any]:
-    """Orbax's metadata of all arrays by name. Raises one Unsupported naming the dtypes that we do not have."""
+    """Returns Orbax's metadata of all arrays by name. Raises one Unsupported naming the dtypes that we
+    lack."""
     arrays, wrong = _known_arrays_of(item)
     if wrong:
         raise Unsupported(f"import {item.path}: {'; '.join(wrong.values())}: names= or --exclude takes arrays without them")
@@ -338,7 +343,8 @@ def _arrays_of(item: _Item) -> dict[str, Any]:
 
 
 def _known_arrays_of(item: _Item) -> tuple[dict[str, Any], dict[str, str]]:
-    """Orbax's metadata of the arrays whose dtypes we have, by name, and what is wrong with the others."""
+    """Returns Orbax's metadata of the arrays whose dtypes we have, and the problems of the others, both by
+    name."""
     arrays, wrong = {}, {}
     for name, meta in item.leaves().items():
         if not _is_array(meta):
@@ -353,7 +359,8 @@ def _known_arrays_of(item: _Item) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _refuse_absurd(path: str, arrays: dict[str, Any]) -> None:
-    """TensorStore ends the process if it has no memory for a chunk, and would look for each chunk that metadata make up."""
+    """Raises Corrupt for absurd chunks: TensorStore ends the process if it has no memory for one, and would
+    look for each chunk that metadata make up."""
     stored = sum(os.path.getsize(os.path.join(folder, name)) for folder, _, files in os.walk(path) for name in files)
     for name, meta in arrays.items():
         shape = tuple(meta.shape)
@@ -385,7 +392,7 @@ def _groups_of(item: _Item, arrays: dict[str, Any], most: int = _GROUP_BYTES) ->
 
 
 def _read(group: _Group, arrays: dict[str, Any], plan: Plan) -> Sources:
-    """The arrays of a group; what is none is added to the plan's objects."""
+    """Returns the arrays of a group; adds its other leaves to the plan's objects."""
     found = _values_of(group)
     sources = Sources()
     for name in group.names:
@@ -406,7 +413,7 @@ def _array_of(group: _Group, meta: Any, name: str, value: Any) -> np.ndarray:
 
 
 def _values_of(group: _Group) -> dict[str, Any]:
-    """What Orbax restores of the names of a group, and placeholders for others."""
+    """Returns the leaves of a group that Orbax restores, with placeholders for all others."""
     import jax
     import orbax.checkpoint as ocp
 
@@ -430,11 +437,11 @@ def _values_of(group: _Group) -> dict[str, Any]:
 
 
 class OrbaxTensors:
-    """What a checkpoint of Orbax's holds, read where it is: arrays as a whole, small ones together. Keeps those in memory that
-    were read last. As _python_formats takes it."""
+    """The content of a checkpoint of Orbax's, read in place: arrays as a whole, small ones together. Keeps
+    the arrays that were read last in memory. In the form that _python_formats takes."""
 
     def __init__(self, root: str) -> None:
-        """Raises as import_orbax(), but for dtypes that it cannot take, which are in `left_out`."""
+        """Raises as import_orbax(), except for dtypes that it cannot take: those are in `left_out`."""
         self._root = os.path.abspath(root)
         self._arrays: dict[str, Any] = {}
         self._groups: dict[str, _Group] = {}  # by name of the array
