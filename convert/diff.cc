@@ -25,10 +25,10 @@ using detail::Numbers;
 
 constexpr std::size_t kLeastBudget = std::size_t{1} << 20;
 
-// A task of comparing: long enough to be worth one, short enough to share a slab among threads.
+// Elements per parallel task: enough to be worth one, few enough to share a slab among threads.
 constexpr std::int64_t kElementsATask = std::int64_t{1} << 16;
 
-/// What comparing elements has found so far.
+/// Differences found so far.
 struct Found {
   std::int64_t differing = 0;
   long double max_abs = 0, max_rel = 0;
@@ -99,16 +99,16 @@ class Comparison {
     return first_.each == 1 ? std::fabs(real) : std::hypot(real, imaginary);
   }
 
-  /// Of elements whose bits differ, or whose dtypes do.
+  /// Compares elements whose bits or dtypes differ.
   bool equal(const Element& x, const Element& y) const {
     if (exactly_ && same_dtype_) return false;
     if (has_nan(x) || has_nan(y)) return has_nan(x) && has_nan(y);
-    // Of an infinity any distance would be within rtol.
+    // With an infinity, every distance passes rtol.
     if (exactly_ || has_infinity(x) || has_infinity(y)) return x == y;
     return modulus(x[0] - y[0], x[1] - y[1]) <= atol_ + rtol_ * modulus(y[0], y[1]);
   }
 
-  /// One element of each. Says whether they differ.
+  /// Compares one element of each, and returns whether they differ.
   bool look(const std::byte* a, const std::byte* b, Found& found) const {
     const Element x = element(first_, a), y = element(second_, b);
     for (std::size_t part = 0; part < first_.each; ++part) {
@@ -157,20 +157,20 @@ void read_boxes(const BoxReader& reader, std::size_t tensor, std::span<const Box
     at += bytes;
   }
   if (const auto* checkpoint = dynamic_cast<const CheckpointReader*>(&reader)) {
-    checkpoint->read(targets);  // each chunk once, and several at a time
+    checkpoint->read(targets);  // reads each chunk once, and several at a time
     return;
   }
   for (const BoxTarget& target : targets) reader.read(tensor, target.box, target.out);
 }
 
-/// The tensors of one name, and what was found in them so far.
+/// The tensors of one name, and their differences so far.
 struct Pair {
   const Comparison comparison;
   std::size_t first, second;  ///< numbers in tensors()
   TensorDiff& diff;
   Found found = {};
 
-  std::size_t first_bytes() const { return size_bytes(*diff.first_dtype); }  ///< of an element
+  std::size_t first_bytes() const { return size_bytes(*diff.first_dtype); }  ///< per element
   std::size_t second_bytes() const { return size_bytes(*diff.second_dtype); }
 };
 
@@ -183,7 +183,7 @@ class Run {
     std::map<std::string_view, std::pair<const TensorInfo*, const TensorInfo*>> by_name;
     for (const TensorInfo& info : first_.tensors()) by_name[info.name].first = &info;
     for (const TensorInfo& info : second_.tensors()) by_name[info.name].second = &info;
-    std::size_t most = 0;  // that is worth having room for
+    std::size_t most = 0;  // bytes that the batches can use
     for (const auto& [name, infos] : by_name) {
       TensorDiff diff = described(std::string(name), infos.first, infos.second);
       if (diff.compared) {
@@ -244,8 +244,8 @@ class Run {
     if (pair.comparison.has_ulp()) diff.max_ulp = pair.found.max_ulp;
   }
 
-  /// The chunks of the first checkpoint that the second has not got with the same hash. Absent if
-  /// the hashes prove nothing: then reading slab by slab takes each chunk fewer times.
+  /// Chunks of `first_` that `second_` lacks or holds with another hash. Absent if the hashes prove
+  /// nothing: then reading slab by slab reads each chunk fewer times.
   std::optional<std::vector<Box>> unequal_chunks(const Pair& pair) {
     const auto* a = dynamic_cast<const CheckpointReader*>(&first_);
     const auto* b = dynamic_cast<const CheckpointReader*>(&second_);
@@ -274,7 +274,7 @@ class Run {
     return unequal;
   }
 
-  /// Takes a box to the batch, which is read and compared first if there is no room left.
+  /// Adds a box to the batch, which is read and compared first if it has no room left.
   void add(const Box& box, Pair& pair) {
     const std::size_t bytes =
         as_size(box.num_elements()) * (pair.first_bytes() + pair.second_bytes());
@@ -294,7 +294,7 @@ class Run {
     batch_bytes_ = 0;
   }
 
-  /// Reads boxes of both, which fit into memory together, and compares them.
+  /// Reads boxes of both readers, which fit into memory together, and compares them.
   void flush(const std::vector<Box>& boxes, Pair& pair) {
     std::size_t elements = 0;
     for (const Box& box : boxes) elements += as_size(box.num_elements());

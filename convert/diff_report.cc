@@ -13,7 +13,7 @@ std::string kind(const std::optional<DType>& dtype, const Shape& shape) {
   return dtype ? fmt::format("{} {}", name(*dtype), to_string(shape)) : std::string();
 }
 
-/// What is different, in a word or two.
+/// The difference in a word or two.
 std::string verdict(const TensorDiff& tensor) {
   if (!tensor.first_dtype) return "only in the second";
   if (!tensor.second_dtype) return "only in the first";

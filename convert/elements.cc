@@ -15,11 +15,11 @@
 namespace shardwise {
 namespace {
 
-constexpr std::size_t kShownSlabBytes = std::size_t{16} << 20;  // that is read at once
-constexpr std::int64_t kShortest = 1000;  // elements that make a summary worth it
-constexpr std::int64_t kEdge = 3;         // that a summary shows at each end
+constexpr std::size_t kShownSlabBytes = std::size_t{16} << 20;  // bytes read at once
+constexpr std::int64_t kShortest = 1000;                        // least elements for a summary
+constexpr std::int64_t kEdge = 3;                               // elements shown at each end
 constexpr std::int64_t kMostShown = std::int64_t{1} << 20;
-constexpr std::size_t kColumns = 100;  // of a line, if elements are not wider
+constexpr std::size_t kColumns = 100;  // per line, unless one element is wider
 
 /// Puts brackets, commas and line ends around elements, which come in row-major order.
 class Brackets {
@@ -40,7 +40,7 @@ class Brackets {
   }
 
   void add(std::string_view element) {
-    // Lists begin in the dims after the last one in which this is not a first element.
+    // Lists begin in the dims after the last one with an index other than 0.
     std::size_t first = at_.size();
     while (first > 0 && at_[first - 1] == 0) --first;
     if (first > 0) {
@@ -92,8 +92,8 @@ class Brackets {
   std::size_t column_ = 0;
 };
 
-/// The dims' ends that a summary shows, read into memory side by side: of a dim of more than twice
-/// kEdge elements the first and the last kEdge.
+/// Reads the ends of dims that a summary shows side by side into memory: the first and the last
+/// kEdge elements of a dim of more than twice kEdge.
 std::vector<std::byte> read_ends(const BoxReader& reader, std::size_t tensor, const Box& box,
                                  std::size_t element_bytes) {
   Shape shown = box.shape();
@@ -110,7 +110,7 @@ std::vector<std::byte> read_ends(const BoxReader& reader, std::size_t tensor, co
                             reader.tensors()[tensor].name, num_elements(shown), kMostShown));
   }
   std::vector<std::byte> all(num_bytes(shown, element_bytes)), part;
-  // Each number is a choice of the first or the last elements for each long dim.
+  // The bits of `choice` select the first or the last elements of each long dim.
   for (std::uint64_t choice = 0; choice < std::uint64_t{1} << long_dims.size(); ++choice) {
     Box from = box, to = Box::whole(shown);
     for (std::size_t i = 0; i < long_dims.size(); ++i) {

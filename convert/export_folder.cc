@@ -23,7 +23,7 @@ bool is_of_dcp(const fs::path& path) {
   return path.filename() == ".metadata" || path.extension() == ".distcp";
 }
 
-/// Also of a step: its items are folders, of a tree or of one JSON file.
+/// True for an entry of a checkpoint or of a step, whose items are folders of a tree or of JSON.
 bool is_of_orbax(const fs::path& path) {
   static constexpr std::array kNames = {
       "_METADATA",       "_CHECKPOINT_METADATA", "_sharding",  "_strings.json",
@@ -53,7 +53,7 @@ detail::NewTarget::IsExported check_of(std::string_view format, const fs::path& 
                 fmt::format("format {:?} is not known, needed is dcp or orbax", format));
 }
 
-/// All files, and everything on the disk, the names last.
+/// Counts and syncs all files, then syncs the folders.
 void sync_below(FileSystem& file_system, const fs::path& folder, const fs::path& shown,
                 ExportStats& stats) {
   for (const std::string& name : file_system.list(folder)) {

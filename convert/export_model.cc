@@ -31,14 +31,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of a cast: more of it would not be kept from one read to the next.
+// Scratch of a cast: the pool would not keep a larger buffer from one read to the next.
 constexpr std::size_t kMostScratchBytes = std::size_t{4} << 20;
 constexpr std::size_t kLeastExportBytes = std::size_t{8} << 20;
 
 /// A file that is going to be written.
 struct PlannedFile {
   std::string name;
-  std::vector<std::size_t> tensors;  ///< as they stand in it
+  std::vector<std::size_t> tensors;  ///< in the order of the file
   std::size_t data_bytes = 0;
 };
 
@@ -46,7 +46,7 @@ struct PlannedFile {
   throw Error(code, fmt::format("export to {}: {}", target.string(), what));
 }
 
-/// Throws one error for all tensors that cannot be written, and for names that are there twice.
+/// Throws one error for all tensors that cannot be written and for repeated names.
 void check_tensors(const detail::ExportFormat& format, std::span<const TensorInfo> tensors,
                    const fs::path& target) {
   std::map<std::string_view, std::vector<std::string>> by_dtype;
@@ -77,7 +77,7 @@ void check_tensors(const detail::ExportFormat& format, std::span<const TensorInf
   }
 }
 
-/// How the options or the target's name say.
+/// The format that the options or the target's name choose.
 const detail::ExportFormat& format_of(const ExportOptions& options, const fs::path& target) {
   std::string known;
   const detail::ExportFormat* found = nullptr;
@@ -109,7 +109,7 @@ detail::StringMap metadata_of(const ExportOptions& options, const fs::path& targ
   return *std::move(metadata);
 }
 
-/// Files in which tensors stand by name, filled one after the other.
+/// Plans files one after the other; within each, tensors have the format's order.
 std::vector<PlannedFile> plan_files(const detail::ExportFormat& format,
                                     std::span<const TensorInfo> tensors, std::size_t most_bytes) {
   std::vector<std::size_t> by_name(tensors.size());
@@ -161,7 +161,7 @@ bool are_equal(const BoxReader& source, std::size_t first, std::size_t second) {
   return equal;
 }
 
-/// Whether the tensors have an output layer that is one of the embeddings.
+/// True if the tensors have an output layer that equals an embedding.
 bool has_tied_output(const BoxReader& source) {
   const std::span<const TensorInfo> all = source.tensors();
   const auto output = std::ranges::find(all, kOutputLayer, &TensorInfo::name);
@@ -181,7 +181,7 @@ bool has_tied_output(const BoxReader& source) {
   });
 }
 
-/// The tensors as the options say. Not owned: the caller's, who waits.
+/// The tensors after edits. Does not own the original, which outlives it.
 std::shared_ptr<const BoxReader> edited(const BoxReader& original, const fs::path& target,
                                         const ExportOptions& options,
                                         const std::optional<detail::ModelFolder>& folder) {
@@ -195,19 +195,19 @@ std::shared_ptr<const BoxReader> edited(const BoxReader& original, const fs::pat
       source, TensorEdits{.exclude = {std::string(kOutputLayer)}}, operation, scratch);
 }
 
-/// Of a folder that has a config, too.
+/// True for files that an export with a config writes.
 bool is_model_file(const fs::path& path) {
   const std::string name = path.filename().string();
   return detail::is_exported_name(name) || detail::is_config_name(name);
 }
 
-/// Transformers wants to know who has written the weights.
+/// Transformers expects the key "format" in the metadata.
 detail::StringMap with_format(detail::StringMap metadata) {
   if (!detail::find_value(metadata, "format")) metadata.emplace_back("format", "pt");
   return metadata;
 }
 
-/// Writes planned files of one source, and says how far it is.
+/// Writes planned files of one source, and reports progress.
 class ExportRun {
  public:
   ExportRun(const BoxReader& source, const ExportOptions& options, std::size_t total_bytes)

@@ -34,8 +34,8 @@ constexpr std::uint64_t kMostTextBytes = std::uint64_t{256} << 20;
 
 fs::path literals_path(const fs::path& path) { return path.string() + ".safetensors"; }
 
-/// The literals of a graph, each once, as tensors that are called by their hash. A dtype that
-/// safetensors has not is stored as bytes.
+/// The literals of a graph, each once, as tensors named by their hash. A dtype that safetensors
+/// lacks is stored as bytes.
 class Literals final : public BoxReader {
  public:
   explicit Literals(const Graph& graph) {
@@ -93,7 +93,7 @@ std::string read_text(const fs::path& path, FileSystem& file_system) {
   return text;
 }
 
-/// Whether a line is a node of that operation.
+/// True if a line of the text is a node of a literal.
 bool has_literals(std::string_view text) {
   for (const std::string_view line : split(text, '\n')) {
     const std::string_view node = trim(line);
@@ -104,7 +104,7 @@ bool has_literals(std::string_view text) {
   return false;
 }
 
-/// Whether this is a module of MLIR, in bytecode or as text, and no program.
+/// True if the text is a module of MLIR, in bytecode or as text, and no program.
 bool is_mlir(std::string_view text) {
   if (text.starts_with("ML\xefR")) return true;
   for (const std::string_view line : split(text, '\n')) {
@@ -141,9 +141,10 @@ Graph load_program(const fs::path& path, const std::shared_ptr<FileSystem>& file
   if (is_mlir(text)) {
     throw Error(
         ErrorCode::invalid_argument,
-        fmt::format("{}: read a program: found MLIR, needed the text of a program: of the function, "
-                    "shardwise.jax.capture(step, x).save(\"step.swp\") makes one in Python",
-                    path.string()));
+        fmt::format(
+            "{}: read a program: found MLIR, needed the text of a program: of the function, "
+            "shardwise.jax.capture(step, x).save(\"step.swp\") makes one in Python",
+            path.string()));
   }
   std::vector<LiteralAttributes> literals;
   if (has_literals(text)) literals = read_literals(literals_path(path), files);

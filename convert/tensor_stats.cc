@@ -15,16 +15,16 @@ namespace {
 
 using detail::Numbers;
 
-constexpr std::size_t kStatsSlabBytes = std::size_t{32} << 20;       // that is read at once
+constexpr std::size_t kStatsSlabBytes = std::size_t{32} << 20;       // bytes read at once
 constexpr std::int64_t kStatsElementsATask = std::int64_t{1} << 14;  // 256 KiB as long double
 constexpr std::int64_t kMostBars = 10'000;
 constexpr long double kNan = std::numeric_limits<long double>::quiet_NaN();
 
-/// What a run of elements has. The mean and the squares of distances to it are joined by Chan's
-/// formula, so that no large sum is taken from another one.
+/// Statistics of a run of elements. The means and the sums of squared distances to them are joined
+/// by Chan's formula, so that no large sum is subtracted from another one.
 struct Part {
   std::int64_t elements = 0, finite = 0, nan = 0, infinities = 0, zeros = 0;
-  std::int64_t first_not_finite = -1;  ///< its number among the elements; -1: there is none
+  std::int64_t first_not_finite = -1;  ///< its number in the run; -1: all are finite
   long double min = std::numeric_limits<long double>::infinity(), max = -min;
   long double mean = 0, squares = 0;
 

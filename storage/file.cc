@@ -27,7 +27,7 @@
 namespace shardwise {
 namespace {
 
-// What O_DIRECT asks of addresses, offsets and sizes; no file system in use asks for more.
+// The alignment that O_DIRECT demands of addresses, offsets and sizes; no file system needs more.
 constexpr std::uint64_t kDirectAlignment = 4096;
 
 // Smaller reads always go through the page cache.
@@ -190,8 +190,8 @@ class PosixFile final : public File {
     }
   }
 
-  // The mark is a time of change without a fraction of a second: a write leaves one. A file system
-  // that keeps whole seconds alone shows every file as sealed.
+  // The mark is a modification time without a fraction of a second; later writes set one. A file
+  // system that keeps only whole seconds shows every file as sealed.
   void seal() noexcept override { set_fraction(0); }
   void unseal() noexcept override { set_fraction(500'000'000); }
   bool is_sealed() override {
@@ -292,7 +292,7 @@ class PosixFile final : public File {
   std::atomic<std::uint64_t> dirty_bytes_{0};
 };
 
-// Takes the descriptor of a file that was opened as it is. If opening failed, errno says why.
+// Takes the descriptor of a file that was opened. If opening failed, errno says why.
 std::unique_ptr<File> readable(const std::filesystem::path& path, Descriptor cached) {
   if (cached.get() < 0 && errno == ELOOP) {
     throw Error(ErrorCode::corrupt, fmt::format("open {}: a link, not a file", path.string()));
@@ -307,8 +307,8 @@ std::unique_ptr<File> readable(const std::filesystem::path& path, Descriptor cac
                                      static_cast<std::uint64_t>(status.st_size));
 }
 
-// Non-blocking, so that a pipe in a file's place is an answer and not a wait. Links are refused,
-// since none of a checkpoint's files is one: the target of a link may change.
+// Non-blocking, so that a pipe in a file's place is an error and not a wait. Links are refused,
+// since a checkpoint has none, and the target of a link may change.
 constexpr int kReadFlags = O_RDONLY | O_NONBLOCK | O_NOFOLLOW;
 
 class PosixDirectory final : public Directory {
@@ -384,8 +384,8 @@ class PosixFileSystem final : public FileSystem {
   void rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
     if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
     if (errno == EINVAL || errno == ENOSYS) {
-      // A file system without the flag. Plain rename does not replace a directory that holds
-      // anything either, and all our other names are unique.
+      // For file systems without the flag. Plain rename does not replace a directory with entries
+      // either, and all our other names are unique.
       struct stat status {};
       errno = EEXIST;
       if (::lstat(to.c_str(), &status) != 0 && ::rename(from.c_str(), to.c_str()) == 0) return;
@@ -401,7 +401,7 @@ class PosixFileSystem final : public FileSystem {
 
   void link(const std::filesystem::path& from, const std::filesystem::path& to) override {
     if (::linkat(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), 0) == 0) return;
-    // No such names here, no right to them, or no more of them.
+    // The file system has no second names, the user has no right to them, or the limit is reached.
     const bool refused = errno == EPERM || errno == EMLINK || errno == ENOSYS || errno == EACCES;
     throw_system(refused ? EXDEV : errno, "link", from, "to " + to.string());
   }
@@ -437,14 +437,14 @@ class PosixFileSystem final : public FileSystem {
   static std::unique_ptr<File> writable(const std::filesystem::path& path, Descriptor cached,
                                         Caching caching) {
     Descriptor direct;
-    // A file system without O_DIRECT says EINVAL here. Any other error also shows with the other
-    // descriptor.
+    // A file system without O_DIRECT says EINVAL here. Any other error shows up with the other
+    // descriptor, too.
     if (caching == Caching::direct) direct = Descriptor(open_descriptor(path, O_RDWR | O_DIRECT));
     return std::make_unique<PosixFile>(path, std::move(cached), std::move(direct));
   }
 
-  // Whether it has the attributes of a file that this process would create beside it now.
-  // Attributes that somebody gave to one checkpoint must not appear on the next.
+  // True if the file has the attributes that a new file would get there now. Attributes that a user
+  // gave to one checkpoint must not appear on the next.
   static bool is_as_new(const std::filesystem::path& path, int fd) {
     const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : ".";
     const Descriptor fresh(open_descriptor(parent, O_TMPFILE | O_RDWR));
@@ -453,8 +453,8 @@ class PosixFileSystem final : public FileSystem {
 
   // Fills the file with zeros and keeps its room on the disk. False if the file system cannot, or
   // if another descriptor of any process leads to the file, since Linux then grants no write lease.
-  // A process that opens the file meanwhile waits, and this process gets SIGURG, which is ignored
-  // by default; SIGIO would end it.
+  // A process that opens the file during this call waits, and this process gets SIGURG, which is
+  // ignored by default; SIGIO would end it.
   static bool zero(int fd, off_t size) {
     if (::fcntl(fd, F_SETSIG, SIGURG) != 0 || ::fcntl(fd, F_SETLEASE, F_WRLCK) != 0) return false;
     const bool zeros =

@@ -32,7 +32,7 @@ class File {
   /// Reads exactly `size` bytes. Throws corrupt if the file ends before that.
   virtual void read_at(std::uint64_t offset, std::byte* data, std::size_t size) = 0;
 
-  /// Whether the byte is known to be in memory, so that small reads cost no more than large ones.
+  /// True if the byte is known to be in memory, so that small reads cost no more than large ones.
   /// False if unknown.
   virtual bool in_memory(std::uint64_t /*offset*/) { return false; }
 
@@ -55,31 +55,31 @@ class File {
   virtual void sync() = 0;                      ///< returns when data and metadata are on the disk
   virtual void close() = 0;                     ///< no other call may follow
 
-  /// Marks a file whose bytes are to stay as they are; after sync(). A later write takes the mark
-  /// away, whoever writes; a copy, a second name and a rename need not. A file that cannot be
-  /// marked stays without. By default nothing is marked.
+  /// Marks a file whose bytes are final; call it after sync(). A later write by any process takes
+  /// the mark away; a copy, a second name and a rename may. A file that cannot be marked stays
+  /// unmarked. By default nothing is marked.
   virtual void seal() noexcept {}
 
   /// Takes the mark away, for bytes that are known to be bad. Needs no right to write.
   virtual void unseal() noexcept {}
 
-  /// Whether the mark is there. True if that is not known, as by default.
+  /// True if the mark is there. True if that is not known, as by default.
   virtual bool is_sealed() { return true; }
 };
 
-/// Whether writes bypass the page cache. `direct` falls back to cached if the file system refuses
-/// it; writes that are not aligned to 4 KiB go through the cache on the same file.
+/// How writes use the page cache. `direct` bypasses it, or falls back to cached if the file system
+/// refuses; writes that are not aligned to 4 KiB go through the cache on the same file.
 enum class Caching { cached, direct };
 
-/// An open directory: its files are found even if its path leads elsewhere by now. Thread-safe.
+/// An open directory: its files are found even if its path no longer leads to it. Thread-safe.
 class Directory {
  public:
   virtual ~Directory() = default;
 
-  /// As FileSystem::open, of a file in the directory.
+  /// As FileSystem::open, for a file in the directory.
   virtual std::unique_ptr<File> open(const std::string& name) = 0;
 
-  /// Whether its path still leads to it.
+  /// True if its path still leads to it.
   virtual bool is_in_place() = 0;
 };
 
@@ -105,9 +105,8 @@ class FileSystem {
   /// For reading. Throws not_found, and corrupt if it is a link or not a regular file.
   virtual std::unique_ptr<File> open(const std::filesystem::path& path) = 0;
 
-  /// For reading and writing, with all its bytes as they are. Throws not_found, corrupt if it is a
-  /// link or not a regular file, and unsupported if the file system cannot; the default always
-  /// does.
+  /// For reading and writing; all bytes stay as they are. Throws not_found, corrupt if it is a link
+  /// or not a regular file, and unsupported if the file system cannot; the default always does.
   virtual std::unique_ptr<File> open_for_update(const std::filesystem::path& path);
 
   /// For reading the files in it. Throws not_found. The default opens them by their paths, and
@@ -130,15 +129,14 @@ class FileSystem {
   virtual void exchange(const std::filesystem::path& a, const std::filesystem::path& b);
 
   /// Gives a file a second name. Throws already_exists if `to` exists, not_found, and unsupported
-  /// if the file system has no such names, or not in the two places; the default always does.
+  /// if the file system cannot link the two places; the default always does.
   virtual void link(const std::filesystem::path& from, const std::filesystem::path& to);
 
   /// Removes a file or an empty directory; one that does not exist is no error. Throws
   /// already_exists if the directory is not empty.
   virtual void remove(const std::filesystem::path& path) = 0;
 
-  /// The room that is left for files in this directory; the largest number if it is not known, as
-  /// by default.
+  /// Bytes that are free for files in this directory; the largest number if unknown, as by default.
   virtual std::uint64_t free_bytes(const std::filesystem::path& directory);
 
   /// Names in a directory, sorted. Throws not_found.

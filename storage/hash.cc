@@ -4,9 +4,8 @@
 
 #include <new>
 
-// The vector width is chosen at run time: the library is compiled for the plainest x86-64, whose
-// XXH3 has half the speed (6 against 12 GB/s per core). On other processors the plain header
-// chooses.
+// The vector width is chosen at run time: the library is compiled for baseline x86-64, where XXH3
+// has half the speed (6 against 12 GB/s per core). Other processors use the plain header.
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h>
 #else

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder of a run may hold very many files: the first ones say what they are.
+// A run's folder may hold very many files: the first ones decide.
 constexpr std::size_t kMostSniffed = 64, kMostSteps = 4096;
 constexpr std::uint64_t kSniffedBytes = 4096;
 
@@ -40,7 +40,7 @@ KnownFormat as(const Kind& kind) { return {kind.name, kind.what, {}}; }
 
 bool is_hdf5(std::string_view first) {
   static constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
-  constexpr std::size_t kPlaces[] = {0, 512, 1024, 2048};  // after a block of the user's
+  constexpr std::size_t kPlaces[] = {0, 512, 1024, 2048};  // after a user block
   return std::ranges::any_of(kPlaces, [first](std::size_t at) {
     return first.size() > at && first.substr(at).starts_with(kSignature);
   });
@@ -110,7 +110,7 @@ class Recognition {
   explicit Recognition(FileSystem& file_system) : file_system_(file_system) {}
 
   KnownFormat file(const fs::path& path) {
-    std::error_code error;  // what is not there is told by open()
+    std::error_code error;  // open() reports a missing file
     const fs::path real = fs::canonical(path, error);
     const std::unique_ptr<File> opened = file_system_.open(error ? path : real);
     std::string first(static_cast<std::size_t>(std::min(opened->size(), kSniffedBytes)), '\0');
@@ -120,7 +120,7 @@ class Recognition {
     return known_format_of_file(first, path.filename().string());
   }
 
-  /// depth: folders above it that were looked at.
+  /// `depth` is the number of folders above that were searched.
   KnownFormat folder(const fs::path& path, int depth) {
     const std::vector<std::string> names = file_system_.list(path);
     if (KnownFormat whole = by_names(names); !whole.name.empty()) return whole;
@@ -194,7 +194,7 @@ class Recognition {
     return run;
   }
 
-  /// Files of one format that are no model together.
+  /// Files of one format that do not form a model together.
   KnownFormat by_files(const fs::path& path, std::span<const std::string> names) {
     KnownFormat run;
     std::size_t sniffed = 0;
@@ -211,7 +211,7 @@ class Recognition {
     return run;
   }
 
-  /// Nothing of what cannot be read.
+  /// Skips files and folders that cannot be read.
   template <class Body>
   static KnownFormat quietly(Body&& body) {
     try {
@@ -239,7 +239,7 @@ KnownFormat known_format_of_file(std::string_view first, std::string_view name) 
   if (name.ends_with(".h5.index.json")) return {"hdf5", "an index of HDF5 files", {}};
   if (name.ends_with(".safetensors.index.json")) return as(kSafetensorsIndex);
   if (is_safetensors(first) || name.ends_with(".safetensors")) return as(kSafetensors);
-  // The number that torch.save() pickled first before it wrote zip archives.
+  // The magic number that torch.save() pickled first, before it wrote zip archives.
   if (first.starts_with("\x80\2\x8a\nl\xfc\x9c"
                         "F\xf9 j\xa8P\x19"))
     return as(kTorch);

@@ -74,7 +74,7 @@ struct RateLimiter::State {
   std::shared_ptr<Clock> clock;
   Mutex mutex;
   nanoseconds free
-      SHARDWISE_GUARDED_BY(mutex);  // when the bytes admitted so far have had their time
+      SHARDWISE_GUARDED_BY(mutex);  // when the bytes admitted so far have used up their time
 };
 
 RateLimiter::RateLimiter(std::int64_t bytes_per_second, std::shared_ptr<Clock> clock) {

@@ -9,7 +9,7 @@
 
 namespace shardwise {
 
-/// Time that never goes back, and waiting for it. Thread-safe.
+/// A clock that never goes back, and can wait. Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;
@@ -17,13 +17,13 @@ class Clock {
   virtual void wait_until(std::chrono::nanoseconds time) = 0;
 };
 
-/// The machine's.
+/// The machine's clock.
 std::shared_ptr<Clock> steady_clock();
 
 /// Admits bytes at a rate, over all threads that ask. Thread-safe.
 ///
-/// Between two moments t seconds apart it admits at most t x rate bytes and one request more: a
-/// request is admitted as a whole, as soon as those before it have had their time.
+/// Within t seconds it admits at most t x rate bytes plus one request: a request is admitted as a
+/// whole, once those before it have used up their time.
 class RateLimiter {
  public:
   /// Throws invalid_argument unless the rate is 1 or more.
@@ -41,8 +41,7 @@ class RateLimiter {
   std::unique_ptr<State> state_;
 };
 
-/// The file system with its writes to files limited. Reading and all other operations are not
-/// slowed.
+/// The file system with a limit on the rate of writes to files. No other operation is slowed.
 std::shared_ptr<FileSystem> rate_limited(std::shared_ptr<FileSystem> file_system,
                                          std::shared_ptr<RateLimiter> limiter);
 

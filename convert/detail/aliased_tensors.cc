@@ -9,7 +9,7 @@
 namespace shardwise::detail {
 namespace {
 
-/// Takes the member "aliases" of an object, and passes over all others.
+/// Reads the member "aliases" of an object and skips all others.
 class AliasesJson final : public JsonReader {
  public:
   explicit AliasesJson(StringMap& aliases) : aliases_(aliases) {}

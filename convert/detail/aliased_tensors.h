@@ -11,8 +11,8 @@ namespace shardwise::detail {
 /// SaveOptions::objects_json as Python writes it; empty for any other text.
 StringMap parse_aliases(std::string_view objects_json);
 
-/// A source's tensors, and the same ones under their second names. Names that are no tensors of the
-/// source, and second names that are, are passed over. As thread-safe as the source, which must
+/// A source's tensors, listed under their own and their second names. An alias is skipped if its
+/// tensor is not in the source, or if its second name is. As thread-safe as the source, which must
 /// outlive it.
 class AliasedTensors final : public BoxReader {
  public:
@@ -26,7 +26,7 @@ class AliasedTensors final : public BoxReader {
  private:
   const BoxReader& source_;
   std::vector<TensorInfo> tensors_;   // sorted by name
-  std::vector<std::size_t> numbers_;  // of each, in the source
+  std::vector<std::size_t> numbers_;  // per tensor, its number in the source
 };
 
 }  // namespace shardwise::detail

@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t kLargestGap = 16 << 10, kLargestRead = 256 << 10;
 constexpr std::size_t kMostRuns = 8192;
 
-/// Runs in ascending order, which are read together when the next one is too far away.
+/// Collects runs in ascending order; they are read together once the next one is too far away.
 class GatheredRuns {
  public:
   explicit GatheredRuns(File& file) : file_(file) {}

@@ -37,7 +37,7 @@ class Hdf5Tensors final : public BoxReader {
     const std::string what =
         fmt::format("tensor {} of {}", shown(tensors_[tensor].name), path_.string());
     tree_.read(tensor, box, out.data(), what);
-    // The library takes what is missing at a file's end for zeros.
+    // The library reads bytes that are missing at a file's end as zeros.
     if (const std::uint64_t now = whole_->size(); now != bytes_) {
       throw Error(ErrorCode::corrupt,
                   fmt::format("{}: it has {} bytes now, it had {}", what, now, bytes_));

@@ -6,9 +6,9 @@
 
 namespace shardwise::detail {
 
-/// The datasets of an HDF5 file, by their paths without the first "/". The library reads it; the
-/// file leads it to no other file. Throws corrupt; unsupported if there are too many objects, or
-/// datasets and none that can be read.
+/// The datasets of an HDF5 file, by their paths without the first "/". The library reads the file,
+/// which leads it to no other file. Throws corrupt, and unsupported if there are too many objects
+/// or if no dataset can be read.
 ModelSource open_hdf5_model(const std::filesystem::path& path, FileSystem& file_system);
 
 }  // namespace shardwise::detail

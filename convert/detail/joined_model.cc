@@ -29,7 +29,7 @@ class JoinedTensors final : public BoxReader {
     files_.push_back(std::move(file));
   }
 
-  /// Sorts what was added.
+  /// Sorts the added tensors.
   void finish() {
     for (const auto& [name, place] : places_) {
       tensors_.push_back(place.file->tensors()[place.tensor]);
@@ -83,7 +83,7 @@ ModelSource open_joined(const fs::path& index, FileSystem& file_system,
   ModelSource all;
   auto joined = std::make_unique<JoinedTensors>();
   for (const auto& [name, expected] : by_file) {
-    if (name.ends_with(kIndexEnding)) {  // it might be this one
+    if (name.ends_with(kIndexEnding)) {  // not an index again: it may be this one
       throw Error(ErrorCode::corrupt,
                   fmt::format("read {}: {} is no file of tensors", index.string(), shown(name)));
     }

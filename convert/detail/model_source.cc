@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Other folders with such files are no models.
+/// A folder is a model only if it has a file of one of these names.
 struct NameInFolders {
   std::string_view format, model, index;
 };
@@ -53,7 +53,7 @@ ModelSource open_recognised(const fs::path& path, const std::shared_ptr<FileSyst
 }  // namespace
 
 std::unique_ptr<File> open_linked(FileSystem& file_system, const fs::path& path) {
-  std::error_code error;  // what is not there is told by open()
+  std::error_code error;  // open() reports a missing file
   const fs::path real = fs::canonical(path, error);
   return file_system.open(error ? path : real);
 }

@@ -13,7 +13,7 @@
 
 namespace shardwise::detail {
 
-/// A file or folder of another format, opened: what a ModelReader shows.
+/// An opened file or folder of another format, as a ModelReader shows it.
 struct ModelSource {
   std::string_view format;             ///< kSafetensors and so on
   std::unique_ptr<BoxReader> tensors;  ///< sorted by name; its callers check boxes
@@ -21,21 +21,21 @@ struct ModelSource {
   std::vector<std::string> left_out = {};
 };
 
-/// Opens a file for reading. Follows links, as caches of downloads are made of them.
+/// Opens a file for reading. Follows links, since download caches consist of them.
 std::unique_ptr<File> open_linked(FileSystem& file_system, const std::filesystem::path& path);
 
-/// Bytes of a file. Requires that they are few.
+/// Reads a few bytes of a file.
 std::string text_at(File& file, std::uint64_t offset, std::uint64_t size);
 
-/// Of formats, and what ends the names of their indexes: "model.npz.index.json".
+/// The names of formats, and the ending of their indexes: "model.npz.index.json".
 inline constexpr std::string_view kSafetensors = "safetensors", kHdf5 = "hdf5", kNpz = "npz";
 inline constexpr std::string_view kIndexEnding = ".index.json";
 
-/// One of the above by what is there, or empty. Throws what the file system throws.
+/// One of the above, by the files at the path, or empty. Throws what the file system throws.
 std::string_view recognised_format(FileSystem& file_system, const std::filesystem::path& path);
 
-/// Opens what is recognised, and what is not as safetensors, which say what is wrong. Throws as
-/// ModelReader.
+/// Opens a path in its format. Unknown formats are opened as safetensors, whose reader reports what
+/// is wrong. Throws as ModelReader.
 ModelSource open_model(const std::filesystem::path& path,
                        const std::shared_ptr<FileSystem>& file_system);
 

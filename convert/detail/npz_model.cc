@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kArraySuffix = ".npy";
 
-// Of an array in Fortran order, what is read at once to be put into the other order.
+// Bytes of an array in Fortran order that are read at once, to be put into C order.
 constexpr std::size_t kTransposedBytes = std::size_t{4} << 20;
 
 Dims reversed(const Dims& dims) {
@@ -139,7 +139,7 @@ class NpzTensors final : public BoxReader {
   std::vector<TensorInfo> tensors_;
 };
 
-/// What a member's header says. Throws unsupported for elements that are no numbers.
+/// Reads a member's header. Throws unsupported if its elements are not numbers.
 NpyHeader header_of(const fs::path& path, const std::shared_ptr<File>& archive,
                     const ZipMember& member) {
   ZipMemberFile file(archive, member);

@@ -26,16 +26,16 @@ long double plain(const std::byte* at) {
 long double half(const std::byte* at) { return f16_to_f32(load<std::uint16_t>(at)); }
 long double brain(const std::byte* at) { return bf16_to_f32(load<std::uint16_t>(at)); }
 
-/// Has the exponent of f16, and the upper bits of its mantissa.
+/// Reads a format that is the upper byte of f16.
 long double upper_half(const std::byte* at) {
   return f16_to_f32(static_cast<std::uint16_t>(load<std::uint8_t>(at) << 8));
 }
 
-/// The formats of one byte without infinities, as ml_dtypes and ONNX define them: a sign,
-/// `exponent` bits, the rest is the mantissa.
+/// A one-byte format without infinities, as ml_dtypes and ONNX define it: a sign, `exponent` bits,
+/// and the mantissa in the rest.
 struct Small {
   int exponent, bias;
-  unsigned nan_mask, nan;  ///< it is NaN if the bits of the mask are these
+  unsigned nan_mask, nan;  ///< NaN if the bits under nan_mask equal nan
 };
 
 template <Small kSmall>

@@ -9,12 +9,12 @@
 
 namespace shardwise::detail {
 
-/// How elements of a dtype are looked at one number at a time: a complex element is two numbers,
-/// the real part first. Every dtype has it, those that are not computed with, too.
+/// How elements of a dtype are read one number at a time: a complex element is two numbers, the
+/// real part first. This works for every dtype, also for those that kernels do not compute with.
 struct Numbers {
   DType dtype;        ///< of a number
   std::size_t bytes;  ///< of a number
-  std::size_t each;   ///< numbers an element
+  std::size_t each;   ///< numbers per element
   bool is_floating;   ///< may be NaN
   long double (*number)(const std::byte* at);
 
@@ -29,10 +29,10 @@ Numbers numbers_of(DType dtype);
 /// A number of the dtype as text that reads back to the same: "1.5", "1+2i", "True".
 std::string element_text(DType dtype, const std::byte* element);
 
-/// The same as a value of JSON, in quotes if JSON has no such number.
+/// The same as a JSON value, in quotes if JSON has no such number.
 std::string element_json(DType dtype, const std::byte* element);
 
-/// The index of the element of a box that has this number in row-major order.
+/// The index of the element with this row-major number in a box.
 Index index_at(const Box& box, std::int64_t number);
 
 }  // namespace shardwise::detail

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kUser = "user", kOthers = "safetensors_metadata";
 
-/// An object of strings, or one inside another; any other value ends it.
+/// Reads an object of strings, or one inside another; any other value ends the read.
 class StringMapJson final : public JsonReader {
  public:
   StringMapJson(std::string_view member, StringMap& map)
@@ -45,7 +45,7 @@ class StringMapJson final : public JsonReader {
   bool found_member_ = false;
 };
 
-/// Any value.
+/// Accepts any value.
 class AnyJson final : public JsonReader {
  private:
   bool refuse(std::string_view) override { return true; }
@@ -97,7 +97,7 @@ std::string to_json(const StringMap& map) {
 
 std::string user_json_of(const StringMap& metadata) {
   if (metadata.empty()) return "{}";
-  // "format": what other programs look for beside ours.
+  // `format` is the key that other programs expect.
   const std::string* const user = find_value(metadata, kUser);
   const std::size_t ours = find_value(metadata, "format") ? 2 : 1;
   const bool is_ours = user && metadata.size() == ours && AnyJson().parse(*user);

@@ -12,7 +12,7 @@
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/utf8.h"
 
-// The names of fields are those of APPNOTE.TXT, 4.3: https://pkware.cachefly.net/webdocs/APPNOTE
+// Fields are named as in APPNOTE.TXT, 4.3: https://pkware.cachefly.net/webdocs/APPNOTE
 namespace shardwise::detail {
 namespace {
 
@@ -42,7 +42,7 @@ struct DirectoryPlace {
   std::uint64_t entries, bytes, offset;
 };
 
-/// Where the end record begins in the file's last bytes: its comment reaches to the file's end.
+/// Finds the end record in the file's last bytes: its comment reaches to the file's end.
 std::size_t find_end(std::string_view last) {
   for (std::size_t at = last.size() - std::min(last.size(), kEndBytes) + 1; at-- > 0;) {
     if (!last.substr(at).starts_with(kEndSignature) || last.size() - at < kEndBytes) continue;
@@ -89,7 +89,7 @@ DirectoryPlace find_directory(File& file) {
   return place;
 }
 
-/// The zip64 field of an entry: 64 bits for each of those that are full, in this order.
+/// Reads the zip64 field of an entry: 64 bits for each value that is at its maximum, in this order.
 void read_zip64(std::string_view extra, std::initializer_list<std::uint64_t*> values,
                 const std::string& member) {
   const auto is_full = [](const std::uint64_t* value) { return *value == 0xFFFFFFFF; };
@@ -153,7 +153,7 @@ Entry read_entry(std::string_view& directory) {
   return entry;
 }
 
-/// Finds where the member's bytes are, which end before `end`, where the next one begins.
+/// Finds the member's bytes, which end before `end`, where the next one begins.
 void read_local(File& file, Entry& entry, std::uint64_t end) {
   ZipMember& member = entry.member;
   const auto refuse_member = [&member](std::string_view what) {

@@ -18,15 +18,15 @@ namespace {
 
 constexpr std::size_t kInputBytes = std::size_t{64} << 10, kOutputBytes = std::size_t{256} << 10;
 
-// Places to inflate from: about as far from each other as 5 ms of inflating reach, and not more of
-// them than a small part of the memory of a read.
+// Places to resume inflating from: about 5 ms of inflating apart, and few enough to take only a
+// small part of the memory of a read.
 constexpr std::uint64_t kLeastStep = std::uint64_t{1} << 20, kMostPlaces = 32;
 
 [[noreturn]] void refuse_member(const std::string& what) { throw Error(ErrorCode::corrupt, what); }
 
 }  // namespace
 
-/// Inflates a member from its begin, or from where another one is. Thread-compatible.
+/// Inflates a member from its start, or from another one's place. Thread-compatible.
 class Inflating {
  public:
   Inflating() {
@@ -44,10 +44,10 @@ class Inflating {
   Inflating& operator=(const Inflating&) = delete;
   ~Inflating() { inflateEnd(&stream_); }
 
-  /// Of the next byte that comes out.
+  /// Offset of the next inflated byte.
   std::uint64_t output() const { return output_; }
 
-  /// Writes at most out.size() bytes, fewer at the end alone.
+  /// Writes at most out.size() bytes, fewer only at the end.
   std::size_t inflate(File& archive, const ZipMember& member, std::span<std::byte> out) {
     stream_.next_out = reinterpret_cast<Bytef*>(out.data());
     stream_.avail_out = static_cast<uInt>(out.size());
@@ -66,7 +66,7 @@ class Inflating {
     return count;
   }
 
-  /// Whether all of the member's stored bytes were used.
+  /// True if all stored bytes of the member were used.
   bool is_at_end(const ZipMember& member) const {
     return ended_ && input_ - stream_.avail_in == member.stored_bytes;
   }
@@ -120,7 +120,7 @@ class ZipMemberFile::Inflated {
     }
   }
 
-  /// Whether nothing follows the member's last byte, which was read.
+  /// True if nothing follows the member's last byte. Reads up to it.
   bool ends() {
     const MutexLock lock(mutex_);
     seek(member_.bytes);
@@ -129,7 +129,7 @@ class ZipMemberFile::Inflated {
   }
 
  private:
-  /// Gets the stream to `offset`, from the nearest place before it.
+  /// Moves the stream to `offset`, from the nearest place before it.
   void seek(std::uint64_t offset) SHARDWISE_REQUIRES(mutex_) {
     const Inflating* from = nullptr;
     for (const auto& place : places_) {

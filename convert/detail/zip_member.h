@@ -10,15 +10,15 @@
 
 namespace shardwise::detail {
 
-/// The checksum of zip archives; `crc` is that of the bytes before, 0 at first.
+/// The checksum of zip archives; `crc` is the checksum of the bytes before, 0 at first.
 std::uint32_t zip_crc(std::uint32_t crc, std::span<const std::byte> bytes);
 
-/// The checksum of bytes and of those after them.
+/// The checksum of two runs of bytes that follow one another, from their checksums.
 std::uint32_t zip_crc_joined(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes);
 
-/// A member's bytes, inflated if need be, as a file for reading. A deflated member is inflated from
-/// the nearest of some places on that are kept, which take about 40 KiB each, 32 at most. Reads
-/// throw corrupt, not naming the member.
+/// A member's bytes as a read-only file, inflated if need be. A deflated member is inflated from
+/// the nearest kept place; at most 32 are kept, of about 40 KiB each. Reads throw corrupt, not
+/// naming the member.
 ///
 /// Thread-safe; reads of a deflated member wait for each other.
 class ZipMemberFile final : public File {
@@ -26,8 +26,8 @@ class ZipMemberFile final : public File {
   ZipMemberFile(std::shared_ptr<File> archive, ZipMember member);
   ~ZipMemberFile() override;
 
-  /// Reads all of it, and throws corrupt if its checksum is another. A deflated member is then read
-  /// from any place on.
+  /// Reads all of it, and throws corrupt if its checksum differs. Later reads of a deflated member
+  /// can then start from any kept place.
   void check();
 
   void read_at(std::uint64_t offset, std::byte* data, std::size_t size) override;

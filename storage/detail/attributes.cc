@@ -27,7 +27,7 @@ std::optional<std::string> text_of_call(const Call& call) {
   return text;
 }
 
-// Absent if they cannot be read.
+// Absent if the attributes cannot be read.
 std::optional<Attributes> attributes_of(int fd) {
   const auto names =
       text_of_call([fd](char* out, std::size_t size) { return ::flistxattr(fd, out, size); });

@@ -15,14 +15,14 @@ namespace {
 // HDF5 has global state, so one lock guards all of it.
 Mutex hdf5_mutex;
 
-// A fork waits for the lock. Otherwise a child could have the library in the middle of a call, and
-// a lock whose owner is not there.
+// A fork waits for the lock. A child forked during a call would inherit a half-changed library and
+// a lock without an owner.
 void hold() SHARDWISE_ACQUIRE(hdf5_mutex) { hdf5_mutex.lock(); }
 void let_go() SHARDWISE_RELEASE(hdf5_mutex) { hdf5_mutex.unlock(); }
 [[maybe_unused]] const int fork_handlers = ::pthread_atfork(hold, let_go, let_go);
 
-// HDF5 1.10 crashes if it gets no memory in some of its calls, so a sequence of them begins only if
-// there is room: what a file's metadata takes, and what other threads may take meanwhile.
+// HDF5 1.10 crashes if some of its calls get no memory, so a sequence of calls begins only if there
+// is room for a file's metadata and for allocations of other threads.
 constexpr std::size_t kRoomBytes = std::size_t{32} << 20;
 
 void require_room() {
@@ -158,7 +158,7 @@ std::string_view name_of(H5T_class_t kind) {
   }
 }
 
-/// Which filter the library has not, and what to do about it; empty if it has all.
+/// Names a filter that the library lacks, and a remedy; empty if it has all.
 std::string missing_filter(const H5Properties& made) {
   struct Known {
     H5Z_filter_t number;
@@ -248,8 +248,8 @@ Hdf5Description describe_hdf5(hid_t dataset, const std::string& what) {
   };
   const H5Type type(H5Dget_type(dataset), what, kBroken);
   const std::optional<Hdf5Element> element = description.element = hdf5_element(type);
-  // The layout comes before the shape: to tell that, the library opens a virtual dataset's files,
-  // and one of them may be a pipe.
+  // The layout is checked before the shape: for the shape, the library opens a virtual dataset's
+  // files, and one of them may be a pipe.
   const H5Properties made(H5Dget_create_plist(dataset), what, kBroken);
   const H5D_layout_t layout = H5Pget_layout(made.get());
   if (layout == H5D_VIRTUAL || H5Pget_external_count(made.get()) != 0) {

@@ -66,7 +66,7 @@ class H5Handle {
 
   hid_t get() const { return id_; }
 
-  /// For a file, since closing one writes: the destructor would hide an error.
+  /// A file is closed by hand: closing writes, and the destructor would hide an error.
   void close(std::string_view what, ErrorCode code = ErrorCode::io) {
     check_hdf5(kClose(std::exchange(id_, H5I_INVALID_HID)), what, code);
   }
@@ -87,7 +87,7 @@ using H5Properties = H5Handle<H5Pclose>;
 /// "Shard files". Under an Hdf5Lock.
 H5Type hdf5_type(DType dtype);
 
-/// How a file's elements are one of our dtypes.
+/// Describes a file's elements in terms of our dtypes.
 struct Hdf5Element {
   DType dtype;
   bool swapped;  ///< their byte order is not the host's
@@ -96,23 +96,23 @@ struct Hdf5Element {
 /// Absent if they are no DType: strings, records, references and the like. Under an Hdf5Lock.
 std::optional<Hdf5Element> hdf5_element(const H5Type& type);
 
-/// What a dataset's header says of it.
+/// The facts that a dataset's header states.
 struct Hdf5Description {
   std::optional<Hdf5Element> element = {};  ///< absent: they are no numbers
   Shape shape = {};
-  std::size_t bytes = 0;        ///< of all its elements
-  std::size_t chunk_bytes = 0;  ///< of a compressed chunk, decoded; 0: it has none
-  std::string why_not = {};     ///< why it cannot be read here; empty: it can
+  std::size_t bytes = 0;        ///< size of all elements
+  std::size_t chunk_bytes = 0;  ///< decoded size of a compressed chunk; 0: not compressed
+  std::string why_not = {};     ///< reason if it cannot be read here; else empty
 };
 
 /// Throws corrupt. Under an Hdf5Lock.
 Hdf5Description describe_hdf5(hid_t dataset, const std::string& what);
 
-/// Opens a file for reading; each of its datasets keeps so many bytes of decoded chunks. Throws
+/// Opens a file for reading. Each of its datasets keeps `cache_bytes` of decoded chunks. Throws
 /// corrupt. Under an Hdf5Lock.
 H5File open_hdf5_file(const std::filesystem::path& path, std::size_t cache_bytes);
 
-/// The least that is kept: a chunk that is not kept is decoded again for each part that is read.
+/// The smallest cache: a chunk that is not kept is decoded again for each part that is read.
 inline constexpr std::size_t kLeastHdf5CacheBytes = std::size_t{1} << 20;
 
 /// Reads a box through the library to row-major memory, native endian. Requires a box within the

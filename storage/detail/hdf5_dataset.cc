@@ -65,8 +65,8 @@ std::vector<std::string> root_datasets(const H5File& file, const std::string& pa
                           known.empty() ? "none" : known));
 }
 
-// A chunk that is not kept is decoded again for each record in it. The size of the cache is one of
-// the first handle.
+// A chunk that is not kept is decoded again for each record in it. The first handle fixes the size
+// of the cache, so it is closed first.
 H5Dataset with_cache(H5Dataset opened, std::size_t chunk_bytes, const H5File& file,
                      const std::string& name, const std::string& what) {
   if (chunk_bytes <= kLeastHdf5CacheBytes) return opened;
@@ -90,9 +90,9 @@ std::optional<hsize_t> chunk_count(const Shape& shape, const Shape& chunk, hsize
   return count;
 }
 
-// Lists the offsets of all chunks, by their number in row-major order of the grid. False if they
-// are over kMostListedChunks, if the library cannot describe one, or if one is missing, beyond the
-// dataset or smaller or larger than a whole chunk. The list is then unfinished.
+// Lists the offsets of all chunks, by their number in row-major order of the grid. False, with the
+// list unfinished, if there are more than kMostListedChunks, the library cannot describe a chunk,
+// or a chunk is missing, beyond the dataset or not of a whole chunk's size.
 bool list_chunks(const H5Dataset& dataset, const H5Space& space, const Shape& shape,
                  std::size_t element_bytes, Hdf5Layout& layout) {
   const std::optional<hsize_t> count = chunk_count(shape, layout.chunk, kMostListedChunks);
@@ -176,8 +176,8 @@ Hdf5Dataset::Impl::Impl(const std::filesystem::path& path, const std::string& na
     : what(fmt::format("open {}: dataset \"{}\"", path.string(), name)) {
   const Hdf5Lock lock;
   H5File opened = open_hdf5_file(path, kLeastHdf5CacheBytes);
-  // Asked first, so that the message gives the library's own reason if it cannot open a dataset
-  // that exists.
+  // Checked first, so that a dataset that exists but cannot be opened is reported with the
+  // library's own reason.
   if (H5Oexists_by_name(opened.get(), name.c_str(), H5P_DEFAULT) <= 0) {
     refuse_missing(opened, path.string(), name);
   }

@@ -18,7 +18,7 @@ struct Hdf5Layout {
   enum class Kind {
     contiguous,  ///< all elements, row-major, at `offset`
     chunks,      ///< in whole chunks, each row-major, as they are
-    library,     ///< compressed, partly never written, or in another way that the library knows
+    library,     ///< all else: compressed, partly unwritten, or stored in another way
   };
   Kind kind = Kind::library;
   std::uint64_t offset = 0;                       ///< of `contiguous`, in bytes
@@ -42,7 +42,7 @@ class Hdf5Dataset {
   const Shape& shape() const;
   std::size_t bytes() const;  ///< of all elements
 
-  /// Whether the file's byte order is not the host's.
+  /// True if the file's byte order is not the host's.
   bool swapped() const;
 
   const Hdf5Layout& layout() const;

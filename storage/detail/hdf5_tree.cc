@@ -19,16 +19,16 @@ namespace {
 namespace fs = std::filesystem;
 using H5Object = H5Handle<H5Oclose>;
 
-// What a file may have: groups that are linked often make a small file endless.
+// Limits of a walk: groups linked to each other often make a small file endless.
 constexpr std::size_t kMostDepth = 64, kMostLinks = std::size_t{1} << 18;
 constexpr std::size_t kMostNameBytes = std::size_t{64} << 20;
 
-// What a dataset has nowhere reads as zeros, for which a small file may name any number. No filter
-// makes more of a byte than this; a file may have this many bytes of zeros all the same.
+// Parts of a dataset that are not stored read as zeros, so a small file may declare any size. No
+// filter expands a byte to more than this; a file may have this many bytes of zeros in any case.
 constexpr std::uint64_t kMostBytesOfOne = 40'000;
 constexpr std::uint64_t kMostZeros = std::uint64_t{64} << 30;
 
-// Decoded chunks that each open dataset keeps: one of the largest at least.
+// Caches of decoded chunks. Each open dataset keeps at least one chunk of the largest size.
 constexpr std::size_t kMostCacheBytes = std::size_t{256} << 20;  // of all, or one chunk
 constexpr std::size_t kMostOpenDatasets = 4;
 
@@ -63,9 +63,8 @@ struct FoundDataset {
   haddr_t address;
 };
 
-/// What the datasets of a file are, found from its root by links that lead to objects of the file
-/// itself. Objects are opened by their addresses, so no name leads to another file. Under an
-/// Hdf5Lock.
+/// Finds the datasets of a file from its root, by links to objects of the file itself. Objects are
+/// opened by their addresses, so no name leads to another file. Under an Hdf5Lock.
 class Hdf5Walk {
  public:
   Hdf5Walk(const fs::path& path, const H5File& file) : path_(path), file_(file) {}
@@ -131,7 +130,7 @@ class Hdf5Walk {
     const H5Object object(H5Oopen_by_addr(file_.get(), link.address), what(shown(name)), kBroken);
     const H5I_type_t type = H5Iget_type(object.get());
     if (type == H5I_DATASET) return add_dataset(object, link.address, name);
-    if (type != H5I_GROUP) return;  // a named type, which has no elements
+    if (type != H5I_GROUP) return;  // a named type has no elements
     if (std::ranges::find(above_, link.address) != above_.end()) {
       return leave_out(name, "it leads to a group above it");
     }
@@ -155,7 +154,7 @@ class Hdf5Walk {
   void check_claim(const std::string& whole, std::uint64_t bytes) {
     hsize_t there = 0;
     check_hdf5(H5Fget_filesize(file_.get(), &there), what("its size"), kBroken);
-    claimed_bytes_ += bytes;  // of less than 2^63 each, and refused before a second one
+    claimed_bytes_ += bytes;  // no overflow: each is < 2^63, and a sum over the limit throws
     const std::uint64_t most =
         std::max(kMostZeros, kMostBytesOfOne * std::min<std::uint64_t>(there, kMostZeros));
     if (claimed_bytes_ <= most) return;
@@ -206,13 +205,13 @@ struct Hdf5Tree::Impl {
     file.emplace(open_hdf5_file(path, cache_bytes));
   }
 
-  /// Under the lock. The ones used last stay open, with the chunks that they have decoded.
+  /// Under the lock. The datasets used last stay open, with their decoded chunks.
   const H5Dataset& opened(std::size_t dataset, const std::string& what) {
     const auto found = std::ranges::find(open, dataset, &Open::dataset);
     if (found != open.end()) {
       open.splice(open.begin(), open, found);
     } else {
-      if (open.size() == most_open) open.pop_back();  // first, so that its chunks are let go
+      if (open.size() == most_open) open.pop_back();  // first, to free its chunks
       open.push_front(
           {dataset, H5Dataset(H5Oopen_by_addr(file->get(), addresses[dataset]), what, kBroken)});
     }

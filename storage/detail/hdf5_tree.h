@@ -11,7 +11,7 @@
 
 namespace shardwise::detail {
 
-/// All datasets of an HDF5 file, whoever wrote it: found from its root by links to objects of the
+/// All datasets of an HDF5 file from any writer: found from its root by links to objects of the
 /// file itself, and read box by box. Every call of the library holds the process's one HDF5 lock.
 /// Thread-safe.
 class Hdf5Tree {
@@ -23,8 +23,8 @@ class Hdf5Tree {
     std::size_t bytes = 0;  ///< of all its elements
   };
 
-  /// Throws corrupt if it is no HDF5 file or a damaged one, unsupported if it has more links,
-  /// names or groups inside each other than a file of tensors can have.
+  /// Throws corrupt if the file is damaged or not HDF5, and unsupported if it has more links, names
+  /// or nested groups than a file of tensors can have.
   explicit Hdf5Tree(const std::filesystem::path& path);
   ~Hdf5Tree();
   Hdf5Tree(const Hdf5Tree&) = delete;
@@ -33,7 +33,7 @@ class Hdf5Tree {
   /// Sorted by name.
   const std::vector<Dataset>& datasets() const;
 
-  /// "NAME: why", of what is no tensor or has its elements in another file.
+  /// One "NAME: REASON" for each object that is no tensor or has its elements in another file.
   const std::vector<std::string>& left_out() const;
 
   /// Reads a box of a dataset, by its number, to row-major memory. `what` is for messages. Throws

@@ -75,7 +75,7 @@ class JsonReader::Events : public rapidjson::BaseReaderHandler<> {
  private:
   bool fail(JsonProblem::Kind kind) { return to_.unreadable({kind, stream_.Tell(), ""}); }
 
-  // RapidJSON 1.1.0 takes "\udc00", half of a character.
+  // RapidJSON 1.1.0 accepts "\udc00", half of a surrogate pair.
   bool check(std::string_view text) {
     return !may_have_surrogates_ || is_utf8(text) || fail(JsonProblem::encoding);
   }
@@ -94,7 +94,7 @@ bool JsonReader::number_text(std::string_view digits) {
   if (is_whole(digits, natural)) return number(natural);
   std::int64_t integer = 0;
   if (is_whole(digits, integer)) return negative(integer);
-  // A long double holds a number that is too large for a double; one that is too small stays 0.
+  // A long double holds numbers that are too large for a double; those that are too small stay 0.
   long double wide = 0;
   std::from_chars(digits.data(), digits.data() + digits.size(), wide);
   const auto value = static_cast<double>(wide);

@@ -7,7 +7,7 @@
 
 namespace shardwise::detail {
 
-/// Why a text is not JSON that can be read.
+/// Says why a text is not readable JSON.
 struct JsonProblem {
   enum Kind { syntax, encoding, number, nesting } kind;
   std::size_t byte;        ///< from 1
@@ -18,13 +18,12 @@ struct JsonProblem {
 };
 
 /// Reads a JSON text (RFC 8259) value by value, without a tree: text from outside takes no more
-/// memory than the values that are kept. Derived classes take the values that they want; all else
-/// is refused. The
-/// read ends if one of their functions returns false. Texts are valid until the function returns.
-/// Thread-compatible.
+/// memory than the values that are kept. Derived classes override functions for the values that
+/// they want; all others are refused. The read ends if one of these functions returns false. Texts
+/// are valid until the function returns. Thread-compatible.
 class JsonReader {
  public:
-  /// As deep as a manifest may be.
+  /// The depth to which a manifest may be nested.
   static constexpr std::size_t kMostNested = 256;
 
   struct Rules {
@@ -41,8 +40,8 @@ class JsonReader {
 
   virtual bool null() { return other("null"); }
   virtual bool boolean(bool /*value*/) { return other("a boolean"); }
-  /// A number as it is written. At the default it goes to the first of the next three that holds
-  /// it; it is unreadable if it is beyond the range of a double.
+  /// A number as it is written. By default it goes to the first of the next three functions that
+  /// can hold it; it is unreadable if it is beyond the range of a double.
   virtual bool number_text(std::string_view digits);
   virtual bool number(std::uint64_t /*value*/) { return other("a number"); }
   virtual bool negative(std::int64_t /*value*/) { return other("a negative number"); }
@@ -54,7 +53,7 @@ class JsonReader {
   virtual bool start_array() { return other("a list"); }
   virtual bool end_array(std::size_t /*elements*/) { return true; }
 
-  /// A value that nobody takes, null and the like.
+  /// Called for null and for values whose function is not overridden.
   virtual bool other(std::string_view found) { return refuse(found); }
 
   /// Throws, or returns false to end the parse.
@@ -62,7 +61,7 @@ class JsonReader {
   virtual bool unreadable(const JsonProblem& problem) = 0;
 
  protected:
-  /// Bytes of the text up to the end of the key or number that is given.
+  /// Bytes of the text up to the end of the current key or number.
   std::size_t position() const { return position_; }
 
  private:

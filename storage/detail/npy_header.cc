@@ -142,7 +142,7 @@ class NpyDict {
 // "<f4": byte order, kind, bytes.
 void read_element_type(const NpyDict& dict, NpyHeader& header) {
   const std::string_view descr = *dict.descr;
-  // As numpy prints them; bfloat16 as that of ml_dtypes, "<V2", while raw bytes are "|V2".
+  // numpy's own names; bfloat16 is ml_dtypes' "<V2", while raw bytes are "|V2".
   static constexpr std::array<std::pair<std::string_view, DType>, 15> kTypes{
       {{"f8", DType::f64},
        {"f4", DType::f32},
@@ -180,7 +180,7 @@ void read_extents(const NpyDict& dict, NpyHeader& header) {
   }
   header.shape = Shape(std::span<const std::int64_t>(shape));
   header.fortran_order = *dict.fortran_order && shape.size() > 1;
-  // An extent of 0 makes the others no smaller.
+  // An extent of 0 does not excuse the others: their product must fit as well.
   std::size_t bytes = size_bytes(header.dtype);
   bool fits = true, is_empty = false;
   for (const std::int64_t extent : shape) {

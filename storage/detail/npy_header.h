@@ -11,7 +11,7 @@
 
 namespace shardwise::detail {
 
-/// What a .npy file says about itself.
+/// The header of a .npy file.
 struct NpyHeader {
   DType dtype{};
   bool swapped = false;  ///< its byte order is not the host's
@@ -21,12 +21,13 @@ struct NpyHeader {
   std::size_t header_bytes = 0;  ///< including the magic and the length
 };
 
-/// What numpy writes before the elements of an array, in C order: version 1.0, filled up to 64
-/// bytes. Dtypes that numpy has not are raw bytes: "<V2" is bf16, "|V1" is any 8-bit float.
+/// The bytes that numpy writes before the elements of an array in C order: version 1.0, padded to a
+/// multiple of 64 bytes. Dtypes that numpy lacks are raw bytes: "<V2" is bf16, "|V1" any 8-bit
+/// float.
 std::string npy_header_text(DType dtype, const Shape& shape);
 
-/// The one place that checks what a file says about itself. `read` gives the file's next bytes,
-/// fewer only at its end. Throws corrupt or unsupported, naming `path`.
+/// The only check of a header from outside. `read` gives the file's next bytes, fewer only at its
+/// end. Throws corrupt or unsupported, naming `path`.
 NpyHeader read_npy_header(const std::string& path,
                           const std::function<std::size_t(std::span<std::byte>)>& read);
 

@@ -11,8 +11,8 @@
 
 namespace shardwise::detail {
 
-/// The files of a checkpoint or model, opened when they are needed. Only kMostOpen stay open: there
-/// may be more of them than a process may open. Thread-safe.
+/// The files of a checkpoint or model, opened when they are needed. Only kMostOpen stay open, since
+/// there may be more files than a process may open. Thread-safe.
 class OpenFiles {
  public:
   static constexpr std::size_t kMostOpen = 64;
@@ -21,14 +21,14 @@ class OpenFiles {
   OpenFiles(std::size_t count, std::function<std::unique_ptr<File>(std::size_t)> open)
       : open_(std::move(open)), files_(count), first_added_(count) {}
 
-  /// One more file, which `open` opens. Gives its number.
+  /// Adds a file that `open` opens, and returns its number.
   std::size_t add(std::function<std::unique_ptr<File>()> open);
 
-  /// Valid as long as it is held, though it may be opened anew for others. Throws what opening it
-  /// throws.
+  /// The file stays open for its holder, even if it is opened again for others. Throws as `open`
+  /// does.
   std::shared_ptr<File> at(std::size_t number);
 
-  /// Files are read by File::read_once from now on.
+  /// Files are read with File::read_once from now on.
   void read_once();
 
  private:

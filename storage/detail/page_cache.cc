@@ -10,7 +10,8 @@ namespace shardwise::detail {
 
 namespace {
 
-// To any other process Linux (5.2 and later) says that every page is in the cache.
+// To a process that neither owns a file nor may write it, Linux (5.2 and later) reports every page
+// as cached.
 bool is_told_of_residency(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) == 0 && status.st_uid == ::geteuid()) return true;

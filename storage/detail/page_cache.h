@@ -6,8 +6,7 @@
 namespace shardwise::detail {
 
 /// Tells which bytes of an open file are in the page cache. It maps the file and asks about the
-/// pages of the mapping; it never touches them, so a file that shrinks meanwhile does no harm.
-/// Thread-safe.
+/// pages of the mapping; it never touches them, so a file may shrink without harm. Thread-safe.
 class PageCacheView {
  public:
   PageCacheView(int fd, std::uint64_t size);
@@ -15,7 +14,7 @@ class PageCacheView {
   PageCacheView(const PageCacheView&) = delete;
   PageCacheView& operator=(const PageCacheView&) = delete;
 
-  /// Whether the byte at `offset` is in the page cache. False if the system does not tell: if
+  /// True if the byte at `offset` is in the page cache. False if the system does not tell: if
   /// another user owns the file and this one cannot write it, or if it cannot be mapped. True past
   /// the end of the file.
   bool holds(std::uint64_t offset) const;

@@ -275,7 +275,7 @@ $ export runs/ck outdir --format orbax --config-from hf
 $ export runs/ck nodir/x --format orbax
 3 export: nodir is no folder; needed is one, in which nodir/x is made
 $ export runs/ck hf --format dcp --replace
-3 export to hf: it exists and holds "config.json", too; a folder is replaced that holds nothing but what an export writes
+3 export to hf: it exists and holds "config.json", too; only a folder that holds nothing but exported files is replaced
 $ export runs/ck x.safetensors --max-shard 5
 2 export to x.safetensors: 22 files are needed where each has at most 5 bytes, so the target is a folder, whose name does not end in .safetensors
 $ export model.safetensors y.safetensors

@@ -9,8 +9,8 @@ struct DTypeNames {
   std::string_view safetensors, ours;
 };
 
-// In the order of the enum of safetensors 0.8, which is that of alignment. Some of ours may not be
-// in this build.
+// In the order of safetensors 0.8's enum, which is the order of alignment. This build may lack some
+// of our dtypes.
 constexpr DTypeNames kDTypeNames[] = {{"BOOL", "bool"},
                                       {"U8", "u8"},
                                       {"I8", "i8"},

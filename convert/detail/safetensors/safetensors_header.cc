@@ -152,8 +152,8 @@ class HeaderJson final : public JsonReader {
     header_.tensors.push_back(std::move(tensor_));
   }
 
-  /// Elements of less than a byte become the bytes that hold them, as torch's float4_e2m1fn_x2 has
-  /// them. If a row ends within a byte, there is no such shape.
+  /// Elements of less than a byte become the bytes that hold them, as in torch's float4_e2m1fn_x2.
+  /// If a row ends within a byte, the dtype stays foreign.
   void pack_shape() {
     const std::int64_t extent = tensor_.shape.empty() ? 1 : tensor_.shape[tensor_.shape.size() - 1];
     if (extent % 8 * packed_bits_ % 8 != 0) {
@@ -194,11 +194,11 @@ class HeaderJson final : public JsonReader {
 
   SafetensorsHeader header_;
   In in_ = In::text;
-  std::string name_;  // of the value that is being read
+  std::string name_;  // of the current value
   SafetensorsEntry tensor_;
   unsigned field_ = kNone, seen_ = kNone;
   int offsets_ = 0;
-  int packed_bits_ = 0;  // of an element, if that is less than a byte
+  int packed_bits_ = 0;  // bits per element, if less than 8
   std::string packed_dtype_;
   bool has_metadata_ = false;
 };
@@ -233,7 +233,7 @@ void check_size(const SafetensorsEntry& tensor, std::uint64_t data_bytes) {
   }
 }
 
-/// Each byte belongs to exactly one tensor.
+/// Checks that each byte belongs to exactly one tensor.
 void check_cover_of(std::span<const SafetensorsEntry> tensors, std::uint64_t data_bytes) {
   std::vector<const SafetensorsEntry*> sorted;
   sorted.reserve(tensors.size());

@@ -17,7 +17,7 @@ inline constexpr std::size_t kLengthBytes = 8;  ///< little-endian, before the h
 inline constexpr std::uint64_t kMostHeaderBytes = 100'000'000;
 inline constexpr std::string_view kMetadataName = "__metadata__";
 
-/// A tensor's bytes are [begin, end) of what follows the header.
+/// A tensor's bytes are [begin, end) of the data after the header.
 struct SafetensorsEntry {
   std::string name;
   DType dtype = DType::f32;
@@ -31,12 +31,12 @@ struct SafetensorsHeader {
   StringMap metadata;
 };
 
-/// Reads a header from outside, which `data_bytes` follow: each byte of these belongs to exactly
-/// one tensor. Throws corrupt and unsupported, naming the tensor, not the file.
+/// Reads a header from outside. `data_bytes` follow it, and each of them belongs to exactly one
+/// tensor. Throws corrupt and unsupported, naming the tensor, not the file.
 SafetensorsHeader parse_header(std::string_view text, std::uint64_t data_bytes);
 
-/// The length and the header, filled with blanks to a multiple of 8 bytes. Entries are written in
-/// the order that they have. Throws unsupported if it would be too long to be read.
+/// The length and the header, padded with blanks to a multiple of 8 bytes. Entries keep their
+/// order. Throws unsupported if it would be too long to be read.
 std::string header_text(std::span<const SafetensorsEntry> tensors, const StringMap& metadata);
 
 }  // namespace shardwise::detail

@@ -14,7 +14,7 @@ namespace {
 
 [[noreturn]] void corrupt_index(const std::string& what) { throw Error(ErrorCode::corrupt, what); }
 
-/// Members beside the weight map are passed over, whatever they hold.
+/// Skips members other than the weight map, whatever they hold.
 class IndexJson final : public JsonReader {
  public:
   WeightMap take() {
@@ -88,7 +88,7 @@ class IndexJson final : public JsonReader {
 
   WeightMap map_;
   int depth_ = 0;                // 1 in the index, 2 in the weight map
-  std::size_t passed_over_ = 0;  // how deep in what is passed over
+  std::size_t passed_over_ = 0;  // nesting inside a skipped member
   bool is_map_ = false, has_map_ = false;
   std::string key_;
 };

@@ -10,11 +10,11 @@ namespace shardwise::detail {
 inline constexpr std::string_view kFileSuffix = ".safetensors";
 inline constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 
-/// Tensor -> the name of the file that has it.
+/// Tensor -> name of its file.
 using WeightMap = std::map<std::string, std::string>;
 
-/// Reads an index from outside, {"metadata": .., "weight_map": {tensor: file}}, of which only the
-/// map counts. Files have plain names. Throws corrupt, naming the tensor, not the index.
+/// Reads an index from outside, {"metadata": .., "weight_map": {tensor: file}}; only the map
+/// counts. Files have plain names. Throws corrupt, naming the tensor, not the index.
 WeightMap parse_index(std::string_view text);
 
 /// The index as transformers writes it.

@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
   throw Error(code, fmt::format("read {}: {}", path.string(), what));
 }
 
-/// Errors of the body get the path.
+/// Adds the path to errors of the body.
 template <class Body>
 auto with_path(const fs::path& path, Body&& body) {
   try {
@@ -39,7 +39,7 @@ auto with_path(const fs::path& path, Body&& body) {
   }
 }
 
-/// How long the header is that a file says it has, and has room for.
+/// The length of the header, as the file states it; checked against the file's size.
 std::uint64_t header_bytes(File& file, const fs::path& path) {
   constexpr std::uint64_t kMagicBytes = 32;
   const std::uint64_t size = file.size();
@@ -65,7 +65,7 @@ std::uint64_t header_bytes(File& file, const fs::path& path) {
           : fmt::format("its header has {} bytes, but {} follow", length, size - kLengthBytes));
 }
 
-/// What makes a checkpoint, or a model, of what ModelReader does not read.
+/// Names the command that reads a format which ModelReader does not read.
 std::string_view way_out(const KnownFormat& known) {
   if (known.name == "shardwise") return ": \"shardwise reshard\" writes it again";
   if (known.name == "dcp") return ": \"shardwise import\" and import_dcp read it";
@@ -106,11 +106,11 @@ fs::path find_source(FileSystem& file_system, const fs::path& source) {
 
 /// Where a tensor's bytes begin.
 struct FilePlace {
-  std::size_t file;  ///< its number among the model's
+  std::size_t file;  ///< its number in the model
   std::uint64_t offset;
 };
 
-/// What the headers of a model's files say. Thread-safe once it is built.
+/// The headers of a model's files, merged. Thread-safe once it is built.
 class SafetensorsTensors final : public BoxReader {
  public:
   SafetensorsTensors(std::vector<fs::path> of, std::shared_ptr<FileSystem> from)
@@ -141,7 +141,7 @@ class SafetensorsTensors final : public BoxReader {
   std::vector<FilePlace> places;  ///< of each tensor
 
  private:
-  /// A file that is opened anew must have the size that it had first. Throws corrupt otherwise.
+  /// A file that is opened again must have its first size. Throws corrupt otherwise.
   std::unique_ptr<File> open(std::size_t file) const {
     std::unique_ptr<File> opened = open_linked(*file_system, paths[file]);
     if (!bytes[file]) return opened;
@@ -161,7 +161,7 @@ class ModelBuilder {
   /// `index`: tensor -> file; null if there is only this file.
   void add_file(std::size_t number, const WeightMap* index);
 
-  /// Sorts what was added.
+  /// Sorts the added tensors.
   void finish();
 
  private:
@@ -232,7 +232,8 @@ WeightMap read_index(FileSystem& file_system, const fs::path& path) {
   return with_path(path, [&] { return parse_index(text); });
 }
 
-/// Each tensor was in the index, with its file: so one is missing if there are fewer.
+/// Throws if a tensor of the index is missing: each tensor was in the index, with its file, so a
+/// smaller number means that one is.
 void check_complete(const fs::path& path, const WeightMap& index,
                     std::span<const TensorInfo> tensors) {
   auto found = tensors.begin();

@@ -8,8 +8,8 @@
 
 namespace shardwise::detail {
 
-/// The tensors of a safetensors file, of an index that says which file has which tensor, or of a
-/// folder with one of the two. Throws as ModelReader.
+/// The tensors of a safetensors file, of an index that maps tensors to files, or of a folder with
+/// one of the two. Throws as ModelReader.
 ModelSource open_safetensors(const std::filesystem::path& source,
                              const std::shared_ptr<FileSystem>& file_system);
 

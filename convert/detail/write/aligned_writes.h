@@ -10,26 +10,26 @@
 
 namespace shardwise::detail {
 
-/// Writes a file from its begin to its end, through a buffer, in whole pages: these can pass the
-/// page cache by, which is several times as fast. Thread-compatible.
+/// Writes a file from its start to its end, through a buffer, in whole pages: these can bypass the
+/// page cache, which is several times as fast. Thread-compatible.
 class AlignedWrites {
  public:
   /// Requires two pages.
   explicit AlignedWrites(std::size_t buffer_bytes)
       : buffer_(page_memory(buffer_bytes)), buffer_bytes_(buffer_bytes) {}
 
-  /// The next file; it must live until finish().
+  /// Begins the next file, which must live until finish().
   void start(File& file);
 
   /// Most bytes that next() gives.
   std::size_t most_bytes() const { return buffer_bytes_ - kPageBytes; }
 
-  /// Where the next bytes of the file are to be put, valid until the next call.
+  /// The place for the next bytes of the file, valid until the next call.
   std::span<std::byte> next(std::size_t size);
 
   void write(std::string_view text);
 
-  /// Writes what is left.
+  /// Writes the rest of the buffer.
   void finish();
 
  private:

@@ -49,7 +49,7 @@ class SafetensorsExport final : public ExportFormat {
   }
 
   void order(std::span<const TensorInfo> all, std::vector<std::size_t>& tensors) const override {
-    // As the safetensors library does; by name within one dtype.
+    // The safetensors library's order; by name within one dtype.
     const auto rank = [&](std::size_t t) { return safetensors_dtype(all[t].dtype).value().rank; };
     std::ranges::stable_sort(tensors,
                              [&](std::size_t a, std::size_t b) { return rank(a) > rank(b); });

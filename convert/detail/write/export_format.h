@@ -13,13 +13,13 @@
 
 namespace shardwise::detail {
 
-/// The bytes of a file around the elements of its tensors, which follow one another. Asked for in
-/// the order of the file. Thread-compatible.
+/// The bytes of a file around the elements of its tensors, which follow one another. Functions are
+/// called in the order of the file. Thread-compatible.
 class FileFrame {
  public:
   virtual ~FileFrame() = default;
 
-  /// Of the whole file.
+  /// Size of the whole file.
   virtual std::uint64_t bytes() const = 0;
 
   virtual std::string begin() { return {}; }
@@ -31,7 +31,7 @@ class FileFrame {
   virtual std::string end() { return {}; }
 };
 
-/// How a format is written. Immutable.
+/// How to write a format. Immutable.
 class ExportFormat {
  public:
   virtual ~ExportFormat() = default;
@@ -41,22 +41,22 @@ class ExportFormat {
   virtual bool needs_crc() const { return false; }
   virtual bool has_dtype(DType dtype) const = 0;
 
-  /// Why the format has no tensors of these names; empty if it has.
+  /// The reason why the format cannot hold tensors of these names; empty if it can.
   virtual std::string problem_of(std::span<const TensorInfo> tensors) const = 0;
 
   /// Puts tensors, which are sorted by name, into the order of a file.
   virtual void order(std::span<const TensorInfo> /*all*/,
                      std::vector<std::size_t>& /*tensors*/) const {}
 
-  /// `tensors` are those of the file, in its order.
+  /// `tensors` are the file's, in its order.
   virtual std::unique_ptr<FileFrame> frame(std::span<const TensorInfo> tensors,
                                            const StringMap& metadata) const = 0;
 };
 
-/// All of them; the first is that of folders.
+/// All formats; the first one is the default for folders.
 std::span<const ExportFormat* const> export_formats();
 
-/// Whether a file of that name is one that an export writes beside others: a model or its index.
+/// True for the name of a file that an export writes next to others: a model or its index.
 bool is_exported_name(std::string_view name);
 
 const ExportFormat& safetensors_export();

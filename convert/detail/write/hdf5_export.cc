@@ -48,7 +48,7 @@ class Hdf5Frame final : public FileFrame {
   std::string front_, tail_;
 };
 
-/// Why a name is no path of groups; empty if it is one.
+/// The reason why a name is no path of groups; empty if it is one.
 std::string_view problem_of_name(const std::string& name) {
   constexpr std::size_t kMostComponentBytes = 3072;
   if (name.find('\0') != std::string::npos) return "a zero byte";
@@ -65,7 +65,7 @@ class Hdf5Export final : public ExportFormat {
   std::string_view name() const override { return kHdf5; }
   std::string_view suffix() const override { return ".h5"; }
 
-  /// Of 8-bit floats HDF5 can describe one.
+  /// HDF5 can describe only one of the 8-bit floats.
   bool has_dtype(DType dtype) const override {
     return is_computed(dtype) || dtype == DType::c64 || dtype == DType::c128 ||
            dtype == DType::f8_e5m2;

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMostConfigBytes = std::uint64_t{16} << 20;
 
-/// What transformers writes beside weights; code (.py) is not among it.
+/// Files that transformers writes next to weights, without code (.py).
 constexpr std::array<std::string_view, 21> kConfigNames{"added_tokens.json",
                                                         "chat_template.jinja",
                                                         "chat_template.json",
@@ -39,7 +39,7 @@ constexpr std::array<std::string_view, 21> kConfigNames{"added_tokens.json",
                                                         "vocab.json",
                                                         "vocab.txt"};
 
-/// Looks for one member, and passes over all others.
+/// Looks for one member and skips all others.
 class TiedJson final : public JsonReader {
  public:
   bool is_tied() const { return is_tied_; }
@@ -88,11 +88,11 @@ class TiedJson final : public JsonReader {
 
 constexpr std::string_view kTorch = "torch.";
 
-/// What torch calls the dtypes that a config may name; the order of both lists is the same.
+/// torch's names of the dtypes that a config may have; both lists have the same order.
 constexpr std::array<DType, 4> kFloats{DType::f16, DType::bf16, DType::f32, DType::f64};
 constexpr std::array<std::string_view, 4> kFloatNames{"float16", "bfloat16", "float32", "float64"};
 
-/// Empty if there is none.
+/// Empty if no tensor has such a dtype.
 std::string_view most_used_float(std::span<const TensorInfo> tensors) {
   std::array<std::uint64_t, kFloats.size()> bytes{};
   for (const TensorInfo& tensor : tensors) {
@@ -120,12 +120,12 @@ struct Part {
   std::size_t begin = 0, size = 0;
 };
 
-/// Where a JSON object names the dtype of a model, without quotes; by place.
+/// The places where a JSON object names the dtype of a model, without quotes, in ascending order.
 std::vector<Part> dtypes_in(std::string_view json) {
   std::vector<Part> found;
-  std::vector<bool> is_config;  // of the objects and lists around; the outermost is one
+  std::vector<bool> is_config;  // per enclosing object or list; the outermost is a config
   std::string_view key, text;
-  bool is_value = false;  // the next text stands behind a colon
+  bool is_value = false;  // the next text follows a colon
   for (std::size_t at = 0; at < json.size(); ++at) {
     switch (json[at]) {
       case '"': {

@@ -11,7 +11,7 @@
 
 namespace shardwise::detail {
 
-/// A folder of Hugging Face that a model is exported beside: what of it is no weights.
+/// The files of a Hugging Face folder, other than weights, that an export copies next to its model.
 struct ModelFolder {
   std::vector<std::string> files;  ///< generation config and the tokenizer's, by name
   std::string config;              ///< text of config.json
@@ -23,16 +23,15 @@ inline constexpr std::string_view kConfigName = "config.json";
 /// Throws not_found if the folder has no config.json, corrupt if that is no JSON object.
 ModelFolder look_at_model_folder(FileSystem& file_system, const std::filesystem::path& folder);
 
-/// Whether a file of that name is copied from such a folder.
+/// True if a file of that name is copied from such a folder.
 bool is_config_name(std::string_view name);
 
-/// What a config.json says of tie_word_embeddings, itself or in its text_config. Throws corrupt.
+/// The value of tie_word_embeddings in a config.json or its text_config. Throws corrupt.
 bool parse_ties_embeddings(std::string_view json);
 
 /// A config.json whose `dtype` and `torch_dtype`, its own and those of its nested configs, name the
-/// float dtype of 16 bits or more that most bytes of the tensors have. All other bytes stay, and
-/// all of them if the tensors have no such dtype. Requires a text that parse_ties_embeddings()
-/// takes.
+/// float dtype of 16 bits or more that most bytes of the tensors have. All other bytes stay; if no
+/// tensor has such a dtype, all bytes stay. Requires a text that parse_ties_embeddings() accepts.
 std::string with_dtype_of(std::string config, std::span<const TensorInfo> tensors);
 
 }  // namespace shardwise::detail

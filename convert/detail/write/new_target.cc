@@ -30,7 +30,7 @@ fs::path absolute_path(const fs::path& target) {
   return absolute;
 }
 
-/// What it holds never changes.
+/// A folder that holds a checkpoint is never replaced.
 bool holds_checkpoint(std::span<const std::string> names) {
   const auto is_shard_file = [](const std::string& name) { return name.starts_with("shards-"); };
   return std::find(names.begin(), names.end(), "manifest.json") != names.end() &&
@@ -96,8 +96,8 @@ void NewTarget::check_replaceable() const {
   for (const std::string& name : file_system_.list(target_)) {
     if (is_exported_ ? is_exported_(target_ / name) : is_exported_name(name)) continue;
     refuse_target(ErrorCode::already_exists, given_,
-                  fmt::format("it exists and holds {:?}, too; a folder is replaced that holds "
-                              "nothing but what an export writes",
+                  fmt::format("it exists and holds {:?}, too; only a folder that holds nothing "
+                              "but exported files is replaced",
                               name));
   }
 }

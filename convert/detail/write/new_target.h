@@ -16,32 +16,32 @@ namespace shardwise::detail {
 
 enum class TargetKind { file, folder };
 
-/// A file, or a folder of files, in the making: a StagedOutput that checks what it replaces.
-/// Thread-compatible.
+/// A file, or a folder of files, that is being written: a StagedOutput that checks what it
+/// replaces. Thread-compatible.
 class NewTarget {
  public:
-  /// Whether something in a folder is what an export writes, so that the folder may be replaced.
+  /// True for a path in a folder that an export writes, so that the folder may be replaced.
   using IsExported = std::function<bool(const std::filesystem::path& path)>;
 
-  /// Makes the hidden folder. A folder that is replaced holds nothing but what an export writes; by
-  /// default: files that is_exported_name() knows. Throws already_exists, not_found if the folder
-  /// above is not there, invalid_argument if that is a checkpoint's.
+  /// Makes the hidden folder. A folder is replaced only if all its entries pass `is_exported`, by
+  /// default is_exported_name(). Throws already_exists, not_found if the parent folder does not
+  /// exist, invalid_argument if the parent is a checkpoint's.
   NewTarget(FileSystem& file_system, const std::filesystem::path& target, TargetKind kind,
             Existing existing, IsExported is_exported = {});
 
-  /// Whether Existing::skip has nothing to write: something is there, and `check` accepts it.
-  /// Throws already_exists with the reason if `check` throws; io, not_found as the constructor.
+  /// True if Existing::skip has nothing to write: the target exists, and `check` accepts it. Throws
+  /// already_exists with the reason if `check` throws; io, not_found as the constructor.
   static bool skips(FileSystem& file_system, const std::filesystem::path& target,
                     const std::function<void()>& check);
 
   /// A new file; `name` is its name if the target is a folder.
   std::unique_ptr<File> create(const std::string& name);
 
-  /// Where a folder is made.
+  /// The place where the folder is made.
   const std::filesystem::path& place() const { return staged_->place(); }
 
-  /// Gives it its name; what had that name is removed. Requires that all files are synced, and all
-  /// folders in it.
+  /// Renames it to the target, and removes what had that name. Requires that all its files and
+  /// folders are synced.
   void publish();
 
  private:

@@ -6,7 +6,7 @@
 #include "shardwise/convert/detail/zip_member.h"
 #include "shardwise/storage/detail/npy_header.h"
 
-// The names of fields are those of APPNOTE.TXT, 4.3.
+// Fields are named as in APPNOTE.TXT, 4.3.
 namespace shardwise::detail {
 namespace {
 
@@ -16,8 +16,8 @@ void put(std::string& text, std::uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i) & 0xFF);
 }
 
-/// Members are stored, with sizes of 64 bits, as numpy has its library write them; CRCs come after
-/// the data, as these are known then.
+/// Members are stored, with sizes of 64 bits, as numpy's library writes them; CRCs follow the data,
+/// since they are known only then.
 class NpzFrame final : public FileFrame {
  public:
   explicit NpzFrame(std::span<const TensorInfo> tensors) {
@@ -116,7 +116,7 @@ class NpzFrame final : public FileFrame {
     const std::uint64_t bytes = text.size(), count = members_.size();
     if (count >= kMost16 || data_end_ >= kMost32 || bytes >= kMost32) {
       text += "PK\6\6";
-      put(text, 44, 8);  // what follows of it
+      put(text, 44, 8);  // size of the rest of this record
       put(text, kVersion, 2);
       put(text, kVersion, 2);
       put(text, 0, 8);
@@ -149,7 +149,7 @@ class NpzExport final : public ExportFormat {
   std::string_view suffix() const override { return ".npz"; }
   bool needs_crc() const override { return true; }
 
-  /// numpy has no 8-bit floats; raw bytes would say of none which it is.
+  /// numpy has no 8-bit floats; raw bytes would not say which one it is.
   bool has_dtype(DType dtype) const override {
     return is_computed(dtype) || dtype == DType::c64 || dtype == DType::c128;
   }
