@@ -1,6 +1,6 @@
-// A captured program, run step by step as a training loop runs it: what replaces weights and
-// optimizer state is the next step's, and stays on the devices. For bench/rivals/programs; the
-// command line and what is printed are those of programs_bench.
+// Runs a captured program step by step, as a training loop does: the replaced weights and optimizer
+// state are inputs of the next step, and stay on the devices. For bench/rivals/programs; command
+// line and output are those of programs_bench.
 
 #include <fmt/core.h>
 

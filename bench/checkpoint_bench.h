@@ -15,7 +15,7 @@
 #include "shardwise/runtime/sharded_array.h"
 #include "shardwise/runtime/stopwatch.h"
 
-// What the checkpoint benchmarks share: the tensors they save and how they measure.
+// Shared by the checkpoint benchmarks: the tensors they save and how they measure.
 namespace shardwise::bench {
 
 constexpr std::int64_t kTensors = 64;
@@ -28,8 +28,8 @@ inline std::string tensor_name(std::int64_t number) {
   return "layers/" + std::to_string(number) + "/w";
 }
 
-/// Normally distributed, as weights are, with another scale for each seed (layer), from 0.005 to
-/// 0.08; other values for each seed and shard. f32 or bf16.
+/// Normally distributed, like weights, with a scale from 0.005 to 0.08 that depends on the seed
+/// (the layer), and other values for each seed and shard. f32 or bf16.
 inline ShardedArray random_tensor(Devices& devices, const ArraySpec& spec, std::int64_t seed) {
   return ShardedArray::from_callback(devices, spec, [&](const BoxView& view) {
     std::int64_t first = seed * 1000;

@@ -1,12 +1,12 @@
-// What `shardwise bench` does not measure of saves and restores (bench/checkpoint.py runs that).
+// Measures saves and restores that `shardwise bench` does not (bench/checkpoint.py runs that).
 //
 //   checkpoint_memory_bench [DIRECTORY] [MIB]
 //
-// How long does save_async keep a caller whose tensors are host buffers, which it copies, against
+// How long does save_async block a caller whose tensors are host buffers, which it copies, against
 // one memcpy of them by two threads? And how fast is a cold restore that reads each byte once
 // (ReadOptions::read_once), against reading the shard file from two threads? 64 tensors of f32,
-// 1024 MiB in all unless MIB says otherwise; medians of five rounds. DIRECTORY is on the disk to be
-// measured; the default is the working directory.
+// 1024 MiB in all unless MIB says otherwise; medians of five rounds. DIRECTORY is on the disk to
+// measure; the default is the working directory.
 
 #include <fmt/core.h>
 
@@ -36,7 +36,7 @@ double copy_raw(std::byte* to, const std::byte* from, std::size_t bytes) {
   });
 }
 
-/// Rounds of a baseline and of what is held against it.
+/// Rounds of a baseline and of the case that is compared with it.
 struct Rounds {
   std::vector<double> baseline, times;
 

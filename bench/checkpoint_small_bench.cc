@@ -2,15 +2,15 @@
 //
 //   checkpoint_small_bench [DIRECTORY] [TENSORS] [none|zstd|auto]
 //
-// Saves TENSORS tensors (10,000 unless said otherwise) of f32 [1024] until everything is fsynced
-// and renamed into place, opens the checkpoint and restores all of them into new arrays; once on
-// one device, once cut over the mesh data=4,model=2, which makes 80,000 shards. Saves bypass the
-// page cache, so the first restore reads from the disk; the second one finds the files in memory.
-// The baseline writes the same bytes to one file at once and fsyncs it, and reads them back at
-// once, from the page cache, into memory that is new, too. Also: how long save_async keeps its
-// caller. Medians of five rounds, each running everything once; beside the time, the processor time
-// of all threads. bench/rivals measures saves and restores beside safetensors; they are to be
-// faster than it. DIRECTORY is on the disk to be measured; the default is the working directory.
+// Saves TENSORS tensors (default 10,000) of f32 [1024] until everything is fsynced and renamed into
+// place, opens the checkpoint and restores all of them into new arrays: once on one device, once
+// cut over the mesh data=4,model=2, which makes 80,000 shards. Saves bypass the page cache, so the
+// first restore reads from the disk; the second one finds the files in memory. The baseline writes
+// the same bytes to one file at once and fsyncs it, and reads them back at once, from the page
+// cache, into memory that is new, too. Also measures how long save_async blocks its caller. Prints
+// medians of five rounds, each running everything once, with the processor time of all threads.
+// bench/rivals compares saves and restores with safetensors, which they must beat. DIRECTORY is on
+// the disk to measure; the default is the working directory.
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -116,7 +116,7 @@ void run(const fs::path& directory, std::int64_t count, Codec codec, const Case&
       time(hot ? "restore" : "restore cold",
            [&] { restored = reader->restore(devices, requests); });
       if (restored.back().to_host() != tensors.back().to_host()) {
-        throw std::runtime_error("what was restored is not what was saved");
+        throw std::runtime_error("the restored tensors differ from the saved ones");
       }
     }
     manager.remove(1);

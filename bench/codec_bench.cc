@@ -1,5 +1,5 @@
-// How fast is a chunk of 1 MiB of normally distributed floats encoded and decoded by one thread,
-// with our own Huffman coder and with zstd alone, and what do its two hashes cost, against memcpy?
+// How fast does one thread encode and decode a chunk of 1 MiB of normally distributed floats, with
+// our own Huffman coder and with zstd alone, and how much do its two hashes cost, against memcpy?
 #include <benchmark/benchmark.h>
 
 #include <cstring>
@@ -71,7 +71,7 @@ void decompress(benchmark::State& state, DType dtype, Effort effort) {
   count(state);
 }
 
-/// What a read does with a decompressed chunk, with or without the decoded hash.
+/// Decompressed chunks are unshuffled as in a read, with or without the decoded hash.
 void unshuffle_windows(benchmark::State& state, DType dtype, bool hashed) {
   const std::vector<std::byte> stored = encoded(normal_chunk(dtype), dtype, Effort::huffman_only);
   Decoder decoder;

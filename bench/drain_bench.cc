@@ -1,4 +1,4 @@
-// Does the way to the durable root keep the bandwidth that it was given, and use it?
+// Does draining to the durable root stay within its bandwidth limit, and use it?
 //
 //   drain_bench [DIRECTORY] [MIB] [MIB_PER_SECOND]
 //

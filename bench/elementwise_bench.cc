@@ -1,4 +1,5 @@
-// What fusing saves, and what the tile interpreter costs beside loops written by hand.
+// How much does fusing save, and how much does the tile interpreter cost against hand-written
+// loops?
 #include <benchmark/benchmark.h>
 
 #include <cmath>
@@ -74,7 +75,7 @@ void bm_gelu_fused(benchmark::State& state) {
 }
 BENCHMARK(bm_gelu_fused);
 
-/// The same vector code, but each operation passes over memory.
+/// The same vector code, but each operation makes a pass over memory.
 void bm_gelu_one_kernel_per_op(benchmark::State& state) {
   const Floats x = numbers(kRows * kCols);
   std::vector<Floats> values(14, Floats(x.size()));
@@ -130,7 +131,7 @@ void bm_gelu_by_vectors(benchmark::State& state) {
 }
 BENCHMARK(bm_gelu_by_vectors);
 
-// 2^6: what a run costs by itself; 2^12: in the first-level cache; 2^16: the second; 2^22: memory.
+// 2^6: the fixed cost of a run; 2^12: in the first-level cache; 2^16: the second; 2^22: memory.
 void sizes(benchmark::internal::Benchmark* b) {
   b->Arg(1 << 6)->Arg(1 << 12)->Arg(1 << 16)->Arg(1 << 22);
 }

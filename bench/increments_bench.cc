@@ -1,13 +1,13 @@
-// What does a save cost of which little has changed since the step before?
+// How much does a save cost if little has changed since the step before?
 //
 //   increments_bench [DIRECTORY] [MIB] [none|zstd|auto]
 //
-// Saves MIB (1,024 unless said otherwise) of f32 tensors of random normals in the caller's memory,
-// two steps being kept. In each round, each save after the disk is idle: a whole save without
-// increments, the baseline; then, with increments, a save of which no chunk, a twentieth and all of
-// them have changed since the step before. Medians of five rounds, and what each wrote. The bars:
-// of a twentieth, 0.15 of the baseline's time and bytes; of all, 1.05 of its time. Status 1: one is
-// missed. DIRECTORY is on the disk to be measured; the default is the working directory.
+// Saves MIB (default 1,024) of f32 tensors of random normals in the caller's memory, and keeps two
+// steps. Each round makes these saves, each once the disk is idle: a whole save without increments,
+// the baseline; then three with increments, after no chunk, a twentieth and all of them have
+// changed. Prints medians of five rounds, and the bytes written. The bars: for a twentieth, 0.15 of
+// the baseline's time and bytes; for all, 1.05 of its time. Exits with 1 if a bar is missed.
+// DIRECTORY is on the disk to measure; the default is the working directory.
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -88,7 +88,7 @@ int main(int count, char** words) {
   const Model model(mib);
   std::map<std::string, Row> rows;
   {
-    // Each in a steady state of its own: what a save may write in depends on those before it.
+    // Each has a steady state of its own: a save recycles files of the saves before it.
     CheckpointManager whole(root / "whole", {.keep = {.last = 2}, .write = {.increments = false}});
     CheckpointManager fresh(root / "fresh", {.keep = {.last = 2},
                                              .write = {.reuse_files = false, .increments = false}});

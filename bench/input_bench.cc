@@ -1,5 +1,5 @@
-// How fast batches reach the devices, each case beside its limit in the same run: what
-// bench/rivals/input compares with other libraries.
+// How fast do batches reach the devices? Each case is compared with its limit in the same run;
+// bench/rivals/input runs the same cases in other libraries.
 //
 //   input_bench FOLDER [--quick] [--only TEXT]
 //
@@ -53,10 +53,10 @@ struct Settings {
   std::filesystem::path folder;
   std::string only;
   int windows = 9;
-  double seconds = 0.4;  ///< of a window, about
+  double seconds = 0.4;  ///< per window, about
 };
 
-/// Work that is done again and again: does some of it, returns how much.
+/// Work that can be repeated: does some of it and returns how much.
 using Work = std::function<double()>;
 
 struct Case {

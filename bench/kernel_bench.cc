@@ -1,5 +1,5 @@
-// What the kernels of programs cost, each beside a plain way to do the same: products of a GPT's
-// layers and convolutions of a ResNet's against OpenBLAS on matrices of the same number of
+// How much do the kernels of programs cost against a plain way to do the same? Products of a GPT's
+// layers and convolutions of a ResNet's run against OpenBLAS on matrices with the same number of
 // multiplications, moves and reductions against memcpy.
 #include <benchmark/benchmark.h>
 #include <cblas.h>
@@ -18,7 +18,7 @@
 namespace shardwise {
 namespace {
 
-// Before main() and other threads: the figures are those of a program that asks for it.
+// Runs before main() and other threads; the figures are those of a program that calls it.
 [[maybe_unused]] const bool kChosen = choose_blas_kernels();
 
 /// A whole tensor.
@@ -117,8 +117,8 @@ BENCHMARK_CAPTURE(bm_einsum, packed, "dfe,fet->td");
 BENCHMARK_CAPTURE(bm_einsum, packed_batch, "dtb,fdb->tfb");
 BENCHMARK_CAPTURE(bm_einsum, packed_sum, "hfd,dfs->hs");
 
-/// Of a ResNet: an image of `extent` squared with `features`, and a kernel of `taps` squared; NCHW,
-/// or NHWC with the kernel as HWIO.
+/// A convolution of a ResNet: an image of `extent` squared with `features`, and a kernel of `taps`
+/// squared; NCHW, or NHWC with the kernel as HWIO.
 void bm_convolution(benchmark::State& state, std::int64_t features, std::int64_t made,
                     std::int64_t extent, std::int64_t taps, std::int64_t stride, bool is_last) {
   constexpr std::int64_t kImages = 4;

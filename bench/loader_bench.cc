@@ -21,7 +21,8 @@ namespace {
 
 constexpr std::int64_t kRecords = 60000, kBatchSize = 256;
 constexpr std::size_t kRecordBytes = 784;
-constexpr std::int64_t kRows = kRecords / kBatchSize * kBatchSize;  // of an epoch: the rest drops
+constexpr std::int64_t kRows =
+    kRecords / kBatchSize * kBatchSize;  // per epoch: the rest is dropped
 
 std::vector<std::byte> pixels() {
   std::vector<std::byte> data(kRecords * kRecordBytes);

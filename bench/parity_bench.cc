@@ -1,5 +1,5 @@
-// How fast is the parity of a checkpoint written, from memory and to it, and damage restored,
-// against a memcpy and against a copy of the file with an fsync, in the same run?
+// How fast is a checkpoint's parity written, from memory and to it, and damage restored, against a
+// memcpy and against a copy of the file with an fsync, in the same run?
 //
 //   parity_bench DIR [GIB]
 
@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr int kRepeat = 5;
 
-/// Of the best of some runs.
+/// The shortest time of several runs.
 double best_seconds(const std::function<void()>& run) {
   double best = 1e9;
   for (int i = 0; i < kRepeat; ++i) {

@@ -1,5 +1,5 @@
-// A traced perceptron of three layers, trained by SGD with momentum, for bench/rivals/programs: the
-// P1 of the rivals' programs. The command line and what is printed are those of examples/gpt.
+// A traced perceptron of three layers, trained by SGD with momentum, for bench/rivals/programs,
+// where it is case P1. Command line and output are those of examples/gpt.
 
 #include <fmt/core.h>
 
@@ -25,8 +25,8 @@ using namespace shardwise;
 constexpr const char* kNames[] = {"w1", "b1", "w2", "b2", "w3", "b3"};
 constexpr double kRate = 0.05;
 
-/// Columns of the first weight and rows of the second over "model", the longest dim that is whole
-/// and divides over "fsdp".
+/// Cuts columns of the first weight and rows of the second over "model", and the longest dim that
+/// is still whole and divides over "fsdp".
 PartitionSpec spec_of(std::string_view name, const Shape& shape, const Mesh& mesh) {
   std::vector<PartitionSpec::Entry> entries(shape.size());
   for (const Axis& axis : mesh.axes()) {

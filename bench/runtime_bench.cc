@@ -1,5 +1,5 @@
-// What moving data between emulated devices costs, against memcpy of the same bytes by the same
-// workers, and what the task graph costs per task.
+// How much does moving data between emulated devices cost, against memcpy of the same bytes by the
+// same workers, and how much does the task graph cost per task?
 #include <benchmark/benchmark.h>
 
 #include <cstring>
@@ -40,7 +40,7 @@ void bm_memcpy(benchmark::State& state) {
 }
 BENCHMARK(bm_memcpy)->Arg(2 << 20)->Arg(32 << 20)->Arg(64 << 20)->UseRealTime();
 
-/// Bytes: what all the devices hold together. Includes recording and memory, as in a step.
+/// Bytes are those of all devices together. Includes recording and memory, as in a step.
 void bm_all_reduce(benchmark::State& state) {
   Devices devices(kDevices);
   const Mesh mesh = Mesh::line(kDevices);
@@ -55,7 +55,7 @@ void bm_all_reduce(benchmark::State& state) {
 }
 BENCHMARK(bm_all_reduce)->Arg(256 << 10)->Arg(4 << 20)->UseRealTime();
 
-/// The plain way: one thread adds all up and copies the sum to each.
+/// The plain way: one thread adds everything up and copies the sum to each device.
 void bm_all_reduce_by_hand(benchmark::State& state) {
   const std::size_t count = static_cast<std::size_t>(state.range(0)) / 4;
   std::vector<std::vector<float>> from(kDevices, std::vector<float>(count, 1)), to = from;
@@ -118,7 +118,7 @@ void bm_graph_of_empty_tasks_built_and_run(benchmark::State& state) {
 }
 BENCHMARK(bm_graph_of_empty_tasks_built_and_run)->UseRealTime();
 
-/// A training step of small ops: what recording and running a device's share of a step costs.
+/// A training step of small ops: measures recording and running a device's share of a step.
 void bm_map_steps_on_eight_devices(benchmark::State& state) {
   Devices devices(kDevices);
   ManualRegion region(devices, Mesh::line(kDevices));

@@ -1,16 +1,16 @@
-// What does one process of a very large job have to do for a save and for a restore?
+// How much work does one process of a very large job have to do for a save and for a restore?
 //
 //   scale_bench [FOLDER]
 //
 // Two jobs are simulated: FSDP on 16,384 processes, and 8 pipeline stages on 2,048 processes of 8
-// devices; 1,000 tensors each, 16 KiB of each tensor a device. (FSDP also on 64 and 1,024, to see
-// whether planning depends on their number.) Rank 0 is real: it makes the attempt in FOLDER (or a
-// temporary one), plans and writes its own shard file, takes the reports of all others, which were
-// made up beforehand, each in its real form and size, looks at their files, which are made up as
-// well, and writes the manifest. So it does all the work of such a job's coordinator except
-// waiting. Then the step is saved again: this time the ranks are real that one process needs for a
-// restore on another mesh. That restore is opened and planned. A small FSDP job runs first with all
-// ranks real: its files must verify.
+// devices; 1,000 tensors each, 16 KiB of each tensor per device. (FSDP also runs on 64 and 1,024,
+// to see whether planning depends on their number.) Rank 0 is real: it makes the attempt in FOLDER
+// (or a temporary one), plans and writes its own shard file, takes the reports of all others, looks
+// at their files, and writes the manifest. The reports and files of the others are made up
+// beforehand, in their real form and size, so rank 0 does all the work of such a job's coordinator
+// except waiting. Then the step is saved again; this time the ranks are real that one process needs
+// for a restore on another mesh. That restore is opened and planned. A small FSDP job runs first
+// with all ranks real: its files must verify.
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -124,7 +124,7 @@ detail::SavePlan plan_of(const Job& job, std::int64_t rank) {
                            {rank, rank + 1});
 }
 
-/// What the ranks that are not real say, in its real form.
+/// The messages of ranks that are not real, in their real form.
 class MadeUp {
  public:
   explicit MadeUp(const Job& job) {
@@ -168,7 +168,7 @@ class MadeUp {
     }
   }
 
-  /// For the save that rank 0 has announced by this notice. Throws as decode_notice does.
+  /// Begins the save that rank 0 has announced by this notice. Throws as decode_notice does.
   void begin(const Bytes& notice) {
     const std::uint64_t run = detail::run_of(jobs_detail::decode_notice(notice).id);
     reports_.clear();
@@ -183,11 +183,11 @@ class MadeUp {
     detail::FileEntry file;
     std::array<std::uint64_t, detail::kDescriptionWords> words;
   };
-  /// Of a shard file that nobody has written.
+  /// The description of a shard file that was never written.
   const Described& described(const std::string& name) const { return descriptions_.at(name); }
 
   const Bytes& report(int rank) const { return reports_[static_cast<std::size_t>(rank)]; }
-  /// Its list, if rank 0 asks for that of this rank: the first one of its stage.
+  /// The list of this rank, if rank 0 asks for it: its stage's first rank has one.
   Bytes list(int rank) const {
     const std::size_t stage = stage_of(rank);
     return stage_of(rank - 1) == stage ? Bytes() : lists_[stage].second;
@@ -231,7 +231,7 @@ class MadeUpFile final : public File {
   const MadeUp::Described& described_;
 };
 
-/// Opens what is not on the disk as a made-up file.
+/// Opens a missing file as a made-up one.
 class WithMadeUpFiles final : public ForwardingFileSystem {
  public:
   explicit WithMadeUpFiles(const MadeUp& made_up) : made_up_(made_up) {}

@@ -1,5 +1,5 @@
-// How long do the questions of shard/ take, and how much memory, next to a plain loop over the list
-// of tiles? Counters are per call: heap blocks, bytes, copies.
+// How much time and memory do the queries of shard/ take, against a plain loop over the list of
+// tiles? Counters are per call: heap blocks, bytes, copies.
 
 #include <benchmark/benchmark.h>
 
@@ -33,7 +33,7 @@ static std::atomic<std::size_t> g_blocks = 0, g_bytes = 0;
 namespace shardwise {
 namespace {
 
-/// Runs the body over and over, and counts what it takes from the heap.
+/// Runs the body repeatedly, and counts its heap allocations.
 template <class Body>
 void measure(benchmark::State& state, Body&& body) {
   const std::size_t blocks = g_blocks, bytes = g_bytes;
@@ -159,8 +159,8 @@ void BM_hash(benchmark::State& state) {
 }
 BENCHMARK(BM_hash)->Arg(64)->Arg(1048576);
 
-/// Two dims in two axes to two dims in three axes; `ways` 1 is 4,096 to 3,072 devices, 4 is 65,536
-/// to 49,152. Nothing divides evenly.
+/// Two dims in two axes to two dims in three axes; `ways` 1 means 4,096 to 3,072 devices, 4 means
+/// 65,536 to 49,152. Nothing divides evenly.
 struct Resharding {
   explicit Resharding(std::int64_t ways)
       : from(Mesh({{"x", 64 * ways}, {"y", 64 * ways}}), PartitionSpec::parse("x,y")),
@@ -209,7 +209,7 @@ void BM_plan_to_three_quarters_by_all_pairs(benchmark::State& state) {
 }
 BENCHMARK(BM_plan_to_three_quarters_by_all_pairs)->Arg(4096)->Unit(benchmark::kMillisecond);
 
-/// 65,536 devices, 16 of which hold each box, to the same devices cut otherwise.
+/// 65,536 devices, with 16 replicas of each box, to the same devices cut differently.
 void BM_plan_with_replicas(benchmark::State& state) {
   const Sharding from(Mesh::parse("64,64,16"), PartitionSpec::parse("0,1"));
   const Sharding to(Mesh::parse("48,32,32"), PartitionSpec::parse("2,0"));
@@ -254,7 +254,7 @@ std::vector<Piece> at_place(DeviceId place, const std::vector<Box>& boxes) {
   return pieces;
 }
 
-/// Half of the pieces are sources, half are targets, and no cut of one is one of the other.
+/// Half of the pieces are sources, half are targets, and they have no cuts in common.
 void BM_plan_of_irregular_pieces(benchmark::State& state) {
   const std::int64_t half = state.range(0) / 2;
   const auto sources = at_place(0, irregular(2, half, 1)),

@@ -1,5 +1,5 @@
-// A matrix product with the contracted dim cut over "model": each device multiplies what it holds,
-// and an all-reduce adds the parts.
+// A matrix product with the contracted dim cut over "model": each device multiplies its own parts,
+// and an all-reduce adds the products.
 #include <iostream>
 #include <vector>
 

@@ -1,6 +1,5 @@
-// Traced mode: a two-layer perceptron written as if for one device. Marks on the batch and on two
-// weights are all that says how it runs on eight: the rest of the shardings, and the collectives,
-// follow from them.
+// Traced mode: a two-layer perceptron written as if for one device. Only marks on the batch and on
+// two weights say how it runs on eight: the other shardings, and the collectives, follow from them.
 
 #include <cstdio>
 #include <string>
@@ -59,5 +58,5 @@ int main() {
                 static_cast<int>(total.tensors), total.bytes);
   }
   const bool planned = program.memory(0).peak_bytes == devices.at(0).memory().peak_bytes;
-  std::printf("the peak of memory is %s\n", planned ? "what was planned" : "another than planned");
+  std::printf("the peak of memory is %s\n", planned ? "as planned" : "not as planned");
 }

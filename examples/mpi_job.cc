@@ -1,7 +1,8 @@
-// A job of any number of processes. It goes on where it ended, also with another number of them:
+// A job of any number of processes. It continues where it stopped, also with another number of
+// them:
 //
 //   mpirun -n 4 mpi_job FOLDER      # steps 1 to 5
-//   mpirun -n 3 mpi_job FOLDER      # steps 6 to 10, from what the four have saved
+//   mpirun -n 3 mpi_job FOLDER      # steps 6 to 10, from the checkpoint of the four
 //
 // Each process holds some rows of "w", and all of "b". In training, row i of w and element i of b
 // grow by i + 1 in every step, so that the state after any step is known and can be checked.
@@ -58,7 +59,7 @@ void run(const char* folder, const sw::ProcessGroup& job) {
     train(w_needed, mine, step);
     train(b_needed, step);
     if (w != w_needed || b != b_needed) {
-      throw sw::Error(sw::ErrorCode::corrupt, "what was restored is not what was saved");
+      throw sw::Error(sw::ErrorCode::corrupt, "the restored tensor differs from the saved one");
     }
     if (job.rank() == 0) std::cout << "went on after step " << step << '\n';
   }
@@ -85,7 +86,7 @@ int main(int argc, char** argv) {
   try {
     run(argv[1], job);
   } catch (const std::exception& e) {
-    job.abort(e.what());  // ends what the others do, with this error
+    job.abort(e.what());  // ends the other processes with this error
     std::cerr << "mpi_job: " << e.what() << '\n';
     return 1;
   }

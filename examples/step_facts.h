@@ -8,7 +8,7 @@
 
 #include "shardwise/runtime/spmd/executable.h"
 
-// What the examples that train say of a step.
+// Shared by the training examples: facts about a step.
 namespace examples {
 
 /// Its collectives and the planned peak at each mesh position; empty lists if there was no step.
@@ -27,7 +27,7 @@ inline nlohmann::ordered_json step_facts(const shardwise::Executable* step,
   return {{"collectives", collectives}, {"planned_peak_bytes", peaks}};
 }
 
-/// Of the steps after the first, which is compiled. 0 if there was none.
+/// Median of the steps after the first, which is compiled. 0 if there are none.
 inline double median_after_first(const std::vector<double>& seconds) {
   if (seconds.empty()) return 0;
   std::vector<double> after(seconds.begin() + (seconds.size() > 1 ? 1 : 0), seconds.end());

@@ -1,6 +1,6 @@
-// A training job to copy. It saves every 100 steps and every 10 minutes while it trains on, keeps
-// the last three steps and the best one, goes on where it ended, and saves once more before it is
-// ended by SIGTERM:
+// A training job to copy. It saves every 100 steps and every 10 minutes while training goes on,
+// keeps the last three steps and the best one, resumes where it stopped, and saves once more when
+// SIGTERM ends it:
 //
 //   training_job FOLDER [STEPS]
 //

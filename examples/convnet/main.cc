@@ -81,7 +81,7 @@ class Run {
     report_ = sw::report(*training_.tracer().last(), sw::machines().front());
   }
 
-  /// Of the test images, in percent.
+  /// Percentage of test images with the right label.
   double accuracy() {
     const auto source = open_images(options_.data, "t10k");
     sw::Loader loader(devices_, source, training_.placements(),
@@ -118,7 +118,7 @@ class Run {
   }
 
  private:
-  /// Up in the first tenth, then down as a cosine.
+  /// Rises in the first tenth, then falls as a cosine.
   double rate(std::int64_t step, std::int64_t steps) const {
     const double at = static_cast<double>(step) / static_cast<double>(steps);
     const double down = 0.5 * (1 + std::cos(std::numbers::pi * at));
@@ -137,7 +137,7 @@ class Run {
 
 }  // namespace
 
-// What CLI11 throws while options are declared is a mistake in this file.
+// CLI11 throws while options are declared only if this file has a mistake.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   sw::choose_blas_kernels();  // before there are other threads

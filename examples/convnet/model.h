@@ -12,8 +12,8 @@
 #include "shardwise/shard/partition_spec.h"
 
 // A ResNet (He et al., "Deep Residual Learning for Image Recognition", 2015), written as if for one
-// device. How images are cut decides what each device computes: some of the images, some rows of
-// all images, or both.
+// device. The cuts of the images decide which part each device computes: some of the images, some
+// rows of all images, or both.
 namespace convnet {
 
 struct Sizes {
@@ -25,18 +25,18 @@ struct Sizes {
   std::int64_t batch = 128;
 };
 
-/// Throws invalid_argument for a depth that there is not.
+/// Throws invalid_argument for an unknown depth.
 void check(const Sizes& sizes);
 
 /// A tensor before it has values.
 struct Weight {
   std::string name;
   shardwise::Shape shape;
-  double deviation;  ///< of its first values; 0: all are `value`
+  double deviation;  ///< standard deviation of its first values; 0: all are `value`
   double value = 0;
 };
 
-/// In the order in which the optimizer goes through them.
+/// In the order of the optimizer's updates.
 std::vector<Weight> weights(const Sizes& sizes);
 
 /// The running means and variances of batchnorm.
@@ -59,7 +59,7 @@ class Plan {
 
 using Tensors = std::map<std::string, shardwise::Tensor>;
 
-/// [images, classes]. image: [images, channels, rows, columns], f32. In training batchnorm takes
+/// [images, classes]. image: [images, channels, rows, columns], f32. In training, batchnorm uses
 /// the statistics of the batch, and `statistics` become the new running ones.
 shardwise::Tensor logits(shardwise::Tracer& tracer, const Sizes& sizes, const Tensors& weights,
                          Tensors& statistics, const shardwise::Tensor& image, bool is_training);

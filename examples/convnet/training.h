@@ -24,7 +24,7 @@ class Training {
   /// Weights without values, so that step() can only be planned.
   void begin_abstract();
 
-  /// How a loader is to place the fields "image" and "label".
+  /// Placements of the fields "image" and "label" for a loader.
   std::vector<shardwise::FieldPlacement> placements() const;
 
   /// One step of stochastic gradient descent with momentum. Returns the batch's mean loss.

@@ -41,7 +41,7 @@ struct Options {
   bool resume = false, json = false;
 };
 
-/// Checks what the model relies on. Throws invalid_argument.
+/// Checks the fields that the model relies on. Throws invalid_argument.
 void check(const sw::Source& source) {
   const sw::Field image{"image", sw::DType::u8, {28, 28}}, label{"label", sw::DType::u8, {}};
   if (!(source.fields()[0] == image && source.fields()[1] == label)) {
@@ -71,7 +71,7 @@ std::vector<sw::FieldPlacement> placements(const sw::Mesh& mesh) {
           {"label", sw::Sharding(mesh, sw::PartitionSpec::parse("data"))}};
 }
 
-/// FNV-1a over the whole global batch, so that two runs can be seen to get the same data.
+/// FNV-1a over the whole global batch, to show that two runs get the same data.
 std::uint64_t digest(const sw::Batch& batch) {
   std::uint64_t hash = 0xCBF29CE484222325u;
   for (const sw::ShardedArray& field : batch.fields) {
@@ -246,7 +246,7 @@ class Run {
 
 }  // namespace
 
-// What CLI11 throws while options are declared is a mistake in this file.
+// CLI11 throws while options are declared only if this file has a mistake.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   sw::choose_blas_kernels();  // before there are other threads

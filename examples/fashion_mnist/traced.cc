@@ -28,7 +28,7 @@ std::vector<sw::Tensor> tensors(sw::Tracer& tracer, const State& state, std::siz
 double train_step(sw::Tracer& tracer, State& state, const sw::Batch& batch, float learning_rate) {
   std::vector<sw::Tensor> w = tensors(tracer, state, 0, sw::MemoryKind::parameter);
   std::vector<sw::Tensor> momenta = tensors(tracer, state, 4, sw::MemoryKind::optimizer);
-  state.arrays.clear();  // only the tensors hold them now, so a step can write over them
+  state.arrays.clear();  // now only the tensors hold them, so a step can overwrite them
   const sw::Tensor rate =
       sw::full(tracer, {sw::DType::f32, {}}, learning_rate, "rate", sw::MemoryKind::array);
   const sw::Tensor loss = [&] {

@@ -1,6 +1,6 @@
 // Trains a small GPT on the bytes of a text, written as if for one device. A plan spreads it over a
-// mesh of emulated devices: weights and batch are marked, the rest follows. It saves as it goes.
-// Started again, it goes on from the newest checkpoint, whatever mesh and plan that was written on.
+// mesh of emulated devices: weights and batch are marked, the rest follows. It saves as it trains.
+// Started again, it continues from the newest checkpoint, on any mesh and plan.
 
 #include <fmt/core.h>
 
@@ -155,10 +155,11 @@ void add_model(CLI::App& app, Options& options) {
   app.add_option("--norm", options.recipe.norm, "layer or rms")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, gpt::Norm>{{"layer", gpt::Norm::layer}, {"rms", gpt::Norm::rms}}));
-  app.add_option("--dropout", options.recipe.dropout, "Rate of what each block adds");
+  app.add_option("--dropout", options.recipe.dropout,
+                 "Share of each block's output that is dropped");
   app.add_option("--clip", options.recipe.clip, "Most that the gradients' common norm may be");
   app.add_option("--recompute", options.recipe.recompute,
-                 "What of each layer is computed again for its gradient, to save memory: none, "
+                 "Parts of each layer to compute again for its gradient, to save memory: none, "
                  "elementwise (all but products), inside (all but two results), all")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, gpt::Recompute>{{"none", gpt::Recompute::none},
@@ -172,7 +173,7 @@ void add_model(CLI::App& app, Options& options) {
 
 }  // namespace
 
-// What CLI11 throws while options are declared is a mistake in this file.
+// CLI11 throws while options are declared only if this file has a mistake.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   sw::choose_blas_kernels();  // before there are other threads

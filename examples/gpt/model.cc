@@ -30,7 +30,7 @@ sw::CheckpointPolicy policy(Recompute recompute) {
   return {};
 }
 
-/// The weights whose names begin so, by the rest of the name.
+/// The weights whose names begin with this prefix, by the rest of the name.
 std::map<std::string, sw::Tensor> of_layer(const std::map<std::string, sw::Tensor>& weights,
                                            const std::string& prefix) {
   std::map<std::string, sw::Tensor> own;
@@ -91,7 +91,7 @@ sw::Tensor loss(sw::Tracer& tracer, const Sizes& sizes, const Recipe& recipe,
   // Two of each layer; `number` of the layer, a tensor or not.
   const auto dropped = [&](const sw::Tensor& x, const auto& number, double which) {
     if (recipe.dropout == 0) return x;
-    const double each = static_cast<double>(2 * sizes.layers);  // of a step
+    const double each = static_cast<double>(2 * sizes.layers);  // per step
     return sw::dropout(
         x,
         sw::convert(sw::convert(step, sw::DType::f64) * each + (number * 2.0 + which),

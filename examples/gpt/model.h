@@ -18,16 +18,16 @@ struct Sizes {
 enum class Activation { gelu, gelu_erf, silu };
 enum class Norm { layer, rms };
 
-/// What of a layer is computed again for its gradient, so that it need not be kept: nothing; all
-/// but the products of matrices; all but the results of attention and perceptron; all.
+/// The parts of a layer that are recomputed for its gradient instead of kept: none; all but matrix
+/// products; all but the results of attention and perceptron; all.
 enum class Recompute { none, elementwise, inside, all };
 
-/// What else a run chooses. The first values make a GPT-2.
+/// Further choices of a run. The defaults make a GPT-2.
 struct Recipe {
   Activation activation = Activation::gelu;
   Norm norm = Norm::layer;
-  double dropout = 0;  ///< of what attention and the perceptron add
-  double clip = 0;     ///< the most that the gradients' common norm may be; 0: anything
+  double dropout = 0;  ///< share of the outputs of attention and the perceptron that is dropped
+  double clip = 0;     ///< largest common norm of the gradients; 0: no limit
   Recompute recompute = Recompute::none;
   bool scan = false;  ///< all layers are one scan, and their weights are stacked along dim 0
 };
@@ -36,12 +36,12 @@ struct Recipe {
 struct Weight {
   std::string name;
   shardwise::Shape shape;
-  double deviation;  ///< of its first values; 0: all are `value`
+  double deviation;  ///< standard deviation of its first values; 0: all are `value`
   double value = 0;
 };
 
-/// All weights, in the order in which the optimizer goes through them: "l0.wq", "l1.wq", ..; with
-/// Recipe::scan "layers.wq" for those of all layers.
+/// All weights, in the order of the optimizer's updates: "l0.wq", "l1.wq", ..; with Recipe::scan,
+/// "layers.wq" stands for those of all layers.
 std::vector<Weight> weights(const Sizes& sizes, const Recipe& recipe = {});
 
 /// The mean of -log p(target) over all positions: a transformer with norms before attention and

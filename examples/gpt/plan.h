@@ -9,20 +9,19 @@
 
 namespace gpt {
 
-/// How the model is spread over a mesh. The batch is cut over the axis "data" or "fsdp" (or both),
-/// if the mesh has one. The plan says how the weights are cut; the optimizer's state is cut like
-/// them.
+/// Spreads the model over a mesh. The batch is cut over the axis "data" or "fsdp" (or both), if the
+/// mesh has one. The plan says how the weights are cut; the optimizer's state is cut like them.
 class Plan {
  public:
-  /// none: no cut at all. data: weights whole, the batch cut. fsdp: each weight's longest dim that
-  /// divides, over "fsdp", or over "data" if the mesh has no such axis. tensor: Megatron's columns
-  /// and rows over "model". 2d: both. Throws invalid_argument for another word, or if the mesh
-  /// lacks the axes.
+  /// none: no cuts. data: weights whole, the batch cut. fsdp: each weight's longest dim that
+  /// divides is cut over "fsdp", or over "data" if the mesh has no such axis. tensor: Megatron's
+  /// columns and rows over "model". 2d: both. Throws invalid_argument for another word, or if the
+  /// mesh lacks the axes.
   Plan(std::string_view name, const shardwise::Mesh& mesh);
 
   shardwise::PartitionSpec weight(std::string_view name, const shardwise::Shape& shape) const;
 
-  /// Of [batch, context].
+  /// Spec of a batch, [batch, context].
   shardwise::PartitionSpec batch() const;
 
  private:

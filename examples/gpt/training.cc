@@ -28,7 +28,7 @@ const char* name(Activation activation) {
   return "unknown";
 }
 
-/// Throws invalid_argument naming all that differs.
+/// Throws invalid_argument naming every difference.
 void check_same_model(const sw::CheckpointReader& reader, const std::string& own) {
   const Json found = Json::parse(reader.user_json()), needed = Json::parse(own);
   std::string differences;
@@ -93,7 +93,7 @@ void Training::begin(std::uint64_t seed, const std::optional<std::map<std::strin
     }
     return tracer_.tensor(type, found->second.bytes, weight.name, sw::MemoryKind::parameter);
   };
-  // Stacked weights begin as those of the layers do, one after the other.
+  // Stacked weights begin with the values of separate layers, one after the other.
   Recipe plain = recipe_;
   plain.scan = false;
   const std::vector<Weight> unstacked = gpt::weights(sizes_, plain);
@@ -175,7 +175,7 @@ sw::Tensor Training::input(const sw::HostBatch& batch, const char* field) {
 }
 
 double Training::step(const sw::HostBatch& batch, double learning_rate) {
-  // The tensors named in here are not held when the step runs, so it can reuse their memory.
+  // The tensors named in here are released before the step runs, so it can reuse their memory.
   const sw::Tensor loss = [&] {
     const sw::Tensor tokens = input(batch, "tokens"), targets = input(batch, "targets");
     std::map<std::string, sw::Tensor> by_name;
@@ -185,7 +185,7 @@ double Training::step(const sw::HostBatch& batch, double learning_rate) {
     std::vector<sw::Tensor> gradients = sw::grad(mean, values_);
     const auto in_optimizer = tracer_.scope("optimizer");
     if (recipe_.clip > 0) sw::clip_by_global_norm(gradients, recipe_.clip);
-    // A tensor: if it were a number, each rate of a schedule would be another program.
+    // A tensor, since as a number each rate of a schedule would make another program.
     const auto number = static_cast<float>(learning_rate);
     const sw::Tensor rate =
         tracer_.tensor({sw::DType::f32, {}}, std::as_bytes(std::span(&number, 1)), "learning rate");

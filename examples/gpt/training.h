@@ -17,22 +17,22 @@
 
 namespace gpt {
 
-/// A GPT in training: its weights and AdamW's state on a mesh of devices, cut as a plan says.
-/// Begins with one of the two, begin() or restore(). Keeps a reference to the devices.
-/// Thread-compatible.
+/// A GPT in training: its weights and AdamW's state on a mesh of devices, cut as a plan says. Call
+/// begin() or restore() first. Keeps a reference to the devices. Thread-compatible.
 class Training {
  public:
-  /// Throws invalid_argument if the heads do not divide the width, and for a rate of dropout or a
-  /// norm of gradients that cannot be.
+  /// Throws invalid_argument if the heads do not divide the width, and for an impossible rate of
+  /// dropout or norm of gradients.
   Training(shardwise::Devices& devices, const shardwise::Mesh& mesh, const Plan& plan,
            const Sizes& sizes, const Recipe& recipe = {});
 
-  /// The first values: random, or those given by name. Throws invalid_argument naming the weight
-  /// that is missing or of another type.
+  /// Sets the first values: random, or given by name. Throws invalid_argument naming a weight that
+  /// is missing or of another type.
   void begin(std::uint64_t seed, const std::optional<std::map<std::string, Given>>& given = {});
 
-  /// All that sources() has saved, on whatever mesh and plan. Throws invalid_argument naming what
-  /// differs if the checkpoint's user_json is not this model's, and as CheckpointReader.
+  /// Restores everything that sources() saved, from any mesh and plan. Throws invalid_argument
+  /// naming the difference if the checkpoint's user_json is not this model's, and as
+  /// CheckpointReader.
   void restore(const shardwise::CheckpointReader& reader);
 
   /// The model's sizes and recipe, for SaveOptions::user_json.

@@ -23,7 +23,7 @@ std::vector<std::string> names(const std::vector<Bar>& bars, Of of) {
   return all;
 }
 
-/// 1, 2 or 5 times a power of ten, of which about five make `most`.
+/// Returns 1, 2 or 5 times a power of ten; about five of these make `most`.
 double tick(double most) {
   const double power = std::pow(10, std::floor(std::log10(most / 5)));
   for (const double step : {1.0, 2.0, 5.0}) {

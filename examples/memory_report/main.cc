@@ -1,8 +1,8 @@
-// What would training need? One study plans a step of GPTs of 124 million to 4 billion parameters,
-// under four ways to cut them, with and without recomputation: it prints the memory of the fullest
-// device, and how much of a machine's products such a step would use, by a model. The other looks
-// for the largest batch and the largest images with which a step of ResNet-50 fits, if images or
-// their rows are cut. Nothing of a model is allocated.
+// How much memory would training need? One study plans a step of GPTs of 124 million to 4 billion
+// parameters, under four layouts, with and without recomputation: it prints the memory of the
+// fullest device, and the share of a machine's peak that such a step would reach, by a model. The
+// other finds the largest batch and the largest images for which a step of ResNet-50 fits, if
+// images or their rows are cut. No tensor of a model is allocated.
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -50,7 +50,7 @@ std::vector<std::string> machine_ids() {
   return ids;
 }
 
-/// The ways to cut that were asked for.
+/// The layouts that the options select.
 std::vector<Layout> chosen_layouts(const Options& options, std::int64_t devices) {
   std::vector<Layout> chosen =
       options.mesh.empty() ? layouts(devices) : layouts_on(sw::Mesh::parse(options.mesh));
@@ -111,7 +111,7 @@ void print_table(const Options& options, const std::vector<Row>& rows) {
   const sw::Machine& machine = machine_of(options);
   fmt::print(
       "! is more than {:g} GiB. MFU is modelled, not measured, on {} ({}): 6 x parameters x tokens "
-      "over what the devices could do meanwhile; collectives and computing take turns.\n",
+      "over the devices' peak in that time; collectives and computing take turns.\n",
       options.limit_gib, machine.name, machine.source);
 }
 
@@ -120,7 +120,7 @@ struct Studied {
   std::vector<Largest> resnets;
 };
 
-/// Of ResNet-50 with images or their rows cut over all axes.
+/// Searches for ResNet-50 with images or their rows cut over all axes.
 std::vector<Largest> search_all(const Options& options) {
   const auto bytes = static_cast<std::size_t>(options.limit_gib * kGiB);
   const std::string mesh = resnet_mesh(options);
@@ -198,7 +198,7 @@ void write_charts(const Options& options, const std::vector<Row>& rows) {
   }
 }
 
-/// Runs a small model under each layout. Whether all peaks are those that were planned.
+/// Runs a small model under each layout, and returns whether all peaks are as planned.
 bool check(const Options& options) {
   const gpt::Sizes small{.layers = 2, .width = 64, .heads = 4, .context = 64, .batch = 16};
   bool all_equal = true;
@@ -216,7 +216,7 @@ bool check(const Options& options) {
 
 }  // namespace
 
-// What CLI11 throws while options are declared is a mistake in this file.
+// CLI11 throws while options are declared only if this file has a mistake.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   Options options;
@@ -246,7 +246,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember(machine_ids()));
   app.add_flag("--json", options.json, "Print one JSON object: an array of rows for each study");
   app.add_flag("--check", options.check,
-               "Run a small model instead, and compare what was planned with what was measured");
+               "Run a small model instead, and compare planned with measured memory");
   CLI11_PARSE(app, argc, argv);
   try {
     if (options.check) return check(options) ? 0 : 1;

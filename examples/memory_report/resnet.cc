@@ -10,8 +10,8 @@ namespace sw = shardwise;
 
 namespace {
 
-/// The largest number of steps for which `bytes_of` is at most `bytes`; 0: none. It grows with the
-/// steps.
+/// The largest number of steps for which `bytes_of`, which grows with it, is at most `bytes`; 0 if
+/// none fits.
 std::int64_t largest(const std::function<std::size_t(std::int64_t)>& bytes_of, std::size_t bytes) {
   std::int64_t fits = 0, too_large = 1;
   while (bytes_of(too_large) <= bytes) {

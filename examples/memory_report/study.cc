@@ -21,7 +21,7 @@ namespace {
 using MakeTensor = std::function<sw::Tensor(const sw::TensorType& type, const std::string& name,
                                             sw::MemoryKind kind)>;
 
-/// Records a step. The tensors that it replaces are held by `held`, as a training loop holds them.
+/// Records a step. `held` keeps the tensors that it replaces, like a training loop.
 sw::Tensor record_step(sw::Tracer& tracer, const gpt::Sizes& sizes, const gpt::Plan& plan,
                        gpt::Recompute recompute, const MakeTensor& make,
                        std::vector<sw::Tensor>& held) {
@@ -98,7 +98,7 @@ std::vector<Layout> layouts_on(const sw::Mesh& mesh) {
     try {
       gpt::Plan(layout.plan, mesh);
     } catch (const sw::Error&) {
-      continue;  // it says which axis is not there
+      continue;  // the plan's error names the missing axis
     }
     fit.push_back(std::move(layout));
   }

@@ -28,27 +28,27 @@ double parameters(const gpt::Sizes& sizes);
 /// One training step (loss, gradients, AdamW), planned.
 struct Planned {
   std::size_t peak_bytes = 0;  ///< of the device that needs most
-  double wire_bytes = 0;       ///< that one device sends
+  double wire_bytes = 0;       ///< sent by one device
   double seconds = 0;          ///< to trace and plan
 
-  /// Of the step on a machine: nothing of it is measured. Collectives wait for no computing, and
-  /// computing for each of them.
+  /// Time of the step on a machine, by a model without measurements. Collectives and computing do
+  /// not overlap.
   double modelled_seconds = 0;
 
   /// Model FLOPS utilization in that time, as the study defines it: 6 operations for each parameter
-  /// and token, over what all devices could do.
+  /// and token, over the peak of all devices.
   double modelled_mfu = 0;
 };
 
-/// How the weights are cut, on which mesh: see gpt::Plan.
+/// The cut of the weights and the mesh: see gpt::Plan.
 struct Layout {
   std::string name, mesh, plan;
 };
 
-/// Replicated, FSDP, tensor and 2-d, on as many devices.
+/// Replicated, FSDP, tensor and 2-d layouts on this number of devices.
 std::vector<Layout> layouts(std::int64_t devices);
 
-/// Those for which a mesh has the axes: data or fsdp, and model.
+/// The layouts for which a mesh has the axes: data or fsdp, and model.
 std::vector<Layout> layouts_on(const shardwise::Mesh& mesh);
 
 Planned plan(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute,
@@ -68,8 +68,8 @@ struct Largest {
 std::size_t resnet_peak(const std::string& plan, const std::string& mesh, std::int64_t batch,
                         std::int64_t image);
 
-/// At a given size of images, and at a given batch; steps of a batch of 8 and of 32 pixels. Nothing
-/// fits: 0.
+/// For a given size of images, and for a given batch; in steps of a batch of 8 and of 32 pixels. 0
+/// if nothing fits.
 Largest largest_batch(const std::string& plan, const std::string& mesh, std::int64_t image,
                       std::size_t bytes);
 Largest largest_image(const std::string& plan, const std::string& mesh, std::int64_t batch,
