@@ -13,8 +13,8 @@
 
 namespace shardwise {
 
-/// A hyper-rectangle of global indices: begin[d] <= i[d] < end[d]. It says which part of a tensor a
-/// device holds, a file piece covers or a copy moves.
+/// A hyper-rectangle of global indices: begin[d] <= i[d] < end[d]. It is the part of a tensor that
+/// a device holds, a file piece covers or a copy moves.
 ///
 /// Invariant: begin and end have the same rank and begin[d] <= end[d]. Rank 0 is the one element
 /// of a scalar. A box with an empty dim holds nothing but still has a place.
@@ -65,7 +65,7 @@ class Box {
   std::int64_t num_elements() const;
   bool empty() const;
 
-  /// Every element of `other` is in this box; true for every empty box of the same rank.
+  /// True if every element of `other` is in this box; true for every empty box of the same rank.
   bool contains(const Box& other) const;
 
   bool operator==(const Box&) const = default;
@@ -74,7 +74,7 @@ class Box {
   Index begin_, end_;
 };
 
-/// The elements in both; if there are none, an empty box at an unspecified place. Throws
+/// The elements in both boxes; an empty box at an unspecified place if they share none. Throws
 /// invalid_argument if the ranks differ.
 Box intersect(const Box& a, const Box& b);
 
@@ -98,8 +98,8 @@ void for_each_index(const Box& box, Body&& body) {
   }
 }
 
-/// Calls body(box) for boxes that are the elements of `whole` in row-major order, each of at most
-/// `most_bytes`. Requires room for one element. Nothing for a box without elements.
+/// Calls body(box) for boxes that split `whole`, in row-major order, each of at most `most_bytes`.
+/// Requires room for one element. A box without elements has no calls.
 template <class Body>
 void for_each_slab(const Box& whole, std::size_t element_bytes, std::size_t most_bytes,
                    Body&& body) {

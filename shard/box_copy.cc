@@ -17,7 +17,7 @@ std::int64_t offset_in(const Box& view, const Dims& strides, const Index& at) {
   return offset;
 }
 
-/// A constant length lets the compiler turn memcpy into one move, which is what short runs need.
+/// A constant length lets the compiler turn memcpy into one move, as short runs need.
 template <std::size_t kRunBytes>
 void copy_short_runs(const RunWalk& walk, std::size_t element_bytes, const std::byte* from,
                      std::byte* to) {

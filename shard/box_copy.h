@@ -24,8 +24,8 @@ struct BoxView {
 void copy_box(const Box& box, std::size_t element_bytes, const ConstBoxView& from,
               const BoxView& to);
 
-/// Points to the elements of `box` in the view's memory if they are contiguous there, row-major;
-/// else null. Requires a box inside the view's that is not empty.
+/// A pointer to the elements of `box` in the view's memory if they are contiguous there, row-major;
+/// else null. Requires a non-empty box inside the view's.
 const std::byte* find_contiguous(const Box& box, std::size_t element_bytes,
                                  const ConstBoxView& view);
 

@@ -56,7 +56,7 @@ DeviceOrder DeviceOrder::iota(std::int64_t size) {
 
 DeviceOrder DeviceOrder::compact(DeviceId first, std::vector<std::int64_t> sizes,
                                  std::vector<std::int64_t> strides) {
-  // Canonical: no digit has size 1, and neighbours of which one continues the other are one digit.
+  // Canonical form: no digit has size 1, and digits that continue their neighbours are merged.
   std::size_t kept = 0;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] == 1) continue;

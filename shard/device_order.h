@@ -18,7 +18,7 @@ namespace shardwise {
 /// A device's number. A mesh may have any distinct non-negative numbers.
 using DeviceId = std::int64_t;
 
-/// Which device is at each position of a mesh.
+/// The device at each position of a mesh.
 ///
 /// An order is compact if it is 0, 1, 2, .. reshaped, transposed and flattened again (XLA's iota
 /// tile assignment), or such a pattern with a first device and gaps, as a sub-mesh has. A compact
@@ -74,7 +74,7 @@ class DeviceOrder {
 
   bool operator==(const DeviceOrder& other) const;
 
-  /// One digit of a position, which is read as a mixed radix number, and what the digit adds to the
+  /// One digit of a position, which is read as a mixed radix number, and the digit's share of the
   /// device's id.
   struct Digit {
     std::int64_t size;             ///< of the digit's range
@@ -111,7 +111,7 @@ class DeviceOrder {
   std::shared_ptr<const Pattern> pattern_;  // both null: consecutive devices
 };
 
-/// Where a device is.
+/// The location of a device.
 ///
 /// Value type, thread-compatible.
 struct DeviceAttributes {

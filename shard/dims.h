@@ -16,8 +16,8 @@ namespace shardwise {
 /// Converts an extent, index or count, which is never negative, to the size of a container.
 constexpr std::size_t as_size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
-/// Most dimensions a tensor may have. A Box holds its values in place, so making one allocates
-/// nothing; 16 is twice what the frameworks in use allow.
+/// Most dimensions a tensor may have. A Box holds its values in place, so making one needs no
+/// allocation; 16 is twice the limit of common frameworks.
 inline constexpr std::size_t kMaxRank = 16;
 
 /// One int64 per tensor dimension: a shape, an index or a stride. Holds its values in place.
@@ -97,8 +97,8 @@ std::int64_t num_elements(const Shape& shape);
 /// overflow.
 std::size_t num_bytes(const Shape& shape, std::size_t element_bytes);
 
-/// The shape with its dims made smaller, the outermost first, until it has at most `most_bytes`; a
-/// non-empty dim stays non-empty. For taking a sample of a tensor. Throws as num_bytes.
+/// Shrinks the dims of a shape, the outermost first, until it has at most `most_bytes`; a non-empty
+/// dim stays non-empty. For taking a sample of a tensor. Throws as num_bytes.
 Shape cut_to_bytes(Shape shape, std::size_t element_bytes, std::size_t most_bytes);
 
 /// Row-major strides in elements: the last dim has stride 1.

@@ -78,8 +78,8 @@ struct Narrow {
 using F16 = Narrow<10>;
 using BF16 = Narrow<7>;
 
-/// A float of one byte. kOverflow is what a value beyond the largest one becomes, as in PyTorch and
-/// ml_dtypes: an infinity if there is one; else the NaN, or as in PyTorch the largest number.
+/// A float of one byte. A value beyond the largest one becomes kOverflow, as in PyTorch and
+/// ml_dtypes: an infinity if the type has one; else NaN, or as in PyTorch the largest number.
 template <int kMantissa, int kExponentBias, int kMost, std::uint32_t kOverflow, std::uint32_t kNan>
 struct Float8 {
   using Bits = std::uint8_t;
@@ -95,7 +95,7 @@ struct Float8 {
 };
 using F8E4M3FN = Float8<3, 7, 8, 0x7e, 0x7f>;  // the largest number, as it has no infinity
 using F8E5M2 = Float8<2, 15, 15, 0x7c, 0x7f>;
-using F8E4M3FNUZ = Float8<3, 8, 7, 0x80, 0x80>;  // its NaN is in the place of minus zero
+using F8E4M3FNUZ = Float8<3, 8, 7, 0x80, 0x80>;  // its NaN takes the place of minus zero
 using F8E5M2FNUZ = Float8<2, 16, 15, 0x80, 0x80>;
 
 /// A power of two: an exponent alone, without a sign.
@@ -144,7 +144,7 @@ N narrow(double value) {
   return N{static_cast<typename N::Bits>(sign | result)};
 }
 
-/// As PyTorch rounds: the sign is dropped, a tie goes up, and what is too large is the NaN.
+/// Rounds as PyTorch does: the sign is dropped, a tie goes up, and too large a value becomes NaN.
 template <>
 F8E8M0FNU narrow<F8E8M0FNU>(double value) {
   constexpr int kBias = 127;
@@ -349,7 +349,7 @@ void check_dtype(std::string_view what, DType found, DType needed) {
 }
 
 DType parse_dtype(std::string_view text) {
-  // Those of PyTorch, Hugging Face and safetensors.
+  // Names in PyTorch, Hugging Face and safetensors.
   static constexpr std::pair<std::string_view, std::string_view> kOther[] = {
       {"half", "f16"}, {"fp16", "f16"},          {"fp32", "f32"},          {"double", "f64"},
       {"fp64", "f64"}, {"f8_e4m3", "f8_e4m3fn"}, {"f8_e8m0", "f8_e8m0fnu"}};

@@ -88,14 +88,14 @@ constexpr DType dtype_of() {
   return *detail::find_dtype<std::remove_cv_t<T>>();
 }
 
-/// A std::vector, std::array, array or std::span of elements that outlives the expression that it
-/// is in. std::vector<bool> is none: its elements are not side by side in memory.
+/// A std::vector, std::array, array or std::span of elements that outlives the expression it is in.
+/// std::vector<bool> does not qualify: its elements are not side by side in memory.
 template <class R>
 concept ElementRange = requires(R&& range) {
   requires TensorElement<typename decltype(std::span(std::forward<R>(range)))::element_type>;
 };
 
-/// The same, but it need not live on: what takes one has copied it when it returns.
+/// The same, but it need not outlive the call: functions that take one copy it.
 template <class R>
 concept ElementValues = ElementRange<const R&>;
 
@@ -105,7 +105,7 @@ constexpr DType dtype_of_elements() {
   return dtype_of<typename decltype(std::span(std::declval<R>()))::element_type>();
 }
 
-/// A vector of `count` elements whose bytes `fill` writes.
+/// A vector of `count` elements, whose bytes `fill` writes.
 template <TensorElement T, std::invocable<std::span<std::byte>> Fill>
 std::vector<T> filled_vector(std::size_t count, const Fill& fill) {
   if constexpr (std::same_as<T, bool>) {
@@ -126,23 +126,23 @@ std::span<const DType> all_dtypes();
 std::span<const DType> compute_dtypes();
 bool is_computed(DType dtype);
 
-/// Whether it is f64, f32, f16 or bf16, the floating types that are computed with.
+/// True if the dtype is f64, f32, f16 or bf16, the floating types that kernels compute with.
 bool is_floating(DType dtype);
 
-/// Whether it is an integer that may be negative.
+/// True if the dtype is an integer that may be negative.
 bool is_signed_integer(DType dtype);
 
 /// Bytes per element: 1, 2, 4, 8 or 16.
 std::size_t size_bytes(DType dtype);
 
-/// "f32", "bf16", "bool", "f8_e5m2", ...; also what manifests and the command line use.
+/// "f32", "bf16", "bool", "f8_e5m2", ...: the names in manifests and on the command line.
 std::string_view name(DType dtype);
 std::ostream& operator<<(std::ostream& out, DType dtype);
 template <std::same_as<DType> T>
 std::string to_string(T) = delete;  // name(dtype)
 
 /// Throws invalid_argument if elements of `found` are used as elements of `needed`: "read tensor
-/// "w": found f32, needed i32". `what` is what comes before the colon.
+/// "w": found f32, needed i32". `what` is the text before the colon.
 void check_dtype(std::string_view what, DType found, DType needed);
 
 /// Inverse of name(); also takes the long spellings of numpy and torch ("float32", "bfloat16",
@@ -160,10 +160,9 @@ std::uint16_t f32_to_bf16(float value);
 /// exact value (no double rounding: f64 to bf16 does not pass through f32). Floating to integer
 /// truncates toward zero and saturates, NaN gives 0. Integer to integer keeps the low bits, so it
 /// wraps around, as in numpy, PyTorch and JAX. Anything to bool is `!= 0`. Floats of one byte are
-/// rounded as PyTorch 2.15 does: f8_e4m3fn saturates, the others overflow to the infinity, or to
-/// the NaN if there is none; f8_e8m0fnu has the nearest power of two of the modulus. The ranges
-/// must not overlap unless the types are equal. Throws unsupported if only one of the types is
-/// complex.
+/// rounded as PyTorch 2.15 does: f8_e4m3fn saturates, the others overflow to infinity, or to NaN if
+/// they have no infinity; f8_e8m0fnu gets the nearest power of two of the modulus. The ranges must
+/// not overlap unless the types are equal. Throws unsupported if only one of the types is complex.
 void convert(DType from, const std::byte* source, DType to, std::byte* target, std::size_t count);
 
 }  // namespace shardwise

@@ -12,7 +12,7 @@ enum class ErrorCode {
   not_found,           ///< a file, checkpoint or device that was asked for does not exist
   no_such_name,        ///< a tensor, step, field or mesh axis that was asked for does not exist
   already_exists,      ///< something exists that would have to be replaced
-  corrupt,             ///< bytes exist but are not what was written
+  corrupt,             ///< bytes exist but differ from those written
   io,                  ///< the operating system refused: full disk, permission, broken device
   unsupported,         ///< well-formed, but this build cannot do it (a newer format, say)
   resource_exhausted,  ///< a device's memory capacity is used up
@@ -23,19 +23,19 @@ enum class ErrorCode {
 std::string_view name(ErrorCode code);
 
 /// The one exception type that Shardwise throws. The message is one line: operation, object, the
-/// value that was found, the value that was needed. A NUL in it is escaped as \x00: a name or a
-/// path from outside would cut what() off.
+/// value that was found, the value that is needed. A NUL in it is escaped as \x00, since a name or
+/// a path from outside could cut what() off.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message, int system_error = 0);
 
-  /// The same kind of error with more said.
+  /// The same kind of error with a longer message.
   Error(const Error& cause, const std::string& message)
       : Error(cause.code_, message, cause.system_error_) {}
 
   ErrorCode code() const noexcept { return code_; }
 
-  /// The errno of what the operating system refused; 0 if it was not asked, or has not said.
+  /// The errno of the operating system's refusal; 0 if it was not asked, or gave no reason.
   int system_error() const noexcept { return system_error_; }
 
  private:

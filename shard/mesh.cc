@@ -28,7 +28,7 @@ std::string axes_text(std::span<const Axis> axes) {
   throw Error(ErrorCode::invalid_argument, fmt::format("mesh {:?}: {}", axes_text(axes), what));
 }
 
-/// Returns what `make` returns; an error from it is rethrown with the mesh's axes named.
+/// Returns the result of `make`; an error from it is rethrown with the mesh's axes named.
 template <class Make>
 DeviceOrder order_for(std::span<const Axis> axes, const Make& make) {
   try {

@@ -24,15 +24,15 @@ struct Axis {
   bool operator==(const Axis&) const = default;
 };
 
-/// Most positions that a list may have; see Mesh.
+/// Most positions that a function may list; see Mesh.
 inline constexpr std::int64_t kMostListedPositions = std::int64_t{1} << 24;
 
 /// A grid of devices with named axes; a PartitionSpec is resolved against one.
 ///
 /// A *position* counts the grid row-major, the last axis fastest: 0 <= position < size(). Each
 /// position holds one device, given by a DeviceOrder; without one, position p holds device p. An
-/// *abstract* mesh has no devices, only positions: what each position holds can be asked for and
-/// planned before devices exist.
+/// *abstract* mesh has no devices, only positions: their boxes can be queried and planned before
+/// devices exist.
 ///
 /// Invariants: axis names are non-empty, distinct and free of the characters of the text forms
 /// (",=+-@;:()[]{}'\"" and blanks); sizes are >= 1 and their product fits in an int64; device ids
@@ -56,8 +56,8 @@ class Mesh {
   /// Throws invalid_argument, naming the axis at fault, if an invariant would not hold.
   explicit Mesh(std::vector<Axis> axes);
 
-  /// The same of the axes' sizes and names. Throws invalid_argument as well if there is not a name
-  /// for each, or no name at all.
+  /// The same for the axes' sizes and names. Also throws invalid_argument if there is not a name
+  /// for each, unless there are no names at all.
   explicit Mesh(const Shape& sizes, const std::vector<std::string>& names = {});
   explicit Mesh(const char*) = delete;  // Mesh::parse("data=4,model=2")
 
@@ -88,7 +88,7 @@ class Mesh {
   std::int64_t size() const;
   void size(std::string_view) const = delete;  // axis_size("data")
 
-  /// Index of the axis that has this name, or whose index is this number. Throws no_such_name,
+  /// Index of the axis with this name, or with this number as its index. Throws no_such_name,
   /// listing the mesh's axes.
   std::size_t axis_index(std::string_view axis) const;
 
@@ -119,7 +119,7 @@ class Mesh {
   /// The form that parse() reads.
   std::string to_string() const;
 
-  /// Whether the axes and the device at each position are the same.
+  /// True if the axes and the device at each position are the same.
   bool operator==(const Mesh& other) const;
 
  private:

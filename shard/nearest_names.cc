@@ -25,8 +25,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::vector<std::string_view> nearest_names(const std::vector<std::string_view>& names,
                                             std::string_view wrong) {
-  // A third of the letters: a more distant hint would mislead. The limit also keeps long lists
-  // cheap.
+  // At most a third of the letters may differ: a more distant hint would mislead. The limit also
+  // keeps long lists cheap.
   const std::size_t most = std::max<std::size_t>(1, wrong.size() / 3);
   std::vector<std::pair<std::size_t, std::string_view>> found;
   for (const std::string_view name : names) {

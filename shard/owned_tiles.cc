@@ -59,7 +59,7 @@ void OwnedTiles::iterator::move_to(std::size_t dim, std::int64_t element) {
 OwnedTiles::iterator& OwnedTiles::iterator::operator++() {
   const Box& region = tiles_->region_;
   for (std::size_t dim = region.rank(); dim-- > 0;) {
-    // Goes to the tile of the next element, which skips empty tiles.
+    // Moves to the tile of the next element, skipping empty tiles.
     if (at_.box.end(dim) < region.end(dim)) {
       move_to(dim, at_.box.end(dim));
       return *this;

@@ -10,17 +10,16 @@
 
 namespace shardwise {
 
-/// A tile that holds some of a region. Sharding::position_of(tile, r) is the position of its
-/// replica r.
+/// A tile that overlaps a region. Sharding::position_of(tile, r) is the position of its replica r.
 struct OwnedTile {
   Index tile;  ///< its number along each dim
   Box box;     ///< the box that it covers
   Box part;    ///< the part of it inside the region; never empty
 };
 
-/// The tiles of a sharded tensor that hold a region: a range in row-major order of tiles, each
-/// found when it is asked for. Takes memory for one tile only, and no time for tiles that do not
-/// overlap the region or are empty.
+/// The tiles of a sharded tensor that overlap a region: a range in row-major order of tiles, each
+/// found on demand. Takes memory for one tile only, and no time for tiles that do not overlap the
+/// region or are empty.
 ///
 /// A range of `const OwnedTile&`; a reference is valid until the iterator moves. Iterators of one
 /// range are independent of each other.

@@ -41,8 +41,8 @@ class PartitionSpec {
     std::string text;
   };
 
-  /// One dim in a list of them: an axis, several in braces, or none: {}, std::nullopt, nullptr. A
-  /// text is read as parse() reads that of one dim.
+  /// The entry of one dim: an axis, several in braces, or no axis: {}, std::nullopt, nullptr. A
+  /// text is read like one dim in parse().
   struct Dim {
     Dim() = default;
     Dim(std::nullopt_t) {}
@@ -82,7 +82,7 @@ class PartitionSpec {
 
   /// Reads "data,-,a+b": one entry per dim, "-" for a whole dim, "+" between the axes of one dim;
   /// "" for a scalar. Axes may be names or axis numbers. Also reads JAX's form, see xla_text.h.
-  /// Throws invalid_argument, saying at which character.
+  /// Throws invalid_argument, naming the character.
   static PartitionSpec parse(std::string_view text);
 
   std::size_t rank() const { return entries_.size(); }

@@ -52,7 +52,7 @@ void ShardBoxes::iterator::begin_steps() {
   if (wheel.dim < tile_.size()) {
     stepped_block_ = boxes_->block_[wheel.dim];
     stepped_extent_ = boxes_->shape_[wheel.dim];
-    if (stepped_block_ < 0 || wheel.weight != 1) return;  // each step is worked out by itself
+    if (stepped_block_ < 0 || wheel.weight != 1) return;  // each step is computed by itself
   }
   // All of the wheel's steps but the one that carries are taken at once.
   steps_left_ = wheel.size;

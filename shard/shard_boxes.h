@@ -10,9 +10,8 @@
 
 namespace shardwise {
 
-/// The box at every mesh position, in position order. From one to the next only the dims that
-/// change are worked out, by additions: a few ns per device. Asking for each box by itself costs a
-/// division per dim.
+/// The box at every mesh position, in position order. Each step computes only the dims that change,
+/// by additions: a few ns per device. Computing each box by itself costs a division per dim.
 ///
 /// A range of `const Box&`; a reference is valid until the iterator moves. Iterators of one range
 /// are independent of each other.
@@ -63,7 +62,7 @@ class ShardBoxes {
     Index tile_;                         // per dim
     std::vector<std::int64_t> counter_;  // per wheel
 
-    // The number of steps until the first wheel carries, and the dim that each of them moves to its
+    // The number of steps until the first wheel carries, and the dim that each step moves to its
     // next block; the rank if the wheel counts replicas.
     std::int64_t steps_left_ = 0;
     std::size_t stepped_dim_ = 0;

@@ -28,7 +28,7 @@ struct TileRange {
   std::int64_t begin, end;
 };
 
-/// Which box of a tensor each device of a mesh holds.
+/// The box of a tensor that each device of a mesh holds.
 ///
 /// A dim is cut over the axes of its entry in the spec, merged major first. An UnevenPolicy says
 /// how a dim is cut that does not divide evenly. The default is ceil: tile i of k owns [min(i*b,
@@ -94,7 +94,7 @@ class Sharding {
   /// counts if boxes differ. 0 <= replica_id < num_replicas().
   std::int64_t replica_id(std::int64_t position) const;
 
-  /// Whether no dim is cut into more than one tile.
+  /// True if no dim is cut into more than one tile.
   bool is_fully_replicated() const;
 
   /// The non-empty distinct boxes, in row-major order of tiles; together they cover every element
@@ -104,7 +104,7 @@ class Sharding {
   /// "data,model on data=4,model=2", and the policy if it is not ceil.
   std::string to_string() const;
 
-  /// Whether the placement is the same: each device holds the same box for every shape, whatever
+  /// True if the placement is the same: each device holds the same box for every shape, whatever
   /// the spelling. O(rank), but O(devices) if the meshes list their devices in different orders or
   /// number them by patterns with no common factors.
   bool operator==(const Sharding& other) const;

@@ -9,7 +9,7 @@ namespace shardwise {
 namespace {
 
 bool looks_like_number(std::string_view cell) {
-  if (cell == "-") return true;  // there is none
+  if (cell == "-") return true;  // no value
   const std::string_view digits = cell.substr(cell.starts_with('-') ? 1 : 0);
   return !digits.empty() && digits[0] >= '0' && digits[0] <= '9' &&
          cell.find_first_of("=[/") == std::string_view::npos;

@@ -25,8 +25,8 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 
 std::optional<std::vector<std::string_view>> match_pattern(std::string_view pattern,
                                                            std::string_view name) {
-  // On a mismatch only the last star has to take one more character: what the stars before it took
-  // is enough for any way to match.
+  // On a mismatch only the last star has to take one more character: the characters that the stars
+  // before it took suffice for any match.
   std::vector<std::string_view> parts;
   std::size_t p = 0, n = 0, star = std::string_view::npos, star_n = 0, star_part = 0;
   while (n < name.size()) {

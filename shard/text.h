@@ -23,9 +23,9 @@ std::vector<std::string_view> split(std::string_view text, char separator);
 /// A non-negative decimal number and nothing else; absent beyond 2^63 - 1.
 std::optional<std::int64_t> parse_count(std::string_view text);
 
-/// What the wildcards of a pattern stand for if it matches the whole name, in their order: "*" for
-/// any characters, as few as do, "?" for one. Absent if it does not match. Valid as long as the
-/// name.
+/// The texts that the wildcards of a pattern match if it matches the whole name, in order: "*"
+/// matches any characters, as few as possible, "?" one. Absent if it does not match. Valid as long
+/// as the name.
 std::optional<std::vector<std::string_view>> match_pattern(std::string_view pattern,
                                                            std::string_view name);
 
@@ -33,8 +33,8 @@ std::optional<std::vector<std::string_view>> match_pattern(std::string_view patt
 /// the other.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
-/// Up to three names that a wrong one was probably meant to be, the nearest first: at most a third
-/// of its letters differ. Valid as long as the names.
+/// Up to three names that a misspelled one may have meant, the nearest first: at most a third of
+/// its letters differ. Valid as long as the names.
 std::vector<std::string_view> nearest_names(const std::vector<std::string_view>& names,
                                             std::string_view wrong);
 
@@ -42,10 +42,10 @@ std::vector<std::string_view> nearest_names(const std::vector<std::string_view>&
 std::string human_bytes(std::size_t bytes);
 
 /// The text itself, or quoted with escapes if it has control characters: a line end in a tensor's
-/// name would make two lines of one.
+/// name would otherwise split the line.
 std::string in_one_line(const std::string& text);
 
-/// Rows under a heading; a column is as wide as its widest cell, to 120; numbers to the right.
+/// Rows under a heading. A column is as wide as its widest cell, up to 120; numbers align right.
 class TextTable {
  public:
   explicit TextTable(std::vector<std::string> heading) : rows_{std::move(heading)} {}

@@ -15,8 +15,8 @@ namespace shardwise {
 /// - ceil: blocks of b = ceil(S / k), tile i is [min(i*b, S), min((i+1)*b, S)). The axes of a dim
 ///   are merged before dividing. (XLA and PyTorch/XLA.)
 /// - strict: as ceil, but it is an error if a dim does not divide evenly. (JAX.)
-/// - nested_chunk: axis by axis, major first, each cuts what the one before left, by ceil. Size 5
-///   over 2x2 gives 2,1,1,1; ceil gives 2,2,1,0. (DTensor; torch.chunk.)
+/// - nested_chunk: axis by axis, major first, each cuts the part that the one before left, by ceil.
+///   Size 5 over 2x2 gives 2,1,1,1; ceil gives 2,2,1,0. (DTensor; torch.chunk.)
 /// - balanced: sizes differ by one at most, the larger first. (numpy.array_split.)
 /// - tile_sizes: the sizes are given, for tensors of one shape.
 ///
@@ -36,8 +36,8 @@ class UnevenPolicy {
   static UnevenPolicy nested_chunk() { return UnevenPolicy(Kind::nested_chunk); }
   static UnevenPolicy balanced() { return UnevenPolicy(Kind::balanced); }
 
-  /// Per dim the size of each tile, in order; none for a dim that is whole. Throws invalid_argument
-  /// if a size is negative or their sum overflows.
+  /// Per dim the size of each tile, in order; an empty list for a whole dim. Throws
+  /// invalid_argument if a size is negative or their sum overflows.
   static UnevenPolicy tile_sizes(std::vector<std::vector<std::int64_t>> sizes);
 
   /// Reads "ceil", "strict", "nested_chunk" (or "nested"), "balanced", "sizes:3+2,-". Throws

@@ -13,8 +13,8 @@ struct AxisRef {
   std::int64_t size = 0;  // 0: all of the axis
 };
 
-/// Reads "data" or "data:(2)4". Throws invalid_argument, saying what is wrong in `context`. Valid
-/// as long as the text.
+/// Reads "data" or "data:(2)4". Throws invalid_argument, naming the problem and `context`. Valid as
+/// long as the text.
 AxisRef parse_axis_ref(std::string_view text, std::string_view context);
 
 }  // namespace shardwise::detail

@@ -29,7 +29,7 @@ std::int64_t Digits::offset_of(std::int64_t number) const {
 DimCut::DimCut(Digits digits, Kind kind, std::vector<std::int64_t> sizes)
     : digits_(std::move(digits)), kind_(kind), ends_(std::move(sizes)) {
   strict_ = kind == Kind::strict;
-  // Kinds that cut this dim alike are stored as one, so that they compare equal.
+  // Kinds that cut this dim in the same way are stored as one, so that they compare equal.
   if (strict_ || num_tiles() == 1 || (kind == Kind::nested_chunk && digits_.list.size() == 1)) {
     kind_ = Kind::ceil;
   }
@@ -82,7 +82,7 @@ Interval DimCut::other_tile(std::int64_t tile, std::int64_t extent) const {
   if (kind_ == Kind::nested_chunk) return nested_tile(tile, extent);
   if (kind_ == Kind::balanced) {
     const std::int64_t small = digits_.range.quotient(extent);
-    const std::int64_t larger = extent - small * num_tiles();  // as many tiles have one more
+    const std::int64_t larger = extent - small * num_tiles();  // this many tiles have one more
     const std::int64_t begin = tile * small + std::min(tile, larger);
     return {begin, begin + small + (tile < larger ? 1 : 0)};
   }

@@ -26,7 +26,7 @@ struct Digits {
   Divider range;  // 0 <= at(position) < range.divisor()
   std::vector<Digit> list;
 
-  /// Adds a less significant digit. `fused`: a digit that continues the last one is merged with it.
+  /// Adds a less significant digit. `fused`: if it continues the last one, the two are merged.
   void append(std::int64_t stride, std::int64_t size, bool fused);
 
   std::int64_t at(std::int64_t position) const {
@@ -35,7 +35,8 @@ struct Digits {
     return number;
   }
 
-  /// The distance from the position with number 0 to the one with this number, all else equal.
+  /// The distance from the position with number 0 to the one with this number, all else being
+  /// equal.
   std::int64_t offset_of(std::int64_t number) const;
 
   bool operator==(const Digits&) const = default;
@@ -55,7 +56,7 @@ inline Interval block_at(std::int64_t tile, std::int64_t block, std::int64_t ext
   return {begin, begin + (block < extent - begin ? block : extent - begin)};
 }
 
-/// How one dim is cut: which digits of the position cut it, and by which rule.
+/// The cut of one dim: the digits of the position that cut it, and the rule.
 ///
 /// Requires extents >= 0 (of the dim) and tiles below num_tiles().
 class DimCut {
@@ -68,7 +69,7 @@ class DimCut {
     return digits_ == other.digits_ && same_rule(other);
   }
 
-  /// Whether tiles of equal number cover the same indices for every extent.
+  /// True if tiles of equal number cover the same indices for every extent.
   bool same_rule(const DimCut& other) const;
 
   /// False if the policy does not allow the extent: strict and not divisible, or tile sizes that do
@@ -78,7 +79,7 @@ class DimCut {
     return !strict_ || digits_.range.remainder(extent) == 0;
   }
 
-  /// Whether every tile is a block of block(extent), cut off at the dim's end.
+  /// True if every tile is a block of block(extent), cut off at the dim's end.
   bool cuts_by_blocks() const { return kind_ == UnevenPolicy::Kind::ceil; }
 
   /// The size of the largest tile.
@@ -89,7 +90,7 @@ class DimCut {
     return other_tile(tile, extent);
   }
 
-  /// The tile that holds an element. Requires 0 <= element < extent.
+  /// The tile with this element. Requires 0 <= element < extent.
   std::int64_t tile_of(std::int64_t element, std::int64_t extent) const;
 
  private:

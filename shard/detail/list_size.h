@@ -6,8 +6,8 @@
 
 namespace shardwise::detail {
 
-/// The length of a list with one entry for each of `positions` positions. Throws unsupported beyond
-/// kMostListedPositions, naming what is listed.
+/// The length of a list with one entry for each of `positions` positions. Throws unsupported,
+/// naming the list, beyond kMostListedPositions.
 std::size_t list_size(std::int64_t positions, std::string_view what);
 
 }  // namespace shardwise::detail

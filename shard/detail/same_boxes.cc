@@ -85,8 +85,8 @@ std::size_t hash_of_boxes(const Sharding& sharding) noexcept {
   mix(static_cast<std::int64_t>(sharding.rank()));
   mix(mesh.size());
   for (std::size_t dim = 0; dim < sharding.rank(); ++dim) mix(sharding.tiles(dim));
-  // Hashes the tiles of a few devices, chosen by rank among the ids: any two spellings choose the
-  // same.
+  // Hashes the tiles of a few devices, chosen by rank among the ids, so that equal shardings choose
+  // the same ones in any spelling.
   constexpr std::int64_t kProbes = 8;
   std::uint64_t draw = 1;
   for (std::int64_t i = 0; i < std::min(kProbes, mesh.size()); ++i) {

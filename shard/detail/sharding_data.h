@@ -14,7 +14,7 @@ struct Sharding::Data {
   std::vector<detail::DimCut> cuts;  // per dim
   detail::Digits replicas;           // over axes, and parts of axes, that no dim uses
 
-  /// Throws invalid_argument if a tensor of this shape cannot be cut so.
+  /// Throws invalid_argument if a tensor of this shape cannot be cut like this.
   void check(const Shape& shape) const;
 };
 

@@ -54,7 +54,7 @@ std::vector<SpecAxis> resolve(const Mesh& mesh, const PartitionSpec& spec) {
       const std::int64_t whole = mesh.axes()[part.axis].size;
       for (const SpecAxis& other : parts) {
         if (other.axis != part.axis) continue;
-        // An axis or part of size 1 has nothing to use up but its name.
+        // An axis or part of size 1 uses up nothing but its name.
         const bool in_part = part.size != whole && other.size != whole;
         if (in_part && (part.size == 1 || other.size == 1 || compatible(part, other))) continue;
         fail(ErrorCode::invalid_argument, spec, dim,

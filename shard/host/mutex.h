@@ -1,7 +1,7 @@
 #pragma once
 
-// shard/ itself has no threads and uses none of this. It is here for storage/ and runtime/, which
-// share it, since this is the lowest component.
+// shard/ itself has no threads and does not use this. It is here for storage/ and runtime/, as the
+// lowest component that they share.
 
 #include <condition_variable>
 #include <mutex>

@@ -17,8 +17,8 @@ std::size_t natural_alignment(std::size_t size_bytes) {
 
 std::byte* allocate(std::size_t size_bytes, std::size_t alignment) {
   void* const memory = ::operator new (size_bytes, std::align_val_t{alignment});
-  // Advises only for the huge pages that the memory fills, so it takes no more than was asked for.
-  // If the advice is refused, small pages serve.
+  // Advises only the huge pages that the memory fills, so it takes no more than requested. If the
+  // advice is refused, small pages serve.
   if (size_bytes >= kHugePageBytes) {
     ::madvise(memory, size_bytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
   }

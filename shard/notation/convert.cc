@@ -15,10 +15,10 @@ namespace {
 
 constexpr std::int64_t kMostTiles = std::int64_t{1} << 24;
 
-// A Sharding and a Placements answer the same three questions, so that either can be compared with
-// a Sharding.
+// A Sharding and a Placements answer the same three questions, so both can be compared with a
+// Sharding.
 
-/// Whether the policy allows the extent.
+/// True if the policy allows the extent.
 bool allows(const Sharding& sharding, std::size_t dim, std::int64_t extent) {
   const UnevenPolicy& policy = sharding.policy();
   if (policy.kind() == UnevenPolicy::Kind::strict) return extent % sharding.tiles(dim) == 0;
@@ -61,8 +61,8 @@ std::string text_of(const std::optional<IndexRun>& run) {
   return run ? fmt::format("[{}:{}]", run->begin, run->end) : "several runs";
 }
 
-/// Absent if each position holds the same of a dim of this extent under both; else what differs.
-/// `same_if_even`: they are known to agree for every extent that the tiles divide.
+/// Absent if each position holds the same part of a dim of this extent under both; else the
+/// difference. `same_if_even`: they are known to agree for every extent that the tiles divide.
 template <class Other>
 std::optional<std::string> difference(const Sharding& sharding, const Other& other, std::size_t dim,
                                       std::int64_t extent, bool same_if_even) {

@@ -10,7 +10,7 @@
 
 namespace shardwise {
 
-/// Whether one notation can express another's placement.
+/// How well one notation can express another's placement.
 enum class Verdict {
   same,                ///< every device holds the same indices of each dim
   same_after_padding,  ///< the same if each dim were padded to a multiple of its ways
@@ -27,21 +27,22 @@ template <class To>
 struct Conversion {
   Verdict verdict;
 
-  /// What says the same for a tensor of `shape`; absent if not expressible.
+  /// The converted placement, for a tensor of `shape`; absent if not expressible.
   std::optional<To> result;
 
   /// The shape asked for; padded if the verdict is same_after_padding.
   Shape shape;
 
-  /// For people: the dim, axes and devices that prevent it; empty if the verdict is `same`.
+  /// For people: the dim, axes and devices that prevent an exact conversion; empty if the verdict
+  /// is `same`.
   std::string reason;
 };
 
 /// The placements as a spec under a policy for uneven dims. The axes that cut a dim become one
 /// tuple, in mesh order; a strided shard's axis follows the later axes, or parts of one, whose
 /// sizes multiply to its split factor. This spec says the same for every shape that divides evenly;
-/// specs that do so by accident for one shape are not looked for. Values still to be reduced are
-/// not expressible.
+/// specs that match by accident for one shape are not sought. Values still to be reduced are not
+/// expressible.
 ///
 /// Throws invalid_argument as Placements and Sharding do, and if a padded extent is over 2^63 - 1;
 /// unsupported if a dim that does not divide evenly is cut more than 2^24 ways, since each had to
@@ -55,8 +56,8 @@ Conversion<Sharding> to_sharding(const Placements& placements, const Shape& shap
                                  UnevenPolicy policy = UnevenPolicy());
 
 /// The sharding as one placement per mesh axis: a strided shard if later axes of the dim are more
-/// major, split by their product. Not expressible if an axis is used in part, or its parts are
-/// apart. Throws as above.
+/// major, split by their product. Not expressible if only a part of an axis is used, or its parts
+/// are not adjacent. Throws as above.
 Conversion<Placements> to_placements(const Sharding& sharding, const Shape& shape);
 
 }  // namespace shardwise

@@ -23,10 +23,10 @@ struct IndexRun {
 /// Most runs of one dim that runs_at() returns.
 inline constexpr std::size_t kMostRuns = std::size_t{1} << 20;
 
-/// How the values of a partial tensor are combined to those of the tensor.
+/// How the values of a partial tensor are combined into those of the tensor.
 enum class PartialOp { sum, avg, product, max, min };
 
-/// What one mesh axis does to a tensor.
+/// The effect of one mesh axis on a tensor.
 ///
 /// Value type, thread-compatible.
 struct Placement {
@@ -52,14 +52,14 @@ struct Placement {
   bool operator==(const Placement&) const = default;
 };
 
-/// What each device holds of a tensor, given per mesh axis, as in PyTorch's DTensor (a Sharding
-/// gives it per tensor dim).
+/// The part of a tensor that each device holds, given per mesh axis, as in PyTorch's DTensor (a
+/// Sharding gives it per tensor dim).
 ///
-/// Axes are applied in mesh order. Each cuts what those before it left, by torch.chunk's rule:
-/// blocks of ceil(length / size), the last ones short or empty. A strided shard first makes `split`
-/// chunks and then cuts each of them; the device at i gets the i-th part of every chunk. So it may
-/// hold several runs of indices, and a later axis may count as the major one: FSDP over tensor
-/// parallelism writes split = size of the later axis. (Source: PyTorch 2.15,
+/// Axes are applied in mesh order. Each cuts the part that those before it left, by torch.chunk's
+/// rule: blocks of ceil(length / size), the last ones short or empty. A strided shard first makes
+/// `split` chunks and then cuts each of them; the device at i gets the i-th part of every chunk. So
+/// it may hold several runs of indices, and a later axis may count as the major one: FSDP over
+/// tensor parallelism writes split = size of the later axis. (Source: PyTorch 2.15,
 /// torch.distributed.tensor.)
 ///
 /// Invariant: one placement per mesh axis; strided shards split by 1 or more; all partial ops are
@@ -79,8 +79,8 @@ class Placements {
 
   /// Reads one placement per axis, "S(0),R,P(sum)", in our notation or in DTensor's:
   /// "(Shard(dim=0), Replicate(), Partial(sum))", "_StridedShard(dim=0, split_factor=2)", "_S(0,
-  /// 2)"; "P" is P(sum). Throws invalid_argument, saying at which character; also for a negative
-  /// dim, which DTensor counts from the tensor's last dim: write the dim itself.
+  /// 2)"; "P" is P(sum). Throws invalid_argument, naming the character; also for a negative dim,
+  /// which DTensor counts from the tensor's last dim: write the dim itself.
   static Placements parse(Mesh mesh, std::string_view text);
 
   const Mesh& mesh() const { return mesh_; }
@@ -88,23 +88,23 @@ class Placements {
   /// Per mesh axis.
   const std::vector<Placement>& list() const { return list_; }
 
-  /// Whether the devices hold values that are still to be reduced.
+  /// True if the devices hold values that are still to be reduced.
   bool is_partial() const;
 
-  /// How many indices of each dim a position holds.
+  /// The number of indices of each dim that a position holds.
   Shape local_shape(std::int64_t position, const Shape& shape) const;
 
   /// The box at a position; absent if it holds several runs of a dim.
   std::optional<Box> box_at(std::int64_t position, const Shape& shape) const;
 
-  /// Per dim the indices that a position holds: ascending, no run touching the next. Takes O(rank +
+  /// Per dim the indices that a position holds: ascending, with gaps between runs. Takes O(rank +
   /// runs * log extent) steps of O(mesh rank) each. Throws unsupported beyond kMostRuns of a dim.
   std::vector<std::vector<IndexRun>> runs_at(std::int64_t position, const Shape& shape) const;
 
   /// The first form that parse() reads.
   std::string to_string() const;
 
-  /// Whether mesh and placements are the same. Different placements may still place alike: see
+  /// True if mesh and placements are the same. Different placements may still place alike: see
   /// convert.h.
   bool operator==(const Placements&) const = default;
 

@@ -20,7 +20,7 @@ constexpr const char* kXlaSharding = "XLA sharding";
   throw Error(code, fmt::format("{} \"{}\": {}", kXlaSharding, text.substr(0, kMostText), what));
 }
 
-/// The devices and the rank that the text is read for.
+/// The devices and the rank for which the text is read.
 struct TextTarget {
   std::string_view text;
   const Mesh& mesh;

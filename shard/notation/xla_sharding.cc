@@ -9,7 +9,7 @@
 namespace shardwise {
 namespace {
 
-/// The axes in the order of a tile assignment, and the dims that they make.
+/// The axes in the order of a tile assignment, and the dims that they form.
 struct Order {
   std::vector<std::int64_t> dims;
   std::size_t tile_dims = 0;  // the first dims: those that tile the tensor
@@ -123,7 +123,7 @@ std::int64_t xla_replica_id(const Sharding& sharding, std::int64_t position) {
 
 std::int64_t jax_replica_id(const Sharding& sharding, std::int64_t position, const Shape& shape) {
   sharding.shard_shape(shape);  // checks the shape
-  // The digits of the position that do not tell slices apart count the replicas, in mesh order.
+  // The digits of the position that do not distinguish slices count the replicas, in mesh order.
   std::vector<detail::SpecAxis> telling;
   for (const detail::SpecAxis& part : detail::resolve(sharding.mesh(), sharding.spec())) {
     if (shape[part.dim] > 0) telling.push_back(part);

@@ -16,7 +16,7 @@ enum class ShardingType : std::uint8_t {
   maximal = 1,     ///< one device holds all
   tuple = 2,       ///< a list of shardings, for a tuple of tensors
   tiled = 3,       ///< every device holds a tile of its own
-  manual = 4,      ///< the program decides what each device holds
+  manual = 4,      ///< the program decides each device's part
   partial = 5,     ///< tiles with several replicas
   unknown = 6,     ///< left to the compiler
 };

@@ -43,7 +43,7 @@ DeviceOrder positions_by_tile(const Sharding& sharding) {
   return DeviceOrder::transposed(dims, perm);
 }
 
-/// "{devices=[2,1,4]" and " last_tile_dim_replicate}" about the devices.
+/// "{devices=[2,1,4]" and " last_tile_dim_replicate}" around the devices.
 std::string with_dims(const Sharding& sharding, const std::string& devices) {
   std::string text = "{devices=[";
   for (std::size_t dim = 0; dim < sharding.rank(); ++dim) {
@@ -54,7 +54,7 @@ std::string with_dims(const Sharding& sharding, const std::string& devices) {
   return text + "]" + devices + (replicas > 1 ? " last_tile_dim_replicate}" : "}");
 }
 
-/// The text of a kind that is written as a word; empty for other kinds.
+/// The text of a kind that is written as a word; else empty.
 std::string text_of_kind(const XlaSharding& sharding) {
   if (sharding.type == ShardingType::manual) return "{manual}";
   if (sharding.type == ShardingType::unknown) return "{unknown}";

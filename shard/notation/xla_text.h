@@ -12,7 +12,7 @@
 
 namespace shardwise {
 
-/// A sharding as XLA writes it: its kind and, if the kind says so, what each device holds.
+/// A sharding as XLA writes it: its kind and, if the kind has one, its placement.
 struct XlaSharding {
   ShardingType type;
   std::optional<Sharding> placement;  ///< absent for manual
@@ -29,15 +29,15 @@ struct XlaSharding {
 ///   with "replicated={..}" and "manual={..}".
 ///
 /// `last_tile_dims={..}` of kinds replicated and manual is read, `metadata={..}` skipped. Throws
-/// invalid_argument if the text is none of these, if it has another rank, if the number of tiles is
-/// not that of devices, or if a device repeats or is not in the mesh; unsupported for tuples,
-/// unreduced and shard_as.
+/// invalid_argument if the text has another form or another rank, if the numbers of tiles and
+/// devices differ, or if a device repeats or is not in the mesh; unsupported for tuples, unreduced
+/// and shard_as.
 XlaSharding parse_xla_text(std::string_view text, const Mesh& mesh, std::size_t rank);
 
 /// "{replicated}" or "{devices=[2,1,4]0,2,.. last_tile_dim_replicate}" with the device ids, each
 /// group of replicas ascending, as PyTorch/XLA prints. "{replicated}" names no devices: read over
-/// the sharding's own mesh it is the same again. O(devices). Throws unsupported under policies that
-/// XLA does not have; as Mesh::devices() for an abstract mesh.
+/// the sharding's own mesh it gives the same sharding. O(devices). Throws unsupported under
+/// policies that XLA does not have; as Mesh::devices() for an abstract mesh.
 std::string to_xla_v1(const Sharding& sharding);
 
 /// The same over mesh positions in compact, canonical form, "{devices=[2,1,4]<=[4,2]T(1,0) ..}", as

@@ -30,7 +30,7 @@ class Groups {
     if (has_source) ++groups_[group].on_both_sides;
   }
 
-  /// Whether every target and source in use is in exactly one group. In each group the devices of
+  /// True if every target and source in use is in exactly one group. In each group the devices of
   /// one side are among those of the other (some may hold nothing on one side), and if several
   /// give, several take.
   bool found() const {

@@ -30,7 +30,7 @@ inline constexpr std::size_t kNumLinks = 4;
 /// "same_device", ...
 std::string_view name(Link link);
 
-/// Which process and slice each device belongs to.
+/// The process and slice of each device.
 ///
 /// Immutable, thread-safe.
 ///
@@ -79,10 +79,10 @@ struct Copy {
   Box box;
 };
 
-/// What a plan amounts to, for people, cost models and message passing: the first class that fits
-/// all non-empty targets. A *group* consists of targets that all take from the same sources, on
-/// devices that all give or all take in it; if a class has groups, each target and source in use
-/// belongs to one.
+/// The kind of a plan, for people, cost models and message passing: the first class that fits all
+/// non-empty targets. A *group* consists of targets that all take from the same sources, on devices
+/// that all give or all take in it; if a class has groups, each target and source in use belongs to
+/// one.
 enum class TransferClass {
   nothing,         ///< every target is all of a source in the same place
   slice,           ///< every target is inside one source in the same place
@@ -103,8 +103,8 @@ std::string_view name(TransferClass c);
 
 class TransferPlan;
 
-/// Copies of a plan, in its order. The box of a copy is worked out when the copy is looked at, so a
-/// plan takes only a few bytes per copy.
+/// Copies of a plan, in its order. The box of a copy is computed on access, so a plan takes only a
+/// few bytes per copy.
 ///
 /// Immutable, thread-safe; valid as long as the plan. Its iterators are thread-compatible.
 class CopyRange {
@@ -156,8 +156,8 @@ class CopyRange {
 struct PlanOptions {
   Reduction reduction = Reduction::none;
 
-  /// Tells which of several replicas is nearest. Planning throws not_found for places that it does
-  /// not have.
+  /// Tells which of several replicas is nearest. Planning throws not_found for places that it
+  /// lacks.
   Topology topology = {};
 };
 
@@ -215,8 +215,8 @@ class TransferPlan {
   PieceList sources_, targets_;
   std::vector<std::uint32_t> source_of_;  // per copy
   std::vector<std::size_t> first_copy_;   // per target, and one past the end
-  // A copy moves all that its source and target share, except for these copies, ascending: they
-  // arise if sources overlap each other in part.
+  // A copy moves all elements that its source and target share, except for these copies, ascending:
+  // they arise if sources overlap each other in part.
   std::vector<std::size_t> cut_copies_;
   PackedBoxes cut_boxes_;
   Reduction reduction_ = Reduction::none;

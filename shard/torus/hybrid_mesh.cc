@@ -46,7 +46,7 @@ std::vector<DeviceId> device_order(const Shape& shape, std::span<const DeviceAtt
   return ids;
 }
 
-/// Devices in the order of the list, and what they have in common.
+/// A granule: its slice index or process, and its devices in the order of the list.
 struct Slice {
   std::int64_t key;
   std::vector<DeviceAttributes> devices;

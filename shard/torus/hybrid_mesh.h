@@ -15,7 +15,7 @@ struct DeviceMeshOptions {
   /// Let several mesh axes share one axis of the torus; see PhysicalAxes::splittable.
   bool split_physical_axes = false;
 
-  /// Have the devices of each process fill a box of the mesh. A way is known for the tori 2x2x1,
+  /// Make the devices of each process fill a box of the mesh. A way is known for the tori 2x2x1,
   /// 2x2x4, 4x4x4, 4x8x8, 8x8x8 and 8x16x16 and a few meshes on each.
   bool contiguous_submeshes = false;
 
@@ -57,7 +57,7 @@ struct HybridAxis {
 /// The unit that the slow, outer network joins.
 enum class Granule { slice, process };
 
-/// Which granule comes first in the outer mesh.
+/// The granule that comes first in the outer mesh.
 enum class GranuleOrder {
   by_key,     ///< the one with the lowest slice index or process
   as_listed,  ///< that of the first device in the list

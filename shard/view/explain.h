@@ -35,7 +35,7 @@ struct SpecProblem {
   std::vector<std::string> other_axes = {};
 };
 
-/// What is wrong with a spec, and what would be right.
+/// The problems of a spec, and valid alternatives.
 ///
 /// Value type, thread-compatible.
 struct SpecAdvice {
@@ -54,7 +54,7 @@ struct SpecAdvice {
 SpecAdvice advise(const Mesh& mesh, const PartitionSpec& spec, const std::optional<Shape>& shape,
                   const UnevenPolicy& policy = UnevenPolicy());
 
-/// What one device has to do if a tensor is resharded, in numbers of elements.
+/// The work of one device if a tensor is resharded, in numbers of elements.
 struct DeviceChange {
   struct Fetch {
     DeviceId from;
@@ -70,7 +70,7 @@ struct DeviceChange {
   std::vector<Fetch> fetches;  ///< elements from each other device, by device
 };
 
-/// What resharding a tensor amounts to.
+/// The work of all devices if a tensor is resharded.
 ///
 /// Value type, thread-compatible.
 struct ReshardExplanation {
@@ -79,7 +79,7 @@ struct ReshardExplanation {
   bool same_placement;                  ///< the two shardings are equal
   std::vector<DeviceChange> devices;    ///< of either mesh, by device
 
-  /// If not, the box that each device needs is inside the one that it has.
+  /// If false, the box that each device needs is inside the one that it has.
   bool needs_communication() const { return fetched > 0; }
 
   /// Some lines of text, with bytes; at most `most_devices` devices are listed.

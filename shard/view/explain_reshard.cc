@@ -64,7 +64,7 @@ std::string ReshardExplanation::to_string(std::size_t element_bytes,
   } else if (same_placement) {
     text += "no communication: both place every element alike\n";
   } else {
-    text += "no communication: what each device needs lies inside what it has\n";
+    text += "no communication: each device already has the elements that it needs\n";
   }
   const auto out = std::back_inserter(text);
   fmt::format_to(out, "in all: kept {}, fetched {}, dropped {}\n", amount(kept, element_bytes),

@@ -26,7 +26,7 @@ PartitionSpec with_entry(const PartitionSpec& spec, std::size_t dim, Entry entry
   return PartitionSpec(std::move(entries));
 }
 
-/// How a spec writes it.
+/// The axis or part as a spec writes it.
 std::string text_of(const Mesh& mesh, const detail::SpecAxis& part) {
   const Axis& axis = mesh.axes()[part.axis];
   if (part.size == axis.size) return axis.name;
@@ -64,7 +64,7 @@ std::int64_t ways_of(const Mesh& mesh, const Entry& entry) {
   return ways;
 }
 
-/// What a spec is for.
+/// The mesh, shape and policy that a spec is checked against.
 struct Context {
   const Mesh& mesh;
   const std::optional<Shape>& shape;
@@ -154,7 +154,7 @@ std::vector<Found> find_problems(const Context& context, const PartitionSpec& sp
 }
 
 /// Entries for a dim whose ways divide its extent: some of the dim's axes, with or without a free
-/// axis, or as large a part of it as divides. The nearest in number of ways come first, an empty
+/// axis, or the largest part of it that divides. The nearest in number of ways come first, an empty
 /// entry last.
 std::vector<Entry> dividing_entries(const Mesh& mesh, const PartitionSpec& spec, std::size_t dim,
                                     std::int64_t extent) {

@@ -10,16 +10,16 @@
 namespace shardwise {
 
 struct PictureOptions {
-  /// Most tiles that are drawn, over all planes; a note says how many are not.
+  /// Most tiles drawn, over all planes; a note counts the others.
   std::int64_t max_tiles = 256;
 };
 
-/// Draws a sharded tensor of any rank: its tiles, the devices that hold each, and what is missing
-/// to full blocks. The last dim runs to the right and the one before it down, with a plane for each
-/// combination of tiles of the other dims; a label above each plane says what it covers of these.
-/// Each tile has a slot as large as the largest tile, to which it would be padded; the rest of the
-/// slot is hatched, and so is all of an empty tile's. On an abstract mesh, positions stand for
-/// devices. Throws as Sharding::shard_shape().
+/// Draws a sharded tensor of any rank: its tiles, the devices that hold each, and the padding to
+/// full blocks. The last dim runs to the right and the one before it down, with a plane for each
+/// combination of tiles of the other dims; a label above each plane gives the plane's part of
+/// these. Each tile has a slot as large as the largest tile, its padded size; the rest of the slot
+/// is hatched, and so is all of an empty tile's. On an abstract mesh, positions stand for devices.
+/// Throws as Sharding::shard_shape().
 ///
 /// The result is SVG: one XML document in UTF-8 that refers to nothing outside, with colours for
 /// light and dark mode.

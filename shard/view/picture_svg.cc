@@ -14,7 +14,7 @@ namespace {
 
 using Tile = detail::PicturePlanes::Tile;
 
-/// Pixels. Letters are taken for as wide as those of the widest usual fonts.
+/// Pixels. Letters are assumed to be as wide as those of the widest usual fonts.
 constexpr int kMargin = 16, kGap = 28, kLine = 18, kLetter = 8, kPageWidth = 1120;
 constexpr int kColors = 8;
 

@@ -24,8 +24,7 @@ std::string repeated(std::string_view text, std::size_t times) {
   return result;
 }
 
-/// A share of a number of characters. It rounds neither to none nor to all unless the share is none
-/// or all.
+/// A share of a number of characters. It is 0 or all of them only if the share is 0 or 1.
 std::size_t part_of(double share, std::size_t all) {
   if (share == 0) return 0;
   return std::max<std::size_t>(static_cast<std::size_t>(share * static_cast<double>(all)), 1);

@@ -38,7 +38,7 @@ void check_held(const char* operation, const ProcessView& view, std::size_t dim,
     const std::int64_t held = view.local_shape(process, global)[dim];
     if (held == local) continue;
     fail(operation,
-         fmt::format("dim {} of {} each makes {}, cut {} ways, of which process {} holds {}; "
+         fmt::format("dim {} of {} each makes {}, cut {} ways: process {} holds {}; "
                      "needed is an extent that divides evenly",
                      dim, local, global[dim], view.sharding().tiles(dim), process, held));
   }

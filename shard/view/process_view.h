@@ -21,11 +21,12 @@ struct ProcessShare {
   bool operator==(const ProcessShare&) const = default;
 };
 
-/// What each process of a job holds of a sharded tensor. Every device belongs to one process.
+/// The part of a sharded tensor that each process of a job holds. Every device belongs to one
+/// process.
 ///
 /// A process's *local array* (JAX: process-local data) has per dim the rows of all tiles that its
-/// devices hold along that dim, one after the other, even if they are no neighbours in the tensor.
-/// Processes are *uniform* along a dim if any two hold the same tiles of it or none in common, and
+/// devices hold along that dim, one after the other, even if they are not adjacent in the tensor.
+/// Processes are *uniform* along a dim if any two hold the same tiles of it or no common tile, and
 /// all hold equally many; only then do local extents determine the global extent.
 ///
 /// On an abstract mesh, the mesh position stands for the device.

@@ -24,8 +24,8 @@ std::string names_of(const Mesh& mesh, const std::vector<SpecAxis>& parts) {
   return names;
 }
 
-/// How many of the parts, from the major end, multiply to `product`; splits a part in two if the
-/// product ends inside it. Absent if none do.
+/// The number of parts, from the major end, that multiply to `product`; splits a part in two if the
+/// product ends inside it. Absent if no number does.
 std::optional<std::size_t> parts_before(std::vector<SpecAxis>& parts, std::int64_t product) {
   std::size_t count = 0;
   for (; product > 1; ++count) {

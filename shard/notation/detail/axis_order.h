@@ -18,14 +18,14 @@ namespace shardwise::detail {
 struct AxisOrder {
   PartitionSpec::Entry entry;
 
-  /// In words, which split factor is no product of sizes; its axis then counts as the major one.
+  /// Names the split factor that is no product of sizes; its axis then counts as the major one.
   /// Empty if the order says the same as the placements.
   std::string problem;
 };
 
 AxisOrder spec_order(const Placements& placements, std::size_t dim);
 
-/// Fills `list` with one placement per mesh axis. Returns "", or in words why there are none.
+/// Fills `list` with one placement per mesh axis. Returns "", or the reason why it cannot.
 std::string placement_order(const Sharding& sharding, std::vector<Placement>& list);
 
 }  // namespace shardwise::detail

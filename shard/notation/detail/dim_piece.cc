@@ -49,8 +49,8 @@ std::vector<IndexRun> DimPiece::runs() const {
     const auto in_run = [&](std::int64_t local) {
       return index_at(local) - begin == local - first;
     };
-    // Indices ascend, so all indices after a gap stay after it. The gap is found by doubling, then
-    // halving.
+    // Indices ascend, so all indices after a gap stay after it. Doubling, then halving, finds the
+    // gap.
     std::int64_t last = first, step = 1;
     while (step < length_ - last && in_run(last + step)) {
       last += step;

@@ -11,10 +11,10 @@
 
 namespace shardwise::detail {
 
-/// The part of one dim that is left after repeated cuts by torch.chunk's rule, each of which keeps
-/// one part of what the one before left. Indices stay in ascending order, but may have gaps: then
-/// the piece has several runs. Runs are only listed by runs(): the step from a local index to the
-/// one before a cut is arithmetic.
+/// The part of one dim that is left after repeated cuts by torch.chunk's rule. Each cut keeps one
+/// part of the part before. Indices stay in ascending order, but may have gaps: then the piece has
+/// several runs. Only runs() lists them: the step from a local index to the one before a cut is
+/// arithmetic.
 ///
 /// Thread-compatible.
 class DimPiece {

@@ -17,7 +17,7 @@ struct Cut {
 };
 
 /// A stack of box numbers for a divide and conquer over space: the numbers of the boxes that reach
-/// into a part are pushed, looked at and dropped again. Order is kept.
+/// into a part are pushed, examined and dropped again. Order is kept.
 ///
 /// Thread-compatible.
 class BoxStack {
@@ -29,13 +29,13 @@ class BoxStack {
     std::size_t size() const { return last - first; }
   };
 
-  /// Pushes the boxes that share an element with the cell. Keeps a reference to `boxes`: valid as
-  /// long as they. Requires fewer than 2^32 boxes.
+  /// Pushes the boxes that share an element with the cell. Keeps a reference to `boxes`, which must
+  /// outlive it. Requires fewer than 2^32 boxes.
   BoxStack(const PackedBoxes& boxes, const Box& cell);
 
   Range all() const { return {0, numbers_.size()}; }
 
-  /// Pushes again the boxes of a range that reach below or above the cut.
+  /// Pushes copies of the numbers in a range whose boxes reach below or above the cut.
   Range push_below(Range range, const Cut& cut);
   Range push_above(Range range, const Cut& cut);
   void drop(Range range) { numbers_.resize(range.first); }
@@ -44,7 +44,7 @@ class BoxStack {
   const std::int64_t* begin_of(std::size_t i) const { return boxes_.begin_of(numbers_[i]); }
   const std::int64_t* end_of(std::size_t i) const { return boxes_.end_of(numbers_[i]); }
 
-  /// Whether box i contains all of the cell.
+  /// True if box i contains all of the cell.
   bool covers(std::size_t i, const Box& cell) const;
 
  private:
@@ -52,7 +52,7 @@ class BoxStack {
   std::vector<std::uint32_t> numbers_;
 };
 
-/// Whether two boxes share an element. Each pointer is to `rank` values.
+/// True if two boxes share an element. Each pointer is to `rank` values.
 inline bool overlap(std::size_t rank, const std::int64_t* a_begin, const std::int64_t* a_end,
                     const std::int64_t* b_begin, const std::int64_t* b_end) {
   for (std::size_t dim = 0; dim < rank; ++dim) {
@@ -67,10 +67,10 @@ struct CutSample {
   BoxStack::Range range;
 };
 
-/// Where to cut a cell so that few boxes are on both sides, and each side has about as many: along
-/// the dim in which the boxes are smallest relative to the cell, at the median of their faces.
+/// Chooses a cut of a cell so that few boxes are on both sides, and each side has about as many:
+/// along the dim where the boxes are smallest relative to the cell, at the median of their faces.
 /// Looks at a few of the boxes only. Absent if half of those or more are on both sides: cutting
-/// would then make work, not save it.
+/// would then cost more than it saves.
 std::optional<Cut> choose_cut(const Box& cell, std::initializer_list<CutSample> samples);
 
 /// The parts of a cell. Requires a cut inside of it.

@@ -19,7 +19,7 @@ Wide volume(std::size_t rank, const std::int64_t* begin, const std::int64_t* end
 
 enum class Answer { no, yes, unknown };
 
-/// Looks at space part by part: the boxes of a part tile it if they are disjoint and hold as many
+/// Examines space part by part: the boxes of a part tile it if they are disjoint and hold as many
 /// elements as the part.
 class TilingCheck {
  public:
@@ -43,7 +43,7 @@ class TilingCheck {
     return more;
   }
 
-  /// Compares every pair of boxes, unless they are too many.
+  /// Compares every pair of boxes, unless there are too many.
   Answer compare(const Box& cell, BoxStack::Range boxes) const {
     if (boxes.size() > kMany) return Answer::unknown;
     const std::size_t rank = cell.rank();

@@ -8,7 +8,7 @@
 
 namespace shardwise::detail {
 
-/// Whether every element of `region` is in exactly one of the boxes. Requires boxes inside the
+/// True if every element of `region` is in exactly one of the boxes. Requires boxes inside the
 /// region and a region of less than 2^63 elements; empty boxes are ignored.
 ///
 /// Space is halved until a part holds few boxes: O(m log m) for m boxes, cut along any

@@ -13,24 +13,24 @@
 
 namespace shardwise::detail {
 
-/// Plans the targets of one sharding from the pieces of another sharding of the same tensor. Which
-/// tiles of a dim share elements is worked out once per dim, before any target.
+/// Plans the targets of one sharding from the pieces of another sharding of the same tensor. The
+/// tiles of a dim that share elements are found once per dim, before any target.
 ///
 /// Thread-compatible.
 class GridPlanner {
  public:
-  /// `sources` and `targets` are the pieces of the shardings. Keeps references to all arguments:
-  /// valid as long as they. Throws as Topology::site().
+  /// `sources` and `targets` are the pieces of the shardings. Keeps references to all arguments,
+  /// which must outlive it. Throws as Topology::site().
   GridPlanner(const Sharding& from, const PieceList& sources, const Sharding& to,
               const PieceList& targets, const Shape& shape, const Topology& topology);
 
-  /// Sets `copies` to what fills the target at a mesh position; sources are mesh positions.
+  /// Sets `copies` to those that fill the target at a mesh position; sources are mesh positions.
   void plan(std::int64_t position, TargetCopies& copies);
 
  private:
   struct Tile {
     std::int64_t begin, end;
-    std::int64_t offset;  // what it adds to the mesh position of a piece
+    std::int64_t offset;  // its share of a piece's mesh position
   };
   struct Dim {
     std::vector<Tile> tiles;  // the source's non-empty tiles, in order

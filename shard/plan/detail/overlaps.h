@@ -9,7 +9,7 @@
 
 namespace shardwise::detail {
 
-/// Which sources share an element with each target.
+/// The sources that share an element with each target.
 ///
 /// Immutable, thread-safe.
 class Overlaps {

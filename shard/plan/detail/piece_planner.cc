@@ -113,8 +113,8 @@ void PiecePlanner::choose_whole_parts(std::size_t target, Hits hits, TargetCopie
 }
 
 void PiecePlanner::choose_shares(std::size_t target, Hits hits, TargetCopies& copies) {
-  // Groups overlap in part. The nearest source gives first, then the least busy one; each gives
-  // what is still missing.
+  // Groups overlap in part. The nearest source gives first, then the least busy one; each gives the
+  // elements that are still missing.
   struct Giver {
     ReplicaChooser::Choice choice;
     std::size_t hit;

@@ -17,7 +17,7 @@ namespace shardwise::detail {
 /// Thread-compatible.
 class PiecePlanner {
  public:
-  /// Keeps references to the lists and options: valid as long as they. Throws as Topology::site().
+  /// Keeps references to the lists and options, which must outlive it. Throws as Topology::site().
   PiecePlanner(const PieceList& sources, const PieceList& targets, const PlanOptions& options);
 
   /// Number of pairs of a target and a source's box that share an element: mostly the number of
@@ -33,7 +33,7 @@ class PiecePlanner {
   PiecePlanner(Replicas replicas, const PieceList& sources, const PieceList& targets,
                const PlanOptions& options);
 
-  /// Whether each element of the target is in exactly one of the parts.
+  /// True if each element of the target is in exactly one of the parts.
   bool is_tiled(std::size_t target) const;
   void choose_whole_parts(std::size_t target, Hits hits, TargetCopies& copies);
   void choose_shares(std::size_t target, Hits hits, TargetCopies& copies);
@@ -44,7 +44,7 @@ class PiecePlanner {
   PackedBoxes groups_;  // the box of each
   Overlaps overlaps_;   // of targets with groups
   ReplicaChooser chooser_;
-  PackedBoxes parts_;                 // the part of the current target that each hit has
+  PackedBoxes parts_;                 // each hit's part of the current target
   std::vector<std::int64_t> volume_;  // of each part
   std::int64_t wanted_ = 0;           // elements of the target
 };

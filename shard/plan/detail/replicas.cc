@@ -20,7 +20,7 @@ std::uint64_t hash_of(const PackedBoxes& boxes, std::size_t i) {
   return hash;
 }
 
-/// The first of [begin, end) that fits; `end` if none does. Requires that all after it fit.
+/// The first of [begin, end) that fits; `end` if none fits. Requires that all after it fit.
 template <class Fits>
 std::size_t first_slot(std::size_t begin, std::size_t end, Fits&& fits) {
   while (begin < end) {
@@ -132,7 +132,7 @@ ReplicaChooser::Choice ReplicaChooser::choose(std::size_t group, DeviceId place,
   const std::size_t same =
       first_slot(begin, end, [&](std::size_t slot) { return home(slot) >= wanted; });
   if (same != end && home(same) == wanted) return chosen(Link::same_device, same);
-  // Going outwards from the place, the widest range with the nearest link.
+  // Searches outwards from the place for the widest range with the nearest link.
   const auto link_at = [&](std::size_t slot) { return link_between(home(slot).site, site); };
   Link nearest = Link::between_slices;
   if (same != end) nearest = std::min(nearest, link_at(same));

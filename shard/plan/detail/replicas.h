@@ -32,7 +32,7 @@ Replicas group_replicas(const PackedBoxes& boxes);
 /// Thread-compatible.
 class ReplicaChooser {
  public:
-  /// `places` is per source. Keeps `places` and `topology`: valid as long as they. Throws as
+  /// `places` is per source. Keeps `places` and `topology`, which must outlive it. Throws as
   /// Topology::site().
   ReplicaChooser(Replicas replicas, std::span<const DeviceId> places, const Topology& topology);
 

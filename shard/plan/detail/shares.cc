@@ -41,7 +41,7 @@ void unite_along(std::size_t dim, std::vector<Share>& shares) {
   if (!shares.empty()) shares.resize(kept + 1);
 }
 
-/// Unites shares that were parted by cutting space, or one box out of another.
+/// Unites shares that were separated by cutting space, or one box out of another.
 void unite(std::size_t rank, std::vector<Share>& shares) {
   for (std::size_t before = 0; before != shares.size();) {
     before = shares.size();
@@ -60,7 +60,7 @@ class Sharing {
  private:
   /// The boxes are in order of number.
   void visit(const Box& cell, BoxStack::Range boxes) {
-    // Boxes after one that contains all of the cell give nothing.
+    // Boxes after one that contains the whole cell give nothing.
     for (std::size_t i = boxes.first; i < boxes.last; ++i) {
       if (stack_.covers(i, cell)) boxes.last = i + 1;
     }

@@ -11,15 +11,15 @@
 
 namespace shardwise::detail {
 
-/// The order in which neighbours form rings, for small topologies of this kind of device: position
-/// p of a mesh of this shape holds devices[order[p]]. Absent if none is known. Requires as many
-/// devices as the shape has positions; devices with coordinates must fill a box.
+/// The order that makes neighbours form rings, for small topologies of this kind of device:
+/// position p of a mesh of this shape holds devices[order[p]]. Absent if no order is known.
+/// Requires as many devices as the shape has positions; devices with coordinates must fill a box.
 std::optional<std::vector<std::size_t>> ring_order(std::string_view device_kind,
                                                    std::span<const DeviceAttributes> devices,
                                                    const Shape& shape);
 
-/// The torus with its axes in an order for which assign_torus() gives a mesh of this shape in which
-/// the devices of each process fill a box. Throws invalid_argument if none is known.
+/// The torus with its axes reordered so that assign_torus() gives a mesh of this shape where the
+/// devices of each process fill a box. Throws invalid_argument if no such order is known.
 Torus with_contiguous_submeshes(const Torus& torus, const Shape& shape);
 
 }  // namespace shardwise::detail

@@ -34,8 +34,8 @@ void for_each_divisor(const Shape& axes, std::int64_t size, const Found& found,
   for_each_divisor(axes, size, found, axis + 1, taken);
 }
 
-/// The largest set of axes whose product is `size`, the first if there are several; empty if there
-/// is none.
+/// The largest set of axes whose product is `size`, the first if there are several; empty if no set
+/// has this product.
 AxisSet whole_axes(const Shape& free, std::int64_t size) {
   AxisSet best = 0;
   for_each_divisor(free, size, [&best](AxisSet taken, std::int64_t left) {
@@ -44,7 +44,7 @@ AxisSet whole_axes(const Shape& free, std::int64_t size) {
   return best;
 }
 
-/// One way to cut the torus for a logical axis, with what makes it better than another.
+/// One way to cut the torus for a logical axis, with the criteria by which ways are compared.
 struct Cut {
   std::int64_t whole_product = 1;
   int whole_axes = 0;
@@ -59,7 +59,7 @@ struct Cut {
 };
 
 /// The best cut for a logical axis of this size that takes the axes in `whole` entirely and `left`
-/// times as much of the others. Requires that there is one.
+/// times as much of the others. Requires that such a cut exists.
 ///
 /// Each prime of `left` goes to shared axes as often as they can take it; among them, as among the
 /// others, to the first axis that can. The greatest common divisor does so for all primes at once.

@@ -7,10 +7,11 @@
 
 namespace shardwise {
 
-/// Whether several logical axes may share one physical axis.
+/// How logical axes may use a physical axis.
 enum class PhysicalAxes {
-  whole,       ///< no: each logical axis is a product of whole physical axes
-  splittable,  ///< yes, if whole axes do not suffice; each then shares the bandwidth of the axis
+  whole,       ///< each logical axis is a product of whole physical axes
+  splittable,  ///< several may share one if whole axes do not suffice; they then share its
+               ///< bandwidth
 };
 
 /// How the axes of a logical mesh are mapped to the axes of a torus.
@@ -28,8 +29,8 @@ struct TorusAssignment {
 /// the torus. Logical axes are listed by rising communication: the last one chooses first.
 ///
 /// Each takes the largest number of whole physical axes whose product is its size, the first such
-/// set in lexical order. If that leads nowhere and the axes are `splittable`, all is chosen anew:
-/// of all ways to cut what is left, each logical axis takes the one with the largest product of
+/// set in lexical order. If that fails and the axes are `splittable`, the choice starts over: each
+/// logical axis takes, of all ways to cut the remaining axes, the one with the largest product of
 /// whole physical axes; then with more of them; then with the largest part on axes that are already
 /// cut; then with the larger factors on the first axes. These are the rules of JAX's mesh_utils.
 ///
@@ -43,8 +44,8 @@ TorusAssignment assign_torus(const Shape& physical, const Shape& logical,
                              PhysicalAxes axes = PhysicalAxes::whole);
 
 /// The devices of `physical`, a mesh with an axis for each axis of the torus, as a mesh with these
-/// axes. Within a logical axis the first physical axis is the slowest; if a physical axis is cut by
-/// several logical axes, the last of these has the nearest neighbours.
+/// axes. Within a logical axis the first physical axis is the slowest; if several logical axes cut
+/// a physical axis, the last of them has the nearest neighbours.
 ///
 /// Throws invalid_argument if the products of the assignment's factors are not the sizes of the
 /// axes.

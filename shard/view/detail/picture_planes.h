@@ -8,13 +8,13 @@
 
 namespace shardwise::detail {
 
-/// The number of tiles, and of those drawn, which are the first.
+/// The number of tiles, and the number of those drawn, which are the first ones.
 struct Shown {
   std::int64_t all = 1, drawn = 1;
 };
 
-/// What a picture draws: a tensor's tiles on planes of rows and columns. A scalar is one tile, a
-/// tensor of rank 1 one row.
+/// The content of a picture: a tensor's tiles on planes of rows and columns. A scalar is one tile,
+/// a tensor of rank 1 one row.
 ///
 /// Immutable, thread-safe.
 class PicturePlanes {
@@ -45,7 +45,7 @@ class PicturePlanes {
   /// "[0:2, 3:6, :, :]"; "" if there is only one plane.
   std::string plane_label(std::int64_t plane) const;
 
-  /// Says what is drawn, in one line of at most `width` characters.
+  /// Describes the picture in one line of at most `width` characters.
   std::string title(std::size_t width) const;
 
   /// "and 12 more tiles: .."; "" if all are drawn.

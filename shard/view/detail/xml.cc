@@ -6,7 +6,7 @@
 namespace shardwise::detail {
 namespace {
 
-/// Bytes of the character that the text begins with; 0 if it is none that XML allows.
+/// Bytes of the text's first character; 0 if XML does not allow it.
 std::size_t character_length(std::string_view text) {
   const auto byte = [text](std::size_t i) { return static_cast<std::uint8_t>(text[i]); };
   const std::uint8_t first = byte(0);

@@ -162,8 +162,9 @@ in all: kept 12 elements (48 B), fetched 12 elements (48 B), dropped 12 elements
 device 0: keeps 6 elements (24 B), fetches 6 elements (24 B): 6 from 1; drops 6 elements (24 B)
 and 1 more devices
 )");
-  EXPECT_THAT(explain_reshard(make_sharding("-", "2"), make_sharding("0", "2"), {4}).to_string(1),
-              HasSubstr("slice: no communication: what each device needs lies inside what it has"));
+  EXPECT_THAT(
+      explain_reshard(make_sharding("-", "2"), make_sharding("0", "2"), {4}).to_string(1),
+      HasSubstr("slice: no communication: each device already has the elements that it needs"));
   EXPECT_THAT(
       explain_reshard(make_sharding("a", "a=2,b=2"), make_sharding("0", "2,2"), {4}).to_string(1),
       HasSubstr("nothing: no communication: both place every element alike"));
