@@ -27,7 +27,7 @@ void check_positions(const std::vector<FieldPlacement>& placements,
   }
 }
 
-// A process that has rows in no batch would take the mean of nothing: NaN.
+// A process without rows in a batch would take the mean of nothing: NaN.
 void check_rows(const std::vector<FieldPlacement>& placements, std::int64_t batch_size) {
   for (const FieldPlacement& placement : placements) {
     const Sharding& sharding = placement.sharding;

@@ -27,12 +27,12 @@ namespace detail {
 class Engine;
 }
 
-/// What one mesh position holds of an array of a batch.
+/// One mesh position's part of an array of a batch.
 struct HostPart {
   std::int64_t position;
 
-  /// The box of the delivered array; `data` holds exactly it, row-major, native endian. What a
-  /// bucket has beyond a record are zeros.
+  /// The box of the delivered array; `data` holds exactly it, row-major, native endian. Elements of
+  /// a bucket beyond a record are zeros.
   Box box;
 
   /// Owned by the caller until the last copy is dropped: the loader no longer writes to it.
@@ -45,8 +45,8 @@ struct HostArray {
   Shape shape;                  ///< of the whole array, [batch_size, ...]
   std::vector<HostPart> parts;  ///< for this process's positions, ascending; replicas are copies
 
-  /// The elements of a part, row-major; valid as long as its data. Without a number the array's
-  /// only part. Throws invalid_argument if T is not its dtype, or if there is not that part.
+  /// The elements of a part, row-major; valid as long as its data. Without a number: the array's
+  /// only part. Throws invalid_argument if T is not its dtype, or the array lacks that part.
   template <TensorElement T>
   std::span<const T> as() const {
     return as<T>(check_part(std::nullopt, dtype_of<T>()));
@@ -74,7 +74,7 @@ struct HostBatch {
   /// The field of this name. Throws no_such_name, listing the batch's fields.
   const HostArray& field(std::string_view name) const;
 
-  /// Rows of the global batch, those without a record among them: batch_size.
+  /// Rows of the global batch, including those without a record: batch_size.
   std::int64_t size() const { return mask.shape[0]; }
 };
 
@@ -82,8 +82,8 @@ struct HostLoaderOptions {
   /// The mesh positions that belong to this process, in every placement's mesh. Absent: all.
   std::optional<std::vector<std::int64_t>> positions = std::nullopt;
 
-  /// Whether a part of the batch dim may have no rows if `positions` are given, as the last of 6
-  /// rows on 4 parts. If not, that is an error: the mean of its process would be NaN.
+  /// Allow a part of the batch dim without rows if `positions` are given, as the last of 6 rows on
+  /// 4 parts. Otherwise that is an error: the mean of its process would be NaN.
   bool empty_parts = false;
 
   /// Allocates memory for a part of a batch, at least `bytes`; called by reader threads, one at a
@@ -95,12 +95,12 @@ struct HostLoaderOptions {
   /// process may fork.
   bool read_at_once = true;
 
-  /// Where reading and waiting are recorded; null: nowhere.
+  /// Records reading and waiting; null: no recording.
   std::shared_ptr<Timeline> timeline = {};
 };
 
 namespace detail {
-/// The batches that a loader has still to deliver, each taken by its next(). Value type.
+/// The remaining batches of a loader, each taken by its next(). Value type.
 template <class L>
 class BatchIterator {
  public:
@@ -120,7 +120,7 @@ class BatchIterator {
 };
 }  // namespace detail
 
-/// The run of batches that a Loader or a HostLoader delivers: where it stands and how it goes.
+/// The run of batches that a Loader or a HostLoader delivers: its state and its properties.
 /// Thread-compatible.
 class LoaderRun {
  public:
@@ -137,12 +137,12 @@ class LoaderRun {
   std::int64_t batches() const;
 
   /// The batch and row that hold a record in an epoch; absent if that epoch drops it. O(1). Throws
-  /// invalid_argument if there is no such record or epoch.
+  /// invalid_argument if the record or epoch does not exist.
   std::optional<BatchRow> step_of(std::int64_t record, std::int64_t epoch) const;
 
   LoaderStats stats() const;
 
-  /// The records that BadRecords::substitute or mask have skipped.
+  /// The records that BadRecords::substitute or mask skipped.
   BadRecordLedger bad_records() const;
 
   template <class T>
@@ -162,7 +162,7 @@ class LoaderRun {
   std::unique_ptr<detail::Engine> engine_;
 };
 
-/// Minibatches as a Loader makes them, in host memory: for programs that have a runtime of their
+/// Minibatches as a Loader makes them, but in host memory, for programs with a runtime of their
 /// own. Batches, state and errors are the same; see loader.h.
 ///
 /// Thread-compatible: one consumer. Batches may outlive the loader.
@@ -181,8 +181,8 @@ class HostLoader final : public LoaderRun {
   auto begin() { return detail::BatchIterator(*this); }
   std::default_sentinel_t end() const { return {}; }
 
-  /// Waits until next() would not wait, at most for `time`. True if next() would not wait. For
-  /// callers that must check something else now and then.
+  /// Waits, at most for `time`, until next() would return at once. True if it would. For callers
+  /// that must check something else now and then.
   bool wait(std::chrono::milliseconds time);
 };
 

@@ -38,7 +38,7 @@ struct Batch {
   /// The field of this name. Throws no_such_name, listing the batch's fields.
   const ShardedArray& field(std::string_view name) const;
 
-  /// Rows of the batch, those without a record among them: batch_size.
+  /// Rows of the batch, including those without a record: batch_size.
   std::int64_t size() const { return mask.shape()[0]; }
   const ShardedArray& operator[](std::string_view) const = delete;  // field("image")
 };
@@ -49,9 +49,9 @@ struct Batch {
 /// order for any mesh, sharding, thread count or prefetch depth. Each device's box of each field is
 /// read straight into that device's memory (MemoryKind::loader). The loader asks the source only
 /// for the part of a record that the box needs; replicas are copies. If the devices belong to
-/// several processes, each reads what its own devices hold and waits for no other; the batches are
-/// the same for any number of processes. Memory is bounded: `prefetch` batches, allocated as they
-/// are read, and those that the caller holds.
+/// several processes, each reads only the boxes of its own devices and waits for no other; the
+/// batches are the same for any number of processes. Memory is bounded: `prefetch` batches,
+/// allocated as they are read, and those that the caller holds.
 ///
 /// An error in reading batch b is thrown by the next() that would deliver b, after the batches
 /// before it; every later next() throws it again. If a device has no room for a batch, it is asked
@@ -81,10 +81,10 @@ class Loader final : public LoaderRun {
          LoaderState state = {});
 
   /// The next batch, or nothing at the end of the last epoch. Blocks until it is ready. Throws
-  /// corrupt if other samples were delivered than should have been.
+  /// corrupt if the delivered samples are not the expected ones.
   std::optional<Batch> next();
 
-  /// A loop over the loader takes the batches from the next one on, as next() gives them.
+  /// Iterates over the remaining batches, as next() returns them.
   auto begin() { return detail::BatchIterator(*this); }
   std::default_sentinel_t end() const { return {}; }
 

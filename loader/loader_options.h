@@ -9,7 +9,7 @@
 
 namespace shardwise {
 
-/// What happens to the last records of an epoch, if they do not fill a batch.
+/// How to treat the last records of an epoch if they do not fill a batch.
 enum class LastBatch {
   drop,  ///< they are left out of this epoch (another epoch has another order, so leaves out
          ///< others)
@@ -19,7 +19,7 @@ enum class LastBatch {
 
 enum class RecordOrder { sequential, shuffled };
 
-/// What happens to a record whose reading throws corrupt, io or not_found. Any other error ends the
+/// How to treat a record whose reading throws corrupt, io or not_found. Any other error ends the
 /// run.
 enum class BadRecords {
   fail,        ///< the next() that would deliver it throws
@@ -45,7 +45,7 @@ struct LoaderOptions {
   LastBatch last_batch = LastBatch::drop;
   BadRecords bad_records = BadRecords::fail;
 
-  /// Number of batches held ready besides the one delivered last. 1 or more.
+  /// Number of batches held ready in addition to the one delivered last. 1 or more.
   int prefetch = 2;
 
   /// Most memory that the batches held ready may take in this process, replicas counted; 0: no
@@ -61,7 +61,7 @@ struct LoaderOptions {
   std::int64_t parts = 1, part = 0;
 };
 
-/// Says which samples have been delivered; their order does not count. It is the sum of
+/// Identifies the set of delivered samples; their order does not count. It is the sum of
 /// A n + B n^2 + C n^3 mod 2^128 over the samples' numbers n, which count over the whole run. The
 /// odd constants A, B and C are in loader/detail/engine/delivery_digest.cc. The right value after
 /// any number of samples is known in closed form, so one comparison finds a lost or repeated
@@ -79,12 +79,12 @@ struct BatchRow {
   bool operator==(const BatchRow&) const = default;
 };
 
-/// The state of a run of batches: all that a resume needs, whatever the mesh. At most 256 bytes as
-/// text, to be saved with the model.
+/// The state of a run of batches: all that a resume needs, on any mesh. At most 256 bytes as text,
+/// to be saved with the model.
 ///
 /// The members after next_batch describe the run, so that a loader can refuse the state of another
-/// run and say what differs. Loaders fill them in; they are ignored if batch_size is 0, as in a
-/// state to start with.
+/// run and name the difference. Loaders fill them in; they are ignored if batch_size is 0, as in a
+/// new state.
 ///
 /// Value type, thread-compatible.
 ///
@@ -109,8 +109,8 @@ struct LoaderState {
 /// 256 bytes. "bad" is bad_records.
 std::string to_json(const LoaderState& state);
 
-/// Reads what to_json writes, with any blanks and in any order of the keys. Throws invalid_argument
-/// for anything else; it names a missing, repeated or unknown key.
+/// Reads the output of to_json, with any blanks and in any order of the keys. Throws
+/// invalid_argument for any other text; it names a missing, repeated or unknown key.
 LoaderState loader_state_from_json(std::string_view text);
 
 }  // namespace shardwise

@@ -23,7 +23,7 @@ constexpr std::array kKeys{"seed",  "next_batch", "source", "stages", "batch_siz
   throw Error(ErrorCode::invalid_argument, "read loader state: " + detail::one_line(found));
 }
 
-/// A key of the state, and what the text gives it.
+/// A key of the state, and its value in the text.
 struct Member {
   bool is_there = false;
   detail::JsonValue value = {};

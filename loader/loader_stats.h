@@ -26,10 +26,10 @@ struct LoaderStats {
   double readers_waited_seconds = 0;   ///< the ring was full: the job slows the loader
   double rows_per_second = 0;          ///< records / seconds
   double mean_ready_batches = 0;       ///< batches ready when next() was called
-  int threads = 0;                     ///< that read
+  int threads = 0;                     ///< number of reader threads
 
-  /// The largest first, estimated from one ticket of work in several; without the time of stages
-  /// within a stage. Together they are the time that the readers were busy.
+  /// The largest first, estimated from one in several tickets of work; a stage's time excludes
+  /// stages within it. Together they are the time that the readers were busy.
   std::vector<StageSeconds> stages;
 };
 
@@ -37,7 +37,7 @@ struct LoaderStats {
 /// the job waited 12.3 s of 40.0 s".
 std::string bottleneck(const LoaderStats& stats);
 
-/// A record that could not be read, and what was done about it.
+/// A record that could not be read, and its replacement.
 struct BadRecord {
   std::int64_t batch, row, epoch, record;
   std::int64_t substitute;  ///< the record delivered instead; -1: its row is masked
@@ -46,7 +46,8 @@ struct BadRecord {
   bool operator==(const BadRecord&) const = default;
 };
 
-/// The bad records in the batches delivered so far, among the rows that this process has a part of.
+/// The bad records in the batches delivered so far, among the rows that this process needs in
+/// part or whole.
 struct BadRecordLedger {
   std::int64_t count = 0;
   std::vector<BadRecord> first;  ///< the first, at most 1,000, in order of delivery

@@ -26,7 +26,7 @@ using detail::SourceText;
 using SourcePtr = std::shared_ptr<const Source>;
 
 /// Opens one source for each path by open(path, hold_bytes), and joins them one after the other.
-/// Together they keep no more than one would.
+/// Together they keep no more bytes than one would.
 template <class Open>
 SourcePtr open_each(const SourceText& text, Open&& open) {
   std::size_t hold_bytes = kDefaultHoldBytes;
@@ -83,7 +83,7 @@ SourcePtr open_hdf5_text(SourceText& text, std::string_view) {
   return open_hdf5(text.paths, options);
 }
 
-// Before an ending of ".gz".
+// Looks at the ending before ".gz".
 bool has_ending(const std::filesystem::path& path, std::string_view ending) {
   return path.extension() == ".gz" ? path.stem().extension() == ending : path.extension() == ending;
 }
@@ -121,7 +121,8 @@ SourcePtr open_jsonl_text(SourceText& text, std::string_view) {
   JsonlOptions options{.progress = text.progress};
   for (const auto& [name, type] : text.options) {
     const FieldType field = parse_field_type(text, name, type);
-    // The largest extent of a ragged field is found out, and with it the rest of its shape.
+    // The largest extent of a ragged field is found from the data, and with it the rest of its
+    // shape.
     options.fields.push_back({.name = name,
                               .dtype = field.dtype,
                               .shape = field.ragged ? std::nullopt : field.shape,

@@ -11,11 +11,11 @@
 
 namespace shardwise {
 
-/// Opens a source given as text: FORMAT:PATHS?OPTION=VALUE&OPTION=VALUE. FORMAT: may be left out if
-/// the ending of a path tells the format (.csv, .tsv, .jsonl, .npy, .h5, .tar, .tfrecord, -ubyte,
-/// and these with .gz), or its first bytes do, and for a folder of images. Several paths, with
-/// commas between them, are read one after the other. "%2c" and the like stand for characters that
-/// otherwise have a meaning ("," "?" "&" "=" "%").
+/// Opens a source given as text: FORMAT:PATHS?OPTION=VALUE&OPTION=VALUE. FORMAT: may be left out
+/// for a folder of images, and if the ending of a path (.csv, .tsv, .jsonl, .npy, .h5, .tar,
+/// .tfrecord, -ubyte, and these with .gz) or its first bytes tell the format. Several paths, with
+/// commas between them, are read one after the other. "%2c" and the like stand for characters with
+/// a special meaning ("," "?" "&" "=" "%").
 ///
 ///     idx:images.gz?field=image                        field: "x", if it is not given
 ///     npy:images.npy?field=image
@@ -35,14 +35,14 @@ namespace shardwise {
 ///                                                      names end so are fields, as bytes
 ///
 /// A type is a DType's name and a shape, if it is not a scalar; "[]" is a ragged list, "[,3]" a
-/// ragged list of threes, "text" is "u8[]". In csv files a type has no shape. The type "?" is found
-/// out, in csv and jsonl files.
+/// ragged list of threes, "text" is "u8[]". In csv files a type has no shape. In csv and jsonl
+/// files, the type "?" is found from the data.
 ///
-/// `progress` is told how far the index of the file has come; for images it is told how many are
-/// listed so far, of 0, since their total is not known before.
+/// `progress` is called while the file is indexed; for images it gets the number listed so far, of
+/// 0, since their total is not known before.
 ///
-/// Throws invalid_argument for a text of another form, naming the known formats or options, and
-/// what the source's own function throws.
+/// Throws invalid_argument for a text of another form, naming the known formats or options; errors
+/// of the source's own function pass through.
 ///
 ///   const auto tokens = open_source("tokens:train.bin?dtype=u16&window=1025");
 std::shared_ptr<const Source> open_source(std::string_view text, IndexProgress progress = {});

@@ -26,13 +26,13 @@ struct FieldPlacement {
   /// extent in the field's shape.
   std::vector<std::int64_t> buckets = {};
 
-  /// Whether a record that is longer than the last bucket is cut to it; if false, it is an error.
+  /// If true, a record that is longer than the last bucket is cut to it; if false, it is an error.
   bool truncate = false;
 };
 
 /// Places all fields of the source by one spec. Throws invalid_argument, naming the first field
-/// whose rank (the batch and the record's dims) is not the spec's: nothing is replicated unless
-/// asked for.
+/// whose rank (the batch and the record's dims) differs from the spec's: nothing is replicated
+/// implicitly.
 std::vector<FieldPlacement> place_all(const Source& source, const Mesh& mesh,
                                       std::string_view spec);
 

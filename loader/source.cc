@@ -127,8 +127,8 @@ class ZipSource final : public Source {
   std::vector<Origin> origins_;  // per field
 };
 
-// The part of a large record that is sampled: it moves with `sample`, so that all samples together
-// cover all parts of a record.
+// The sampled part of a large record: it moves with `sample`, so that all samples together cover
+// all parts of a record.
 Box sampled_box(const Shape& shape, std::size_t element_bytes, std::int64_t sample) {
   const Shape part = cut_to_bytes(shape, element_bytes, kSampledBytesPerRecord);
   Box box;

@@ -45,8 +45,8 @@ struct FieldBox {
   BoxView to;
 };
 
-/// Records that can be read in any order: all that the loader asks of a data set. Stages that
-/// change records (filter, mix, crop) are sources, too.
+/// Records that can be read in any order: the loader's view of a data set. Stages that change
+/// records (filter, mix, crop) are sources, too.
 ///
 /// Thread-safe: reads may run together, of different records or of the same.
 class Source {
@@ -66,10 +66,10 @@ class Source {
   virtual void read(const Sample& sample, std::span<const FieldBox> boxes) const = 0;
 
   /// A hint: this thread will soon read the record. It must take almost no time: a source in memory
-  /// fetches the record into the cache, others may do nothing.
+  /// fetches the record into the cache; others may ignore it.
   virtual void will_read(const Sample&) const {}
 
-  /// Whether the source makes all records that a thread has named by will_read() at once, when that
+  /// True if the source makes all records that a thread has named by will_read() at once, when that
   /// thread reads the first of them. A loader then names the records of a whole batch.
   virtual bool reads_together() const { return false; }
 
@@ -82,14 +82,14 @@ class Source {
   /// resumed run compares it. If a sampled record is bad (is_bad_record), that is hashed, too.
   virtual std::uint64_t fingerprint() const;
 
-  /// Whether the epoch or the seed decides which data a record is made of, as after shuffle() and
-  /// mix(). A stage that looks at every record once (filter) cannot follow such a source. Values
-  /// drawn anew (a random crop) do not count.
+  /// True if the epoch or the seed decides which data a record consists of, as after shuffle() and
+  /// mix(). A stage that looks at every record once (filter) cannot follow such a source. Random
+  /// values, such as a random crop, do not count.
   virtual bool changes_with_epoch() const { return false; }
 
   /// Describes the stages applied to the data: "shuffle(pack(text, window 64, documents 1024,
-  /// records))"; "records" if there are none. Equal for equal stages and parameters, whatever the
-  /// data (that is fingerprint()), and without paths. A resumed run compares it.
+  /// records))"; "records" without stages. Equal for equal stages and parameters, whatever the data
+  /// (that is fingerprint()), and without paths. A resumed run compares it.
   ///
   /// `samples`: the source's samples with numbers (epoch * size() + record) below this may have
   /// been delivered. A MixChange that takes effect after them is left out, so it may still be
@@ -103,7 +103,7 @@ class Source {
   void read_box(std::size_t field, std::int64_t record, const BoxView& to) const;
 };
 
-/// Whether an error of read() concerns only the record (corrupt, io, not_found), so that a loader
+/// True if an error of read() concerns only the record (corrupt, io, not_found), so that a loader
 /// may skip it (LoaderOptions::bad_records). Other errors end a run.
 bool is_bad_record(ErrorCode code);
 
@@ -116,7 +116,7 @@ std::shared_ptr<const Source> zip(std::vector<std::shared_ptr<const Source>> sou
 std::shared_ptr<const Source> memory_source(Field field, std::int64_t size,
                                             std::vector<std::byte> data);
 
-/// The same of numbers: std::vector<float> for f32 and so on. Throws invalid_argument also if the
+/// The same for numbers: std::vector<float> for f32 and so on. Also throws invalid_argument if the
 /// field has another type.
 ///
 ///   memory_source({"x", DType::f32, {2}}, 2, std::vector<float>{1, 2, 3, 4})->size();  // 2
@@ -128,10 +128,10 @@ memory_source(Field field, std::int64_t size, const Values& values) {
   return memory_source(std::move(field), size, std::vector<std::byte>(bytes.begin(), bytes.end()));
 }
 
-/// One whole field of one record, for functions that are given records.
+/// One whole field of one record, for functions that take records.
 struct FieldValue {
   const Field* field;               ///< valid as long as the source
-  std::span<const std::byte> data;  ///< row-major, native endian; empty if not asked for
+  std::span<const std::byte> data;  ///< row-major, native endian; empty if not requested
   std::int64_t length;              ///< the record's own extent in dim 0; shape[0] if not ragged
 };
 
@@ -165,13 +165,13 @@ using FillRecord = std::function<void(const Sample& sample, std::span<std::byte*
 /// A record's own extent in dim 0 of a ragged field. Called as FillRecord.
 using RecordLength = std::function<std::int64_t(const Sample& sample, std::size_t field)>;
 
-/// Records that a function makes, for formats that have no source here. The function fills a whole
-/// record once for all the boxes that are asked for; the source cuts them out. `length` is needed
-/// if a field is ragged.
+/// Records made by a function, for formats that have no source here. The function fills a whole
+/// record once for all requested boxes; the source cuts them out. `length` is needed if a field is
+/// ragged.
 ///
 /// Throws invalid_argument if `fill` or a needed `length` is empty, there is no field, a name
 /// repeats, or size < 0. Error and std::bad_alloc of a function pass through. Any other exception
-/// of it becomes an io error, with the text of a std::exception.
+/// becomes an io error, with the text of a std::exception.
 ///
 ///   const auto squares = callback_source({{"x", DType::i64, {}}}, 100,
 ///                                        [](const Sample& sample, auto record) {

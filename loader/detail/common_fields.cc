@@ -68,7 +68,7 @@ void read_common(const Source& source, const Sample& sample, std::span<const Fie
   for (FieldBox& part : parts) {
     if (is_inside(part)) continue;
     const Field& field = fields[part.field];
-    // Rows of dim 0 follow one another: first those that the source has, then zeros.
+    // Rows of dim 0 follow one another: the source's own first, then zeros.
     Box& box = part.to.box;
     const std::size_t element_bytes = size_bytes(field.dtype);
     const std::size_t bytes = num_bytes(box.shape(), element_bytes);

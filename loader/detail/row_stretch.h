@@ -13,8 +13,8 @@ struct RowStretch {
   std::size_t begin, count;
 };
 
-/// The elements of a box in a row of this shape, if they are one stretch: then no walk over runs is
-/// needed, which takes as long as copying some kilobytes. Requires a box within the row.
+/// The elements of a box in a row of this shape, if they are one stretch. That saves a walk over
+/// runs, which takes as long as copying some kilobytes. Requires a box within the row.
 inline std::optional<RowStretch> one_stretch(const Shape& row, const Box& box) {
   if (box.empty()) return RowStretch{0, 0};     // the other extents may have no product
   std::int64_t begin = 0, count = 1, step = 1;  // step: elements from one index to the next

@@ -16,8 +16,7 @@ inline std::int64_t sample_number(std::int64_t epoch, std::int64_t size, std::in
   return number;
 }
 
-/// The number of samples rounded up to whole epochs, for an order in which any record may come
-/// first.
+/// The number of samples rounded up to whole epochs, for an order that may begin with any record.
 inline std::int64_t whole_epochs(std::int64_t samples, std::int64_t size) {
   if (size == 0) return 0;
   return sample_number(samples / size + (samples % size != 0 ? 1 : 0), size, 0);

@@ -45,9 +45,9 @@ bool due_later(const Waiting& a, const Waiting& b) {
   return left != right ? left > right : a.source > b.source;
 }
 
-// Tijdeman's rule, with spread = 2k - 2: in slot t = 1, 2, .. a source that has come x times may
-// come if weight * t / period - x >= 1 / spread. Of these sources the one with the least (x + 1 - 1
-// / spread) * period / weight comes.
+// Tijdeman's rule, with spread = 2k - 2: in slot t = 1, 2, .. a source with x draws so far may be
+// drawn if weight * t / period - x >= 1 / spread. Of these sources, the one with the least
+// (x + 1 - 1 / spread) * period / weight is drawn.
 Waiting waiting(std::uint32_t source, std::uint32_t count, std::int64_t weight, std::int64_t period,
                 std::int64_t spread) {
   const std::int64_t least = period * (1 + spread * count), per_slot = spread * weight;

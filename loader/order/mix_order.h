@@ -49,7 +49,8 @@ class MixOrder {
   /// Requires number >= 0. O(log(changes)).
   Draw at(std::int64_t number) const;
 
-  /// How many of the first `number` samples come from the source. Requires number >= 0.
+  /// The number of samples among the first `number` that come from the source. Requires number >=
+  /// 0.
   std::int64_t drawn_before(std::int64_t number, std::int64_t source) const;
 
   /// Inverse of at(): the number of the sample that is draw `count` of the source; -1 if it never

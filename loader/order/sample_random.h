@@ -9,7 +9,7 @@
 namespace shardwise {
 
 /// Random numbers of one stage for one sample. They are a function of (seed, epoch, record, stage)
-/// alone: no state is shared, so neither threads nor meshes nor a resume change what is drawn.
+/// alone: no state is shared, so threads, meshes and resumes do not change them.
 ///
 /// Philox4x32-10 (shard/host/random.h). It was chosen over splitmix64, which would suffice for one
 /// stream, because its counter is certain to keep samples apart: the key is made of seed, epoch and

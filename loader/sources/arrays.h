@@ -25,15 +25,15 @@ std::shared_ptr<const Source> open_npy(const std::filesystem::path& path, std::s
                                        std::size_t hold_bytes = kDefaultHoldBytes);
 
 /// Opens an idx file (the MNIST format: big-endian magic 0,0,type,rank, then rank 32-bit sizes,
-/// then the elements), plain or gzip-compressed: its first bytes tell which. The first dim counts
-/// the records; the rest is the record's shape. A plain file is read in place at record offsets (up
-/// to `hold_bytes` of it stay in memory, file_options.h); a compressed file has no random access,
-/// so it is unpacked into memory once.
+/// then the elements), plain or gzip-compressed, as its first bytes tell. The first dim counts the
+/// records; the rest is the record's shape. A plain file is read in place at record offsets (up to
+/// `hold_bytes` of it stay in memory, file_options.h); a compressed file has no random access, so
+/// it is unpacked into memory once.
 ///
 /// Throws not_found; io; corrupt if the magic, a size, the length of the file or its compression is
-/// wrong (the message says what was found and needed); unsupported for an element type that is not
-/// u8, i8, i16, i32, f32 or f64 and for a rank over kMaxRank. A header that claims more than the
-/// file can hold is refused before memory is taken for it.
+/// wrong (the message names the found and the needed value); unsupported for an element type other
+/// than u8, i8, i16, i32, f32 or f64 and for a rank over kMaxRank. A header that claims more than
+/// the file can hold is refused before memory is allocated for it.
 ///
 ///   const auto images = open_idx("train-images-idx3-ubyte.gz", "image");
 std::shared_ptr<const Source> open_idx(const std::filesystem::path& path, std::string field_name,
@@ -42,7 +42,7 @@ std::shared_ptr<const Source> open_idx(const std::filesystem::path& path, std::s
 struct TokenOptions {
   DType dtype = DType::u16;      ///< u8, u16, u32 or i32; little-endian in the file
   std::int64_t window = 0;       ///< tokens in a record, 1 or more. No default
-  std::int64_t stride = 0;       ///< tokens from one record's begin to the next; 0: window
+  std::int64_t stride = 0;       ///< tokens from one record's start to the next; 0: window
   std::size_t header_bytes = 0;  ///< before the first token
   std::string field = "tokens";
   std::size_t hold_bytes = kDefaultHoldBytes;
@@ -76,9 +76,9 @@ struct Hdf5Options {
 /// another.
 ///
 /// Datasets that are contiguous, or in chunks without filters, are read at their offsets in the
-/// file: only the boxes that are asked for. Compressed datasets, and those in very many chunks, are
-/// read through the HDF5 library, one thread at a time. They stay in memory decoded, up to
-/// hold_bytes; of larger ones only the 64 MiB used last.
+/// file: only the requested boxes. Compressed datasets, and those in very many chunks, are read
+/// through the HDF5 library, one thread at a time. Up to hold_bytes of them stay in memory decoded;
+/// of larger ones, only the 64 MiB used last.
 ///
 /// Throws invalid_argument if there is no file or no field, or lengths differ; not_found, also for
 /// a dataset; io; corrupt if the library cannot read a file or data is beyond its end; unsupported

@@ -58,13 +58,15 @@ auto CallbackSource::guarded(const Sample& sample, Body&& body) const {
   } catch (const std::exception& error) {
     throw Error(ErrorCode::io, fmt::format("callback: record {}: {}", sample.record, error.what()));
   } catch (...) {
-    throw Error(ErrorCode::io,
-                fmt::format("callback: record {}: the function threw what is no std::exception",
-                            sample.record));
+    throw Error(
+        ErrorCode::io,
+        fmt::format(
+            "callback: record {}: the function threw an object that is not a std::exception",
+            sample.record));
   }
 }
 
-// A field is written to the first target that takes all of it; to scratch memory if there is none.
+// A field is written to the first target that holds all of it; else to scratch memory.
 void CallbackSource::read(const Sample& sample, std::span<const FieldBox> boxes) const {
   detail::ReadFrame frame;
   std::vector<std::byte*>& record = frame.lists().places;

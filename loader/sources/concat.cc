@@ -66,7 +66,7 @@ ConcatSource::ConcatSource(std::vector<std::shared_ptr<const Source>> sources)
 }
 
 // The fingerprint of one file with the same records. If the records have no fixed order, it is made
-// of the sources' fingerprints: the order must not be asked for, since weights of mix() may change.
+// of the sources' fingerprints: it must not depend on the order, since weights of mix() may change.
 std::uint64_t ConcatSource::fingerprint() const {
   if (!changes_with_epoch()) return Source::fingerprint();
   std::vector<std::uint64_t> facts;

@@ -40,13 +40,13 @@ bool read_cell_number(const CsvCell& cell, DType dtype, std::byte* out) {
   return detail::read_number(text.empty() && is_floating(dtype) ? "nan" : text, dtype, out);
 }
 
-/// One field and the columns that it is made of.
+/// One field and its columns.
 struct TableField {
   std::vector<std::size_t> columns;
-  std::optional<DType> dtype;  // absent while it is to be found out
+  std::optional<DType> dtype;  // absent until it is found
   bool text = false;
 
-  // What the cells so far were.
+  // The numbers in the cells so far.
   detail::NumberTypes numbers = {};
   bool has_value = false;
   std::size_t longest = 0;
@@ -151,7 +151,7 @@ void CsvSource::see(const CsvTable::Record& record) {
   }
 }
 
-// For a field whose type is to be found out.
+// For a field whose type is found from the data.
 void CsvSource::see_value(const CsvTable::Record& record, const CsvCell& cell, std::size_t i) {
   TableField& field = parts_[i];
   field.longest = std::max(field.longest, cell.size());
@@ -187,7 +187,7 @@ void CsvSource::become_text(std::int64_t end, TableField& field) const {
 void CsvSource::finish() {
   if (whole_records_ == 0 && table_.size() > 0) {
     refuse(ErrorCode::corrupt,
-           fmt::format("found {} records of which none has {} cells, needed as many as there are "
+           fmt::format("found {} records, none with {} cells; needed are as many as there are "
                        "columns",
                        table_.size(), table_.columns().size()));
   }

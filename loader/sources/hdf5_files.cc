@@ -23,7 +23,7 @@ using detail::RowReader;
   throw Error(code, fmt::format("open HDF5 file {}: {}", file.path(), found));
 }
 
-// Data past the file's end was never written, or has been cut off.
+// Data past the file's end was never written, or was cut off.
 void check_place(const InputFile& file, const std::string& dataset, std::uint64_t offset,
                  std::size_t bytes) {
   if (offset <= file.size_bytes() && bytes <= file.size_bytes() - offset) return;
@@ -66,7 +66,7 @@ class FileDatasets {
   std::vector<Field> fields_;
 };
 
-// Throws for one of strings, say, also how the others are read.
+// Throws for a dataset of strings and the like, and says how to read the others.
 Hdf5Dataset numbers_of(const std::filesystem::path& path, const Hdf5Field& wanted) {
   try {
     return Hdf5Dataset(path, wanted.dataset);
@@ -143,7 +143,7 @@ std::shared_ptr<const Source> open_hdf5(const std::vector<std::filesystem::path>
   sources.reserve(paths.size());
   for (const std::filesystem::path& path : paths) {
     if (fields.empty()) {
-      const InputFile file(path);  // throws if there is no file that can be read
+      const InputFile file(path);  // throws if the file is missing or unreadable
       for (std::string& name : detail::hdf5_dataset_names(path)) fields.push_back({name, name});
       if (fields.empty()) refuse_hdf5(ErrorCode::not_found, file, "its root has no dataset");
     }

@@ -58,8 +58,7 @@ DType element_type(const InputFile& file, std::byte code) {
   }
 }
 
-// The one place that checks what a file says about itself. `read` gives the next bytes of the idx
-// stream.
+// The only check of a header from outside. `read` gives the next bytes of the idx stream.
 Header read_header(const InputFile& file,
                    const std::function<std::size_t(std::span<std::byte>)>& read) {
   std::array<std::byte, 4> magic;

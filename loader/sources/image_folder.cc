@@ -72,14 +72,14 @@ std::span<const std::byte> FolderStore::read(std::int64_t record, std::uint64_t 
                             file.path(), file.size_bytes(), most_bytes));
   }
   const std::span<std::byte> bytes(scratch.take(file.size_bytes()), file.size_bytes());
-  return bytes.first(file.read_at(0, bytes));  // fewer if it was cut meanwhile
+  return bytes.first(file.read_at(0, bytes));  // fewer if the file was cut since
 }
 
 /// The content of one folder, by kind; names that begin with a dot are left out.
 struct FolderListing {
   std::vector<ImageFile> images;
   std::vector<std::string> folders;
-  std::string other_image;  // an image of a format that is not read; empty: none
+  std::string other_image;  // an image of a format that is not read, or empty
 };
 
 /// Lists a folder and all below it.
@@ -240,10 +240,9 @@ std::shared_ptr<const ImageSource> open_image_folder(const std::filesystem::path
                                                      const ImageOptions& options) {
   detail::check_options(options);
   if (!options.byte_fields.empty()) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("open image folder {}: byte field \"{}\", needed is none: a tar has them",
-                    folder.string(), options.byte_fields[0]));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("open image folder {}: byte field \"{}\"; only a tar has byte fields",
+                            folder.string(), options.byte_fields[0]));
   }
   return detail::make_image_source(FolderScan(folder, options).run(), options,
                                    fmt::format("open image folder {}", folder.string()));

@@ -31,7 +31,7 @@ struct MemberBytes {
   bool is_there = false;  // if not, the record lacks this part
 };
 
-/// The parts of a member's name that say what it is. They may hold any bytes.
+/// The parts of a member's name that determine its kind. They may hold any bytes.
 struct MemberName {
   std::string_view folder;     // the last one; empty: none
   std::string_view key;        // the folders and the last part up to its first dot
@@ -65,7 +65,7 @@ bool equal_but_case(std::string_view a, std::string_view b) {
                     [](char x, char y) { return lower(x) == lower(y); });
 }
 
-// If an extension is `ending`, or ends with a dot and it: all before it.
+// The part of an extension before `ending`, if it is `ending` or ends with a dot and `ending`.
 std::optional<std::string_view> prefix_of(std::string_view extension, std::string_view ending) {
   if (extension.size() < ending.size()) return std::nullopt;
   const std::string_view prefix = extension.substr(0, extension.size() - ending.size());
@@ -259,7 +259,7 @@ class TarRecords {
   const ImageOptions& options_;
   std::unique_ptr<TarStore> store_;
   FoundImages found_;
-  bool has_plain_images_ = false, has_plain_labels_ = false;  // right behind the common prefix
+  bool has_plain_images_ = false, has_plain_labels_ = false;  // directly after the common prefix
 };
 
 bool TarRecords::has_cls() const {
@@ -301,8 +301,8 @@ void TarRecords::take_images() {
   detail::number_classes(classes, found_);
 }
 
-// A key's members follow one another. Members that are no part of a record do not part them.
-// Goes on as long as `take` says so.
+// A key's members follow one another. Members that are no part of a record do not separate them.
+// Continues as long as `take` returns true.
 template <typename Take>
 void TarRecords::each_group(const Take& take) const {
   std::vector<std::size_t> group;
@@ -337,8 +337,8 @@ void TarRecords::group_by_key() {
   store_->check_any_whole();
 }
 
-// What stands before the endings of the record's parts: nothing, or "1." in "a.1.png" and
-// "a.1.cls". Absent if the members are no record, since none is of a kind that we read (a lone
+// The common prefix of the endings of the record's parts: empty, or "1." in "a.1.png" and
+// "a.1.cls". Absent if the members are not a record, since all are of unknown kinds (a lone
 // "meta.json").
 std::optional<std::string_view> TarRecords::common_prefix(
     std::span<const std::size_t> group) const {
@@ -393,8 +393,8 @@ std::optional<std::size_t> TarRecords::find_part(std::span<const std::size_t> gr
   return found;
 }
 
-// If no record of the archive has such a part by its ending alone: the only one with a name before
-// that, as in "a.input.png" and "a.cls", which is no byte field.
+// If no record of the archive has such a part by its ending alone: the only part with a name before
+// its ending, as in "a.input.png" and "a.cls", that is not a byte field.
 std::optional<std::size_t> TarRecords::find_named_part(std::span<const std::size_t> group,
                                                        std::span<const std::string> endings) const {
   std::optional<std::size_t> found;

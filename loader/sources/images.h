@@ -12,16 +12,16 @@
 
 namespace shardwise {
 
-/// How an image is brought to the wanted size.
+/// How to bring an image to the wanted size.
 enum class ImageResize {
   stretch,  ///< all of it, whatever its proportions
   crop      ///< the short side fits, both ends of the long side are cut off
 };
 
-/// Whether records have a field "label".
+/// The source of the field "label".
 enum class ImageLabels {
   automatic,  ///< if there are class folders, or members .cls
-  none        ///< no; images are taken from all folders
+  none        ///< no field; images come from all folders
 };
 
 struct ImageOptions {
@@ -31,12 +31,12 @@ struct ImageOptions {
   std::int64_t height = 0, width = 0;
 
   /// 1 (luma), 3 (red, green, blue) or 4 (and alpha, 255 if an image has none): other images are
-  /// converted. Alpha that is not wanted is dropped, 16 bits are rounded to 8, and the inks of a
-  /// CMYK JPEG become light. Colour profiles are not applied.
+  /// converted. Unwanted alpha is dropped, 16 bits are rounded to 8, and the inks of a CMYK JPEG
+  /// become light. Colour profiles are not applied.
   std::int64_t channels = 3;
 
-  /// Turn an image upright as its EXIF data says how the camera was held, before it is scaled, as
-  /// Pillow's ImageOps.exif_transpose. If not, its pixels are as the file has them, as torchvision,
+  /// Turn an image upright by the camera orientation in its EXIF data, before it is scaled, as
+  /// Pillow's ImageOps.exif_transpose. If false, its pixels stay as in the file, as torchvision,
   /// TensorFlow and Pillow read them.
   bool exif_transpose = false;
 
@@ -59,14 +59,14 @@ struct ImageOptions {
 /// labels, "label", i64 [].
 ///
 /// A record's file is read and decoded in read(), once for all boxes, and not at all if only labels
-/// are asked for. PNG and JPEG are told apart by their first bytes, not by their names. The
+/// are requested. PNG and JPEG are recognised by their first bytes, not by their names. The
 /// fingerprint is made of names, sizes, labels and samples of the encoded files; nothing is decoded
 /// for it.
 ///
 /// Thread-safe.
 class ImageSource : public Source {
  public:
-  /// By label; empty if there are no labels or they come from members .cls.
+  /// The names by label; empty if there are no labels or they come from members .cls.
   virtual const std::vector<std::string>& class_names() const = 0;
 
   /// The record's file: its path below the folder, or its name in the tar.
@@ -77,7 +77,7 @@ class ImageSource : public Source {
 /// class has all images below its folder, in the order of their folders' names and then their own,
 /// as in torchvision's ImageFolder. If no sub-folder holds images, the folder is a list of images
 /// without labels. An image is a file whose name ends in .png, .jpg or .jpeg, in either case; other
-/// files, images beside class folders, and names that begin with a dot are skipped.
+/// files, images next to class folders, and names that begin with a dot are skipped.
 ///
 /// Throws not_found (no folder, no image, a class without one), unsupported (images of another
 /// format: .bmp, .gif, .webp and the like), io, invalid_argument (options). Reading throws corrupt,

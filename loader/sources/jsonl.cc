@@ -24,10 +24,10 @@ using detail::JsonFault;
 using detail::JsonTarget;
 using detail::JsonValue;
 
-// The length for a record that does not fit.
+// The length for a record that does not fit the field.
 constexpr std::uint32_t kUnfitLength = std::numeric_limits<std::uint32_t>::max();
 
-/// One field, and what is known of its values so far.
+/// One field, and the types and shapes of its values so far.
 struct KeyField {
   JsonlField wanted;
   bool is_text = false, has_truth = false, has_number = false;
@@ -39,7 +39,7 @@ struct KeyField {
 
 std::int64_t rows_of(const Shape& shape) { return shape.empty() ? 1 : shape[0]; }
 
-/// Whether two shapes are equal except for dim 0. A list without elements goes with all.
+/// True if two shapes are equal except for dim 0. A list without elements matches any.
 bool go_together(const Shape& a, const Shape& b) {
   if (a.size() != b.size()) return a == Shape{0} || b == Shape{0};
   for (std::size_t dim = 1; dim < a.size(); ++dim) {
@@ -203,7 +203,7 @@ void JsonlSource::see_value(KeyField& key, const JsonValue& value) {
   key.lengths.push_back(static_cast<std::uint32_t>(rows_of(value.shape)));
 }
 
-// Types and shapes that are to be found out must agree in all records.
+// Types and shapes that are found from the data must agree in all records.
 void JsonlSource::widen(KeyField& key, const JsonValue& value) {
   const std::int64_t record = records_.size() - 1;
   const bool was_text = key.is_text, had_value = key.has_value;
@@ -255,7 +255,7 @@ void JsonlSource::finish(KeyField& key) {
   fields_.push_back(std::move(field));
 }
 
-// The values of the fields that are asked for.
+// The values of the requested fields.
 std::vector<JsonValue> JsonlSource::values_of(std::int64_t record,
                                               std::span<const FieldBox> boxes) const {
   std::string text;
@@ -284,7 +284,7 @@ std::vector<JsonValue> JsonlSource::values_of(std::int64_t record,
   return values;
 }
 
-// A key that is null or absent.
+// Fills in for a key that is null or absent.
 void JsonlSource::fill_missing(std::int64_t record, std::size_t field, bool is_null,
                                JsonValue& value) const {
   const Field& needed = fields_[field];

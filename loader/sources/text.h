@@ -17,7 +17,7 @@ namespace shardwise {
 struct CsvField {
   std::string name;
 
-  /// Type of its numbers. If absent, and not `text`: i64 if all its cells are such, else f64 if all
+  /// Type of its numbers. If absent, and not `text`: i64 if all its cells are i64, else f64 if all
   /// are numbers or empty, else it is text.
   std::optional<DType> dtype = {};
 
@@ -30,7 +30,7 @@ struct CsvField {
 };
 
 namespace detail {
-/// What other libraries call an option; the compiler shows what it is here.
+/// Catches an option under other libraries' name; the compiler's error shows ours.
 struct Separator {
   Separator() = default;
   Separator(char) = delete;  // delimiter
@@ -41,8 +41,8 @@ struct CsvOptions {
   std::vector<CsvField> fields = {};  ///< empty: each column, as a field of its name
   char delimiter = ',';
 
-  /// The first record names the columns; one without a name is called "Unnamed: I", by its number,
-  /// as by pandas. If there is no header, the columns are called "0", "1", ..
+  /// The first record names the columns; a column without a name is called "Unnamed: I", by its
+  /// number, as in pandas. If there is no header, the columns are called "0", "1", ..
   bool header = true;
   std::size_t hold_bytes = kDefaultHoldBytes;
   IndexProgress progress = {};
@@ -53,16 +53,16 @@ struct CsvOptions {
 /// delimiters, quotes or line ends are in quotes, and quotes within them are doubled. Lines end
 /// with LF or CRLF; empty lines are skipped, and so is a UTF-8 byte order mark. Blanks around a
 /// number and a "+" before it are allowed; an empty cell is NaN in a column of floats, and an error
-/// in one of integers. A float that is too small becomes 0; one that would become infinite is no
-/// number of that type.
+/// in one of integers. A float that is too small becomes 0; one that would become infinite does not
+/// belong to that type.
 ///
 /// The file is read once to find its records: 8 bytes are kept per record, and 4 per text. A gzip
 /// file is unpacked into memory.
 ///
 /// Throws invalid_argument for impossible options; not_found, also for a column; io; corrupt for
 /// broken quotes and text that is not UTF-8, naming the line; unsupported for a column without a
-/// given type whose numbers none holds. A record with too few or too many cells, or with a cell
-/// that should be a number and is none, is an error when it is read.
+/// given type if no type holds its numbers. A record with too few or too many cells, or with text
+/// in a cell that should be a number, is an error when it is read.
 ///
 ///   const auto table = open_csv("houses.csv", {.fields = {
 ///       {.name = "price", .dtype = DType::f32},
@@ -100,16 +100,16 @@ struct JsonlOptions {
 /// and -Infinity are numbers, as Python writes them, and floats are rounded as in open_csv().
 ///
 /// A key that is null or absent is an empty text or list in a ragged field, NaN in each element of
-/// a field of floats, and an error in any other; null within a list is NaN. Whole numbers beside
+/// a field of floats, and an error in any other; null within a list is NaN. Whole numbers next to
 /// them become f64.
 ///
 /// The file is read once to find its records and the sizes of their values: 8 bytes are kept per
 /// record, and 4 per ragged field. A gzip file is unpacked into memory.
 ///
 /// Throws invalid_argument for impossible options, and if a field without a given type or shape has
-/// values that do not go together; not_found; io; corrupt if a field has no value at all or the
-/// file is UTF-16; unsupported for a field without a given type whose numbers none holds. A line
-/// that is no JSON or no UTF-8, or has a value that does not fit, is an error when it is read.
+/// values that do not match; not_found; io; corrupt if a field has no value at all or the file is
+/// UTF-16; unsupported for a field without a given type if no type holds its numbers. A line that
+/// is not JSON or not UTF-8, or has a value that does not fit, is an error when it is read.
 ///
 ///   const auto texts = open_jsonl("texts.jsonl", {.fields = {{.name = "tokens",
 ///                                                             .dtype = DType::i32,

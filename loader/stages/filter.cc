@@ -75,7 +75,7 @@ class FilterStage final : public detail::SelectStage {
   RankedBits kept_;
 };
 
-// Taken from the cache, if there is one that fits.
+// Takes the result from the cache if it has one that fits.
 std::vector<std::uint64_t> FilterStage::evaluated(const RecordPredicate& predicate,
                                                   const FilterOptions& options) const {
   if (options.cache.empty()) return evaluate(predicate, options);

@@ -14,7 +14,7 @@
 
 namespace shardwise {
 
-/// Which records stay. Value type.
+/// Selects the records that stay. Value type.
 struct RecordPredicate {
   /// Stands for the function in fingerprints and caches: change it if the function changes its
   /// decisions. Must not be empty.
@@ -24,7 +24,7 @@ struct RecordPredicate {
   /// cheap to find.
   std::vector<std::string> fields = {}, lengths = {};
 
-  /// Whether the record stays. Gets `fields` and then `lengths`, in their orders. A pure function,
+  /// True if the record stays. Gets `fields` and then `lengths`, in their orders. A pure function,
   /// called on several threads at once.
   std::function<bool(std::span<const FieldValue>)> keep;
 };
@@ -33,13 +33,13 @@ struct FilterOptions {
   /// Threads that evaluate; each may block on files.
   int threads = 1;
 
-  /// Called after every 1,024 records or so, one call at a time, on any of the threads. What it
-  /// throws ends the evaluation (cancelled, say).
+  /// Called after every 1,024 records or so, one call at a time, on any of the threads. An
+  /// exception from it ends the evaluation (cancelled, say).
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
 
-  /// File to keep the result in. The result is taken from it if source (by fingerprint) and
-  /// predicate (by name) are the same. If its data is other or damaged, the file is replaced: a
-  /// temporary file beside it is renamed, so processes may share it. Empty: none.
+  /// File for the result, which is reused if source (by fingerprint) and predicate (by name) are
+  /// the same. A file with other or damaged data is replaced: a temporary file next to it is
+  /// renamed, so processes may share it. Empty: no file.
   std::filesystem::path cache = {};
 };
 
@@ -48,9 +48,10 @@ struct FilterOptions {
 /// that finds the j-th kept record in O(log size).
 ///
 /// Throws invalid_argument if the source is null, its order changes with the epoch (filter first,
-/// then shuffle), the predicate has no name or function, nothing is kept or an option is
+/// then shuffle), the predicate has no name or function, no record is kept or an option is
 /// impossible; no_such_name for an unknown field; corrupt if the cache is a file of another kind,
-/// which is left as it is; io if it cannot be written; and what reading throws, naming the record.
+/// which stays unchanged; io if it cannot be written. Errors of reading pass through, naming the
+/// record.
 ///
 ///   const auto threes = filter(source, parse_filter("label==3", source->fields()));
 ///   const auto bright = filter(source, {.name = "bright", .fields = {"image"}, .keep = is_bright},
@@ -67,8 +68,8 @@ std::shared_ptr<const Source> filter(std::shared_ptr<const Source> source,
 /// with parentheses. A field's name stands for its value, so the field must have one element per
 /// record; length() is a record's own extent in dim 0. Names with characters other than letters,
 /// digits, "_", "." and "/" must be in double quotes. Integers compare exactly with each other, and
-/// as f64 with fractions. Throws invalid_argument, naming the character at which the text is wrong;
-/// no_such_name for an unknown field; unsupported for a field whose type is not computed with.
+/// as f64 with fractions. Throws invalid_argument, naming the wrong character; no_such_name for an
+/// unknown field; unsupported for a field whose type kernels cannot compute with.
 ///
 ///   parse_filter("label>2", source->fields()).name == "label > 2";
 RecordPredicate parse_filter(std::string_view text, std::span<const Field> fields);

@@ -54,13 +54,13 @@ FilterNumber filter_number_of(const FieldValue& value) {
 }
 
 // An expression is a list of nodes; a node's children come before it. "a && b && c" is one node, so
-// that the depth is that of the parentheses.
+// that the depth is the depth of the parentheses.
 struct FilterNode {
   enum class Kind { both, either, negation, comparison, list };
   Kind kind;
   std::vector<std::size_t> children = {};  // nodes
   std::size_t value = 0;       // index of the field or length, for comparisons and lists
-  bool is_length = false;      // whether `value` is a length
+  bool is_length = false;      // `value` is a length
   std::string operation = {};  // of a comparison
   std::vector<FilterNumber> numbers = {};
 };
@@ -168,7 +168,7 @@ class FilterParser {
     token_ = text_.substr(at_, end - at_);
     at_ = end;
   }
-  // Adds the token's text to the name, which is thus the same for any blanks.
+  // Adds the token's text to the name, so that blanks do not change the name.
   void consume() {
     if (!name_.empty()) name_ += ' ';
     name_ += token_;
@@ -183,7 +183,7 @@ class FilterParser {
     if (!accept(symbol)) needs(fmt::format("\"{}\"", symbol));
   }
 
-  // Whether the next character after the token and blanks is `wanted`.
+  // True if the next character after the token and blanks is `wanted`.
   bool next_is(char wanted) const {
     const std::size_t next = text_.find_first_not_of(" \t", at_);
     return next != std::string_view::npos && text_[next] == wanted;

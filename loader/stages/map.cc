@@ -115,7 +115,7 @@ std::string MapStage::describe(std::int64_t samples) const {
   return text + ", " + inner().describe(samples) + ")";
 }
 
-// Makes them with one read of the source, together with the boxes already in the list.
+// Makes the new fields with one read of the source, together with the boxes already in the list.
 MapStage::Made MapStage::make(const Sample& sample, detail::ReadFrame::Lists& lists) const {
   std::byte* const input_memory = lists.memory.take(inputs_.total_bytes() + outputs_.total_bytes());
   std::byte* const output_memory = input_memory + inputs_.total_bytes();

@@ -28,13 +28,13 @@ struct MapOptions {
   /// Fields of the source that the function reads. Empty: all.
   std::vector<std::string> inputs = {};
 
-  /// Fields of the source that the result has, too: before the new ones, unchanged and read by
+  /// Fields of the source that the result also has: before the new ones, unchanged and read by
   /// boxes.
   std::vector<std::string> keep = {};
 };
 
 /// Records with fields that a function computes. One read() of the result is one read() of the
-/// source and at most one call of the function: none if only kept fields are asked for. The
+/// source and at most one call of the function: no call if only kept fields are requested. The
 /// function makes all of a record; parts for read_box and devices are cut out. length() of a new
 /// ragged field calls the function, so it costs as much as read().
 ///

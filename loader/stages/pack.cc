@@ -161,7 +161,7 @@ PackPlan PackStage::make_plan(std::int64_t window) const {
   return PackPlan(begin, lengths, options_.window);
 }
 
-// Two threads that want the same plan may both make it, which is better than if one waits.
+// Two threads that want the same plan may both make it, which is better than making one wait.
 PlanCache::Plan PackStage::plan_of(std::int64_t window) const {
   if (PlanCache::Plan plan = plans_.find(window)) return plan;
   auto plan = std::make_shared<const PackPlan>(make_plan(window));
@@ -222,7 +222,7 @@ std::string PackStage::describe(std::int64_t) const {
                      inner().describe(inner().size()));
 }
 
-// Only if the plan is in the cache.
+// Acts only if the plan is in the cache.
 void PackStage::will_read(const Sample& sample) const {
   const Place place = place_of(sample.record);
   const PlanCache::Plan plan = plans_.find(place.window);

@@ -15,7 +15,7 @@ namespace shardwise {
 // Stages that move a field's elements without changing them. A box of the result is made from one
 // box of the source, and no byte outside that box is read.
 
-/// Where a crop is in a record. Value type.
+/// The place of a crop in a record. Value type.
 class CropPosition {
  public:
   enum class Kind { at, centre, random };
@@ -26,9 +26,9 @@ class CropPosition {
   /// The crop leaves out as many elements before as after it, or one more after.
   static CropPosition centre() { return {Kind::centre, {}, {}}; }
 
-  /// The crop is anywhere, each place equally likely, drawn anew for each record and epoch. Crops
-  /// and flips of equal `stream` draw equal numbers, so an image and its mask are cut alike. An
-  /// empty stream stands for the name of stage and field.
+  /// The crop is anywhere, with each place equally likely, and moves with each record and epoch.
+  /// Crops and flips of equal `stream` draw equal numbers, so an image and its mask are cut in the
+  /// same way. An empty stream stands for the name of stage and field.
   static CropPosition random(std::string stream = {}) {
     return {Kind::random, {}, std::move(stream)};
   }
@@ -65,10 +65,10 @@ std::shared_ptr<const Source> flip(std::shared_ptr<const Source> source, std::st
                                    const std::string& stream = {});
 
 /// The records with elements of `value` before and after in each dim. The value is converted to the
-/// field's type as by convert(). The padding of a ragged field's dim 0 counts to the record's
+/// field's type as by convert(). The padding of a ragged field's dim 0 counts towards the record's
 /// length. Throws invalid_argument if before or after are not one count of 0 or more per dim;
-/// unsupported if the field's type is not computed with and the value is not 0; no_such_name for an
-/// unknown field.
+/// unsupported if kernels cannot compute with the field's type and the value is not 0; no_such_name
+/// for an unknown field.
 ///
 ///   const auto framed = pad(source, "image", {2, 2, 0}, {2, 2, 0}, 0);
 std::shared_ptr<const Source> pad(std::shared_ptr<const Source> source, std::string_view field,

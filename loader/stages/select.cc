@@ -27,7 +27,7 @@ class ShuffleStage final : public detail::SelectStage {
   }
 
  private:
-  // Making the cipher's keys takes some nanoseconds: less than sharing them between threads.
+  // Making the cipher's keys takes some nanoseconds, less than sharing them between threads.
   Sample inner_sample(const Sample& sample) const override {
     const Shuffle order(size(), sample.seed ^ salt_, static_cast<std::uint64_t>(sample.epoch));
     return {order.at(sample.record), sample.epoch, sample.seed};

@@ -11,7 +11,7 @@
 
 namespace shardwise {
 
-// Stages that choose records and leave them as they are. Each reads only what is asked for.
+// Stages that choose records and leave them unchanged. Each reads only the requested boxes.
 
 /// The records in another random order each epoch: record i of epoch e is record Shuffle(size, seed
 /// ^ salt, e).at(i) of the source. A run that is shuffled as a whole (LoaderOptions::order) needs

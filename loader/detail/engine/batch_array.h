@@ -22,10 +22,10 @@ struct OwnedBytes {
 /// The memory of one batch, per array and mesh position.
 using BatchBuffers = std::vector<std::vector<OwnedBytes>>;
 
-/// Whether a mesh position belongs to this process.
+/// True if a mesh position belongs to this process.
 using IsHere = std::function<bool(std::int64_t position)>;
 
-/// One array of a batch (a field of the source, or the mask), and where its rows go in memory.
+/// One array of a batch (a field of the source, or the mask), and the places of its rows in memory.
 ///
 /// A box that several devices hold is written once, to the first device, and copied to the others.
 /// Rows are the outermost dim, so consecutive rows of a box are one stretch of memory.
@@ -42,7 +42,7 @@ class BatchArray {
   /// Throws as Sharding does.
   BatchArray(const Options& options, const Sharding& sharding, const IsHere& is_here);
 
-  /// Of the delivered array.
+  /// Dtype of the delivered array.
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
   const Sharding& sharding() const { return sharding_; }
@@ -50,10 +50,10 @@ class BatchArray {
   /// The part of a record that the array needs: a box that begins at the record's start.
   const Box& record() const { return record_; }
 
-  /// Per mesh position; 0 if the position belongs to another process.
+  /// Bytes per mesh position; 0 if the position belongs to another process.
   std::span<const std::size_t> bytes_at() const { return bytes_at_; }
 
-  /// Whether a mesh position belongs to this process, even if its box is empty.
+  /// True if a mesh position belongs to this process, even if its box is empty.
   bool is_here(std::size_t position) const { return is_here_[position]; }
 
   /// Bytes of one batch in this process, replicas counted.
@@ -62,15 +62,15 @@ class BatchArray {
   /// A distinct box that this process holds at least once.
   struct Piece {
     std::int64_t begin_row, end_row;
-    Box block;              ///< of a record, as one row of memory holds it: may exceed the record
+    Box block;              ///< a record's part in one row of memory; may exceed the record
     Box valid;              ///< the part inside the record; the rest are zeros
-    std::size_t row_bytes;  ///< of the block
-    bool is_direct;         ///< whether `valid` is one stretch, at the begin of the block
+    std::size_t row_bytes;  ///< bytes of the block
+    bool is_direct;         ///< `valid` is one stretch, at the start of the block
     std::vector<std::int64_t> positions;
   };
   std::span<const Piece> pieces() const { return pieces_; }
 
-  /// Whether the pieces together have each element of record() once, for each of their rows. Then
+  /// True if the pieces together have each element of record() once, for each of their rows. Then
   /// this array needs no other read of the record.
   bool covers_records() const { return covers_records_; }
 

@@ -52,7 +52,7 @@ BatchPlan::BatchPlan(const Source& source, const std::vector<FieldPlacement>& pl
       fail_loader(e.code(), fmt::format("field \"{}\": {}", placement.field, e.what()));
     }
   }
-  // A length is the length that is delivered.
+  // The lengths are those of the delivered records.
   for (Column& length : columns_) {
     for (const Column& field : columns_) {
       if (length.holds != Column::Holds::length || field.holds != Column::Holds::field) continue;
@@ -78,7 +78,7 @@ void BatchPlan::add_rows(Column::Holds holds, const char* name, DType dtype,
   columns_.push_back(std::move(column));
 }
 
-// Adds "x.length"; false if the placement is of a field.
+// Adds "x.length"; false if the placement names a field.
 bool BatchPlan::add_length(const FieldPlacement& placement, const IsHereOnMesh& is_here) {
   const std::string_view name = placement.field;
   const std::span<const Field> fields = source_.fields();

@@ -25,13 +25,13 @@ struct Column {
   std::string label = "batch " + name;  ///< of its memory
   std::size_t field = 0;                ///< for fields and lengths: the source's field
   std::vector<std::int64_t> buckets{};  ///< empty: all batches have one shape
-  bool truncate = false;                ///< whether to cut what is longer than the last bucket
-  std::int64_t longest = 0;             ///< for lengths: the longest that is delivered
+  bool truncate = false;                ///< cut records that are longer than the last bucket
+  std::int64_t longest = 0;             ///< for lengths: the longest delivered one
   std::vector<BatchArray> arrays{};     ///< one per bucket, or one
 };
 
-/// Whether a position of a mesh belongs to this process. Throws not_found if there is no such
-/// device.
+/// True if a position of a mesh belongs to this process. Throws not_found if the device does not
+/// exist.
 using IsHereOnMesh = std::function<bool(const Mesh& mesh, std::int64_t position)>;
 
 /// The arrays that make up a batch, for every shape that it may have. Immutable, thread-safe.
@@ -46,18 +46,18 @@ class BatchPlan {
   /// One per placement, then the mask and the weights.
   const std::vector<Column>& columns() const { return columns_; }
 
-  /// Of the placements.
+  /// Names of the placed fields.
   std::vector<std::string> field_names() const;
 
-  /// Which array of each column a batch uses: decided by its longest records, which the source is
-  /// asked for. Throws as Source::length() does, and invalid_argument if a record is longer than
-  /// the last bucket.
+  /// The array of each column that a batch uses. The batch's longest records decide, so the source
+  /// is asked for lengths. Throws as Source::length() does, and invalid_argument if a record is
+  /// longer than the last bucket.
   std::vector<std::size_t> variants(const RunOrder& order, std::int64_t batch) const;
 
   /// Bytes of a batch of the largest shapes in this process.
   std::size_t most_bytes() const;
 
-  /// About how many bytes of a record are placed.
+  /// Approximate bytes of a record that are placed.
   std::size_t record_bytes() const { return record_bytes_; }
 
  private:

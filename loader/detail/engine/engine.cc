@@ -14,7 +14,7 @@ namespace {
 constexpr int kMaxThreads = 1024;
 constexpr std::size_t kMostBadRecords = 1000;
 
-// One ticket in this number is timed.
+// One in this many tickets is timed.
 constexpr std::int64_t kSampledTickets = 16;
 
 // Size of a ticket's records: large enough that the ticket's lock and look-ups are cheap compared
@@ -51,13 +51,13 @@ std::shared_ptr<const Source> checked(std::shared_ptr<const Source> source) {
 
 std::uint64_t hash_of(const std::string& description) { return hash64(description); }
 
-// For messages, since a mix may have thousands of sources.
+// Shortens a description for messages, since a mix may have thousands of sources.
 std::string shortened(const std::string& description) {
   constexpr std::size_t kMost = 2000;
   return description.size() <= kMost ? description : description.substr(0, kMost) + "..";
 }
 
-// Cuts the batch evenly. Records that are made together are cut by threads alone.
+// Cuts the batch evenly. Records that are made together are cut only by the number of threads.
 std::int64_t rows_of_ticket(const BatchPlan& plan, const LoaderOptions& options) {
   if (plan.source().reads_together()) return (options.batch_size - 1) / options.threads + 1;
   const std::size_t row_bytes = std::min(kTicketBytes, 1 + plan.record_bytes());
@@ -108,7 +108,7 @@ void Engine::resume(const LoaderState& state) {
             .last_batch = options_.last_batch,
             .bad_records = options_.bad_records};
   const std::int64_t number = order_.first_number(state.next_batch);
-  if (state.batch_size == 0) {  // not of a run yet
+  if (state.batch_size == 0) {  // a new state
     state_.digest = to_digest(digest_of_prefix(number));
     return;
   }
@@ -245,7 +245,7 @@ void Engine::count_stages(const StageClock& clock) {
 
 bool Engine::wait(std::chrono::milliseconds time) {
   start();
-  if (time.count() > 0) begin_wait();  // a caller that only looks goes on with other work
+  if (time.count() > 0) begin_wait();  // a poll is not a wait
   return ring_->wait(time);
 }
 
@@ -271,7 +271,7 @@ std::optional<PendingBatch> Engine::next() {
   std::optional<PendingBatch> batch = ring_->pop();
   if (!batch) return std::nullopt;
   end_wait(batch->index);
-  if (options_.parts > 1) {  // other parts deliver the batches before
+  if (options_.parts > 1) {  // other parts deliver the batches in between
     state_.digest = to_digest(digest_of_prefix(batch->first_number));
   }
   state_.digest = to_digest(to_wide(state_.digest) + batch->result.digest);

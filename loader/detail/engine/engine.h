@@ -25,7 +25,7 @@
 
 namespace shardwise::detail {
 
-/// Where batches are put.
+/// The memory for batches.
 struct Home {
   IsHereOnMesh is_here;
 
@@ -37,8 +37,8 @@ struct Home {
   std::shared_ptr<Timeline> timeline = {};  ///< null: nothing is recorded
 };
 
-/// A run of batches, read ahead by its own threads: the common part of Loader and HostLoader.
-/// loader.h says what it does. Thread-compatible: one consumer.
+/// A run of batches, read ahead by its own threads: the common part of Loader and HostLoader;
+/// loader.h describes it. Thread-compatible: one consumer.
 class Engine {
  public:
   /// Throws as Loader's constructor does.
@@ -46,13 +46,13 @@ class Engine {
          const LoaderOptions& options, const LoaderState& state, Home home, Renumber renumber = {});
   ~Engine();
 
-  /// Begins to read ahead, if that has not begun; next() and wait() do so, too.
+  /// Begins to read ahead, unless that has begun; next() and wait() do so, too.
   void start();
 
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// The next batch, in the arrays of plan(). Throws corrupt if its samples are not those of its
+  /// The next batch, in the arrays of plan(). Throws corrupt if its samples do not match its
   /// numbers.
   std::optional<PendingBatch> next();
 
@@ -65,7 +65,7 @@ class Engine {
   const BadRecordLedger& bad_records() const { return bad_records_; }
   LoaderStats stats() const;
 
-  /// As RunOrder::step_of(). Throws invalid_argument if there is no such record or epoch.
+  /// As RunOrder::step_of(). Throws invalid_argument if the record or epoch does not exist.
   std::optional<BatchRow> step_of(std::int64_t record, std::int64_t epoch) const;
 
  private:
@@ -88,7 +88,7 @@ class Engine {
   const std::int64_t rows_per_ticket_;
   const Stopwatch clock_;
 
-  LoaderState state_;  // without its stages; used by the consumer only, like what follows
+  LoaderState state_;  // without its stages; used by the consumer only, like the next members
   std::int64_t batches_ = 0, records_ = 0, calls_ = 0;
   std::size_t bytes_placed_ = 0;
   BadRecordLedger bad_records_;

@@ -9,8 +9,8 @@
 namespace shardwise::detail {
 
 /// Memory that is reused once its last owner has dropped it; owners may outlive the pool's other
-/// holders. Memory kept for later and memory in use are together never more than the most that was
-/// in use. Thread-safe.
+/// holders. Memory kept for later and memory in use together never exceed the most that was in use.
+/// Thread-safe.
 class HostPool : public std::enable_shared_from_this<HostPool> {
  public:
   HostPool() = default;

@@ -38,8 +38,8 @@ bool Ring::is_ready(const Slot& slot) const {
   return slot.finished == options_.tickets_per_batch && !slot.error;
 }
 
-// After an error no more tickets are taken. Tickets already taken are waited for, since a lower one
-// may have an error too: so the error that is thrown does not depend on timing.
+// After an error no more tickets are taken. Tickets already taken are awaited, since a lower one
+// may have an error too: so the thrown error does not depend on timing.
 bool Ring::front_is_due() const {
   if (slots_.empty()) return begin_error_ || next_to_begin_ >= options_.end_batch;
   const Slot& front = *slots_.front();
@@ -48,7 +48,7 @@ bool Ring::front_is_due() const {
 }
 
 // Runs without the lock, since it may ask the source for lengths. If it fails and the consumer has
-// called meanwhile, it is tried again: the consumer may have given memory back.
+// called in between, it is tried again: the consumer may have given memory back.
 void Ring::begin_next() {
   beginning_ = true;
   for (;;) {
@@ -104,7 +104,7 @@ void Ring::finish(const Ticket& ticket, TicketResult result) {
     ++slot.finished;
     is_due = front_is_due();
   }
-  // With the lock, the consumer would wake up only to wait for it.
+  // With the lock held, the consumer would wake up only to wait for it.
   if (is_due) ready_.notify_all();
 }
 

@@ -30,12 +30,12 @@ struct PendingBatch {
   std::int64_t first_number;          ///< of its first row, over the run
   std::int64_t valid_rows;            ///< the rest is padding
   float weight = 0;                   ///< of a row that is not padding
-  std::vector<std::size_t> variants;  ///< per array, which of its shapes the batch has
+  std::vector<std::size_t> variants;  ///< per array, the number of its shape in this batch
   BatchBuffers buffers;
   TicketResult result = {};  ///< of all tickets
 };
 
-/// The batches between the readers and their consumer: at most `depth` are begun and not yet taken.
+/// The batches between readers and their consumer: at most `depth` are begun and not yet taken.
 ///
 /// A batch is cut into tickets. Tickets are taken in order, each by any reader, which writes the
 /// rows to their final memory; a batch is ready when all its tickets have ended. So nothing is
@@ -68,20 +68,20 @@ class Ring {
   /// an error is reached, or stop is requested.
   std::optional<Ticket> take(const std::stop_token& stop);
 
-  /// For readers: says that the ticket's rows are written, or what went wrong. A reader that was
-  /// asked to stop leaves its ticket unfinished.
+  /// For readers: reports that the ticket's rows are written, or an error. A reader that was asked
+  /// to stop leaves its ticket unfinished.
   void finish(const Ticket& ticket, TicketResult result = {});
   void fail(const Ticket& ticket, std::exception_ptr error);
 
   /// For the consumer: waits for the next batch, in order, and returns it; absent at the end.
-  /// Throws what its reading threw; if there are several errors, that of the lowest ticket. Every
+  /// Rethrows an error of reading it; if there are several, the error of the lowest ticket. Every
   /// later call then throws the same.
   ///
   /// If a batch could not be begun (no memory), each call begins it again. It is an error only if
   /// that fails in the call that would return the batch.
   std::optional<PendingBatch> pop();
 
-  /// Waits until pop() would not wait, at most for `time`. True if pop() would not wait.
+  /// Waits, at most for `time`, until pop() would return at once. True if it would.
   bool wait(std::chrono::milliseconds time);
 
   /// Total time that pop() waited, and that readers waited for a full ring.
@@ -103,7 +103,7 @@ class Ring {
   const Begin begin_;
 
   mutable Mutex mutex_;
-  CondVar room_;   // for readers: there may be work, or none will come
+  CondVar room_;   // for readers: there may be work, or no more will come
   CondVar ready_;  // for the consumer: the front may be ready, or could not be begun
   std::deque<std::shared_ptr<Slot>> slots_ SHARDWISE_GUARDED_BY(mutex_);
   std::int64_t next_to_begin_ SHARDWISE_GUARDED_BY(mutex_);
@@ -113,7 +113,7 @@ class Ring {
   std::int64_t ready_batches_ SHARDWISE_GUARDED_BY(mutex_) = 0;
   bool failed_ SHARDWISE_GUARDED_BY(mutex_) = false;  // in some slot; nothing more is begun
   std::exception_ptr begin_error_ SHARDWISE_GUARDED_BY(mutex_);
-  std::exception_ptr error_ SHARDWISE_GUARDED_BY(mutex_);  // what pop() threw
+  std::exception_ptr error_ SHARDWISE_GUARDED_BY(mutex_);  // the error that pop() threw
   double consumer_waited_seconds_ SHARDWISE_GUARDED_BY(mutex_) = 0;
   double readers_waited_seconds_ SHARDWISE_GUARDED_BY(mutex_) = 0;
 };

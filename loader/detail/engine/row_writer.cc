@@ -16,7 +16,7 @@ namespace {
 constexpr int kMostSubstitutes = 16;
 constexpr int kMostDraws = 10'000;  // including those that do not fit the batch's buckets
 
-// A record is announced this number of rows before it is read.
+// A record is announced this many rows before it is read.
 constexpr std::size_t kRowsAhead = 4;
 
 std::size_t bytes_of(const FieldBox& box, const Source& source) {
@@ -83,7 +83,7 @@ void RowWriter::find_targets(const PendingBatch& batch, std::int64_t begin, std:
   }
 }
 
-// The end of the rows that the same targets have.
+// The end of the rows with the same targets.
 std::int64_t RowWriter::end_of_segment(std::int64_t row, std::int64_t end) const {
   for (const Target& target : targets_) {
     if (target.next_row > row) {
@@ -118,8 +118,8 @@ void RowWriter::prepare(std::int64_t row, std::int64_t end) {
   give_scratch();
 }
 
-// Whether a record is bad must not depend on how it is cut. So if bad records are skipped, each
-// process that needs a part of the row reads all of every placed field.
+// A record must be bad on every mesh or on none. So if bad records are skipped, each process that
+// needs a part of the row reads the whole of every placed field.
 bool RowWriter::must_read_whole() const {
   if (policy_ == BadRecords::fail || active_.empty()) return false;
   for (std::size_t i = 0; i < plan_.columns().size(); ++i) {
@@ -232,8 +232,8 @@ void RowWriter::write_row(const PendingBatch& batch, std::int64_t row, const Sam
   result.digest += digest_of_sample(number);
 }
 
-// Reads what all active targets need of the record. Their rows are then complete except for mask
-// and weights.
+// Reads the parts of the record that the active targets need. Their rows are then complete except
+// for mask and weights.
 void RowWriter::read(const Sample& sample) {
   for (std::size_t i = 0; i < active_.size(); ++i) {
     const Column& column = *targets_[active_[i]].column;
@@ -300,7 +300,7 @@ void RowWriter::finish_row(std::int64_t row, float weight, bool is_real) {
   }
 }
 
-// Any record other than the wanted one; depends on seed, place and attempt alone.
+// Any record other than the wanted one; depends only on seed, place and attempt.
 std::int64_t RowWriter::substitute(const Sample& wanted, std::int64_t number, int attempt) const {
   const std::uint64_t drawn =
       mix_bits(mix_bits(mix_bits(wanted.seed + kSplitMixGamma) ^
@@ -311,8 +311,7 @@ std::int64_t RowWriter::substitute(const Sample& wanted, std::int64_t number, in
   return other < wanted.record ? other : other + 1;
 }
 
-// For the message about a record that could not be read: its first field that cannot be read by
-// itself.
+// Finds the first field of an unreadable record that cannot be read by itself, for the message.
 std::string RowWriter::field_that_fails(const Sample& sample) const {
   for (const FieldBox& box : boxes_) {
     try {

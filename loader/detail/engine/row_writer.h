@@ -26,8 +26,8 @@ class RowWriter {
             const Renumber& renumber);
 
   /// Writes rows [begin, end): fields, mask, weights, and zeros in rows without a record. False if
-  /// it was asked to stop before the end. Throws what the source throws, naming batch, record and
-  /// field, except for bad records if a policy skips them.
+  /// stopped before the end. Passes on the source's errors, naming batch, record and field, except
+  /// for bad records if a policy skips them.
   bool write(const PendingBatch& batch, std::int64_t begin, std::int64_t end,
              const std::stop_token& stop, TicketResult& result);
 
@@ -36,7 +36,7 @@ class RowWriter {
   struct Target {
     const Column* column;
     const BatchArray::Piece* piece;
-    const Box* record;  ///< what the column needs of a record
+    const Box* record;  ///< the part of a record that the column needs
     bool covers_records;
     std::int64_t next_row, end_row;
     std::byte* next;
@@ -44,7 +44,7 @@ class RowWriter {
     bool has(std::int64_t row) const { return next_row <= row && row < end_row; }
   };
 
-  /// A copy within a row, from scratch memory to the final place, if that is not one stretch.
+  /// A copy within a row, from scratch memory to the final place, if that is not contiguous.
   struct Copy {
     std::size_t box;  ///< of boxes_
     std::size_t target;
@@ -74,8 +74,8 @@ class RowWriter {
   std::vector<Sample> samples_;
   std::vector<std::byte> scratch_;
 
-  // Of the segment (rows that the same targets have): what is read of each row, by how much its
-  // place moves from row to row (0: it is read into scratch memory), and what is copied afterwards.
+  // For the current segment (rows with the same targets): the boxes read of each row, the distance
+  // between their places in neighbouring rows (0: scratch memory), and the copies that follow.
   std::vector<FieldBox> boxes_;
   std::vector<std::size_t> steps_;
   std::vector<Copy> copies_;

@@ -84,7 +84,7 @@ std::optional<BatchRow> RunOrder::step_of(std::int64_t record, std::int64_t epoc
     place = Shuffle(records_, seed_, static_cast<std::uint64_t>(epoch)).position_of(record);
   }
   if (place >= samples_per_epoch_) return std::nullopt;
-  // If the epochs are without end, some are beyond the last batch that can be numbered.
+  // If epochs never end, some are beyond the last batch that can be numbered.
   const auto rows = static_cast<Wide>(
       last_batch_ == LastBatch::wrap ? samples_per_epoch_ : batches_per_epoch_ * batch_size_);
   const Wide row = static_cast<Wide>(epoch) * rows + static_cast<Wide>(place);

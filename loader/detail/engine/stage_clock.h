@@ -12,7 +12,7 @@ namespace shardwise::detail {
 /// not count for the stages around it. Thread-compatible.
 class StageClock {
  public:
-  /// The clock that runs on this thread, or null: most of the time none does.
+  /// The clock that runs on this thread; null on most threads.
   static constinit inline thread_local StageClock* current = nullptr;
 
   struct Total {
@@ -20,7 +20,7 @@ class StageClock {
     std::int64_t nanoseconds;
   };
 
-  /// Requires text that lives as long as the clock; stages are told apart by its content.
+  /// Requires text that lives as long as the clock; stages are distinguished by its content.
   void enter(const char* stage);
   void leave();
 
@@ -38,8 +38,8 @@ class StageClock {
   Clock::time_point last_;
 };
 
-/// Counts the scope that it lives in as time of a stage, if a clock runs on this thread; else it
-/// costs a look at a variable. Sources and stages use it, too.
+/// Counts its scope as time of a stage, if a clock runs on this thread; else it costs a look at a
+/// variable. Sources and stages use it, too.
 ///
 ///   const StageTimer timer("decode");
 class StageTimer {

@@ -10,8 +10,8 @@ constexpr std::uint32_t kReversedPolynomial = 0x82f63b78;
 
 using Tables = std::array<std::array<std::uint32_t, 256>, 8>;
 
-// "Slicing by 8" (Kounavis and Berry, 2005): table k has the effect of a byte that k more bytes
-// follow.
+// "Slicing by 8" (Kounavis and Berry, 2005): table k has the effect of a byte with k more bytes
+// after it.
 constexpr Tables make_tables() {
   Tables tables{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {

@@ -12,7 +12,7 @@ namespace shardwise::detail {
 /// A file that is read once from its beginning, through a window that moves on. Thread-compatible.
 class FileWindow {
  public:
-  /// Most bytes that a window has, which bounds the size of one record.
+  /// Most bytes in a window, which bounds the size of one record.
   static constexpr std::size_t kMostBytes = std::size_t{256} << 20;
 
   /// `file` must outlive the window.

@@ -10,8 +10,8 @@
 
 namespace shardwise::detail {
 
-/// Most bytes that one byte of a gzip file can unpack to: the limit of the deflate format, which
-/// can code a match of 258 bytes in two bits.
+/// Most bytes that one byte of a gzip file can unpack to. This is the limit of the deflate format,
+/// which can code a match of 258 bytes in two bits.
 inline constexpr std::size_t kMaxGzipRatio = 1032;
 
 /// Unpacks a gzip file from its beginning: all its members, one after the other. Thread-compatible.
@@ -23,9 +23,9 @@ class GzipReader {
   GzipReader(const GzipReader&) = delete;
   GzipReader& operator=(const GzipReader&) = delete;
 
-  /// Unpacks the next bytes and returns how many came: less than out.size() only at the end. The
+  /// Unpacks the next bytes and returns their number, less than out.size() only at the end. The
   /// checksum of a member is compared when its end is reached. Throws io, or corrupt if the file is
-  /// damaged, ends within a member or has something else after one.
+  /// damaged, ends within a member or has other bytes after one.
   std::size_t read(std::span<std::byte> out);
 
  private:

@@ -20,8 +20,8 @@ HeldBytes::HeldBytes(std::size_t size_bytes, std::size_t block_bytes, HoldBudget
 }
 
 bool HeldBytes::read_block(std::size_t block) const {
-  // Does not wait: while another thread reads the block, the caller reads what it needs by itself.
-  // In a child of fork() that other thread may not exist.
+  // Does not wait: while another thread reads the block, the caller reads its bytes by itself. In a
+  // child of fork() that other thread may not exist.
   Mutex& mutex = locks_[block % kLocks];
   if (!mutex.try_lock()) return false;
   bool is_there = is_there_[block].load(std::memory_order_relaxed);

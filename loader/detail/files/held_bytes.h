@@ -27,15 +27,15 @@ class HeldBytes {
  public:
   static constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
 
-  /// Reads from `offset` on and returns how many bytes came. Called by several threads.
+  /// Reads from `offset` on and returns the number of bytes. Called by several threads.
   using Read = std::function<std::size_t(std::size_t offset, std::span<std::byte> out)>;
 
   HeldBytes(std::size_t size_bytes, std::size_t block_bytes, HoldBudget& budget, Read read);
 
   bool holds() const { return memory_ != nullptr; }
 
-  /// The bytes, valid as long as this object; null if they are not kept, while another thread reads
-  /// them, or if fewer came than asked for. Throws what the reading throws.
+  /// The bytes, valid as long as this object; null if they are not kept, if another thread is
+  /// reading them, or if the read was short. Errors of the read pass through.
   const std::byte* find(std::size_t offset, std::size_t size) const {
     if (!memory_ || size > size_bytes_ || offset > size_bytes_ - size) return nullptr;
     if (size == 0) return memory_.get();

@@ -35,9 +35,9 @@ class HeldFile {
   /// Fills all of `out`. Throws io, or corrupt if the file ends before.
   void read(std::int64_t record, std::size_t offset, std::span<std::byte> out) const;
 
-  /// The elements of `wanted` from a row-major array that begins at `offset` and holds the box
-  /// `stored`. Makes few system calls: reads only what is needed, and small gaps. Requires `wanted`
-  /// within `stored` and `to.box`. Throws as read() does.
+  /// Copies the elements of `wanted` from a row-major array that begins at `offset` and holds the
+  /// box `stored`. Makes few system calls: reads only needed bytes, and small gaps. Requires
+  /// `wanted` within `stored` and `to.box`. Throws as read() does.
   void read_box(std::int64_t record, std::size_t offset, const Box& stored, const Box& wanted,
                 std::size_t element_bytes, const BoxView& to) const;
 

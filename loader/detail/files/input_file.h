@@ -24,7 +24,7 @@ class InputFile {
   /// The size when it was opened.
   std::size_t size_bytes() const { return size_bytes_; }
 
-  /// Reads from `offset` and returns how many bytes came: fewer than out.size() only if the file
+  /// Reads from `offset` and returns the number of bytes: fewer than out.size() only if the file
   /// ends there, or did so when it was opened. Throws io.
   std::size_t read_at(std::size_t offset, std::span<std::byte> out) const;
 

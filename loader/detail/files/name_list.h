@@ -33,8 +33,8 @@ class NameList {
   std::vector<std::size_t> ends_;
 };
 
-/// A name as messages show it: in double quotes, on one line whatever it holds, and without the
-/// middle if it is long.
+/// A name for messages: in double quotes, on one line whatever it holds, and without the middle if
+/// it is long.
 std::string shown_name(std::string_view name);
 
 }  // namespace shardwise::detail

@@ -6,7 +6,7 @@
 
 namespace shardwise::detail {
 
-/// Text from a file as a message may show it: at most 80 characters, unprintable ones as '?'.
+/// Text from a file for a message: at most 80 characters, unprintable ones as '?'.
 std::string shown_text(std::string_view text);
 
 /// A message that contains names from a file, as one line of at most 500 characters.

@@ -6,7 +6,7 @@
 namespace shardwise::detail {
 
 /// The format of a file or folder, as open_source() names it: by the ending of its name, else by
-/// its first bytes; empty if neither tells. Throws io.
+/// its first bytes; empty if both are unknown. Throws io.
 std::string_view source_format(const std::filesystem::path& path);
 
 }  // namespace shardwise::detail

@@ -12,7 +12,7 @@
 namespace shardwise::detail {
 namespace {
 
-// Names that other libraries have for our options.
+// Other libraries' names for our options.
 constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
     {"length", "window"},
     {"seq_len", "window"},
@@ -163,7 +163,7 @@ FieldType parse_field_type(const SourceText& source, std::string_view field,
     if (!extent || result.shape->size() == kMaxRank) {
       source.fail(
           fmt::format("field \"{}\" has the shape \"[{}]\", needed is up to {} extents, the "
-                      "first of which may be left out",
+                      "first may be left out",
                       field, dims, kMaxRank));
     }
     result.shape->push_back(*extent);

@@ -20,13 +20,13 @@ struct SourceText {
   std::vector<std::filesystem::path> paths;                  ///< one or more, none empty
   std::vector<std::pair<std::string, std::string>> options;  ///< in their order, names distinct
 
-  /// Finds the format of the paths. Throws invalid_argument if they do not tell it or differ.
+  /// Finds the format of the paths. Throws invalid_argument if it is unknown or they differ.
   void find_format();
 
-  /// Takes an option out; absent if it is not given.
+  /// Removes an option and returns its value; absent if it is not given.
   std::optional<std::string> take(std::string_view name);
 
-  /// As take(), for a count. Throws invalid_argument if the value is none.
+  /// As take(), for a count. Throws invalid_argument if the value is not a count.
   std::optional<std::int64_t> take_count(std::string_view name);
 
   /// The only path. Throws invalid_argument if there are several.
@@ -35,7 +35,7 @@ struct SourceText {
   /// Checks that no option is left. Throws invalid_argument, listing `known`.
   void finish(std::string_view known) const;
 
-  /// Throws invalid_argument, naming the text and what was found.
+  /// Throws invalid_argument, naming the text and `found`.
   [[noreturn]] void fail(std::string_view found) const;
 
   std::string text;             ///< all of it, for messages
@@ -47,7 +47,7 @@ SourceText parse_source_text(std::string_view text);
 
 /// The type of a field: "i64", "u8[28,28]", "f32[]" (ragged), "text". Value type.
 struct FieldType {
-  std::optional<DType> dtype;  ///< "?": to be found out
+  std::optional<DType> dtype;  ///< absent for "?": found from the data
   std::optional<Shape> shape;  ///< absent if only the dtype is given
   bool ragged = false;         ///< its shape has 0 in dim 0
   bool text = false;           ///< u8, ragged

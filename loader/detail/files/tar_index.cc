@@ -49,8 +49,8 @@ std::string_view text_of(const TarBlock& block, TarField field) {
   return bytes.substr(0, bytes.find('\0'));
 }
 
-// Octal digits between blanks, ended by a blank or NUL, or base 256, which GNU writes from 8 GiB
-// on. Absent if it is neither, negative or over 2^63 - 1.
+// Reads octal digits between blanks, ended by a blank or NUL, or base 256, which GNU writes from 8
+// GiB on. Absent if it is neither, negative or over 2^63 - 1.
 std::optional<std::uint64_t> tar_number(std::string_view bytes) {
   std::uint64_t value = 0;
   constexpr std::uint64_t kMost = std::uint64_t{1} << 63;
@@ -116,7 +116,7 @@ class TarScan {
   }
 
  private:
-  /// What an extended header says about the next member, or about all that follow.
+  /// The fields of an extended header, for the next member or for all later ones.
   struct Note {
     std::optional<std::string> path;
     std::optional<std::uint64_t> size_bytes;
@@ -163,10 +163,9 @@ void TarScan::check_magic() const {
   for (const auto& [magic, name] : packed) {
     if (!begins_with(magic)) continue;
     fail(ErrorCode::unsupported, {},
-         fmt::format(
-             "an archive packed by {}, needed is a plain one, of which members can be read in "
-             "any order",
-             name));
+         fmt::format("an archive packed by {}, needed is a plain one, whose members can be read in "
+                     "any order",
+                     name));
   }
 }
 
@@ -278,7 +277,7 @@ std::string TarScan::read_note(std::string_view what, std::uint64_t size_bytes) 
   const std::size_t count = bytes_.read_at(offset, std::as_writable_bytes(std::span(text)));
   if (count < text.size()) {
     fail(ErrorCode::corrupt, {},
-         fmt::format("a {} of {} bytes, of which {} came", what, size_bytes, count));
+         fmt::format("a {} of {} bytes, but only {} came", what, size_bytes, count));
   }
   return text;
 }
@@ -303,7 +302,7 @@ void TarScan::read_pax(const std::string& text, Note& note) const {
         equals == std::string_view::npos ? std::string_view() : pair.substr(equals + 1);
     if (key == "path") {
       note.path = value;
-      if (value.empty()) note.path.reset();  // takes back what was said before
+      if (value.empty()) note.path.reset();  // cancels an earlier value
     } else if (key == "size") {
       std::int64_t size = -1;
       const auto [last, wrong] = std::from_chars(value.data(), value.data() + value.size(), size);

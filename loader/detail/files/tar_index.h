@@ -42,18 +42,18 @@ class TarIndex {
   std::vector<Place> places_;
 };
 
-/// Where the bytes of an archive come from.
+/// The source of an archive's bytes.
 struct TarBytes {
   std::uint64_t size_bytes;
-  /// Reads from an offset and returns how many bytes came: fewer than out.size() only at the end.
+  /// Reads from an offset and returns the number of bytes: fewer than out.size() only at the end.
   std::function<std::size_t(std::uint64_t offset, std::span<std::byte> out)> read_at;
 };
 
-/// Reads only the headers, once. `progress` is told now and then how many members have come, the
-/// last time all of them. Every member is inside the archive. Throws corrupt, naming member and
-/// offset: a wrong checksum or number, a member that is cut off, bytes after the end or an end that
-/// is missing; unsupported for sparse members, those of several volumes, and compressed archives.
-/// An exception from `progress` ends the reading.
+/// Reads only the headers, once. `progress` is called now and then with the number of members so
+/// far, the last time with all of them. Every member is inside the archive. Throws corrupt, naming
+/// member and offset, for a wrong checksum or number, a member that is cut off, bytes after the end
+/// or a missing end; unsupported for sparse members, those of several volumes, and compressed
+/// archives. An exception from `progress` ends the reading.
 TarIndex read_tar_index(const TarBytes& bytes,
                         const std::function<void(std::int64_t entries)>& progress);
 

@@ -6,7 +6,7 @@
 
 namespace shardwise::detail {
 
-/// Whether the file begins as gzip does.
+/// True if the file begins as gzip does.
 bool is_gzip(const InputFile& file);
 
 /// The file, or all that it unpacks to, in memory, if it is gzip. Throws io, or corrupt if the gzip

@@ -14,7 +14,7 @@ struct ImageSize {
   bool operator==(const ImageSize&) const = default;
 };
 
-/// A PNG or JPEG in memory with its header already read. Errors say what was found, but name no
+/// A PNG or JPEG in memory with its header already read. Errors state the problem, but name no
 /// file. Thread-compatible.
 class EncodedImage {
  public:
@@ -22,12 +22,12 @@ class EncodedImage {
   EncodedImage(const EncodedImage&) = delete;
   EncodedImage& operator=(const EncodedImage&) = delete;
 
-  /// The size by the header: at most `max_pixels` of open_image().
+  /// The size in the header: at most `max_pixels` of open_image().
   ImageSize size() const { return size_; }
 
   /// Writes size() pixels of `channels` bytes each, row-major: 1 (luma), 3 (red, green, blue) or 4
-  /// (and alpha, 255 if the image has none). Alpha that is not asked for is dropped. May be called
-  /// once. Throws corrupt, unsupported.
+  /// (and alpha, 255 if the image has none). Alpha is dropped unless requested. May be called once.
+  /// Throws corrupt, unsupported.
   virtual void decode(int channels, std::byte* out) = 0;
 
  protected:

@@ -25,10 +25,10 @@ class ImageStore {
   /// As ImageSource::record_name.
   virtual std::string_view name(std::int64_t record) const = 0;
 
-  /// The record's place, as messages say it.
+  /// The record's place, for messages.
   virtual std::string place(std::int64_t record) const = 0;
 
-  /// Whether it has an image: in a tar, a record may lack it.
+  /// True if it has an image: in a tar, a record may lack it.
   virtual bool has_image(std::int64_t) const { return true; }
 
   /// Throws corrupt if the record lacks a label that others have.
@@ -43,7 +43,7 @@ class ImageStore {
                                           ScratchMemory& scratch) const = 0;
 
   /// Reads bytes [offset, offset + out.size()) of the image, or as many as there are, and returns
-  /// how many came.
+  /// their number.
   virtual std::size_t read_part(std::int64_t record, std::uint64_t offset,
                                 std::span<std::byte> out) const = 0;
 
@@ -58,7 +58,7 @@ class ImageStore {
 /// The images found in a folder or archive.
 struct FoundImages {
   std::unique_ptr<const ImageStore> store;
-  std::vector<std::int64_t> labels;  ///< per record, or none at all
+  std::vector<std::int64_t> labels;  ///< per record, or empty
   std::vector<std::string> class_names;
   std::vector<std::int64_t> most_bytes;  ///< per byte field
 };
@@ -66,12 +66,12 @@ struct FoundImages {
 /// Throws invalid_argument.
 void check_options(const ImageOptions& options);
 
-/// The source of the images found; reads the first image if the options give no size. `what` is the
-/// folder or archive as messages show it.
+/// The source of the images found; reads the first image if the options give no size. `what` names
+/// the folder or archive in messages.
 std::shared_ptr<const ImageSource> make_image_source(FoundImages found, const ImageOptions& options,
                                                      const std::string& what);
 
-/// What a file is, by its name.
+/// The kind of a file, by its name.
 enum class ImageName { image, other_image, no_image };
 
 /// Decides by the extension; unsupported formats are other_image. Names that begin with a dot are

@@ -22,8 +22,8 @@ namespace {
 // Encoders write about ten.
 constexpr int kMaxScans = 500;
 
-/// Whether it is a warning after which pixels are made up. Others (surplus bytes, odd headers) are
-/// common in data sets and do no harm.
+/// True for a warning after which pixels are made up. Others (surplus bytes, odd headers) are
+/// common in data sets and harmless.
 bool is_damage(int code) {
   switch (code) {
     case JWRN_JPEG_EOF:
@@ -152,7 +152,7 @@ void JpegImage::decode(int channels, std::byte* out) {
   });
 }
 
-// Adobe's programs write each ink inverted, and mark the file as theirs.
+// Adobe's programs store each ink inverted, and mark the file as theirs.
 void JpegImage::decode_cmyk(int channels, std::byte* out) {
   jpeg_.out_color_space = JCS_CMYK;
   std::vector<JSAMPLE> inks(std::size_t{jpeg_.image_width} * 4);

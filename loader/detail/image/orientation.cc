@@ -35,7 +35,7 @@ Bytes part_of(Bytes bytes, std::size_t offset, std::size_t size) {
   return bytes.subspan(offset, std::min(size, bytes.size() - offset));
 }
 
-// The TIFF structure in a JPEG's or PNG's EXIF data; empty if there is none.
+// The TIFF structure in a JPEG's or PNG's EXIF data; empty if it is missing.
 Bytes exif_of(Bytes encoded) {
   constexpr std::string_view kExif("Exif\0\0", 6);
   if (has_text(encoded, 0, "\xff\xd8")) {
@@ -64,7 +64,7 @@ Bytes exif_of(Bytes encoded) {
   return {};
 }
 
-/// An image whose pixels are put where they belong.
+/// An image with its pixels moved to upright positions.
 class UprightImage final : public EncodedImage {
  public:
   UprightImage(std::unique_ptr<EncodedImage> image, int orientation)

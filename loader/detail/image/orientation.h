@@ -8,10 +8,10 @@
 
 namespace shardwise::detail {
 
-/// How the camera was held, by the image's EXIF data: 1 (upright) to 8; 1 if it does not say.
+/// The camera's orientation in the image's EXIF data: 1 (upright) to 8; 1 if it is not stated.
 int exif_orientation(std::span<const std::byte> encoded);
 
-/// The image as it is upright: as ImageOps.exif_transpose of Pillow. Its decode() needs as much
+/// The image turned upright, as by Pillow's ImageOps.exif_transpose. Its decode() needs as much
 /// memory again. Requires an orientation of 1 to 8.
 std::unique_ptr<EncodedImage> upright(std::unique_ptr<EncodedImage> image, int orientation);
 

@@ -16,7 +16,7 @@ namespace {
 constexpr int kWeightBits = 22;
 constexpr std::int32_t kHalf = std::int32_t{1} << (kWeightBits - 1);
 
-/// The lines of the image that one line of the result is made of, and their weights.
+/// The lines of the image that form one line of the result, and their weights.
 struct Window {
   std::int64_t begin;
   std::size_t count, first_weight;
@@ -36,7 +36,7 @@ std::byte to_byte(std::int32_t sum) {
   return static_cast<std::byte>(std::clamp(sum >> kWeightBits, 0, 255));
 }
 
-// The filter for lines [first, first + count) if `from` lines are scaled to `to` lines.
+// The filter for lines [first, first + count) when `from` lines are scaled to `to` lines.
 Filter triangle_filter(std::int64_t from, std::int64_t to, std::int64_t first, std::int64_t count) {
   Filter filter;
   filter.windows.reserve(static_cast<std::size_t>(count));

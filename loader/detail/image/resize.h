@@ -8,8 +8,8 @@
 
 namespace shardwise::detail {
 
-/// The part of a scaled image that is wanted: `wanted` pixels from (top, left) on, if the whole
-/// image is scaled to `full` pixels.
+/// The wanted part of a scaled image: `wanted` pixels from (top, left) on, if the whole image is
+/// scaled to `full` pixels.
 struct ScaledPart {
   ImageSize full;
   std::int64_t top = 0, left = 0;

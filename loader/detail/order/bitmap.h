@@ -27,16 +27,16 @@ class RankedBits {
 
   std::int64_t size() const { return size_; }
 
-  /// How many numbers are in the set.
+  /// The number of members of the set.
   std::int64_t count() const { return before_.back(); }
 
   /// Requires 0 <= i < size().
   bool at(std::int64_t i) const;
 
-  /// How many numbers of the set are below i. Requires 0 <= i <= size().
+  /// The number of members of the set below i. Requires 0 <= i <= size().
   std::int64_t rank(std::int64_t i) const;
 
-  /// The number of the set that has rank j. O(log size). Requires 0 <= j < count().
+  /// The member of the set with rank j. O(log size). Requires 0 <= j < count().
   std::int64_t select(std::int64_t j) const;
 
   std::span<const std::uint64_t> words() const { return words_; }

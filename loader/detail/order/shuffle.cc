@@ -37,7 +37,7 @@ Shuffle::Shuffle(std::int64_t size, std::uint64_t seed, std::uint64_t epoch) : s
 }
 
 // The halves keep their places and are changed in turn, so they may differ in width. The number of
-// bits then need not be rounded up to an even one, which keeps the walk below two steps on average.
+// bits then need not be even, which keeps the walk below two steps on average.
 std::int64_t Shuffle::at(std::int64_t number) const {
   assert(0 <= number && number < size_);
   std::uint64_t block = static_cast<std::uint64_t>(number);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kWhat = "open csv file";
 
-// The name of a column that the header does not name, as pandas gives it.
+// pandas' name for a column that the header does not name.
 std::string unnamed(std::size_t column, const std::unordered_set<std::string>& names) {
   const std::string name = fmt::format("Unnamed: {}", column);
   std::string free = name;

@@ -28,7 +28,7 @@ class CsvTable {
   using See = std::function<void(const Record&)>;
 
   /// Finds the header and the records. Calls begin() once the columns are known, and see() for each
-  /// record that has as many cells. Throws io, or corrupt if quotes are broken.
+  /// record with one cell per column. Throws io, or corrupt if quotes are broken.
   void scan(const IndexProgress& progress, const std::function<void()>& begin, const See& see);
 
   const std::vector<std::string>& columns() const { return columns_; }
@@ -41,7 +41,7 @@ class CsvTable {
   /// As read(), but returns false instead of throwing corrupt.
   bool try_read(std::int64_t number, Record& into) const;
 
-  /// Throws corrupt, saying what was found in the record.
+  /// Throws corrupt, naming the record and `found`.
   [[noreturn]] void fail(std::int64_t number, std::string_view found) const {
     records_.fail(number, found);
   }

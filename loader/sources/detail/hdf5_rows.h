@@ -9,7 +9,7 @@
 
 namespace shardwise::detail {
 
-/// For a dataset in chunks: whether each row is in a single chunk, with its elements contiguous.
+/// True if each row of a chunked dataset is in a single chunk, with its elements contiguous.
 bool has_whole_rows(const Hdf5Dataset& dataset);
 
 /// Rows of a dataset whose chunks are stored unfiltered. `file` must hold all of them.

@@ -103,7 +103,7 @@ class MemberReader final : public JsonReader {
   }
 
  private:
-  bool refuse(std::string_view) override { return false; }  // nothing comes here
+  bool refuse(std::string_view) override { return false; }  // never called
   bool unreadable(const JsonProblem& problem) override {
     throw JsonFault{fmt::format("at its byte {}: {}", problem.byte - 1, problem.words)};
   }

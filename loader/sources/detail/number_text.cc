@@ -14,7 +14,7 @@
 namespace shardwise::detail {
 namespace {
 
-// Whether a number that no float holds is below 1, so too small and not too large.
+// True if a number that no float holds is below 1, so too small and not too large.
 bool is_below_one(std::string_view number) {
   const std::size_t e = std::min(number.find_first_of("eE"), number.size());
   const std::string_view digits = number.substr(0, e);

@@ -26,14 +26,14 @@ class TextRecords {
   /// and `scratch`. Throws io or corrupt.
   std::string_view text(std::int64_t record, std::string& scratch) const;
 
-  /// Throws corrupt, saying what was found in the record.
+  /// Throws corrupt, naming the record and `found`.
   [[noreturn]] void fail(std::int64_t record, std::string_view found) const;
 
-  /// Begins to read the file: passes a UTF-8 byte order mark. Throws corrupt, saying `what`, if the
+  /// Begins to read the file: skips a UTF-8 byte order mark. Throws corrupt, naming `what`, if the
   /// file is UTF-16.
   void begin(FileWindow& window, std::string_view what) const;
 
-  /// Throws corrupt, saying `what`, if a record that begins at `offset` is not UTF-8 or has a zero
+  /// Throws corrupt, naming `what`, if a record that begins at `offset` is not UTF-8 or has a zero
   /// byte.
   void check_utf8(std::string_view what, std::uint64_t offset, std::string_view record) const;
 

@@ -11,7 +11,7 @@
 
 namespace shardwise::detail {
 
-/// What is wrong with a tf.train.Example. Caught by callers that know its file and record.
+/// An error in a tf.train.Example. Caught by callers that know its file and record.
 struct ExampleFault {
   std::string found;
 };
@@ -29,7 +29,7 @@ struct ExampleFeature {
 };
 
 /// Finds features in a serialized tf.train.Example; if one repeats, the last counts. Throws
-/// ExampleFault if the bytes are no such message.
+/// ExampleFault if the bytes are not such a message.
 void read_example(std::span<const std::byte> example, std::span<const std::string_view> names,
                   std::span<ExampleFeature> features);
 

@@ -12,8 +12,8 @@
 namespace shardwise::detail {
 namespace {
 
-// Heads of small records are read many at a time, together with the data between them; between
-// heads of large records nothing is read.
+// Heads of small records are read many at a time, together with the data between them; the data
+// between heads of large records is not read.
 constexpr std::size_t kHeadsBytes = std::size_t{256} << 10, kSmallRecord = std::size_t{8} << 10;
 
 template <class T>

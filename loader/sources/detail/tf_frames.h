@@ -45,7 +45,7 @@ class TfFrames {
   /// A record's data, checked. Valid as long as this object and `scratch`. Throws io or corrupt.
   std::span<const std::byte> data(std::int64_t record, std::vector<std::byte>& scratch) const;
 
-  /// Throws corrupt, saying what was found in the record.
+  /// Throws corrupt, naming the record and `found`.
   [[noreturn]] void fail(std::int64_t record, std::string_view found) const;
 
  private:
@@ -55,7 +55,7 @@ class TfFrames {
   HoldBudget budget_;
   HeldFile held_;
   std::vector<std::uint64_t> ends_;  // of each record's frame
-  std::string cut_;  // what was found of the last record, if the file ends within it
+  std::string cut_;                  // the fault of the last record, if the file ends within it
 };
 
 /// The checksum as TFRecord files store it.

@@ -19,7 +19,7 @@ struct OpenPack {
 // the few hundred packs in it.
 class OpenPacks {
  public:
-  // The pack that a piece of this length is put in; num_packs for a new one.
+  // The pack that a piece of this length goes into; num_packs for a new one.
   std::size_t place(std::int64_t length, std::int64_t window, std::size_t num_packs) {
     OpenPack chosen{window, num_packs};
     const auto fit = std::lower_bound(open_.begin(), open_.end(), OpenPack{length, 0});

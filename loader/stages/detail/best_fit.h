@@ -18,7 +18,7 @@ struct PackPiece {
 class PackPlan {
  public:
   /// Plans documents first_document, first_document + 1, .. with these lengths. Pieces are taken
-  /// longest first; each is put in the pack with the least room that is enough, or in a new one.
+  /// longest first; each goes into the fitting pack with the least room, or into a new one.
   /// Requires window >= 1 and lengths >= 0.
   PackPlan(std::int64_t first_document, std::span<const std::int64_t> lengths, std::int64_t window);
 

@@ -11,8 +11,8 @@
 
 namespace shardwise::detail {
 
-/// A stage that changes one field and says which box of the source a box of the result is made of,
-/// so only what is asked for is read. A record is still read by one call.
+/// A stage that changes one field and maps each box of the result to a box of the source, so only
+/// the requested part is read. A record is still read by one call.
 class FieldStage : public OneSourceStage {
  public:
   /// Throws invalid_argument if the source is null, no_such_name for an unknown field.
@@ -46,7 +46,7 @@ class FieldStage : public OneSourceStage {
  private:
   virtual State state(const Sample& sample) const = 0;
 
-  /// The box of the source's field that `output` is made of; may be empty.
+  /// The box of the source's field that makes up `output`; may be empty.
   virtual Box needed(const State& state, const Box& output) const = 0;
 
   /// Makes the output from the input, which was read. If both have the same type and shape, they

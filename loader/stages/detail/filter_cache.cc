@@ -56,7 +56,7 @@ std::optional<std::vector<std::uint64_t>> read_filter_cache(const InputFile& fil
     throw Error(
         ErrorCode::corrupt,
         fmt::format("filter cache {}: is a file of another kind, needed is a path where there "
-                    "is none or a filter's cache",
+                    "is no file or a filter's cache",
                     file.path()));
   }
   if (header != header_of(key)) return std::nullopt;

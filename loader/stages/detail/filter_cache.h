@@ -20,18 +20,17 @@ struct FilterKey {
 /// The file: eight 64-bit words in the machine's byte order (magic, version, source, predicate,
 /// size, three zeros), the bitmap's words, and the hash64 of all that.
 ///
-/// Returns the bitmap that the file holds; absent if there is no file, or it has another key, is
-/// damaged or cut short. Throws corrupt if it is not a file of this kind, which must not be
-/// replaced; io.
+/// Returns the bitmap in the file; absent if the file is missing, has another key, is damaged or is
+/// cut short. Throws corrupt if it is a file of another kind, which must not be replaced; io.
 std::optional<std::vector<std::uint64_t>> read_filter_cache(const std::filesystem::path& path,
                                                             const FilterKey& key);
 
-/// The same of an open file.
+/// The same for an open file.
 std::optional<std::vector<std::uint64_t>> read_filter_cache(const InputFile& file,
                                                             const FilterKey& key);
 
-/// Replaces the file in one step, or leaves it as it is. The constructor makes a temporary file
-/// beside it, so that a folder that cannot be written is found before the work. Thread-compatible.
+/// Replaces the file in one step, or leaves it unchanged. The constructor makes a temporary file
+/// next to it, so that a folder without write access is found before the work. Thread-compatible.
 class FilterCacheWriter {
  public:
   /// Throws io, not_found.

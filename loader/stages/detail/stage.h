@@ -77,7 +77,7 @@ class Facts {
 /// overflows".
 std::int64_t multiply_add(std::int64_t a, std::int64_t b, std::int64_t c, std::string_view what);
 
-/// The extent of dim 0; 1 of a scalar.
+/// The extent of dim 0; 1 for a scalar.
 std::int64_t most_length(const Field& field);
 
 /// The record's own extent in dim 0. Throws corrupt if the source gives a length that the field

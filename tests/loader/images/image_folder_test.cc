@@ -290,7 +290,7 @@ TEST(ImageFolder, RefusesOptionsThatAreWrong) {
                {{.height = 100, .width = 101, .max_pixels = 10000}, "with at most 10000 pixels"},
                {{.height = INT64_MAX, .width = INT64_MAX}, "height is 9223372036854775807"},
                {{.max_pixels = 0}, "max_pixels is 0, needed is 1 to"},
-               {{.byte_fields = {"json"}}, "byte field \"json\", needed is none"}};
+               {{.byte_fields = {"json"}}, "byte field \"json\"; only a tar has byte fields"}};
   for (const auto& c : cases) {
     EXPECT_THAT(open_error(ErrorCode::invalid_argument, dir, c.options), HasSubstr(c.found));
   }

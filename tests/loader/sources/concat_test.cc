@@ -117,12 +117,12 @@ TEST(Callback, MakesAnErrorOfWhatIsThrown) {
   EXPECT_THAT(message_of(ErrorCode::not_found, [&] { read_whole(*source, 0, 1); }), "no file");
   EXPECT_THROW(read_whole(*source, 0, 2), std::bad_alloc);
   EXPECT_THAT(message_of(ErrorCode::io, [&] { read_whole(*source, 0, 3); }),
-              "callback: record 3: the function threw what is no std::exception");
+              "callback: record 3: the function threw an object that is not a std::exception");
   EXPECT_THAT(message_of(ErrorCode::io, [&] { source->length({.record = 0}, 0); }),
               "callback: record 0: no camera");
   EXPECT_THROW(source->length({.record = 2}, 0), std::bad_alloc);
   EXPECT_THAT(message_of(ErrorCode::io, [&] { source->length({.record = 3}, 0); }),
-              "callback: record 3: the function threw what is no std::exception");
+              "callback: record 3: the function threw an object that is not a std::exception");
 }
 
 TEST(Callback, RejectsWhatCannotBe) {
