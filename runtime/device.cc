@@ -11,7 +11,8 @@
 namespace shardwise {
 namespace {
 
-// Sizes for which a batch makes blocks, the blocks' largest size, and where buffers in them begin.
+// Sizes of buffers that share blocks, the blocks' largest size, and the alignment of buffers in
+// them.
 constexpr std::size_t kLeastOwnBytes = std::size_t{64} << 10;
 constexpr std::size_t kBlockBytes = std::size_t{2} << 20;
 constexpr std::size_t kAlignment = 64;

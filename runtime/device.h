@@ -35,9 +35,9 @@ class Device {
   int process() const { return process_; }
 
   /// Uninitialised memory. Freed memory is kept for buffers of the same size, as long as all memory
-  /// together is no more than the peak. `label` says in errors what it is for ("w1", "grad w1").
-  /// Throws resource_exhausted if it would exceed the capacity, naming the device, the bytes asked
-  /// for and in use, the capacity and the largest buffers with their labels.
+  /// together does not exceed the peak. `label` names its use in errors ("w1", "grad w1"). Throws
+  /// resource_exhausted if it would exceed the capacity, naming the device, the bytes requested and
+  /// in use, the capacity and the largest buffers with their labels.
   std::shared_ptr<Buffer> allocate(std::size_t size_bytes, MemoryKind kind, std::string_view label);
 
   /// Memory for several buffers. It is not counted; the buffers placed in it are.
@@ -51,7 +51,7 @@ class Device {
 
   MemoryStats memory() const;
 
-  /// Starts a new peak from what is in use now.
+  /// Sets the peak to the bytes in use now.
   void reset_peak();
 
   TrafficStats traffic() const;
@@ -69,7 +69,7 @@ class Device {
 };
 
 /// Makes buffers of one device that are filled, and mostly dropped, together, like those of a
-/// restore. Small buffers are placed side by side in blocks of up to 2 MiB: if there are very many,
+/// restore. Small buffers are placed side by side in blocks of up to 2 MiB: for very many buffers,
 /// getting pages for each takes longer than filling them. A block is freed when the batch and all
 /// its buffers are gone; each buffer is counted by itself. The device must outlive the batch, not
 /// its buffers. Thread-compatible.
@@ -95,10 +95,10 @@ class BufferBatch {
 };
 
 struct DevicesOptions {
-  /// Of each device's memory. The default is no limit.
+  /// Capacity of each device's memory. The default is no limit.
   std::size_t capacity_bytes = SIZE_MAX;
 
-  /// Workers that compute for all the devices; 0: one for each core of the machine.
+  /// Worker threads that compute for all the devices; 0: one for each core of the machine.
   int threads = 0;
 
   /// The processes over which the devices are spread: process p of P owns each device d with
@@ -106,7 +106,7 @@ struct DevicesOptions {
   /// move data between devices, in the same order, from one thread.
   ProcessGroup group = {};
 
-  /// Where programs and loaders on the devices record what they do; null: nowhere.
+  /// Records the work of programs and loaders on the devices; null: no recording.
   std::shared_ptr<Timeline> timeline = {};
 };
 
@@ -132,13 +132,13 @@ class Devices {
   /// Throws not_found, naming the device, and the number of devices or the process that has it.
   Device& at(DeviceId id) const;
 
-  /// The rank of the process that has it. Throws not_found if there is no such device.
+  /// The rank of the process that owns the device. Throws not_found if the device does not exist.
   int process_of(DeviceId id) const { return process_of(id, size_, group_.size()); }
 
-  /// The same for any number of devices and processes: the rule by which devices are divided.
+  /// The same for any number of devices and processes: the rule that divides devices.
   static int process_of(DeviceId id, std::int64_t devices, int processes);
 
-  /// Whether this process has it. Throws not_found if there is no such device.
+  /// True if this process owns the device. Throws not_found if it does not exist.
   bool is_addressable(DeviceId id) const { return process_of(id) == group_.rank(); }
 
   /// The devices of this process, whose memory it can reach, ascending.
@@ -149,7 +149,7 @@ class Devices {
 
   const Executor& executor() const { return executor_; }
 
-  /// Null if nothing is recorded.
+  /// Null without recording.
   const std::shared_ptr<Timeline>& timeline() const { return timeline_; }
 
  private:

@@ -19,8 +19,8 @@
 namespace shardwise {
 namespace {
 
-/// OpenBLAS, which is loaded for the first product: what plans a program, or only has arrays, needs
-/// none of it, nor its threads.
+/// OpenBLAS, loaded for the first product: programs that only plan, or only use arrays, need
+/// neither it nor its threads.
 struct Blas {
   decltype(&cblas_sgemm) sgemm;
   decltype(&cblas_dgemm) dgemm;
@@ -28,8 +28,8 @@ struct Blas {
   decltype(&openblas_set_num_threads) set_num_threads;
   decltype(&openblas_get_corename) core_name;
 
-  // How OpenBLAS chooses its kernels when it is loaded. They are in no header, and not in every
-  // build of OpenBLAS: then null.
+  // OpenBLAS's functions that choose kernels on loading, and undo that. They are in no header, and
+  // null in builds that lack them.
   void (*choose_kernels)();
   void (*forget_kernels)();
 };
@@ -93,15 +93,15 @@ void check_shapes(const ConstMatrix& a, const ConstMatrix& b, const Matrix& out)
   if (op_rows(a) != out.rows || op_cols(b) != out.cols) problem("the result has another shape");
 }
 
-/// A matrix as BLAS takes it.
+/// A matrix in the form that BLAS takes.
 struct Stored {
   CBLAS_TRANSPOSE transpose;
   blasint leading;  ///< elements from one stored row to the next
 };
 
 /// While an object of this class exists, OpenBLAS computes only on the calling thread. Its number
-/// of threads belongs to the whole process; the last of these objects sets it back. Cheap if other
-/// objects exist. Workers take the lock, which is held for two calls that only set a number.
+/// of threads belongs to the whole process; the last of these objects restores it. Cheap if other
+/// objects exist. The lock is held for two calls that only set a number.
 class OnCallingThread {
  public:
   OnCallingThread() {

@@ -6,7 +6,7 @@
 
 namespace shardwise {
 
-/// Whether a matrix is used as stored or transposed.
+/// A matrix is used as stored, or transposed.
 enum class Transpose { no, yes };
 
 /// Row-major matrix [rows, cols], f32; consecutive rows are `cols` elements apart.
@@ -20,20 +20,20 @@ struct Matrix {
   std::int64_t rows, cols;
 };
 
-/// Call it at the beginning of a program, before there are other threads. On AMD's processors with
-/// AVX-512 OpenBLAS 0.3.21 takes its AVX2 kernels; this makes it take those with AVX-512, which are
-/// 1.3 to 1.5 times as fast. The change is for the whole process, and the library never makes it by
-/// itself. It sets and removes the environment variable OPENBLAS_CORETYPE, and lets OpenBLAS choose
-/// anew, so no other thread may call OpenBLAS or read the environment meanwhile. Returns whether it
-/// changed anything: not if OPENBLAS_CORETYPE is set already, which has the same effect without
-/// this call.
+/// Call it at the start of a program, before there are other threads. On AMD's processors with
+/// AVX-512, OpenBLAS 0.3.21 uses its AVX2 kernels; this call makes it use the AVX-512 ones, which
+/// are 1.3 to 1.5 times as fast. The change is for the whole process, and the library never makes
+/// it by itself. It sets and removes the environment variable OPENBLAS_CORETYPE, and lets OpenBLAS
+/// choose again, so no other thread may call OpenBLAS or read the environment during the call.
+/// Returns true if it changed anything; false if OPENBLAS_CORETYPE is already set, which has the
+/// same effect without this call.
 bool choose_blas_kernels();
 
-/// out = op(a) op(b) + beta out, on the calling thread alone, because the devices run in parallel.
-/// OpenBLAS's number of threads, which is the process's, is 1 meanwhile and then as before: what
-/// other code sets it to meanwhile is lost, and products that other code computes meanwhile take
-/// one thread. If beta is 0, out is not read. Throws invalid_argument if the shapes do not agree.
-/// Thread-safe.
+/// out = op(a) op(b) + beta out, on the calling thread only, because the devices run in parallel.
+/// During the call, OpenBLAS's number of threads, which is process-wide, is 1; it is restored
+/// afterwards. Other code that sets it during the call loses its value, and products that other
+/// code computes during the call take one thread. If beta is 0, out is not read. Throws
+/// invalid_argument if the shapes do not agree. Thread-safe.
 void gemm(const ConstMatrix& a, const ConstMatrix& b, const Matrix& out, float beta = 0);
 
 /// Matrix of T, float or double, in memory that may hold more: element (r, c) is at

@@ -14,7 +14,7 @@
 namespace shardwise {
 namespace {
 
-/// Ends the run of all processes if they have recorded different regions.
+/// Ends the run of all processes if they recorded different regions.
 void agree(const Program& program, const Devices& devices) {
   if (devices.group().size() == 1) return;
   const std::array<ProcessGroup::Fact, 3> facts{{{"the number of steps", program.steps().size()},
@@ -143,7 +143,7 @@ struct ManualRegion::Impl {
     return handle(to);
   }
 
-  /// A new value under another spec, from the devices that differ only along `axes`.
+  /// A new value under another spec, combined from the devices that differ only along `axes`.
   Value reshard(Program::ValueId from, const PartitionSpec& spec, std::span<const std::size_t> axes,
                 Reduction reduction, std::string_view operation) {
     const ArraySpec old = program.value(from).spec();
@@ -157,7 +157,7 @@ struct ManualRegion::Impl {
   Program program;
   Storage storage;
   std::size_t steps_run = 0;
-  std::int64_t cleared = 0;  ///< values that were dropped: the id of the program's first one
+  std::int64_t cleared = 0;  ///< number of dropped values: the id of the program's first value
 };
 
 ManualRegion::ManualRegion(Devices& devices, Mesh mesh)
@@ -217,7 +217,7 @@ ManualRegion::Value ManualRegion::all_gather(Value value, std::string_view axis,
   check_last(sharding, impl_->mesh.axis_index(axis), dim, kName);
   auto spec = sharding.spec().entries();
   spec[dim].pop_back();
-  // All the axes of the dim: if blocks are uneven, the joined block may begin with elements of the
+  // Uses all axes of the dim: if blocks are uneven, the joined block may begin with elements of the
   // group before.
   return impl_->reshard(from, PartitionSpec(std::move(spec)), axes_of(sharding, dim),
                         Reduction::none, kName);

@@ -20,11 +20,11 @@ namespace shardwise {
 /// Manual mode (the seed's manual sharding, JAX's shard_map): a program written device by device on
 /// local shards, with its collectives spelled out.
 ///
-/// A region records the steps of a Program and run() carries them out as one task graph: each
-/// device's step starts when its own inputs are ready, each copy of a collective when its source
-/// is, and no device waits at a barrier. Values are single-assignment; memory for each is taken
-/// from the devices' arenas when its step is recorded, so a program that does not fit fails before
-/// anything runs.
+/// A region records the steps of a Program and run() executes them as one task graph: each device's
+/// step starts when its own inputs are ready, each copy of a collective when its source is, and no
+/// device waits at a barrier. Values are single-assignment; memory for each is taken from the
+/// devices' arenas when its step is recorded, so a program that does not fit fails before anything
+/// runs.
 ///
 /// A value has a global shape and a spec over the region's mesh, which say each device's box. Along
 /// axes that its spec does not use, devices may hold different contents under the same box (partial
@@ -49,7 +49,7 @@ class ManualRegion {
     std::int64_t id = -1;
   };
 
-  /// What a step makes.
+  /// A result of a step.
   struct Output {
     DType dtype;
     Shape shape;
@@ -106,7 +106,7 @@ class ManualRegion {
   /// sender's and its receiver's shards differ in shape.
   Value permute(Value value, std::string_view axis, std::span<const std::int64_t> targets);
 
-  /// Carries out everything recorded since the last run. Throws what the steps throw; then the
+  /// Runs everything recorded since the last run. Errors of the steps pass through; after one, the
   /// region holds no values any more.
   void run();
 
@@ -114,8 +114,8 @@ class ManualRegion {
   /// Throws invalid_argument if the value has not been run.
   ShardedArray output(Value value) const;
 
-  /// Drops the region's hold on all values, so that their memory is free again once no array
-  /// shares it, and forgets what has been recorded but not run.
+  /// Drops the region's hold on all values, so that their memory is free again once no array shares
+  /// it, and forgets steps that were recorded but not run.
   void clear();
 
  private:

@@ -15,14 +15,14 @@
 #include "shardwise/shard/error.h"
 
 // ThreadSanitizer cannot see into Debian's libtbb, which is not instrumented. So this file is
-// compiled without instrumentation too, and tells it what happens before what. The macro is set by
-// runtime/CMakeLists.txt in sanitizer builds.
+// compiled without instrumentation too, and reports the order of events by hand.
+// runtime/CMakeLists.txt sets the macro in sanitizer builds.
 #if defined(SHARDWISE_TSAN)
 extern "C" {
 void __tsan_acquire(void* address);
 void __tsan_release(void* address);
 // If threads of the caller come and go, libtbb clears its own memory with memset, which is
-// intercepted. Bodies are not affected: this is about calls straight out of that library.
+// intercepted. This suppresses calls straight out of that library; bodies are not affected.
 const char* __tsan_default_suppressions() { return "called_from_lib:libtbb.so\n"; }
 }
 #endif
@@ -30,7 +30,7 @@ const char* __tsan_default_suppressions() { return "called_from_lib:libtbb.so\n"
 namespace shardwise {
 namespace {
 
-/// All that this thread did so far happens before all that follows acquire() of the same address.
+/// All actions of this thread so far happen before all that follow acquire() of the same address.
 void release([[maybe_unused]] void* address) {
 #if defined(SHARDWISE_TSAN)
   __tsan_release(address);
@@ -52,7 +52,7 @@ class ForkJoin {
   ForkJoin(const ForkJoin&) = delete;
   ForkJoin& operator=(const ForkJoin&) = delete;
 
-  /// Spans a body's run, also one that throws.
+  /// Spans a body's run, also if it throws.
   class Body {
    public:
     explicit Body(ForkJoin& all) : all_(all) { acquire(&all_.fork_); }
@@ -70,8 +70,7 @@ class ForkJoin {
 
 }  // namespace
 
-/// One run of a task graph. Each task has a counter: how many tasks it still waits for.
-/// Thread-safe.
+/// One run of a task graph. Each task counts the tasks that it still waits for. Thread-safe.
 class Executor::GraphRun {
  public:
   using TaskId = TaskGraph::TaskId;
@@ -112,7 +111,7 @@ class Executor::GraphRun {
     group_.run([this, id] {
       --ready_;
       if (threads_ > 1 && can_ask() && !is_asking_ && !is_offered_.exchange(true)) {
-        // Another worker may ask meanwhile.
+        // Another worker may ask at the same time.
         group_.run([this] {
           is_offered_ = false;
           work(kNone);
@@ -122,29 +121,29 @@ class Executor::GraphRun {
     });
   }
 
-  /// There may be fewer workers than threads, so one that asks must not keep a task from running.
+  /// There may be fewer workers than threads, so asking for events must not keep a task from
+  /// running.
   bool can_ask() const { return events_left_ > 0 && ready_ == 0; }
 
-  /// Runs a task, and what it makes ready, and what events make ready as long as this worker has
-  /// nothing else to do.
+  /// Runs a task, then tasks that it makes ready, then those that events make ready while this
+  /// worker has nothing else to do.
   void work(TaskId id) {
     while (!context_.is_group_execution_cancelled()) {
       if (id != kNone) {
         // The first follower that becomes ready runs right here, while its data is in this core's
-        // cache. A loop, so that a chain of any length takes no stack.
+        // cache. This is a loop, so that a chain of any length takes no stack.
         id = run_one(id);
         if (id != kNone) continue;
         if (graph_.events_ == 0) return;
         --active_;
       }
-      // A worker that has asked looks again after it has let go, and so does each that has ended a
-      // task: somebody asks if there is nothing else to do.
+      // Workers check again after asking and after each task, so that an idle worker always asks.
       if (!can_ask() || is_asking_.exchange(true)) return;
       id = next_ready();
     }
   }
 
-  /// Asks for an event, and gives a task that it has made ready, if any. Lets go of is_asking_.
+  /// Asks for an event, and returns a task that it made ready, if any. Releases is_asking_.
   TaskId next_ready() {
     std::optional<TaskId> event;
     {
@@ -174,7 +173,7 @@ class Executor::GraphRun {
     return follow(id);
   }
 
-  /// Starts what becomes ready, but for one task, which it gives.
+  /// Starts the tasks that become ready, except for one, which it returns.
   TaskId follow(TaskId id) {
     TaskId next = kNone;
     for_each_follower(id, [&](TaskId follower) {
@@ -207,7 +206,7 @@ class Executor::GraphRun {
   const NextEvent& next_event_;
   const int threads_;
   ForkJoin& fork_join_;
-  // Of graphs with events:
+  // For graphs with events:
   std::atomic<std::int64_t> active_ = 0;  // tasks that run or can run
   std::atomic<std::int64_t> ready_ = 0;   // tasks that can run
   std::atomic<std::int64_t> events_left_;
@@ -260,8 +259,8 @@ std::vector<TaskGraph::TaskId> TaskGraph::followers(TaskId task) const {
 
 struct Executor::Impl {
   explicit Impl(int count) : threads(count), arena(count) {
-    // TBB makes one worker per core unless it is allowed more. If several executors want more, the
-    // smallest limit counts for all: that costs speed, not correctness.
+    // TBB makes one worker per core unless more are allowed. If several executors want more, the
+    // smallest limit holds for all: that costs speed, not correctness.
     if (threads > tbb::info::default_concurrency()) {
       more_threads.emplace(tbb::global_control::max_allowed_parallelism,
                            static_cast<std::size_t>(threads));
@@ -289,7 +288,7 @@ Executor::~Executor() = default;
 int Executor::threads() const { return impl_->threads; }
 
 // Both entries isolate their wait: a thread that waits for an inner loop must not pick up a task of
-// the outer one, which could want a lock that this thread holds or nest without end.
+// the outer one, which could want a lock that this thread holds, or nest without end.
 
 void Executor::parallel_for(std::int64_t count,
                             const std::function<void(std::int64_t)>& body) const {

@@ -13,9 +13,9 @@
 
 namespace shardwise {
 
-/// The tasks there are, and which others each must wait for. Executor::run() is given what a task
-/// does. A task never blocks: it is started when the tasks it comes after have ended, so any number
-/// of workers, even one, finishes any graph. Running does not change a graph, so it can run again.
+/// Tasks, and the other tasks that each must wait for. Executor::run() gets the tasks' work. A task
+/// never blocks: it starts when the tasks before it have ended, so any number of workers, even one,
+/// finishes any graph. Running does not change a graph, so it can run again.
 ///
 /// Thread-compatible.
 ///
@@ -25,31 +25,30 @@ namespace shardwise {
 ///   executor.run(graph, [](TaskGraph::TaskId task) { ... });
 class TaskGraph {
  public:
-  /// Tasks are numbered from 0 on, in the order in which they are added.
+  /// Tasks are numbered from 0 on, in the order of adding.
   using TaskId = std::int64_t;
 
-  /// A task can only come after tasks that were added before, so there are no cycles. Naming one
-  /// twice does no harm. Throws invalid_argument for an unknown task.
+  /// A task can only follow tasks that were added before, so there are no cycles. Naming one twice
+  /// is harmless. Throws invalid_argument for an unknown task.
   TaskId add(std::span<const TaskId> after = {});
   TaskId add(std::initializer_list<TaskId> after) {
     return add(std::span<const TaskId>(after.begin(), after.size()));
   }
 
-  /// Something that happens outside: no body is called for it, and Executor::run() is told when it
-  /// has happened. It comes after no task.
+  /// Adds something that happens outside: no body is called for it, and Executor::run() is told
+  /// when it has happened. It follows no task.
   TaskId add_event();
 
   std::int64_t size() const { return static_cast<std::int64_t>(tasks_.size()); }
 
-  /// The tasks that were added to come after this one, in the order of their numbers. Requires
-  /// 0 <= task < size().
+  /// The tasks that follow this one, in the order of their numbers. Requires 0 <= task < size().
   std::vector<TaskId> followers(TaskId task) const;
 
  private:
   friend class Executor;
   static constexpr std::int64_t kNone = -1;
   struct Task {
-    std::int64_t waits_for = 0;                          // how many tasks
+    std::int64_t waits_for = 0;                          // number of tasks
     std::int64_t first_edge = kNone, last_edge = kNone;  // to the tasks that wait for it
   };
   struct Edge {
@@ -61,7 +60,7 @@ class TaskGraph {
   std::vector<Edge> edges_;
 };
 
-/// The one door to parallel computing: a fixed number of workers over oneTBB.
+/// The only entry to parallel computing: a fixed number of workers over oneTBB.
 ///
 /// Bodies compute and never wait: no I/O, no locks held long, no future.get(). They may call
 /// parallel_for() and run() themselves. The first exception of a body stops all bodies that have
@@ -84,7 +83,7 @@ class Executor {
 
   int threads() const;
 
-  /// How many threads an executor made with `threads` has. Throws as the constructor.
+  /// The number of threads of an executor made with `threads`. Throws as the constructor.
   static int threads_for(int threads);
 
   /// Calls body(i) once for each 0 <= i < count, in any order, and returns when all have ended.
@@ -96,13 +95,13 @@ class Executor {
     run(graph, body, nullptr);
   }
 
-  /// An event that has happened; or nothing if none has after a little while, for which it may
-  /// wait. Each event once. `is_idle`: no body runs or can run until an event happens.
+  /// Returns an event that has happened, or nothing after a short wait. Each event once. `is_idle`:
+  /// no body runs or can run until an event happens.
   using NextEvent = std::function<std::optional<TaskGraph::TaskId>(bool is_idle)>;
 
   /// The same for a graph with events. A worker without a task asks for the next event, one worker
-  /// at a time. What next_event throws ends the run as what a body throws. Throws invalid_argument
-  /// if the graph has events, and no next_event is given.
+  /// at a time. An exception from next_event ends the run like one from a body. Throws
+  /// invalid_argument if the graph has events, and no next_event is given.
   void run(const TaskGraph& graph, const std::function<void(TaskGraph::TaskId)>& body,
            const NextEvent& next_event) const;
 

@@ -82,7 +82,7 @@ class ShardedArray : public first_guesses::OfArray {
   const Shape& shape() const { return data_->spec.shape; }
   const Sharding& sharding() const { return data_->spec.sharding; }
 
-  /// Whether the shard at a mesh position is this process's. Requires
+  /// True if the shard at a mesh position is this process's. Requires
   /// 0 <= position < sharding().mesh().size().
   bool is_addressable(std::int64_t position) const {
     return data_->shards[static_cast<std::size_t>(position)] != nullptr;
@@ -95,7 +95,7 @@ class ShardedArray : public first_guesses::OfArray {
   /// The buffer itself, to share without copying; null if it is not addressable.
   std::shared_ptr<const Buffer> buffer(std::int64_t position) const;
 
-  /// Whether nobody else holds the array or one of its shards.
+  /// True if nobody else holds the array or one of its shards.
   bool is_held_alone() const;
 
   /// If nothing else holds the array or one of its shards: the shards themselves, to write over;

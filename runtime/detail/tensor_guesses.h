@@ -2,7 +2,7 @@
 
 namespace shardwise::first_guesses {
 
-/// Operations on a Tensor are functions; each comment says which.
+/// Operations on a Tensor are functions; each comment names the function.
 class OfTensor {
  public:
   void backward(const auto&...) const = delete;   // grad(loss, {w, b})

@@ -4,7 +4,7 @@
 
 namespace shardwise::first_guesses {
 
-/// What a Tracer does under another name, or a function makes; each comment says which.
+/// Other names for members of a Tracer and for functions; each comment has the code to write.
 class OfTracer {
  public:
   void scalar(const auto&...) = delete;       // tensor<float>({}, {0.1}, "rate")

@@ -26,7 +26,7 @@ struct Tensor::State {
   MemoryKind kind = MemoryKind::array;
 
   std::optional<ShardedArray> array = {};
-  std::vector<std::byte> host = {};  ///< the value, as long as no step has needed it
+  std::vector<std::byte> host = {};  ///< the value, until a step needs it
   bool on_host = false;
   bool is_marked = false;                  ///< by the user; else an array's mark is how it is cut
   std::optional<PartitionSpec> mark = {};  ///< of a tensor with a value
@@ -34,7 +34,7 @@ struct Tensor::State {
   NodeId node = -1;
   std::int64_t step = -1;  ///< of the node
 
-  std::string lost = {};  ///< why it has no value and will get none
+  std::string lost = {};  ///< reason why it has no value and will get none
 
   bool is_abstract = false;  ///< it has a type and never a value
 
@@ -42,7 +42,7 @@ struct Tensor::State {
   bool may_be_input() const { return has_value() || is_abstract; }
 };
 
-/// What a tracer and its tensors share.
+/// State shared by a tracer and its tensors.
 struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
   using State = Tensor::State;
 
@@ -52,13 +52,13 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
         mesh(options.mesh),
         known(options.executables) {}
 
-  /// How a tensor is cut that has a mark.
+  /// The sharding of a tensor with a mark.
   static Sharding marked_sharding(const State& state, const Mesh& mesh);
 
-  /// In this step, in a body that is open or around one.
+  /// True if it is recorded in this step, in an open body or around one.
   bool is_recorded(const State& state) const { return graph_of(state) != nullptr; }
 
-  /// The graph that has the tensor's node; null if this step has none.
+  /// The graph with the tensor's node; null if this step has no such node.
   Graph* graph_of(const State& state) const {
     if (state.node < 0) return nullptr;
     if (state.step == step) return recording.get();
@@ -72,8 +72,8 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
     if (!recording) {
       recording = std::make_shared<Graph>();
       set_scope(scope);
-      // The number that the step before had: nodes are large, and moving them takes longer than
-      // making.
+      // Reserves as many as the step before had: nodes are large, and moving them takes longer than
+      // making them.
       if (last != nullptr) {
         recording->nodes.reserve(last->graph().nodes.size());
         pending.reserve(last->graph().nodes.size());
@@ -83,7 +83,7 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
     return *recording;
   }
 
-  /// Operations recorded from now on belong to it.
+  /// Operations recorded from now on belong to this scope.
   void set_scope(const std::string& path) {
     scope = path;
     if (!recording) return;
@@ -93,7 +93,8 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
     if (at == scopes.end()) scopes.push_back(path);
   }
 
-  /// The result of body(). Its errors name the operation, the tensor, and the place in the program.
+  /// Returns the result of body(). Its errors name the operation, the tensor, and the place in the
+  /// program.
   template <class Body>
   auto located(std::string_view operation, const State& state, const Body& body) {
     try {
@@ -111,14 +112,14 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
   Tensor tensor(const TensorType& type, std::span<const std::byte> data, std::string_view label,
                 MemoryKind kind);
 
-  /// A tensor that has been recorded.
+  /// A recorded tensor.
   Tensor wrap(const NodeRef& made);
 
   void take_mesh(const Mesh& wanted);
 
   void mark(const std::shared_ptr<State>& state, const Mesh& wanted, const PartitionSpec& spec);
 
-  /// The spec of all dims, and into how many parts it cuts each dim.
+  /// The spec of all dims, and the number of parts of each dim.
   std::pair<PartitionSpec, Dims> parts(const PartitionSpec& spec, std::size_t rank) const;
 
   void forget() {
@@ -128,7 +129,7 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
     step = ++steps;
   }
 
-  /// Until it goes, operations are recorded in the body of a scan.
+  /// While it lives, operations are recorded in the body of a scan.
   class InBody {
    public:
     InBody(TracerImpl& tracer, Graph& body);
@@ -145,38 +146,38 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
 
   using States = std::vector<std::shared_ptr<State>>;
 
-  /// Runs what has been recorded, and places tensors that are only marked.
+  /// Runs the recorded step, and places tensors that are only marked.
   void run();
 
-  /// Compiles what has been recorded; it is forgotten, and not run.
+  /// Compiles the recorded step, which is then forgotten without a run.
   std::shared_ptr<const Executable> plan();
 
  private:
-  /// What has been recorded, which is then forgotten.
+  /// A recorded step, removed from the tracer.
   struct Recorded {
     std::shared_ptr<Graph> graph;
     States bound, made;
   };
   Recorded take_recorded();
 
-  /// Tensors that replace weights which the user marked are marked as these are.
+  /// Copies the user's marks of weights to the tensors that replace them.
   static void keep_marks(const Recorded& recorded);
 
   CompileOptions compile(const Recorded& recorded);  ///< into `last`
   void run(const Recorded& recorded);
   CompileOptions compile_options(const States& bound) const;
 
-  /// Takes tensors that are marked, and not among `bound`, to the devices as they are marked.
+  /// Places marked tensors that are not among `bound` on the devices.
   void place_marked(const States& bound);
 
   /// Throws resource_exhausted if the step and its tensors from the host do not fit.
   void check_memory(const States& bound, const Executable& found) const;
 
-  /// The inputs' arrays, on the devices. Only the step holds those that may be donated.
+  /// The inputs' arrays, on the devices. Inputs that may be donated are held only by the step.
   void upload(const States& bound, const Executable& found, const CompileOptions& compile,
               std::vector<std::optional<ShardedArray>>& arrays);
 
-  /// Of a step that did not run, as `why` says: gives the tensors that were to replace weights the
+  /// After a step that did not run because of `why`: tensors that were to replace weights get the
   /// weights' values.
   void give_back(const Recorded& recorded, const char* why) const noexcept;
 
@@ -189,11 +190,11 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
   std::shared_ptr<Graph> recording;
   std::vector<std::shared_ptr<State>> inputs;  ///< by Graph::inputs
   std::vector<std::weak_ptr<State>> pending;   ///< recorded in this step
-  std::int64_t step = 0;   ///< or the body that is open: of the nodes that are recorded
-  std::int64_t steps = 0;  ///< and bodies that there were
+  std::int64_t step = 0;   ///< number of the open step or body, to which recorded nodes belong
+  std::int64_t steps = 0;  ///< steps and bodies so far
   Stopwatch stopwatch;
 
-  /// Of the graphs around the body that is open, the outermost first.
+  /// A graph around the open body; the outermost comes first.
   struct Outside {
     std::shared_ptr<Graph> recording;
     std::vector<std::weak_ptr<State>> pending;
@@ -201,8 +202,8 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
   };
   std::vector<Outside> outside;
 
-  std::vector<std::weak_ptr<State>> marked;  ///< with a value, and not yet cut as they are marked
-  bool has_gone = false;                     ///< the Tracer; tensors are left
+  std::vector<std::weak_ptr<State>> marked;  ///< have a value, and are not yet cut like their mark
+  bool has_gone = false;                     ///< the Tracer is gone; tensors are left
 
   detail::KnownExecutables known;
   std::shared_ptr<const Executable> last;

@@ -17,7 +17,7 @@
 namespace shardwise {
 namespace {
 
-// Of a double: what arithmetic gives as NaN, but for the sign.
+// The bits of a NaN that arithmetic on doubles gives, apart from the sign.
 constexpr std::uint64_t kUsualNaN = 0x7ff8000000000000, kSignBit = std::uint64_t{1} << 63;
 
 [[noreturn]] void fail_equation(std::string_view text, const std::string& problem) {
@@ -88,7 +88,7 @@ class FieldWriter {
 
 LiteralAttributes::LiteralAttributes(std::span<const std::byte> bytes)
     : bytes_(std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end())) {
-  // Not of std::hash, which may be another one in another build: files name literals by it.
+  // Not std::hash, which may differ between builds: files name literals by this hash.
   Mixer mixer;
   mixer.add(bytes.size());
   for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
@@ -114,7 +114,7 @@ void Scalar::write(DType dtype, std::byte* element) const {
 }
 
 std::optional<Scalar> Scalar::of(DType dtype) const {
-  std::uint64_t element = 0;  // has room for an element of any dtype that is computed with
+  std::uint64_t element = 0;  // holds an element of any dtype that kernels compute with
   std::byte* const bytes = reinterpret_cast<std::byte*>(&element);
   const auto widened = [&](auto value) {
     convert(dtype, bytes, Scalar(value).dtype(), reinterpret_cast<std::byte*>(&value), 1);

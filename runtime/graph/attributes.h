@@ -22,7 +22,7 @@ namespace shardwise {
 
 struct Graph;
 
-/// A number of a program: a double, or an integer of up to 64 bits, which a double could not hold.
+/// A number of a program: a double, or an integer of up to 64 bits that a double could not hold.
 /// Two are equal if their bits are: NaN equals itself, and -0.0 does not equal 0.0.
 class Scalar {
  public:
@@ -44,20 +44,20 @@ class Scalar {
   /// The nearest double.
   double as_double() const;
 
-  /// As convert() gives it: one element of a dtype that is computed with.
+  /// Writes one element of a dtype that kernels compute with, as convert() does.
   void write(DType dtype, std::byte* element) const;
 
-  /// What a constant of a dtype holds for it: an i64 or u64 for integers and booleans, else a
-  /// double (an integer is rounded to the dtype first). Nothing if an integer type or bool cannot
-  /// hold it exactly.
+  /// The value of a constant of this dtype: an i64 or u64 for integers and booleans, else a double
+  /// (an integer is rounded to the dtype first). Absent if an integer type or bool cannot hold it
+  /// exactly.
   std::optional<Scalar> of(DType dtype) const;
 
   /// "0.5", "-0", "nan", "18446744073709551615"; the shortest text from which parse() makes the
   /// same number. A NaN with other bits than the usual ones shows them: "nan(0x7ff8000000000001)".
   std::string to_string() const;
 
-  /// Reads what to_string() writes of a constant of the dtype: a double for a floating one, else an
-  /// integer. Nothing if it is none, or beyond 64 bits.
+  /// Reads the output of to_string() for a constant of the dtype: a double for a floating one, else
+  /// an integer. Absent for any other text, and beyond 64 bits.
   static std::optional<Scalar> parse(std::string_view text, DType dtype);
 
   bool operator==(const Scalar&) const = default;
@@ -76,9 +76,9 @@ class Scalar {
   std::uint64_t bits_ = 0;
 };
 
-/// A product of two tensors that sums over some dims, as numpy.einsum writes it: one letter a dim.
-/// Each letter comes at most once in each operand and in the result; one of the result is in an
-/// operand; one that is in a single operand is in the result.
+/// A product of two tensors that sums over some dims, in numpy.einsum's notation: one letter per
+/// dim. Each letter occurs at most once in each operand and in the result; a letter of the result
+/// is in an operand; a letter of only one operand is in the result.
 ///
 ///   Equation::parse("btd,df->btf");
 struct Equation {
@@ -93,7 +93,8 @@ struct Equation {
   bool operator==(const Equation&) const = default;
 };
 
-// What a node says beside its operands. Each op takes one of these (ops/detail/row.h).
+// The parameters of a node in addition to its operands. Each op takes one of these
+// (ops/detail/row.h).
 
 struct NoAttributes {
   bool operator==(const NoAttributes&) const = default;
@@ -151,7 +152,7 @@ struct PadAttributes {
   bool operator==(const PadAttributes&) const = default;
 };
 
-/// dot_general: of the operands' dtype if no other one is named for the result.
+/// dot_general: in the operands' dtype unless the result names another one.
 struct DotAttributes {
   Equation equation;
   std::optional<DType> result = {};
@@ -159,10 +160,10 @@ struct DotAttributes {
   bool operator==(const DotAttributes&) const = default;
 };
 
-/// convolution. Of operand (lhs), kernel (rhs) and result (out) first the dims that two things
-/// have: the images and the features of the operand; the features of the result and those of the
-/// operand (in one group) of the kernel; the images and the features of the result. Then, of all
-/// three, the spatial dims. The other lists go by spatial dim; padding may be negative.
+/// convolution. Each list begins with two dims: the images and the features of the operand (lhs);
+/// the features of the result and of the operand (in one group) for the kernel (rhs); the images
+/// and the features of the result (out). The spatial dims of all three follow. The other lists go
+/// by spatial dim; padding may be negative.
 struct ConvolutionAttributes {
   Dims lhs, rhs, out;
   Dims stride, low, high, lhs_dilation, rhs_dilation;
@@ -171,9 +172,9 @@ struct ConvolutionAttributes {
   bool operator==(const ConvolutionAttributes&) const = default;
 };
 
-/// reduce_window_sum, reduce_window_max, select_and_scatter_add: by dim of the operand the extent
-/// of the window, of whose elements each is `dilation` after the last, and the distance of windows;
-/// elements before the operand and after it, which hold nothing. Padding may be negative.
+/// reduce_window_sum, reduce_window_max, select_and_scatter_add: by dim of the operand, the extent
+/// of the window, whose elements are `dilation` apart, and the distance of windows; empty elements
+/// before the operand and after it. Padding may be negative.
 struct WindowAttributes {
   Dims window, stride, low, high, dilation;
 
@@ -187,11 +188,11 @@ struct ScatterAttributes {
   bool operator==(const ScatterAttributes&) const = default;
 };
 
-/// What an update does to an element, one after the other.
+/// The effect of updates on an element, one after the other.
 enum class Combination : std::uint8_t { set, add, mul, min, max };
 
-/// What is done with an id outside [0, extent): an error when run; the nearest that is inside; its
-/// update is left out.
+/// How to treat an id outside [0, extent): as an error at run time; as the nearest id inside; or by
+/// leaving out its update.
 enum class OutOfRange : std::uint8_t { error, clip, drop };
 
 /// scatter: along one dim.
@@ -227,8 +228,8 @@ struct CumulativeAttributes {
   bool operator==(const CumulativeAttributes&) const = default;
 };
 
-/// enter_manual, leave_manual: how the tensor is cut; its dims divide evenly. Of each shard that
-/// leaves there are `replicas`: equal ones, or parts of a sum if `sums`.
+/// enter_manual, leave_manual: how the tensor is cut; its dims divide evenly. A shard that leaves
+/// has `replicas` copies, which are equal, or parts of a sum if `sums`.
 struct ManualAttributes {
   PartitionSpec spec;
   std::int64_t replicas = 1;
@@ -245,10 +246,10 @@ struct ReduceAttributes {
   bool operator==(const ReduceAttributes&) const = default;
 };
 
-/// scan: runs the body `length` times. The body's inputs are, as the operands, what it uses from
-/// outside, then `carries` carried values, then one slice of each of the `xs`; its outputs are the
-/// carried values for the next time, then one slice of each stacked result. In reverse it begins
-/// with the last slices. Two are equal if their bodies are the same program.
+/// scan: runs the body `length` times. The body's inputs are, like the operands, the values that it
+/// uses from outside, then `carries` carried values, then one slice of each of the `xs`; its
+/// outputs are the carried values for the next time, then one slice of each stacked result. In
+/// reverse it begins with the last slices. Two are equal if their bodies are the same program.
 struct ScanAttributes {
   std::shared_ptr<const Graph> body = {};
   std::int64_t length = 0, carries = 0, xs = 0;
@@ -265,7 +266,7 @@ struct CondAttributes {
   bool operator==(const CondAttributes& other) const;
 };
 
-/// result: which of several.
+/// result: the number of the result.
 struct ResultAttributes {
   std::int64_t index;
 
@@ -279,7 +280,7 @@ using Attributes =
                  SortAttributes, CumulativeAttributes, ScanAttributes, CondAttributes,
                  ResultAttributes, ManualAttributes, ReduceAttributes>;
 
-/// As a dump shows them, with a space before each: ` dims=[0, 1]`; empty if there are none.
+/// The attributes in a dump, with a space before each: ` dims=[0, 1]`; "" without attributes.
 std::string to_string(const Attributes& attributes);
 
 }  // namespace shardwise

@@ -85,7 +85,7 @@ void add_literals(const Graph& graph, std::set<std::uint64_t>& known,
   }
 }
 
-/// The input that the node is; null: it is none.
+/// The graph input that the node is; null for any other node.
 const GraphInput* input_at(const Graph& graph, NodeId id) {
   if (graph.node(id).op != Op::input) return nullptr;
   const auto is_it = [&](const GraphInput& input) { return input.node == id; };
@@ -93,7 +93,7 @@ const GraphInput* input_at(const Graph& graph, NodeId id) {
   return at == graph.inputs.end() ? nullptr : &*at;
 }
 
-/// `input`: that the node is, or null.
+/// `input`: the graph input that the node is, or null.
 std::string node_text(const Graph& graph, NodeId id, const GraphInput* input) {
   const Node& node = graph.node(id);
   std::string operands;
@@ -108,7 +108,7 @@ std::string node_text(const Graph& graph, NodeId id, const GraphInput* input) {
                      mark);
 }
 
-/// What that does not say, as far as it is not as usual.
+/// Facts that node_text() does not show, as far as they differ from the defaults.
 std::string other_facts(const Node& node, const GraphInput* input) {
   std::string text;
   if (input != nullptr && input->kind != MemoryKind::array) {
@@ -182,7 +182,7 @@ namespace {
 
 constexpr std::string_view kWrittenAttention = "written attention";
 
-/// Where the name of a kernel begins in the path; npos: it has none.
+/// The place of a kernel's name in the path; npos if it has no such name.
 std::size_t kernel_name(std::string_view path, std::string_view name) {
   const std::size_t begin = path.rfind('/') + 1;
   const std::string_view last = path.substr(begin);

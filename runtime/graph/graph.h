@@ -15,7 +15,7 @@
 
 namespace shardwise {
 
-/// Nodes are numbered from 0 on; the operands of one come before it.
+/// Nodes are numbered from 0 on; a node's operands come before it.
 using NodeId = std::int64_t;
 
 /// One tensor of a program and how it is computed.
@@ -25,10 +25,10 @@ struct Node {
   std::vector<NodeId> operands = {};
   Attributes attributes = {};
 
-  /// How the tensor is to be cut over the mesh: a mark of the user's.
+  /// The user's mark: how to cut the tensor over the mesh.
   std::optional<PartitionSpec> mark = {};
 
-  /// Where in the program it was recorded: a place in Graph::scopes.
+  /// The scope that it was recorded in: an index of Graph::scopes.
   std::int32_t scope = 0;
 
   /// It belongs to a gradient.
@@ -37,20 +37,20 @@ struct Node {
   /// It is in a manual region: its type is that of each device's part.
   bool manual = false;
 
-  /// The block of checkpoint() that it was recorded in, from 1 on; 0: none.
+  /// The block of checkpoint() that it was recorded in, from 1 on; 0: no block.
   std::int32_t block = 0;
   bool is_saved = false;  ///< the block's policy keeps it
 };
 
-/// A leaf that is bound from outside.
+/// A leaf with a value from outside.
 struct GraphInput {
   NodeId node;
   std::string label;  ///< for people: "w1"
   MemoryKind kind = MemoryKind::array;
 };
 
-/// What a block of checkpoint() (ops/autodiff.h) keeps for its gradient, beside what goes in and
-/// comes out. Everything else is computed again. Both may be chosen.
+/// The values that a block of checkpoint() (ops/autodiff.h) keeps for its gradient, in addition to
+/// its inputs and outputs. All others are computed again. Both fields may be set.
 struct CheckpointPolicy {
   bool save_products = false;                ///< of matrices and convolutions: JAX's dots_saveable
   std::vector<std::string> save_names = {};  ///< of checkpoint_name(): save_only_these_names
@@ -66,7 +66,7 @@ struct Graph {
   std::vector<NodeId> outputs;
   std::vector<std::string> scopes = {""};  ///< "layer0/attention"
 
-  /// Given to nodes that are appended now.
+  /// The scope of nodes that are appended now.
   std::int32_t scope = 0;
   bool backward = false;
   std::int32_t block = 0;
@@ -74,9 +74,9 @@ struct Graph {
   std::int32_t blocks = 0;  ///< opened so far
   CheckpointPolicy policy;  ///< of the open block
 
-  /// While the body of a scan is recorded, of its graph: the graph that the scan will be in, and
-  /// the nodes there that the body uses, each of which is an input of the body. Of the other graph:
-  /// the body, to which nodes are appended meanwhile.
+  /// While the body of a scan is recorded. In the body's graph, `outside` is the graph around it;
+  /// each of its nodes that the body uses is an input of the body. In the graph around, `body` is
+  /// the body, to which new nodes are appended.
   Graph *outside = nullptr, *body = nullptr;
   struct Used {
     NodeId outside, inside;
@@ -96,34 +96,34 @@ bool same_program(const Graph& a, const Graph& b);
 /// line end.
 std::string to_string(const Graph& graph, NodeId id);
 
-/// Where in the program something was recorded, for messages: ` in "layer0/attention"`; "" if no
-/// scope was open.
+/// The scope of something recorded, for messages: ` in "layer0/attention"`; "" if no scope was
+/// open.
 std::string in_scope(const Graph& graph, std::int32_t scope);
 
 /// The last name of a scope whose operations are one kernel on a device: attention whose scores
-/// stay on the chip. A second one in the same scope is called "fused attention [2]". A plan may be
-/// made as if they took no memory: Attention::fused.
+/// stay on the chip. A second one in the same scope is called "fused attention [2]". A plan may
+/// treat them as if they took no memory: Attention::fused.
 inline constexpr std::string_view kFusedAttention = "fused attention";
 
-/// The scope is that of a kernel.
+/// True if the scope is that of a kernel.
 bool is_of_fused_attention(const Graph& graph, std::int32_t scope);
 
-/// "fused" if operations are in such a scope, of loops and branches, too; "written" of what
-/// with_written_attention() made of it; "" without either.
+/// "fused" if operations are in such a scope, also in loops and branches; "written" for the output
+/// of with_written_attention(); else "".
 std::string_view planned_attention(const Graph& graph);
 
-/// The same program without kernels, in its loops and branches, too: their scopes are called
+/// The same program without kernels, also in its loops and branches: their scopes are called
 /// "written attention".
 std::shared_ptr<const Graph> with_written_attention(const std::shared_ptr<const Graph>& graph);
 
-/// By node: only operations of one kernel, of the same pass, use it. Empty without kernels.
+/// By node: true if only operations of one kernel, in the same pass, use it. Empty without kernels.
 std::vector<bool> within_kernels(const Graph& graph);
 
 /// to_string() and the node's scope, for messages.
 std::string with_scope(const Graph& graph, NodeId id);
 
-/// All nodes, one a line, and bodies in braces after their node; the same text for the same graph.
-/// It says all that the graph holds but the elements of literals, which it names by their hash:
+/// All nodes, one per line, and bodies in braces after their node; the same text for the same
+/// graph. The text is complete except for the elements of literals, which it names by their hash:
 /// parse_graph() (ops/build.h) reads it.
 std::string dump(const Graph& graph);
 

@@ -12,9 +12,9 @@
 
 namespace shardwise {
 
-/// What a node of a graph computes. Names and meaning are those of jax.lax if it has the op. What
-/// it is told beside its operands is in graph/attributes.h. docs/programs.md has a table of all
-/// ops, and says where the meaning differs ("Numbers").
+/// The computation of a graph's node. Names and meaning are those of jax.lax if it has the op. The
+/// attributes of each op are in graph/attributes.h. docs/programs.md has a table of all ops, and
+/// says where the meaning differs ("Numbers").
 enum class Op : std::uint8_t {
   // Leaves.
   input,     ///< bound from outside
@@ -22,7 +22,7 @@ enum class Op : std::uint8_t {
   literal,   ///< elements that the graph holds, of any dtype
   iota,      ///< the index along a dim
 
-  // Of one operand, element by element.
+  // One operand, element by element.
   neg,
   abs,
   sign,
@@ -54,12 +54,12 @@ enum class Op : std::uint8_t {
   stop_gradient,         ///< has no gradient
   optimization_barrier,  ///< nothing is fused across it
 
-  // Of two operands of one shape and dtype.
+  // Two operands of one shape and dtype.
   add,
   sub,
   mul,
-  div,    ///< of integers: truncates, -1 (all bits set) by zero
-  rem,    ///< has the sign of the dividend, is the dividend by zero
+  div,    ///< integers truncate; by zero: -1 (all bits set)
+  rem,    ///< has the sign of the dividend; by zero: the dividend
   max,    ///< NaN if one is; -0 is less than 0
   min,    ///< likewise
   pow,    ///< the exponent of a floating base may be an integer; integers too, unlike lax
@@ -73,7 +73,7 @@ enum class Op : std::uint8_t {
   logical_and,
   logical_or,
   logical_xor,
-  shift_left,  ///< of integers, by as many bits; by the width or more, or less than 0, all are gone
+  shift_left,  ///< integers; a shift by the width or more, or by less than 0, gives 0
   shift_right_logical,
   shift_right_arithmetic,  ///< likewise; bits of the sign move in
 
@@ -91,9 +91,9 @@ enum class Op : std::uint8_t {
   // Reductions.
   reduce_sum,
   reduce_max,
-  reduce_min,  ///< over dims, which go
+  reduce_min,  ///< over dims, which are removed
   reduce_prod,
-  index_of,  ///< (x, y): the first index along a dim of x at which it equals y, i32
+  index_of,  ///< (x, y): first index along a dim of x where x equals y, i32
   cumsum,    ///< along a dim, from its first element on or from its last
   cumprod,
   cummax,
@@ -103,12 +103,12 @@ enum class Op : std::uint8_t {
   dot_general,  ///< by an equation
   convolution,  ///< (operand, kernel): jax.lax.conv_general_dilated
 
-  // Over windows: each element of the result is made of those that a window has at its place.
+  // Over windows: each element of the result combines the elements in a window at its place.
   reduce_window_sum,
   reduce_window_max,
   select_and_scatter_add,  ///< (x, source): each is added to where its window of x is largest first
 
-  // By index. Index operands are i32 or i64; an index outside [0, extent) is an error when run.
+  // By index. Index operands are i32 or i64; an index outside [0, extent) is an error at run time.
   take,                  ///< (x, ids): along a dim, which becomes the dims of ids
   scatter_add,           ///< (ids, updates): the sum of updates by id, along a dim of an extent
   scatter,               ///< (x, ids, updates): x, with updates set, added, .. by id along a dim
@@ -121,11 +121,11 @@ enum class Op : std::uint8_t {
   random_bits,  ///< (key, u64 scalar): u32, Philox4x32-10 of the key and the element's index
 
   // Control: bodies are graphs of their own, in the attributes (ops/control.h).
-  scan,    ///< (what the body uses from outside.., first carries.., what is stacked..): has results
-  cond,    ///< (boolean scalar, what the bodies use from outside..): has results
-  result,  ///< (a scan or cond): its result of an index; of a scan, carries first
+  scan,    ///< (values used from outside.., first carries.., stacked values..): has results
+  cond,    ///< (boolean scalar, values used from outside..): has results
+  result,  ///< (a scan or cond): its result number i; a scan's carries come first
 
-  // Manual regions: between the first two, tensors are what each device has (nodes are `manual`),
+  // Manual regions: between the first two, a tensor is each device's own part (nodes are `manual`),
   // and ops work on that.
   enter_manual,       ///< a device's shard, as a tensor of its shape
   leave_manual,       ///< the tensor of these shards
@@ -133,7 +133,7 @@ enum class Op : std::uint8_t {
 };
 inline constexpr std::size_t kOps = static_cast<std::size_t>(Op::manual_all_reduce) + 1;
 
-/// A node of it has bodies, and gives what `result` nodes say.
+/// True if nodes of the op have bodies, and `result` nodes for their results.
 constexpr bool has_bodies(Op op) { return op == Op::scan || op == Op::cond; }
 
 /// In the order of Op.

@@ -16,7 +16,7 @@ namespace {
 template <class T>
 using SortBits = std::conditional_t<sizeof(T) <= 4, std::uint32_t, std::uint64_t>;
 
-/// An unsigned number that is ordered as the element is: -0 equals 0, and every NaN is the largest.
+/// An unsigned number in the order of the element: -0 equals 0, and every NaN is the largest.
 template <class T>
 auto sort_key(T element) {
   if constexpr (std::floating_point<T>) {
@@ -32,14 +32,14 @@ auto sort_key(T element) {
   }
 }
 
-/// As sort_key, in the order asked for.
+/// As sort_key, in the requested order.
 template <class T>
 auto sort_key(T element, SortOrder order) {
   const auto key = sort_key(element);
   return order == SortOrder::ascending ? key : static_cast<decltype(key)>(~key);
 }
 
-/// Key and index, so that no two are equal and any sort is stable.
+/// Key and index, so that no two items are equal and any sort is stable.
 struct WideSortItem {
   std::uint64_t key;
   std::uint32_t index;
@@ -47,7 +47,7 @@ struct WideSortItem {
   auto operator<=>(const WideSortItem&) const = default;
 };
 
-/// The same, of keys up to 32 bits, as one number.
+/// The same for keys up to 32 bits, as one number.
 struct SortItem {
   SortItem() = default;
   SortItem(std::uint32_t key, std::uint32_t index) : both(std::uint64_t{key} << 32 | index) {}
@@ -59,7 +59,7 @@ struct SortItem {
 std::uint32_t index_of(const WideSortItem& item) { return item.index; }
 std::uint32_t index_of(const SortItem& item) { return static_cast<std::uint32_t>(item.both); }
 
-/// Of `count` elements, `step` apart.
+/// Sorts `count` elements that are `step` apart.
 template <class T, class Item>
 void sort_line(const T* in, std::int64_t step, std::int64_t count, SortOrder order, Item* items,
                std::int32_t* out) {

@@ -18,11 +18,11 @@
 namespace shardwise {
 namespace {
 
-// Elements of a tile of patches: with the kernel's part and the result's it stays in a core's
+// Elements of a tile of patches: with its parts of the kernel and the result it stays in a core's
 // cache.
 constexpr std::int64_t kTile = std::int64_t{64} * 1024;
 
-// Of these, elements next to each other. A product of fewer columns is slow.
+// Neighbouring elements in a tile: a product of fewer columns is slow.
 constexpr std::int64_t kSide = 256;
 
 constexpr std::int64_t kPadding = -1;
@@ -34,7 +34,8 @@ struct Range {
   std::int64_t size() const { return end - begin; }
 };
 
-/// Of columns: images, then places by spatial dim; of what is summed over: features, then taps.
+/// Ranges of columns (images, then places by spatial dim) or of summed elements (features, then
+/// taps).
 using Ranges = std::vector<Range>;
 
 Range range_of(const Box& box, std::int64_t dim) {
@@ -56,8 +57,8 @@ std::int64_t ceiling(std::int64_t a, std::int64_t positive) {
   return a <= 0 ? a / positive : (a - 1) / positive + 1;
 }
 
-/// Extents of blocks of at most `limit` elements, and at most `most` by dim: as even as can be, and
-/// the last dims whole before the first.
+/// Extents of blocks of at most `limit` elements, and at most `most` by dim: as even as possible,
+/// with the last dims whole before the first.
 Numbers block_of(const Numbers& extents, std::int64_t limit, const Numbers& most) {
   Numbers block(extents.size());
   for (std::size_t i = extents.size(); i-- > 0;) {
@@ -86,7 +87,7 @@ void for_each_block(const Numbers& extents, const Numbers& block, const Body& bo
   }
 }
 
-/// Each offset becomes one for each of these; what is padding stays so.
+/// Replaces each offset by one offset for each of `by`; padding stays padding.
 void spread(Numbers& offsets, const Numbers& by) {
   Numbers all;
   all.reserve(offsets.size() * by.size());
@@ -98,7 +99,7 @@ void spread(Numbers& offsets, const Numbers& by) {
   offsets = std::move(all);
 }
 
-/// Where the elements of a box are in memory, row-major: in lines as long as can be.
+/// The elements of a box in memory, row-major: in lines as long as possible.
 struct Lines {
   Lines(const Ranges& ranges, const Numbers& steps)
       : begins{0}, count(ranges.back().size()), step(steps.back()) {
@@ -122,11 +123,11 @@ struct Lines {
   std::int64_t count, step;
 };
 
-/// What a loop over few elements copies at once: calls of memcpy would take longer than that.
+/// Elements that a loop over few elements copies at once: calls of memcpy would take longer.
 template <class T>
 constexpr std::int64_t kAtOnce = 32 / sizeof(T);
 
-/// Copies less than kAtOnce elements too many. They are written anew later, with what comes there.
+/// Copies up to kAtOnce - 1 elements too many; these are overwritten later.
 template <class T>
 T* copy_and_more(const T* from, std::int64_t count, T* to) {
   for (std::int64_t i = 0; i < count; i += kAtOnce<T>) {
@@ -155,17 +156,17 @@ void copy(const T* from, std::int64_t from_step, std::int64_t count, T* to, std:
   std::memcpy(to + count - kFew, from + count - kFew, kFew * sizeof(T));
 }
 
-/// Fills tiles of the matrix of patches: `near` is its side, rows or columns, whose elements are
-/// next to each other, and `far` is the other. What a tile reads is first copied, with its padding;
+/// Fills tiles of the matrix of patches. `near` is the side, rows or columns, with neighbouring
+/// elements, and `far` is the other. The elements for a tile are first copied, with their padding;
 /// the tile's lines are lines of that copy.
 ///
-/// If elements next to each other read each n-th of the operand, the copy has first its elements 0,
-/// n, 2 n, .., then 1, n + 1, .., as far as they are read.
+/// If neighbouring elements read every n-th element of the operand, the copy has first its elements
+/// 0, n, 2 n, .., then 1, n + 1, .., as far as they are read.
 template <class T>
 class Patches {
  public:
-  /// In a spatial dim near element i and far element j read element first + i * near + j * far of
-  /// the operand, if it has one there.
+  /// In a spatial dim, near element i and far element j read element first + i * near + j * far of
+  /// the operand, if that exists.
   struct Dim {
     std::int64_t near, far, first;
     std::int64_t extent, step;  ///< of the operand
@@ -208,7 +209,7 @@ class Patches {
   }
 
  private:
-  /// What the copy has of a spatial dim.
+  /// The copied part of a spatial dim.
   struct Copied {
     struct Run {
       std::int64_t from, before, count, after;  ///< elements of the operand, amid padding
@@ -284,15 +285,15 @@ class Patches {
 };
 
 /// A spatial dim. Place p and tap t, counted from 0, read element first + p * stride + t * dilation
-/// of what the device has of the operand.
+/// of the device's part of the operand.
 struct SpatialDim {
   std::int64_t places, taps, stride, dilation, first;
   std::int64_t extent, step;        ///< of the operand
   std::int64_t out_step, tap_step;  ///< in the memory of the result and of the kernel
 };
 
-/// Places of the result that use the same taps: all, unless the operand is dilated. If it is by 2,
-/// each second place uses each second tap, as the other elements are between those of the operand.
+/// Places of the result that use the same taps: all, unless the operand is dilated. With dilation
+/// 2, every second place uses every second tap, since the other elements lie between the operand's.
 struct Part {
   std::vector<SpatialDim> axes;
   std::int64_t out = 0, tap = 0;  ///< where the first ones are in memory
@@ -343,7 +344,7 @@ class Convolver {
     return all;
   }
 
-  /// The part with spatial dim i, once for each way in which places use taps.
+  /// Adds the part with spatial dim i, once for each way in which places use taps.
   void add_axis(const Part& part, std::size_t i, std::vector<Part>& to) const {
     const Range places = range_of(out_.box, a_.out[i + 2]),
                 taps = range_of(rhs_.box, a_.rhs[i + 2]),
@@ -392,7 +393,7 @@ class Convolver {
     }
     const Numbers &near = is_by_column ? sums : columns, &far = is_by_column ? columns : sums;
     const Numbers near_block = block_of(near, kSide, near);
-    // Lines that have nothing in common are read one by one, without what is between them.
+    // Lines that have nothing in common are read one by one, without the elements between them.
     Numbers most = far;
     for (std::size_t i = 0; i < dims.size(); ++i) {
       if (dims[i].far > dims[i].near * near_block[i + 1]) most[i + 1] = 1;
@@ -429,7 +430,7 @@ class Convolver {
     });
   }
 
-  /// Block by block of what is summed over the features of the result, row by row.
+  /// Packs blocks of the summed elements one by one, each with a row per feature of the result.
   void pack_kernel(const Part& part, const Range& features, const Numbers& sums,
                    const Numbers& block, T* to) const {
     Numbers steps{step(rhs_steps_, a_.rhs, 1)};
@@ -516,7 +517,7 @@ class Convolver {
   const ShardView& out_;
   const Dims lhs_steps_, rhs_steps_, out_steps_;
   const Range images_;    ///< of the result
-  const Range features_;  ///< of the kernel: what is summed over
+  const Range features_;  ///< of the kernel, to sum over
 };
 
 }  // namespace

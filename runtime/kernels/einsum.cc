@@ -62,8 +62,8 @@ void run_gemm(const ContractionPlan& plan, const T* lhs, const T* rhs, T* out) {
   });
 }
 
-/// Adds to out what `element` gives for each index of the line, times what `factor` gives. Adds it
-/// to zero if the result was not written yet.
+/// Adds element(i) times factor(i) to out for each index of the line, or to zero if the result was
+/// not written yet.
 template <class T, class Element, class Factor>
 void add_line(const ContractionLoop& line, Element element, Factor factor, T* out, bool first) {
   const std::int64_t step = line.steps[kOut];

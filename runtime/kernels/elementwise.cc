@@ -12,7 +12,7 @@
 namespace shardwise {
 namespace {
 
-/// What operands an op takes.
+/// The kinds of operands that ops take.
 enum class ElementwiseRule {
   none,        // not elementwise
   constant,    // no operands
@@ -33,7 +33,7 @@ struct ElementwiseForm {
   std::size_t operands;
 };
 
-/// Of one operand, floating.
+/// True for functions of one floating operand.
 bool is_function(Op op) {
   switch (op) {
     case Op::exp:
@@ -116,7 +116,7 @@ ElementwiseForm form_of(Op op) {
   }
 }
 
-/// What a rule asks of a dtype, in words; empty if it is met.
+/// The demand of a rule on a dtype, in words; empty if it is met.
 std::string_view unmet(ElementwiseRule rule, DType dtype) {
   if (!is_computed(dtype)) return "a type that is computed with";
   switch (rule) {
@@ -137,7 +137,7 @@ std::string_view unmet(ElementwiseRule rule, DType dtype) {
   }
 }
 
-/// Throws if there can be no such kernel.
+/// Throws if such a kernel is impossible.
 class ElementwiseCheck {
  public:
   ElementwiseCheck(std::span<const ElementwiseInput> inputs,

@@ -9,7 +9,7 @@
 namespace shardwise::detail {
 namespace {
 
-using Coefficients = std::array<double, 8>;  // of the power 0 first
+using Coefficients = std::array<double, 8>;  // by rising power
 
 // Quotients of two polynomials for the normal distribution's quantile: in the middle, in the tails,
 // and far out. (Source: Wichura, "Algorithm AS 241", Applied Statistics 37, 1988, PPND16.)

@@ -17,7 +17,7 @@
 namespace shardwise {
 namespace {
 
-using TableLoops = detail::Loops<2>;  // of the table that ids point into, and of its rows
+using TableLoops = detail::Loops<2>;  // over the table that ids point into, and over its rows
 
 /// Ids, checked as they are read.
 class Ids {
@@ -62,10 +62,10 @@ class Ids {
 struct IdPlace {
   std::int64_t table, row;
 };
-constexpr std::int64_t kElsewhere = -1;  // of an id that points outside of the table's box
+constexpr std::int64_t kElsewhere = -1;  // for an id outside the table's box
 
-/// What take and scatter_add walk through. `rows` has the dims of `table`, except that the dims of
-/// `ids` are in the place of `dim`.
+/// The loops of take and scatter_add. `rows` has the dims of `table`, with `dim` replaced by the
+/// dims of `ids`.
 class TableWalk {
  public:
   TableWalk(const Box& table, const ConstShardView& ids, std::size_t dim, const Box& rows,
@@ -92,7 +92,7 @@ class TableWalk {
     }
     inner_ = inner;
 
-    // The ids that the rows need, once, however often they are walked through.
+    // The ids that the rows need are checked once, however often they are walked through.
     Box needed;
     for (std::size_t d = 0; d < ids_rank; ++d) {
       needed.push_back(rows.begin(dim + d), rows.end(dim + d));
@@ -112,7 +112,7 @@ class TableWalk {
     });
   }
 
-  /// The number of elements that body is called for at once.
+  /// The number of elements per call of body.
   std::int64_t run_elements() const { return run_.extent; }
 
   /// Calls body(offset in the table, or kElsewhere, offset in the rows) for each run of elements
@@ -170,7 +170,7 @@ void clear(const ShardView& out) {
   std::memset(out.data, 0, as_size(out.box.num_elements()) * size_bytes(out.dtype));
 }
 
-/// Calls body(zero, sum), sum(a, b) being how the dtype's elements are added up.
+/// Calls body(zero, sum), where sum(a, b) adds elements of the dtype.
 template <class Body>
 void with_sum(DType dtype, Body&& body) {
   if (dtype == DType::boolean) {

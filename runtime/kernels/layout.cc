@@ -27,7 +27,7 @@ class LayoutWalk {
   /// `step` apart.
   void follow(std::size_t out_dim, std::size_t in_dim, std::int64_t first, std::int64_t step) {
     in_offset_ += (first - in_.box.begin(in_dim)) * in_strides_[in_dim];
-    // A step that is not taken may be too large to be counted in elements.
+    // An unused step may be too large to be counted in elements.
     steps_[out_dim] = out_.box.extent(out_dim) > 1 ? step * in_strides_[in_dim] : 0;
   }
 
@@ -58,7 +58,7 @@ Box moved(const Box& box, const Dims& by) {
   return result;
 }
 
-/// Of `in`, whose element 0 is element `by` of out, what out holds.
+/// Copies to out the elements that it shares with `in`, whose element 0 is element `by` of out.
 void copy_moved(const ConstShardView& in, const Dims& by, const ShardView& out) {
   const Box in_box = moved(in.box, by);
   copy_box(intersect(in_box, out.box), size_bytes(out.dtype), {in.data, in_box},
@@ -119,7 +119,7 @@ void pad(const ConstShardView& in, const Dims& low, const Dims& stride, const Sc
   Loops<2>::Offsets at{};
   bool all = true;
   for (std::size_t dim = 0; dim < low.size(); ++dim) {
-    // The elements of the operand that out holds.
+    // The elements of the operand in out's box.
     const std::int64_t begin =
         std::max(in.box.begin(dim), divide_rounding_up(out.box.begin(dim) - low[dim], stride[dim]));
     const std::int64_t end =

@@ -64,7 +64,7 @@ struct TakeLeast {
   }
 };
 
-/// Least of booleans, which are bytes of 0 and 1.
+/// The minimum of booleans, which are bytes of 0 and 1.
 struct TakeLeastBoolean : TakeLeast {
   template <class T>
   static constexpr T kIdentity = 1;
@@ -155,10 +155,10 @@ bool is_equal(T a, T b) {
   return a == b || (a != a && b != b);  // NOLINT: NaN equals NaN
 }
 
-/// Where the first of a run of elements is; kNowhere if there is none.
+/// The place of the first element of a run that equals `wanted`; kNowhere if no element does.
 template <class T>
 std::int32_t first_in_run(const T* in, std::int64_t count, T wanted) {
-  constexpr std::int64_t kBlock = 64;  // looked at together, so that vectors may be used
+  constexpr std::int64_t kBlock = 64;  // compared together, so that vectors may be used
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
     const std::int64_t end = std::min(begin + kBlock, count);
     bool is_here = false;

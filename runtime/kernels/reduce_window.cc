@@ -30,7 +30,7 @@ std::pair<std::int64_t, std::int64_t> places_of(const WindowAttributes& a, std::
           std::min(out.end(dim), floor_of(in.end(dim) - 1 + back, stride) + 1)};
 }
 
-/// Along one dim: `out` is `in` but for that dim.
+/// Combines windows along one dim: `out` has the shape of `in` except in that dim.
 template <class T, class Combine>
 void reduce_along(const WindowAttributes& a, std::size_t dim, const Box& in_box, const T* in,
                   const Box& out_box, T* out, T none, const Combine& combine) {
@@ -54,8 +54,7 @@ void reduce_along(const WindowAttributes& a, std::size_t dim, const Box& in_box,
   }
 }
 
-/// Sums and maxima of windows are those, dim by dim, of rows: fewer operations than elements of a
-/// window.
+/// Sums and maxima of windows are computed dim by dim: fewer operations than elements of a window.
 template <class T, class Combine>
 void reduce_all(const WindowAttributes& a, const ConstShardView& in, const ShardView& out, T none,
                 const Combine& combine) {
@@ -93,7 +92,7 @@ void reduce_all(const WindowAttributes& a, const ConstShardView& in, const Shard
 
 /// The part of a window of x that is in the operand.
 struct Tap {
-  Index at;             ///< counted from the window's begin
+  Index at;             ///< counted from the window's start
   std::int64_t offset;  ///< in x
 };
 

@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::size_t kBuffersInMessage = 5;
 
-// Larger blocks are kept for the next one of their size: the system gives fresh memory out page by
-// page, which costs several times what filling it does.
+// Larger blocks are kept for the next one of their size: the system hands out fresh memory page by
+// page, which costs several times as much as filling it.
 constexpr std::size_t kLeastKeptBytes = std::size_t{4} << 10;
 
 }  // namespace
@@ -165,7 +165,7 @@ void Arena::take_back(std::byte* memory, std::size_t size_bytes) noexcept {
   try {
     kept_.emplace(size_bytes, memory);
     kept_bytes_ += size_bytes;
-  } catch (...) {  // no memory to note it in
+  } catch (...) {  // no memory for the note
     free_memory(memory, size_bytes);
   }
 }

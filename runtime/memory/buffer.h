@@ -10,14 +10,14 @@
 
 namespace shardwise {
 
-/// What a piece of device memory is for; the accounting keeps the kinds apart.
+/// The use of a piece of device memory; accounting separates the kinds.
 enum class MemoryKind {
-  array,       ///< arrays that a program has made itself, without naming a use
+  array,       ///< arrays that a program made without naming a use
   loader,      ///< slots of minibatches
   parameter,   ///< weights
   optimizer,   ///< the optimizer's state
   activation,  ///< intermediate values of a program
-  collective,  ///< memory of a collective beside its result
+  collective,  ///< memory of a collective besides its result
   checkpoint,  ///< staging of saves and restores
 };
 inline constexpr std::size_t kMemoryKinds = 7;
@@ -35,10 +35,10 @@ struct MemoryStats {
 
 class Arena;
 
-/// Memory of one device that buffers are placed in, each at an offset: one buffer that fills it,
-/// the small ones of a batch, or all that a plan has laid out. Uninitialised; aligned to 64 bytes,
-/// from 64 KiB on to a page of 4 KiB. Given back to its arena when the last holder drops it. A
-/// block itself is not counted; its buffers are. Immutable.
+/// Memory of one device for buffers, each at an offset: one buffer that fills it, the small ones of
+/// a batch, or all of a plan's. Uninitialised; aligned to 64 bytes, from 64 KiB on to a page of 4
+/// KiB. Returned to its arena when the last holder drops it. A block itself is not counted; its
+/// buffers are. Immutable.
 class Block {
  public:
   ~Block();
@@ -82,7 +82,7 @@ class Buffer {
   MemoryKind kind_;
   std::string label_;
 
-  // In the arena's books, its mutex held: the buffers that were booked before and after.
+  // In the arena's books, with its mutex held: the buffers booked before and after this one.
   bool booked_ = false;
   Buffer *older_ = nullptr, *younger_ = nullptr;
 };

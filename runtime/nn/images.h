@@ -20,8 +20,8 @@ struct Conv2dOptions {
 
 namespace detail {
 
-/// Throws invalid_argument if a window is larger than the padded dim that it goes along. Of numbers
-/// that are none of a window the op tells.
+/// Throws invalid_argument if a window is larger than its padded dim. The op refuses numbers that
+/// are impossible for a window.
 template <TensorLike T>
 void need_room(std::string_view operation, std::initializer_list<T> operands, std::int64_t dim,
                std::int64_t window, std::int64_t low, std::int64_t high, std::int64_t dilation) {
@@ -40,7 +40,7 @@ void need_room(std::string_view operation, std::initializer_list<T> operands, st
 }  // namespace detail
 
 /// As torch's: x [images, features, height, width], kernel [features of the result, features of a
-/// group, height, width]. For everything else there is convolution(), where no window need fit.
+/// group, height, width]. convolution() handles everything else, also windows that do not fit.
 /// Throws invalid_argument if the kernel is larger than the images.
 template <TensorLike T>
 T conv2d(const T& x, const T& kernel, const Conv2dOptions& options = {}) {
@@ -64,11 +64,12 @@ T conv2d(const T& x, const T& kernel, const Conv2dOptions& options = {}) {
                                            .feature_groups = options.groups});
 }
 
-/// Lists go by dim of the window. An empty list: windows side by side, no padding, no dilation.
+/// Lists go by dim of the window. An empty list means adjacent windows, no padding, no dilation.
 struct PoolOptions {
   Dims stride = {}, low = {}, high = {}, dilation = {};
 
-  /// Of avg_pool: a mean divides by all elements of its window, padding too; else by those of x.
+  /// For avg_pool: a mean divides by all elements of its window, including padding; else by those
+  /// of x.
   bool count_include_pad = true;
 };
 
@@ -90,8 +91,8 @@ inline WindowAttributes pool_windows(std::size_t rank, const Dims& dims, const D
   return a;
 }
 
-/// Throws invalid_argument if a list is not empty and has not one number for each of the dims, and
-/// if a window is larger than its padded dim.
+/// Throws invalid_argument if a list is neither empty nor one number per dim, and if a window is
+/// larger than its padded dim.
 template <TensorLike T>
 Dims pool_dims(const T& x, const Dims& given, const Dims& window, const PoolOptions& options) {
   const Dims dims = dims_of(x, given);
@@ -135,7 +136,7 @@ T avg_pool(const T& x, const Dims& dims, const Dims& window, const PoolOptions& 
   const T sums =
       reduce_window_sum(x, detail::pool_windows(x.type().shape.size(), over, window, options));
   if (options.count_include_pad) return sums / num_elements(window);
-  // How many elements of x a window has is the same for all that is not pooled.
+  // The number of elements of x in a window is the same for all dims that are not pooled.
   Shape pooled;
   for (const std::int64_t dim : over) pooled.push_back(x.type().shape[as_size(dim)]);
   const T ones = constant(x, {x.type().dtype, pooled}, 1);
@@ -152,8 +153,8 @@ enum class Interpolation {
 
 namespace detail {
 
-/// What an element of a dim that was resized is made of: an element of the dim as it was, and some
-/// of the next one.
+/// The sources of an element of a resized dim: an element of the original dim, and a share of the
+/// next one.
 struct Sample {
   std::int64_t first;
   double of_next;
@@ -169,7 +170,7 @@ inline Sample sample(std::int64_t element, std::int64_t from, std::int64_t exten
           static_cast<double>(at % (2 * extent)) / static_cast<double>(2 * extent)};
 }
 
-/// Of dim d the elements first, first + step, ..; one of them may be just outside: it is zero.
+/// The elements first, first + step, .. of dim d; one of them may be just outside: it is zero.
 template <TensorLike T>
 T every(const T& x, std::size_t d, std::int64_t first, std::int64_t count, std::int64_t step) {
   Dims end = x.type().shape;
@@ -184,7 +185,7 @@ T every(const T& x, std::size_t d, std::int64_t first, std::int64_t count, std::
   return slice(low[d] + high[d] == 0 ? x : pad(x, low, high, 0), begin, end, stride);
 }
 
-/// One dim. Elements that have the same place between those of x, an equal distance apart, are a
+/// Resizes one dim. Elements at equal distances, with the same place between elements of x, are a
 /// slice of x with strides.
 template <TensorLike T>
 T resize_dim(const T& x, std::size_t d, std::int64_t extent, Interpolation how) {
@@ -202,7 +203,7 @@ T resize_dim(const T& x, std::size_t d, std::int64_t extent, Interpolation how) 
     }
     const T next = every(x, d, at.first + 1, count, step);
     T part = one * (1 - at.of_next) + next * at.of_next;
-    // Outside the middles of the first and the last element it is these.
+    // Outside the middles of the first and the last element the result is these elements.
     const T place = iota(x, {DType::i32, part.type().shape}, dim);
     if (at.first < 0) part = select(eq(place, 0), next, part);
     const bool is_past = at.first + (count - 1) * step + 1 == from;
@@ -210,7 +211,7 @@ T resize_dim(const T& x, std::size_t d, std::int64_t extent, Interpolation how) 
     parts.push_back(part);
   }
   if (phases == 1) return parts[0];
-  // One of each in turn.
+  // Interleaves the slices, one of each in turn.
   Shape column, whole = x.type().shape;
   for (std::size_t i = 0; i < whole.size(); ++i) {
     column.push_back(i == d ? count : whole[i]);
@@ -223,9 +224,9 @@ T resize_dim(const T& x, std::size_t d, std::int64_t extent, Interpolation how) 
 
 }  // namespace detail
 
-/// `dims` get these extents; a dim that is cut exchanges halos. A dim takes extent / gcd(extent,
-/// the extent that it had) slices: 2 if it becomes twice as large. Throws invalid_argument if there
-/// is no such dim, or nothing in it.
+/// Resizes `dims` to these extents; a dim that is cut exchanges halos. A dim takes extent /
+/// gcd(extent, its old extent) slices: 2 if it becomes twice as large. Throws invalid_argument if
+/// the dim does not exist or is empty.
 ///
 ///   resize(x, {2, 3}, {64, 64}, Interpolation::linear)
 template <TensorLike T>
@@ -251,7 +252,7 @@ T resize(const T& x, const Dims& dims, const Dims& extents, Interpolation how) {
   return resized;
 }
 
-// Other names that people try; each comment says what to write.
+// Other names that people try; each comment has the code to write.
 void conv(const TensorLike auto&, const auto&...) = delete;        // conv2d(x, kernel, options)
 void max_pool2d(const TensorLike auto&, const auto&...) = delete;  // max_pool(x, dims, window)
 void avg_pool2d(const TensorLike auto&, const auto&...) = delete;  // avg_pool(x, dims, window)

@@ -11,7 +11,7 @@
 
 namespace shardwise {
 
-/// x w: [.., in], [in, out] -> [.., out]. The leading dims stay as they are, so marks on them pass
+/// x w: [.., in], [in, out] -> [.., out]. The leading dims stay separate, so marks on them pass
 /// through.
 template <TensorLike T>
 T linear(const T& x, const T& w) {
@@ -73,7 +73,7 @@ T rmsnorm(const T& x, const T& gain, double epsilon = 1e-6) {
   return x * spread(scale, x.type().shape, last) * gain;
 }
 
-/// Of each feature: a number for each element of dim `features`.
+/// Statistics of each feature: a number for each element of dim `features`.
 template <TensorLike T>
 struct Statistics {
   T mean, variance;
@@ -82,7 +82,7 @@ struct Statistics {
 struct BatchNormOptions {
   std::int64_t features = 1;  ///< dim of x
   double epsilon = 1e-5;
-  double momentum = 0.1;  ///< of the new statistics in the running ones, as torch
+  double momentum = 0.1;  ///< weight of the new statistics in the running ones, as in torch
 };
 
 /// (x - mean) / sqrt(variance + epsilon) * gain + bias, by feature; gain, bias: [features].
@@ -99,13 +99,12 @@ T normalize(const T& x, const Statistics<T>& of, const T& gain, const T& bias,
 template <TensorLike T>
 struct BatchNormed {
   T result;
-  Statistics<T> running;  ///< the new ones; x has no gradient by them
+  Statistics<T> running;  ///< new running statistics; no gradient passes through them
 };
 
-/// In training, as torch: normalised by the statistics over all dims but that of the features, cut
-/// or not. The running variance is that of a sample: it divides by one less. In inference it is
-/// normalize() by the running statistics. Throws invalid_argument if there is only one number of a
-/// feature.
+/// In training, as in torch: normalised by the statistics over all dims except the features', cut
+/// or not. The running variance is a sample's: it divides by one less. In inference, normalize() by
+/// the running statistics. Throws invalid_argument if a feature has only one number.
 template <TensorLike T>
 BatchNormed<T> batchnorm(const T& x, const T& gain, const T& bias, const Statistics<T>& running,
                          const BatchNormOptions& options = {}) {
@@ -128,9 +127,9 @@ BatchNormed<T> batchnorm(const T& x, const T& gain, const T& bias, const Statist
            running.variance * old + stop_gradient(now.variance) * sample}};
 }
 
-/// Of [images, features, ..]: each image by the statistics of each of `groups` groups of features
-/// that are next to each other; gain, bias: [features]. Throws invalid_argument if groups do not
-/// divide the features.
+/// For [images, features, ..]: normalises each image by the statistics of each of `groups` groups
+/// of adjacent features; gain, bias: [features]. Throws invalid_argument if groups do not divide
+/// the features.
 template <TensorLike T>
 T groupnorm(const T& x, const T& gain, const T& bias, std::int64_t groups, double epsilon = 1e-5) {
   const Shape shape = x.type().shape;
@@ -157,7 +156,7 @@ T relu(const T& x) {
   return select(le(x, zero), zero, x);
 }
 
-/// By tanh, as GPT-2 and jax.nn.gelu.
+/// The tanh approximation, as in GPT-2 and jax.nn.gelu.
 template <TensorLike T>
 T gelu(const T& x) {
   const T inner = (x + x * x * x * 0.044715) * std::sqrt(2 * std::numbers::inv_pi);
@@ -176,8 +175,8 @@ T silu(const T& x) {
   return x * logistic(x);
 }
 
-/// Along a dim; -1, as without one, is the last. One division a row: the gradients have none for
-/// each element either.
+/// Along a dim; by default -1, the last. One division per row: the gradient divides no single
+/// element either.
 template <TensorLike T>
 T softmax(const T& x, std::int64_t along = -1) {
   const std::int64_t dim = dim_of(x, along);
@@ -187,7 +186,7 @@ T softmax(const T& x, std::int64_t along = -1) {
   return e * spread(1.0 / reduce_sum(e, {dim}), shape, {dim});
 }
 
-/// Along a dim; -1, as without one, is the last.
+/// Along a dim; by default -1, the last.
 template <TensorLike T>
 T log_softmax(const T& x, std::int64_t along = -1) {
   const std::int64_t dim = dim_of(x, along);

@@ -17,9 +17,9 @@
 namespace shardwise {
 
 // Each step replaces the weights and the optimizer's state by their new values. Weights are a
-// vector, with gradients in their order, or a map by name, with gradients of the same names, as
-// grad() gives them. `rate` is a number or a scalar tensor. A number is part of the program, so a
-// rate that changes from step to step is better a tensor. All are of one dtype.
+// vector, with gradients in the same order, or a map by name, with gradients of the same names, as
+// from grad(). `rate` is a number or a scalar tensor. A number is part of the program, so a rate
+// that changes from step to step should be a tensor. All are of one dtype.
 
 template <class T>
 using ByName = std::map<std::string, T>;
@@ -126,7 +126,7 @@ void adamw(ByName<T>& weights, AdamWState<T>& state,
   });
 }
 
-/// All that a job saves, by name: the weights, and of their optimizer "adamw/first/w",
+/// All tensors that a job saves, by name: the weights, and their optimizer's "adamw/first/w",
 /// "adamw/second/w" and "adamw/steps". Requires the state of these weights.
 template <TensorLike T>
 ByName<T> with_state(const ByName<T>& weights, const AdamWState<T>& state) {
@@ -140,7 +140,7 @@ ByName<T> with_state(const ByName<T>& weights, const AdamWState<T>& state) {
   return all;
 }
 
-// Optimizers are functions; the comments say which.
+// Optimizers are functions; the comments name them.
 struct AdamW {
   template <class... A>
   AdamW(const A&...) = delete;  // adamw(weights, state, grad(loss, weights), rate)
@@ -154,7 +154,7 @@ struct SGD {
   SGD(const A&...) = delete;  // sgd(weights, grad(loss, weights), rate)
 };
 
-/// Scales all gradients by one factor so that their common norm is at most `most`. Gives the norm
+/// Scales all gradients by one factor so that their common norm is at most `most`. Returns the norm
 /// before that, a scalar. Requires a gradient.
 template <TensorLike T>
 T clip_by_global_norm(std::vector<T>& gradients, double most) {
@@ -176,18 +176,18 @@ T clip_by_global_norm(ByName<T>& gradients, double most) {
   return norm;
 }
 
-// The tensors that training begins with.
+// The initial tensors of a training.
 
 /// A tensor of equal numbers, of a floating or integer dtype: gains, biases, optimizer state.
 Tensor full(Tracer& tracer, const TensorType& type, double number, std::string_view label = "",
             MemoryKind kind = MemoryKind::parameter);
 
 /// Normally distributed around 0, of a floating dtype. Each element depends only on the seed and
-/// its place, so every mesh begins with the same weights.
+/// its index, so every mesh begins with the same weights.
 Tensor normal(Tracer& tracer, const TensorType& type, double deviation, std::uint64_t seed,
               std::string_view label = "", MemoryKind kind = MemoryKind::parameter);
 
-// What people write instead; the comments say what to write.
+// Other names that people try; the comments have the code to write.
 Tensor full(  // full(tracer, {DType::f32, {4, 3}}, 0, "b")
     Tracer&, const Shape&, double, std::string_view = "") = delete;
 Tensor normal(  // normal(tracer, {DType::f32, {4, 3}}, 0.1, seed, "w")
@@ -203,8 +203,8 @@ void randn(Tracer&, const auto&...) = delete;  // normal(tracer, {DType::f32, {4
 template <class Weights>
 void adamw_state(Tracer&, const Weights&) = delete;  // adamw_state(weights)
 
-/// The state of adamw() before the first step: zeros on the host, of the dtype and shapes of the
-/// weights, labelled as with_state() names them. Requires a weight.
+/// The state of adamw() before the first step: zeros on the host, of the weights' dtype and shapes,
+/// labelled with the names of with_state(). Requires a weight.
 AdamWState<Tensor> adamw_state(const std::vector<Tensor>& weights);
 AdamWState<Tensor> adamw_state(const std::map<std::string, Tensor>& weights);
 

@@ -21,10 +21,10 @@
 namespace shardwise {
 namespace {
 
-/// The values of blocks of checkpoint() that a gradient needs, made again.
+/// Recomputes the values of blocks of checkpoint() that a gradient needs.
 class Recomputed {
  public:
-  /// Of nodes up to `last`. What nodes outside of a block use of it is kept.
+  /// Covers nodes up to `last`. Values of a block that nodes outside of it use are kept.
   Recomputed(Graph& graph, NodeId last)
       : graph_(graph), again_(as_size(last) + 1, -1), is_kept_(as_size(last) + 1, false) {
     for (NodeId id = 0; id <= last; ++id) {
@@ -35,7 +35,7 @@ class Recomputed {
     is_kept_[as_size(last)] = true;
   }
 
-  /// The node, or the node that makes it again, which is appended the first time.
+  /// The node, or the node that recomputes it, which is appended the first time.
   NodeId get(NodeId id) {
     std::vector<NodeId> open{id};
     while (!open.empty()) {
@@ -80,8 +80,8 @@ class Recomputed {
   std::vector<NodeId> made_;  ///< ascending
 };
 
-/// Puts what was made again right before its first use, among the nodes from `first` on, and drops
-/// those that none of `results` needs.
+/// Moves recomputed nodes right before their first use, among the nodes from `first` on, and drops
+/// those that no result needs.
 void put_late(Graph& graph, NodeId first, const Recomputed& recomputed,
               std::vector<NodeId>& results) {
   const auto end = static_cast<NodeId>(graph.nodes.size());
@@ -135,7 +135,7 @@ void check(const Graph& graph, NodeId loss, std::span<const NodeId> wrt) {
   }
 }
 
-/// Of each result of a scan, of the nodes up to `last`.
+/// The cotangents of a scan's results, by result.
 std::vector<std::optional<NodeRef>> cotangents_of_results(
     Graph& graph, NodeId scan, const std::vector<NodeId>& results,
     const std::vector<std::optional<NodeRef>>& cotangents) {

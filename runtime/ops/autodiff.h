@@ -15,26 +15,27 @@
 namespace shardwise {
 
 /// Appends the gradient of `loss` with respect to each of `wrt`, by the gradient rule of each op
-/// from `loss` back (reverse mode). Gives a node for each of `wrt`, which is zeros if the loss does
-/// not depend on it. The new nodes are marked as backward, in the scope of the node that they come
-/// from. Works on the program for one device; how it is cut plays no part.
+/// from `loss` back (reverse mode). Returns a node for each of `wrt`, which is zeros if the loss
+/// does not depend on it. The new nodes are marked as backward, in the scope of the node that they
+/// come from. Works on the program for one device, independently of its sharding.
 ///
 /// Throws invalid_argument if the loss is not a floating scalar or one of `wrt` not floating.
 ///
-/// What blocks of checkpoint() do not keep is appended again, as backward nodes, right before the
-/// gradient of the block's last operation. (Source: Griewank and Walther, "Algorithm 799: revolve",
-/// with one checkpoint a block; Chen et al., "Training Deep Nets with Sublinear Memory Cost".)
+/// Values that blocks of checkpoint() do not keep are appended again, as backward nodes, right
+/// before the gradient of the block's last operation. (Source: Griewank and Walther, "Algorithm
+/// 799: revolve", with one checkpoint per block; Chen et al., "Training Deep Nets with Sublinear
+/// Memory Cost".)
 std::vector<NodeId> grad(Graph& graph, NodeId loss, std::span<const NodeId> wrt);
 
 /// The graph that a node's operations are appended to; for tensors see tensor.h.
 std::shared_ptr<Graph> graph_of(const NodeRef& node);
 
-/// What checkpoint_name() does.
+/// Implements checkpoint_name().
 void keep_named(const NodeRef& node, std::string_view name);
 
 namespace detail {
 
-/// Until it goes, nodes are of a new block; inside another block, they are of that one.
+/// While it lives, nodes belong to a new block; inside another block, to that one.
 class OpenBlock {
  public:
   OpenBlock(std::shared_ptr<Graph> graph, CheckpointPolicy policy);
@@ -48,10 +49,10 @@ class OpenBlock {
 
 }  // namespace detail
 
-/// block(x). Its intermediate values are not kept for the gradient: they are computed again when it
-/// comes to them, from x and whatever else the block uses from outside, but for what the policy
-/// keeps. So memory is saved and time is spent; values are the same. As jax.checkpoint and
-/// torch.utils.checkpoint; it has nothing to do with checkpoints on disk. A block in a block is
+/// Returns block(x). Its intermediate values are not kept for the gradient, except those of the
+/// policy: they are computed again for it, from x and the other values that the block uses from
+/// outside. This saves memory and costs time; values are the same. Like jax.checkpoint and
+/// torch.utils.checkpoint, it has nothing to do with checkpoints on disk. A block in a block is
 /// part of the outer one. Tracer::mark_step() throws invalid_argument inside a block.
 ///
 ///   for (const Layer& layer : layers) {
@@ -63,14 +64,15 @@ auto checkpoint(Block&& block, const T& x, CheckpointPolicy policy = {}) {
   return std::invoke(std::forward<Block>(block), x);
 }
 
-/// x, which a block of checkpoint() keeps if its policy has the name. Outside a block: x.
+/// x, which a block of checkpoint() keeps if its policy has the name. Has no effect outside a
+/// block.
 template <TensorLike T>
 T checkpoint_name(const T& x, std::string_view name) {
   keep_named(x, name);
   return x;
 }
 
-// Other names that people try; each comment says what to write.
+// Other names that people try; each comment has the code to write.
 void remat(const auto&, const TensorLike auto&, const auto&...) = delete;  // checkpoint(block, x)
 void gradient(const TensorLike auto&, const auto&...) = delete;            // grad(loss, weights)
 

@@ -29,7 +29,7 @@ namespace {
               fmt::format("{}({}){}: {}", operation, list, in_scope(graph, graph.scope), text));
 }
 
-/// The number as the dtype holds it.
+/// Rounds the number to the dtype's value.
 void hold_number(Scalar& number, DType dtype) {
   const std::optional<Scalar> held = number.of(dtype);
   if (!held) {

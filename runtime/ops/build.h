@@ -26,15 +26,15 @@ struct NodeRef {
 };
 
 /// Appends a node whose operands are nodes of one graph; `context` is any node of it. While the
-/// body of a scan is recorded, the node is of that, and operands from around it become inputs.
-/// `wanted` gives what the operands do not give of the result's type. Throws invalid_argument if
-/// operands and attributes do not fit, unsupported if the op is not defined for a dtype. The
-/// message has op, operands, scope, found and needed.
+/// body of a scan is recorded, the node belongs to the body, and operands from around it become
+/// inputs. `wanted` gives the parts of the result's type that the operands do not determine. Throws
+/// invalid_argument if operands and attributes do not fit, unsupported if the op is not defined for
+/// a dtype. The message has op, operands, scope, found and needed.
 NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
                Attributes attributes = {}, const TensorType& wanted = {});
 
 /// Refuses the operands of an operation that consists of several ops: throws invalid_argument with
-/// the operation's name, the scope, and what was found and needed, as append() does for one op.
+/// the operation's name, the scope, found and needed, as append() does for one op.
 [[noreturn]] void refuse(const NodeRef& context, std::string_view operation,
                          std::span<const NodeRef> operands, const std::string& found_and_needed);
 
@@ -42,16 +42,15 @@ NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
 NodeId append_input(Graph& graph, const TensorType& type, std::string_view label,
                     MemoryKind kind = MemoryKind::array);
 
-/// Reads what dump() writes, with the literals that it names: dump() of the result is the same
-/// text. docs/programs.md says what a line may hold. Each node is checked as append() checks it.
-/// Throws invalid_argument, and what append() throws, with the number of the line, what was found
-/// and what was needed.
+/// Reads a text of dump(), with the literals that it names: dump() of the result is the same text.
+/// docs/programs.md defines the lines. Each node is checked as by append(). Throws
+/// invalid_argument, and the errors of append(), with the number of the line, found and needed.
 ///
 ///   const std::string text = "%0 = input() \"x\" : f32[4]\n%1 = neg(%0) : f32[4]\nreturn %1\n";
 ///   dump(parse_graph(text)) == text;
 Graph parse_graph(std::string_view text, std::span<const LiteralAttributes> literals = {});
 
-/// What the functions below work on: a NodeRef, or a Tensor (tensor.h).
+/// An operand of the functions below: a NodeRef, or a Tensor (tensor.h).
 template <class T>
 concept TensorLike = requires(const T& t, std::span<const T> operands) {
   { t.type() } -> std::convertible_to<TensorType>;
@@ -72,8 +71,8 @@ template <TensorLike T>
          found_and_needed);
 }
 
-/// A dim as it is counted from the front: -1 is the last. One that is not there stays as it is, so
-/// that the op refuses it.
+/// A dim counted from the front: -1 is the last. A dim that does not exist stays unchanged, so that
+/// the op refuses it.
 template <TensorLike T>
 std::int64_t dim_of(const T& x, std::int64_t dim) {
   const auto rank = static_cast<std::int64_t>(x.type().shape.size());
@@ -85,7 +84,7 @@ Dims dims_of(const T& x, Dims dims) {
   return dims;
 }
 
-/// The same, ascending: where their order does not matter.
+/// The same, ascending, for ops where the order of dims does not matter.
 template <TensorLike T>
 Dims dims_in_order(const T& x, const Dims& dims) {
   Dims ordered = dims_of(x, dims);
@@ -93,11 +92,11 @@ Dims dims_in_order(const T& x, const Dims& dims) {
   return ordered;
 }
 
-/// The shape that numpy gives two operands; nothing if they do not fit.
+/// The shape that numpy broadcasts two operands to; absent if they do not fit.
 std::optional<Shape> broadcast_shape(const Shape& a, const Shape& b);
 
-/// A shape of which one extent may be -1: it becomes what makes as many elements as `of` has. It
-/// stays -1, so that the op refuses it, if there is no such extent.
+/// A shape with its -1, if it has one, replaced so that it has as many elements as `of`. It stays
+/// -1, so that the op refuses it, if no extent fits.
 Shape complete_shape(Shape shape, const Shape& of);
 
 /// 0, 1, .., rank - 1
@@ -107,11 +106,11 @@ inline Dims all_dims(std::size_t rank) {
   return dims;
 }
 
-// Leaves, layout, and what functions of two operands need.
+// Leaves, layout, and helpers for functions of two operands.
 
 /// `number` everywhere, in the graph of `context`: rounded to a floating dtype; an integer dtype
-/// must have it exactly, so that 0.5 and 300 are refused for i8. Integers are kept as they are, up
-/// to 64 bits.
+/// must hold it exactly, so that 0.5 and 300 are refused for i8. Integers are kept exactly, up to
+/// 64 bits.
 template <TensorLike T>
 T constant(const T& context, const TensorType& type, Scalar number) {
   return append(context, Op::constant, std::span<const T>(), NumberAttributes{number}, type);
@@ -160,14 +159,14 @@ template <TensorLike T>
 T transpose(const T& x, const Dims& dims) {
   return append_to(x, Op::transpose, {x}, DimsAttributes{dims_of(x, dims)});
 }
-/// The dims in the opposite order, as numpy's: of a matrix the two.
+/// Reverses the order of the dims, as in numpy: transposes a matrix.
 template <TensorLike T>
 T transpose(const T& x) {
   Dims dims = all_dims(x.type().shape.size());
   std::reverse(dims.begin(), dims.end());
   return transpose(x, dims);
 }
-/// Two dims change places, as torch's. They may be counted from the end: -1 is the last.
+/// Swaps two dims, as in torch. They may be counted from the end: -1 is the last.
 template <TensorLike T>
 T transpose(const T& x, std::int64_t one, std::int64_t other) {
   const Dims pair = dims_of(x, {one, other});
@@ -181,7 +180,7 @@ T transpose(const T& x, std::int64_t one, std::int64_t other) {
   std::swap(dims[as_size(pair[0])], dims[as_size(pair[1])]);
   return transpose(x, dims);
 }
-/// One extent may be -1: what the others leave.
+/// One extent may be -1: it follows from the others.
 template <TensorLike T>
 T reshape(const T& x, const Shape& shape) {
   const Shape whole = complete_shape(shape, x.type().shape);
@@ -197,7 +196,7 @@ template <TensorLike T>
 T slice(const T& x, const Dims& begin, const Dims& end) {
   return slice(x, begin, end, Dims::filled(begin.size(), 1));
 }
-/// `stride` - 1 elements come between those of x.
+/// Puts `stride` - 1 elements between those of x.
 template <TensorLike T>
 T pad(const T& x, const Dims& low, const Dims& high, const Dims& stride, Scalar number) {
   return append_to(x, Op::pad, {x}, PadAttributes{low, high, stride, number});
@@ -221,8 +220,8 @@ T reverse(const T& x, const Dims& dims) {
   return append_to(x, Op::reverse, {x}, DimsAttributes{dims_in_order(x, dims)});
 }
 
-/// jax.lax.reduce_window with the sum (zero if a window holds nothing) or the maximum (the least
-/// number of the dtype, then).
+/// jax.lax.reduce_window with the sum (zero for an empty window) or the maximum (the least number
+/// of the dtype then).
 template <TensorLike T>
 T reduce_window_sum(const T& x, WindowAttributes attributes) {
   return append_to(x, Op::reduce_window_sum, {x}, std::move(attributes));
@@ -232,13 +231,13 @@ T reduce_window_max(const T& x, WindowAttributes attributes) {
   return append_to(x, Op::reduce_window_max, {x}, std::move(attributes));
 }
 /// The gradient of reduce_window_max: in the shape of x the sum of the elements of `source`, one
-/// for each window, each at the first largest of its window (the first NaN, if there is one).
+/// for each window, each at the first largest element of its window (the first NaN, if it has one).
 template <TensorLike T>
 T select_and_scatter_add(const T& x, const T& source, WindowAttributes attributes) {
   return append_to(x, Op::select_and_scatter_add, {x, source}, std::move(attributes));
 }
 
-// Other names that people try; each comment says what to write.
+// Other names that people try; each comment has the code to write.
 void flip(const TensorLike auto&, const auto&...) = delete;  // reverse(x, dims)
 void roll(  // concatenate({slice(x, begin, end), slice(x, begin, end)}, dim)
     const TensorLike auto&, const auto&...) = delete;
@@ -262,7 +261,7 @@ template <TensorLike T>
 void stack(  // concatenate({reshape(x, {1, 8, 4}), reshape(y, {1, 8, 4})}, dim)
     const std::vector<T>&, std::int64_t = 0) = delete;
 
-/// Two tensors, or a tensor and a number, which is then of the shape and dtype of the tensor.
+/// Two tensors, or a tensor and a number, which then takes the tensor's shape and dtype.
 template <class B, class A>
 concept OperandWith = (TensorLike<A> && (std::same_as<A, B> || std::convertible_to<B, Scalar>)) ||
                       (TensorLike<B> && std::convertible_to<A, Scalar>);
@@ -277,7 +276,7 @@ auto binary(Op op, const A& a, const B& b) {
   } else {
     if (a.type().shape == b.type().shape) return append_to(a, op, {a, b});
     const std::optional<Shape> shape = broadcast_shape(a.type().shape, b.type().shape);
-    if (!shape) return append_to(a, op, {a, b});  // says what is wrong
+    if (!shape) return append_to(a, op, {a, b});  // throws with the reason
     return append_to(a, op, {broadcast_to(a, *shape), broadcast_to(b, *shape)});
   }
 }

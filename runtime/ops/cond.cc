@@ -14,13 +14,13 @@
 namespace shardwise::detail {
 namespace {
 
-/// A branch while it is recorded, and what it gives.
+/// A branch while it is recorded, and its results.
 struct Branch {
   Graph body;
   Leaves<NodeRef> given = {};
 };
 
-/// What is wrong about the first result in which the branches differ, or "".
+/// The first difference between the branches' results in words, or "".
 std::string different(const Leaves<NodeRef>& one, const Leaves<NodeRef>& other) {
   if (one.paths != other.paths) {
     return fmt::format("found branches that give {} and {} tensors, needed the same of both",

@@ -24,8 +24,8 @@ struct ScanOptions {
 
 namespace detail {
 
-/// The tensors of a tree: of a tensor, nullptr (none), or vectors, maps by name, pairs and tuples
-/// of trees. `void` if there are none.
+/// The tensors of a tree: a tensor, nullptr (no tensor), or vectors, maps by name, pairs and tuples
+/// of trees. `void` for a tree without tensors.
 template <class Tree>
 struct LeafOf {
   using type = void;
@@ -69,7 +69,7 @@ void for_each_leaf(Tree& tree, const std::string& path, const Visit& visit) {
   }
 }
 
-/// Tensors and what they are called in messages.
+/// Tensors and their names in messages.
 template <class T>
 struct Leaves {
   std::vector<T> tensors = {};
@@ -94,7 +94,7 @@ Tree with_leaves(Tree tree, const std::vector<T>& tensors) {
   return tree;
 }
 
-/// What a body is given and gives: carried values, and slices of what is stacked.
+/// The arguments and results of a body: carried values, and slices of stacked ones.
 template <class T>
 struct CarryAndSlices {
   Leaves<T> carry, slices;
@@ -103,12 +103,12 @@ template <class T>
 using FlatBody =
     std::function<CarryAndSlices<T>(const std::vector<T>& carry, const std::vector<T>& slices)>;
 
-/// scan() of lists; for tensors see tensor.h. The result's paths are empty.
+/// scan() on lists; for tensors see tensor.h. The result's paths are empty.
 CarryAndSlices<NodeRef> record_scan(const FlatBody<NodeRef>& body,
                                     const CarryAndSlices<NodeRef>& given,
                                     const ScanOptions& options);
 
-/// cond() of lists; for tensors see tensor.h.
+/// cond() on lists; for tensors see tensor.h.
 template <class T>
 using FlatBranch = std::function<Leaves<T>()>;
 std::vector<NodeRef> record_cond(const NodeRef& predicate, const FlatBranch<NodeRef>& if_true,
@@ -116,16 +116,15 @@ std::vector<NodeRef> record_cond(const NodeRef& predicate, const FlatBranch<Node
 
 }  // namespace detail
 
-/// jax.lax.scan: calls body(carry, x) once, with tensors that stand for those of any time, and
+/// jax.lax.scan: calls body(carry, x) once, with tensors that stand for those of any trip, and
 /// records a loop: `length` times the body, first with `init` and the first slices of `xs` along
-/// dim 0, then with what it gave as carry and the next slices. Gives the last carry, and the ys
-/// that the body gave, stacked along dim 0. So a program of 48 layers is no larger than one of a
-/// layer.
+/// dim 0, then with its own carry and the next slices. Returns the last carry, and the ys of the
+/// body, stacked along dim 0. So a program of 48 layers is no larger than one of a layer.
 ///
-/// `init`, `xs` and the ys are tensors, nullptr for none, or vectors, std::map by name, pairs and
-/// tuples of these; body(carry, x) gives a pair of the next carry, of the same types and shapes,
-/// and a slice of ys. The body may use tensors from outside. It has a gradient, for which it keeps,
-/// of each time, what the gradient of the body needs; checkpoint() in the body keeps less.
+/// `init`, `xs` and the ys are tensors, nullptr for no tensor, or vectors, std::map by name, pairs
+/// and tuples of these; body(carry, x) returns a pair of the next carry, of the same types and
+/// shapes, and a slice of ys. The body may use tensors from outside. It has a gradient, for which
+/// it keeps the needed values of each trip; checkpoint() in the body keeps fewer.
 ///
 ///   const auto [last, all] = scan(
 ///       [&](const Tensor& h, const Tensor& x) {
@@ -158,16 +157,16 @@ auto scan(Body&& body, const Carry& init, const Xs& xs, const ScanOptions& optio
 }
 
 /// jax.lax.cond: if_true(operands..) if the boolean scalar is true when the program runs, else
-/// if_false(operands..). Both are called once, and recorded; one of them runs. They give tensors of
-/// the same types: one, or vectors, maps, pairs and tuples as of scan(). They may use tensors from
-/// outside. The gradient computes what it needs of the branch again.
+/// if_false(operands..). Both are called once, and recorded; one of them runs. They return tensors
+/// of the same types: one, or vectors, maps, pairs and tuples as in scan(). They may use tensors
+/// from outside. The gradient recomputes the values of the branch that it needs.
 ///
 ///   const Tensor y = cond(
 ///       lt(step, 100), [](const Tensor& a) { return a * 0.1; }, [](const Tensor& a) { return a; },
 ///       x);
 ///
-/// Throws invalid_argument if the first operand is no boolean scalar or the branches differ in what
-/// they give.
+/// Throws invalid_argument if the first operand is not a boolean scalar or the branches' results
+/// differ in type.
 template <TensorLike T, class IfTrue, class IfFalse, class... Operands>
 auto cond(const T& predicate, IfTrue&& if_true, IfFalse&& if_false, const Operands&... operands) {
   using Tree = std::remove_cvref_t<std::invoke_result_t<IfTrue&, const Operands&...>>;
@@ -185,7 +184,7 @@ auto cond(const T& predicate, IfTrue&& if_true, IfFalse&& if_false, const Operan
   return detail::with_leaves(*tree, made);
 }
 
-// Other names that people try; each comment says what to write.
+// Other names that people try; each comment has the code to write.
 void fori_loop(const auto&...) = delete;   // scan(body, carry, xs, {.length = 10})
 void while_loop(const auto&...) = delete;  // scan(body, carry, xs), whose number of trips is known
 void vmap(const auto&...) = delete;        // an operation on one more dim

@@ -83,7 +83,7 @@ FactorRule convolution_rule(const Node& node, std::span<const TensorType> operan
   const auto in = [&](std::size_t operand, std::size_t i, std::int32_t factor) {
     rule.in(operand, as_size(operand == 0 ? a.lhs[i] : a.rhs[i]), factor);
   };
-  // Groups are the major factor of what they divide.
+  // Groups are the major factor of the dim that they divide.
   const std::int64_t groups = std::max(a.feature_groups, a.batch_groups);
   if (groups > 1) {
     const std::int32_t group = rule.factor(groups);
@@ -130,8 +130,8 @@ FactorRule convolution_rule(const Node& node, std::span<const TensorType> operan
   return rule.take();
 }
 
-/// Groups are the major factor of dim `from`; they become that of dim `to`: [O, I / g, ..] of a
-/// kernel as [O / g, I, ..].
+/// Moves groups, the major factor of dim `from`, to the major end of dim `to`: a kernel [O, I / g,
+/// ..] becomes [O / g, I, ..].
 NodeRef with_groups_moved(const NodeRef& x, std::int64_t from, std::int64_t to,
                           std::int64_t groups) {
   const Shape shape = x.type().shape;
@@ -148,7 +148,7 @@ NodeRef with_groups_moved(const NodeRef& x, std::int64_t from, std::int64_t to,
   return reshape(transpose(reshape(x, split), order), merged);
 }
 
-/// Of the operand: the result's gradient, spread by the strides, with the kernel turned round.
+/// The operand's gradient: the result's gradient, spread by the strides, with the kernel reversed.
 NodeRef operand_gradient(const GradientCall& call, const ConvolutionAttributes& a) {
   const Shape lhs = call.operands[0].type().shape, rhs = call.operands[1].type().shape,
               out = call.result.type().shape;
@@ -170,16 +170,16 @@ NodeRef operand_gradient(const GradientCall& call, const ConvolutionAttributes& 
   NodeRef kernel = reverse(call.operands[1], turned);
   const std::int64_t groups = std::max(a.feature_groups, a.batch_groups);
   if (groups > 1) kernel = with_groups_moved(kernel, a.rhs[0], a.rhs[1], groups);
-  // Each group of images has had its own features of the result: now it has a group of features,
-  // which become images again.
+  // Each group of images had its own features of the result: now it has a group of features, which
+  // become images again.
   back.feature_groups = groups;
   back.batch_groups = 1;
   const NodeRef made = append_to(call.cotangent, Op::convolution, {call.cotangent, kernel}, back);
   return a.batch_groups == 1 ? made : with_groups_moved(made, a.lhs[1], a.lhs[0], a.batch_groups);
 }
 
-/// Of the kernel: the operand with images and features swapped, and the result's gradient for a
-/// kernel.
+/// The kernel's gradient: a convolution of the operand, with images and features swapped, by the
+/// result's gradient.
 NodeRef kernel_gradient(const GradientCall& call, const ConvolutionAttributes& a) {
   const Shape lhs = call.operands[0].type().shape, rhs = call.operands[1].type().shape,
               out = call.result.type().shape;
@@ -194,7 +194,7 @@ NodeRef kernel_gradient(const GradientCall& call, const ConvolutionAttributes& a
   back.feature_groups = a.batch_groups;
   back.batch_groups = a.feature_groups;
   for (std::size_t i = 0; i < a.stride.size(); ++i) {
-    // What the last tap reads at the last place is the last that counts.
+    // The last element that counts is the one that the last tap reads at the last place.
     const std::int64_t reach = dilated(rhs[as_size(a.rhs[i + 2])], a.rhs_dilation[i]) +
                                dilated(out[as_size(a.out[i + 2])], a.stride[i]) - 1;
     back.high[i] = reach - dilated(lhs[as_size(a.lhs[i + 2])], a.lhs_dilation[i]) - a.low[i];

@@ -35,7 +35,7 @@ Gradients cumsum_gradient(const GradientCall& call) {
   return {cumsum(call.cotangent, a.dim, !a.reverse)};
 }
 
-/// To the last element that is the extreme so far, which is itself one of the elements.
+/// The gradient goes to the last element that is the extreme so far, which is one of the elements.
 Gradients extreme_so_far_gradient(const GradientCall& call) {
   const auto a = call.get<CumulativeAttributes>();
   const NodeRef &x = call.operands[0], &y = call.result;
@@ -50,8 +50,8 @@ Gradients extreme_so_far_gradient(const GradientCall& call) {
   return {scatter_add_along(found, call.cotangent, a.dim, places.shape[as_size(a.dim)])};
 }
 
-/// Elements `by` places on in the order of a cumulation, or before if it is negative; `number` from
-/// outside.
+/// The elements `by` places later in the order of a cumulation, or earlier if it is negative;
+/// `number` where there is no such element.
 NodeRef moved_along(const NodeRef& x, const CumulativeAttributes& a, std::int64_t by,
                     double number) {
   const std::size_t dim = as_size(a.dim);
@@ -66,7 +66,7 @@ NodeRef moved_along(const NodeRef& x, const CumulativeAttributes& a, std::int64_
   return pad(slice(x, begin, end), low, high, number);
 }
 
-/// Of s[i] = g[i] + factor[i] * s[next i], from the last on: log2 of the extent steps.
+/// s[i] = g[i] + factor[i] * s[next i], from the last on: log2 of the extent steps.
 NodeRef recurrence(NodeRef g, NodeRef factor, const CumulativeAttributes& a) {
   const std::int64_t extent = g.type().shape[as_size(a.dim)];
   for (std::int64_t by = 1; by < extent; by *= 2) {
@@ -76,7 +76,7 @@ NodeRef recurrence(NodeRef g, NodeRef factor, const CumulativeAttributes& a) {
   return g;
 }
 
-/// Without a division, so zeros are no matter.
+/// Uses no division, so zeros do not matter.
 Gradients cumprod_gradient(const GradientCall& call) {
   const auto a = call.get<CumulativeAttributes>();
   if (num_elements(call.result.type().shape) == 0) return {full_like(call.operands[0], 0)};
@@ -88,7 +88,7 @@ Gradients cumlogsumexp_gradient(const GradientCall& call) {
   const auto a = call.get<CumulativeAttributes>();
   const NodeRef &x = call.operands[0], &y = call.result;
   if (num_elements(y.type().shape) == 0) return {full_like(x, 0)};
-  // Of what is infinite there is no difference.
+  // Infinite values have no difference.
   const NodeRef none = full_like(y, 0);
   const auto exp_of = [&](const NodeRef& difference) {
     return select(is_finite(difference), exp(difference), none);

@@ -30,7 +30,7 @@ std::map<char, std::int64_t> extents_of(const Equation& equation,
   return extents;
 }
 
-/// Of the same kind, and wider if it is another one.
+/// Throws unless the result has the operands' dtype or a wider one of the same kind.
 void need_result(DType operands, DType result) {
   if (result == operands || (is_floating(result) == is_floating(operands) &&
                              is_signed_integer(result) == is_signed_integer(operands) &&
@@ -70,15 +70,16 @@ FactorRule dot_rule(const Node& node, std::span<const TensorType> operands) {
   return rule.take();
 }
 
-/// The gradient of one operand, given the letters of both: letters that it alone has and the result
-/// has come from the cotangent; so every letter of it is in the cotangent or in the other operand.
+/// The gradient of one operand, given the letters of both. Letters that only this operand and the
+/// result have come from the cotangent, so every letter is in the cotangent or in the other
+/// operand.
 NodeRef dot_gradient_of(const NodeRef& cotangent, const std::string& result, const NodeRef& other,
                         const std::string& others, const std::string& mine) {
   const NodeRef wide = convert(other, cotangent.type().dtype);
   return einsum(Equation{result, others, mine}, cotangent, wide);
 }
 
-/// In the result's dtype, if that is a wider one.
+/// Computed in the result's dtype, if that is wider.
 Gradients dot_gradient(const GradientCall& call) {
   const Equation& equation = call.get<DotAttributes>().equation;
   const DType dtype = call.operands[0].type().dtype;
@@ -89,7 +90,7 @@ Gradients dot_gradient(const GradientCall& call) {
                            dtype);
   }
   if (call.wanted[1]) {
-    // The operands in their order: x'dy, as a weight's gradient is written.
+    // Keeps the operands in their order: x'dy, as a weight's gradient is written.
     const NodeRef wide = convert(call.operands[0], call.cotangent.type().dtype);
     gradients[1] = convert(
         einsum(Equation{equation.lhs, equation.result, equation.rhs}, wide, call.cotangent), dtype);

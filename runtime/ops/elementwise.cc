@@ -98,7 +98,7 @@ TensorType select_type(const TypeCall& call) {
   return call.operands[1];
 }
 
-// ---- Factors: every dim by itself, the same in all.
+// ---- Factors: each dim separately, the same in all tensors.
 
 FactorRule pointwise_rule(const Node& node, std::span<const TensorType> operands) {
   RuleBuilder rule(node, operands);
@@ -110,7 +110,7 @@ FactorRule pointwise_rule(const Node& node, std::span<const TensorType> operands
   return rule.take();
 }
 
-// ---- Gradients: by the rules of calculus. If there is a choice (a tie, say), as JAX.
+// ---- Gradients: by the rules of calculus. At a tie or another choice, as in JAX.
 
 using Cotangent = NodeRef;
 
@@ -151,7 +151,7 @@ NodeRef d_convert(const NodeRef& x, const NodeRef&, const Cotangent& g) {
   return convert(g, x.type().dtype);
 }
 
-/// Gradients of both operands from (call): those that are not wanted are not made.
+/// Gradients of both operands from (call), made only if wanted.
 template <NodeRef Left(const GradientCall&), NodeRef Right(const GradientCall&)>
 Gradients binary_gradient(const GradientCall& call) {
   Gradients gradients(2);
@@ -172,7 +172,7 @@ NodeRef d_modulus(const GradientCall& call) {
   const NodeRef quotient = call.operands[0] / call.operands[1];
   return -(call.cotangent * (sign(quotient) * floor(abs(quotient))));
 }
-/// 1 for elements at which the result is operand I, a half if it is both, else 0.
+/// 1 where the result is operand I, a half where both are, else 0.
 template <std::size_t I>
 NodeRef d_extreme(const GradientCall& call) {
   const NodeRef &a = call.operands[I], &b = call.operands[1 - I], &y = call.result;

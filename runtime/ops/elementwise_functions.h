@@ -116,7 +116,7 @@ template <TensorLike T>
 T convert(const T& x, DType dtype) {
   return x.type().dtype == dtype ? x : append_to(x, Op::convert, {x}, {}, {dtype, x.type().shape});
 }
-/// The bits of x as those of another dtype of the same width.
+/// Reinterprets the bits of x as another dtype of the same width.
 template <TensorLike T>
 T bitcast(const T& x, DType dtype) {
   return append_to(x, Op::bitcast, {x}, {}, {dtype, x.type().shape});
@@ -278,7 +278,7 @@ T where(const T& condition, const A& a, const B& b) {
   } else {
     std::optional<Shape> shape = broadcast_shape(a.type().shape, b.type().shape);
     if (shape) shape = broadcast_shape(condition.type().shape, *shape);
-    if (!shape) return select(condition, a, b);  // says what is wrong
+    if (!shape) return select(condition, a, b);  // throws with the reason
     return select(broadcast_to(condition, *shape), broadcast_to(a, *shape),
                   broadcast_to(b, *shape));
   }

@@ -18,12 +18,12 @@
 
 namespace shardwise {
 
-// The other ops as functions: reductions, products, what goes by index. With those that are
-// included (leaves and layout in build.h), all there are.
+// The other ops as functions: reductions, products, ops by index. Together with the included ones
+// (leaves and layout in build.h), these are all ops.
 
 /// x, but no less than `least` and no more than `most`, which are numbers or tensors that broadcast
-/// to x's shape. The gradient goes to what the result is; at a tie it is not x's, as in
-/// jax.lax.clamp.
+/// to x's shape. The gradient goes to the operand that the result equals; at a tie it does not go
+/// to x, as in jax.lax.clamp.
 template <TensorLike T, OperandWith<T> Least, OperandWith<T> Most>
 T clamp(const Least& least, const T& x, const Most& most) {
   const auto tensor = [&x](const auto& bound) {
@@ -43,7 +43,7 @@ std::int64_t last_dim(const T& x) {
   return static_cast<std::int64_t>(x.type().shape.size()) - 1;
 }
 
-// Dims of these may be counted from the end: -1 is the last.
+// Dims of these functions may be counted from the end: -1 is the last.
 template <TensorLike T>
 T reduce_sum(const T& x, const Dims& dims) {
   return append_to(x, Op::reduce_sum, {x}, DimsAttributes{dims_in_order(x, dims)});
@@ -61,8 +61,8 @@ T reduce_prod(const T& x, const Dims& dims) {
   return append_to(x, Op::reduce_prod, {x}, DimsAttributes{dims_in_order(x, dims)});
 }
 
-/// Of each row along `dim` of x the first index at which it equals y's element, i32; 2147483647 if
-/// none does. y has x's shape without the dim. A NaN equals any other, and -0 equals 0.
+/// For each row along `dim` of x, the first index where it equals y's element, i32; 2147483647 if
+/// no element does. y has x's shape without the dim. A NaN equals any other, and -0 equals 0.
 template <TensorLike T>
 T index_of(const T& x, const T& y, std::int64_t dim) {
   return append_to(x, Op::index_of, {x, y}, DimAttributes{dim_of(x, dim)});
@@ -75,8 +75,8 @@ void need_element_along(std::string_view operation, const T& x, std::int64_t dim
                "found dim " + std::to_string(dim) + ", needed one of its dims that has an element");
   }
 }
-/// The index of the first largest or least along a dim, i32. NaN counts as both. Throws
-/// invalid_argument if there is no such dim or it has no element.
+/// The index of the first largest or least element along a dim, i32. NaN counts as both. Throws
+/// invalid_argument if the dim does not exist or is empty.
 template <TensorLike T>
 T argmax(const T& x, std::int64_t dim) {
   need_element_along("argmax", x, dim);
@@ -114,7 +114,7 @@ T cumlogsumexp(const T& x, std::int64_t dim, bool reverse = false) {
   return cumulative(Op::cumlogsumexp, x, dim, reverse);
 }
 
-/// Of all elements, a scalar; or over one dim or several.
+/// Over all elements, to a scalar; or over one dim or several.
 template <TensorLike T>
 T sum(const T& x) {
   return reduce_sum(x, all_dims(x.type().shape.size()));
@@ -138,7 +138,7 @@ T spread(const T& reduced, const Shape& shape, const Dims& dims) {
   return broadcast(reduced, shape, kept);
 }
 
-/// Over dims, which go, or of all elements: a scalar.
+/// Over dims, which are removed, or over all elements, to a scalar.
 template <TensorLike T>
 T mean(const T& x, const Dims& dims) {
   const T sums = reduce_sum(x, dims);  // throws if there is no such dim
@@ -157,7 +157,7 @@ T mean(const T& x) {
   return mean(x, all_dims(x.type().shape.size()));
 }
 
-/// The mean square of the distance from the mean, over `dims`, which go.
+/// The mean square of the distance from the mean, over `dims`, which are removed.
 template <TensorLike T>
 T variance(const T& x, const Dims& given) {
   const Dims dims = dims_of(x, given);
@@ -170,8 +170,8 @@ T variance(const T& x, Dim dim) {
   return variance(x, Dims{static_cast<std::int64_t>(dim)});
 }
 
-/// "btd,df->btf": see Equation. The result may be of a wider dtype than the operands, in which it
-/// is summed up: f32 of bf16, i32 of i8.
+/// "btd,df->btf": see Equation. The result may have a wider dtype than the operands, in which it is
+/// summed: f32 for bf16, i32 for i8.
 template <TensorLike T>
 T einsum(const Equation& equation, const T& a, const T& b, std::optional<DType> result = {}) {
   return append_to(a, Op::dot_general, {a, b}, DotAttributes{equation, result});
@@ -199,15 +199,15 @@ template <TensorLike T>
 T take(const T& x, const T& ids, std::int64_t dim) {
   return append_to(x, Op::take, {x, ids}, DimAttributes{dim_of(x, dim)});
 }
-/// `ids`, of which those outside the dim are the nearest to them that are inside.
+/// `ids`, with those outside the dim replaced by the nearest inside.
 template <TensorLike T>
 T nearest_ids(const T& x, const T& ids, std::int64_t dim) {
   const std::int64_t along = dim_of(x, dim);
-  // Where there is no such dim, the op that takes the ids says so.
+  // If the dim does not exist, the op that takes the ids refuses it.
   if (along < 0 || along > last_dim(x)) return ids;
   return clamp(0, ids, x.type().shape[as_size(along)] - 1);
 }
-/// The same, of ids outside the table those nearest to them, or `number`.
+/// As take(), but ids outside the table give the nearest row, or `number`.
 template <TensorLike T>
 T take_clipped(const T& x, const T& ids, std::int64_t dim) {
   return take(x, nearest_ids(x, ids, dim), dim);
@@ -220,8 +220,8 @@ T take_or(const T& x, const T& ids, std::int64_t dim, Scalar number) {
   for (std::size_t i = 0; i < dims.size(); ++i) dims[i] += static_cast<std::int64_t>(i);
   return where(broadcast(eq(inside, ids), taken.type().shape, dims), taken, number);
 }
-/// x, of which the rows along a dim that ids name are combined with `updates`, which has the shape
-/// of take(x, ids, dim). In the order of the ids.
+/// x, with the rows along a dim that ids name combined with `updates`, which has the shape of
+/// take(x, ids, dim). In the order of the ids.
 template <TensorLike T>
 T scatter(const T& x, const T& ids, const T& updates, std::int64_t dim,
           Combination combination = Combination::set, OutOfRange mode = OutOfRange::error) {
@@ -268,8 +268,8 @@ template <TensorLike T>
 T argsort(const T& x, std::int64_t dim, bool descending = false) {
   return append_to(x, Op::argsort, {x}, SortAttributes{dim_of(x, dim), descending});
 }
-/// The elements along a dim in order, and the k largest, each with their indices (i32). They are
-/// take_along of argsort, so that they have gradients.
+/// The elements along a dim in order, and the k largest, each with their indices (i32). They use
+/// take_along of argsort, so they have gradients.
 template <TensorLike T>
 struct Sorted {
   T values, indices;
@@ -279,7 +279,7 @@ Sorted<T> sort(const T& x, std::int64_t dim, bool descending = false) {
   const T order = argsort(x, dim, descending);
   return {take_along(x, order, dim), order};
 }
-/// Throws invalid_argument if there is no such dim, k is negative or the dim has fewer elements.
+/// Throws invalid_argument if the dim does not exist, k is negative or the dim has fewer elements.
 template <TensorLike T>
 Sorted<T> top_k(const T& x, std::int64_t dim, std::int64_t k) {
   Dims end = x.type().shape;

@@ -72,7 +72,7 @@ FactorRule take_rule(const Node& node, std::span<const TensorType> operands) {
     if (d != dim) {
       rule.same(0, d, at++);
     } else {
-      // Each device looks up what it has of the table; the others give zeros.
+      // Each device looks up ids in its own part of the table; the others give zeros.
       rule.combine(Reduction::bit_or);
       rule.in(0, d, rule.factor(operands[0].shape[d], Factor::Kind::reduction));
       for (std::size_t i = 0; i < rank; ++i) rule.same(1, i, at++);
@@ -255,7 +255,7 @@ FactorRule dynamic_slice_rule(const Node& node, std::span<const TensorType> oper
     if (node.type.shape[d] == operands[0].shape[d]) {
       rule.same(0, d, d);  // the start is clamped to 0
     } else {
-      // Each device gives what it has of the part; the others give zeros.
+      // Each device gives its own elements of the part; the others give zeros.
       rule.combine(Reduction::bit_or);
       rule.in(0, d, rule.factor(operands[0].shape[d], Factor::Kind::reduction));
       rule.free(d);
@@ -279,7 +279,7 @@ FactorRule dynamic_update_rule(const Node& node, std::span<const TensorType> ope
   return rule.take();
 }
 
-/// All starts, for the functions that append.
+/// All starts, as arguments of the functions that append.
 std::vector<NodeRef> starts_of(const GradientCall& call, std::size_t first) {
   return {call.operands.begin() + static_cast<std::ptrdiff_t>(first), call.operands.end()};
 }
@@ -302,7 +302,7 @@ Gradients dynamic_update_gradient(const GradientCall& call) {
   return gradients;
 }
 
-/// Where a part of shape `part` begins in `whole`: clamped, so that it is inside.
+/// The start of a part of shape `part` in `whole`, clamped so that the part is inside.
 Dims clamped_starts(std::span<const ConstShardView> starts, const Shape& part, const Shape& whole) {
   Dims clamped;
   for (std::size_t d = 0; d < whole.size(); ++d) {

@@ -178,8 +178,8 @@ FactorRule transpose_rule(const Node& node, std::span<const TensorType> operands
   return rule.take();
 }
 
-/// The factors that both shapes have in common, major first: of [12, 16] and [16, 12] the 4 that
-/// is major in both; what remains must be whole.
+/// The factors that both shapes have in common, major first: for [12, 16] and [16, 12], the 4 that
+/// is major in both; the rest must be whole.
 FactorRule reshape_rule(const Node& node, std::span<const TensorType> operands) {
   RuleBuilder rule(node, operands);
   const Shape &from = operands[0].shape, &to = node.type.shape;
@@ -189,7 +189,7 @@ FactorRule reshape_rule(const Node& node, std::span<const TensorType> operands) 
   };
   constexpr auto kWhole = Factor::Kind::need_replication;
   std::size_t i = 0, j = 0;
-  std::int64_t a = 1, b = 1;  // what is left of from[i - 1] and to[j - 1]
+  std::int64_t a = 1, b = 1;  // remaining factors of from[i - 1] and to[j - 1]
   while (true) {
     while (a == 1 && i < from.size()) a = from[i++];
     while (b == 1 && j < to.size()) b = to[j++];
@@ -203,7 +203,7 @@ FactorRule reshape_rule(const Node& node, std::span<const TensorType> operands) 
       b /= common;
     }
     if (a == 1 || b == 1) continue;
-    // No common factor is major in both: whole up to the dims at which the two meet again.
+    // No common factor is major in both: whole up to the dims where the two meet again.
     std::int64_t left = a, right = b;
     whole(a, [&](std::int64_t size) { rule.in(0, i - 1, rule.factor(size, kWhole)); });
     whole(b, [&](std::int64_t size) { rule.out(j - 1, rule.factor(size, kWhole)); });
@@ -223,8 +223,8 @@ FactorRule reshape_rule(const Node& node, std::span<const TensorType> operands) 
   return rule.take();
 }
 
-/// Each dim of the result is a factor, which the operands' dim has, too: as it is, or, if
-/// window_of(operand, dim) gives one, by a window.
+/// Each dim of the result is a factor, which the operands' dim also has: directly, or, if
+/// window_of(operand, dim) gives a window, by that.
 template <class WindowOf>
 FactorRule window_rule(const Node& node, std::span<const TensorType> operands,
                        const WindowOf& window_of) {
@@ -362,7 +362,7 @@ void broadcast_kernel(const KernelCall& call) {
 void transpose_kernel(const KernelCall& call) {
   transpose(call.operands[0], call.get<DimsAttributes>().dims, call.out);
 }
-// The factors are cut alike, so that a device's elements are the same in the same order.
+// Factors cut both in the same way, so a device's elements are the same in the same order.
 void reshape_kernel(const KernelCall& call) {
   if (call.out.data == call.operands[0].data) return;
   std::memcpy(call.out.data, call.operands[0].data,

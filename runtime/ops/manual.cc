@@ -38,7 +38,7 @@ Gradients enter_gradient(const GradientCall& call) {
                     {call.cotangent.type().dtype, shape})};
 }
 
-/// Of equal replicas each has an equal share in the result.
+/// Each of several equal replicas has an equal share in the result.
 Gradients leave_gradient(const GradientCall& call) {
   const Shape shape = call.operands[0].type().shape;
   const auto& a = call.get<ManualAttributes>();

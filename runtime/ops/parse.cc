@@ -25,15 +25,15 @@ namespace {
 
 using detail::LineReader;
 
-// A node takes a hundred times the memory of its text. Nodes are counted with those of bodies,
-// which are read by calls in calls.
+// A node takes a hundred times the memory of its text. Nodes are counted together with those of
+// bodies, which are read recursively.
 constexpr std::size_t kMostNodesRead = 1'000'000, kMostOperandsRead = 65'536,
                       kMostBodiesInBodies = 8;
 
 /// Between two bodies of a node, and after the last.
 constexpr std::string_view kOtherBody = "} else {", kBodyEnd = "}";
 
-// Of an error's message.
+// Largest size of an error's message.
 constexpr std::size_t kMostMessageBytes = 1000;
 
 [[noreturn]] void refuse_text(const std::string& found_and_needed) {
@@ -75,7 +75,7 @@ TensorType read_type(LineReader& line) {
   return type;
 }
 
-/// Where the type begins: after the first " : " that is not in quotes.
+/// The place of the type: after the first " : " that is not in quotes.
 std::size_t type_at(std::string_view line) {
   bool in_quotes = false;
   for (std::size_t i = 0; i + 2 < line.size(); ++i) {
@@ -86,7 +86,7 @@ std::size_t type_at(std::string_view line) {
   refuse_text("found no type, needed \" : \" and one such as f32[8, 4]");
 }
 
-/// What stands after a node's operands and attributes.
+/// The text after a node's operands and attributes.
 struct NodeFacts {
   TensorType type;
   std::optional<PartitionSpec> mark = {};
@@ -140,14 +140,14 @@ NodeFacts read_facts(LineReader line) {
   return facts;
 }
 
-/// The lines of a text that say something, and what is shared by a graph and the bodies in it.
+/// The lines of a text that are not empty or comments, and state shared by a graph and its bodies.
 class Lines {
  public:
   Lines(std::string_view text, std::span<const LiteralAttributes> literals) : rest_(text) {
     for (const LiteralAttributes& literal : literals) literals_.emplace(literal.hash(), literal);
   }
 
-  /// Nothing at the end.
+  /// Absent at the end.
   std::optional<std::string_view> next() {
     while (!rest_.empty()) {
       ++number_;
@@ -160,7 +160,7 @@ class Lines {
     return std::nullopt;
   }
 
-  /// Of the line that is read, for messages.
+  /// Number of the current line, for messages.
   std::size_t number() const { return number_; }
   void go_back_to(std::size_t number) { message_number_ = number; }
   void go_on() { message_number_.reset(); }
@@ -181,14 +181,14 @@ class Lines {
   detail::LiteralsByHash literals_;
 };
 
-/// Makes a graph of its text, line by line.
+/// Makes a graph from its text, line by line.
 class GraphReader {
  public:
   explicit GraphReader(Lines& lines, std::size_t depth = 0) : lines_(lines), depth_(depth) {
     scopes_.emplace("", 0);
   }
 
-  /// Up to the end, which a body has in a line of its own.
+  /// Reads up to the end, which a body has in a line of its own.
   Graph read() {
     while (const std::optional<std::string_view> line = lines_.next()) {
       if (depth_ > 0 && has_returned_ && (line == kBodyEnd || line == kOtherBody)) {
@@ -202,7 +202,7 @@ class GraphReader {
     return take();
   }
 
-  /// Another body comes after the one that was read.
+  /// True if another body follows the one just read.
   bool is_followed() const { return is_followed_; }
 
  private:
@@ -247,7 +247,7 @@ class GraphReader {
     }
   }
 
-  /// "%3", which must be there.
+  /// "%3", which must exist already.
   NodeId node_before(LineReader& line) {
     LineReader start = line;
     line.need("%");
@@ -312,7 +312,7 @@ class GraphReader {
   bool has_returned_ = false, is_followed_ = false;
 };
 
-/// One line of a length that can be shown, whatever texts from outside it holds.
+/// One line of a length that can be shown, whatever text from outside it holds.
 std::string message(std::string_view what) {
   std::string text = "read a program: ";
   for (const char c : what.substr(0, kMostMessageBytes)) {

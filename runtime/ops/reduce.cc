@@ -92,7 +92,7 @@ Gradients sum_gradient(const GradientCall& call) {
   return {spread(call.cotangent, shape, Dims(call.get<DimsAttributes>().dims))};
 }
 
-/// Shared evenly by the elements that are the extreme.
+/// The elements that equal the extreme share the gradient evenly.
 Gradients extreme_gradient(const GradientCall& call) {
   const TensorType type = call.operands[0].type();
   const Dims dims = call.get<DimsAttributes>().dims;
@@ -102,7 +102,7 @@ Gradients extreme_gradient(const GradientCall& call) {
   return {mask * spread(each, type.shape, dims)};
 }
 
-/// The elements before each, and those after it, multiplied: no division, so zeros are no matter.
+/// Multiplies the elements before each and those after it: no division, so zeros do not matter.
 Gradients product_gradient(const GradientCall& call) {
   const Shape shape = call.operands[0].type().shape;
   const Dims dims = call.get<DimsAttributes>().dims, kept = kept_dims(shape.size(), dims);

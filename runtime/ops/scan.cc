@@ -16,7 +16,7 @@
 namespace shardwise::detail {
 namespace {
 
-/// Of a scan itself: it holds nothing.
+/// The type of a scan itself, which has no elements.
 const TensorType kNothing{DType::boolean, {0}};
 
 void need_type(const TensorType& found, const TensorType& needed, const std::string& what) {
@@ -108,7 +108,7 @@ std::string list(const std::vector<std::string>& paths) {
   return text.empty() ? "none" : text;
 }
 
-/// What is wrong about the first carry that changes, or "".
+/// Describes the first difference between a carry and the next one, or "".
 std::string changed_carry(const CarryAndSlices<NodeRef>& given,
                           const CarryAndSlices<NodeRef>& made) {
   if (made.carry.paths != given.carry.paths) {
@@ -222,8 +222,8 @@ Graph with_inputs_first(Graph graph) {
 
 namespace {
 
-/// The operands of a scan: what the body uses from outside comes before those that are given. The
-/// body's inputs, of which `inputs` are those of the given ones, get the same order.
+/// The operands of a scan: values that the body uses from outside come before the given ones. The
+/// body's inputs get the same order; `inputs` are those of the given operands.
 std::vector<NodeRef> with_used_first(Graph& outside, Graph& body,
                                      const std::vector<NodeRef>& operands,
                                      const std::vector<GraphInput>& inputs) {
@@ -319,7 +319,7 @@ std::vector<bool> results_of_body(const BodyParts& parts, std::vector<bool> give
     for (std::size_t r = 0; r < results.size(); ++r) {
       results[r] = depends[as_size(parts.output(r))];
       if (r >= parts.carries) continue;
-      // A carry depends on what it was, if only after no trip.
+      // A carry depends on its initial value: after no trip it equals that.
       const std::size_t operand = parts.consts + r;
       if (results[r] && !given[operand]) given[operand] = changed = true;
       results[r] = given[operand] && is_number(parts.input(operand));

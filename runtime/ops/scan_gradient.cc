@@ -27,14 +27,14 @@ std::vector<bool> invariant(const BodyParts& scan, NodeId last) {
   return varies;
 }
 
-/// What is made again for a gradient rather than kept: it takes more memory than what it is made
-/// of, or as much.
+/// True for nodes that are recomputed for a gradient rather than kept: they take as much memory as
+/// their operands, or more.
 bool is_spread(const Node& node) {
   return node.op == Op::broadcast || (row(node.op).traits().is_alias && !node.manual);
 }
 
-/// The gradient of a scan while it is made. In `body_` the gradient of the body is appended to the
-/// body; then the two are taken apart.
+/// The gradient of a scan while it is made. The gradient of the body is first appended to the body
+/// in `body_`; then the two are separated.
 class ScanGradient {
  public:
   explicit ScanGradient(const BodiesGradientCall& call)
@@ -61,12 +61,12 @@ class ScanGradient {
   }
 
  private:
-  /// An input of the gradient's body, and what it is given outside.
+  /// An input of the gradient's body, and its value outside.
   struct Input {
     NodeId node;  ///< in made_
     NodeRef from;
   };
-  /// An output of the gradient's body, and the operand whose gradient that is.
+  /// An output of the gradient's body, and the operand whose gradient it is.
   struct Output {
     NodeId node;  ///< in body_
     std::size_t operand;
@@ -76,7 +76,7 @@ class ScanGradient {
     return body_.node(scan_.input(operand)).type;
   }
 
-  /// The operands by which the body must be derived.
+  /// Finds the operands with respect to which the body must be derived.
   void find_active() {
     const std::vector<bool> results = results_that_depend(node_, call_.wanted);
     for (std::size_t i = 0; i < call_.operands.size(); ++i) {
@@ -101,8 +101,8 @@ class ScanGradient {
     sum = sum ? *sum + cotangent : cotangent;
   }
 
-  /// Carried are the gradients of carries, and the sums of the gradients of what is used from
-  /// outside; stacked are the gradients of the ys.
+  /// Carried values are the gradients of carries, and the sums of the gradients of values used from
+  /// outside; stacked values are the gradients of the ys.
   void add_inputs() {
     const RecordsBackward backward(body_);
     for (const std::size_t operand : derived_) {
@@ -117,7 +117,7 @@ class ScanGradient {
       }
       const std::string label = body_.inputs[operand].label;
       const NodeRef given = add_input(type, "gradient of " + label, from, carried_);
-      // A sum goes on from what it was.
+      // A sum continues from its carried value.
       add_cotangent(is_carry ? scan_.output(operand - scan_.consts) : scan_.input(operand), given);
     }
     for (std::size_t y = 0; y < scan_.ys; ++y) {
@@ -160,7 +160,8 @@ class ScanGradient {
   void take_apart() {
     at_.assign(body_.nodes.size(), -1);
     made_.scopes = body_.scopes;
-    // What the nested scans of the body give for their gradients now is the first body's work.
+    // Values that the nested scans of the body now give for their gradients belong to the first
+    // body.
     for (NodeId id = 0; id <= last_; ++id) {
       if (body_.node(id).op == Op::scan) forward_.node(id) = body_.node(id);
     }
@@ -190,7 +191,7 @@ class ScanGradient {
     return "";
   }
 
-  /// Of a node of body_ the one of made_ that has its value.
+  /// The node of made_ that has the value of a node of body_.
   NodeId value(NodeId id) {
     if (at_[as_size(id)] >= 0) return at_[as_size(id)];
     if (id <= last_ && body_.node(id).op == Op::input) {
@@ -228,7 +229,7 @@ class ScanGradient {
     return at_[as_size(id)] = made;
   }
 
-  /// The first scan gives it for each time.
+  /// A value that the first scan gives for each trip.
   NodeId kept(NodeId id) {
     NodeId in_forward = id;
     if (id > last_) {
@@ -245,7 +246,7 @@ class ScanGradient {
     return at_[as_size(id)] = made;
   }
 
-  /// Of what is kept: the node of body_ and which result of the first scan it is.
+  /// A kept value: the node of body_ and the number of the first scan's result.
   struct Kept {
     NodeId node;
     std::int64_t index;

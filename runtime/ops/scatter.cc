@@ -35,7 +35,8 @@ TensorType scatter_into_type(const TypeCall& call) {
   return x;
 }
 
-/// Updates come in the order of the ids, so these are whole; each device keeps those of its range.
+/// Updates come in the order of the ids, so these are whole; each device applies those in its
+/// range.
 FactorRule scatter_into_rule(const Node& node, std::span<const TensorType> operands) {
   RuleBuilder rule(node, operands);
   const std::size_t dim = as_size(std::get<ScatterIntoAttributes>(node.attributes).dim),
@@ -54,8 +55,8 @@ FactorRule scatter_into_rule(const Node& node, std::span<const TensorType> opera
   return rule.take();
 }
 
-/// The ids that are inside, and for each whether it counts: it is not left out, and of equal ones
-/// that are set it is the last.
+/// The ids inside the range, and for each whether it counts: it is not left out, and among equal
+/// ones that are set it is the last.
 struct Counted {
   NodeRef ids, counts;
 };

@@ -8,7 +8,7 @@
 namespace shardwise {
 namespace {
 
-/// By Op.
+/// The rows in the order of Op.
 std::vector<OpRow> make_table() {
   std::vector<OpRow> rows;
   for (auto* const group :
@@ -38,7 +38,7 @@ std::vector<TensorType> operand_types(const Graph& graph, const Node& node) {
 }
 
 FactorRule factor_rule(const Graph& graph, const Node& node) {
-  // In a manual region nothing is cut: each tensor is one device's.
+  // In a manual region nothing is cut: each tensor belongs to one device.
   if (node.manual) return detail::whole_rule(node, operand_types(graph, node));
   return row(node.op).factors(node, operand_types(graph, node));
 }

@@ -51,7 +51,7 @@ std::int64_t last_of(const WindowAttributes& a, std::size_t dim) {
   return (a.window[dim] - 1) * a.dilation[dim];
 }
 
-/// Element i of the dim is made of element i alone.
+/// True if element i of the dim depends only on element i.
 bool is_plain(const WindowAttributes& a, std::size_t dim, std::int64_t extent,
               std::int64_t windows) {
   return a.window[dim] == 1 && a.stride[dim] == 1 && a.low[dim] == 0 && extent == windows;
@@ -76,7 +76,7 @@ FactorRule reduce_window_rule(const Node& node, std::span<const TensorType> oper
   return rule.take();
 }
 
-/// An element of the result needs the windows that have it, and of x all that these have.
+/// An element of the result needs the windows that contain it, and all elements of x in these.
 FactorRule select_and_scatter_rule(const Node& node, std::span<const TensorType> operands) {
   const auto& a = std::get<WindowAttributes>(node.attributes);
   RuleBuilder rule(node, operands);
@@ -124,10 +124,11 @@ Gradients window_max_gradient(const GradientCall& call) {
 
 Gradients select_and_scatter_gradient(const GradientCall& call) {
   if (call.wanted[1]) {
-    throw Error(ErrorCode::unsupported,
-                fmt::format("{}: found a gradient of what it adds up, needed one of its first "
-                            "operand alone: a maximum of windows is derived once",
-                            name(call.result.graph->node(call.result.id).op)));
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("{}: found a gradient of the values that it adds up, needed one of its first "
+                    "operand alone: a maximum of windows is derived once",
+                    name(call.result.graph->node(call.result.id).op)));
   }
   return Gradients(2);
 }

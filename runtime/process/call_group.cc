@@ -21,12 +21,12 @@ using detail::JobMember;
 using detail::Wait;
 using std::chrono::milliseconds;
 
-// Rank 0 stays so long until those that came have heard the verdict: its process may end next, and
-// its store with it.
+// Rank 0 stays up to this time until the ranks that came have heard the verdict: its process may
+// end next, and its store with it.
 constexpr milliseconds kLongestStay{10'000};
 
-// The last byte of a value: it is what work() or merge() gave; how they failed; how the rank's call
-// differs from rank 0's.
+// The last byte of a value tells a result of work() or merge() from their failure, and from a call
+// that differs from rank 0's.
 constexpr auto kDone = std::byte{'+'}, kFailed = std::byte{'-'}, kRefused = std::byte{'!'};
 
 Bytes marked(Bytes bytes, std::byte mark) {
@@ -34,7 +34,7 @@ Bytes marked(Bytes bytes, std::byte mark) {
   return bytes;
 }
 
-/// What read() finds in a message of a rank.
+/// Returns the result of read() on a rank's message; its errors name the rank.
 template <class Read>
 auto readable(int rank, const Read& read) -> decltype(read()) {
   try {
@@ -44,13 +44,14 @@ auto readable(int rank, const Read& read) -> decltype(read()) {
   }
 }
 
-/// What a rank has put in the store.
+/// Unseals a value that a rank put into the store.
 Bytes opened(int rank, Bytes sealed) {
   readable(rank, [&] { detail::unseal(sealed); });
   return sealed;
 }
 
-/// Takes the mark from a value, and what has failed out of it. Throws corrupt if it is none.
+/// Removes the mark from a value, and returns its failure, if any. Throws corrupt for an invalid
+/// value.
 std::optional<Failure> failure_in(Bytes& value, int rank) {
   const std::byte mark = value.empty() ? std::byte{} : value.back();
   return readable(rank, [&]() -> std::optional<Failure> {
@@ -88,7 +89,7 @@ Bytes outcome(const CallGroup::Call::Work& work, std::exception_ptr& error) {
   }
 }
 
-/// Inside a catch clause: with what was caught in it.
+/// Called inside a catch clause: nests the caught exception.
 [[noreturn]] void throw_with_cause(const Failure& failure) {
   if (!failure.code) std::throw_with_nested(GroupError(failure.text));
   std::throw_with_nested(Error(*failure.code, failure.text, failure.system_error));
@@ -105,18 +106,18 @@ struct CallGroup::State {
   /// A call whose announcement has not come.
   struct Unplaced {
     std::weak_ptr<Call::State> call;
-    std::optional<CommonTask> left = {};  // it has ended; rank 0 announces it, or has done so
+    std::optional<CommonTask> left = {};  // it has ended; rank 0 announces or announced it
   };
 
   std::shared_ptr<JobMember> member;
-  std::string order;  // tells apart the keys of duplicates
+  std::string order;  // distinguishes the keys of duplicates
 
   Mutex mutex;
   int duplicates SHARDWISE_GUARDED_BY(mutex) = 0;
   std::uint64_t next SHARDWISE_GUARDED_BY(mutex) = 0;  // the number of the next call
   // On other ranks than 0, in the order of the calls.
   std::deque<Unplaced> unplaced SHARDWISE_GUARDED_BY(mutex);
-  // A call of rank 0's that has ended without this rank.
+  // A call of rank 0's that ended without this rank.
   std::string passed SHARDWISE_GUARDED_BY(mutex);
 
   void place(std::uint64_t number, const CommonTask& announced, std::optional<Failure> failure);
@@ -128,10 +129,10 @@ struct CallGroup::Call::State {
   CommonTask task;
   milliseconds deadline;
 
-  // With the group's mutex.
+  // Guarded by the group's mutex.
   std::optional<std::uint64_t> number = {};
   bool is_over = false;
-  std::string refusal = {};            // what differs from rank 0's call
+  std::string refusal = {};            // difference from rank 0's call
   std::optional<Failure> ending = {};  // if it had ended when this rank came
 
   std::uint64_t steps = 0;
@@ -165,7 +166,7 @@ struct CallGroup::Call::State {
     return {{}, 0, std::move(text), std::move(ranks)};
   }
 
-  /// Of rank 0.
+  /// The failure if rank 0 did not come in time.
   Failure late_0() const {
     Failure failure = late({0});
     const MutexLock lock(group->mutex);
@@ -186,7 +187,7 @@ struct CallGroup::Call::State {
     return ranks;
   }
 
-  /// Rank 0 waits for those that came, and says whether all of them have heard.
+  /// Rank 0 waits for the ranks that came, and returns whether all of them have heard.
   bool is_heard(std::vector<int> came) const {
     const std::string heard = step_key("heard");
     return member()
@@ -216,8 +217,8 @@ struct CallGroup::Call::State {
   void pass();
 };
 
-/// Takes an announcement for the first call that waits for one, unless another thread has done so.
-/// `failure`: how that call of rank 0's has ended, if it has.
+/// Gives an announcement to the first call that waits for one, unless another thread has done so.
+/// `failure`: how that call of rank 0's ended, if it did.
 void CallGroup::State::place(std::uint64_t number, const CommonTask& announced,
                              std::optional<Failure> failure) {
   std::shared_ptr<Call::State> call;  // dropped without the lock
@@ -252,8 +253,8 @@ void CallGroup::State::place(std::uint64_t number, const CommonTask& announced,
   unplaced.pop_front();
 }
 
-/// On another rank than 0: a call ends before it has an announcement. When that comes, it is not
-/// taken for a later call. The number is what it will be if no call is left out on any rank.
+/// On a rank other than 0: a call ends before its announcement comes, which must then not go to a
+/// later call. The number is the expected one if no rank leaves out a call.
 void CallGroup::State::leave(Call::State& call) {
   std::vector<std::shared_ptr<Call::State>> earlier;  // dropped without the lock
   const MutexLock lock(mutex);
@@ -270,7 +271,8 @@ void CallGroup::State::leave(Call::State& call) {
   }
 }
 
-/// On another rank than 0: takes announcements until this call has one. Whether it came in time.
+/// On a rank other than 0: takes announcements until this call has one. Returns whether it came in
+/// time.
 bool CallGroup::Call::State::find_place() {
   const auto end = detail::after(deadline);
   const bool has_joined = member().join(end);
@@ -285,7 +287,7 @@ bool CallGroup::Call::State::find_place() {
     std::optional<Bytes> announced;
     if (has_joined) announced = member().store.get(key(next, "call"), wait.next());
     if (announced) {
-      // A call that has ended without this rank has ended in its first step.
+      // A call that ended without this rank ended in its first step.
       auto verdict = member().store.get(key(next, "1/all"), milliseconds(0));
       if (verdict) verdict = opened(0, std::move(*verdict));
       const Bytes said = opened(0, std::move(*announced));
@@ -309,7 +311,7 @@ Bytes CallGroup::Call::State::follow(const Work& work, std::exception_ptr& error
           refusal.empty()
               ? outcome(work, error)
               : marked(encode(Failure{ErrorCode::invalid_argument, 0, refusal, {}}), kRefused));
-      // Rank 0 may use up its deadline waiting for others, and still has to say so.
+      // Rank 0 may use up its deadline waiting for others, and must still report that.
       const milliseconds patience = 2 * deadline + std::chrono::seconds(5);
       verdict = member().wait_for(step_key("all"), detail::after(patience));
       if (!verdict) {
@@ -354,7 +356,7 @@ Bytes CallGroup::Call::State::merged(std::vector<Bytes> values, const Merge& mer
 
 Bytes CallGroup::Call::State::judge(const Work& work, const Merge& merge, std::exception_ptr& error,
                                     std::vector<int>& came) const {
-  // Once in a job, and before the work, for which no other rank is to wait.
+  // Once in a job, and before the work, for which no other rank must wait.
   if (auto absent = member().admit(detail::after(deadline)); !absent.empty()) {
     return marked(encode(late(std::move(absent))), kFailed);
   }
@@ -400,14 +402,14 @@ Bytes CallGroup::Call::State::lead(const Work& work, const Merge& merge,
       member().store.remove(key("call"));
     }
   } catch (...) {
-    ++steps;  // in which the others will be
+    ++steps;  // the others' next step
     tell(failed_on_0(std::current_exception()));
     throw;
   }
   return verdict;
 }
 
-/// On rank 0: the step has failed for all ranks. As far as the store still works.
+/// On rank 0: the step has failed for all ranks. Tells them if the store still works.
 void CallGroup::Call::State::tell(const Failure& failure) const noexcept {
   try {
     put(step_key("all"), marked(encode(failure), kFailed));
@@ -416,8 +418,8 @@ void CallGroup::Call::State::tell(const Failure& failure) const noexcept {
   }
 }
 
-/// On another rank: the step has failed on it, and it does not stay to hear. As far as the store
-/// still works, and rank 0 is known.
+/// On another rank: the step has failed on it, and it does not wait for an answer. Tells rank 0 if
+/// the store still works and rank 0 is known.
 void CallGroup::Call::State::give_up(const std::exception_ptr& error) const noexcept {
   try {
     if (!member().is_known()) return;
@@ -433,7 +435,7 @@ void CallGroup::Call::State::leave(const std::exception_ptr& error) {
   ++steps;
   if (rank() == 0) {
     tell(failed_on_0(error));
-    // The others may still be at what they do before the first step, or not know this job yet.
+    // The others may still be at work before the first step, or not know this job yet.
     if (steps == 1 && member().admit(detail::after(deadline)).empty()) is_heard(others());
   } else if (steps == 1) {
     std::exception_ptr same;
@@ -443,7 +445,7 @@ void CallGroup::Call::State::leave(const std::exception_ptr& error) {
   }
 }
 
-/// It ends without a step: the others, if they have done so too, make the next call.
+/// Ends without a step: the others, if they did so too, make the next call.
 void CallGroup::Call::State::pass() {
   ++steps;
   if (rank() == 0) {
@@ -486,7 +488,7 @@ CallGroup::Call CallGroup::call(std::string name, std::vector<Fact> same,
   try {
     call->announce();
   } catch (...) {
-    // The others wait for what has this number.
+    // The others wait for the message with this number.
     ++call->steps;
     call->tell(call->failed_on_0(std::current_exception()));
     try {
@@ -533,7 +535,7 @@ void CallGroup::Call::end(const std::exception_ptr& error) const noexcept {
       }
     }
   } catch (...) {
-    // The error that is under way is the one to be told of.
+    // Keeps the original error, which is the one to report.
   }
   state_->set_over();
 }

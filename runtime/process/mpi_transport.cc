@@ -43,13 +43,13 @@ void check_mpi(int code, const char* what) {
   throw Error(ErrorCode::io, fmt::format("MPI: {}: {}", what, text.data()));
 }
 
-// All our calls, one at a time: MPI may have been initialised for no more.
+// Serialises all our calls: MPI may have been initialised for one thread at a time.
 Mutex& mpi_mutex() {
   static Mutex mutex;
   return mutex;
 }
 
-/// MPI, initialised; by us, if nobody else has.
+/// Initialises MPI, unless that is done already.
 class Session {
  public:
   static void begin() { static const Session session; }
@@ -82,7 +82,7 @@ class Session {
   bool is_ours_ = false;
 };
 
-/// A message on its way. MPI looks at the bytes until all requests are complete.
+/// A message on its way. MPI accesses the bytes until all requests are complete.
 struct Message {
   int rank;
   Header header;
@@ -184,7 +184,7 @@ class MpiTransport final : public Transport {
   }
 
  private:
-  // Under the mutex.
+  // Requires the mutex.
   void start(Message message) {
     Message& kept = outgoing_->emplace_back(std::move(message));
     kept.requests.push_back(MPI_REQUEST_NULL);
@@ -199,7 +199,7 @@ class MpiTransport final : public Transport {
     });
   }
 
-  // Takes what has come, and lets go of what has been sent. Under the mutex.
+  // Takes messages that have come, and releases those that were sent. Requires the mutex.
   void progress() {
     for (;;) {
       int found = 0;
@@ -236,7 +236,7 @@ class MpiTransport final : public Transport {
     std::erase_if(*outgoing_, [](Message& message) { return message.is_complete(); });
   }
 
-  /// Whether it became true in time.
+  /// Returns whether the condition became true in time.
   template <class Condition>
   bool poll_until(microseconds wait, Condition condition) {
     const auto end = Clock::now() + wait;

@@ -9,9 +9,9 @@
 
 namespace shardwise::detail {
 
-// What each struct of attributes holds, in the order of the text. It is said once, and written,
-// read and hashed by it: `Fields` is what does one of the three. A new struct needs a function here
-// and nothing else.
+// The fields of each struct of attributes, in the order of the text. They are listed once; writing,
+// reading and hashing follow the list, each with its own `Fields`. A new struct needs only a
+// function here.
 //
 //   list(name, dims)              ` dims=[0, 1]`, nothing if it is empty
 //   numbers(name, a, b, ..)       the same of as many numbers
@@ -20,7 +20,7 @@ namespace shardwise::detail {
 //   literal(attributes)           ` 3f1c5a0b99d2e877`, the hash of the bytes
 //   text(equation), text(spec)    ` "btd,df->btf"`
 //   text(axes)                    ` "data+model"`
-//   dtype(word, optional)         ` in f32`, nothing if there is none
+//   dtype(word, optional)         ` in f32`, nothing if absent
 //   count(name, number)           ` feature_groups=2`, nothing for 1
 //   word(enumerator, words)       ` add`, nothing for an empty word
 //   flag(word, bool)              ` reverse`, nothing for false

@@ -96,7 +96,7 @@ class FieldReader {
     for (std::size_t i = 0; i < words.size(); ++i) {
       if (!words[i].empty() && !take_word(words[i])) continue;
       enumerator = static_cast<Enumerator>(i);
-      if (!words[i].empty()) return;  // of the word that stands for nothing, the others go on
+      if (!words[i].empty()) return;  // the empty word is the fallback
     }
     const bool may_lack = std::ranges::find(words, "") != words.end();
     if (!may_lack) line_.fail(fmt::format("one of {}", fmt::join(words, ", ")));
@@ -112,7 +112,7 @@ class FieldReader {
     bodies_ = bodies_.subspan(1);
   }
 
-  /// Throws invalid_argument if a body is left.
+  /// Throws invalid_argument if not all bodies were used.
   void end() const {
     if (bodies_.empty()) return;
     throw Error(ErrorCode::invalid_argument, "found a body, needed none");

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\r";
 
-// Of a message, so that a line of megabytes makes a line that can be read.
+// Limits the found text in a message, so that a line of megabytes stays readable.
 constexpr std::size_t kMostFound = 60;
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }

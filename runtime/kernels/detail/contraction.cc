@@ -12,7 +12,7 @@ namespace {
 
 using ContractionList = std::vector<ContractionLoop>;
 
-// What things cost, roughly, in ns; measured on the machine of bench/einsum_bench.cc.
+// Approximate costs in ns, measured on the machine of bench/einsum_bench.cc.
 constexpr double kGemmCall = 150;      // whatever its size
 constexpr double kGemmProduct = 0.02;  // per multiplication, of a matrix that is not thin
 constexpr double kGemmElement = 0.2;   // per element of the three matrices
@@ -21,10 +21,10 @@ constexpr double kLineProduct = 0.15;  // neighbours in memory
 constexpr double kStridedProduct = 1;  // others
 constexpr double kPackedElement = 1;
 
-/// Finer plans are not worth looking for.
+/// The search for finer plans ends below this cost.
 constexpr double kLittle = 2000;
 
-/// What OpenBLAS counts to.
+/// The largest number in OpenBLAS's integers.
 constexpr std::int64_t kMostInGemm = std::numeric_limits<std::int32_t>::max();
 
 bool is_m(const ContractionLoop& loop) { return loop.steps[kRhs] == 0; }
@@ -68,7 +68,7 @@ void set_line(ContractionPlan& plan) {
     const auto& [lhs, rhs, out] = loop.steps;
     return is_k(loop) ? lhs == 1 && rhs == 1 : out == 1 && lhs <= 1 && rhs <= 1;
   };
-  // The longest of those that are quick, up to a length that is enough. Sums are slightly worse.
+  // The longest of the quick loops, up to a sufficient length. Sums are slightly worse.
   const auto worth = [&](const ContractionLoop& loop) {
     const double length = static_cast<double>(std::min<std::int64_t>(loop.extent, 64));
     return length * (is_quick(loop) ? 8 : 1) * (is_k(loop) ? 0.9 : 1);
@@ -88,7 +88,7 @@ void set_line(ContractionPlan& plan) {
               total * (is_quick(plan.line) ? kLineProduct : kStridedProduct);
 }
 
-/// Whether BLAS reads, or writes, a matrix with these dims in place.
+/// True if BLAS can read, or write, a matrix with these dims in place.
 bool is_blas_matrix(const ContractionLoop& a, const ContractionLoop& b, ContractionTensor t) {
   const auto in_range = [&](const ContractionLoop& loop) {
     return loop.extent <= kMostInGemm && loop.steps[t] <= kMostInGemm;
@@ -100,7 +100,7 @@ bool is_blas_matrix(const ContractionLoop& a, const ContractionLoop& b, Contract
 double gemm_cost(const ContractionLoop& m, const ContractionLoop& n, const ContractionLoop& k,
                  double total) {
   const auto real = [](std::int64_t extent) { return static_cast<double>(extent); };
-  // The library computes tiles of the result, whole even at its edges.
+  // The library computes whole tiles of the result, even at its edges.
   const auto whole_tiles = [&](std::int64_t extent) { return real((extent + 7) / 8 * 8); };
   const double products = whole_tiles(m.extent) * whole_tiles(n.extent) * real(k.extent);
   const double elements = real(m.extent) * real(k.extent) + real(k.extent) * real(n.extent) +
@@ -109,7 +109,7 @@ double gemm_cost(const ContractionLoop& m, const ContractionLoop& n, const Contr
   return calls * (kGemmCall + products * kGemmProduct + elements * kGemmElement);
 }
 
-/// Which loops are m, n and k: none, or one of its kind.
+/// Chooses the loops m, n and k: no loop, or one of its kind.
 void set_gemm(ContractionPlan& plan) {
   constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
   std::vector<std::size_t> ms{kNone}, ns{kNone}, ks{kNone};
@@ -148,8 +148,8 @@ void set_gemm(ContractionPlan& plan) {
   set_outer(plan, rest);
 }
 
-/// Gives the tensors that are packed steps of their own: batch, m, k; batch, k, n; batch, m, n;
-/// each kind in the order of a tensor that is not packed.
+/// Gives packed tensors steps of their own: batch, m, k; batch, k, n; batch, m, n; each kind in the
+/// order of a tensor that is not packed.
 void pack(ContractionPlan& plan) {
   const auto place = [&](const ContractionLoop& loop) {  // larger is further out
     const std::size_t first = is_k(loop) ? kLhs : kOut;

@@ -15,15 +15,15 @@ using ContractionLoop = ContractionLoops::Loop;
 enum ContractionTensor : std::size_t { kLhs, kRhs, kOut };
 
 /// One loop for each letter, those of the result first. Letters of extent 1 are left out, and
-/// letters that are side by side, in the same order, in all tensors that have them are one.
+/// letters that are adjacent, in the same order, in all their tensors are one.
 std::vector<ContractionLoop> contraction_loops(const Equation& equation, const Box& lhs,
                                                const Box& rhs, const Box& out);
 
-/// How the loops are carried out: first those of `outer`, in which the result moves on, then those
-/// of `sums`, which add to it, and inside them a matrix product, or one loop.
+/// How to run the loops: first those of `outer`, which move on in the result, then those of `sums`,
+/// which add to it, and inside them a matrix product, or one loop.
 struct ContractionPlan {
-  /// Tensors that are not read or written in place but as a copy without gaps, in which each
-  /// loop has the step given by `loops`.
+  /// The tensors that are not read or written in place but as a copy without gaps, where each loop
+  /// has the step given by `loops`.
   bool packed[3] = {};
   std::vector<ContractionLoop> loops;
 
@@ -34,10 +34,11 @@ struct ContractionPlan {
   double cost = 0;          ///< about, in ns of f32
 };
 
-/// Loops alone, in place: for types that no library multiplies.
+/// Loops only, in place: for types that no library multiplies.
 ContractionPlan plan_loops(const std::vector<ContractionLoop>& loops);
 
-/// The cheapest, by an estimate that depends on the loops alone. Requires loops that are not empty.
+/// The cheapest plan, by an estimate that depends only on the loops. Requires loops that are not
+/// empty.
 ContractionPlan plan_gemm(const std::vector<ContractionLoop>& loops);
 
 }  // namespace shardwise::detail

@@ -10,18 +10,18 @@
 
 namespace shardwise::detail {
 
-/// Throws unsupported if the dtype is not computed with. Kernels of programs do not get so far:
-/// append() has refused them and says which op it was.
+/// Throws unsupported if kernels do not compute with the dtype. In programs append() has refused it
+/// already, naming the op.
 inline void need_computed_type(DType dtype) {
   if (is_computed(dtype)) return;
   throw Error(ErrorCode::unsupported, "kernel: found " + std::string(name(dtype)) +
                                           ", needed a type that is computed with");
 }
 
-/// Computed with as f32.
+/// True for types that are computed as f32.
 constexpr bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
-/// Calls body with a zero of the type that elements are compared as; boolean as bytes of 0 and 1.
+/// Calls body with a zero of the type in which elements are compared; boolean as bytes of 0 and 1.
 /// Requires a dtype that is not half; throws as need_computed_type().
 template <class Body>
 void with_ordered_type(DType dtype, Body&& body) {
@@ -81,7 +81,7 @@ void with_moved_type(std::size_t bytes, Body&& body) {
   with_unsigned_type(bytes, body);
 }
 
-/// Calls body with a zero of the type that elements are added and multiplied as: integers are
+/// Calls body with a zero of the type in which elements are added and multiplied: integers are
 /// unsigned, so that they wrap around. Requires a dtype that is neither half nor boolean; throws as
 /// need_computed_type().
 template <class Body>
@@ -93,8 +93,8 @@ void with_arithmetic_type(DType dtype, Body&& body) {
   with_unsigned_type(size_bytes(dtype), body);
 }
 
-/// Of types that with_arithmetic_type gives. Those narrower than int would be multiplied as int,
-/// in which a product may overflow.
+/// For types of with_arithmetic_type. Those narrower than int would be multiplied as int, and the
+/// product may overflow.
 template <class T>
 T add(T a, T b) {
   return static_cast<T>(a + b);

@@ -16,7 +16,7 @@ namespace detail {
 struct ElementwiseProgram;
 }
 
-/// What an elementwise kernel reads: an operand in memory, repeated along some dims.
+/// An input of an elementwise kernel: an operand in memory, repeated along some dims.
 struct ElementwiseInput {
   DType dtype;
 };
@@ -30,19 +30,19 @@ struct ElementwiseInstruction {
   Scalar number = {};  ///< of a constant; one that the dtype has
 };
 
-/// A chain of elementwise operations that is carried out tile by tile: a tile of each operand is
-/// read, all operations are done on it in the cache, and the results are written, so that memory
-/// is passed over once however many operations there are. Vectorised (Highway, for the machine's
-/// instructions). On one machine each element's value depends on its operands alone: neither on
-/// its place nor on what is fused.
+/// A chain of elementwise operations that runs tile by tile: a tile of each operand is read, all
+/// operations are done on it in the cache, and the results are written, so that memory is traversed
+/// once for any number of operations. Vectorised (Highway, for the machine's instructions). On one
+/// machine each element's value depends only on its operands, not on its place or on fusion.
 ///
-/// f16 and bf16 are computed in f32 and rounded after each operation. max and min give NaN if
-/// one operand is NaN, and take -0 as less than 0. exp, log, tanh, erf, sin, cos, logistic and pow
-/// of f32 are off by at most 4 units in the last place; those of f64 are as the standard library's.
+/// f16 and bf16 are computed in f32 and rounded after each operation. max and min give NaN if one
+/// operand is NaN, and treat -0 as less than 0. exp, log, tanh, erf, sin, cos, logistic and pow of
+/// f32 are off by at most 4 units in the last place; those of f64 equal the standard library's.
 ///
-/// Integers wrap around. Division truncates; a quotient by zero is -1 (all bits set) and the
-/// remainder is the dividend, whose sign a remainder has. A negative power is the truncated
-/// reciprocal. Logical ops on integers are bitwise. A boolean is true unless its byte is 0.
+/// Integers wrap around. Division truncates; a quotient by zero is -1 (all bits set) and a
+/// remainder by zero is the dividend, whose sign every remainder has. A negative power is the
+/// truncated reciprocal. Logical ops on integers are bitwise. A boolean is true unless its byte is
+/// 0.
 ///
 /// Immutable, thread-safe.
 ///
@@ -61,8 +61,8 @@ class ElementwiseKernel {
   };
 
   /// `outputs` are the operands (by number, as above) that are written. Throws unsupported, naming
-  /// op and dtype, if an op is not defined for a dtype; invalid_argument for an operand that is not
-  /// there or of another dtype than the op needs. identity, stop_gradient and
+  /// op and dtype, if an op is not defined for a dtype; invalid_argument for an operand that does
+  /// not exist or has another dtype than the op needs. identity, stop_gradient and
   /// optimization_barrier give their operand.
   ElementwiseKernel(std::vector<ElementwiseInput> inputs,
                     std::vector<ElementwiseInstruction> instructions,
@@ -70,16 +70,16 @@ class ElementwiseKernel {
 
   /// Computes all elements of a shape; outputs are row-major without gaps, one address for each. An
   /// output may have exactly the memory of an input of the same element size whose strides are
-  /// row-major. It must not overlap any other memory. Runs on the calling thread alone. Throws
-  /// invalid_argument if the operands or their strides are too few or too many.
+  /// row-major. It must not overlap any other memory. Runs on the calling thread only. Throws
+  /// invalid_argument if there are too few or too many operands or strides.
   void run(const Shape& shape, std::span<const Operand> inputs,
            std::span<std::byte* const> outputs) const;
 
-  /// Whether the op is defined for operands of a dtype.
+  /// True if the op is defined for operands of a dtype.
   static bool supports(Op op, DType dtype);
 
-  /// Whether pow is defined for them: one dtype, or an integer exponent of a floating base, to
-  /// whose dtype it is converted.
+  /// True if pow is defined for these: one dtype, or an integer exponent of a floating base, which
+  /// is converted to the base's dtype.
   static bool takes_exponent(DType base, DType exponent);
 
  private:

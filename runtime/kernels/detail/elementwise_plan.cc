@@ -33,10 +33,10 @@ struct TileValue {
   DType dtype;
   std::optional<TileNodeId> stored = {};
   std::optional<TileNodeId> computed = {};
-  std::optional<TileNodeId> unrounded = {};  // as computed; gives the same if it is narrowed
+  std::optional<TileNodeId> unrounded = {};  // before rounding; narrowing it gives the same
 };
 
-/// Whether an op's f32 result is one that its operands' half type can hold.
+/// True if the operands' half type can hold an op's f32 result exactly.
 bool keeps_half(Op op) {
   switch (op) {
     case Op::neg:
@@ -199,7 +199,7 @@ class ElementwiseLowering {
     return of_stored(to, convert(source, type, to));
   }
 
-  /// The node of an output's elements as they are stored. It is made if it is not there.
+  /// The node of an output's elements in stored form, made if missing.
   TileNodeId stored(TileValue& value) {
     if (!value.stored) {
       const TileNodeId source = value.unrounded ? *value.unrounded : *value.computed;
@@ -234,7 +234,7 @@ class ElementwiseLowering {
   std::vector<TileValue> values_;
 };
 
-/// For each node the last one that reads it; 0 for one whose value nothing reads.
+/// For each node the last one that reads it; 0 if no node does.
 std::vector<TileNodeId> last_readers(const std::vector<TileNode>& nodes) {
   std::vector<TileNodeId> last(nodes.size(), 0);
   for (TileNodeId node = nodes.size(); node-- > 0;) {
@@ -282,9 +282,8 @@ class ElementwisePlacement {
            nodes_[source].output == kNoTileOutput;
   }
 
-  /// Frees the tiles of the sources that no later node reads. `of_its_width`: only of sources of
-  /// the node's width, which its function may write over while it reads them; else only of the
-  /// others.
+  /// Frees the tiles of the sources that no later node reads. `of_its_width`: only sources of the
+  /// node's width, which its function may overwrite while it reads them; else only the others.
   void free_sources(TileNodeId node, bool of_its_width) {
     for (const TileNodeId source : nodes_[node].sources) {
       const bool same = nodes_[source].element_bytes == nodes_[node].element_bytes &&

@@ -16,7 +16,7 @@ struct alignas(kBlockBytes) Block {
 };
 
 /// One call of a tile function. Sources are places: first the inputs, then the constants, then the
-/// targets. Targets are what steps write: first the outputs, then the scratch tiles.
+/// targets. Targets are the places that steps write: first the outputs, then the scratch tiles.
 struct ElementwiseStep {
   TileFunction function;  ///< null: shardwise::convert
   DType from, to;         ///< of that
@@ -24,7 +24,7 @@ struct ElementwiseStep {
   std::size_t target;
 };
 
-/// When outputs are written. Directly: by the step that computes them, which also serves as their
+/// When outputs are written. Directly: by the step that computes them, which also uses them as a
 /// scratch tile. At the end: after all inputs of the tile are read.
 enum class Writing { directly, at_end };
 
@@ -32,7 +32,7 @@ struct ElementwisePlan {
   std::vector<ElementwiseStep> steps;
   std::size_t scratch_tiles = 0;
 
-  /// An output that is written before an input is read for the last time: they must not be at one
+  /// An output that is written before an input is read for the last time: the two must not have one
   /// address.
   struct Clash {
     std::size_t output, input;
@@ -40,7 +40,7 @@ struct ElementwisePlan {
   std::vector<Clash> clashes;
 };
 
-/// What an ElementwiseKernel runs.
+/// The compiled form of an ElementwiseKernel.
 struct ElementwiseProgram {
   std::vector<std::size_t> input_bytes, output_bytes;  ///< of an element
   std::vector<Block> constants;
@@ -49,7 +49,7 @@ struct ElementwiseProgram {
   ElementwisePlan at_end;        ///< if outputs of `plan` clash with inputs
 };
 
-/// Requires a kernel that has been checked.
+/// Requires a checked kernel.
 ElementwiseProgram compile_elementwise(std::span<const ElementwiseInput> inputs,
                                        std::span<const ElementwiseInstruction> instructions,
                                        std::span<const std::int32_t> outputs);

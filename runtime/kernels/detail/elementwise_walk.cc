@@ -13,25 +13,25 @@
 namespace shardwise::detail {
 namespace {
 
-// One scratch tile. Of half that size, a gelu takes 8% longer, as it makes more calls; of twice the
-// size 5% less, but kernels with more operands would leave a first-level cache of 32 KiB.
+// One scratch tile. With half that size, a gelu takes 8% longer, as it makes more calls; with twice
+// the size 5% less, but kernels with more operands would leave a first-level cache of 32 KiB.
 constexpr std::size_t kTileBytes = 4096;
 
-/// An input in the dims that are left after joining.
+/// An input in the dims that remain after joining.
 struct WalkedInput {
   Block block;  // of equal elements
   Dims strides;
   const std::byte* data;
   std::size_t element_bytes;
-  const std::byte* in_block;  // the element that it is filled with
+  const std::byte* in_block;  // the element that fills it
   std::byte* tile;            // a tile of elements gathered from several rows
-  bool in_tile;               // whether it is filled with rows that repeat
+  bool in_tile;               // it is filled with rows that repeat
   bool contiguous;            // row-major throughout
   bool constant;              // one element for all
   bool repeats;               // the same in each row
 };
 
-/// Kept by each thread from run to run.
+/// Each thread keeps these from run to run.
 struct WalkLists {
   std::vector<WalkedInput> inputs;
   std::vector<Source> places;
@@ -77,7 +77,7 @@ class ElementwiseWalk {
   }
 
  private:
-  /// Leaves the fewest dims: those that all inputs pass through as one are joined.
+  /// Joins dims that all inputs traverse as one, so that the fewest are left.
   void join_dims(const Shape& shape, std::span<const ElementwiseKernel::Operand> inputs) {
     lists_.inputs.assign(inputs.size(), {});
     for (std::size_t dim = 0; dim < shape.size(); ++dim) {
@@ -201,7 +201,7 @@ class ElementwiseWalk {
     }
   }
 
-  /// Where a tile finds its elements of an input.
+  /// Finds a tile's elements of an input.
   Source locate(WalkedInput& input, const WalkTile& tile) const {
     const auto bytes = static_cast<std::int64_t>(input.element_bytes);
     if (input.contiguous) return {input.data + (tile.row * row_ + tile.begin) * bytes, 1};

@@ -7,7 +7,7 @@
 
 namespace shardwise::detail {
 
-/// ElementwiseKernel::run, for operands that have been counted and a shape that is not empty.
+/// ElementwiseKernel::run for counted operands and a shape that is not empty.
 void run_elementwise(const ElementwiseProgram& program, const Shape& shape,
                      std::span<const ElementwiseKernel::Operand> inputs,
                      std::span<std::byte* const> outputs);

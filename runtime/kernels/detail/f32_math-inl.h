@@ -1,5 +1,5 @@
-// What the vector functions of tile_f32.cc compute. Included once per SIMD target, as Highway's own
-// "-inl.h" files are; HWY_TARGET_TOGGLE tells the targets apart.
+// The vector functions of tile_f32.cc. Included once per SIMD target, like Highway's own "-inl.h"
+// files; HWY_TARGET_TOGGLE distinguishes the targets.
 #if defined(SHARDWISE_F32_MATH_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHARDWISE_F32_MATH_INL_H
 #undef SHARDWISE_F32_MATH_INL_H
@@ -68,7 +68,7 @@ struct Sqrt {
 struct Rsqrt {  // two roundings
   static HWY_INLINE F32 apply(F32 x) { return hn::Div(number(1), hn::Sqrt(x)); }
 };
-// The sign is that of x, also of a zero, which not all targets give by themselves.
+// The result has the sign of x, also for a zero, which not all targets ensure by themselves.
 struct Floor {
   static HWY_INLINE F32 apply(F32 x) { return hn::CopySign(hn::Floor(x), x); }
 };
@@ -94,8 +94,8 @@ struct Mul {
 struct Div {
   static HWY_INLINE F32 apply(F32 a, F32 b) { return hn::Div(a, b); }
 };
-// A comparison with NaN is false, so that a NaN in `a` stays; one in `b` is chosen by itself.
-// Equal numbers have equal bits but for the sign of a zero, which And and Or choose.
+// A comparison with NaN is false, so a NaN in `a` stays; a NaN in `b` is chosen by itself. Equal
+// numbers differ in their bits only by the sign of a zero, which And and Or choose.
 struct Max {
   static HWY_INLINE F32 apply(F32 a, F32 b) {
     const F32 larger = hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(b)), b, a);
@@ -128,7 +128,7 @@ struct GreaterEqual {
   static HWY_INLINE Mask apply(F32 a, F32 b) { return hn::Ge(a, b); }
 };
 
-// Approximations. Highway's are for ordinary numbers; what is beyond is added here.
+// Approximations. Highway's are for ordinary numbers; the other cases are added here.
 
 struct Exp {
   static HWY_INLINE F32 apply(F32 x) {
@@ -152,7 +152,7 @@ struct Tanh {
 };
 struct Logistic {
   static HWY_INLINE F32 apply(F32 x) {
-    // Of -|x|, which does not overflow: e / (1 + e) if x is negative, else 1 / (1 + e).
+    // exp(-|x|) does not overflow: e / (1 + e) if x is negative, else 1 / (1 + e).
     const F32 e = Exp::apply(hn::Neg(hn::Abs(x)));
     const F32 over = hn::IfThenElse(hn::Lt(x, hn::Zero(Floats())), e, number(1));
     return hn::Div(over, hn::Add(e, number(1)));
@@ -186,7 +186,7 @@ struct Erf {
   }
 };
 
-/// Highway's F up to the largest number for which it is exact, `beyond` for each lane after it.
+/// Highway's F up to the largest number for which it is exact, `beyond` for lanes above that.
 template <class F>
 HWY_INLINE F32 periodic(F32 x, float (*beyond)(float)) {
   const Mask large = hn::Not(hn::Lt(hn::Abs(x), number(39000)));  // infinity and NaN too
@@ -236,7 +236,7 @@ struct WidenF16 {
     const I32 magnitude = hn::And(half, bits(0x7fff));
     const I32 sign = hn::ShiftLeft<16>(hn::Xor(half, magnitude));
     const I32 fields = hn::ShiftLeft<13>(magnitude);
-    // As a float with the same fields the number is off by a power of two, subnormal or not.
+    // Read as a float with the same fields, the number is off by a power of two, subnormal or not.
     const I32 finite = bits_of(hn::Mul(float_of(fields), number(0x1p112f)));
     const I32 special = hn::Add(fields, bits((255u - 31u) << 23));
     return float_of(hn::Or(sign, choose(hn::Gt(magnitude, bits(0x7bff)), special, finite)));

@@ -9,9 +9,9 @@ namespace shardwise {
 
 // Kernels that read or write by index. Ids are i32 or i64. `extent` is the whole extent of the
 // indexed dim: an id outside [0, extent) throws invalid_argument, naming the id, its index and the
-// extent, if it is one of those that the shard needs. Ids that are inside it but outside of a
-// shard's box are another device's: take and take_along give zeros for them, so that the bitwise
-// or over the devices is the whole; the scatters leave them out, so that the sum is.
+// extent, if the shard needs it. Ids inside the dim but outside a shard's box are another device's:
+// take and take_along give zeros for them, so that the bitwise or over the devices is the whole;
+// the scatters leave them out, so that the sum is.
 
 /// x with dim `dim` replaced by the dims of ids: out[.., i.., ..] = x[.., ids[i..], ..].
 void take(const ConstShardView& x, const ConstShardView& ids, std::size_t dim, std::int64_t extent,
@@ -23,8 +23,8 @@ void scatter_add(const ConstShardView& ids, const ConstShardView& updates, std::
                  std::int64_t extent, const ShardView& out);
 
 /// out = x, then out[.., ids[i..], ..] is combined with updates[.., i.., ..], in the row-major
-/// order of ids; boxes of x and out agree, and ids are whole. Of boolean: set, min and max. f16 and
-/// bf16 are computed in f32 and rounded once.
+/// order of ids; boxes of x and out agree, and ids are whole. Booleans allow set, min and max. f16
+/// and bf16 are computed in f32 and rounded once.
 void scatter(const ScatterIntoAttributes& a, std::int64_t extent, const ConstShardView& x,
              const ConstShardView& ids, const ConstShardView& updates, const ShardView& out);
 
@@ -43,9 +43,9 @@ void scatter_add_along(const ConstShardView& ids, const ConstShardView& updates,
 enum class SortOrder { ascending, descending };
 void argsort(const ConstShardView& in, std::size_t dim, SortOrder order, const ShardView& out);
 
-/// u32 that depend on the key and the element's row-major index in the whole tensor alone: element
-/// i is word i % 4 of Philox4x32-10 with counter i / 4 (Salmon et al., "Parallel random numbers: as
-/// easy as 1, 2, 3", SC 2011).
+/// Random u32 that depend only on the key and the element's row-major index in the whole tensor:
+/// element i is word i % 4 of Philox4x32-10 with counter i / 4 (Salmon et al., "Parallel random
+/// numbers: as easy as 1, 2, 3", SC 2011).
 void random_bits(std::uint64_t key, const Shape& shape, const ShardView& out);
 
 }  // namespace shardwise

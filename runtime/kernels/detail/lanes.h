@@ -4,9 +4,9 @@
 
 namespace shardwise::detail {
 
-/// Combines element(0), .. element(count - 1) with T combine(T, T), in an order that depends on
-/// count alone. Several partial results, each of every n-th element, are what the compiler
-/// makes vectors of; blocks keep the error of long floating sums small.
+/// Combines element(0), .. element(count - 1) with T combine(T, T), in an order that depends only
+/// on count. The compiler makes vectors of several partial results, each over every n-th element;
+/// blocks keep the error of long floating sums small.
 template <class T, class Combine, class Element>
 T reduce_in_lanes(std::int64_t count, T identity, Combine combine, Element element) {
   constexpr std::int64_t kLanes = 64 / sizeof(T), kBlock = 8192;

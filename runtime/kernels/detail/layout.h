@@ -7,9 +7,8 @@
 
 namespace shardwise {
 
-// Kernels that move elements. Each fills all of out.box from what the inputs' boxes hold of it;
-// both count elements of the whole tensors, so any boxes will do as long as what is needed is
-// there.
+// Kernels that move elements. Each fills all of out.box from the inputs' boxes; both count elements
+// of the whole tensors, so any boxes work as long as the needed elements are there.
 
 /// Dim i of the operand is dim dims[i] of out; an operand dim of extent 1 (in the whole tensor: its
 /// box is [0:1]) is repeated.
@@ -36,7 +35,7 @@ void reverse(const ConstShardView& in, const Dims& dims, const Shape& shape, con
 /// out = in from `starts` on (one per dim, in elements of the whole operand).
 void dynamic_slice(const ConstShardView& in, const Dims& starts, const ShardView& out);
 
-/// out = in, but for the elements of `update`, whose element 0 is at `starts`.
+/// out = in, except for the elements of `update`, whose element 0 is at `starts`.
 void dynamic_update_slice(const ConstShardView& in, const ConstShardView& update,
                           const Dims& starts, const ShardView& out);
 

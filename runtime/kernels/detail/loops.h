@@ -10,8 +10,8 @@
 namespace shardwise::detail {
 
 /// Nested loops that walk through N tensors in memory at once. A loop of extent 1 is left out, and
-/// one whose steps are just past the end of the next loop inside it joins that loop, so that what
-/// is contiguous in all N tensors is one loop.
+/// a loop whose steps are just past the end of the next loop inside it joins that loop, so that
+/// parts that are contiguous in all N tensors are one loop.
 ///
 /// Value type, thread-compatible.
 ///
@@ -46,7 +46,7 @@ class Loops {
   }
   void add(const Loop& loop) { add(loop.extent, loop.steps); }
 
-  /// A loop of extent 0 was added: there is nothing to walk through.
+  /// True if a loop of extent 0 was added: there is nothing to walk through.
   bool nothing() const { return nothing_; }
 
   std::size_t size() const { return size_; }
@@ -60,7 +60,7 @@ class Loops {
     return taken;
   }
 
-  /// Takes the innermost loop out; gives one of extent 1 if there is none.
+  /// Takes the innermost loop out; without loops, gives one of extent 1.
   Loop take_innermost() { return size_ == 0 ? Loop{} : take(size_ - 1); }
 
   /// Calls body(offsets) for each element, beginning at `at`.

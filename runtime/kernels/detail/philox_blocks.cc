@@ -36,7 +36,7 @@ HWY_INLINE WordVector multiply_high(WordVector a, WordVector number) {
   return hn::OddEven(hn::BitCast(words, odd), hn::BitCast(words, hn::ShiftRight<32>(even)));
 }
 
-/// As many counters at once as a vector has words.
+/// Processes as many counters at once as a vector has words.
 void vector_blocks(std::uint64_t key, std::uint64_t counter, std::uint32_t* out) {
   const Words words;
   const WordVector first = hn::Set(words, 0xD2511F53), second = hn::Set(words, 0xCD9E8D57);

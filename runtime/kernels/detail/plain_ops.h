@@ -9,7 +9,7 @@
 
 namespace shardwise::detail {
 
-// What the plain tile functions compute, element by element. Booleans are bool.
+// The element-by-element functions of the plain tiles. Booleans are bool.
 
 struct QuickPlainOp {
   static constexpr bool kSlow = false;
@@ -18,8 +18,8 @@ struct SlowPlainOp {  // not worth filling up a block
   static constexpr bool kSlow = true;
 };
 
-/// Where sums and products wrap around instead of overflowing. No narrower than int, which is what
-/// narrower types would become, with overflow.
+/// The type in which sums and products wrap around instead of overflowing. It is no narrower than
+/// int, to which narrower types would be promoted, with overflow.
 template <class T>
 using Wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
 
@@ -112,7 +112,7 @@ struct PlainPow : SlowPlainOp {
   template <class T>
   static T apply(T base, T exponent) {
     if constexpr (std::floating_point<T>) {
-      // Even of a signaling NaN, for which std::pow gives NaN.
+      // Also for a signaling NaN, where std::pow gives NaN.
       return exponent == 0 || base == 1 ? T{1} : std::pow(base, exponent);
     } else {
       if (exponent < 0) {  // the reciprocal, truncated
@@ -203,7 +203,8 @@ struct PlainXor : QuickPlainOp {
     return static_cast<T>(a ^ b);
   }
 };
-/// By at least the width, or by less than 0, which is large as an unsigned number, all bits go.
+/// A shift by the width or more, or by less than 0, which is a large unsigned number, clears all
+/// bits.
 template <class T>
 bool shifts_all_out(T by) {
   return static_cast<std::make_unsigned_t<T>>(by) >= 8 * sizeof(T);
@@ -241,11 +242,10 @@ struct PlainSelect : QuickPlainOp {
   }
 };
 
-/// The number of which x is the error function; infinite at 1 and -1, NaN beyond.
-/// (kernels/erf_inv.cc)
+/// The inverse of the error function: infinite at 1 and -1, NaN beyond. (kernels/erf_inv.cc)
 double erf_inv(double x);
 
-/// Of f32 computed as f64, and rounded once.
+/// An f32 function computed in f64, and rounded once.
 template <double (*kFunction)(double)>
 struct PlainLibrary : SlowPlainOp {
   template <class T>
@@ -261,7 +261,7 @@ struct PlainAtan2 : SlowPlainOp {
 };
 struct PlainLogistic : SlowPlainOp {
   static double apply(double x) {
-    // Of -|x|, which does not overflow.
+    // exp(-|x|) does not overflow.
     const double e = std::exp(-std::abs(x));
     return (x < 0 ? e : 1) / (1 + e);
   }

@@ -29,7 +29,7 @@ struct Sum {
   }
 };
 
-// A NaN in `a` compares false and stays. Equal numbers differ in the sign of a zero alone: the
+// A NaN in `a` compares false and stays. Equal numbers differ only in the sign of a zero: the
 // larger of both is -0 only if both are.
 struct Max {
   template <class T>
@@ -91,7 +91,7 @@ void combine_rows(const T* in, std::int64_t step, std::int64_t rows, std::int64_
   }
 }
 
-/// Each row is seen as a matrix of this number of columns. Columns are combined first, over all
+/// Each row is treated as a matrix with this many columns. Columns are combined first, over all
 /// rows, then the results of the columns.
 constexpr std::int64_t kColumns = 32;
 

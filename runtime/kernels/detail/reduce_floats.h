@@ -6,7 +6,7 @@
 
 namespace shardwise::detail {
 
-/// How elements are combined.
+/// Functions that combine elements.
 template <class T>
 struct ReduceFunctions {
   /// out[c] = the combination of out[c], in[c], in[c + step], .., row after row.
@@ -18,7 +18,7 @@ struct ReduceFunctions {
 };
 
 /// Sum, max or min of float or double, by vectors; NaN wins in max and min. The order of additions
-/// depends on the counts alone, not on the machine's vectors.
+/// depends only on the counts, not on the machine's vectors.
 template <class T>
 ReduceFunctions<T> reduce_floats(Reduction reduction);
 

@@ -5,18 +5,17 @@
 
 namespace shardwise {
 
-// Boxes are anywhere in the whole tensors; operands have what the elements of out.box are made of.
-// f16 and bf16 are computed in f32 and rounded once; integers wrap around. On the calling thread
-// alone.
+// Boxes are anywhere in the whole tensors; operands have all elements that out.box needs. f16 and
+// bf16 are computed in f32 and rounded once; integers wrap around. Runs on the calling thread only.
 
-/// out[place] = the sum of what the window at that place holds of `in`.
+/// out[place] = the sum of the elements of `in` in the window at that place.
 void reduce_window_sum(const WindowAttributes& a, const ConstShardView& in, const ShardView& out);
 
 /// The maximum; NaN if one is.
 void reduce_window_max(const WindowAttributes& a, const ConstShardView& in, const ShardView& out);
 
-/// out = 0, then out[where the window at a place is largest first in x] += source[place]. Requires
-/// numbers.
+/// out = 0, then out[i] += source[place], where i is the first largest element of x in the window
+/// at that place. Requires numbers.
 void select_and_scatter_add(const WindowAttributes& a, const ConstShardView& x,
                             const ConstShardView& source, const ShardView& out);
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::align_val_t kScratchAlignment{64};
 
-/// What a thread keeps. A kernel holds a few at once; more than there is room for are freed.
+/// The memory that a thread keeps. A kernel holds a few blocks at once; surplus ones are freed.
 class SpareMemory {
  public:
   struct Block {
@@ -28,7 +28,7 @@ class SpareMemory {
     for (const Block& block : blocks_) free(block);
   }
 
-  /// The smallest that is large enough, or a new one in the place of the largest.
+  /// The smallest block that is large enough, or a new one in place of the largest.
   Block take(std::size_t bytes) {
     Block* best = nullptr;
     for (Block& block : blocks_) {

@@ -6,8 +6,8 @@
 
 namespace shardwise::detail {
 
-/// Memory for as long as a kernel runs, aligned to 64 bytes, its content unspecified. The thread
-/// keeps it for the kernels after this one, as fresh memory is dear: each page is a fault.
+/// Memory for the duration of a kernel, aligned to 64 bytes, its content unspecified. The thread
+/// keeps it for later kernels, since fresh memory is expensive: each page is a fault.
 ///
 /// Belongs to the thread that made it.
 class Scratch {
@@ -41,14 +41,14 @@ class Widened {
   ConstShardView view_;
 };
 
-/// An f16 or bf16 shard that is computed as f32 and then rounded.
+/// An f16 or bf16 shard that is computed in f32 and then rounded.
 class Unrounded {
  public:
   explicit Unrounded(const ShardView& half);
 
   const ShardView& view() const { return view_; }
 
-  /// Fills the shard.
+  /// Rounds the result into the shard.
   void round() const;
 
  private:

@@ -7,8 +7,8 @@
 
 namespace shardwise {
 
-/// What a kernel reads and writes: one device's part of a tensor, row-major, native endian, exactly
-/// the elements of `box`, which counts elements of the whole tensor. Does not own the memory.
+/// An operand of a kernel: one device's part of a tensor, row-major, native endian, exactly the
+/// elements of `box`, which counts elements of the whole tensor. Does not own the memory.
 struct ConstShardView {
   const std::byte* data;
   DType dtype;

@@ -30,8 +30,7 @@ void fill_run(T value, std::byte* to, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) store(to, i, value);
 }
 
-/// A constant length lets the compiler turn memcpy into a move or two, which is what short runs
-/// need.
+/// A constant length lets the compiler turn memcpy into a move or two, as short runs need.
 template <std::size_t kRunBytes>
 void copy_equal_runs(const CopyLoops& loops, const CopyLoops::Offsets& at,
                      std::int64_t element_bytes, const std::byte* from, std::byte* to) {
@@ -98,8 +97,8 @@ void transpose_words(const std::byte* from, std::int64_t from_step, std::byte* t
 template <class T>
 constexpr std::int64_t kTile = sizeof(T) < 8 ? 64 : 256 / static_cast<std::int64_t>(sizeof(T));
 
-/// The same for a tile. Whole cache lines are read first, to a buffer in which they do not drive
-/// each other out of the cache, as lines at steps of powers of two do.
+/// The same for a tile. Whole cache lines are read first, into a buffer where they do not evict
+/// each other, unlike lines at steps of powers of two.
 template <class T>
 void transpose_tile(const std::byte* from, std::int64_t from_step, std::byte* to,
                     std::int64_t to_step, std::int64_t rows, std::int64_t cols) {

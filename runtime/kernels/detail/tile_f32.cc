@@ -20,7 +20,7 @@ namespace shardwise::detail {
 namespace HWY_NAMESPACE {
 namespace {
 
-// How elements get from memory to a vector of 32-bit lanes and back.
+// Moves elements from memory to a vector of 32-bit lanes and back.
 
 struct FloatElement {
   static constexpr std::size_t kBytes = 4;

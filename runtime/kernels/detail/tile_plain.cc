@@ -30,8 +30,8 @@ Out plain_element(T value) {
   return Out{value};
 }
 
-/// F on blocks of elements. They pass through arrays of their own, so that compilers need not ask
-/// whether operands and result overlap; the last block is filled up with zeros.
+/// Applies F to blocks of elements. They pass through arrays of their own, so that compilers need
+/// not ask whether operands and result overlap; the last block is filled up with zeros.
 template <class F, class Out, class... In>
 struct PlainTile {
   static constexpr std::size_t kBlock =
@@ -142,7 +142,7 @@ TileFunction find_bits(Op op) {
   }
 }
 
-/// For f32, of functions that are not done by vectors, and f64.
+/// For f32 functions without a vector version, and for f64.
 template <class T>
 TileFunction find_library(Op op) {
   switch (op) {

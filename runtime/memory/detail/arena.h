@@ -11,9 +11,9 @@
 
 namespace shardwise {
 
-/// One device's memory: what is held, by whom, and how much more may be. Freed memory is kept for
-/// blocks of the same size, as long as all memory together is no more than blocks once
-/// took. Thread-safe.
+/// One device's memory: the buffers that are held, and the room that is left. Freed memory is kept
+/// for blocks of the same size, as long as all memory together does not exceed the peak of blocks.
+/// Thread-safe.
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   Arena(DeviceId device, std::size_t capacity_bytes);
@@ -41,15 +41,15 @@ class Arena : public std::enable_shared_from_this<Arena> {
   friend class Block;
   friend class Buffer;
 
-  /// In the books, without memory.
+  /// Books a buffer without memory.
   std::shared_ptr<Buffer> book(std::size_t size_bytes, MemoryKind kind, std::string_view label);
   void strike(Buffer& buffer);
 
   std::byte* take_memory(std::size_t size_bytes);
   void take_back(std::byte* memory, std::size_t size_bytes) noexcept;
 
-  /// Memory of blocks and kept memory together are never more than the most that blocks have taken
-  /// at once: the smallest kept block goes first.
+  /// Memory of blocks and kept memory together never exceed the most that blocks took at once: the
+  /// smallest kept block goes first.
   void free_kept() SHARDWISE_REQUIRES(mutex_);
 
   std::string exhausted(const Buffer& wanted) const SHARDWISE_REQUIRES(mutex_);

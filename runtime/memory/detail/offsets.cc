@@ -12,8 +12,8 @@ std::size_t aligned_offset(std::size_t bytes) {
 
 namespace {
 
-/// Lifetimes that have a place already, by offset: a treap whose nodes sum up what is below them,
-/// so a search skips all that is needed at other times, and all that leaves no gap.
+/// Placed lifetimes, by offset: a treap whose nodes summarise their subtrees, so a search skips
+/// those that are needed at other times or leave no gap.
 class Placed {
  public:
   explicit Placed(std::size_t count) { nodes_.reserve(count); }
@@ -33,8 +33,8 @@ class Placed {
     root_ = insert(root_, added);
   }
 
-  /// Where these bytes fit. Only values that are needed in some of the same steps count: it is the
-  /// smallest gap between them that is large enough, or the place after all of them.
+  /// The place for these bytes among values that are needed in some of the same steps: the smallest
+  /// gap that is large enough, or the place after all of them.
   std::size_t find(std::size_t bytes, const Lifetime& life) {
     search_ = {bytes, life.first, life.last, 0, 0, SIZE_MAX};
     walk(root_);
@@ -53,16 +53,16 @@ class Placed {
     std::uint64_t priority = 0;
     Index left = kNone, right = kNone;
 
-    // Of this node and all below it.
+    // Summary of this node and all below it.
     std::size_t low = 0, high = 0;  ///< the lowest begin, the highest end
-    std::size_t largest_gap = 0;    ///< between them, if all were needed at once
+    std::size_t largest_gap = 0;    ///< between them, if all were needed at the same time
     std::int64_t least_first = 0, most_first = 0, least_last = 0, most_last = 0;
   };
 
   struct Search {
     std::size_t bytes;
     std::int64_t first, last;
-    std::size_t end;  ///< of all that was passed and counts
+    std::size_t end;  ///< of the nodes passed so far that count
     std::size_t best, best_gap;
   };
 
@@ -121,7 +121,7 @@ class Placed {
     return tree;
   }
 
-  /// Those that begin at `offset` or before, and the others.
+  /// Splits into nodes that begin at `offset` or before, and the others.
   void split(Index tree, std::size_t offset, Index& before, Index& after) {
     if (tree == kNone) {
       before = after = kNone;
@@ -211,7 +211,7 @@ std::vector<Hosted> plan_hosted(std::span<const Lifetime> hosts,
     const std::size_t bytes = aligned_offset(life.bytes);
     if (bytes == 0) continue;
     for (std::size_t h = 0; h < hosts.size() && result[one].host < 0; ++h) {
-      // What is needed after the host has begun would have its place behind all of it.
+      // A lifetime that overlaps the host's own would only fit after all of it.
       if (life.bytes > hosts[h].bytes || life.last >= hosts[h].first) continue;
       const std::size_t offset = placed[h].find(bytes, life);
       if (offset + life.bytes > hosts[h].bytes) continue;

@@ -13,7 +13,7 @@ struct Lifetime {
   std::int64_t first = 0, last = 0;  ///< steps, both included
 };
 
-/// Bytes rounded up to where the next may begin: a multiple of 64.
+/// Bytes rounded up to the next possible offset: a multiple of 64.
 std::size_t aligned_offset(std::size_t bytes);
 
 /// Places in one region of memory: none that are needed at the same time overlap.
@@ -27,9 +27,9 @@ struct Offsets {
 /// by size" of Pisarchyk and Lee, arXiv 2001.03288.)
 Offsets plan_offsets(std::span<const Lifetime> lifetimes);
 
-/// A place in memory that something else needs at other times.
+/// A place in memory that another lifetime needs at other times.
 struct Hosted {
-  std::int64_t host = -1;  ///< by the hosts' order; -1: there is no place
+  std::int64_t host = -1;  ///< number of the host; -1: no place
   std::size_t offset = 0;
 };
 

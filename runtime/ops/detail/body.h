@@ -14,15 +14,15 @@
 
 namespace shardwise::detail {
 
-/// The body that is recorded in the graph, in one of that, and so on; else the graph.
+/// The innermost open body in the graph, else the graph itself.
 Graph& innermost(Graph& graph);
 
-/// The node, or the input of `graph` that stands for it: it may be of a graph around `graph`.
-/// Throws invalid_argument if it is of none.
+/// The node, or the input of `graph` that stands for it: it may belong to a graph around `graph`.
+/// Throws invalid_argument if it belongs to neither.
 NodeId inside(Graph& graph, const NodeRef& node);
 
-/// An input of a body for a node outside: of its type, or for a slice of it of another type, and of
-/// the kind that it has if it is an input.
+/// Appends an input of a body for a node outside: of its type, or for a slice of it of another
+/// type, and of its kind if it is an input.
 NodeId append_body_input(Graph& body, const NodeRef& from, std::string_view label,
                          const std::optional<TensorType>& type = {});
 
@@ -32,7 +32,7 @@ TensorType result_type(const Graph& graph, const Node& node);
 /// A graph for the body of a node in `outside`, in the scope that is open there.
 Graph new_body(Graph& outside);
 
-/// Until it goes, nodes are appended to the body.
+/// While it lives, nodes are appended to the body.
 class OpenBody {
  public:
   OpenBody(Graph& outside, Graph& body) : outside_(outside) { outside.body = &body; }
@@ -44,10 +44,10 @@ class OpenBody {
   Graph& outside_;
 };
 
-/// The same graph with its inputs first, in their order, so that its text says the order.
+/// The same graph with its inputs first, in order, so that its text shows the order.
 Graph with_inputs_first(Graph graph);
 
-/// How the operands and results of a scan or a cond are those of a body: a cond has no carries, and
+/// Maps the operands and results of a scan or a cond to those of a body: a cond has no carries, and
 /// nothing is stacked. Keeps a reference to the node's body.
 struct BodyParts {
   enum class Which { first, otherwise };
@@ -68,15 +68,15 @@ struct BodyParts {
   NodeId output(std::size_t result) const { return body().outputs[result]; }
 };
 
-/// Of one that has two.
+/// True for a cond, which has two bodies.
 bool has_otherwise(const Node& node);
 
 /// A shape without its first dim, and with one more.
 Shape slice_shape(const Shape& stacked);
 Shape stacked_shape(std::int64_t length, const Shape& slice);
 
-/// Whether each result of a scan or cond depends on one of these operands, with floating values all
-/// the way.
+/// Per result of a scan or cond, true if it depends on one of these operands, with floating values
+/// all the way.
 std::vector<bool> results_that_depend(const Node& node, const std::vector<bool>& operands);
 
 }  // namespace shardwise::detail

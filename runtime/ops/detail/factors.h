@@ -23,11 +23,12 @@ struct Factor {
 struct FactorList {
   std::vector<std::int32_t> factors = {};
 
-  /// If the dim's elements are not the factors': by factor, which of them go with the factor's if
-  /// it is the one that is cut. At most one is then. Windows follow the whole factor.
+  /// For dims whose elements are not the factors': by factor, the elements that belong to the
+  /// factor's part if it is the one that is cut. At most one is then cut. Windows follow the whole
+  /// factor.
   std::vector<Window> windows = {};
 
-  /// All of the dim goes with all of its factors.
+  /// True if the whole dim belongs to each of its factors.
   bool needs_all = true;
 
   std::size_t size() const { return factors.size(); }
@@ -43,8 +44,8 @@ struct FactorList {
 /// For each dim of a tensor its factors.
 using DimFactors = std::vector<FactorList>;
 
-/// How an op may be cut over devices. Factors are cut, and a dim is cut as its factors are.
-/// (Source: Shardy's sharding rules.) A factor that only the result has costs nothing to cut.
+/// How an op may be cut over devices. Factors are cut, and dims follow their factors. (Source:
+/// Shardy's sharding rules.) A factor that only the result has costs nothing to cut.
 struct FactorRule {
   std::vector<Factor> factors;
   std::vector<DimFactors> operands;

@@ -12,13 +12,13 @@ namespace shardwise::detail {
 /// Nodes up to `last` that a change of `wrt` changes, and that may have a gradient.
 std::vector<bool> depend_on(const Graph& graph, std::span<const NodeId> wrt, NodeId last);
 
-/// What grad() does, from any cotangents on: appends the gradient with respect to each of `wrt` of
-/// what has a cotangent, by node up to `last`. -1 for what has none.
+/// The core of grad(), for any cotangents: appends the gradient with respect to each of `wrt` of
+/// the nodes with a cotangent, by node up to `last`. -1 for those without a gradient.
 std::vector<NodeId> pull_back(Graph& graph, NodeId last,
                               std::vector<std::optional<NodeRef>> cotangents,
                               std::span<const NodeId> wrt);
 
-/// Until it goes, nodes belong to a gradient; then the scope is what it was.
+/// While it lives, nodes belong to a gradient; afterwards the scope is restored.
 class RecordsBackward {
  public:
   explicit RecordsBackward(Graph& graph)
@@ -46,11 +46,11 @@ struct BodiesGradientCall {
   const std::vector<bool>& wanted;                     ///< by operand
 };
 
-/// Appends a scan in the other direction. The first one, which this changes, gives what the second
-/// needs of each time, stacked.
+/// Appends a scan in the other direction. The first scan is changed to give the values of each trip
+/// that the second needs, stacked.
 Gradients scan_gradient(const BodiesGradientCall& call);
 
-/// Appends a cond of the gradients of both branches, which compute what they need of these again.
+/// Appends a cond of the gradients of both branches, which recompute the values that they need.
 Gradients cond_gradient(const BodiesGradientCall& call);
 
 }  // namespace shardwise::detail

@@ -15,8 +15,8 @@
 
 namespace shardwise {
 
-/// What an op is asked for when a node is appended: its operands' types, its attributes, and the
-/// result type as far as those do not give it (the shape of a reshape, the dtype of a convert).
+/// The facts for a new node: its operands' types, its attributes, and the parts of the result type
+/// that those do not determine (the shape of a reshape, the dtype of a convert).
 struct TypeCall {
   Op op;
   std::span<const TensorType> operands;
@@ -29,7 +29,7 @@ struct TypeCall {
   }
 };
 
-/// What a gradient starts from: `cotangent` is the gradient with respect to the result.
+/// The start of a gradient: `cotangent` is the gradient with respect to the result.
 struct GradientCall {
   std::span<const NodeRef> operands;
   const NodeRef& result;
@@ -43,7 +43,7 @@ struct GradientCall {
   }
 };
 
-/// By operand; nothing if it has none, or if it is not wanted.
+/// By operand; absent if it has no gradient, or if none is wanted.
 using Gradients = std::vector<std::optional<NodeRef>>;
 
 /// One device's part of a node.
@@ -61,26 +61,25 @@ struct KernelCall {
   }
 };
 
-/// Whether operands of a node may be parts of a sum, so that the result is parts of the sum: none;
-/// one, if the others are whole sums; or all. Parts pass through an op if it is exact on whole
-/// numbers of any dtype: then it does not matter whether parts are summed before it or after. A
-/// product is exact, a quotient is not. (Both are rounded on numbers that are not whole, as sums
-/// are.)
+/// The operands of a node that may be parts of a sum, so that the result is parts of the sum: no
+/// operand; one, if the others are whole sums; or all. Parts pass through an op if it is exact on
+/// whole numbers of any dtype: then parts may be summed before it or after. A product is exact, a
+/// quotient is not. (Both are rounded on numbers that are not whole, as sums are.)
 enum class Linear { no, in_one, in_all };
 
-/// What the system knows of an op beside what its row does.
+/// Further facts about an op, in addition to its row's functions.
 struct OpTraits {
   /// Computed element by element, so that chains of such nodes can be one kernel.
   bool is_elementwise = false;
 
-  /// Gives the bytes of its operand as they are.
+  /// Gives the bytes of its operand unchanged.
   bool is_alias = false;
 
-  /// Gives elements of any dtype as they are, wherever they go. `pad` does not: it converts a
-  /// number. Nor do ops that add up zeros if their operands are cut.
+  /// Gives elements of any dtype unchanged, only at other places. Not true of `pad`, which converts
+  /// a number, or of ops that add up zeros if their operands are cut.
   bool only_moves = false;
 
-  /// Puts elements at other places, or needs no operands: it may be made again for next to nothing.
+  /// Puts elements at other places, or needs no operands: recomputing it costs almost nothing.
   bool is_remade = false;
 
   /// Each combination of the factors is a multiplication and an addition.
@@ -89,8 +88,8 @@ struct OpTraits {
   Linear linear = Linear::no;
 };
 
-/// What an op is: all that the system knows of it. There is none without the four functions, as the
-/// constructor takes them by reference.
+/// The definition of an op: everything that the system knows about it. The four functions are
+/// mandatory, since the constructor takes them by reference.
 ///
 /// Immutable, thread-safe.
 class OpRow {
@@ -104,7 +103,7 @@ class OpRow {
         OpTraits traits = {})
       : OpRow(op, Takes<NoAttributes>(), type, factors, gradient, kernel, traits) {}
 
-  /// Of an op that takes other attributes: `Takes<SliceAttributes>()`.
+  /// For an op that takes other attributes: `Takes<SliceAttributes>()`.
   template <class A>
   struct Takes {};
   template <class A>
@@ -121,7 +120,7 @@ class OpRow {
   Op op() const { return op_; }
   const OpTraits& traits() const { return traits_; }
 
-  /// Whether these are of the struct that the op takes.
+  /// True if the attributes are of the struct that the op takes.
   bool takes(const Attributes& attributes) const {
     return attributes.index() == attributes_.index();
   }
@@ -129,8 +128,8 @@ class OpRow {
   /// An empty struct of that kind.
   const Attributes& empty_attributes() const { return attributes_; }
 
-  /// The result's type. Throws invalid_argument or unsupported with what was found and what was
-  /// needed; append() adds op and place.
+  /// The result's type. Throws invalid_argument or unsupported with found and needed; append() adds
+  /// op and place.
   TensorType type(const TypeCall& call) const { return type_(call); }
 
   FactorRule factors(const Node& node, std::span<const TensorType> operands) const {
@@ -138,7 +137,7 @@ class OpRow {
   }
   Gradients gradient(const GradientCall& call) const { return gradient_(call); }
 
-  /// Fills call.out from operands cut as the factors say. On the calling thread alone.
+  /// Fills call.out from operands cut like the factors. Runs on the calling thread only.
   void run(const KernelCall& call) const { kernel_(call); }
 
  private:
@@ -163,7 +162,7 @@ FactorRule factor_rule(const Graph& graph, const Node& node);
 inline bool is_elementwise(Op op) { return row(op).traits().is_elementwise; }
 inline bool is_alias(Op op) { return row(op).traits().is_alias; }
 
-/// Each element is made of those at its place; `identity` is there for a mark.
+/// True if each element depends only on those at its place; `identity` exists for a mark.
 inline bool keeps_places(Op op) { return is_elementwise(op) || op == Op::identity; }
 
 }  // namespace shardwise

@@ -9,7 +9,7 @@
 #include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/ops/functions.h"
 
-// What the rows of the table share. Each group of rows is a source beside the table.
+// Helpers for the rows of the table. Each group of rows is a source file next to the table.
 
 namespace shardwise::detail {
 
@@ -49,14 +49,14 @@ void need_each(const Dims& numbers, std::size_t count, std::int64_t least, std::
 /// The extent of a dim with elements `dilation` apart.
 std::int64_t dilated(std::int64_t extent, std::int64_t dilation);
 
-/// How many places `stride` apart a window of an extent has in a dim with `low` elements before it
-/// and `high` after it, which may be negative.
+/// The number of places, `stride` apart, of a window in a dim with `low` elements before it and
+/// `high` after it, which may be negative.
 struct PaddedExtent {
   std::int64_t extent, low, high;
 };
 std::int64_t places(const PaddedExtent& dim, std::int64_t window, std::int64_t stride);
 
-/// Few enough elements along a dim for i32 to count them.
+/// Throws unless i32 can count the elements along a dim.
 void need_small_index(std::int64_t extent);
 
 bool is_index(DType dtype);  ///< i32 or i64
@@ -71,15 +71,15 @@ class RuleBuilder {
   void in(std::size_t operand, std::size_t dim, std::int32_t factor);
   void out(std::size_t dim, std::int32_t factor);
 
-  /// One more factor of the operand's dim, of whose elements those of the window go with the
-  /// factor's. The window's extent is the factor's.
+  /// One more factor of the operand's dim: its part needs the elements in the window. The window's
+  /// extent is the factor's.
   void window(std::size_t operand, std::size_t dim, std::int32_t factor, Window window);
 
-  /// Dim `dim` of the operand and of the result, alike.
+  /// Dim `dim` of the operand and the result's dim are cut in the same way.
   void same(std::size_t operand, std::size_t dim, std::size_t result_dim);
   /// The operand's dim must be whole.
   void whole(std::size_t operand, std::size_t dim);
-  /// The result's dim may be cut as one likes.
+  /// The result's dim may be cut in any way.
   void free(std::size_t result_dim);
 
   /// How results of cut reduction factors combine; else they are summed.
@@ -99,7 +99,7 @@ Gradients no_gradient(const GradientCall& call);
 /// No dim of any tensor may be cut.
 FactorRule whole_rule(const Node& node, std::span<const TensorType> operands);
 
-/// Every dim of the result may be cut as one likes; there are no operands to cut.
+/// Every dim of the result may be cut in any way; there are no operands to cut.
 FactorRule free_rule(const Node& node, std::span<const TensorType> operands);
 
 }  // namespace shardwise::detail

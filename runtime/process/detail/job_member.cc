@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kNoWait{0};
 
-// How long a number is tried before rank 0 of this job may have put another in its place.
+// How long a number is tried before checking whether rank 0 of this job has replaced it.
 constexpr milliseconds kLongestTry{250};
 
 constexpr std::size_t kNumberDigits = 32;
@@ -106,7 +106,7 @@ bool JobMember::join(Time end) {
       welcome = fmt::format("{}{}/welcome/{}/{}", store.prefix, tried, store.rank, number_);
       store.set(hello, bytes_of(number_));
     }
-    // If what is there is no number, this only waits.
+    // If the value there is not a number, this only waits.
     if (offered && store.get(welcome, std::min(wait.next(), kLongestTry)) && !tried.empty()) {
       const MutexLock lock(mutex_);
       job_ = store.prefix + tried;
@@ -140,7 +140,7 @@ std::vector<int> JobMember::collect(const std::string& key, std::vector<int> fro
     const bool is_last = wait.is_over();
     std::vector<int> missing;
     for (const int rank : from) {
-      // After one that does not come soon, the others are only asked.
+      // After one that does not come soon, the others are polled without waiting.
       auto value =
           store.get(fmt::format("{}/{}", key, rank), missing.empty() ? wait.next() : kNoWait);
       if (!value) {

@@ -15,7 +15,7 @@
 namespace shardwise::detail {
 
 /// A process among the others of its own job, over a store that other jobs may have used. The keys
-/// of the job hold a number that rank 0 draws, and that another rank hears of in answer to a number
+/// of the job hold a number that rank 0 draws, and that another rank learns in answer to a number
 /// of its own. Holds no lock while a function of the store runs. Thread-safe.
 class JobMember {
  public:
@@ -23,7 +23,7 @@ class JobMember {
 
   const KeyValueStore store;
 
-  /// Whether the keys of the job are known.
+  /// True if the keys of the job are known.
   bool is_known();
 
   /// A key of the job, which is known.
@@ -32,13 +32,13 @@ class JobMember {
   /// On rank 0, before the other ranks can find anything.
   void open();
 
-  /// On rank 0: answers the ranks that want to join as they come, and waits for all. Returns those
-  /// that have not come.
+  /// On rank 0: answers the ranks that want to join, as they come, and waits for all. Returns those
+  /// that did not come.
   std::vector<int> admit(Time end);
 
-  /// On another rank: finds rank 0's number, and waits for its answer. What an earlier job has left
-  /// does not answer: its number is tried until rank 0 of this job has put another in its place.
-  /// Returns whether the job is known.
+  /// On another rank: finds rank 0's number, and waits for its answer. A number left by an earlier
+  /// job gets no answer: it is tried until rank 0 of this job replaces it. Returns whether the job
+  /// is known.
   bool join(Time end);
 
   std::optional<Bytes> wait_for(const std::string& key, Time end) const;
@@ -52,9 +52,9 @@ class JobMember {
   const std::string number_;  // of the job on rank 0; of another rank: an answer's is the same
   Mutex mutex_;
   bool is_open_ SHARDWISE_GUARDED_BY(mutex_);
-  // On rank 0: those that have not joined.
+  // On rank 0: the ranks that have not joined.
   std::set<int> strangers_ SHARDWISE_GUARDED_BY(mutex_);
-  // What the job's keys begin with; empty: not known.
+  // Prefix of the job's keys; empty if not known.
   std::string job_ SHARDWISE_GUARDED_BY(mutex_);
 };
 

@@ -17,7 +17,7 @@ namespace {
 constexpr std::array kNames{"broadcast", "gather",   "all_gather",
                             "barrier",   "exchange", "agreement"};
 
-// Ends each message, so that foreign bytes are noticed.
+// Marks the end of each message, so that foreign bytes are noticed.
 constexpr std::uint32_t kEnd = 0x4d475753;
 
 constexpr auto kLastCode = ErrorCode::cancelled;
@@ -86,7 +86,7 @@ std::vector<std::string> unpack_texts(std::span<const std::byte> message) {
   return texts;
 }
 
-// Of what a failure says.
+// Largest size of a failure's text.
 constexpr std::size_t kMostText = 64 << 10;
 
 /// The text, or its begin and "...", cut between two characters of UTF-8.
@@ -98,7 +98,7 @@ std::string bounded(const std::string& text) {
   return text.substr(0, size) + end;
 }
 
-/// 0 to `most`, spelt as std::to_string does.
+/// Reads a number from 0 to `most`, in the form of std::to_string.
 int number_of(const std::string& text, int most) {
   int number = -1;
   std::from_chars(text.data(), text.data() + text.size(), number);

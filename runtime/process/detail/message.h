@@ -17,13 +17,13 @@ namespace shardwise::detail {
 /// The operations of a process group that send messages.
 enum class Operation : std::uint32_t { broadcast, gather, all_gather, barrier, exchange, agree };
 
-/// "all_gather", ...; "an unknown operation" for a number that is none.
+/// "all_gather", ...; "an unknown operation" for an invalid number.
 const char* name(Operation operation);
 
-/// The operation that a message belongs to. Both sides work it out, and it must be the same.
+/// The operation that a message belongs to. Both sides compute it, and must agree.
 struct MessageMark {
   Operation operation;
-  std::uint64_t tag;  ///< the root of a broadcast or gather; what exchange() was given
+  std::uint64_t tag;  ///< the root of a broadcast or gather; the argument of exchange()
 
   bool operator==(const MessageMark&) const = default;
 };
@@ -49,7 +49,7 @@ Bytes pack(std::span<const Bytes> parts);
 /// The same ones. Throws corrupt if `packed` is not exactly `count` of them.
 std::vector<Bytes> unpack(std::span<const std::byte> packed, std::size_t count);
 
-/// What ranks do together, and what must be the same on all of them.
+/// A common task of ranks, and the facts that must be the same on all of them.
 struct CommonTask {
   std::string name;
   std::vector<std::pair<std::string, std::string>> facts;
@@ -59,16 +59,16 @@ struct CommonTask {
 
 Bytes encode(const CommonTask& task);
 
-/// The same. Throws corrupt if the bytes are no task.
+/// Inverse. Throws corrupt if the bytes are not a task.
 CommonTask decode_task(std::span<const std::byte> message);
 
-/// What differs between two ranks, for people; "" if nothing does. Facts are compared if both have
+/// The difference between two ranks, for people; "" if they agree. Facts are compared if both have
 /// the same ones, or tasks of one name.
 std::string difference(const CommonTask& found, int from, const CommonTask& needed, int own);
 
-/// How a call has failed.
+/// The failure of a call.
 struct Failure {
-  std::optional<ErrorCode> code;  ///< nothing: of no error of Shardwise's
+  std::optional<ErrorCode> code;  ///< absent for an error that is not one of Shardwise's
   int system_error = 0;
   std::string text;
   std::vector<int> ranks;  ///< those that failed, or did not come
@@ -76,10 +76,10 @@ struct Failure {
   bool operator==(const Failure&) const = default;
 };
 
-/// Of a long text, 64 KiB.
+/// Keeps 64 KiB of a long text.
 Bytes encode(const Failure& failure);
 
-/// The same. Throws corrupt if the bytes are none.
+/// Inverse. Throws corrupt if the bytes are not a failure.
 Failure decode_failure(std::span<const std::byte> message);
 
 /// "ranks 1 and 2 of 4 did not come within 0.5 s".

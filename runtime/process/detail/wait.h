@@ -11,8 +11,8 @@ inline Time after(std::chrono::milliseconds time) {
   return std::chrono::steady_clock::now() + time;
 }
 
-/// The parts of a wait, of 10 ms at first and then longer, to a second: between them a thread looks
-/// at what others have done.
+/// The slices of a wait, of 10 ms at first and then longer, up to a second: between them a thread
+/// checks the other ranks' progress.
 class Wait {
  public:
   explicit Wait(Time end) : end_(end) {}
