@@ -20,7 +20,7 @@
 
 namespace shardwise {
 
-/// What an array is: element type, global shape, and which device holds which box.
+/// The type of an array: element type, global shape, and the box on each device.
 ///
 ///   const ArraySpec whole{DType::f32, {12, 4}};
 ///   whole.sharding.to_string();                  // "-,- on devices=1"
@@ -51,7 +51,7 @@ class ShardedArray : public first_guesses::OfArray {
                                 std::span<const std::byte> data, std::string_view label = "array",
                                 MemoryKind kind = MemoryKind::array);
 
-  /// The same of a vector, array or span of elements. Throws invalid_argument if they are not of
+  /// The same for a vector, array or span of elements. Throws invalid_argument if they are not of
   /// the spec's dtype.
   template <ElementValues R>
   static ShardedArray from_host(Devices& devices, const ArraySpec& spec, const R& values,
@@ -63,7 +63,7 @@ class ShardedArray : public first_guesses::OfArray {
 
   /// Calls fill(view) once for each distinct box of this process, in parallel; it writes all of
   /// view.data, and computes but does not wait, like all bodies of an Executor. Replicas are copied
-  /// from there. Throws what fill throws, and as above.
+  /// from there. Throws as above; errors of fill pass through.
   static ShardedArray from_callback(Devices& devices, const ArraySpec& spec,
                                     const std::function<void(const BoxView&)>& fill,
                                     std::string_view label = "array");
@@ -73,7 +73,7 @@ class ShardedArray : public first_guesses::OfArray {
   static ShardedArray from_shards(const ArraySpec& spec,
                                   std::vector<std::shared_ptr<Buffer>> shards);
 
-  /// The same with null if the device of a position is another process's.
+  /// The same, with null for positions on another process's devices.
   static ShardedArray from_shards(const Devices& devices, const ArraySpec& spec,
                                   std::vector<std::shared_ptr<Buffer>> shards);
 
@@ -98,11 +98,11 @@ class ShardedArray : public first_guesses::OfArray {
   /// True if nobody else holds the array or one of its shards.
   bool is_held_alone() const;
 
-  /// If nothing else holds the array or one of its shards: the shards themselves, to write over;
-  /// the array is then used up. Else nothing, and the array stays.
+  /// If nothing else holds the array or one of its shards: the shards themselves, to overwrite; the
+  /// array is then used up. Else absent, and the array stays.
   std::optional<std::vector<std::shared_ptr<Buffer>>> release() &&;
 
-  /// The addressable ones, by mesh position, as shard() gives each.
+  /// The addressable shards, by mesh position, each as from shard().
   std::vector<ConstBoxView> shards() const;
 
   /// The whole array, row-major: its bytes. Throws as read does.
@@ -132,7 +132,7 @@ class ShardedArray : public first_guesses::OfArray {
 
   /// The same values under another sharding, by a transfer plan; the traffic is counted on the
   /// devices. Devices that already hold exactly their new box share the buffer. With several
-  /// processes all call it, and each works out which boxes it sends and which it gets. Throws as
+  /// processes all call it, and each derives which boxes it sends and which it gets. Throws as
   /// from_host does, and cancelled if another process fails or does not come.
   ShardedArray redistribute(Devices& devices, const Sharding& to,
                             std::string_view label = "array") const;

@@ -4,8 +4,8 @@
 
 namespace shardwise {
 
-/// Seconds since it was made, by a clock that never goes back; for statistics only, nothing waits
-/// for it. Thread-compatible.
+/// Seconds since it was made, by a clock that never goes back; for statistics only.
+/// Thread-compatible.
 class Stopwatch {
  public:
   double seconds() const {

@@ -34,9 +34,9 @@ class Tracer;
                          std::span<const Tensor> operands, const std::string& found_and_needed);
 
 /// A tensor of a traced program: written as if for one big device. Operations (ops/functions.h) do
-/// not compute: they record the computation, and Tracer::mark_step() runs it, sharded as the marks
-/// say. After that, tensors that are still held have values, and tensors that are only marked are
-/// on the devices.
+/// not compute: they record the computation, and Tracer::mark_step() runs it, sharded by the marks.
+/// After that, tensors that are still held have values, and tensors that are only marked are on the
+/// devices.
 ///
 /// A handle: copies are the same tensor. Thread-compatible, with its tracer.
 ///
@@ -52,10 +52,10 @@ class Tensor : public first_guesses::OfTensor {
   DType dtype() const { return type().dtype; }
   const Shape& shape() const { return type().shape; }
 
-  /// What it was called when it was made, or the weight that it has replaced; "" for others.
+  /// Its name when it was made, or that of the weight that it has replaced; "" for others.
   const std::string& label() const;
 
-  /// It has a value: it was given one, or its step has run.
+  /// True if it has a value: it was given one, or its step has run.
   bool has_value() const;
 
   /// The value. Throws invalid_argument if it has none, or is still on the host (mark_step() takes
@@ -74,17 +74,17 @@ class Tensor : public first_guesses::OfTensor {
     });
   }
 
-  /// The bytes of a value that has not been needed on the devices yet; nothing if it is there, or
-  /// there is none. Valid until the next step.
+  /// The bytes of a value that was not needed on the devices yet; absent if it is there, or does
+  /// not exist. Valid until the next step.
   std::optional<std::span<const std::byte>> on_host() const;
 
-  /// How the value is cut on the devices, or will be as it is marked; nothing if a step is to
-  /// choose.
+  /// The placement of the value on the devices, or the future one by its mark; absent if a step is
+  /// to choose.
   std::optional<ArraySpec> placement() const;
 
   /// Replaces the value, for all handles of this tensor, or gives an abstract one its value. Throws
-  /// invalid_argument if the dtype, the shape or the number of bytes is another, or the step that
-  /// is being recorded uses it.
+  /// invalid_argument if the dtype, the shape or the number of bytes differs, or the step that is
+  /// being recorded uses it.
   void set_value(ShardedArray array);
   void set_value(std::vector<std::byte> bytes);
   template <ElementValues R>
@@ -94,8 +94,8 @@ class Tensor : public first_guesses::OfTensor {
     set_value(std::vector<std::byte>(bytes.begin(), bytes.end()));
   }
 
-  /// The value of a scalar: as a double whatever the dtype is, or as a T, which must be the dtype.
-  /// Throws as array(), and invalid_argument for another shape or dtype.
+  /// The value of a scalar: as a double for any dtype, or as a T, which must be the dtype. Throws
+  /// as array(), and invalid_argument for another shape or dtype.
   template <class T = double>
   T item() const {
     if constexpr (std::same_as<T, double>) {
@@ -108,8 +108,8 @@ class Tensor : public first_guesses::OfTensor {
     }
   }
 
-  /// What is at this index of the first dim, which goes; -1 is the last. It is recorded as a slice
-  /// and a reshape. Throws invalid_argument if there is no such index.
+  /// The slice at this index of the first dim, which is removed; -1 is the last. Recorded as a
+  /// slice and a reshape. Throws invalid_argument if the index does not exist.
   Tensor operator[](std::int64_t index) const;
 
  private:
@@ -144,7 +144,7 @@ class Tensor : public first_guesses::OfTensor {
 
 std::ostream& operator<<(std::ostream&, const Tensor&) = delete;  // x.to_vector<float>(), x.shape()
 
-/// As Tracer::tensor(), of the tracer of another tensor.
+/// As Tracer::tensor(), on the tracer of another tensor.
 Tensor tensor_beside(const Tensor& context, const TensorType& type, std::span<const std::byte> data,
                      std::string_view label, MemoryKind kind);
 
@@ -160,10 +160,10 @@ detail::CarryAndSlices<Tensor> record_scan(const detail::FlatBody<Tensor>& body,
 std::vector<Tensor> record_cond(const Tensor& predicate, const detail::FlatBranch<Tensor>& if_true,
                                 const detail::FlatBranch<Tensor>& if_false);
 
-/// Says how a tensor is to be cut: a parameter, an input, an intermediate value or a gradient. All
+/// Marks how a tensor is to be cut: a parameter, an input, an intermediate value or a gradient. All
 /// marks of a program are on one mesh. Throws invalid_argument if the tensor already has another
-/// mark (see clear_sharding), or the program has another mesh; and what the spec's own check
-/// throws.
+/// mark (see clear_sharding), or the program has another mesh; errors of the spec's own check pass
+/// through.
 void mark_sharding(Tensor& tensor, const Mesh& mesh, const PartitionSpec& spec);
 
 /// On the tracer's mesh, or the default mesh if the tracer has none yet.
@@ -174,25 +174,25 @@ void shard(const Tensor&, const auto&...) = delete;  // mark_sharding(x, mesh, s
 void with_sharding_constraint(                       // mark_sharding(x, mesh, spec)
     const Tensor&, const auto&...) = delete;
 
-/// The mesh that a program has named as its own, if any: PyTorch/XLA's set_global_mesh() and
-/// get_global_mesh(). A tracer that was given no mesh takes it, in mark_sharding() without a mesh
-/// and in the first step; nothing else in Shardwise reads it. Thread-safe.
+/// The mesh that a program has set as its default, if any: PyTorch/XLA's set_global_mesh() and
+/// get_global_mesh(). A tracer without a mesh takes it, in mark_sharding() without a mesh and in
+/// the first step; nothing else in Shardwise reads it. Thread-safe.
 std::optional<Mesh> default_mesh();
 
-/// Replaces it; without a value there is none again.
+/// Replaces the default mesh; without a value, removes it.
 void set_default_mesh(std::optional<Mesh> mesh);
 
 /// Takes the mark away.
 void clear_sharding(Tensor& tensor);
 
 /// Manual regions (the seed's enable_manual_sharding and disable_manual_sharding, JAX's shard_map):
-/// a tensor as each device has it, cut as `spec`. Each device's operations work on its own shard,
-/// until disable_manual_sharding() makes a tensor of `shape` of the shards again, cut as `spec`.
-/// Shards that the spec gives to several devices must then be equal. all_reduce() combines the
-/// shards of the devices that differ only along the axes.
+/// a tensor as each device's own shard, cut as `spec`. Each device's operations work on its own
+/// shard, until disable_manual_sharding() turns the shards back into a tensor of `shape`, cut as
+/// `spec`. Shards that the spec gives to several devices must then be equal. all_reduce() combines
+/// the shards of the devices that differ only along the axes.
 ///
-/// The tracer needs its mesh before; dims must divide evenly. Throws invalid_argument if one does
-/// not, for a tensor that is in a region already or in none, and as mark_sharding().
+/// The tracer must have its mesh already; dims must divide evenly. Throws invalid_argument if one
+/// does not, for a tensor that is already in a region or in none, and as mark_sharding().
 Tensor enable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec);
 Tensor disable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec, const Shape& shape);
 Tensor all_reduce(const Tensor& tensor, std::span<const std::string> axes, Reduction reduction);
@@ -210,7 +210,7 @@ Tensor grad(const Tensor& loss, const Tensor& wrt);
 std::shared_ptr<Graph> graph_of(const Tensor& tensor);
 void keep_named(const Tensor& tensor, std::string_view name);
 
-// Other names that people try; each comment says what to write.
+// Other names that people try; each comment has the code to write.
 void sigmoid(const TensorLike auto&, const auto&...) = delete;         // logistic(x)
 void maximum(const TensorLike auto&, const auto&...) = delete;         // max(x, y)
 void minimum(const TensorLike auto&, const auto&...) = delete;         // min(x, y)

@@ -46,7 +46,7 @@ struct Interval {
 
 constexpr double kSecond = 1e9;
 
-/// The part of an event that is within an interval; of no length if none is.
+/// The part of an event that is within an interval; of length 0 if it does not overlap.
 Interval within(const TimelineEvent& event, const Interval& bounds) {
   const std::int64_t begin = std::max(event.begin_ns, bounds.begin_ns);
   return {begin, std::max(begin, std::min(event.end_ns, bounds.end_ns))};
@@ -155,7 +155,7 @@ std::vector<StepTimes> step_times(const Timeline& timeline) {
   std::ranges::sort(waits, {}, &TimelineEvent::begin_ns);
   std::ranges::sort(work, {}, &TimelineEvent::begin_ns);
   std::vector<StepTimes> steps;
-  std::size_t first = 0;  // of what may reach into the step
+  std::size_t first = 0;  // of the events that may reach into the step
   for (std::size_t i = 1; i < waits.size(); ++i) {
     const TimelineEvent &start = waits[i - 1], &next = waits[i];
     const Interval rest = {start.end_ns, std::max(start.end_ns, next.begin_ns)};

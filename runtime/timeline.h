@@ -14,7 +14,7 @@
 
 namespace shardwise {
 
-/// Something that a thread was at, from one moment to another.
+/// An activity of a thread, from one moment to another.
 struct TimelineEvent {
   enum class Kind {
     compute,     ///< a device's part of a call or a fill
@@ -35,9 +35,8 @@ struct TimelineEvent {
 /// "compute", "collective", ...
 std::string_view name(TimelineEvent::Kind kind);
 
-/// Records what programs (DevicesOptions::timeline) and loaders (the same, or
-/// HostLoaderOptions::timeline) did when, on one clock. Recording an event takes some 100 ns.
-/// Thread-safe.
+/// Records the activities of programs (DevicesOptions::timeline) and loaders (the same, or
+/// HostLoaderOptions::timeline), on one clock. Recording an event takes some 100 ns. Thread-safe.
 ///
 ///   const auto timeline = std::make_shared<Timeline>();
 ///   Devices devices(8, {.timeline = timeline});
@@ -58,7 +57,7 @@ class Timeline {
   /// The recorded events, in the order of recording.
   std::vector<TimelineEvent> events() const;
 
-  /// Events beyond the most that it keeps.
+  /// The number of events beyond the most that it keeps.
   std::int64_t dropped() const;
 
  private:
@@ -71,11 +70,10 @@ class Timeline {
   std::int64_t dropped_ SHARDWISE_GUARDED_BY(mutex_) = 0;
 };
 
-/// Records the scope that it lives in; without a timeline (null) it does nothing.
-/// Thread-compatible.
+/// Records its scope; without a timeline (null) it does nothing. Thread-compatible.
 class TimelineScope {
  public:
-  /// `name` must live as long.
+  /// `name` must outlive the scope.
   TimelineScope(Timeline* timeline, TimelineEvent::Kind kind, std::string_view name,
                 DeviceId device = -1)
       : timeline_(timeline),
@@ -99,7 +97,7 @@ class TimelineScope {
 /// (Source: "Trace Event Format", The Chromium Projects.)
 std::string to_trace_json(const Timeline& timeline);
 
-/// Where the time of a step went: from the delivery of its batch to that of the next one.
+/// Breaks down the time of a step: from the delivery of its batch to that of the next one.
 struct StepTimes {
   std::int64_t batch;
   double seconds = 0;
@@ -109,12 +107,12 @@ struct StepTimes {
   double compiled_seconds = 0;
   double other_seconds = 0;  ///< none of these: the job's own code
 
-  /// What most of it went to: "loader", "compute", "collective", "compile" or "job".
+  /// The largest share: "loader", "compute", "collective", "compile" or "job".
   std::string_view bound() const;
 };
 
-/// One for each batch but the last, which no next one ends. If devices work on several threads, the
-/// time in which any of them works counts; it is shared out by how long each kind took.
+/// One for each batch except the last, whose end is unknown. If devices work on several threads,
+/// the time when any of them works counts; it is divided in proportion to the time of each kind.
 std::vector<StepTimes> step_times(const Timeline& timeline);
 
 /// "20 steps of 41.2 ms: compute 78 %, loader 12 %, collective 8 %, job 2 %; bound: 17 by compute,

@@ -180,7 +180,7 @@ TracerImpl::Recorded TracerImpl::take_recorded() {
   Recorded recorded{recording, {}, {}};
   for (const std::weak_ptr<State>& held : pending) {
     std::shared_ptr<State> state = held.lock();
-    // In a manual region each device has another value of a tensor: there is none to give.
+    // In a manual region each device has its own value of a tensor, so it has no value to give.
     if (!state || !is_recorded(*state) || recorded.graph->node(state->node).manual) continue;
     recorded.graph->outputs.push_back(state->node);
     recorded.made.push_back(std::move(state));
@@ -290,7 +290,7 @@ CompileOptions TracerImpl::compile_options(const States& bound) const {
   compile.partition.keep_gathered_weights = options.keep_gathered_weights;
   compile.nan_check = options.nan_check;
   for (const std::shared_ptr<State>& state : bound) {
-    // Only this step holds the tensor: the program has replaced it.
+    // use_count() == 1: the program replaced the old weight, so it may be donated.
     compile.may_donate.push_back(state.use_count() == 1);
     const bool is_here = state->array && state->array->sharding().mesh() == *mesh;
     compile.input_specs.push_back(is_here ? std::optional(state->array->sharding().spec())
@@ -306,7 +306,7 @@ void TracerImpl::place_marked(const States& bound) {
       if (!state || !state->is_marked || !state->mark || !state->has_value()) return true;
       const Sharding wanted = marked_sharding(*state, *mesh);
       if (state->array && state->array->sharding() == wanted) return true;
-      // The step itself takes its inputs to the devices.
+      // The step itself places its inputs on the devices.
       if (std::find(bound.begin(), bound.end(), state) != bound.end()) return false;
       if (state->array) {
         state->array = state->array->redistribute(devices, wanted, state->label);

@@ -21,8 +21,8 @@
 namespace shardwise {
 
 struct TracerOptions {
-  /// What the program runs on; else the mesh of the first mark, else the default mesh, else one
-  /// device.
+  /// The mesh that the program runs on; else the mesh of the first mark, else the default mesh,
+  /// else one device.
   std::optional<Mesh> mesh = {};
 
   /// See PartitionOptions.
@@ -31,15 +31,15 @@ struct TracerOptions {
   /// See fuse.h: finds where a NaN comes from; slow.
   NanCheck nan_check = NanCheck::off;
 
-  /// How many executables are kept, at least 1: those that were used last.
+  /// The number of executables that are kept, at least 1: those used last.
   std::size_t executables = 64;
 };
 
-/// How often a tracer had to make an executable, and how often it already had one.
+/// How often a tracer made an executable, and how often it already had one.
 struct TracerCounters {
   std::int64_t traces = 0;   ///< steps run
-  std::int64_t hits = 0;     ///< of them, with an executable that was there
-  std::int64_t kept = 0;     ///< executables that are there now
+  std::int64_t hits = 0;     ///< of them, with a known executable
+  std::int64_t kept = 0;     ///< executables in the cache now
   std::int64_t dropped = 0;  ///< to make room for others
 };
 
@@ -78,14 +78,14 @@ class Tracer : public first_guesses::OfTracer {
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
 
-  /// A tensor with a value: row-major on the host, where it waits until a step needs it and says
-  /// how it is cut; or on the devices already. The kind is more than accounting: only what is a
-  /// parameter or optimizer state gives its memory to what replaces it, and the weights of a step
+  /// A tensor with a value: row-major on the host, where it waits until a step needs it and
+  /// determines its cut; or on the devices already. The kind is more than accounting: only a
+  /// parameter or optimizer state gives its memory to its replacement, and the weights of a step
   /// are gathered again for its backward pass only if they are parameters. Throws invalid_argument
   /// if the bytes are not the tensor's.
   Tensor tensor(const TensorType& type, std::span<const std::byte> data,
                 std::string_view label = "", MemoryKind kind = MemoryKind::array);
-  /// The same of a vector, array or span of elements, which is copied. Throws invalid_argument if
+  /// The same for a vector, array or span of elements, which is copied. Throws invalid_argument if
   /// they are not of the type's dtype. If only a shape is given, the dtype is theirs.
   template <ElementValues R>
   Tensor tensor(const TensorType& type, const R& values, std::string_view label = "",
@@ -120,24 +120,24 @@ class Tracer : public first_guesses::OfTracer {
   Tensor abstract_tensor(const TensorType& type, std::string_view label,
                          MemoryKind kind = MemoryKind::array);
 
-  /// What mark_step() would run, compiled: memory and traffic of each device, to the byte, before
-  /// anything is there. Nothing runs and no tensor moves. What has been recorded is then forgotten:
-  /// it has no values, but tensors that were to replace weights are these weights, so that the same
-  /// step can be recorded again. Throws what compiling throws.
+  /// Compiles the step that mark_step() would run: memory and traffic of each device, to the byte,
+  /// before anything exists. Nothing runs and no tensor moves. The recorded step is then forgotten:
+  /// its tensors have no values, but tensors that were to replace weights are these weights, so
+  /// that the same step can be recorded again. Errors of compiling pass through.
   ///
   ///   Tensor w = tracer.abstract_tensor({DType::f32, {50304, 4096}}, "w", MemoryKind::parameter);
   ///   w = w * 0.9;
   ///   tracer.plan()->memory(0).peak_bytes;
   std::shared_ptr<const Executable> plan();
 
-  /// Runs what has been recorded since the last step. All tensors that were recorded and are still
-  /// held get their values. Tensors on the host that are marked go to the devices, cut as they are
-  /// marked, even if no operation uses them. Throws what compiling and running throw. Then the
+  /// Runs the operations recorded since the last step. All tensors that were recorded and are still
+  /// held get their values. Marked tensors on the host go to the devices, cut like their marks,
+  /// even if no operation uses them. Errors of compiling and running pass through; then the
   /// recorded tensors have no value, except for replaced weights (see above).
   void mark_step();
 
-  /// Errors, dumps and reports show what is recorded from now on as part of `name`, inside the
-  /// scopes that are open. Ends when the guard goes; a step may end before.
+  /// Errors, dumps and reports show operations recorded from now on as part of `name`, inside the
+  /// open scopes. Ends with the guard; a step may end before.
   class Scope {
    public:
     ~Scope();
@@ -159,9 +159,8 @@ class Tracer : public first_guesses::OfTracer {
   /// the next mark_step().
   const Executable* last() const;
 
-  /// Why the last step that had to be compiled was not known: "found %3 = .. : f32[32, 784], had %3
-  /// = .. : f32[64, 784]"; "" for the first. After many such steps in a row it names the usual
-  /// cause.
+  /// The reason why the last compiled step was not known: "found %3 = .. : f32[32, 784], had %3 =
+  /// .. : f32[64, 784]"; "" for the first. After many such steps in a row it names the usual cause.
   const std::string& last_miss() const;
 
  private:

@@ -18,7 +18,7 @@ namespace shardwise {
 std::shared_ptr<Transport> mpi_transport();
 
 /// The processes of another communicator, by its Fortran handle: MPI_Comm_c2f(comm) in C,
-/// comm.py2f() in mpi4py. It may be freed afterwards.
+/// comm.py2f() in mpi4py. The communicator may be freed afterwards.
 std::shared_ptr<Transport> mpi_transport(int fortran_communicator);
 
 }  // namespace shardwise

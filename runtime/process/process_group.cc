@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 // The rank that collects gives up first, because it can say which ranks are missing.
 constexpr milliseconds kLeastGrace{100};
 
-// How long an exchange waits for a message before it looks at what else there is to do.
+// How long an exchange waits for a message before it checks for other work.
 constexpr milliseconds kIdleWait{10};
 constexpr std::chrono::microseconds kBusyWait{100};
 
@@ -59,13 +59,12 @@ class NoTransport final : public Transport {
   std::vector<std::pair<std::uint64_t, std::string>> aborts_ SHARDWISE_GUARDED_BY(mutex_);
 };
 
-// The same number in every process, whatever other groups they make meanwhile; no other group has
-// it.
+// The same number in every process, whatever other groups they make; no other group has it.
 std::uint64_t channel_of_duplicate(std::uint64_t original, std::uint64_t number) {
   return mix_bits(original + (number + 1) * kSplitMixGamma);
 }
 
-// The binomial tree in which rank 0's bytes reach all: rank 6 gets them from 4, and 4 from 0.
+// The binomial tree that spreads rank 0's bytes: rank 6 gets them from 4, and 4 from 0.
 int parent_of(int rank) { return rank & (rank - 1); }
 
 // The ranks with the most ranks below them come first.
@@ -81,7 +80,7 @@ std::vector<int> children_of(int rank, int size) {
 
 struct ProcessGroup::State {
   std::shared_ptr<Transport> transport;
-  std::shared_ptr<const State> original;  // of which it is a duplicate
+  std::shared_ptr<const State> original;  // set if this is a duplicate
   std::uint64_t channel = 0;
   milliseconds timeout;
   std::atomic<std::uint64_t> operations = 0, duplicates = 0;
@@ -112,7 +111,7 @@ struct ProcessGroup::State {
     return fmt::format("{} of rank {} of {}", name, transport->rank(), transport->size());
   }
 
-  /// Its own, or its original's if it is a duplicate.
+  /// Its own reason, or its original's if it is a duplicate.
   std::optional<std::string> aborted() const {
     for (const State* state = this; state != nullptr; state = state->original.get()) {
       if (auto reason = transport->aborted(state->channel)) return reason;
@@ -135,7 +134,7 @@ struct ProcessGroup::State {
     }
   }
 
-  /// Ends the operation for all, saying what is wrong.
+  /// Ends the operation for all ranks, with this problem.
   [[noreturn]] void fail(const Operation& operation, const std::string& problem) {
     abort(fmt::format("{}: {}", operation.name, problem));
     throw Error(ErrorCode::cancelled, fmt::format("{}: {}", label(operation.name), problem));
@@ -157,7 +156,7 @@ struct ProcessGroup::State {
     }
   }
 
-  /// If a rank has gone, the reason may still be on its way, from that rank or another.
+  /// If a rank is gone, the reason may still be on its way, from that rank or another.
   void await_reason() const {
     const auto end = Clock::now() + kLeastGrace;
     for (const int rank : others(transport->rank())) {
@@ -171,7 +170,7 @@ struct ProcessGroup::State {
     }
   }
 
-  /// Takes the mark from a message that has come under the operation's key.
+  /// Removes and checks the mark of a message that came under the operation's key.
   void check_mark(const Operation& operation, int from, Bytes& message) {
     const auto found = unseal(operation, from, message);
     if (found == operation.mark) return;
@@ -192,7 +191,7 @@ struct ProcessGroup::State {
     return readable(operation, from, [&] { return detail::unseal_marked(message); });
   }
 
-  /// The result of read(). If it fails, the operation ends for all.
+  /// Returns the result of read(). If it fails, the operation ends for all.
   template <class Read>
   auto readable(const Operation& operation, int from, const Read& read) -> decltype(read()) {
     try {
@@ -202,7 +201,7 @@ struct ProcessGroup::State {
     }
   }
 
-  /// Nothing if it has not come by the deadline.
+  /// Absent if it did not come by the deadline.
   std::optional<Bytes> receive(const Operation& operation, int from, milliseconds timeout_) {
     for (detail::Wait wait(operation.start + timeout_);;) {
       const bool is_last = wait.is_over();
@@ -223,7 +222,7 @@ struct ProcessGroup::State {
     }
   }
 
-  /// From a rank that must itself wait for others, and so may know better what is wrong.
+  /// Receives from a rank that must itself wait for others, and so may know the problem better.
   Bytes receive_from_root(const Operation& operation, int root) {
     const milliseconds patience = operation.timeout + std::max(kLeastGrace, operation.timeout / 10);
     if (auto bytes = receive(operation, root, patience)) return std::move(*bytes);
@@ -239,7 +238,7 @@ struct ProcessGroup::State {
     std::vector<Bytes> parts;
     std::vector<int> missing_ranks;
     for (const int rank : from) {
-      // After the deadline the others are still asked, but not waited for.
+      // After the deadline the others are still polled, but not waited for.
       auto bytes = receive(operation, rank, operation.timeout);
       if (!bytes) missing_ranks.push_back(rank);
       parts.push_back(std::move(bytes).value_or(Bytes()));
@@ -273,7 +272,7 @@ struct ProcessGroup::State {
     return parts;
   }
 
-  /// Rank 0's bytes on all ranks, by way of others: no rank sends them to more than log2(size).
+  /// Spreads rank 0's bytes to all ranks along a tree: no rank sends them to more than log2(size).
   Bytes spread(const Operation& operation, Bytes bytes) {
     const int own = transport->rank();
     if (own != 0) bytes = receive_from_root(operation, parent_of(own));
@@ -289,7 +288,7 @@ struct ProcessGroup::State {
     while (!transport->flush(wait.next())) {
       check(operation.name);
       if (wait.is_over()) {
-        fail(operation, fmt::format("what was sent was not taken within {}",
+        fail(operation, fmt::format("its messages were not taken within {}",
                                     detail::seconds_text(operation.timeout)));
       }
     }

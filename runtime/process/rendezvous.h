@@ -10,9 +10,9 @@
 
 namespace shardwise {
 
-/// The processes that do one thing together, and how they agree on each step of it. GroupRendezvous
-/// agrees over a ProcessGroup; the Python package has one that agrees over the calls of its
-/// key-value stores. For one thread at a time.
+/// The processes of one common task, which agree on each step of it. GroupRendezvous agrees over a
+/// ProcessGroup; the Python package has one that agrees over the calls of its key-value stores. For
+/// one thread at a time.
 class Rendezvous {
  public:
   using Work = std::function<Bytes()>;
@@ -23,19 +23,18 @@ class Rendezvous {
   virtual int size() const = 0;
 
   /// One step: runs work() on every rank, then merge(all their bytes, by rank) on rank 0. Returns
-  /// merge's bytes on every rank. If one of them throws, every rank throws: that rank the
-  /// same error, the others an Error that tells it. If `work` is null on all ranks, merge gets no
+  /// merge's bytes on every rank. If one of them throws, every rank throws: that rank the same
+  /// error, the others an Error that reports it. If `work` is null on all ranks, merge gets no
   /// bytes, and rank 0 waits for nobody.
   virtual Bytes agree(const Work& work, const Merge& merge) const = 0;
 
-  /// Throws the error of another rank if this rank knows of it, or does within `wait`. A rendezvous
-  /// that hears of errors only in agree() does nothing.
+  /// Throws the error of another rank if this rank knows of it, or learns of it within `wait`. A
+  /// rendezvous that hears of errors only in agree() does nothing.
   virtual void check(std::chrono::milliseconds wait = {}) const = 0;
 };
 
-/// A ProcessGroup that serves this one thing alone; keeps a copy. An error in a step aborts the
-/// group, with a reason that begins with `subject`. A group of one calls work and merge, and sends
-/// nothing.
+/// A ProcessGroup used for one task only; keeps a copy. An error in a step aborts the group, with a
+/// reason that begins with `subject`. A group of one calls work and merge, and sends nothing.
 class GroupRendezvous final : public Rendezvous {
  public:
   GroupRendezvous(ProcessGroup group, std::string subject)

@@ -29,14 +29,14 @@ struct AwaitedMessage {
   MessageKey key;
 };
 
-/// One of those that are waited for, by its place in their list.
+/// One of the awaited messages, by its place in their list.
 struct ReceivedMessage {
   std::size_t number;
   std::vector<std::byte> bytes;
 };
 
-/// Carries messages between the processes of a job. A ProcessGroup is made of it, and an
-/// implementation needs to give nothing else. Ranks are 0 .. size() - 1. Thread-safe.
+/// Carries messages between the processes of a job. A ProcessGroup needs nothing else of an
+/// implementation. Ranks are 0 .. size() - 1. Thread-safe.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -58,15 +58,15 @@ class Transport {
   std::optional<std::vector<std::byte>> receive(int from, const MessageKey& key,
                                                 std::chrono::microseconds wait);
 
-  /// Makes aborted() give a reason in all processes, sooner or later: this reason, unless there is
-  /// one already. Does not throw and does not wait.
+  /// Makes aborted() return a reason in all processes, sooner or later: this reason, unless one is
+  /// set already. Does not throw and does not wait.
   virtual void abort(std::uint64_t channel, const std::string& reason) noexcept = 0;
 
-  /// Why the channel was aborted, if it was.
+  /// The reason why the channel was aborted, if it was.
   virtual std::optional<std::string> aborted(std::uint64_t channel) = 0;
 
-  /// Waits, at most for `wait`, until other ranks need nothing more from this one to get what it
-  /// has sent. Returns whether that is so.
+  /// Waits, at most for `wait`, until other ranks can get all messages of this rank without its
+  /// help. Returns whether they can.
   virtual bool flush(std::chrono::milliseconds wait) = 0;
 
  protected:
@@ -75,14 +75,14 @@ class Transport {
   Transport& operator=(const Transport&) = delete;
 };
 
-/// Messages and aborts that have come but were not asked for yet, for transports whose messages
+/// Messages and aborts that have come but were not requested yet, for transports whose messages
 /// come in any order. Thread-safe.
 class Mailbox {
  public:
   void put(int from, const MessageKey& key, std::vector<std::byte> bytes);
 
-  /// Waits as Transport::receive_any does. Throws io if none of the messages is there and the
-  /// sender of one has gone.
+  /// Waits as Transport::receive_any does. Throws io if none of the messages has come and the
+  /// sender of one is gone.
   std::optional<ReceivedMessage> take_any(std::span<const AwaitedMessage> awaited,
                                           std::chrono::microseconds wait);
 

@@ -28,7 +28,7 @@ std::uint64_t what_moves(const ShardedArray& array, const Sharding& to) {
 
 }  // namespace
 
-// Here rather than beside the other members: a redistribution is a move.
+// Here rather than with the other members, since a redistribution is a move.
 ShardedArray ShardedArray::redistribute(Devices& devices, const Sharding& to,
                                         std::string_view label) const {
   const MovePlan plan = plan_redistribution(sharding(), to, shape(), dtype());

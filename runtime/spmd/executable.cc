@@ -58,7 +58,8 @@ struct Executable::Impl : PlannedProgram {
         facts(detail::program_facts(*this)),
         tag(detail::hash(facts)) {}
 
-  /// As Executable::check_memory(). `is_donated` by Graph::outputs: it takes an input's memory.
+  /// As Executable::check_memory(). `is_donated` by Graph::outputs: true if it takes an input's
+  /// memory.
   void check_memory(const Devices& devices, const std::vector<bool>& is_here,
                     const std::vector<bool>& is_donated) const;
 
@@ -94,7 +95,7 @@ ArraySpec Executable::output_spec(std::size_t i) const {
   return impl_->lowered.program.value(impl_->lowered.outputs[i]).spec();
 }
 
-/// One run: where the values are, and what holds them.
+/// One run: the places of the values, and the owners of their memory.
 class Executable::OneRun {
  public:
   OneRun(const Executable& executable, Devices& devices,
@@ -152,7 +153,7 @@ class Executable::OneRun {
     return inputs_[as_size(e_.impl_->plan.donated[o])];
   }
 
-  /// The first output that is this value.
+  /// The first output with this value.
   std::size_t first_of(ValueId id) const {
     const std::vector<ValueId>& all = e_.impl_->lowered.outputs;
     return static_cast<std::size_t>(std::find(all.begin(), all.end(), id) - all.begin());
@@ -182,8 +183,8 @@ class Executable::OneRun {
     }
   }
 
-  /// Outputs take the memory of the inputs that they replace, if nothing else holds these inputs;
-  /// see take_over().
+  /// Finds outputs that take the memory of the inputs that they replace, if nothing else holds
+  /// these inputs; see take_over().
   void find_in_place() {
     for (std::size_t o = 0; o < made_.size(); ++o) {
       in_place_[o] = e_.impl_->plan.donated[o] >= 0 && donated(o)->is_held_alone();
@@ -198,7 +199,7 @@ class Executable::OneRun {
     }
   }
 
-  /// Those that take no input's memory; see take_over().
+  /// Binds outputs that take no input's memory; see take_over().
   void bind_outputs() {
     for (std::size_t o = 0; o < made_.size(); ++o) {
       if (!is_made(o) || in_place_[o]) continue;
@@ -227,8 +228,7 @@ class Executable::OneRun {
       const ValueId array = host < 0 ? root : host;
       const bool is_in_array = e_.impl_->plan.homes[as_size(array)] != Home::region;
       for (const std::int64_t p : here_) {
-        // An output's memory, or the bytes of an input: what makes the value leaves them as they
-        // are.
+        // An output's memory, or the bytes of an input: the value's step leaves them unchanged.
         std::byte* const data = is_in_array ? const_cast<std::byte*>(storage_.data(array, p))
                                             : regions_[as_size(p)]->data();
         storage_.bind(id, p, data + e_.impl_->plan.offset(v));
@@ -247,7 +247,7 @@ class Executable::OneRun {
     }
   }
 
-  /// The other way round, if nothing has begun to write there.
+  /// Undoes take_over(), where nothing has begun to write.
   void give_back() {
     for (std::size_t o = 0; o < made_.size(); ++o) {
       if (!in_place_[o]) continue;
@@ -284,7 +284,7 @@ class Executable::OneRun {
   std::vector<std::int64_t> here_;                          ///< the positions of this process
   std::vector<std::vector<std::shared_ptr<Buffer>>> made_;  ///< by output and position
   std::vector<bool> in_place_;                              ///< by output: in an input's memory
-  std::vector<std::atomic<bool>> begun_;                    ///< of those: has been written to
+  std::vector<std::atomic<bool>> begun_;                    ///< of those: writing has begun
   Storage storage_;
   std::vector<std::shared_ptr<Buffer>> regions_;  ///< by position
 };
@@ -319,7 +319,8 @@ std::size_t Executable::Impl::input_bytes(std::int64_t position,
   return bytes;
 }
 
-// What a device needs at most beside what it has there: all shards are as large as the largest.
+// The most that a device needs in addition to its current memory: all shards are as large as the
+// largest.
 std::size_t Executable::Impl::most_needed(const std::vector<bool>& is_here,
                                           const std::vector<bool>& is_donated) const {
   std::size_t most = plan.region_bytes;
@@ -341,8 +342,8 @@ void Executable::Impl::check_memory(const Devices& devices, const std::vector<bo
     const MemoryStats stats = devices.at(device).memory();
     const std::size_t free = stats.capacity_bytes - stats.in_use_bytes;
     if (most <= free) continue;
-    // What the run needs there: its peak, less the inputs that are there already and the outputs
-    // that are put into donated memory.
+    // The run's needs there: its peak, less the inputs that are there already and the outputs in
+    // donated memory.
     const std::size_t there = input_bytes(p, is_here);
     std::size_t needed = memory(p).peak_bytes - there;
     for (std::size_t o = 0; o < is_donated.size(); ++o) {
@@ -438,7 +439,7 @@ std::string Executable::explain(NodeId node) const {
                           value_text(move.from), value_text(move.to), move.bytes, move.wire_bytes);
     }
   }
-  // The choices are noted only if they are asked for.
+  // The choices are noted only on request.
   PartitionOptions noting = impl_->options.partition;
   noting.note_choices = true;
   const PartitionedGraph again =

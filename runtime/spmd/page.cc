@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kLargest = 10, kMostGroups = 20;
 constexpr std::string_view kGradient = "gradient", kGaps = "gaps";
 
-/// In one cell of a table.
+/// A label in one cell of a table.
 std::string shown(std::string_view label) {
   std::string text;
   for (const char c : label) {
@@ -64,7 +64,7 @@ std::string memory_text(const Executable& executable, std::size_t peak_bytes,
   return text + largest.to_string();
 }
 
-/// Layers are alike: "layer0/attention" and "layer11/attention" are "layer*/attention".
+/// Repeated layers: "layer0/attention" and "layer11/attention" are "layer*/attention".
 std::string without_numbers(const std::string& scope) {
   std::string text;
   for (const char c : scope) {
@@ -78,7 +78,7 @@ std::string without_numbers(const std::string& scope) {
   return text;
 }
 
-/// The traffic with scopes that differ in their numbers put together, in the same order.
+/// The traffic with scopes merged that differ only in their numbers, in the same order.
 std::vector<Traffic> of_like_scopes(const std::vector<Traffic>& all) {
   std::vector<Traffic> groups;
   for (const Traffic& one : all) {
@@ -128,7 +128,7 @@ std::string traffic_text(const std::vector<Traffic>& traffic) {
   return text;
 }
 
-/// Of a rate: "2.29 MB/s".
+/// For a rate: "2.29 MB/s".
 std::string megabytes(double bytes) { return fmt::format("{:.2f} MB", bytes * 1e-6); }
 
 std::string storage_text(const StorageNeeds& needs, const StepReport& report,

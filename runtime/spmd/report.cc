@@ -31,7 +31,7 @@ std::vector<CollectiveTotal> collectives(const PlannedProgram& planned) {
 
 namespace {
 
-/// What needs the moved tensor, and, if tensors of it asked for different cuts, which was kept.
+/// The node that needs the moved tensor and, if its tensors asked for different cuts, the one kept.
 std::string needed_by(const CountedMove& one) {
   const std::vector<Propagation::Conflict>& conflicts = one.in.propagation.conflicts;
   const auto at = std::find_if(conflicts.begin(), conflicts.end(), [&](const auto& conflict) {

@@ -12,7 +12,7 @@ namespace shardwise::detail {
 /// The memory from which a copy is taken; it holds at least the copy's box.
 using SourceMemory = std::function<ConstBoxView(const Copy& copy)>;
 
-/// Carries out the copies that fill one target of a plan, reducing if the plan does: the one way in
+/// Executes the copies that fill one target of a plan, reducing if the plan does: the only way in
 /// which the runtime moves data between devices. Different targets may be filled at the same time.
 /// `to` holds at least the target's box. A source that is the target's own memory is not copied.
 ///

@@ -34,7 +34,7 @@ std::optional<Window> compose(const Window& window, std::int64_t size, const Win
   if (frame.divide != 1 && !is_shift) return std::nullopt;
   const std::int64_t low = window.scale < 0 ? frame.high : frame.low;
   const std::int64_t high = window.scale < 0 ? frame.low : frame.high;
-  // (scale * ((frame.scale * i + f) / frame.divide) + w) / divide, of which one divide is 1.
+  // (scale * ((frame.scale * i + f) / frame.divide) + w) / divide, where one divide is 1.
   const Wide scale = Wide{window.scale} * frame.scale;
   const Wide from = Wide{window.scale} * low + Wide{window.low} * frame.divide;
   const Wide to = Wide{window.scale} * high + Wide{window.high} * frame.divide;

@@ -12,54 +12,55 @@
 
 namespace shardwise {
 
-/// Which elements of one dim go with which of another dim, the *frame*: for those from `first` to
-/// `last` there, the ones from (scale * first + low) / divide, rounded up, to
-/// (scale * last + high) / divide, rounded down, as far as the dim has them. With a negative scale
-/// first and last change places. So a sum of three neighbours has low = -1 and high = 1, every
-/// second element scale = 2, a reversal scale = -1.
+/// Maps elements of another dim, the *frame*, to elements of one dim: `first` to `last` of the
+/// frame map to (scale * first + low) / divide, rounded up, to (scale * last + high) / divide,
+/// rounded down, as far as the dim has them. With a negative scale first and last change places. So
+/// a sum of three neighbours has low = -1 and high = 1, every second element scale = 2, a reversal
+/// scale = -1.
 struct Window {
   std::int64_t extent = -1;  ///< of the frame; -1: no window, the dim is its own frame
   std::int64_t scale = 1;    ///< not 0
   std::int64_t low = 0, high = 0;
   std::int64_t divide = 1;  ///< at least 1
 
-  /// Elements of the dim below `least`, and those from `limit` on, go with none.
+  /// Elements of the dim below `least`, and those from `limit` on, belong to no frame element.
   std::int64_t least = 0, limit = std::numeric_limits<std::int64_t>::max();
 
   bool is_set() const { return extent >= 0; }
 
-  /// What goes with [begin, end) of the frame, of a dim of `size` elements: begin and end.
+  /// The elements [begin, end) of a dim of `size` elements that belong to [begin, end) of the
+  /// frame.
   std::pair<std::int64_t, std::int64_t> range(std::int64_t begin, std::int64_t end,
                                               std::int64_t size) const;
 
   bool operator==(const Window&) const = default;
 };
 
-/// The window of a dim of `size` elements that follows what `frame` follows: `window` follows a dim
-/// of `middle` elements, which has `frame`. If nothing of that dim goes with the frame, there may
-/// be elements all the same. Nothing if no window says that.
+/// The window of a dim of `size` elements over the frame of another dim: `window` follows that dim,
+/// of `middle` elements, which has the window `frame`. If no element of that dim belongs to a part
+/// of the frame, the result may still give some. Absent if no window expresses it.
 std::optional<Window> compose(const Window& window, std::int64_t size, const Window& frame,
                               std::int64_t middle);
 
 /// "[-1..+1]", "2*[+0..+2]", "[-3]/2"
 std::string to_string(const Window& window);
 
-/// Which box of a tensor each position of a mesh has: as a sharding places it, or, in some dims, as
-/// windows of how a sharding places another tensor, their frame. Then boxes may overlap, leave
-/// elements out, or be empty. Immutable, thread-safe.
+/// The box of a tensor at each position of a mesh: as a sharding places it, or, in some dims, as
+/// windows of the placement of another tensor, their frame. Then boxes may overlap, leave elements
+/// out, or be empty. Immutable, thread-safe.
 class Layout {
  public:
   Layout(Sharding sharding)  // NOLINT(google-explicit-constructor): a sharding is a layout
       : frame_(std::move(sharding)) {}
 
-  /// The frame has as many dims as the tensor; in a dim without a window its extent, too.
+  /// The frame has as many dims as the tensor; in a dim without a window also the same extent.
   Layout(Sharding frame, const Shape& frame_shape, std::vector<Window> windows)
       : frame_(std::move(frame)), frame_shape_(frame_shape), windows_(std::move(windows)) {}
 
   const Mesh& mesh() const { return frame_.mesh(); }
   bool has_windows() const { return !windows_.empty(); }
 
-  /// Requires that there are no windows.
+  /// Requires a layout without windows.
   const Sharding& sharding() const;
 
   Box box(std::int64_t position, const Shape& shape) const;

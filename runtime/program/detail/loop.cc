@@ -14,7 +14,7 @@ namespace {
 
 using ValueId = Program::ValueId;
 
-/// One run of a loop: where the values of its body are.
+/// One run of a loop: the places of its body's values.
 class LoopRun {
  public:
   /// `here`: the positions of this process.
@@ -45,7 +45,7 @@ class LoopRun {
 
   const Storage& storage() const { return storage_; }
 
-  /// Carries that no trip makes.
+  /// Copies carries that no trip makes.
   void copy_first() const {
     for (std::size_t h = 0; h < here_.size(); ++h) {
       const std::int64_t p = here_[h];
@@ -56,7 +56,7 @@ class LoopRun {
     }
   }
 
-  /// What the trip of this number reads and writes.
+  /// Binds the values that this trip reads and writes.
   void begin(std::int64_t trip) {
     for (std::size_t h = 0; h < here_.size(); ++h) {
       const std::int64_t p = here_[h];
@@ -73,14 +73,14 @@ class LoopRun {
       }
       for (const LoopBody::Place& place : body_.places) {
         if (place.input < 0) continue;
-        // What makes the value leaves the bytes as they are.
+        // The value's step leaves the bytes unchanged.
         storage_.bind(place.value, p,
                       const_cast<std::byte*>(storage_.data(place.input, p)) + place.offset);
       }
     }
   }
 
-  /// Outputs that the body does not make.
+  /// Copies outputs that the body does not make.
   void end(std::int64_t trip) const {
     for (std::size_t o = 0; o < body_.outputs.size(); ++o) {
       if (body_.is_made[o]) continue;
@@ -112,7 +112,8 @@ class LoopRun {
     return around_.writable(loop_.memory, position) + offset;
   }
 
-  /// The last trip writes the result, the one before beside it, and so on; or all write the result.
+  /// The last trip writes the result, the one before writes spare memory, and so on; or all write
+  /// the result.
   std::byte* target(std::size_t output, std::int64_t trip, std::size_t h) const {
     std::byte* const result = around_.writable(loop_.outputs[output], here_[h]);
     if (output >= body_.carries) return result + place(trip) * output_bytes_[output][h];
@@ -132,12 +133,12 @@ class LoopRun {
   Storage storage_;
   const std::vector<std::int64_t> here_;
 
-  // By input or output of the body, and by position of this process: the bytes of the shard.
+  // Bytes of the shard, by input or output of the body, and by position of this process.
   std::vector<std::vector<std::size_t>> input_bytes_, output_bytes_;
 };
 
-/// Whether the scalar is true. A process that has none of the mesh's devices is told: it counts the
-/// exchanges of the branch with the others.
+/// Returns the value of the scalar. A process without devices of the mesh gets it from another,
+/// since it counts the exchanges of the branch with the others.
 bool is_true(const Program::Loop& loop, const Mesh& mesh, const Storage& storage,
              const Devices& devices, std::uint64_t tag) {
   std::vector<bool> has_some(as_size(devices.group().size()), false);

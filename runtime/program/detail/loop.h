@@ -12,7 +12,7 @@
 
 namespace shardwise {
 
-/// What a Program::Loop carries out. Its inputs are what does not change, then `carries` carried
+/// The body of a Program::Loop. Its inputs are the unchanging values, then `carries` carried
 /// values, then one slice of each of `xs` stacked values of the program around it. Its outputs are
 /// the carried values for the next time, then slices of stacked ones. Dim 0 of a stacked value is
 /// whole on each device: its slices are one after another there. Immutable.
@@ -26,8 +26,8 @@ struct LoopBody {
   std::size_t carries = 0, xs = 0;
   std::vector<ValueId> inputs, outputs;
 
-  /// By output: the program makes it, in memory of its own; else it is an input or an earlier
-  /// output, and is copied.
+  /// By output: true if the program makes it, in memory of its own; else it is an input or an
+  /// earlier output, and is copied.
   std::vector<bool> is_made;
 
   /// The other values: at an offset of an input, or of the loop's memory.
@@ -38,13 +38,13 @@ struct LoopBody {
   };
   std::vector<Place> places;
 
-  /// By carry: where, in the loop's memory, it is kept from every other trip to the next;
-  /// nothing if each trip writes it over what it was.
+  /// By carry: its offset in the loop's memory, where every other trip keeps it for the next;
+  /// absent if each trip overwrites the carry.
   std::vector<std::optional<std::size_t>> spare_offsets;
 };
 
-/// Carries out the loop with the values of the program around it, on the calling thread and the
-/// workers of `devices`. `tag` as run()'s. Throws as run(), with the trip in the message.
+/// Runs the loop with the values of the program around it, on the calling thread and the workers of
+/// `devices`. `tag` as run()'s. Throws as run(), with the trip in the message.
 void run_loop(const Program::Loop& loop, const Program& around, const Storage& storage,
               const Devices& devices, std::uint64_t tag);
 

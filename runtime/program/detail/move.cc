@@ -47,7 +47,7 @@ MovePlan with_traffic(std::vector<MovePhase> phases, DType dtype) {
 
 /// A range of the elements of a row-major shard, cut into parts.
 std::vector<Box> even_parts(const Box& range, std::int64_t parts) {
-  // Whole pages of f32: a part is worth a task, and no two devices write to one cache line.
+  // Whole pages of f32: large enough for a task, and no two devices write to one cache line.
   constexpr std::int64_t kGrain = 1024;
   const std::int64_t begin = range.begin(0), elements = range.num_elements();
   const std::int64_t even = (elements + parts - 1) / parts;
@@ -60,8 +60,8 @@ std::vector<Box> even_parts(const Box& range, std::int64_t parts) {
   return boxes;
 }
 
-/// Factors of a number of devices, as few and as equal as may be with none above kMostTogether, but
-/// for the prime factors that are.
+/// Factors of a number of devices, as few and as equal as possible with none above kMostTogether,
+/// except for larger prime factors.
 std::vector<std::int64_t> level_sizes(std::int64_t devices) {
   constexpr std::int64_t kMostTogether = 16;
   std::vector<std::int64_t> primes;  // ascending
@@ -108,8 +108,8 @@ Positions all_positions(const Mesh& mesh) {
 /// Each device combines one part of the shards, and the others copy it from there. So every element
 /// is combined once, not once per device. If there are many devices, neighbours combine first. Then
 /// the devices that hold the same part combine their results, level by level, in place, and the
-/// results go back the same way. So a device deals with few others. The bytes that it sends and
-/// receives are the same.
+/// results go back the same way. So a device exchanges data with few others. The bytes that it
+/// sends and receives are the same.
 std::vector<MovePhase> all_reduce(const Sharding& sharding, const Shape& shape,
                                   const std::vector<Positions>& groups, Reduction reduction) {
   const std::vector<std::int64_t> levels = level_sizes(std::ssize(groups.front()));
@@ -120,7 +120,7 @@ std::vector<MovePhase> all_reduce(const Sharding& sharding, const Shape& shape,
   }
   for (const Positions& group : groups) {
     const std::int64_t elements = sharding.box_at(group.front(), shape).num_elements();
-    std::vector<Box> held(group.size(), Box({0}, {elements}));  // what a device combines further
+    std::vector<Box> held(group.size(), Box({0}, {elements}));  // still to be combined, by device
     std::size_t stride = 1;  // between the devices that combine at a level, in the group
     for (std::size_t level = 0; level < levels.size(); ++level) {
       const std::size_t count = as_size(levels[level]);
@@ -245,7 +245,7 @@ MovePlan plan_redistribution(const Layout& from, const Layout& to, const Shape& 
 std::size_t most_received(const Layout& from, const Layout& to, const Shape& shape, DType dtype) {
   std::int64_t most = 0;
   for (std::int64_t position = 0; position < to.mesh().size(); ++position) {
-    // What a device has it takes from itself.
+    // A device takes elements that it has from itself.
     const Box wanted = to.box(position, shape);
     const Box there = intersect(wanted, from.box(position, shape));
     most = std::max(most, wanted.num_elements() - there.num_elements());

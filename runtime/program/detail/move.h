@@ -22,12 +22,11 @@ struct MoveGroup {
 
 /// Transfers that do not touch the same target.
 struct MovePhase {
-  /// Which shards a phase reads: the old value's, or the new value's as the earlier phases have
-  /// left them.
+  /// The shards that a phase reads: the old value's, or the new value's after the earlier phases.
   enum class Source { old_value, new_value };
 
-  /// What the boxes of the plans count: elements of the whole tensor, or, if whole shards change
-  /// place, the elements of one shard in row-major order.
+  /// The boxes of the plans count elements of the whole tensor or, if whole shards change place,
+  /// the elements of one shard in row-major order.
   enum class Frame { tensor, shard };
 
   Source source = Source::old_value;
@@ -43,7 +42,7 @@ struct DeviceBytes {
   bool operator==(const DeviceBytes&) const = default;
 };
 
-/// How the shards of one value become those of another: a collective or a redistribution. It knows
+/// Turns the shards of one value into those of another: a collective or a redistribution. It knows
 /// no memory. Immutable once made.
 struct MovePlan {
   /// Each target of a phase waits for its own sources only, not for the whole phase before.
@@ -64,15 +63,15 @@ struct MovePlan {
 /// shardings are of the same mesh.
 ///
 /// Such a group of more than 16 devices goes level by level. On the first level, runs of at most 16
-/// neighbours in mesh order combine. On the next level, the devices that have the same place in
-/// their runs combine the runs' results in mesh order, again at most 16 together, and so on. The
-/// results are copied back on the same way. The result of a level is rounded to the dtype. Let s be
-/// the sum, over the levels, of how many devices combine together: then there are 2 s copies for
-/// each device. A prime factor above 16 of the number of devices is a level.
+/// neighbours in mesh order combine. On the next level, the devices with the same place in their
+/// runs combine the runs' results in mesh order, again at most 16 together, and so on. The results
+/// are copied back on the same way. The result of a level is rounded to the dtype. Let s be the
+/// sum, over the levels, of the number of devices that combine together: then there are 2 s copies
+/// for each device. A prime factor above 16 of the number of devices is a level.
 ///
-/// Throws invalid_argument if a target's element is in no box of its group, naming both, and
-/// if the shardings do not fit the shape; unsupported for a reduction of a dtype that is not
-/// computed with.
+/// Throws invalid_argument if a target's element is in no box of its group, naming both, and if the
+/// shardings do not fit the shape; unsupported for a reduction of a dtype that kernels cannot
+/// compute with.
 ///
 ///   // all_gather over "model" of a value of [256, 128], cut data,model
 ///   plan_move(Sharding(mesh, {{"data"}, {"model"}}), Sharding(mesh, {{"data"}, {}}), {256, 128},
@@ -85,15 +84,15 @@ MovePlan plan_move(const Sharding& from, const Sharding& to, const Shape& shape,
 MovePlan plan_redistribution(const Sharding& from, const Sharding& to, const Shape& shape,
                              DType dtype);
 
-/// The same for layouts of one mesh. The boxes of `from` have all elements of those of `to`.
+/// The same for layouts of one mesh. The boxes of `from` contain all elements of the boxes of `to`.
 MovePlan plan_redistribution(const Layout& from, const Layout& to, const Shape& shape, DType dtype);
 
-/// The most bytes that a device receives then, in less time than the plan takes.
+/// The most bytes that a device then receives, computed in less time than the plan.
 std::size_t most_received(const Layout& from, const Layout& to, const Shape& shape, DType dtype);
 
-/// Device i along mesh axis `axis` sends its shard, as it is, to device targets[i] of its group;
-/// -1: to none. Throws invalid_argument if `targets` does not have one entry for each device along
-/// the axis, one comes twice, or a sender's and its receiver's shards differ in shape.
+/// Device i along mesh axis `axis` sends its shard unchanged to device targets[i] of its group; -1:
+/// to none. Throws invalid_argument if `targets` does not have one entry for each device along the
+/// axis, a target repeats, or a sender's and its receiver's shards differ in shape.
 MovePlan plan_permute(const Sharding& sharding, const Shape& shape, DType dtype, std::size_t axis,
                       std::span<const std::int64_t> targets);
 

@@ -23,13 +23,14 @@ struct PhaseMessages {
   std::size_t transfer(std::size_t part, std::size_t group) const { return part * groups + group; }
 };
 
-/// One process's part of a program of several processes: worked out once, carried out as often as
-/// wanted. Immutable.
+/// One process's part of a program of several processes: computed once, run as often as wanted.
+/// Immutable.
 ///
-/// The steps are sections, which follow each other: a loop, or what is between two loops. The tasks
-/// of a section wait for each other as those of a Schedule. In each phase of a move, one task sends
-/// what a peer needs, and one event is its message. A loop is a section because it waits for
-/// messages of its own: a peer may send these only after it has run what comes before the loop.
+/// The steps are sections, which follow each other: a loop, or the steps between two loops. The
+/// tasks of a section wait for each other as those of a Schedule. In each phase of a move, one task
+/// sends the data for each peer, and one event is each peer's message. A loop is a section because
+/// it waits for messages of its own: a peer may send these only after it has run the steps before
+/// the loop.
 class ProcessSchedule {
  public:
   ProcessSchedule(const Program& program, std::size_t first_step, const MemoryReuse& reuse,
@@ -49,16 +50,16 @@ class ProcessSchedule {
 
     TaskGraph graph = {};
     std::vector<ProgramTask> tasks = {};               ///< by TaskGraph::TaskId
-    std::vector<std::vector<std::size_t>> reads = {};  ///< by task: of which events
+    std::vector<std::vector<std::size_t>> reads = {};  ///< by task: its events
     std::vector<Event> events = {};                    ///< in the order of the program
     std::uint64_t messages = 0;  ///< numbers of messages; the same on all processes
   };
   std::span<const Section> sections() const { return sections_; }
 
-  /// By phase, of a move.
+  /// The messages of a move, by phase.
   std::span<const PhaseMessages> phases(std::size_t step) const { return phases_[step]; }
 
-  /// Whether it was made for devices that are spread like these.
+  /// True if it was made for devices that are spread like these.
   bool is_for(const Devices& devices) const;
 
  private:

@@ -20,12 +20,12 @@ namespace shardwise {
 
 struct LoopBody;  // detail/loop.h
 
-/// What runs on the devices of a mesh: values, and steps that fill them, in a legal order. It knows
-/// no memory: Storage binds values to memory, Schedule says what may run at the same time, run()
-/// carries it out. Manual mode and traced mode both record programs.
+/// A program for the devices of a mesh: values, and steps that fill them, in a legal order. It
+/// knows no memory: Storage binds values to memory, Schedule defines concurrency, run() executes
+/// it. Manual mode and traced mode both record programs.
 ///
-/// Values are single-assignment: bound from outside, or filled by one call, or by one move and the
-/// fills beside it. All layouts are of the program's mesh.
+/// Values are single-assignment: bound from outside, or filled by one call, or by one move and its
+/// fills. All layouts are of the program's mesh.
 ///
 /// Thread-compatible; append, then run as often as wanted.
 ///
@@ -55,7 +55,7 @@ class Program {
     std::string label;  ///< names its memory, and the value in errors
     MemoryKind kind;
 
-    /// What a mesh position holds of it.
+    /// The box at a mesh position.
     Box box(std::int64_t position) const { return layout.box(position, shape); }
 
     /// As an array. Requires a layout without windows.
@@ -69,8 +69,8 @@ class Program {
     LocalFunction function;
   };
 
-  /// Data passes between devices: of one value, or of several together (a bucket). The plans of a
-  /// bucket's values have the same phases, groups and targets.
+  /// A move of data between devices: of one value, or of several together (a bucket). The plans of
+  /// a bucket's values have the same phases, groups and targets.
   struct Move {
     struct Part {
       ValueId from, to;
@@ -87,8 +87,8 @@ class Program {
     std::vector<std::int64_t> positions;
   };
 
-  /// A program of its own, carried out several times, for all devices together; or one of two,
-  /// once, as a boolean scalar says, which each device has.
+  /// A program of its own, run several times, for all devices together; or one of two programs, run
+  /// once, selected by a boolean scalar that each device has.
   struct Loop {
     std::string name;
     std::vector<ValueId> inputs, outputs;  ///< by input and output of the body: see LoopBody

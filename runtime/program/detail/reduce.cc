@@ -13,7 +13,7 @@ namespace {
 
 using Sources = std::span<const std::byte* const>;
 
-/// This number of elements at a time stays in the nearest cache while every source adds to them.
+/// This many elements at a time stay in the nearest cache while every source is added to them.
 constexpr std::size_t kBlock = 2048;
 
 struct Sum {
@@ -32,7 +32,8 @@ struct Product {
   template <class T>
   static T combine(T a, T b) {
     if constexpr (std::integral<T>) {
-      // As wide as may be: what is narrower would become a signed int, whose product overflows.
+      // As wide as possible: a narrower type would be promoted to signed int, whose product
+      // overflows.
       return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
     } else {
       return a * b;
@@ -67,7 +68,7 @@ void combine_all(T* out, const T* in, std::size_t count) {
 
 template <class Op, class T>
 void reduce_as(Sources sources, std::byte* out, std::size_t count) {
-  // A source must not be written over before it has been added.
+  // A source must not be overwritten before it has been added.
   const bool is_source = std::find(sources.begin(), sources.end(), out) != sources.end();
   T sums[kBlock];
   for (std::size_t begin = 0; begin < count; begin += kBlock) {

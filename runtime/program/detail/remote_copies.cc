@@ -23,7 +23,7 @@ bool RemotePlan::Key::operator<(const Key& other) const {
 RemotePlan::RemotePlan(std::span<const Transfer> transfers, const Devices& devices) {
   const ProcessGroup& group = devices.group();
   if (group.size() == 1) return;
-  // By the other process, in the order of keys: it is the same for both.
+  // By the other process, in the order of keys, which is the same for both.
   std::map<int, std::set<Key>> to_send, to_get;
   for (std::size_t t = 0; t < transfers.size(); ++t) {
     for (const Copy& copy : transfers[t].plan->copies()) {
@@ -40,7 +40,7 @@ RemotePlan::RemotePlan(std::span<const Transfer> transfers, const Devices& devic
       Message message{process, {}, 0};
       for (const Key& key : keys) {
         const std::size_t element_bytes = size_bytes(transfers[key.transfer].dtype);
-        // Reductions read the elements where they are, so each is at a multiple of its size.
+        // Reductions read elements in place, so each offset is a multiple of the element size.
         message.bytes = (message.bytes + element_bytes - 1) / element_bytes * element_bytes;
         message.parts.push_back({key, element_bytes, message.bytes});
         message.bytes += num_bytes(key.box.shape(), element_bytes);

@@ -14,7 +14,7 @@
 
 namespace shardwise::detail {
 
-/// One of the transfers that processes carry out together, and where its sources and targets are.
+/// One of the transfers that processes execute together, and the places of its sources and targets.
 struct Transfer {
   const TransferPlan* plan;
   DType dtype;
@@ -26,10 +26,10 @@ struct Transfer {
 using TransferMemory = std::function<ConstBoxView(std::size_t transfer, std::int64_t source)>;
 
 /// The messages that a process exchanges with others to fill its targets: planned once, exchanged
-/// as often as wanted. All processes have the same plans, and find in them what goes from which
-/// process to which. So messages hold elements and nothing else, and at most one goes from a
-/// process to another. A box of a source goes to a process once, even if the process has several
-/// targets for it. Immutable, thread-safe.
+/// as often as wanted. All processes have the same plans, and derive from them which elements go
+/// from which process to which. So messages hold only elements, and at most one goes from a process
+/// to another. A box of a source goes to a process once, even if the process has several targets
+/// for it. Immutable, thread-safe.
 class RemotePlan {
  public:
   /// Reads the transfers now and keeps no reference to them.
@@ -51,7 +51,7 @@ class RemotePlan {
     std::size_t offset;  ///< in the message
   };
   struct Message {
-    int process;  ///< to which it goes, or from which it comes
+    int process;  ///< its receiver or sender
     std::vector<Part> parts;
     std::size_t bytes;
   };
@@ -59,7 +59,7 @@ class RemotePlan {
   std::span<const Message> outgoing() const { return outgoing_; }
   std::span<const Message> incoming() const { return incoming_; }
 
-  /// Where a box of another process's source is: in which incoming message, and at which byte.
+  /// The place of a box of another process's source: an incoming message, and an offset.
   struct Place {
     std::size_t message, offset;
   };
@@ -69,7 +69,7 @@ class RemotePlan {
   /// A message's bytes, to be sent. `memory` gives the sources, of this process.
   static std::vector<std::byte> pack(const Message& outgoing, const TransferMemory& memory);
 
-  /// Throws cancelled if the bytes of an incoming message are not as many as were planned.
+  /// Throws cancelled if an incoming message does not have the planned number of bytes.
   static void check(const Message& incoming, std::size_t found_bytes, int own_rank);
 
  private:
@@ -80,9 +80,9 @@ class RemotePlan {
 /// The boxes that targets of this process take from sources of others, fetched. Immutable.
 class RemoteCopies {
  public:
-  /// Every process makes it, with plans of the same transfers and the same tag, which says what is
-  /// moved (ProcessGroup::exchange). Waits until its own messages were taken. `plan` must outlive
-  /// it. Throws cancelled if another process fails, does not come, or moves something else.
+  /// Every process makes it, with plans of the same transfers and the same tag, which names the
+  /// moved data (ProcessGroup::exchange). Waits until its own messages were taken. `plan` must
+  /// outlive it. Throws cancelled if another process fails, does not come, or moves something else.
   RemoteCopies(const RemotePlan& plan, const Devices& devices, std::uint64_t tag,
                TransferMemory memory);
 
@@ -95,7 +95,7 @@ class RemoteCopies {
   std::vector<std::vector<std::byte>> messages_;
 };
 
-/// Calls it. If it throws anything, the other processes' operations on the devices fail, too.
+/// Calls work(). If it throws, the other processes' operations on the devices fail, too.
 template <class Work>
 void together(const Devices& devices, const Work& work) {
   try {

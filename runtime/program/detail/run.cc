@@ -26,7 +26,7 @@
 namespace shardwise {
 namespace {
 
-/// std::bad_alloc that says where it was thrown.
+/// A std::bad_alloc that names where it was thrown.
 class StepOutOfMemory : public std::bad_alloc {
  public:
   explicit StepOutOfMemory(std::string message)
@@ -46,8 +46,8 @@ void throw_if(const std::exception& thrown, const std::string& message) {
   }
 }
 
-/// One run of a section of a process's schedule: what comes from other processes, and how to send.
-/// Thread-safe, except next().
+/// One run of a section of a process's schedule: messages from other processes, and functions to
+/// send. Thread-safe, except next().
 class SectionMessages {
  public:
   using Section = detail::ProcessSchedule::Section;
@@ -104,7 +104,7 @@ class SectionMessages {
     return bytes_[phase.first_event + place->message].data() + place->offset;
   }
 
-  /// The task has read what it needs: a message is dropped by the last task that reads it.
+  /// The task has read its messages: each is dropped by the last task that reads it.
   void is_done(TaskGraph::TaskId task) {
     for (const std::size_t event : section_.reads[as_size(task)]) {
       if (users_[event].fetch_sub(1) == 1) Bytes().swap(bytes_[event]);
@@ -114,10 +114,10 @@ class SectionMessages {
   void finish() const { exchange_.finish(); }
 
  private:
-  // How many messages are waited for at once.
+  // The number of messages that are awaited at once.
   static constexpr std::size_t kAwaited = 64;
 
-  /// Which message it is: of this program, this step and this phase.
+  /// Identifies a message: this program, this step and this phase.
   std::uint64_t tag(std::size_t step, std::size_t phase) const {
     return splitmix64(splitmix64(tag_ + step) + phase);
   }
@@ -136,7 +136,7 @@ class SectionMessages {
 /// One run of a program. Thread-safe.
 class Run {
  public:
-  /// `messages`: of one section of several processes; else null.
+  /// `messages`: those of one section if there are several processes; else null.
   Run(const Program& program, const Storage& storage, const Devices& devices,
       const SectionMessages* messages = nullptr)
       : program_(program),
@@ -245,8 +245,8 @@ class Run {
   Timeline* const timeline_;
 };
 
-/// This process's part of a program of several. Sections follow each other in the order of the
-/// program, so all processes come to the loops in the same order.
+/// This process's part of a program of several processes. Sections follow each other in the order
+/// of the program, so all processes reach the loops in the same order.
 void run_of_process(const Program& program, const detail::ProcessSchedule& schedule,
                     const Storage& storage, const Devices& devices, std::uint64_t tag) {
   for (const detail::ProcessSchedule::Section& section : schedule.sections()) {

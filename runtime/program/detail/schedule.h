@@ -19,33 +19,33 @@ class ProcessSchedule;
 /// One device's part of a step.
 struct ProgramTask {
   std::size_t step;           ///< of the program
-  std::int64_t position;      ///< whose shards it fills, or sends
+  std::int64_t position;      ///< mesh position whose shards it fills or sends
   std::size_t phase = 0;      ///< of a move
   std::size_t group = 0;      ///< of the phase
   std::int64_t target = 0;    ///< of the group's plan
-  std::int64_t message = -1;  ///< of the phase's outgoing ones: it sends this, and fills nothing
+  std::int64_t message = -1;  ///< the outgoing message that it only sends; -1: none
 };
 
 /// Values of a program that get memory of earlier values: the task that makes such a value waits
 /// for all users of the earlier ones. By value; the same at each mesh position.
 using MemoryReuse = std::vector<std::vector<Program::ValueId>>;
 
-/// Says which parts of a program may run at the same time: a task for each device of each step
-/// waits only for the tasks that make what it reads. Built once, run as often as wanted. Immutable.
+/// Defines which parts of a program may run at the same time: a task for each device of each step
+/// waits only for the tasks that make its operands. Built once, run as often as wanted. Immutable.
 class Schedule {
  public:
-  /// The steps from `first_step` on; the values of earlier steps are there already.
+  /// The steps from `first_step` on; the values of earlier steps exist already.
   explicit Schedule(const Program& program, std::size_t first_step = 0,
                     const MemoryReuse& reuse = {});
 
   std::size_t first_step() const { return first_step_; }
   const TaskGraph& graph() const { return graph_; }
 
-  /// By TaskGraph::TaskId.
+  /// Tasks by TaskGraph::TaskId.
   std::span<const ProgramTask> tasks() const { return tasks_; }
 
-  /// This process's part of the same steps of `program`, run together with others: planned when it
-  /// is first asked for, and kept. Requires the program of the constructor. Thread-safe.
+  /// This process's part of the same steps of `program`, run together with others: planned on the
+  /// first request, and kept. Requires the program of the constructor. Thread-safe.
   std::shared_ptr<const detail::ProcessSchedule> of_process(const Program& program,
                                                             const Devices& devices) const;
 

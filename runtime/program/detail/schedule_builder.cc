@@ -6,7 +6,7 @@
 namespace shardwise::detail {
 namespace {
 
-// Stands for a task if the data is there already.
+// Stands for a task if the data exists already.
 constexpr TaskGraph::TaskId kReady = -1;
 
 CopyRange copies_to(const Program::Move::Part& part, std::size_t phase, std::size_t group,
@@ -14,7 +14,7 @@ CopyRange copies_to(const Program::Move::Part& part, std::size_t phase, std::siz
   return part.plan.phases[phase].groups[group].plan.copies_to(target);
 }
 
-/// Which value a phase of a move reads.
+/// The value that a phase of a move reads.
 Program::ValueId read_by(const Program::Move::Part& part, std::size_t phase) {
   const bool from_new = part.plan.phases[phase].source == MovePhase::Source::new_value;
   return from_new ? part.to : part.from;
@@ -90,8 +90,8 @@ void ScheduleBuilder::add(const Program::Loop& loop) {
   }
 }
 
-// A task for each message that goes, and an event for each that comes. What goes is what was there
-// before the phase.
+// Adds a task for each outgoing message, and an event for each incoming one. Messages hold the data
+// from before the phase.
 void ScheduleBuilder::add_messages(const Program::Move& move, std::size_t phase) {
   PhaseMessages& messages = phases_[phase];
   messages.number = part_.section->messages++;
@@ -119,10 +119,10 @@ void ScheduleBuilder::add_messages(const Program::Move& move, std::size_t phase)
   }
 }
 
-// A task for each target of a group; for a bucket it fills all the values there.
+// Adds a task for each target of a group; for a bucket it fills all the values there.
 void ScheduleBuilder::add(const Program::Move& move, std::size_t phase, std::size_t group) {
   const MoveGroup& at_group = move.parts.front().plan.phases[phase].groups[group];
-  // The targets of this phase read what was there before it.
+  // The targets of this phase read the data from before it.
   std::vector<std::vector<TaskId>> made_by;  // by part and source
   for (const Program::Move::Part& part : move.parts) {
     std::vector<TaskId>& makers = made_by.emplace_back();
@@ -130,8 +130,8 @@ void ScheduleBuilder::add(const Program::Move& move, std::size_t phase, std::siz
       makers.push_back(maker(read_by(part, phase), position));
     }
   }
-  // A sum that is written over its parts waits for what used these before this phase: in a phase
-  // no target writes an element that another one reads.
+  // A sum that overwrites its parts waits for the tasks that used these before this phase: in a
+  // phase no target writes an element that another one reads.
   std::vector<std::vector<TaskId>> memory(at_group.targets.size());  // by target
   for (std::size_t i = 0; i < memory.size(); ++i) {
     for (const Program::Move::Part& part : move.parts) {
@@ -171,7 +171,7 @@ void ScheduleBuilder::add(const Program::Move& move, std::size_t phase, std::siz
   }
 }
 
-// For the task that makes its source, or for the message that holds it.
+// Waits for the task that makes its source, or for the message that holds it.
 void ScheduleBuilder::wait_for_copy(const Copy& copy, std::size_t phase, std::size_t transfer,
                                     std::span<const TaskId> made_by) {
   const RemotePlan::Place* const place =
@@ -185,7 +185,7 @@ void ScheduleBuilder::wait_for_copy(const Copy& copy, std::size_t phase, std::si
   after_.push_back(part_.section->events[event].task);
 }
 
-// After the tasks in after_, without absent ones and without repetition; both lists are empty then.
+// Adds a task after those in after_, skipping absent and repeated ones; clears both lists.
 TaskGraph::TaskId ScheduleBuilder::add_task(const ProgramTask& task) {
   const auto once = [](auto& list) {
     std::sort(list.begin(), list.end());
@@ -222,7 +222,7 @@ void ScheduleBuilder::use(Program::ValueId value, std::int64_t position, TaskId 
   if (users.empty() || users.back() != task) users.push_back(task);
 }
 
-// All that uses what was in the value's memory before it.
+// Waits for all tasks that used the earlier values in the value's memory.
 void ScheduleBuilder::wait_for_memory(Program::ValueId value, std::int64_t position) {
   if (reuse_.empty()) return;
   for (const auto before : reuse_[as_size(value)]) {

@@ -10,12 +10,12 @@
 
 namespace shardwise::detail {
 
-/// Adds the tasks of a program step by step, and notes which task writes what. Of a process among
-/// several it adds its own tasks, those that send, and the events that are messages of others.
-/// Thread-compatible.
+/// Adds the tasks of a program step by step, and notes which task writes which value. For one of
+/// several processes it adds the process's own tasks, those that send, and the events for messages
+/// of others. Thread-compatible.
 class ScheduleBuilder {
  public:
-  /// Whose tasks; null: all.
+  /// The process whose tasks are added; null: all.
   struct Part {
     const std::vector<bool>* is_here = nullptr;  ///< by position
     ProcessSchedule::Section* section = nullptr;
@@ -26,7 +26,7 @@ class ScheduleBuilder {
                   std::vector<ProgramTask>& tasks, Part part);
 
   /// `phases`: the messages of a move's phases, if the tasks are those of one process; their
-  /// numbers are given here.
+  /// numbers are assigned here.
   void add(std::size_t step, std::span<PhaseMessages> phases = {});
 
  private:

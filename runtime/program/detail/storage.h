@@ -12,9 +12,8 @@
 
 namespace shardwise {
 
-/// Where the values of a program are kept while it runs: for each value and mesh position its
-/// bytes. Shares the arrays and buffers that it is given. Thread-compatible; reading is safe from
-/// several threads.
+/// The memory of a program's values while it runs: for each value and mesh position its bytes.
+/// Shares the given arrays and buffers. Thread-compatible; reading is safe from several threads.
 class Storage {
  public:
   using ValueId = Program::ValueId;
@@ -34,9 +33,9 @@ class Storage {
   void bind(ValueId value, std::int64_t position, std::byte* data);
   void bind(ValueId value, std::int64_t position, const std::byte* data);
 
-  /// From now on `begun` becomes true when something asks for memory of the value's shards to write
-  /// to. Requires that the shards to be written are bound, and that `begun` stays valid as long as
-  /// the storage.
+  /// From now on `begun` becomes true when memory of the value's shards is requested for writing.
+  /// Requires that the shards to be written are bound, and that `begun` stays valid as long as the
+  /// storage.
   void watch(ValueId value, std::atomic<bool>& begun);
 
   /// Requires a bound value.
@@ -44,17 +43,17 @@ class Storage {
     return addresses_[index(value, position)].read;
   }
 
-  /// Requires a bound value that has been given as shards and not been finished.
+  /// Requires a bound value that was given as shards and is not finished.
   std::byte* writable(ValueId value, std::int64_t position) const {
     const Address& address = addresses_[index(value, position)];
     if (address.begun != nullptr) address.begun->store(true, std::memory_order_relaxed);
     return address.write;
   }
 
-  /// From now on all values that have been filled are arrays, and nothing writes to them.
+  /// From now on all filled values are arrays, and nothing writes to them.
   void finish(const Program& program, const Devices& devices);
 
-  /// The value as an array: nothing if it is to be filled and has not been finished.
+  /// The value as an array; absent if it is to be filled and is not finished.
   const std::optional<ShardedArray>& array(ValueId value) const {
     return entries_[static_cast<std::size_t>(value)].array;
   }

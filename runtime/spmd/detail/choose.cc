@@ -10,12 +10,12 @@
 namespace shardwise {
 namespace {
 
-// What an operation weighs against a byte that is moved. An emulated device multiplies and adds
-// some 5e10 times a second and moves some 5e9 bytes: no device should repeat the work of all others
-// to save a few bytes.
+// The weight of an operation relative to a byte that is moved. An emulated device multiplies and
+// adds some 5e10 times a second and moves some 5e9 bytes: no device should repeat the work of all
+// others to save a few bytes.
 constexpr double kBytesPerOperation = 0.1;
 
-// With more combinations than these, axes are given away one after another.
+// With more combinations than this, axes are assigned one after another.
 constexpr std::size_t kMostCombinations = 1024;
 
 constexpr std::int32_t kNowhere = -1;
@@ -59,7 +59,7 @@ class Chooser {
     project(cut, dims, problem_.rule.factors, mesh_, seen);
   }
 
-  /// The factors that a tensor has the axis on. If none may keep it, any that could take it.
+  /// The factors on which a tensor has the axis. If none may keep it, any that could take it.
   void find_options(std::size_t axis, std::size_t count) {
     std::vector<std::int32_t> factors;
     for (const FactorCut& seen : references_) {
@@ -105,8 +105,8 @@ class Chooser {
     }
   }
 
-  /// A factor's axes, in the order that a tensor has them; axes that the tensor lacks come last. If
-  /// they are just the tensor's axes, its tiles come along.
+  /// A factor's axes, in a tensor's order; axes that the tensor lacks come last. If they are just
+  /// the tensor's axes, its tiles come along.
   AxisList in_order(std::size_t factor, AxisSet axes) const {
     const AxisList* order = nullptr;
     int most = 0;
@@ -127,7 +127,7 @@ class Chooser {
     return list;
   }
 
-  /// Weighs the present picks. True if they are the best so far.
+  /// Weighs the current picks. True if they are the best so far.
   bool look(std::string* notes) {
     const FactorRule& rule = problem_.rule;
     std::vector<AxisSet> sets(rule.factors.size(), 0);
@@ -162,7 +162,7 @@ class Chooser {
     return true;
   }
 
-  /// Of the largest part of a tensor.
+  /// Elements of the largest part of a tensor.
   double elements(const FactorChoice& choice) const {
     double most = part_elements(problem_.type.shape, choice.result, mesh_);
     for (const OperandState& operand : problem_.operands) {
@@ -208,7 +208,8 @@ class Chooser {
 
   double result_bytes(const FactorChoice& choice) const {
     const Cut combined = combined_cut(choice.result, choice.partial, problem_.wanted);
-    // A further cut than wanted does no harm if no mark says how: what needs more gathers it.
+    // A finer cut than wanted is harmless unless a mark fixes the cut: users that need more gather
+    // it.
     bool refines = !problem_.exact;
     for (std::size_t dim = 0; dim < combined.size(); ++dim) {
       refines &= problem_.wanted[dim].is_prefix_of(combined[dim]);
@@ -239,8 +240,8 @@ class Chooser {
   AxisSet axes_ = 0;
   std::vector<FactorCut>
       references_;  ///< how each tensor has the factors now; the wanted result last
-  /// Those that cut a tensor, in the order in which they come: no choice depends on the order in
-  /// which the mesh has its axes.
+  /// The axes that cut a tensor, in order of appearance, so that no choice depends on the mesh's
+  /// order of axes.
   std::vector<std::size_t> axis_numbers_;
   std::vector<std::vector<std::int32_t>> options_;  ///< by axis; kNowhere is the last
   std::vector<std::size_t> picks_;

@@ -10,16 +10,16 @@
 
 namespace shardwise {
 
-/// One of the tensors that an op reads, as the choice of its factors' axes sees it.
+/// One of the tensors that an op reads, for the choice of its factors' axes.
 struct OperandState {
   NodeId node;
   const TensorType* type;
   const DimFactors* dims;
 
-  /// How it can be had; the first is the one that the op made.
+  /// The cuts that are available; the first is the one that its op made.
   std::vector<const Cut*> cuts;
   AxisSet partial = 0;   ///< of the first: it is still parts of a sum
-  bool is_wide = false;  ///< these are
+  bool is_wide = false;  ///< the parts are wide
 };
 
 struct ChoiceProblem {
@@ -27,13 +27,13 @@ struct ChoiceProblem {
   const TensorType& type;  ///< of the result
   std::span<const OperandState> operands;
   const Cut& wanted;        ///< how the result should be cut
-  bool exact = false;       ///< it will be: a mark, or an output
+  bool exact = false;       ///< it must be: a mark, or an output
   bool multiplies = false;  ///< each combination of the factors is an operation
   AxisSet carried = 0;      ///< operands stay parts of a sum over these; not to be used
-  double share = 1;         ///< of what a combination of the result costs: others share it
+  double share = 1;         ///< share of the cost of combining the result, which others share
 };
 
-/// Which axes cut which factor of an op, with the bytes and the work that this costs a device.
+/// The axes that cut each factor of an op, with the bytes and the work that this costs a device.
 struct FactorChoice {
   FactorCut factors;
   Cut result;
@@ -46,8 +46,8 @@ struct FactorChoice {
 /// an operand or the wanted result. Notes all ways, cheapest first, if `notes` is given.
 FactorChoice choose(const ChoiceProblem& problem, const Mesh& mesh, std::string* notes);
 
-/// How a result is cut once it is combined, if this is wanted, as far as its axes say. It is parts
-/// of a sum over `partial` before, cut as `natural`.
+/// The cut of a result once it is combined, as far as its axes determine it. Before, it is parts of
+/// a sum over `partial`, cut as `natural`.
 Cut combined_cut(const Cut& natural, AxisSet partial, const Cut& with_windows);
 
 }  // namespace shardwise

@@ -13,7 +13,7 @@ double block(std::int64_t extent, std::int64_t parts) {
   return static_cast<double>(largest);
 }
 
-/// The part of a dim that device number `part`, of those that the axes tell apart, has.
+/// The range of a dim on device number `part` of those that the axes distinguish.
 std::pair<std::int64_t, std::int64_t> part_of(std::int64_t extent, const AxisList& axes,
                                               std::int64_t part, const Mesh& mesh) {
   const Window& window = axes.window();
@@ -34,7 +34,7 @@ double block(std::int64_t extent, const AxisList& axes, const Mesh& mesh) {
   return static_cast<double>(most);
 }
 
-/// Which part of those that `axes` tell apart a device has, given its place along each mesh axis.
+/// The number of a device's part among those that `axes` distinguish, given its mesh coordinates.
 std::int64_t part_number(const AxisList& axes, const std::vector<std::int64_t>& place,
                          const Mesh& mesh) {
   std::int64_t part = 0;
@@ -42,7 +42,7 @@ std::int64_t part_number(const AxisList& axes, const std::vector<std::int64_t>& 
   return part;
 }
 
-/// Elements of a dim that a device lacks at most: all devices are asked.
+/// The most elements of a dim that any device lacks.
 std::int64_t most_missing(std::int64_t extent, const AxisList& from, const AxisList& to,
                           const Mesh& mesh) {
   std::vector<std::size_t> axes;
@@ -62,7 +62,7 @@ std::int64_t most_missing(std::int64_t extent, const AxisList& from, const AxisL
   }
 }
 
-/// Parts of one size at places that the number of the part tells.
+/// True if parts have one size and their offsets follow from the number of the part.
 bool is_even(std::int64_t extent, const AxisList& axes, const Mesh& mesh) {
   return axes.tile() == 0 && !axes.window().is_set() && extent % ways(axes, mesh) == 0;
 }

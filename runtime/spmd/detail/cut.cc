@@ -20,7 +20,7 @@ AxisList with_tile(AxisList axes, std::int64_t tile, std::int64_t extent, const 
   return axes;
 }
 
-/// All axes of a dim to its first factor, if each tile has all that belongs to an element of it.
+/// Assigns all axes of a dim to its first factor, if each tile holds whole elements of it.
 bool project_to_first(const AxisList& axes, const FactorList& dim,
                       const std::vector<Factor>& factors, const Mesh& mesh, FactorCut& out) {
   const std::size_t first = as_size(dim.front());
@@ -34,7 +34,7 @@ bool project_to_first(const AxisList& axes, const FactorList& dim,
   return true;
 }
 
-/// The axes of a dim with windows to the factor that it follows already, or to the largest.
+/// Assigns the axes of a dim with windows to the factor that it follows already, or to the largest.
 void project_window(const AxisList& axes, const FactorList& dim, const std::vector<Factor>& factors,
                     FactorCut& out) {
   std::size_t largest = 0;
@@ -50,7 +50,7 @@ void project_window(const AxisList& axes, const FactorList& dim, const std::vect
   out[as_size(dim[largest])] = axes.axes_only();
 }
 
-/// What goes with the factor that is cut, or with all.
+/// The cut that belongs to the cut factor, or to all.
 AxisList cut_of_windows(const FactorCut& cut, const FactorList& dim) {
   AxisList axes;
   std::size_t followed = 0;

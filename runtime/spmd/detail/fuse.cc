@@ -15,8 +15,8 @@ namespace {
 using Compute = PartitionedGraph::Compute;
 constexpr std::size_t kNone = SIZE_MAX;
 
-// A bucket lives until its last part is there: larger ones save little and keep gradients longer.
-// The parts of a sum that is scattered are larger than the sum, so that only small ones wait.
+// A bucket lives until its last part exists: larger ones save little and keep gradients longer. The
+// parts of a sum that is scattered are larger than the sum, so only small ones wait.
 constexpr std::size_t kBucketBytes = std::size_t{512} << 10;
 constexpr std::size_t kWaitingScatteredBytes = std::size_t{16} << 10;
 
@@ -44,7 +44,7 @@ class Fuser {
   }
 
  private:
-  /// Of an operation.
+  /// The result of an operation.
   PartitionedGraph::ValueId result(std::size_t step) const {
     return std::get<Compute>(steps_[step]).result;
   }
@@ -60,12 +60,12 @@ class Fuser {
     visit_step(steps_[step], body, [](auto) {});
   }
 
-  /// A kernel can read the step's operand in its place.
+  /// True if a kernel can read the step's operand in its place.
   bool is_inlined(std::size_t step) const {
     return step != kNone && (op(step) == Op::constant || op(step) == Op::broadcast);
   }
 
-  /// Which steps must be carried out. Constants and broadcasts are needed only if something else
+  /// Finds the steps that must run. Constants and broadcasts are needed only if something other
   /// than an elementwise kernel reads them.
   void find_needed() {
     needed_.assign(steps_.size(), false);
@@ -101,14 +101,15 @@ class Fuser {
     return step;
   }
 
-  /// Of a gradient. Such a step is not fused with one that is not: what it gives would live from
-  /// the forward pass on.
+  /// True for steps of a gradient. Such a step is not fused with others, since its result would
+  /// live from the forward pass on.
   bool is_backward(std::size_t step) const {
     return graph_.node(std::get<Compute>(steps_[step]).node).backward;
   }
 
-  /// Every step gets a level above those that it uses; only elementwise steps that use each other
-  /// may share one, and are then one kernel. So kernels never wait for each other in a circle.
+  /// Every step gets a level above those of its operands; only elementwise steps that use each
+  /// other may share one, and are then one kernel. So kernels never wait for each other in a
+  /// circle.
   void join() {
     level_.assign(steps_.size(), 0);
     parent_.resize(steps_.size());
@@ -156,7 +157,7 @@ class Fuser {
     return is_of_fused_attention(graph_, scope) ? scope : -1;
   }
 
-  /// The first of joins_ that is not to be one kernel with the step: it is on a lower level, or its
+  /// The first of joins_ that must not be one kernel with the step: it is on a lower level, or its
   /// operands would have to be kept for it. Sets the step's level.
   const std::size_t* first_apart(std::size_t step) {
     level_[step] = 0;
@@ -174,15 +175,15 @@ class Fuser {
     return nullptr;
   }
 
-  /// The last step, in the old order, that one waits for.
+  /// The last step, in the old order, that the step waits for.
   std::size_t ready_of_others(std::size_t step) {
     std::size_t ready = 0;
     for (const std::size_t from : others_) ready = std::max(ready, ready_[root(from)]);
     return is_elementwise(op(step)) ? ready : std::max(ready, step);
   }
 
-  /// What the kernel of a step gives takes less memory than what is there for it alone: parts of a
-  /// sum are so added as they are made.
+  /// True if the results of a step's kernel take less memory than the operands that live only for
+  /// it: so parts of a sum are added as they are made.
   bool is_smaller_done(std::size_t step) {
     const std::size_t kernel = root(step);
     std::size_t given = 0, taken = 0;
@@ -224,7 +225,8 @@ class Fuser {
     members_[a].insert(members_[a].end(), members_[b].begin(), members_[b].end());
   }
 
-  /// What reads a value's memory: a reshape of it is the value itself. The end reads outputs.
+  /// Finds the readers of a value's memory: a reshape of it is the value itself. The end reads
+  /// outputs.
   void find_readers() {
     base_.resize(values_.size());
     for (std::size_t v = 0; v < values_.size(); ++v) {
@@ -307,7 +309,7 @@ class Fuser {
                                move->kind == CollectiveKind::reduce_scatter);
   }
 
-  /// Calls body(step) for each step that makes what this one reads.
+  /// Calls body(step) for each step that makes an operand of this one.
   template <class Body>
   void for_each_source(std::size_t step, const Body& body) const {
     const auto visit = [&](PartitionedGraph::ValueId value) {
@@ -325,7 +327,7 @@ class Fuser {
   }
 
   std::vector<FusedStep> ordered() {
-    // Groups by their first step; what they wait for.
+    // Groups by their first step, and the groups that they wait for.
     std::vector<std::size_t> group_of(steps_.size(), kNone);
     std::vector<FusedStep> groups;
     std::vector<std::size_t> group_of_root(steps_.size(), kNone);
@@ -377,9 +379,9 @@ class Fuser {
   std::vector<std::size_t> level_, parent_;
   std::vector<std::size_t> ready_;                 ///< by root: the last step that it waits for
   std::vector<std::vector<std::size_t>> members_;  ///< by root
-  std::vector<PartitionedGraph::ValueId> base_;    ///< by value: what it is another name of
+  std::vector<PartitionedGraph::ValueId> base_;  ///< by value: the value that it is another name of
   std::vector<std::vector<std::size_t>> readers_;  ///< by base_: steps; of outputs the end, too
-  std::vector<std::size_t> joins_, others_;        ///< what a step reads: in its kernel, or not
+  std::vector<std::size_t> joins_, others_;        ///< operands of a step: in its kernel, or not
   std::vector<PartitionedGraph::ValueId> reads_;   ///< of a kernel
 };
 

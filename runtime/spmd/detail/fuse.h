@@ -9,17 +9,17 @@
 
 namespace shardwise {
 
-/// Steps of a partitioned graph that are carried out as one.
+/// Steps of a partitioned graph that run as one.
 struct FusedStep {
   /// By PartitionedGraph::steps, in order. Elementwise ones: a kernel that reads constants and
-  /// repeated operands by itself. Several moves: a bucket.
+  /// repeated operands directly. Several moves: a bucket.
   std::vector<std::size_t> steps;
   bool is_elementwise = false;
 };
 
-/// The steps in an order that is legal, elementwise ones of one shape and cut that use each other
-/// put together, and sums over the same devices that do not wait for each other in buckets. Leaves
-/// out what nothing needs: constants and broadcasts that only elementwise kernels read.
+/// Orders the steps legally, and joins elementwise ones of one shape and cut that use each other,
+/// and, in buckets, sums over the same devices that do not wait for each other. Leaves out unneeded
+/// steps: constants and broadcasts that only elementwise kernels read.
 std::vector<FusedStep> fuse(const Graph& graph, const PartitionedGraph& partitioned,
                             NanCheck nan_check);
 

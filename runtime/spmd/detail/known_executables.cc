@@ -10,7 +10,7 @@
 namespace shardwise::detail {
 namespace {
 
-/// From this number of misses in a row on, the reason says what the usual cause is.
+/// From this many misses in a row on, the reason names the usual cause.
 constexpr std::int64_t kManyMisses = 10;
 
 std::vector<std::optional<PartitionSpec>> take_input_marks(Graph& graph) {
@@ -25,8 +25,8 @@ void set_input_marks(Graph& graph, const std::vector<std::optional<PartitionSpec
   for (std::size_t i = 0; i < marks.size(); ++i) graph.node(graph.inputs[i].node).mark = marks[i];
 }
 
-/// An input's mark or cut now suits an executable: it is the one that it was planned with, or the
-/// one that the plan chose if there was none.
+/// True if an input's mark or cut now suits an executable: it is the one that it was planned with,
+/// or the one that the plan chose for an unmarked input.
 bool suits(const std::optional<PartitionSpec>& now, const std::optional<PartitionSpec>& then,
            const PartitionSpec& chosen) {
   return now == then || (now && !then && *now == chosen);
@@ -67,7 +67,8 @@ std::shared_ptr<const Executable> KnownExecutables::get(const std::shared_ptr<Gr
   auto made = std::make_shared<const Executable>(traced, mesh, options);
   if (++misses_in_a_row_ >= kManyMisses) {
     why += fmt::format(
-        "; {} steps in a row were planned anew: a number that changes from step to step is part of "
+        "; {} steps in a row were planned again: a number that changes from step to step is part "
+        "of "
         "the program, a scalar tensor is not",
         misses_in_a_row_);
   }
@@ -104,7 +105,7 @@ std::string KnownExecutables::why_missed(const Graph& traced, const Marks& marks
   if (known_.empty()) return "";
   const Known& one = known_.front();
   Graph before = one.executable->graph();
-  take_input_marks(before);  // as of `traced`: how an array is cut is no mark
+  take_input_marks(before);  // like those of `traced`: the cut of an array is not a mark
   if (!(one.mesh == mesh)) {
     return fmt::format("found mesh {}, had {}", mesh.to_string(), one.mesh.to_string());
   }

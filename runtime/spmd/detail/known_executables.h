@@ -20,7 +20,7 @@ class KnownExecutables {
   /// Throws invalid_argument for fewer than one.
   explicit KnownExecutables(std::size_t most);
 
-  /// The executable of a program on a mesh; makes it if there is none, and throws what that throws.
+  /// The executable of a program on a mesh. A missing one is made, and errors of that pass through.
   ///
   /// An input that was unmarked when its executable was planned was cut as the plan chose. A
   /// program whose array or mark has that cut finds the executable again: the first step of a job,
@@ -28,15 +28,15 @@ class KnownExecutables {
   std::shared_ptr<const Executable> get(const std::shared_ptr<Graph>& traced, const Mesh& mesh,
                                         const CompileOptions& options);
 
-  /// Whether the last get() found it.
+  /// True if the last get() found it.
   bool last_was_known() const { return misses_in_a_row_ == 0; }
 
-  /// Why the last get() that had to make one did; "" for the first.
+  /// The reason why the last miss was one; "" for the first.
   const std::string& miss() const { return miss_; }
 
   std::size_t size() const { return known_.size(); }
 
-  /// How many were dropped to make room.
+  /// The number that were dropped to make room.
   std::int64_t dropped() const { return dropped_; }
 
  private:

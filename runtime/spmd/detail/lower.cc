@@ -187,8 +187,8 @@ class Lowering {
     add_call(std::move(call));
   }
 
-  /// Where the call's result begins in an input's shards: for a slice whose bytes are one range of
-  /// each, and for an alias of such a slice. Inputs alone keep their memory anyway.
+  /// The offset of the call's result in an input's shards: for a slice whose bytes are one range of
+  /// each shard, and for an alias of such a slice. Only inputs keep their memory anyway.
   std::optional<std::size_t> place_in_input(const Node& node, const Program::Call& call) const {
     if (node.op != Op::slice && !is_alias(node.op)) return {};
     const ValueId operand = call.inputs[0], whole = result_.alias_of[as_size(operand)];
@@ -204,8 +204,8 @@ class Lowering {
     return is_part ? std::optional(offset) : std::nullopt;
   }
 
-  /// Where a slice begins in each shard, in bytes, if it has the same place in all shards and is
-  /// one range of them.
+  /// The offset of a slice in each shard, in bytes, if it is the same in all shards and the slice
+  /// is one range of them.
   std::optional<std::size_t> range_begin(const Program::Value& from, const Program::Value& to,
                                          const Node& node) const {
     const auto& slice = std::get<SliceAttributes>(node.attributes);
@@ -224,7 +224,7 @@ class Lowering {
                    : whole[dim] != from.shape[dim] || part[dim] != to.shape[dim]) {
         return {};
       }
-      // Elements before this dim lie apart, so there may be one only.
+      // Elements before this dim lie apart, so there may be only one.
       if (!is_whole) {
         is_range = is_range && slice.stride[dim] == 1;
         for (std::size_t before = 0; before < dim; ++before)
@@ -236,7 +236,7 @@ class Lowering {
     return as_size(begin) * size_bytes(from.dtype);
   }
 
-  /// Copies nothing if the result is where it is in the input.
+  /// Copies nothing if the result already is at its place in the input.
   static LocalFunction part_of_input(std::size_t offset, std::size_t element_bytes) {
     return [offset, element_bytes](const LocalContext& context) {
       const std::byte* const from = context.inputs[0].data + offset;
@@ -301,7 +301,7 @@ class Lowering {
     result_.program.add_step(std::move(step));
   }
 
-  /// A value that is memory for those of a body.
+  /// Adds a value that serves as memory for those of a body.
   ValueId add_memory(std::size_t bytes, const std::string& of, NodeId node) {
     if (bytes == 0) return -1;
     const Shape shape{static_cast<std::int64_t>(bytes)};
@@ -321,7 +321,7 @@ class Lowering {
       std::string one = fmt::format("{} of {}", name(move.kind), label(from.node));
       const ValueId to = add_value(move.to, one, MemoryKind::collective);
       moves.parts.push_back({id(move.from), to, {}});
-      // A device reads no element of others but those that it combines, in the same place.
+      // A device reads no element of others except those that it combines, in the same place.
       if (move.kind == CollectiveKind::all_reduce &&
           from.cut == partitioned_.values[as_size(move.to)].cut) {
         result_.in_place.back().push_back({moves.parts.back().from, to});
@@ -368,7 +368,7 @@ class Lowering {
 
   // ---- Elementwise kernels.
 
-  /// Which results of kernels something outside of them reads.
+  /// Finds the results of kernels that are read outside of them.
   void find_kernel_results(const std::vector<FusedStep>& steps) {
     is_read_.assign(partitioned_.values.size(), false);
     std::vector<std::size_t> kernel_of(partitioned_.values.size(), SIZE_MAX);
@@ -399,7 +399,7 @@ class Lowering {
     for (const PartValue output : partitioned_.outputs) is_read_[as_size(output)] = true;
   }
 
-  /// What a kernel reads for an operand: -1 for a constant.
+  /// The value that a kernel reads for an operand: -1 for a constant.
   KernelInput input_of(PartValue operand) const {
     const Compute* const maker = maker_[as_size(operand)];
     if (maker == nullptr) return {operand};
@@ -482,7 +482,7 @@ class Lowering {
     add_call(std::move(call));
   }
 
-  /// What an instruction calls its operand; a constant is an instruction by itself.
+  /// The number of an instruction's operand; a constant is an instruction by itself.
   std::int32_t operand_number(PartValue operand, KernelParts& parts) const {
     const KernelInput input = input_of(operand);
     if (input.value < 0) {
@@ -498,7 +498,7 @@ class Lowering {
     return static_cast<std::int32_t>(at - parts.inputs.begin());
   }
 
-  /// The operands that the call's last output may be written over.
+  /// Notes the operands that the call's last output may overwrite.
   void note_in_place(const KernelParts& parts, const Program::Call& call, std::size_t bytes) {
     for (std::size_t i = 0; i < parts.inputs.size(); ++i) {
       if (parts.inputs[i].broadcast != nullptr || size_bytes(parts.types[i].dtype) != bytes) {

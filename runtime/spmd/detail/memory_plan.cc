@@ -12,13 +12,13 @@ namespace {
 using Home = MemoryPlan::Home;
 using ValueId = Program::ValueId;
 
-// How far back the search for what an output replaces goes.
+// The longest search back for the input that an output replaces.
 constexpr int kMostVisits = 64;
 
-/// Which value has each byte of a region, while values are placed one after another.
+/// The holder of each byte of a region, while values are placed one after another.
 class Holders {
  public:
-  /// `value` has these bytes from now on; gives those that had them, each once.
+  /// `value` holds these bytes from now on; returns the previous holders, each once.
   std::vector<ValueId> take(std::size_t offset, std::size_t bytes, ValueId value) {
     const std::size_t end = offset + bytes;
     std::vector<ValueId> before;
@@ -150,8 +150,8 @@ class Planner {
     }
     for (std::size_t o = 0; o < lowered_.outputs.size(); ++o) {
       if (!plan_.is_made[o]) continue;
-      // Back through what is computed element by element, first operands first: in w - 0.1 * g the
-      // first one is w.
+      // Searches back through elementwise operations, depth first through operand 0: in w - 0.1 * g
+      // that is w.
       std::vector<NodeId> open{graph_.outputs[o]};
       for (int visits = 0; !open.empty() && visits < kMostVisits; ++visits) {
         const NodeId id = open.back();
@@ -188,7 +188,7 @@ class Planner {
     const ValueId to = lowered_.outputs[output], from = lowered_.inputs[input];
     if (home(from) != Home::input || is_output_[as_size(from)]) return false;
     if (!same_memory(to, from) || !(value(to).dtype == value(from).dtype)) return false;
-    // Needed no more when the output is made, or read and written element by element then.
+    // Not needed after the output is made, or read and written element by element then.
     const std::int64_t made = lifetime(to).first;
     const auto& pairs = lowered_.in_place[as_size(made)];
     const bool in_place = std::any_of(pairs.begin(), pairs.end(), [&](const auto& pair) {
@@ -199,7 +199,7 @@ class Planner {
            !is_read_otherwise(program_.steps()[as_size(made)], pairs, to, from);
   }
 
-  /// The shards of both have the same bytes at each position.
+  /// True if the shards of both have the same bytes at each position.
   bool same_memory(ValueId a, ValueId b) const {
     const Program::Value &x = value(a), &y = value(b);
     return size_bytes(x.dtype) == size_bytes(y.dtype) && x.shape == y.shape && x.layout == y.layout;
@@ -214,8 +214,8 @@ class Planner {
     }
   }
 
-  /// A result takes the memory of an operand that is needed no more. If the result is an output,
-  /// the operand has the output's memory from the beginning.
+  /// A result takes the memory of an operand that is not needed any more. If the result is an
+  /// output, the operand has the output's memory from the beginning.
   void write_over_operands() {
     std::vector<std::vector<ValueId>> aliases(plan_.bytes.size());  // by root, itself included
     for (ValueId v = 0; v < count(); ++v) aliases[as_size(root(v))].push_back(v);
@@ -253,7 +253,7 @@ class Planner {
            !has_older(step, pair);
   }
 
-  /// Of two operands of an output the one that is there longer gains more by the output's memory.
+  /// Of two operands of an output, the one that lives longer gains more by the output's memory.
   bool has_older(std::size_t step, const LoweredProgram::InPlace& pair) {
     return home(pair.result) == Home::output &&
            std::ranges::any_of(lowered_.in_place[step], [&](const auto& other) {
@@ -265,7 +265,7 @@ class Planner {
            });
   }
 
-  /// What is needed no more when an output is made may be in its memory until then.
+  /// Values that are not needed when an output is made may use its memory until then.
   void place_in_outputs() {
     std::vector<ValueId> outputs, values;
     std::vector<Lifetime> hosts, lifetimes;
@@ -293,7 +293,7 @@ class Planner {
     }
   }
 
-  /// The step reads the operand's memory in another order too: repeated, say.
+  /// True if the step reads the operand's memory also in another order: repeated, for example.
   bool is_read_otherwise(const Program::Step& step,
                          const std::vector<LoweredProgram::InPlace>& pairs, ValueId result,
                          ValueId operand) {
@@ -326,7 +326,7 @@ class Planner {
     plan_.region_bytes = planned.total_bytes;
   }
 
-  /// Finds which values were in a value's memory just before it. Earlier ones need no look: the
+  /// Finds the values that were in a value's memory just before it. Earlier ones need no check: the
   /// values just before it have waited for them.
   void find_reuse() {
     // By root: the values that are in its memory at last, and those that are there now.
@@ -359,8 +359,8 @@ class Planner {
     list.insert(list.end(), before.begin(), before.end());
   }
 
-  /// The roots of the region, or of an output's memory, in the order in which they are made; each
-  /// takes its bytes from those that had them last.
+  /// `order`: the roots of the region, or of an output's memory, in the order of their first
+  /// writes. Each takes its bytes from the last holders.
   void find_last_holders(std::vector<ValueId> order,
                          const std::vector<std::vector<ValueId>>& last) {
     std::stable_sort(order.begin(), order.end(), [&](ValueId a, ValueId b) {
@@ -386,9 +386,9 @@ class Planner {
   const Program& program_;
   MemoryPlan plan_;
 
-  /// Of an output that values are in before it is made.
+  /// An output whose memory holds other values before it is made.
   struct Host {
-    ValueId head;        ///< the first that it is written over; else itself
+    ValueId head;        ///< the first value that it overwrites; else itself
     std::int64_t first;  ///< the step that makes that
   };
   std::map<ValueId, Host> hosts_;  ///< by output

@@ -12,7 +12,7 @@
 
 namespace shardwise {
 
-/// Where every value of a lowered program is kept while it runs. The same on each device: places
+/// The memory of every value of a lowered program while it runs. The same on each device: places
 /// are for the largest shard. Plain data.
 struct MemoryPlan {
   enum class Home : std::uint8_t {
@@ -30,12 +30,12 @@ struct MemoryPlan {
   std::vector<Lifetime> lifetimes;      ///< of roots, for all that have their memory
   MemoryReuse reuse;                    ///< for the schedule
 
-  /// It has memory in the region of the device, in which no other value of the same steps is.
+  /// True if it has memory in the device's region, where no other value of the same steps is.
   bool is_placed(std::size_t value) const {
     return homes[value] == Home::region && as_size(roots[value]) == value && hosts[value] < 0;
   }
 
-  /// Where the value begins in the region, the host, or the input that is its root.
+  /// The offset of the value in the region, the host, or the input that is its root.
   std::size_t offset(std::size_t value) const {
     const std::size_t root = as_size(roots[value]);
     return offsets[root] + (root == value ? 0 : offsets[value]);
@@ -44,26 +44,26 @@ struct MemoryPlan {
   /// The region of each device.
   std::size_t region_bytes = 0;
 
-  /// By Graph::outputs: it has memory of its own, and no output before it is the same value.
+  /// By Graph::outputs: true if it has memory of its own, and no output before it is the same
+  /// value.
   std::vector<bool> is_made;
 
-  /// By Graph::outputs: the weight or optimizer state that it takes the place of, and the one whose
-  /// memory it takes; -1: none.
+  /// By Graph::outputs: the weight or optimizer state that it replaces, and the one whose memory it
+  /// takes; -1: none.
   std::vector<std::int64_t> replaced, donated;
 };
 
-/// Of the body of a loop: output k is what input `first + k` is in the next trip.
+/// For the body of a loop: output k is input `first + k` of the next trip.
 struct Carries {
   std::size_t first = 0, count = 0;
 };
 
-/// Whether values may be in an output's memory before it is made. A slice of a loop's result may
-/// begin at any element, so they may not there.
+/// Values may use an output's memory before it is made, or not. A slice of a loop's result may
+/// begin at any element, so there they may not.
 enum class OutputsHost : bool { no, yes };
 
-/// `may_donate` by Graph::inputs, as CompileOptions says. What is carried to the next trip takes
-/// the memory of what came from the last if nothing needs that any more. A value that stays within
-/// kernels has no memory.
+/// `may_donate` by Graph::inputs, as in CompileOptions. A carry takes the memory of the previous
+/// trip's carry if that is not needed any more. A value that stays within kernels has no memory.
 MemoryPlan plan_memory(const Graph& graph, const LoweredProgram& lowered,
                        const std::vector<bool>& may_donate,
                        OutputsHost outputs_host = OutputsHost::yes, const Carries& carries = {});
@@ -72,7 +72,7 @@ MemoryPlan plan_memory(const Graph& graph, const LoweredProgram& lowered,
 PlannedMemory planned_memory(const Graph& graph, const LoweredProgram& lowered,
                              const MemoryPlan& plan, std::int64_t position);
 
-/// What the memory of the i-th output counts as: as the input that it replaces.
+/// The kind of memory of the i-th output: that of the input that it replaces.
 MemoryKind output_kind(const Graph& graph, const MemoryPlan& plan, std::size_t output);
 
 /// Calls reads(value) for each value that a step reads and makes(value) for each that it makes.

@@ -15,7 +15,7 @@ bool is_in_region(const MemoryPlan& plan, std::size_t value) {
   return plan.is_placed(value) && plan.lifetimes[value].first <= plan.lifetimes[value].last;
 }
 
-/// The first step at which the regions hold most.
+/// The first step where the regions hold most.
 std::size_t fullest_step(const LoweredProgram& lowered, const MemoryPlan& plan) {
   std::vector<std::int64_t> change(lowered.program.steps().size() + 1, 0);
   for (std::size_t v = 0; v < plan.homes.size(); ++v) {

@@ -14,7 +14,7 @@ namespace shardwise::detail {
 /// "1.50 MiB (1572864 bytes)"; below 1 MiB "4096 bytes".
 std::string mebibytes(std::size_t bytes);
 
-/// When the regions hold most, and all that has memory then.
+/// The step where the regions hold most, and all tensors that have memory then.
 struct Fullest {
   struct Held {
     Program::ValueId value;
@@ -26,10 +26,10 @@ struct Fullest {
 };
 Fullest fullest(const Graph& graph, const LoweredProgram& lowered, const MemoryPlan& plan);
 
-/// What an error says of a program that a device has no room for, one fact a line: what is
-/// free and what a run needs, what is in use, the step at which memory is fullest, and for each
-/// kind the bytes there and the largest tensor. `memory` is of the device, `needed_bytes` are
-/// those that a run takes beside what is in use.
+/// The error text for a program that a device has no room for, one fact per line: the free bytes
+/// and those that a run needs, the bytes in use, the step where memory is fullest, and for each
+/// kind the bytes there and the largest tensor. `memory` is the device's; a run takes
+/// `needed_bytes` in addition to the bytes in use.
 std::string out_of_memory(const Graph& graph, const LoweredProgram& lowered, const MemoryPlan& plan,
                           DeviceId device, const MemoryStats& memory, std::size_t needed_bytes);
 

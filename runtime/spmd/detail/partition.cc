@@ -23,12 +23,12 @@ namespace {
 
 using ValueId = PartitionedGraph::ValueId;
 
-// What puts elements at other places is made again through at most this number of ops.
+// An op that only moves elements is recomputed through at most this many ops.
 constexpr int kMostRemade = 4;
 
 class Partitioner {
  public:
-  /// `sums`: carries of a body that may come in as parts of a sum and go out so.
+  /// `sums`: carries of a body that may come in and go out as parts of a sum.
   Partitioner(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
               const PartitionOptions& options, const std::vector<CarriedSum>& sums = {})
       : graph_(graph),
@@ -117,7 +117,7 @@ class Partitioner {
     settle(id);
   }
 
-  /// Parts of a sum are; what has the bytes of its operand is what that is.
+  /// True for parts of a sum, and for values that have the bytes of a wide operand.
   bool is_wide(const PartitionedGraph::Value& made, const std::vector<ValueId>& operands) const {
     const Node& node = graph_.node(made.node);
     if (made.partial == 0 || !is_rounded(made.reduction)) return false;
@@ -125,7 +125,7 @@ class Partitioner {
     return !(sum_type(node.type) == node.type);
   }
 
-  /// The same numbers, wide or not.
+  /// The same numbers, converted to wide or back.
   ValueId converted(ValueId from, bool is_wide) {
     if (value(from).is_wide == is_wide) return from;
     PartitionedGraph::Value to = value(from);
@@ -136,7 +136,7 @@ class Partitioner {
     return result;
   }
 
-  /// A scan or cond: what goes in is cut as the body takes it.
+  /// Adds a scan or cond, whose operands are cut as the body takes them.
   void loop(NodeId id) {
     const Node& node = graph_.node(id);
     const detail::BodyParts parts(node);
@@ -195,18 +195,18 @@ class Partitioner {
       if (results[r] < 0) add(r, user);
     }
     for (std::size_t r = 0; r < results.size(); ++r) {
-      // A carry that only the body needs has the type of what it is at first.
+      // A carry that only the body needs has the type of its initial value.
       if (results[r] < 0) add(r, graph_.node(step.node).operands[parts.consts + r]);
     }
     step.results = results;
   }
 
-  /// Sums that begin with zeros are combined after the last trip if that can be.
+  /// Sums that begin with zeros are combined after the last trip, if possible.
   PartitionedBody partition_body(const Node& node, const std::shared_ptr<const Propagation>& inner,
                                  const std::vector<Cut>& inputs) const {
     const detail::BodyParts scan(node);
     std::vector<CarriedSum> sums;
-    // On one device nothing is parts of a sum.
+    // On one device there are no parts of a sum.
     for (CarriedSum& sum : mesh_.size() == 1 ? std::vector<CarriedSum>() : carried_sums(scan)) {
       if (parts_.is_zero(node.operands[scan.consts + sum.carry])) sums.push_back(std::move(sum));
     }
@@ -235,7 +235,7 @@ class Partitioner {
     settle(id);
   }
 
-  /// Into a manual region or out of it: the bytes stay, what they are called changes.
+  /// Enters or leaves a manual region: the bytes stay, only the node changes.
   void cross_border(NodeId id) {
     const Node& node = graph_.node(id);
     const bool enters = node.op == Op::enter_manual;
@@ -284,7 +284,7 @@ class Partitioner {
     versions_[as_size(id)] = {{to, pass_of(id)}};
   }
 
-  /// The axes over which operands are parts of a sum and may stay so.
+  /// The axes over which operands are, and may stay, parts of a sum.
   AxisSet carried_by(NodeId id) const {
     const Node& node = graph_.node(id);
     AxisSet carried = 0;
@@ -302,7 +302,7 @@ class Partitioner {
     if (parts != (in_all ? node.operands.size() - parts_.zeros_among(node) : 1)) return 0;
     for (const NodeId operand : node.operands) {
       if (axes_of(primary(operand).cut) & carried) return 0;
-      // Larger parts would be combined later: more bytes.
+      // Combining larger parts later would take more bytes.
       if (primary(operand).partial != 0 &&
           num_elements(node.type.shape) > num_elements(graph_.node(operand).type.shape)) {
         return 0;
@@ -311,12 +311,12 @@ class Partitioner {
     return carried;
   }
 
-  /// What an operand must be cut like.
+  /// The cut that an operand needs.
   Cut part_of(const FactorRule& rule, std::size_t operand, const FactorCut& factors) const {
     return cut_of(factors, rule.operands[operand], rule.factors, mesh_);
   }
 
-  /// The operands that are parts of a sum are used as they are.
+  /// True if operands that are parts of a sum are used unchanged.
   bool keeps_operands(const Node& node, const FactorRule& rule, const FactorChoice& choice) const {
     for (std::size_t i = 0; i < node.operands.size(); ++i) {
       const PartitionedGraph::Value& operand = primary(node.operands[i]);
@@ -355,7 +355,7 @@ class Partitioner {
         all);
   }
 
-  /// Nothing to choose: operands and wanted result are cut by the same factors already.
+  /// True if there is no choice: the same factors already cut operands and wanted result.
   bool agreed(const FactorRule& rule, const Cut& wanted, FactorChoice& choice) const {
     FactorCut& factors = choice.factors;
     factors.assign(rule.factors.size(), {});
@@ -392,7 +392,7 @@ class Partitioner {
            version.pass == pass_of(consumer);
   }
 
-  /// A node that has just been made: marks are met, and a sum is combined that nothing can use in
+  /// Settles a node that was just made: marks are met, and a sum is combined if nothing can use its
   /// parts.
   void settle(NodeId id) {
     const Node& node = graph_.node(id);
@@ -412,7 +412,7 @@ class Partitioner {
     return primary(id).reduction == Reduction::sum && parts_.hands_on(id) && !waits_in_parts(id);
   }
 
-  /// It would wait for a later pass as parts that are larger than the sum cut as wanted.
+  /// True if it would wait for a later pass as parts that are larger than the wanted sum.
   bool waits_in_parts(NodeId id) const {
     if (options_.keep_gathered_weights) return false;
     const PartitionedGraph::Value& made = primary(id);
@@ -422,8 +422,8 @@ class Partitioner {
                                [&](NodeId user) { return pass_of(user) > pass_of(id); });
   }
 
-  /// The node's tensor, cut as needed and combined; of dims with a window it may be more. Moves it
-  /// if it is not there yet.
+  /// The node's tensor, cut as needed and combined, or with more elements in dims with a window.
+  /// Moves it if it is not available yet.
   ValueId fetch(NodeId node, const Cut& needed, NodeId consumer) {
     std::vector<Version>& versions = versions_[as_size(node)];
     const TensorType& type = graph_.node(node).type;
@@ -436,7 +436,7 @@ class Partitioner {
         cost_of_unused_[as_size(node)] = 0;
         return version.value;
       }
-      if (has_windows(have.cut)) continue;  // it has not all of the tensor
+      if (has_windows(have.cut)) continue;  // it lacks a part of the tensor
       const double missing = missing_elements(type.shape, have.cut, needed, mesh_);
       if (least < 0 || missing < least) {
         least = missing;
@@ -466,8 +466,8 @@ class Partitioner {
     return to;
   }
 
-  /// Elements that a device lacks so that it can make its part again from the operands, which may
-  /// be made again as well, to this depth.
+  /// The number of elements that a device lacks for recomputing its part from the operands, which
+  /// may be recomputed as well, to this depth.
   double remade_elements(NodeId id, const Cut& needed, NodeId consumer, int depth) const {
     const Node& node = graph_.node(id);
     if (depth == 0 || !can_be_remade(node)) return std::numeric_limits<double>::infinity();
@@ -504,7 +504,7 @@ class Partitioner {
   }
 
   /// Parts of a sum become the sum: first over the axes that cut the result, then over the others.
-  /// A wide one is rounded then.
+  /// A wide sum is then rounded.
   ValueId combine(ValueId from, const Cut& to, NodeId consumer) {
     const PartitionedGraph::Value parts = value(from);
     const AxisSet scattered = parts.partial & axes_of(to);
@@ -576,7 +576,7 @@ class Partitioner {
   std::vector<std::int64_t> passes_;            ///< by node
   std::map<NodeId, std::vector<ValueId>> results_of_;  ///< by scan or cond
 
-  /// By node: what was moved to make it, in elements, as long as nothing has used it.
+  /// By node: elements moved to make it, as long as it is unused.
   std::vector<double> cost_of_unused_;
   std::vector<OperandState> operands_;
 };

@@ -17,7 +17,7 @@ namespace shardwise {
 
 struct PartitionedBody;
 
-/// A graph cut over a mesh: values that every device has its box of, and steps that fill them, in
+/// A graph cut over a mesh: values of which every device has its box, and steps that fill them, in
 /// order. Plain data; lower() (detail/lower.h) makes the Program.
 struct PartitionedGraph {
   using ValueId = std::int64_t;
@@ -30,7 +30,7 @@ struct PartitionedGraph {
     bool is_wide = false;  ///< in f32, although the tensor is bf16 or f16: see sum_type()
   };
 
-  /// One op on each device's part. If the result is wide, the operands of the node's dtype are
+  /// One op on each device's part. If the result is wide, operands of the node's dtype are
   /// converted first.
   struct Compute {
     NodeId node;
@@ -39,17 +39,17 @@ struct PartitionedGraph {
     bool only_converts = false;  ///< the result is the operand, which is wide if this is not
   };
 
-  /// Data passes between devices.
+  /// Moves data between devices.
   struct Move {
     ValueId from, to;
     CollectiveKind kind;
-    AxisSet axes;            ///< combined over these, or cut otherwise
+    AxisSet axes;            ///< combined over these, or cut differently
     std::size_t bytes;       ///< of the largest result on one device
     std::size_t wire_bytes;  ///< that one device sends in a ring; see docs/programs.md
-    NodeId consumer;         ///< what asked for it, or the node itself
+    NodeId consumer;         ///< the node that asked for it, or the node itself
   };
 
-  /// A scan or cond, whose bodies are cut by themselves. A cond has its scalar first among the
+  /// A scan or cond, whose bodies are cut separately. A cond has its scalar first among the
   /// operands, and another body.
   struct Loop {
     NodeId node;
@@ -62,14 +62,14 @@ struct PartitionedGraph {
   std::vector<Value> values;
   std::vector<Step> steps;
 
-  /// By Graph::inputs and Graph::outputs.
+  /// As Graph::inputs and Graph::outputs.
   std::vector<ValueId> inputs, outputs;
 
-  /// What was thought of for each node that had a choice, with its costs; for explain().
+  /// The alternatives for each node that had a choice, with their costs; for explain().
   std::vector<std::pair<NodeId, std::string>> choices;
 };
 
-/// A body of a scan or cond: inputs and outputs as the operands and results of the loop.
+/// A body of a scan or cond: inputs and outputs match the operands and results of the loop.
 struct PartitionedBody {
   std::shared_ptr<const Graph> graph;
   std::shared_ptr<const Propagation> propagation;
@@ -92,24 +92,24 @@ void visit_step(const PartitionedGraph::Step& step, const Reads& reads, const Ma
   }
 }
 
-/// Of what the value's elements are.
+/// The type of the value's elements.
 TensorType type_of(const Graph& graph, const PartitionedGraph::Value& value);
 
-/// How often the body is carried out; of a cond, once.
+/// The number of times that the body runs; for a cond, 1.
 std::int64_t trips(const Graph& graph, const PartitionedGraph::Loop& loop);
 
 /// Cuts the ops of a graph over the mesh: each by the factors whose moves cost the fewest bytes,
-/// given how its operands are cut, and the wishes of the propagation. What the outputs and marked
-/// tensors are to be cut like is met exactly; outputs have the least tiles. Sums over cut dims stay
-/// parts of a sum as long as what uses them is linear and they have one use. They are then combined
-/// at the node at which they are cut least.
+/// given the cuts of its operands, and the wishes of the propagation. The cuts of outputs and
+/// marked tensors are met exactly; outputs have the least tiles. Sums over cut dims stay parts of a
+/// sum as long as they have one use and that is linear. They are then combined at the node where
+/// they are cut least.
 ///
-/// `input_cuts`: how the inputs are cut already, by Graph::inputs. Inputs that the propagation cuts
-/// otherwise are moved first.
+/// `input_cuts`: the existing cuts of the inputs, by Graph::inputs. Inputs that the propagation
+/// cuts differently are moved first.
 PartitionedGraph partition(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                            const std::vector<Cut>& input_cuts, const PartitionOptions& options);
 
-/// One line a step, with cuts and bytes.
+/// One line per step, with cuts and bytes.
 std::string dump(const Graph& graph, const Mesh& mesh, const PartitionedGraph& partitioned);
 
 }  // namespace shardwise

@@ -45,7 +45,7 @@ void PartsOfSums::count_uses() {
   }
 }
 
-/// Zeros can be taken for parts of a zero: a sum over steps in time begins with them.
+/// Zeros can serve as parts of a zero: a sum over time steps begins with them.
 void PartsOfSums::find_zeros() {
   is_zero_.assign(graph_.nodes.size(), false);
   for (std::size_t i = 0; i < is_zero_.size(); ++i) {
@@ -63,8 +63,8 @@ std::size_t PartsOfSums::zeros_among(const Node& node) const {
 }
 
 /// Sums over a factor that may stay parts until they are added to others are combined together:
-/// each has its share of the one combination, as the gradients of a weight that is used at many
-/// steps in time.
+/// each has its share of the one combination, like the gradients of a weight that is used at many
+/// time steps.
 void PartsOfSums::find_shares() {
   const std::size_t count = graph_.nodes.size();
   shares_.assign(count, 1);
@@ -98,7 +98,7 @@ std::int64_t PartsOfSums::elements(NodeId node) const {
   return num_elements(graph_.node(node).type.shape);
 }
 
-/// Cut along a factor it is parts of a sum.
+/// True if cutting along a factor makes it parts of a sum.
 bool PartsOfSums::is_sum(NodeId node) const {
   const FactorRule& rule = rules_[as_size(node)];
   return rule.reduction == Reduction::sum &&
@@ -107,8 +107,8 @@ bool PartsOfSums::is_sum(NodeId node) const {
          });
 }
 
-/// What uses it can do with parts of it, and to combine them later moves no more: one node, or
-/// slices that take each element once.
+/// True if its uses accept parts, and combining later moves no more bytes: one node, or slices that
+/// take each element once.
 bool PartsOfSums::hands_parts_on(NodeId node) const {
   if (is_output_[as_size(node)]) return leaves_[as_size(node)];
   const std::vector<NodeId>& users = users_[as_size(node)];
@@ -121,7 +121,7 @@ bool PartsOfSums::hands_parts_on(NodeId node) const {
   return users.size() == 1 || taken <= elements(node);
 }
 
-/// Given parts for what may be parts, it gives parts, and no larger ones.
+/// True if it passes on parts as parts that are no larger.
 bool PartsOfSums::passes_parts_on(NodeId node, const std::vector<double>& sums) const {
   const std::vector<NodeId>& operands = graph_.node(node).operands;
   std::size_t parts = 0;

@@ -11,14 +11,15 @@ namespace shardwise {
 
 struct CarriedSum;  // control/loops.h
 
-/// A padding with another number than zero is not linear.
+/// The linearity of an op. Padding with a number other than zero is not linear.
 Linear linearity(const Node& node);
 
-/// Which tensors of a graph may stay parts of a sum, by what uses them; the graph and its rules
-/// must outlive it.
+/// Finds the tensors of a graph that may stay parts of a sum, by their uses; the graph and its
+/// rules must outlive it.
 class PartsOfSums {
  public:
-  /// `sums`: carries that may come in as parts, as zeros may be taken for parts, and go out so.
+  /// `sums`: carries that may come in as parts, since zeros can serve as parts, and go out as
+  /// parts.
   PartsOfSums(const Graph& graph, const std::vector<FactorRule>& rules,
               const std::vector<CarriedSum>& sums);
 
@@ -31,13 +32,13 @@ class PartsOfSums {
   /// An output that need not be combined.
   bool leaves_as_parts(NodeId node) const { return leaves_[as_size(node)]; }
 
-  /// Operands that are zeros: they can be taken for parts of a zero.
+  /// The number of operands that are zeros, which can serve as parts of a zero.
   std::size_t zeros_among(const Node& node) const;
 
-  /// What uses it can do with parts of it, and to combine them later moves no more.
+  /// True if its uses accept parts, and combining later moves no more bytes.
   bool hands_on(NodeId node) const { return hands_on_[as_size(node)]; }
 
-  /// Of what its combination costs: sums that are combined together share it.
+  /// Its share of the cost of its combination: sums that are combined together share it.
   double share(NodeId node) const { return shares_[as_size(node)]; }
 
  private:
@@ -52,7 +53,7 @@ class PartsOfSums {
   const Graph& graph_;
   const std::vector<FactorRule>& rules_;
   std::vector<std::int64_t> uses_;          ///< by node; 0: nothing needs it
-  std::vector<std::vector<NodeId>> users_;  ///< by node: what needs it, of what is needed
+  std::vector<std::vector<NodeId>> users_;  ///< by node: the needed nodes that need it
   std::vector<bool> is_output_, is_zero_, hands_on_, leaves_;  // by node
   std::vector<double> shares_;                                 // by node
 };

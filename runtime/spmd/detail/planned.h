@@ -12,12 +12,12 @@
 
 namespace shardwise {
 
-/// What the passes make of a graph on a mesh, one after the other. Immutable.
+/// The results of the passes over a graph on a mesh, one after the other. Immutable.
 struct PlannedProgram {
-  /// Throws what propagate() and the ops throw.
+  /// Errors of propagate() and of the ops pass through.
   PlannedProgram(std::shared_ptr<const Graph> recorded, const Mesh& on, const CompileOptions& how);
 
-  /// By Graph::inputs: how each is bound.
+  /// The cut of each bound input, by Graph::inputs.
   std::vector<Cut> input_cuts() const;
 
   /// At the mesh position, with inputs and outputs.
@@ -45,16 +45,17 @@ inline const PlannedProgram& planned_program(const Executable& executable) {
   return detail::ExecutableInternals::planned(executable);
 }
 
-// What Executable says of a plan.
+// Queries of Executable about a plan.
 std::vector<CollectiveTotal> collectives(const PlannedProgram& planned);
 std::vector<Traffic> traffic(const PlannedProgram& planned);
 FullestStep fullest_step(const PlannedProgram& planned);
 
-/// By node: its number in Graph::inputs; -1: it is none.
+/// By node: its number in Graph::inputs; -1 for other nodes.
 std::vector<std::int64_t> input_numbers(const Graph& graph);
 
-/// The weight or optimizer state, by Graph::inputs, that a node is computed from element by
-/// element, first operands first: in w - 0.1 * g it is w. `inputs` are input_numbers(). -1: none.
+/// The weight or optimizer state, by Graph::inputs, from which a node is computed element by
+/// element, depth first through operand 0: in w - 0.1 * g it is w. `inputs` are input_numbers().
+/// -1: none.
 std::int64_t replaced_input(const Graph& graph, const std::vector<std::int64_t>& inputs,
                             NodeId node, const std::vector<bool>& may_be);
 
@@ -64,7 +65,7 @@ struct Replacement {
   std::size_t input;
 };
 
-/// By replaced_input(), each input once: the first output that may.
+/// The first output that may replace each replaced_input(), each input once.
 std::vector<Replacement> replacements(const Graph& graph, std::vector<bool> may_be);
 
 }  // namespace shardwise

@@ -25,7 +25,7 @@ std::vector<ProcessGroup::Fact> program_facts(const PlannedProgram& planned) {
           {"the number of tensors that are still held", graph.outputs.size()},
           {"a hash of the tensors that are still held", held.state()},
           {"a hash of how the inputs are cut", given.state()},
-          {"a hash of which inputs nothing else holds", donated.state()},
+          {"a hash of the inputs that nothing else holds", donated.state()},
           {"the NaN check", options.nan_check == NanCheck::on ? 1U : 0U},
           {"keep_gathered_weights", options.partition.keep_gathered_weights ? 1U : 0U},
           {"a hash of the operations", shardwise::hash(graph)}};

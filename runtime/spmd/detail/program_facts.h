@@ -8,11 +8,11 @@
 
 namespace shardwise::detail {
 
-/// What all processes must have alike to run an executable together: from the program as it was
-/// traced, and how it was planned. What a person can tell apart comes first.
+/// Facts that must be equal in all processes to run an executable together: the program as traced,
+/// and how it was planned. Facts that a person can distinguish come first.
 std::vector<ProcessGroup::Fact> program_facts(const PlannedProgram& planned);
 
-/// One number of them.
+/// One number for the facts.
 std::uint64_t hash(const std::vector<ProcessGroup::Fact>& facts);
 
 }  // namespace shardwise::detail

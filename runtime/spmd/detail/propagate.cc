@@ -23,17 +23,17 @@ namespace {
 
 enum class Direction { forward, backward, both };
 
-/// Whether a factor that is summed over may speak: a table that is cut along its rows says nothing
-/// of how the look-ups are to be cut.
+/// The factors that propagate. Summed factors are excluded for tables: a table cut along its rows
+/// does not determine the cut of the look-ups.
 enum class Heard { pass_through, all };
 
-/// What leaves a manual region is cut as it was there.
+/// The spec of a tensor that leaves a manual region: its cut there.
 std::optional<PartitionSpec> fixed_spec(const Node& node) {
   if (node.op == Op::leave_manual) return std::get<ManualAttributes>(node.attributes).spec;
   return node.mark;
 }
 
-/// Says which nodes are weights or optimizer state. Marks of all other nodes are marks of data.
+/// Finds the nodes that are weights or optimizer state. Marks of all other nodes are marks of data.
 std::vector<bool> weights_of(const Graph& graph) {
   std::vector<bool> is_weight(graph.nodes.size(), false);
   for (const GraphInput& input : graph.inputs) {
@@ -59,7 +59,7 @@ class Agenda {
     for (std::size_t i = 0; i < count; ++i) note(static_cast<NodeId>(i));
   }
 
-  /// To be visited later in this pass, or in the next one if the pass is beyond it.
+  /// Visits the node later in this pass, or in the next one if the pass is beyond it.
   void note(NodeId id) {
     if (is_noted_[as_size(id)]) return;
     is_noted_[as_size(id)] = true;
@@ -94,7 +94,7 @@ class Agenda {
   NodeId at_ = 0;
 };
 
-/// Propagation leaves its cut as it is.
+/// True if propagation does not change its cut.
 bool is_fixed(const Node& node) { return node.op == Op::leave_manual || node.mark; }
 
 class Propagator {
@@ -189,7 +189,7 @@ class Propagator {
     }
   };
 
-  /// Of a carry what comes in is cut as what goes out: as that is marked, if it is.
+  /// A carry enters as it leaves, or as the output is marked.
   Propagation take_as_body(const detail::BodyParts& scan) {
     for (std::size_t o = 0; o < graph_.outputs.size(); ++o) {
       const NodeId output = graph_.outputs[o];
@@ -207,7 +207,7 @@ class Propagator {
     return take();
   }
 
-  /// Outside and inside hear of each other.
+  /// Exchanges cuts between outside and inside.
   void visit_bodies(NodeId id, Direction direction) {
     ++result_.visits;
     Bodies& bodies = bodies_.at(id);
@@ -254,7 +254,7 @@ class Propagator {
     }
   }
 
-  /// As a body, until nothing changes from time to time either.
+  /// Propagates as a body, until nothing changes from trip to trip either.
   void settle_body(Phase phase, const detail::BodyParts& scan) {
     if (phase == phase_ && !has_changed_) return;
     do {
@@ -269,7 +269,7 @@ class Propagator {
     } while (has_changed_);
   }
 
-  /// Adds to a tensor what is said of it elsewhere beyond its own axes.
+  /// Adds to a tensor axes from elsewhere, beyond its own.
   void hear_of(NodeId tensor, const Cut& said, AxisSet data, NodeId from) {
     if (is_fixed(graph_.node(tensor))) return;
     Cut& cut = result_.cuts[as_size(tensor)];
@@ -310,7 +310,7 @@ class Propagator {
     std::fill(result_.origins[as_size(id)].begin(), result_.origins[as_size(id)].end(), id);
   }
 
-  /// These passes in turn over the nodes that `which` names, until nothing changes.
+  /// Runs these passes in turn over the nodes that `which` names, until nothing changes.
   template <class Which>
   void settle(const std::vector<Pass>& passes, const Which& which) {
     agendas_.clear();
@@ -325,7 +325,7 @@ class Propagator {
     }
   }
 
-  /// Those that may hear of a tensor that has changed.
+  /// Notes the nodes that may depend on a changed tensor.
   void note_changed(NodeId tensor) {
     has_changed_ = true;
     for (Agenda& agenda : agendas_) {
@@ -334,7 +334,7 @@ class Propagator {
     }
   }
 
-  /// What one tensor of a node asks for: all of its axes, or those that come from marks of data.
+  /// The request of one tensor of a node: all of its axes, or those that come from marks of data.
   struct Wish {
     NodeId tensor;
     const DimFactors* dims;
@@ -352,7 +352,7 @@ class Propagator {
     if (rule.factors.empty() || node.operands.empty()) return;
     wishes_.clear();
     for (std::size_t i = 0; i < node.operands.size(); ++i) {
-      // Of a table no more counts than is looked up.
+      // Only the rows of a table that are looked up count.
       const bool is_table = i == 0 && rule.reduction == Reduction::bit_or;
       wish(id, node.operands[i], rule.operands[i], is_table ? elements(id) : INT64_MAX);
     }
@@ -378,7 +378,7 @@ class Propagator {
     return num_elements(graph_.node(tensor).type.shape);
   }
 
-  /// Data counts as at least what is computed from it: that is cut alike.
+  /// Data counts as no smaller than tensors computed from it, which are cut in the same way.
   void wish(NodeId node, NodeId tensor, const DimFactors& dims, std::int64_t most) {
     const AxisSet axes = axes_of(result_.cuts[as_size(tensor)]);
     const AxisSet data = axes & data_axes_[as_size(tensor)];
@@ -389,7 +389,7 @@ class Propagator {
     if (axes != data) wishes_.push_back({tensor, &dims, axes, false, own});
   }
 
-  /// The factors' axes: of a wish what does not contradict an earlier one.
+  /// The factors' axes: a wish adds axes that do not contradict earlier ones.
   void hear(NodeId id, const FactorRule& rule, const Wish& w) {
     const std::size_t count = rule.factors.size();
     ask(w, rule);
@@ -400,7 +400,7 @@ class Propagator {
         conflict(id, f, w.tensor);
         continue;
       }
-      // Axes that an earlier wish has put on another factor stay there.
+      // Axes that an earlier wish put on another factor stay there.
       AxisSet elsewhere = 0;
       for (std::size_t g = 0; g < count; ++g) elsewhere |= g == f ? 0 : factors_[g].set();
       AxisList fits = factors_[f];
@@ -419,12 +419,12 @@ class Propagator {
     }
   }
 
-  /// The axes of each factor that a wish is for.
+  /// The axes that a wish asks for on each factor.
   void ask(const Wish& w, const FactorRule& rule) {
     asked_.assign(rule.factors.size(), {});
     project(result_.cuts[as_size(w.tensor)], *w.dims, rule.factors, mesh_, asked_);
     for (const FactorList& dim : *w.dims) {
-      // A few elements of a dim are not cut as all of it is.
+      // A few elements of a dim are not cut like the whole dim.
       for (std::size_t i = 0; i < dim.windows.size(); ++i) {
         AxisList& axes = asked_[as_size(dim[i])];
         if (ways(axes, mesh_) > rule.factors[as_size(dim[i])].size) axes = {};
@@ -458,7 +458,7 @@ class Propagator {
                      with_scope(graph_, id), kept, spec(kept), dropped, spec(dropped))});
   }
 
-  /// Adds to a tensor what the factors say beyond its own axes.
+  /// Adds axes of the factors to a tensor, beyond its own.
   void refine(NodeId tensor, const DimFactors& dims, const FactorRule& rule) {
     if (is_fixed(graph_.node(tensor))) return;
     if (!is_box(factors_, dims, rule.factors, mesh_)) return;
@@ -501,14 +501,14 @@ class Propagator {
   std::vector<std::vector<NodeId>> users_;  ///< by node
   std::vector<AxisSet> data_axes_;          ///< by node: its axes that come from marks of data
   Propagation result_;
-  std::set<std::pair<NodeId, NodeId>> conflicts_;  ///< noted: the node and whose wish was dropped
+  std::set<std::pair<NodeId, NodeId>> conflicts_;  ///< node, tensor whose wish was dropped
   std::vector<Agenda> agendas_;                    ///< of the passes that go on
   Heard heard_kinds_ = Heard::all;
   Phase phase_ = Phase::none;
   bool has_changed_ = false;         ///< a tensor, since the last passes
   std::map<NodeId, Bodies> bodies_;  ///< by scan or cond
 
-  // Of the node that is visited.
+  // For the visited node.
   std::vector<Wish> wishes_;
   FactorCut factors_, asked_;
   AxisSet heard_data_ = 0;     // of the factors' axes, those that come from marks of data

@@ -7,13 +7,14 @@
 namespace shardwise {
 namespace {
 
-/// A window through which all of the dim is seen, element by element, is none.
+/// True for a window that covers the whole dim, element by element, and so has no effect.
 bool is_identity(const Window& window, std::int64_t size) {
   return window.scale == 1 && window.divide == 1 && window.low == 0 && window.high == 0 &&
          window.extent == size && window.least == 0 && window.limit >= size;
 }
 
-/// What goes with `wanted` of a dim of `middle` elements, by a window of a dim of `size`.
+/// The part of a dim of `middle` elements that belongs to `wanted` through a window of a dim of
+/// `size`.
 std::optional<AxisList> through(const Window& window, std::int64_t size, const AxisList& wanted,
                                 std::int64_t middle) {
   AxisList needed = wanted;

@@ -15,13 +15,13 @@
 namespace shardwise {
 namespace {
 
-// How many inputs are tried, the largest first: cutting them gains most.
+// The number of inputs that are tried, the largest first: cutting them gains most.
 constexpr std::size_t kInputsTried = 4;
 
-// Marks that are proposed together.
+// The number of marks that are proposed together.
 constexpr std::size_t kMostMarks = 4;
 
-// Nodes that are planned for all that is tried, so that advice on a large program takes seconds.
+// Total of planned nodes for all attempts, so that advice on a large program takes seconds.
 constexpr std::size_t kMostNodes = 200'000;
 
 constexpr const char* kNothing = "no marks were found with which it fits";
@@ -42,13 +42,13 @@ std::optional<Cut> cut_further(const Cut& cut, const Shape& shape, std::size_t a
   return further;
 }
 
-/// One input cut otherwise.
+/// One input cut differently.
 struct Remark {
   std::size_t input;
   Cut cut;
 };
 
-/// What is proposed and what it comes to.
+/// Proposed marks and the resulting cost.
 struct Proposal {
   std::vector<Remark> marks;
   std::string text;
@@ -78,7 +78,7 @@ class Adviser {
     return graph_.node(graph_.inputs[input].node).type;
   }
 
-  /// The inputs of which one device holds the most bytes.
+  /// The inputs with the most bytes on one device.
   std::vector<std::size_t> largest_inputs() const {
     std::vector<std::pair<std::size_t, std::size_t>> sizes;
     for (std::size_t i = 0; i < cuts_.size(); ++i) {
@@ -94,7 +94,7 @@ class Adviser {
     return order;
   }
 
-  /// Each of the largest inputs alone, until one does.
+  /// Tries each of the largest inputs alone, until one suffices.
   std::vector<Proposal> try_single() {
     std::vector<Proposal> tried;
     for (const std::size_t input : largest_inputs()) {
@@ -108,7 +108,7 @@ class Adviser {
     return tried;
   }
 
-  /// The best alone first; then what makes it better.
+  /// Takes the best single mark first, then marks that improve it.
   void try_several(std::vector<Proposal> single) {
     std::stable_sort(single.begin(), single.end(), [](const Proposal& a, const Proposal& b) {
       return a.peak_bytes < b.peak_bytes;
@@ -142,7 +142,7 @@ class Adviser {
          fmt::format("all weights and optimizer state cut over {} too", mesh_.axes()[axis].name));
   }
 
-  /// Plans the program with these marks and keeps the best. Gives nothing if that cannot be
+  /// Plans the program with these marks and keeps the best. Returns nothing if that cannot be
   /// planned, or if enough was planned already.
   std::optional<Proposal> plan(std::vector<Remark> marks, std::string text = "") {
     if (nodes_ + graph_.nodes.size() > kMostNodes && nodes_ > 0) return std::nullopt;
@@ -180,7 +180,7 @@ class Adviser {
   const CompileOptions& options_;
   const std::size_t capacity_;
   std::vector<Cut> cuts_;  ///< by Graph::inputs
-  std::size_t nodes_ = 0;  ///< that were planned
+  std::size_t nodes_ = 0;  ///< planned so far
   std::optional<Proposal> best_;
 };
 

@@ -28,7 +28,7 @@ std::vector<bool> needed_by(const Graph& graph, const std::vector<bool>& outputs
 
 Graph pruned(Graph graph);
 
-/// The body with these results alone; its inputs are still to be told.
+/// The body with only these results; its inputs are still to be found.
 Graph with_results(const BodyParts& parts, const std::vector<bool>& results) {
   Graph body = parts.body();
   body.inputs.clear();
@@ -39,8 +39,8 @@ Graph with_results(const BodyParts& parts, const std::vector<bool>& results) {
   return pruned(std::move(body));
 }
 
-/// Keeps what results need of a scan or cond. Gives, by result, the number that it has now; -1: it
-/// went.
+/// Keeps the operands and carries of a scan or cond that these results need. Returns, by result,
+/// its new number; -1 if it was removed.
 std::vector<std::int64_t> prune(Node& node, std::vector<bool> results) {
   const Node before = node;
   const BodyParts parts(before);

@@ -7,12 +7,12 @@
 
 namespace shardwise {
 
-/// The same program in which scans and conds have only the results that something uses, and the
-/// carries, operands and outputs of bodies that these need. Nodes keep their numbers; a `result`
-/// that nothing uses gets the index -1. The graph itself if it has neither.
+/// The same program, with scans and conds reduced to the results that are used, and the carries,
+/// operands and outputs of bodies that these need. Nodes keep their numbers; an unused `result`
+/// gets the index -1. Returns the graph itself if it has neither.
 std::shared_ptr<const Graph> without_unused_results(const std::shared_ptr<const Graph>& graph);
 
-/// Takes out steps that nothing needs: what was made and then made again elsewhere.
+/// Removes steps whose results are unused because they were made again elsewhere.
 void drop_unused_steps(PartitionedGraph& partitioned);
 
 }  // namespace shardwise

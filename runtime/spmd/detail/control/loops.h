@@ -7,22 +7,22 @@
 #include "shardwise/runtime/ops/detail/body.h"
 #include "shardwise/runtime/spmd/detail/partition.h"
 
-// What is done once for all trips of a loop, not in each.
+// Work that is done once for all trips of a loop, not in each.
 
 namespace shardwise {
 
-/// A carry to which the body only adds, as it does to the gradient of a weight that it uses: the
-/// additions from what comes in to what goes out.
+/// A carry to which the body only adds, such as the gradient of a weight that it uses: the
+/// additions from its input to its output.
 struct CarriedSum {
   std::size_t carry;
-  std::vector<NodeId> nodes;  ///< what comes in, then the additions
+  std::vector<NodeId> nodes;  ///< the input, then the additions
 };
 
-/// All of a body that are in no other use and have no marks.
+/// All carried sums of a body that have no other use and no marks.
 std::vector<CarriedSum> carried_sums(const detail::BodyParts& scan);
 
-/// Whether the partitioned body adds parts of a sum to the carry and gives parts of one: what comes
-/// in may be parts, too, and the sum is combined after the last trip.
+/// True if the partitioned body adds parts of a sum to the carry and gives parts of one: the input
+/// may then be parts, too, and the sum is combined after the last trip.
 bool stays_parts(const PartitionedBody& body, const CarriedSum& sum);
 
 /// A move of an input that does not change.
@@ -31,8 +31,8 @@ struct InvariantMove {
   Cut to;
 };
 
-/// Takes such moves out of the body: what each gives becomes an input after the first `consts`, in
-/// their order.
+/// Takes such moves out of the body: their results become inputs after the first `consts`, in
+/// order.
 std::vector<InvariantMove> take_invariant_moves(PartitionedBody& body, std::size_t consts);
 
 }  // namespace shardwise

@@ -8,7 +8,7 @@
 namespace shardwise {
 namespace {
 
-/// Where the values are that are neither inputs nor made outputs.
+/// The places of the values that are neither inputs nor made outputs.
 std::vector<LoopBody::Place> places(const MemoryPlan& plan) {
   std::vector<LoopBody::Place> all;
   for (std::size_t v = 0; v < plan.homes.size(); ++v) {

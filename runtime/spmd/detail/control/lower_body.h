@@ -14,7 +14,7 @@
 
 namespace shardwise {
 
-/// A body of a scan or cond, planned by itself.
+/// A body of a scan or cond, planned separately.
 struct LoweredBody {
   std::vector<FusedStep> steps;
   MemoryPlan plan;
@@ -25,7 +25,7 @@ struct LoweredBody {
   std::size_t region_bytes = 0;
 };
 
-/// That of all steps; without moves an empty one, in no time.
+/// The schedule of all steps; an empty one, at no cost, without moves.
 Schedule made_schedule(const Program& program, const MemoryReuse& reuse, MovePlans move_plans);
 
 LoweredBody lower_body(const detail::BodyParts& parts, const PartitionedBody& body,

@@ -25,13 +25,14 @@ class Walk {
   }
 
  private:
-  /// From `begin` on, each `times` longer than once; gives the time of one trip.
+  /// Counts steps from `begin` on, each `times` longer than once; returns the time of one trip.
   double steps(const Passed& in, double begin, double times, std::optional<NodeId> loop) {
     std::vector<bool> is_fused(in.partitioned.steps.size(), false);
     for (const FusedStep& fused : in.steps) {
       for (const std::size_t one : fused.steps) is_fused[one] = true;
     }
-    // What is read in place, and is no step of its own, is counted before the next one that is.
+    // A step that is read in place, and does not run itself, is counted before the next one that
+    // does.
     std::size_t next = 0;
     double at = 0;
     const auto add_until = [&](std::size_t end) {

@@ -10,7 +10,7 @@
 
 namespace shardwise::detail {
 
-/// A collective as it follows the ones before it, all trips of a loop one after another.
+/// A collective after the ones before it; a loop's moves are summed over its trips.
 struct TimedMove {
   CollectiveKind kind;
   std::vector<std::string> axes;
@@ -31,7 +31,7 @@ struct CollectiveTimes {
   std::size_t left_out_bytes = 0;
 };
 
-/// All moves of a run, by modelled times: one operation after another, as StepReport counts them.
+/// All moves of a run, at modelled times: one operation after another, as StepReport counts them.
 CollectiveTimes collective_times(const PlannedProgram& planned, const Machine& machine,
                                  std::size_t most_moves);
 

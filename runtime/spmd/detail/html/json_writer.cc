@@ -8,7 +8,7 @@
 namespace shardwise::detail {
 namespace {
 
-/// Of the character that the text begins with; 0 if that is none of UTF-8.
+/// Bytes of the text's first character; 0 if it is not UTF-8.
 std::size_t utf8_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);

@@ -7,8 +7,8 @@
 
 namespace shardwise::detail {
 
-/// Writes JSON, one value after another, in UTF-8: bytes that are not become U+FFFD. No text of it
-/// ends or begins a tag of HTML, so that it may stand in a page: "<", ">" and "&" are escaped.
+/// Writes JSON, one value after another, in UTF-8: invalid bytes become U+FFFD. Its texts never end
+/// or begin a tag of HTML, so that it may be part of a page: "<", ">" and "&" are escaped.
 /// Thread-compatible.
 ///
 ///   JsonWriter json;
@@ -24,7 +24,7 @@ class JsonWriter {
 
   JsonWriter& number(std::integral auto value) { return token(std::to_string(value)); }
 
-  /// As short as it may be to be read as the same number, with a point; null if it is not finite.
+  /// The shortest text that reads back as the same number, with a point; null if it is not finite.
   JsonWriter& number(double value);
 
   /// A whole value that is JSON already.

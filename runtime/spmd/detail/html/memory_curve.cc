@@ -24,7 +24,7 @@ std::size_t kind_number(std::string_view kind) {
   return as_size(std::ranges::find(kKinds, kind) - kKinds.begin());
 }
 
-/// What has memory while steps go by.
+/// The values that have memory while steps go by.
 class Sweep {
  public:
   explicit Sweep(const PlannedProgram& planned) : planned_(planned) {
@@ -50,7 +50,7 @@ class Sweep {
   std::size_t steps() const { return begins_.size(); }
   const std::vector<ValueId>& always() const { return always_; }
 
-  /// To a step, or back to the first; after the last step, what is there all the time.
+  /// Moves to a step, or back to the first; after the last step, only permanent values are left.
   void go_to(std::size_t step) {
     for (; next_ <= step && next_ < steps(); ++next_) {
       if (next_ > 0) {
@@ -103,7 +103,7 @@ class Sweep {
   std::set<std::pair<std::int64_t, ValueId>> live_;  ///< the largest first
 };
 
-/// The lowest and the highest of each stretch, in order.
+/// The lowest and the highest point of each stretch, in order.
 std::vector<std::size_t> extremes(const std::vector<std::size_t>& totals, std::size_t most_points) {
   const std::size_t stretches = std::max<std::size_t>(most_points / 2, 1);
   std::set<std::size_t> steps;

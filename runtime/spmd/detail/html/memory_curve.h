@@ -9,7 +9,7 @@
 
 namespace shardwise::detail {
 
-/// What has memory at a step.
+/// Memory in use at a step.
 struct CurvePoint {
   std::size_t step = 0;
   std::vector<std::size_t> bytes;         ///< by MemoryCurve::kinds
@@ -26,11 +26,11 @@ struct MemoryCurve {
   std::vector<Program::ValueId> always = {};  ///< the largest tensors that are there all the time
 };
 
-/// Of a program with more than `most_points` steps, the lowest and the highest of as many stretches
-/// as that, so that the peak is exact.
+/// For a program with more than `most_points` steps, keeps the lowest and the highest point of that
+/// many stretches, so that the peak is exact.
 MemoryCurve memory_curve(const PlannedProgram& planned, std::size_t most_points);
 
-/// What the value counts as, and its bytes, as FullestStep::Held has them.
+/// The kind of the value, and its bytes, as in FullestStep::Held.
 std::string_view kind_name(const PlannedProgram& planned, Program::ValueId value);
 
 }  // namespace shardwise::detail

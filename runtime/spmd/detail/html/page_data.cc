@@ -19,7 +19,7 @@ constexpr std::size_t kMostPoints = 1200, kMostMoves = 3000, kMostInputs = 3000;
 constexpr std::size_t kMostTileNumbers = 300'000;  // over all pictures of tiles
 constexpr std::size_t kMostText = 600;             // letters of a text from outside
 
-/// Of very long texts the beginning.
+/// The beginning of a very long text.
 std::string shortened(std::string text) {
   if (text.size() <= kMostText) return text;
   text.resize(kMostText);
@@ -60,7 +60,7 @@ class PageData {
 
   std::string line(NodeId node) const { return line_of_ ? shortened(line_of_(node)) : ""; }
 
-  /// Of the step's last operation.
+  /// The node of the step's last operation.
   NodeId node_of(std::size_t step) const {
     const PartitionedGraph::Step& last =
         planned_.partitioned.steps[planned_.steps[step].steps.back()];
@@ -77,7 +77,7 @@ class PageData {
     json_.key("fullest").number(curve.fullest).key("kinds").open('[');
     for (const std::string_view kind : curve.kinds) json_.text(kind);
     json_.close(']').key("points").open('[');
-    std::map<Program::ValueId, std::size_t> numbers;  // of tensors that are named
+    std::map<Program::ValueId, std::size_t> numbers;  // of the named tensors
     std::vector<Program::ValueId> named;
     const auto put_tensors = [&](const std::vector<Program::ValueId>& values) {
       json_.open('[');
@@ -170,7 +170,7 @@ class PageData {
     const GraphInput& input = executable_.graph().inputs[i];
     const Node& node = executable_.graph().node(input.node);
     const ArraySpec spec = executable_.input_spec(i);
-    // The first line says how it is cut, as "cut" does.
+    // The first line describes the cut, which "cut" has already.
     std::string reasons = why(executable_, input.node, line_of_);
     reasons.erase(0, reasons.find('\n') + 1);
     json_.open('{').key("tensor").text(shortened(input.label)).key("kind").text(name(input.kind));

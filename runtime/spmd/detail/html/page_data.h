@@ -7,7 +7,7 @@
 
 namespace shardwise::detail {
 
-/// What the page of a plan shows, as a JSON object that holds plan_json() under "plan". Bounded,
+/// The content of the page of a plan, as a JSON object with plan_json() under "plan". Bounded,
 /// whatever the size of the program.
 std::string page_data(const Executable& executable, const StepReport& report,
                       const PageOptions& options, const LineOf& line_of);

@@ -20,7 +20,7 @@ std::string plan_html(const Executable& executable, const StepReport& report,
                                                                   {"{{title}}", title},
                                                                   {"{{text}}", text},
                                                                   {"{{data}}", data}};
-  // In one pass: what is put in is not looked at again, whatever names it holds.
+  // In one pass: inserted text is not searched again, whatever names it holds.
   std::string html;
   std::string_view rest = parts.html;
   while (!rest.empty()) {

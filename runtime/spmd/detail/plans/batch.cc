@@ -84,7 +84,7 @@ std::shared_ptr<const Graph> BatchSize::with(std::int64_t batch) const {
       shape[dim] = scaled(shape[dim], batch);
     }
   }
-  // Read again, which checks each operation.
+  // Reads the text again, which checks each operation.
   std::vector<LiteralAttributes> elements;
   for (const Node* const node : literals(graph)) {
     elements.push_back(std::get<LiteralAttributes>(node->attributes));

@@ -9,22 +9,22 @@
 
 namespace shardwise::detail {
 
-/// A program whose batch is known: dim 0 of all its data. Which dims of other tensors grow with it
-/// is what a mark on it says: a dim that would be cut by the batch's axis.
+/// A program with a known batch size: dim 0 of all its data. A mark on the batch shows which dims
+/// of other tensors grow with it: those that would be cut by the batch's axis.
 class BatchSize {
  public:
-  /// Of a program without loops and manual regions, whose data has one extent of dim 0 in common:
-  /// else get() is 0.
+  /// Accepts programs without loops and manual regions, whose data have one common extent of dim 0;
+  /// for others get() is 0.
   explicit BatchSize(std::shared_ptr<const Graph> graph);
 
-  /// 0: cannot be told.
+  /// 0 if unknown.
   std::int64_t get() const { return batch_; }
 
-  /// Why it cannot be told.
+  /// The reason why it is unknown.
   const std::string& refused() const { return refused_; }
 
-  /// The program for another batch. Throws unsupported or invalid_argument if it has parts that say
-  /// the batch in another way than by shapes: a slice of it, a literal.
+  /// The program for another batch. Throws unsupported or invalid_argument if parts of it depend on
+  /// the batch in other ways than by shapes: a slice of it, a literal.
   std::shared_ptr<const Graph> with(std::int64_t batch) const;
 
  private:

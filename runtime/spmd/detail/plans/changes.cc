@@ -22,16 +22,16 @@ namespace {
 using detail::Outcome;
 using detail::planned_outcome;
 
-// Groups of inputs that are cut further, those first of which a device holds most.
+// Number of groups of inputs that are cut further, those with the most bytes on a device first.
 constexpr std::size_t kMostCutFurther = 10;
 
-// Sets of blocks that are computed again.
+// Number of sets of blocks that are recomputed.
 constexpr std::size_t kMostBlocks = 3;
 
-// Marks that are put together.
+// Number of marks that are combined.
 constexpr std::size_t kMostRemarks = 8;
 
-/// Groups of inputs cut otherwise, and what that comes to.
+/// Groups of inputs cut differently, and the resulting cost.
 struct Remarked {
   std::vector<detail::GroupMark> remarks;
   Outcome outcome;
@@ -72,7 +72,7 @@ class MarkChange {
     return groups_[group].bytes() / as_size(ways(axes_of(cuts_[group]), mesh_));
   }
 
-  /// With one more axis on the longest dim that it divides.
+  /// Puts one more axis on the longest dim that it divides.
   std::optional<detail::GroupMark> further(std::size_t group, const Cut& cut,
                                            std::size_t axis) const {
     const Shape& shape = groups_[group].type.shape;
@@ -124,7 +124,7 @@ class MarkChange {
     }
   }
 
-  /// The best alone first; then what makes it better.
+  /// Takes the best single mark first, then marks that improve it.
   void put_together(std::vector<Remarked> tried) {
     std::ranges::stable_sort(tried, [](const Remarked& a, const Remarked& b) {
       return a.outcome.is_better_than(b.outcome);
@@ -145,7 +145,7 @@ class MarkChange {
     }
   }
 
-  /// All weights and their state over an axis, and over all axes.
+  /// Cuts all weights and their state over an axis, and over all axes.
   void all_weights() {
     std::vector<Remarked> all;
     std::vector<Cut> cuts = cuts_;
@@ -174,7 +174,7 @@ class MarkChange {
   std::optional<Remarked> best_;
 };
 
-/// Whether axes have the same sizes, in any order.
+/// True if the axes have the same sizes, in any order.
 bool is_same(const Mesh& a, const Mesh& b) {
   return std::ranges::all_of(a.axes(), [&](const Axis& axis) {
     return std::ranges::any_of(b.axes(), [&](const Axis& other) { return axis == other; });
@@ -195,7 +195,7 @@ std::optional<Change> mesh_change(const std::shared_ptr<const Graph>& graph, con
   return std::nullopt;
 }
 
-/// The blocks of most values computed again for the gradient.
+/// Recomputes the blocks with the most values for the gradient.
 std::optional<Change> recompute_change(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
                                        const CompareOptions& options) {
   std::vector<detail::RepeatedBlocks> blocks = detail::repeated_blocks(*graph);
@@ -216,7 +216,7 @@ std::optional<Change> recompute_change(const std::shared_ptr<const Graph>& graph
 }
 
 /// The largest batch that fits, of those that the devices share evenly as they share this one; if
-/// none does, the smallest.
+/// none fits, the smallest.
 std::optional<Change> batch_change(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
                                    const CompareOptions& options, std::string& refused) {
   const detail::BatchSize size(graph);

@@ -14,8 +14,8 @@ std::size_t longest_dim(const Shape& shape) {
   return static_cast<std::size_t>(std::ranges::max_element(shape) - shape.begin());
 }
 
-/// Of the operand of a product: the dim that the result has and the other operand has not; the
-/// longest if there is none.
+/// The column dim of an operand of a product: the dim that the result has and the other operand
+/// lacks; without one, the longest.
 std::size_t column_of(const Graph& graph, const Node& product, std::size_t operand) {
   const std::size_t longest = longest_dim(graph.node(product.operands[operand]).type.shape);
   if (product.op == Op::take) return as_size(std::get<DimAttributes>(product.attributes).dim);
@@ -31,7 +31,7 @@ std::size_t column_of(const Graph& graph, const Node& product, std::size_t opera
   return longest;
 }
 
-/// In the body of a loop that takes the tensor; of what is stacked, a slice of it.
+/// Searches the body of a loop that takes the tensor, or slices of it if it is stacked.
 std::optional<FirstProduct> product_inside(const Node& loop, NodeId id, std::size_t operand) {
   const BodyParts parts(loop);
   if (operand < parts.skip) return std::nullopt;
@@ -47,7 +47,7 @@ std::optional<FirstProduct> product_inside(const Node& loop, NodeId id, std::siz
 
 std::optional<FirstProduct> first_product(const Graph& graph, NodeId tensor) {
   constexpr int kMostHops = 8;
-  bool is_itself = true;  // else a copy, whose dims may be others
+  bool is_itself = true;  // false for a copy, whose dims may differ
   const std::size_t longest = longest_dim(graph.node(tensor).type.shape);
   for (int hops = 0; hops < kMostHops; ++hops) {
     std::optional<NodeId> copy;

@@ -25,7 +25,7 @@ struct Number {
   std::size_t begin, end;
 };
 
-/// The numbers of a label after which something follows.
+/// The numbers of a label that are followed by more text.
 std::vector<Number> layer_numbers(std::string_view label) {
   std::vector<Number> numbers;
   for (std::size_t i = 0; i < label.size(); ++i) {
@@ -42,12 +42,12 @@ std::string with_star(std::string_view label, const Number& number) {
   return std::string(label.substr(0, number.begin)) + '*' + std::string(label.substr(number.end));
 }
 
-/// What comes before a number and the number itself: one layer.
+/// The label up to and including a number: one layer.
 std::string_view layer_of(std::string_view label, const Number& number) {
   return label.substr(0, number.end);
 }
 
-/// Layers that hold at least two matrices: a chain of single ones is not cut alike.
+/// Layers that hold at least two matrices: a chain of single ones is not cut uniformly.
 std::set<std::string_view> blocks_of(const Graph& graph) {
   std::map<std::string_view, int> matrices;
   for (const GraphInput& input : graph.inputs) {
@@ -94,7 +94,7 @@ std::size_t common_end(std::string_view a, std::string_view b) {
   return count;
 }
 
-/// The parameter of the same shape whose label ends most alike, by at least a name.
+/// The parameter of the same shape whose label has the longest common ending, of at least a name.
 std::optional<std::size_t> parameter_of(const Graph& graph, std::size_t state) {
   const GraphInput& input = graph.inputs[state];
   std::size_t most = 0;
@@ -114,7 +114,7 @@ std::optional<std::size_t> parameter_of(const Graph& graph, std::size_t state) {
   return best;
 }
 
-/// A pattern that matches these inputs and no others; nothing if there is none of a simple form.
+/// A simple pattern that matches these inputs and no others; absent if there is no such pattern.
 std::optional<std::string> pattern_of(const Graph& graph, const std::vector<std::size_t>& inputs) {
   const std::string& first = graph.inputs[inputs.front()].label;
   std::vector<std::string> patterns{first};
@@ -199,7 +199,7 @@ std::vector<std::string> mark_texts(const Graph& graph, const std::vector<std::s
   if (const auto pattern = pattern_of(graph, sorted)) {
     return {*pattern + '=' + spec.to_string()};
   }
-  // Those of a kind, and those with one beginning, which a pattern may match.
+  // Inputs of a kind, and those with one beginning, which a pattern may match.
   std::map<std::tuple<MemoryKind, std::string>, std::vector<std::size_t>> parts;
   for (const std::size_t i : sorted) {
     parts[{graph.inputs[i].kind, without_layers(graph.inputs[i].label)}].push_back(i);

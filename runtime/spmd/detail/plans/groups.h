@@ -11,13 +11,13 @@
 
 namespace shardwise::detail {
 
-/// Inputs that are cut alike: one tensor of layers that repeat, and the optimizer state of it.
+/// Inputs that are cut in the same way: one tensor of repeating layers, and its optimizer state.
 struct InputGroup {
   std::vector<std::size_t> inputs;  ///< by Graph::inputs; the first stands for all
   TensorType type;                  ///< of each
   bool is_data = false;             ///< of the kind loader
 
-  /// Of all of them, whole.
+  /// Bytes of all inputs of the group, uncut.
   std::size_t bytes() const {
     return num_bytes(type.shape, size_bytes(type.dtype)) * inputs.size();
   }
@@ -25,9 +25,9 @@ struct InputGroup {
 
 enum class Layers { together, apart };
 
-/// All parameters, optimizer state and data of at least one dim. Layers are known by their labels:
-/// "layers.3.wq" and "layers.4.wq", if layer 3 has another matrix beside wq. State goes with the
-/// parameter of its shape whose label ends most alike.
+/// All parameters, optimizer state and data of at least one dim. Layers are recognised by their
+/// labels: "layers.3.wq" and "layers.4.wq", if layer 3 has another matrix besides wq. State belongs
+/// to the parameter of its shape whose label has the longest common ending.
 std::vector<InputGroup> input_groups(const Graph& graph, Layers layers);
 
 /// A group cut in one way.
@@ -40,17 +40,17 @@ struct GroupMark {
 std::shared_ptr<const Graph> with_marks(const Graph& graph, const std::vector<InputGroup>& groups,
                                         const std::vector<GroupMark>& marks);
 
-/// As --mark takes them, for each in turn.
+/// In the form of --mark, for each group in turn.
 std::vector<std::string> mark_texts(const Graph& graph, const std::vector<InputGroup>& groups,
                                     const std::vector<GroupMark>& marks);
 
-/// As --mark takes it: "model.layers.*.wq=model,-", several if no pattern matches these inputs
-/// alone.
+/// In the form of --mark: "model.layers.*.wq=model,-"; several if no pattern matches only these
+/// inputs.
 std::vector<std::string> mark_texts(const Graph& graph, const std::vector<std::size_t>& inputs,
                                     const PartitionSpec& spec);
 
-/// How a tensor may be cut: each axis over one of its dims, or none, as far as the dims divide
-/// evenly; over the longest dims, if all make more than `most`. The first is whole.
+/// Possible cuts of a tensor: each axis over one of its dims, or none, as far as the dims divide
+/// evenly; only over the longest dims if there would be more than `most`. The first is whole.
 std::vector<PartitionSpec> even_specs(const Shape& shape, const Mesh& mesh, std::size_t most);
 
 }  // namespace shardwise::detail

@@ -16,7 +16,7 @@ namespace {
 
 using Axes = std::vector<std::size_t>;  // of the mesh, by number
 
-/// Makes plans of a mesh's axes that cut.
+/// Makes plans from the mesh axes that cut.
 class HandMadePlans {
  public:
   explicit HandMadePlans(Trials& trials) : trials_(trials) {
@@ -41,7 +41,7 @@ class HandMadePlans {
       if (others.empty()) continue;
       plans.push_back({"tensor over " + name + ", weights over the rest",
                        choice(with_weights(tensor, others))});
-      // A part of the axes for weights, all for the batch.
+      // Some of the axes for weights, all for the batch.
       plans.push_back(
           {"fsdp over " + name, choice(with_weights(with_batch(whole(), axes_), {axis}))});
     }
@@ -60,14 +60,14 @@ class HandMadePlans {
     return cuts;
   }
 
-  /// Whether the dim divides evenly with one more axis.
+  /// True if the dim divides evenly with one more axis.
   bool divides(std::size_t group, const Cut& cut, std::size_t dim, std::size_t axis) const {
     const Mesh& mesh = trials_.mesh();
     const std::int64_t extent = type(group).shape[dim];
     return extent > 0 && extent % (ways(cut[dim], mesh) * mesh.axes()[axis].size) == 0;
   }
 
-  /// Dim 0 of data, as far as it divides.
+  /// Cuts dim 0 of data, as far as it divides.
   Cuts with_batch(Cuts cuts, const Axes& axes) const {
     for (std::size_t g = 0; g < cuts.size(); ++g) {
       if (!trials_.groups()[g].is_data) continue;
@@ -78,7 +78,7 @@ class HandMadePlans {
     return cuts;
   }
 
-  /// Weights and their state, by the longest dim that divides; those that are cut already come
+  /// Cuts weights and their state by the longest dim that divides; dims that are cut already come
   /// last.
   Cuts with_weights(Cuts cuts, const Axes& axes) const {
     for (std::size_t g = 0; g < cuts.size(); ++g) {
@@ -124,7 +124,7 @@ class HandMadePlans {
     std::size_t group;
   };
 
-  /// The groups of weights that a product or a look-up takes, in the order in which they do.
+  /// The groups of weights that a product or a look-up takes, in program order.
   std::vector<Matrix> matrices() const {
     std::vector<Matrix> all;
     for (std::size_t g = 0; g < trials_.groups().size(); ++g) {
@@ -138,7 +138,7 @@ class HandMadePlans {
     return all;
   }
 
-  /// Weights of three dims and more by their first.
+  /// Cuts weights of three dims and more by their first.
   Cuts with_experts(Cuts cuts, std::size_t axis) const {
     for (std::size_t g = 0; g < cuts.size(); ++g) {
       const bool is_expert = !trials_.groups()[g].is_data && cuts[g].size() >= 3;
@@ -147,7 +147,7 @@ class HandMadePlans {
     return cuts;
   }
 
-  /// By Graph::inputs: of the groups that are cut, but this one.
+  /// Marks by Graph::inputs, for the groups that are cut, except for this one.
   std::vector<std::optional<PartitionSpec>> marks_of(const Cuts& cuts, std::size_t but) const {
     std::vector<std::optional<PartitionSpec>> marks(trials_.graph().inputs.size());
     for (std::size_t g = 0; g < cuts.size(); ++g) {

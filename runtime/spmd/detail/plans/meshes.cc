@@ -65,8 +65,8 @@ MeshPlan search_on(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
   return result;
 }
 
-/// With each axis as the last one, whose devices are neighbours. Only if a machine has slower links
-/// between nodes does that make a difference.
+/// The mesh with each axis in turn as the last one, whose devices are neighbours. That makes a
+/// difference only if a machine has slower links between nodes.
 std::vector<Mesh> orders(const Mesh& mesh, const std::optional<Machine>& machine) {
   std::vector<Mesh> all = {mesh};
   if (!machine || machine->node_devices == 0 || machine->node_devices >= mesh.size()) return all;

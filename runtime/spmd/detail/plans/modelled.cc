@@ -32,7 +32,7 @@ double part_flops(const Graph& graph, const Mesh& mesh, const PartitionedGraph& 
   return flops;
 }
 
-/// Of the devices that position 0 shares a move along these axes with, those among the first
+/// The number of devices that share a move along these axes with position 0, among the first
 /// positions of a mesh.
 std::int64_t among_first(std::int64_t positions, AxisSet axes, const Mesh& mesh) {
   std::int64_t found = 0, below = ways(axes, mesh);
@@ -47,8 +47,8 @@ std::int64_t among_first(std::int64_t positions, AxisSet axes, const Mesh& mesh)
   return found + (positions > 0 ? 1 : 0);
 }
 
-/// A ring is as fast as its slowest link. Over several nodes there is a ring for each device that
-/// takes part in a node, and each goes out by a device of its own, as NCCL makes them.
+/// A ring is as fast as its slowest link. Over several nodes there is a ring for each participating
+/// device of a node, and each leaves by a device of its own, as in NCCL.
 double wire_seconds(const PartitionedGraph::Move& move, const Mesh& mesh, const Machine& machine) {
   const std::int64_t all = ways(move.axes, mesh);
   const auto bytes = static_cast<double>(move.wire_bytes);
@@ -72,7 +72,7 @@ void add_steps(const Graph& graph, const Mesh& mesh, const Propagation& propagat
                const PartitionedGraph& partitioned, const Machine& machine, double times,
                Modelled& result);
 
-/// Adds the costs of a step that is done this often. `within` by node: it stays on the chip.
+/// Adds the costs of a step that runs this often. `within` by node: true if it stays on the chip.
 void add_step(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
               const PartitionedGraph& partitioned, const PartitionedGraph::Step& step,
               const std::vector<bool>& within, const Machine& machine, double times,
@@ -87,7 +87,7 @@ void add_step(const Graph& graph, const Mesh& mesh, const Propagation& propagati
     };
     move(compute->result);
     std::ranges::for_each(compute->operands, move);
-    // Elementwise chains are fused: what they pass on stays in the cache.
+    // Elementwise chains are fused: their intermediate values stay in the cache.
     if (compute->only_converts || is_elementwise(graph.node(compute->node).op)) bytes = 0;
     result.device_flops += times * flops;
     const double computing = flops / machine.flops_per_second,

@@ -9,7 +9,7 @@
 
 namespace shardwise::detail {
 
-/// What one run takes on a device of a machine, by what bounds each operation.
+/// The modelled cost of one run on a device of a machine, by the bound of each operation.
 struct Modelled {
   double device_flops = 0;     ///< of products
   double compute_seconds = 0;  ///< of operations that take longer to compute than to read and write
@@ -24,7 +24,7 @@ struct Modelled {
 Modelled modelled(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                   const PartitionedGraph& partitioned, const Machine& machine);
 
-/// The same of one step, by its number in the partitioned graph; a loop with all its trips.
+/// The same for one step, by its number in the partitioned graph; a loop with all its trips.
 /// `within` is within_kernels() of the graph.
 Modelled modelled_step(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                        const PartitionedGraph& partitioned, std::size_t step,

@@ -11,7 +11,7 @@
 namespace shardwise {
 namespace {
 
-// So that no sum over a program's moves is beyond 64 bits.
+// Keeps sums over a program's moves within 64 bits.
 constexpr std::int64_t kMostRuns = std::int64_t{1} << 40;
 
 Passed body_of(const Passed& in, const PartitionedGraph::Loop& loop, const PartitionedBody& body,
@@ -128,7 +128,7 @@ void for_each_move_of_step(const Passed& in, std::size_t step, const CountMove& 
     const std::size_t wire =
         combines ? move.wire_bytes
                  : in.received->of(in.program.value(one.from), in.program.value(one.to));
-    // Uneven parts may overlap several of those that they are cut from.
+    // Uneven parts may overlap several of the source parts.
     const bool is_slice = move.kind == CollectiveKind::slice;
     if (is_slice && wire == 0) continue;
     count(CountedMove{in, move, is_slice ? CollectiveKind::general : move.kind, wire, part == 0});

@@ -18,8 +18,8 @@
 
 namespace shardwise {
 
-/// What moves that are no sums receive, as most_received() has it: looked at once for each way that
-/// tensors are placed. Thread-compatible.
+/// Bytes received in moves that are not sums, as from most_received(): computed once for each pair
+/// of placements. Thread-compatible.
 class ReceivedBytes {
  public:
   std::size_t of(const Program::Value& from, const Program::Value& to);
@@ -34,7 +34,7 @@ class ReceivedBytes {
   std::vector<Known> known_;
 };
 
-/// A program, or the body of a scan, as the passes have left it. Valid as long as what it is of.
+/// A program, or the body of a scan, after the passes. Valid as long as its source.
 struct Passed {
   const Graph& graph;
   const Propagation& propagation;
@@ -42,18 +42,18 @@ struct Passed {
   const std::vector<FusedStep>& steps;
   const Program& program;
   const std::map<std::size_t, LoweredBodies>& bodies;
-  std::int64_t times;  ///< that it runs
+  std::int64_t times;  ///< number of runs
   std::string scope;   ///< of the scan
   std::shared_ptr<ReceivedBytes> received;
 };
 
 Passed passed(const PlannedProgram& planned);
 
-/// What one run of a body sends; each is looked at once.
+/// Bytes that one run of a body sends; each is computed once.
 using WireBytes = std::map<const PartitionedGraph*, std::size_t>;
 
-/// What a step carries out that is a loop: of a cond the branch that sends more. None if it is no
-/// loop. Throws unsupported for more trips than can be counted.
+/// The loop that a step runs; for a cond the branch that sends more. Absent if it is not a loop.
+/// Throws unsupported for more trips than can be counted.
 std::optional<Passed> body_of_step(const Passed& in, std::size_t step, WireBytes& known);
 
 /// One move of a run, and how often it happens.
@@ -64,7 +64,7 @@ struct CountedMove {
   std::size_t wire_bytes;
   bool is_first;  ///< of its bucket
 
-  /// What moves.
+  /// The tensor that moves.
   NodeId tensor() const;
 
   /// As Traffic has it.
@@ -74,7 +74,7 @@ struct CountedMove {
 };
 using CountMove = std::function<void(const CountedMove&)>;
 
-/// Calls count for each move of a step that is no loop, slices without bytes left out.
+/// Calls count for each move of a step that is not a loop, leaving out slices without bytes.
 void for_each_move_of_step(const Passed& in, std::size_t step, const CountMove& count);
 
 /// The same for each move of a run and of the bodies in it.

@@ -11,7 +11,7 @@
 namespace shardwise::detail {
 namespace {
 
-/// A scope down to the first part of it that ends in a number, and that with a star for it.
+/// A scope up to its first part that ends in a number, and the same with a star for the number.
 struct Block {
   std::string place, name;
 };
@@ -33,7 +33,7 @@ bool is_computed_again(const Node& node) {
          !has_bodies(node.op);
 }
 
-/// Which values of blocks are computed again.
+/// Chooses the values of blocks that are recomputed.
 class Recomputing {
  public:
   Recomputing(const Graph& graph, const RepeatedBlocks& blocks)
@@ -111,7 +111,7 @@ class Recomputing {
   }
 
  private:
-  /// -1: it is in none, or is not computed again.
+  /// -1 if it is in no block, or is not recomputed.
   std::int32_t block_number(NodeId id) const {
     const Node& node = graph_.node(id);
     return is_computed_again(node) ? blocks_.of_scope[as_size(node.scope)] : -1;

@@ -10,16 +10,16 @@ namespace shardwise {
 namespace detail {
 namespace {
 
-// Programs that have at most this many choices are planned in all of them.
+// Programs with at most this many choices are planned in all of them.
 constexpr std::int64_t kMostChoices = 2'000;
 
-// Of up to this many groups pairs are cut in all ways, and all hand-made plans are improved.
+// With up to this many groups, pairs are cut in all ways, and all hand-made plans are improved.
 constexpr std::size_t kFewGroups = 6;
 
-// Of more groups the best hand-made plans are.
+// With more groups, only the best hand-made plans are improved.
 constexpr std::size_t kMostStarts = 4;
 
-/// The best of these and of `best`, all of which are planned.
+/// The best of these and of `best`; all are planned.
 Choice best_of(Trials& trials, const std::vector<Choice>& choices, Choice best) {
   for (const Choice& choice : choices) {
     if (trials.of(choice).is_better_than(trials.of(best))) best = choice;
@@ -52,7 +52,7 @@ std::vector<std::size_t> by_bytes(const Trials& trials) {
   return order;
 }
 
-/// One group after the other, each as well as it may be, until none changes.
+/// Improves one group after the other as far as possible, until none changes.
 Choice descend(Trials& trials, Choice choice, const std::vector<std::size_t>& order) {
   for (std::size_t unchanged = 0, i = 0; unchanged < order.size(); i = (i + 1) % order.size()) {
     const std::vector<Choice> others = with_group(trials, choice, order[i]);
@@ -64,7 +64,7 @@ Choice descend(Trials& trials, Choice choice, const std::vector<std::size_t>& or
   return choice;
 }
 
-/// The axes that some dim is cut over in one of the specs and not in the other.
+/// The axes that cut some dim in one of the specs and not in the other.
 std::size_t moved_axes(const PartitionSpec& a, const PartitionSpec& b, const Mesh& mesh) {
   std::size_t count = 0;
   for (const Axis& axis : mesh.axes()) {
@@ -81,7 +81,7 @@ std::size_t moved_axes(const PartitionSpec& a, const PartitionSpec& b, const Mes
   return count;
 }
 
-/// The choice with a group cut otherwise over one axis; of few groups, over any.
+/// The choice with a group cut differently over one axis; with few groups, over any.
 std::vector<Choice> with_axis(const Trials& trials, const Choice& choice, std::size_t group) {
   const std::vector<PartitionSpec>& specs = trials.specs(group);
   std::vector<Choice> others = with_group(trials, choice, group);
@@ -93,8 +93,9 @@ std::vector<Choice> with_axis(const Trials& trials, const Choice& choice, std::s
   return others;
 }
 
-/// Two groups at once, each over one axis, for pairs whose single changes do not help: a matrix by
-/// columns and the next one by rows. Neighbours first. The first pair that helps; else the choice.
+/// Changes two groups at once, each over one axis, for pairs whose single changes do not help: a
+/// matrix by columns and the next one by rows. Neighbours first. Returns the first pair that helps,
+/// else the choice.
 Choice with_pair(Trials& trials, const Choice& choice) {
   const std::size_t count = trials.groups().size();
   for (std::size_t apart = 1; apart < count; ++apart) {

@@ -10,7 +10,7 @@
 // Tensors, marks and reasons in words.
 namespace shardwise::detail {
 
-/// `"w1"` of an input; "%98"
+/// `"w1"` for an input; else "%98"
 std::string tensor_text(const Graph& graph, NodeId node);
 
 /// `line 2 marks "w1" as -,model`. Requires a mark.

@@ -10,14 +10,14 @@
 namespace shardwise::detail {
 namespace {
 
-// Operations that are planned in all: of a program of 20,000 operations 250 plans.
+// Total of planned operations: 250 plans of a program of 20,000 operations.
 constexpr std::int64_t kMostNodes = 5'000'000;
 constexpr std::int64_t kMostPlans = 2'000;
 
 // Ways to cut one tensor.
 constexpr std::size_t kMostSpecs = 27;
 
-// A group of weights that holds less than this part of all bytes is left as it is.
+// A group of weights with less than this part of all bytes stays unchanged.
 constexpr std::size_t kSmallPart = 10'000;
 
 }  // namespace
@@ -40,7 +40,7 @@ Outcome planned_outcome(const std::shared_ptr<const Graph>& graph, const Mesh& m
                         const CompareOptions& options) {
   try {
     return outcome_of(plan_cost(graph, mesh, options.machine), options);
-  } catch (const Error&) {  // it is no choice then
+  } catch (const Error&) {  // then it is not a choice
     return {};
   }
 }

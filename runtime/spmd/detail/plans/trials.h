@@ -11,12 +11,11 @@
 
 namespace shardwise::detail {
 
-/// For each group the number of the spec that it is cut by.
+/// For each group the number of its spec.
 using Choice = std::vector<std::int32_t>;
 
-/// What a choice costs. The first of two that is better comes first: the one that needs fewer bytes
-/// beyond the capacity, then the faster, then the one that needs and sends less. What cannot be
-/// planned comes last.
+/// The cost of a choice. The better one needs fewer bytes beyond the capacity, then is faster, then
+/// needs and sends less. A choice that cannot be planned is the worst.
 struct Outcome {
   bool is_planned = false;
   PlanCost cost = {};
@@ -27,7 +26,7 @@ struct Outcome {
 
 Outcome outcome_of(const PlanCost& cost, const CompareOptions& options);
 
-/// Plans the graph; one that cannot be planned is not.
+/// Plans the graph; if that fails, the outcome is not planned.
 Outcome planned_outcome(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
                         const CompareOptions& options);
 
@@ -42,7 +41,7 @@ class Trials {
   const std::vector<InputGroup>& groups() const { return groups_; }
   const std::vector<PartitionSpec>& specs(std::size_t group) const { return specs_[group]; }
 
-  /// The number of a spec of a group, which gets it if it has it not.
+  /// The number of a spec of a group, which is added if missing.
   std::int32_t number(std::size_t group, const PartitionSpec& spec);
 
   std::vector<GroupMark> marks(const Choice& choice) const;
@@ -50,11 +49,11 @@ class Trials {
   /// The graph with the groups marked.
   std::shared_ptr<const Graph> marked(const Choice& choice) const;
 
-  /// Plans it if it is not known.
+  /// Plans it if it is unknown.
   const Outcome& of(const Choice& choice);
 
-  /// Plans those that are not known, side by side. Of what would go beyond the number of plans that
-  /// a program of this size may take, nothing is planned: false then.
+  /// Plans the unknown ones, side by side. Returns false, without planning anything, if that would
+  /// exceed the number of plans that a program of this size may take.
   bool plan(const std::vector<Choice>& choices);
 
   std::int64_t planned() const { return static_cast<std::int64_t>(known_.size()); }
@@ -67,7 +66,7 @@ class Trials {
   std::vector<InputGroup> groups_;
   std::vector<std::vector<PartitionSpec>> specs_;  ///< by group
   std::map<Choice, Outcome> known_;
-  std::int64_t most_;  ///< plans
+  std::int64_t most_;  ///< most plans
 };
 
 }  // namespace shardwise::detail

@@ -18,11 +18,11 @@
 namespace shardwise {
 namespace {
 
-// Operations that are propagated over in all: of a program of 20,000 operations 400 times.
+// Total of propagated operations: 400 times for a program of 20,000 operations.
 constexpr std::int64_t kMostPropagated = 8'000'000;
 constexpr std::int64_t kMostTried = 10'000;
 
-// Edits whose plans are made.
+// Number of edits that are planned.
 constexpr std::size_t kMostPriced = 8;
 
 constexpr std::size_t kMostSpecsTried = 27;
@@ -100,7 +100,7 @@ class Asker {
     return texts;
   }
 
-  /// The tensor itself, or what is computed from it.
+  /// True for the tensor itself, and for tensors computed from it.
   bool is_near(NodeId id) const {
     return id == node_ ||
            std::ranges::find(graph_->node(id).operands, node_) != graph_->node(id).operands.end();
@@ -119,7 +119,7 @@ class Asker {
     return graph;
   }
 
-  /// Without a mark of its own, and of what replaces it.
+  /// Without a mark of its own, or on its replacement.
   Graph unmarked() const {
     Graph graph = *graph_;
     const std::optional<PartitionSpec> own = graph.node(node_).mark;
@@ -163,7 +163,7 @@ class Asker {
     return edits;
   }
 
-  /// As many as may be tried, and one more.
+  /// As many pairs as may be tried, and one more.
   std::vector<Edit> pairs(const std::vector<Edit>& singles) const {
     std::vector<Edit> edits;
     for (std::size_t i = 0; i < singles.size(); ++i) {
@@ -192,7 +192,7 @@ class Asker {
             const Propagation then =
                 propagate(*detail::with_marks(base, groups_, edits[as_size(i)]), mesh_);
             brings[as_size(i)] = then.cuts[as_size(node_)] == wanted ? 1 : 0;
-          } catch (const Error&) {  // brings nothing
+          } catch (const Error&) {  // does not help
             return;
           }
         },

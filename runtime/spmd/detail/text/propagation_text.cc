@@ -42,7 +42,7 @@ std::vector<NodeId> way_to_mark(const Graph& graph, const Propagation& propagati
   std::vector<NodeId> way;
   NodeId at = node;
   while (way.size() < kMostHops && !graph.node(at).mark) {
-    if (has_bodies(graph.node(at).op)) break;  // what its body says
+    if (has_bodies(graph.node(at).op)) break;  // its body explains the rest
     const NodeId from = propagation.origins[as_size(at)][dim];
     if (from < 0 || from == at) break;
     way.push_back(from);
