@@ -4,10 +4,10 @@
     bench/checkpoint.py DIRECTORY [MIB]
 
 Runs `shardwise bench save` and `bench restore` (of $SHARDWISE, or of build/release) for 64 tensors, MIB in
-all: 4096 of saves and 1024 of restores unless said otherwise. Each row stands beside the limit that it has to
-reach: "auto" is held against "none", others against raw writes or reads. Then the script reshards what was
-saved; that time stands beside one save and one restore. Exit status 1: a limit was missed. DIRECTORY is on
-the disk to be measured.
+all: 4096 for saves and 1024 for restores by default. Each row shows the limit that it has to reach: "auto" is
+compared with "none", others with raw writes or reads. Then the script reshards the saved checkpoint; that time
+is compared with one save and one restore. Exit status 1: a limit was missed. DIRECTORY is on the disk to
+measure.
 """
 import json
 import os

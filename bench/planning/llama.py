@@ -1,7 +1,7 @@
 """Training steps of Llama-like models in plain JAX, to be captured and planned: abstract arrays, nothing is computed.
 
-A step is written as the source of a measurement has it: what is kept for the gradient, in which dtype weights, gradients and
-optimizer state are, and how the batch, the sequence, weights and heads are cut (over the axes data and model).
+A step follows the source of a measurement: the values kept for the gradient, the dtypes of weights, gradients and optimizer
+state, and the cuts of the batch, the sequence, weights and heads (over the axes data and model).
 """
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-QUERIES = 128  #: of a block of attention: what a fused kernel keeps on the chip
+QUERIES = 128  #: per block of attention, which a fused kernel keeps on the chip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The model of docs/how_sure.md beside published measurements: points.py [--only N1,T1] [--update]
 
-points.json holds what sources say of jobs: sizes, mesh, batch, what is computed again, memory, time. This program captures each
+points.json holds published facts of jobs: sizes, mesh, batch, recomputation, memory, time. This program captures each
 job (llama.py), plans it on its mesh and prints the tables of docs/how_sure.md; --update writes them there.
 PYTHONPATH=build/release/python/package build/venv/bin/python bench/planning/points.py
 """
@@ -26,7 +26,7 @@ BAND = 0.10  #: of a peak
 
 
 def margin() -> float:
-    """GiB that PyTorch's allocator reserves above what is allocated: the median of the jobs whose source tells both."""
+    """GiB that PyTorch's allocator reserves beyond allocated memory: the median of the jobs whose source reports both."""
     return statistics.median(one["reserved_mib"] - one["allocated_mib"] for one in POINTS if "allocated_mib" in one) / 1024
 
 
@@ -54,7 +54,7 @@ def measured_gib(point: dict[str, Any]) -> tuple[float, str] | None:
 
 
 def planned_gib(point: dict[str, Any]) -> float:
-    """The peak, with the allocator's margin where the source tells what is reserved."""
+    """The peak, with the allocator's margin if the source reports reserved memory."""
     told = measured_gib(point)
     return cost(point, looped=False).peak_bytes / 2**30 + (margin() if told and told[1] == "reserved" else 0)
 
@@ -96,7 +96,7 @@ def seconds_a_token(point: dict[str, Any], what: str) -> float:
 
 def pairs(points: list[dict[str, Any]], key: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Jobs of one source that train the same model in the same way (eager or compiled), on other meshes or with other batches,
-    of which the source tells both."""
+    if the source reports both."""
     def way(one: dict[str, Any]) -> tuple[str, str, bool]:
         return one["model"], one["source"], "compile" in one["at"]
 

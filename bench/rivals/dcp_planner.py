@@ -1,10 +1,10 @@
-"""What torch.distributed.checkpoint's coordinator does for one save, on one core: beside bench/scale_bench.
+"""The work of torch.distributed.checkpoint's coordinator for one save, on one core, to compare with bench/scale_bench.
 
     .venv/bin/python bench/rivals/dcp_planner.py [PROCESSES] [TENSORS]
 
 Each process has one shard of each tensor, as under FSDP (64 processes and 1,000 tensors unless said otherwise). The
-planner gathers one plan per process; what is measured is what rank 0 does with them, no network in between: take them
-apart (they come pickled), remove duplicates, make the global plan and its metadata, validate it, pickle the plans again.
+planner gathers one plan per process. This measures rank 0 without a network: it unpickles the plans, removes
+duplicates, makes the global plan and its metadata, validates it, and pickles the plans again.
 """
 import pickle
 import sys

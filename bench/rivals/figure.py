@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Draws how many times as fast as its rivals Shardwise is, from what the programs here have measured:
+"""Draws how many times as fast as its rivals Shardwise is, from the results of the programs here:
 
   figure.py FOLDER [--measure] [--svg docs/figures/rivals.svg]
 
-FOLDER has what run.py, python/jobs.py and input/run.py wrote with --json, or some of it: storage.json, jobs.json, input.json.
-With --measure they run first, which needs a machine that does nothing else, and what README.md here says. A bar is the rival's time over Shardwise's, or
-Shardwise's rate over the rival's; of a rival that was measured in several ways it is the fastest one. Machine and date are
-those of the measurement.
+FOLDER has the files that run.py, python/jobs.py and input/run.py wrote with --json, or some of them: storage.json,
+jobs.json, input.json. With --measure they run first, which needs an idle machine, set up as README.md here describes.
+A bar is the rival's time over Shardwise's, or Shardwise's rate over the rival's; for a rival that was measured in
+several ways, of the fastest one. Machine and date are those of the measurement.
 """
 import argparse
 import html

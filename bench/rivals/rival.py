@@ -21,19 +21,19 @@ class Rival:
     resharded = None  # resharded(path): a restore onto the mesh TURNED; absent where there are no meshes
 
     def __init__(self, case, tensors):
-        """tensors: name -> array that is mapped from a file; what is saved lies in memory of its own."""
+        """tensors: name -> array that is mapped from a file; saves use a copy in memory."""
         self.case = case
         self.arrays = {name: np.array(x) for name, x in tensors.items()}
 
     def save(self, path):
-        """What it leaves unsynced, worker.py syncs, within the time."""
+        """worker.py syncs unsynced files, within the time."""
         raise NotImplementedError
 
     def restore(self, path):
         raise NotImplementedError
 
     def parts(self, restored):
-        """Of each tensor, by name: [(index, what was restored for tensor[index])]. Not measured."""
+        """For each tensor, by name: [(index, restored tensor[index])]. Not measured."""
         return {name: x if isinstance(x, list) else [((), x)] for name, x in restored.items()}
 
     def barrier(self):

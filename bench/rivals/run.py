@@ -21,7 +21,7 @@ import tempfile
 from machine import measured_on
 
 HERE = pathlib.Path(__file__).resolve().parent
-CASES = [  # rival, case, what it is compared in; "small once": slow, so in the first round only and not warmed up
+CASES = [  # rival, case, comparisons; "small once": slow, so in the first round only and not warmed up
     ("safetensors", "one file", ["raw", "small"]),
     ("safetensors", "8 files, threads", ["raw"]),
     ("h5py", "contiguous", ["raw", "small once"]),
@@ -64,8 +64,8 @@ def fail(message):
 
 
 def run(what, *processes):
-    """What the first of the programs prints, which run side by side: each a command and what is added to its
-    environment. Where one fails the others end, too, and this program."""
+    """Runs programs side by side, each a command and additions to its environment; returns the output of the first.
+    If one fails, the others end, too, and this program."""
     running = [subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                 env=os.environ | environment) for command, environment in processes]
     try:
@@ -95,7 +95,7 @@ class Bench:
         line = [self.args.shardwise, "bench", command, root, *more, *once, "--json"]
         result = json.loads(run(f"shardwise bench {command}, {kind},", (line, {})))
         if command == "restore" and result["verified"] is not True:
-            fail(f"shardwise, {kind}: {result.get('difference', 'what was restored was not compared')}")
+            fail(f"shardwise, {kind}: {result.get('difference', 'the restored tensors were not compared')}")
         return result
 
     def save_ours(self, kind, *keep):

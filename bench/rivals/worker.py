@@ -1,7 +1,7 @@
 """Measures one case of one rival in a process of its own, for run.py: prints one line of JSON.
 
-Each step is timed from files and memory in a known state, and what was restored is compared, bit for bit, with
-what was saved. Exit status 1: it was something else.
+Each step is timed from files and memory in a known state, and the restored tensors are compared, bit for bit, with
+the saved ones. Exit status 1: they differ.
 """
 import argparse
 import ctypes
@@ -56,8 +56,8 @@ def touch(size):
 
 
 def settle(path, size):
-    """Keeps the disk writing, always in one place, as long as raw writes do that `shardwise bench save` makes before
-    each save: a file system that discards what was removed goes on with that meanwhile."""
+    """Keeps the disk writing, always in one place, as long as the raw writes that `shardwise bench save` makes before
+    each save: in that time a file system discards removed files."""
     block = b"\1" * (8 << 20)
     with open(path, "r+b" if os.path.exists(path) else "wb", buffering=0) as file:
         for _ in range(0, size, len(block)):
@@ -72,7 +72,7 @@ def compare(tensors, parts, processes):
         for index, part in parts[name]:
             want = x[index]
             if part.dtype != x.dtype or part.shape != want.shape or part.tobytes() != want.tobytes():
-                sys.exit(f"{name}: what was restored is not what was saved")
+                sys.exit(f"{name}: the restored tensor differs from the saved one")
         if sum(part.size for _, part in parts[name]) * processes != x.size:
             sys.exit(f"{name}: a part of it was not restored")
 

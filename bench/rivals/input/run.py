@@ -2,7 +2,7 @@
 """Shardwise's loader beside other input pipelines: run.py FOLDER [--build DIR] [--quick] [--json OUT]
 
 Makes the data in FOLDER (about 1.1 GB) if it is not there, runs input_bench and the rivals (rivals.py)
-by turns, and prints one table and what was aimed at. Ends with status 1 where an aim is not met.
+by turns, and prints one table with its goals. Ends with status 1 if a goal is missed.
 
 Run it with a Python that has torch, jax, grain, h5py, numpy and pillow; let nothing else run.
 """

@@ -2,7 +2,7 @@
 
 SCRIPTS is the folder of the rivals' programs (run.py says which). All take the same weights and batches, on the same mesh,
 by turns; the columns are milliseconds of a step, by the clock and of the processor, and the ratio to C++'s. A step of the
-processor is what a process takes for more steps, less what it takes for few, so that planning is not in it.
+processor is the time of a process for many steps less that for few, which excludes planning.
 
 --layers 12 --width 768 --heads 12 --batch 8 --meshes fsdp=8 --steps 3 are the sizes of GPT-2 small, with bytes as tokens.
 """
@@ -92,7 +92,7 @@ def from_jax(scripts: pathlib.Path, common: Any, arguments: Any) -> tuple[Any, d
 
 
 def marked(common: Any, arguments: Any, program: Any, weight_of: Any) -> Any:
-    """As the rivals mark: the batch, each weight and what the optimizer keeps of it."""
+    """Marks like the rivals: the batch, each weight and its optimizer state."""
     batch = "+".join(common.batch_axes(common.parse_mesh(arguments.mesh))) or "-"
     weights = common.init(arguments)
     marks = {}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The state of a training job, saved and loaded by Shardwise, by torch.distributed.checkpoint, Orbax and safetensors, in
-turns; how long single calls of Shardwise take, and how much memory. Medians, and ratios beside what is aimed at.
+turns; how long single calls of Shardwise take, and how much memory. Medians, and ratios with their goals.
 
   PYTHONPATH=<build>/python/package python bench/rivals/python/jobs.py FOLDER [--mib 2048] [--rounds 3] [--json OUT]
 
@@ -260,7 +260,7 @@ run = {"sw.save": lambda: sw.save(folder, state, existing="replace"), "sw.load":
        "swj.save_async": lambda: swj.save_async(folder, state, existing="replace").result()}[kind]
 if kind.endswith("load"):
     (sw.save if kind == "sw.load" else swt.save if kind == "swt.load" else swj.save)(folder, state, existing="replace")
-open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
+open("/proc/self/clear_refs", "w").write("5")  # resets the peak
 before = status("VmRSS")
 found = run()
 print(status("VmHWM") - before)
@@ -268,7 +268,7 @@ print(status("VmHWM") - before)
 
 
 def peaks(folder: pathlib.Path, mib: int) -> dict[str, tuple[int, int]]:
-    """MiB that a call takes beyond the state that is there, and those of them that are what it gives or must copy."""
+    """MiB that a call takes beyond the existing state, and how many of them are its result or a copy that it must make."""
     given = {"sw.save": 0, "sw.load": mib, "swt.save": 0, "swt.save_async": mib, "swt.load": 0, "swj.save": 0, "swj.save_async": 0,
              "swj.load": mib}
     return {kind: (int(subprocess.run([sys.executable, "-c", PEAK, kind, str(folder / "peak"), str(mib)], capture_output=True,

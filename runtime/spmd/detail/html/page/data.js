@@ -1,4 +1,4 @@
-// What the page shows, and numbers as text. All numbers are those of the plan.
+// The content of the page, and numbers as text. All numbers are those of the plan.
 const data = JSON.parse(document.getElementById("data").textContent);
 const plan = data.plan;
 

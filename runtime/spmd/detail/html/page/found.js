@@ -1,4 +1,4 @@
-// What was found beside the plan: marks that a search chose, and changes that would make the program fit.
+// Findings next to the plan: marks that a search chose, and changes that would make the program fit.
 const costColumns = [
   {name: "needs", value: row => row.cost.peak_bytes, cell: row => size(row.cost.peak_bytes), isNumber: true},
   {name: "sends", value: row => row.cost.wire_bytes, cell: row => size(row.cost.wire_bytes), isNumber: true},
