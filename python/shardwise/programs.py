@@ -196,9 +196,10 @@ class Program:
     (shardwise.jax.capture, shardwise.torch.capture) or loaded from a file (load)."""
 
     def __init__(self, graph: _core.Graph, name: str = "program", inputs_of: _InputsOf | None = None,
-                 result_of: _ResultOf | None = None, sources: Sequence[object] = ()) -> None:
+                 result_of: _ResultOf | None = None, sources: Sequence[object] = (), assumed: Sequence[str] = ()) -> None:
         """For front ends: inputs_of makes the inputs of the arguments of run(), result_of its result of the outputs; the str of
-        a source is the line that a node comes from."""
+        a source is the line that a node comes from. assumed: lines of checks that are taken to pass."""
+        self.assumed = tuple(assumed)
         self._graph, self._name, self._sources = graph, name, sources
         self._inputs_of = inputs_of or self._by_label
         self._result_of = result_of or list
@@ -429,8 +430,10 @@ class Plan:
                changes: Changes | None = None) -> str:
         """A page for people, as `shardwise plan` prints it. machine: "h100-80gb" or another of meshes(), for modelled times. save_rate:
         bytes a second that checkpoints are written with. search, changes: what search() and changes() have found for this
-        plan, to be told with it; a search needs the machine."""
-        return self._executable.page(self._how(machine, save_rate, search, changes))
+        plan, to be told with it; a search needs the machine. Checks that the capture has taken to pass are listed at its end."""
+        page = self._executable.page(self._how(machine, save_rate, search, changes))
+        assumed = "".join(f"\n  {line}" for line in self._program.assumed)
+        return f"{page.rstrip()}\n\nassumed to pass:{assumed}\n" if assumed else page
 
     def to_json(self, machine: str | None = None, save_rate: float | None = None, *, search: Searched | None = None,
                 changes: Changes | None = None) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class Case:
     attention: str = "eager"
     experts: str = ""
     parts: dict[str, Any] = field(default_factory=dict)  #: configurations within the configuration
+    capture: dict[str, Any] = field(default_factory=dict)  #: keywords of the capture: docs/capture.md lists them
 
 
 CASES = {
@@ -163,7 +164,7 @@ def test_a_model_learns_as_in_torch(name):
     torch_step = step_with(theirs, adamw(theirs), loss_of)
     losses = [torch_step(*given.values()).item() for _ in range(3)]
     optimizer, before = adamw(ours), copy.deepcopy(ours.state_dict())
-    captured = swt.capture(step_with(ours, optimizer, loss_of), *given.values())
+    captured = swt.capture(step_with(ours, optimizer, loss_of), *given.values(), **case.capture)
     for kind, mesh in MESHES.items():
         ours.load_state_dict(before)
         optimizer.state.clear()

@@ -62,55 +62,58 @@ def test_nothing_else_may_be_done_with_as_many_elements_as_values_say():
             swt.capture(step, torch.randn(3))
 
 
-def test_checks_that_only_raise_are_taken_to_pass():
-    def step(x, y=None):
-        if y is None and x.max() > 3:
-            raise ValueError("large")
-        if not (x > -9).all():
-            raise ValueError("small")
-        assert torch.isfinite(x).all() and not x.isnan().any().item(), "no numbers"
-        if (
-            x.sum() == 0
-            or not x.max()
-            .ge(-1)
-        ):
-            raise ValueError("others")
-        return x * 2
-
-    def told(x):
-        try:
-            return step(x)
-        except (KeyError, OSError):
-            return x
-        except ValueError as error:
-            raise RuntimeError("no step") from error
-
-    for one in (step, told):
-        assert torch.equal(swt.capture(one, torch.ones(3)).run(torch.full((3,), 4.0), devices=1), torch.full((3,), 8.0))
-    try:  # this one is not around the call
-
-        def positive(x):
-            if x.min() <= 0:
-                raise AssertionError
-            return x * 2
-
-    except AssertionError:
-        return
-    swt.capture(positive, torch.ones(3))
+def checked(x):
+    if x.max() > 3:
+        raise ValueError("large")
+    if not (x > -9).all():
+        raise ValueError("small")
+    assert torch.isfinite(x).all()
+    assert not x.isnan().any().item(), "no numbers"
+    torch._check_tensor_all(x.sum() > 0)
+    return x * 2
 
 
-def test_checks_of_torch_itself_are_taken_to_pass_and_what_is_infinite_is_clamped():
+def test_checks_pass_if_they_are_assumed_to_and_a_plan_lists_them():
+    first = checked.__code__.co_firstlineno
+    said = [f"test_torch_ctc.py:{first + line}" for line in (1, 3, 5, 6, 7)]
+    program = swt.capture(checked, torch.ones(3), assume=said)
+    assert torch.equal(program.run(torch.full((3,), 4.0), devices=1), torch.full((3,), 8.0))
+    page = program.plan("d=1").report()
+    assert page.count("test_torch_ctc.py:") == 5 and f"{__file__}:{first + 1} (if x.max() > 3:)" in page.partition("assumed to pass:")[2]
+    by_text = ["test_torch_ctc.py:x.max() > 3", "test_torch_ctc.py:(x > -9).all()", *said[2:]]
+    assert swt.capture(checked, torch.ones(3), assume=by_text).text == program.text
+    for number, place in enumerate(said):
+        with pytest.raises(sw.Unsupported, match=rf"^capture: .*{place} \(.*found the value of a tensor, .*assume=\[\"{place}\"\]$"):
+            swt.capture(checked, torch.ones(3), assume=said[:number] + said[number + 1:])
+    with pytest.raises(sw.InvalidArgument, match=r"assume: found \['model.py'\], needed a file and a line"):
+        swt.capture(checked, torch.ones(3), assume=["model.py"])
+
+
+def test_a_check_that_is_caught_or_that_does_more_is_the_users_to_assume():
     def step(x):
-        torch._check_tensor_all(x.sum() > 0)
-        x = x + torch.distributions.Normal(x, x.exp()).log_prob(x)
+        try:
+            if x.max() > 3:
+                raise ValueError("large")
+        except ValueError:
+            return x * 2
         if not torch.isfinite(x).all():
-            bound = torch.finfo(x.dtype).max - 1000
-            x = torch.clamp(x, min=-bound, max=bound)
+            x = torch.clamp(x, min=-1, max=1)
         return x
 
-    program = swt.capture(step, torch.ones(3))
-    for x in (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1e38, 1.0, 2.0]) * 3):
-        torch.testing.assert_close(program.run(x, devices=1), step(x))
+    with pytest.raises(sw.Unsupported, match=r"^capture: .*test_torch_ctc.py:\d+ \(if x.max"):
+        swt.capture(step, torch.ones(3))
+    program = swt.capture(step, torch.ones(3), assume=["test_torch_ctc.py:if x.max() > 3:", "test_torch_ctc.py:isfinite(x)"])
+    assert torch.equal(program.run(torch.full((3,), 2.0), devices=1), torch.full((3,), 2.0))
+
+
+def test_checks_of_torch_itself_are_assumed_by_its_lines_or_by_the_steps():
+    def step(x):
+        return x + torch.distributions.Normal(x, x.exp()).log_prob(x)
+
+    with pytest.raises(sw.Unsupported, match="found the value of a tensor"):
+        swt.capture(step, torch.ones(3))
+    for said in (["distribution.py:bool(torch._is_all_true(valid))"], ["test_torch_ctc.py:torch.distributions.Normal"]):
+        torch.testing.assert_close(swt.capture(step, torch.ones(3), assume=said).run(torch.ones(3), devices=1), step(torch.ones(3)))
 
 
 def test_state_that_the_step_makes_larger_is_refused():
@@ -135,48 +138,17 @@ def test_state_that_the_step_makes_larger_is_refused():
     swt.capture(step, torch.ones(3, 2))
 
 
-def test_what_is_more_than_a_check_is_refused():
-    def clamp(x):
-        if not torch.isfinite(x).all():
-            bound = torch.finfo(x.dtype).max - 1000
-            x = torch.clamp(x, min=-bound, max=3)
-        return x
-
+def test_what_depends_on_values_is_refused():
     def branch(x):
         if x.max() > 3:
             return x
         return x * 2
-
-    def both(x):
-        if x.max() > 3:
-            raise ValueError("large")
-        else:
-            return x * 2
 
     def part(x):
         if bool(x.max() > 3) == bool(x.min() > 3):
             raise ValueError("both")
         return x
 
-    def caught(x):
-        try:
-            if x.max() > 3:
-                raise ValueError("large")
-        except (KeyError, ValueError):
-            return x * 2
-        return x
-
-    def check(x):
-        if not x.max() > 3:
-            raise IndexError("small")
-
-    def caught_by_its_caller(x):
-        try:
-            check(x)
-        except LookupError:
-            return x * 2
-        return x
-
-    for step in (branch, both, part, clamp, caught, caught_by_its_caller):
+    for step in (branch, part):
         with pytest.raises(sw.Unsupported, match=r"^capture: .*test_torch_ctc.py:\d+ \(if .*found the value of a tensor"):
             swt.capture(step, torch.ones(3))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Module | torch.optim.Optimizer] = (),
-            progress: bool = True, **by_name: Any) -> Program:
+            assume: Iterable[str] = (), progress: bool = True, **by_name: Any) -> Program:
     """The program of step(*example): forward, loss, backward and optimizer, as the step calls them.
 
         def step(tokens, labels):
@@ -38,6 +38,10 @@ def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Mod
     runs. Program.run(*args) does what step(*args) does: it gives what the step returns, and the module and the optimizer have their
     new values.
 
+    assume: checks that are taken to pass, in the capture and in runs: "modeling_detr.py:1042", a file and a line as the error
+    names it, or "modeling_detr.py:isfinite(x).all()", a file and a part of the line. What an `if` asks is false then, what an `assert`
+    or a function that checks asks is true, and after `not` the other way. Plan.report() lists them.
+
     Random numbers (dropout) are the program's own, and not those that torch would draw: they follow from an input, "random_key",
     which each run draws from torch's generator.
 
@@ -49,6 +53,6 @@ def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Mod
     progress: on a terminal, a capture that takes longer than two seconds shows on stderr how far it is; False: never."""
     from ._fx_graph import captured  # what it imports takes a second
 
-    arguments = example_of(step, example, by_name, ("uses", "progress"))
+    arguments = example_of(step, example, by_name, ("uses", "assume", "progress"))
     with WorkLine(f"capture {name_of(step)}", progress), refusing_packed(step, arguments):
-        return captured(step, arguments, tuple(uses))
+        return captured(step, arguments, tuple(uses), tuple(assume))

@@ -31,7 +31,7 @@ from .._errors import InvalidArgument, Unsupported
 from .._program_text import FUSED_ATTENTION
 from .._progress import count_operation
 from . import _aten_ctc
-from ._checks import line_of_step, passing_value
+from ._checks import Assumptions, line_of_step
 from ._constants import Constants
 from ._foreach import taken_apart
 from ._instead import (
@@ -87,6 +87,7 @@ class Traced:
     leaves: list[Any]  #: of it; of what is computed the type: torch.Tensor, or torch.SymFloat and the like (of .item())
     needs: list[Callable[[], None]]  #: that each run calls: see StepState.modes and StepState.numbers
     asked: dict[str, tuple[torch.Tensor, str]]  #: see Constants.asked
+    assumed: list[str]  #: lines of checks
 
     @property
     def results(self) -> int:
@@ -99,21 +100,22 @@ class Traced:
         return pytree.tree_unflatten(made, self.result)
 
 
-def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any]) -> Traced:
+def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], assume: Iterable[str] = ()) -> Traced:
     """Raises Unsupported if the step asks for the value of a tensor, or keeps what no run would know."""
     held: set[int] = set()
     replaced: list[Change] = []
+    assumptions = Assumptions(assume)
     try:
-        traced, changes = _settled(step, example, uses, held, replaced)
+        traced, changes = _settled(step, example, uses, held, replaced, assumptions)
         values, made = ([change for change in changes if change.is_value is is_value] for is_value in (True, False))
         if values:
             with changed(values):
-                after, _ = _settled(step, example, uses, set(held), [])
+                after, _ = _settled(step, example, uses, set(held), [], assumptions)
             if not _are_the_same(traced.graph, after.graph):
                 raise Unsupported(_of_value(values[-1]))
         if made:
             with changed(made) as fresh:
-                after, _ = _settled(step, example, uses, held | fresh, [])
+                after, _ = _settled(step, example, uses, held | fresh, [], assumptions)
             _need_no_state(after, fresh)
     except BaseException:
         for change in reversed(replaced):
@@ -129,11 +131,12 @@ def _of_value(change: Change) -> str:
     return f"capture: found that the step changes the number {change.label!r}, which is part of the program, needed a tensor"
 
 
-def _settled(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], held: set[int], replaced: list[Change]) -> tuple[Traced, list[Change]]:
+def _settled(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], held: set[int], replaced: list[Change],
+             assumptions: Assumptions) -> tuple[Traced, list[Change]]:
     """Traced with the state that it is found to have, which `held` gets, and what of it has become another object in its place, which `replaced` gets."""
     while True:
         try:
-            return _traced(step, example, uses, held)
+            return _traced(step, example, uses, held, assumptions)
         except StateFound as found:
             replaced += found.replaced
             if found.tensors <= held:
@@ -176,7 +179,7 @@ def is_computed_with(node: torch.fx.Node) -> bool:
     return any(user.op != "output" and (user.target not in same or is_computed_with(user)) for user in node.users)
 
 
-def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], held: set[int]) -> tuple[Traced, list[Change]]:
+def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], held: set[int], assumptions: Assumptions) -> tuple[Traced, list[Change]]:
     fake_mode = without_memory()
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
@@ -211,7 +214,7 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
                 values = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
                 gradients = _Gradients({slot.label: tensor for slot, tensor in zip(slots, own, strict=False) if tensor.requires_grad})
                 with (state.replaced(slots, own[:len(slots)]) as now, state.guarded() as elsewhere,
-                      _scopes(state, gradients, elsewhere, constants, surroundings, seen, fused)):
+                      _scopes(state, gradients, elsewhere, constants, surroundings, seen, fused, assumptions)):
                     made, result = pytree.tree_flatten(step(*pytree.tree_unflatten(values, treespec)))
                     returned[:] = [result, [_kind_of(leaf) for leaf in made]]
                     made = [leaf for leaf in made if _kind_of(leaf) in _COMPUTED]
@@ -228,7 +231,8 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
         with sdpa_kernel(list(fused.TRACED)), scores_again(step, fused), tensors_of_tensors(), without_mkldnn(), noted_modes(sets_modes), chosen_by_values():
             graph = graph_of(functional, fakes)
     return Traced(graph, [*slots, *arguments], len(slots), treespec, [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves],
-                  returned[0], returned[1], [need_numbers, *([] if sets_modes else [need_modes])], constants.asked), changes
+                  returned[0], returned[1], [need_numbers, *([] if sets_modes else [need_modes])], constants.asked,
+                  list(assumptions.used)), changes
 
 
 def _need_no_holder(label: str, argument: Any) -> None:
@@ -340,10 +344,10 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True  # no program has one: they are named as others are
 
     def __init__(self, gradients: _Gradients, elsewhere: dict[int, str], constants: Constants, surroundings: Surroundings, seen: set[int],
-                 fused: FusedAttention) -> None:
+                 fused: FusedAttention, assumptions: Assumptions) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._gradients, self._constants, self._elsewhere = gradients, constants, elsewhere
-        self._surroundings, self._seen, self._fused = surroundings, seen, fused
+        self._surroundings, self._seen, self._fused, self._assumptions = surroundings, seen, fused, assumptions
         self.viewed: set[int] = set()  #: the memory of tensors that the step's variables hold
         self.path: list[str] = [""]
         self._of_sequence: dict[int, str] = {}
@@ -376,16 +380,16 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _aten.linalg_lstsq.default:
             return least_squares(*args, **(kwargs or {}))
         if func is _aten._local_scalar_dense.default:
-            follows = self._constants.follows_from(args[0])
-            passing = passing_value() if follows and args[0].dtype == torch.bool else None
-            known = self._constants.asked_value(args[0], line_of_step()) if passing is None and not (follows and args[0].is_floating_point()) else None
-            if known is not None:
-                return known.item()
-            passing = passing_value() if args[0].dtype == torch.bool else None
+            is_check = args[0].dtype == torch.bool
+            passing = self._assumptions.passing_value() if is_check else None
             if passing is not None:
                 return passing
+            follows = self._constants.follows_from(args[0])
+            known = self._constants.asked_value(args[0], line_of_step()) if not (follows and args[0].is_floating_point()) else None
+            if known is not None:
+                return known.item()
             if not args[0].is_floating_point():
-                raise DataDependentOutputException(func)
+                raise _Asked(func, is_check)
         if not isinstance(func, torch._ops.OpOverload):
             return func(*args, **(kwargs or {}))
         if torch.Tag.nondeterministic_seeded in func.tags:
@@ -461,6 +465,14 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise StateFound(found)
 
 
+class _Asked(DataDependentOutputException):
+    """A step asks for a value, as for one to check."""
+
+    def __init__(self, func: Any, is_check: bool) -> None:
+        super().__init__(func)
+        self.is_check = is_check
+
+
 def _next_draw() -> int:
     """The number of a draw. torch's generator counts them: what computes a part of the step again (torch.utils.checkpoint) sets
     that back, and draws the same again."""
@@ -481,8 +493,8 @@ def _counted_draws() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _scopes(state: StepState, gradients: _Gradients, elsewhere: dict[int, str], constants: Constants, surroundings: Surroundings,
-            seen: set[int], fused: FusedAttention) -> Iterator[None]:
-    mode = _ScopeMode(gradients, elsewhere, constants, surroundings, seen, fused)
+            seen: set[int], fused: FusedAttention, assumptions: Assumptions) -> Iterator[None]:
+    mode = _ScopeMode(gradients, elsewhere, constants, surroundings, seen, fused, assumptions)
 
     def enter(module: torch.nn.Module, _: Any) -> None:
         mode.path.append(state.scopes.get(id(module), mode.path[-1]))
@@ -539,7 +551,10 @@ def in_words() -> Iterator[None]:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
         what = "a shape that depends on values" if isinstance(error, DynamicOutputShapeException) else "the value of a tensor"
-        raise Unsupported(f"capture: {_line_of(error)}: found {what}, needed {_NO_VALUES}") from None
+        line = _line_of(error)
+        place = line.partition(" ")[0].rpartition("/")[2]
+        or_said = f", or, for a check that is to pass, assume=[\"{place}\"]" if getattr(error, "is_check", False) else ""
+        raise Unsupported(f"capture: {line}: found {what}, needed {_NO_VALUES}{or_said}") from None
     except RuntimeError as error:
         found, needed = next((told for text, told in _IN_WORDS.items() if text in str(error)), (None, None))
         if found is None:
