@@ -24,15 +24,19 @@ class Terminal:
     def __init__(self):
         self.master, terminal = pty.openpty()
         self.stream = os.fdopen(terminal, "w")
-        self.seen = ""
+        self._read = io.StringIO()  # no variable of a step, which a capture does not let it change
+
+    @property
+    def seen(self):
+        return self._read.getvalue()
 
     def wait_for(self, text):
         while text not in self.seen:
             assert select.select([self.master], [], [], DEADLINE)[0], self.seen
-            self.seen += os.read(self.master, 4096).decode()
+            self._read.write(os.read(self.master, 4096).decode())
 
     def wait_for_cleared_line(self):
-        """Requires that nothing else writes there any more. A capture takes back changes of its step, those of `seen` as well."""
+        """Requires that nothing else writes there any more."""
         self.stream.write("end")
         self.stream.flush()
         self.wait_for("\r\x1b[Kend")

@@ -108,7 +108,7 @@ def test_a_check_that_is_caught_or_that_does_more_is_the_users_to_assume():
 
 def test_checks_of_torch_itself_are_assumed_by_its_lines_or_by_the_steps():
     def step(x):
-        return x + torch.distributions.Normal(x, x.exp()).log_prob(x)
+        return x + torch.distributions.Normal(x, x.exp(), validate_args=True).log_prob(x)
 
     with pytest.raises(sw.Unsupported, match="found the value of a tensor"):
         swt.capture(step, torch.ones(3))

@@ -32,9 +32,8 @@ def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Mod
     variables hold, or its object's attributes; `uses` names those that are held otherwise. A module instead of a step is its
     forward pass.
 
-    Inputs are called as the module calls its parameters and buffers ("layers.3.attn.wq.weight"), then tensors that the
-    step's variables hold and that it changes ("shadow.wq"), then optimizer state ("exp_avg.layers.3.attn.wq.weight"), then the step's arguments
-    ("tokens"). The learning rate of each group of an optimizer is an input ("lr"), which each run reads: a scheduler is called between
+    Inputs are called as the module calls its parameters and buffers ("layers.3.attn.wq.weight"), then optimizer state
+    ("exp_avg.layers.3.attn.wq.weight"), then the step's arguments ("tokens"). The learning rate of each group of an optimizer is an input ("lr"), which each run reads: a scheduler is called between
     runs. Program.run(*args) does what step(*args) does: it gives what the step returns, and the module and the optimizer have their
     new values.
 
@@ -46,7 +45,7 @@ def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Mod
     which each run draws from torch's generator.
 
     Raises Unsupported, naming each operation that no program has, how often it is there, and the module of the first; and for
-    what depends on values, with the line that asks for them, or keeps a number from step to step. Raises InvalidArgument for a parameter that is in no module,
+    what depends on values, with the line that asks for them, and for a change of what is no state of a module or an optimizer. Raises InvalidArgument for a parameter that is in no module,
     for a module, an optimizer or a scheduler as an argument, and for arguments that the step does not take. `by_name`: arguments by
     the step's own names.
 

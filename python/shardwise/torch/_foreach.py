@@ -20,8 +20,6 @@ def taken_apart() -> dict[Any, Callable[..., Any]]:
             packet = getattr(_aten, name)
             table.update({getattr(packet, overload): _of_each(one) for overload in packet.overloads() if not overload.endswith("out")})
     table[_aten._foreach_norm.Scalar] = _norms
-    table[_aten._amp_foreach_non_finite_check_and_unscale.default] = _unscaled
-    table[_aten._amp_update_scale.default] = _next_scale
     return table
 
 
@@ -56,19 +54,3 @@ def _of_each(one: Callable[..., Any]) -> Callable[..., Any]:
 
 def _norms(tensors: list[Tensor], order: float = 2, dtype: torch.dtype | None = None) -> list[Tensor]:
     return [torch.linalg.vector_norm(one, order, dtype=dtype) for one in tensors]
-
-
-def _unscaled(gradients: list[Tensor], found: Tensor, inverse: Tensor) -> tuple[list[Tensor], Tensor]:
-    """And whether any of them is infinite, or none, as a 1."""
-    for one in gradients:
-        found = torch.where(one.isfinite().all(), found, torch.ones_like(found))
-    return [(one * inverse).to(one.dtype) for one in gradients], found
-
-
-def _next_scale(scale: Tensor, grown: Tensor, found: Tensor, growth: float, backoff: float, interval: int) -> tuple[Tensor, Tensor]:
-    """`grown` counts steps without an infinity. A scale that would be infinite does not grow."""
-    is_bad = found != 0
-    is_due = grown + 1 == interval
-    larger = scale * growth
-    kept = torch.where(is_due & larger.isfinite(), larger, scale)
-    return torch.where(is_bad, scale * backoff, kept), torch.where(is_bad | is_due, torch.zeros_like(grown), grown + 1)

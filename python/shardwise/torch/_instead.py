@@ -8,33 +8,23 @@ import functools
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends, sdpa_kernel
 from torch.nn.modules.adaptive import _ASMoutput as _AdaptiveOutput
-from torch.optim.optimizer import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
 from .._errors import Unsupported
 
 
-def made_ready(held: Iterable[Any]) -> None:
-    """Scalers have the scale that their first step would make."""
-    with _disable_current_modes():
-        for scaler in held:
-            if isinstance(scaler, torch.amp.GradScaler) and scaler.is_enabled() and scaler._scale is None:
-                scaler._lazy_init_scale_growth_tracker(torch.device("cpu"))
-
-
 @contextlib.contextmanager
 def chosen_by_values() -> Iterator[None]:
     """Thread-hostile: the classes have other methods meanwhile."""
-    places = [(AveragedModel, "update_parameters", _update_parameters), (torch.amp.GradScaler, "_maybe_opt_step", _step_if_finite),
+    places = [(AveragedModel, "update_parameters", _update_parameters),
               (torch.nn.AdaptiveLogSoftmaxWithLoss, "forward", _of_all_classes),
               (torch.nn.functional, "gaussian_nll_loss", _gaussian_loss), (torch.nn.CrossMapLRN2d, "forward", _across_maps),
               (torch.inference_mode, "__enter__", _without_gradients), (torch.inference_mode, "__exit__", _with_gradients)]
@@ -69,20 +59,6 @@ def _update_parameters(averaged: AveragedModel, model: torch.nn.Module) -> None:
         for buffer, new in zip(averaged.module.buffers(), model.buffers(), strict=True):
             buffer.copy_(new)
     averaged.n_averaged += 1
-
-
-def _step_if_finite(scaler: Any, optimizer: Optimizer, state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-    """All that the step has changed is as it was, if a gradient was infinite."""
-    tensors = [*_tensors_of(optimizer)]
-    before = [one.detach().clone() for one in tensors]
-    made = optimizer.step(*args, **kwargs)
-    if any(one is not other for one, other in itertools.zip_longest(tensors, _tensors_of(optimizer))):
-        raise Unsupported(f"capture: found a GradScaler's step of {type(optimizer).__name__}, which puts tensors in place of others, needed one that changes its own")
-    is_finite = sum(state["found_inf_per_device"].values()) == 0
-    with torch.no_grad():
-        for one, old in zip(tensors, before, strict=True):
-            one.copy_(torch.where(is_finite, one, old))
-    return made
 
 
 def _of_all_classes(module: torch.nn.AdaptiveLogSoftmaxWithLoss, x: torch.Tensor, target: torch.Tensor) -> Any:
@@ -131,13 +107,6 @@ def least_squares(a: torch.Tensor, b: torch.Tensor, rcond: float | None = None, 
     values = torch.linalg.svdvals(a) if driver in ("gelsd", "gelss") else made.new_empty(0)
     rank = torch.full(a.shape[:-2], min(rows, columns)) if driver != "gels" else torch.empty(0, dtype=torch.int64)
     return made.squeeze(-1) if is_vector else made, residuals, rank, values
-
-
-def _tensors_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            yield parameter
-            yield from (value for value in optimizer.state.get(parameter, {}).values() if isinstance(value, torch.Tensor))
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import functools
 import inspect
 import types
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .._errors import InvalidArgument, Unsupported
 from ._checks import line_of_step
-from ._instead import made_ready
-from ._surroundings import SEQUENCES, Place, is_plain, items_of, label_of, memory_of
+from ._variables import SEQUENCES, is_plain, items_of, memory_of
 
 # How far a step is searched: its functions, the object of its method, containers, the attributes of these.
 MOST_HOLDERS = 10_000
@@ -42,7 +41,6 @@ class Slot:
     is_fresh: bool = False
     first: Callable[[], dict[Any, Any]] | None = None  #: of fresh state that is not zero: what the optimizer begins with
     places: list[tuple[Any, Any]] = field(default_factory=list)  #: of a module's, all that hold it
-    is_replaced: bool = False  #: by each run, and not changed in place: others may share its memory
 
     def value(self) -> torch.Tensor:
         """As it is now. Raises InvalidArgument if it has none."""
@@ -60,27 +58,21 @@ class Slot:
 
     def give(self, value: torch.Tensor) -> None:
         found = self.home().get(self.key)
-        if isinstance(found, torch.Tensor) and not self.is_replaced:
+        if isinstance(found, torch.Tensor):
             with torch.no_grad():
                 found.copy_(value)
         else:
-            made = value.clone()
-            if self.is_replaced:
-                learns = self.tensor.requires_grad
-                made = torch.nn.Parameter(made, learns) if isinstance(self.tensor, torch.nn.Parameter) else made.requires_grad_(learns)
-            self.home()[self.key] = made
+            self.home()[self.key] = value.clone()
 
 
 class StepState:
     """Of a step, or of the modules and optimizers that it is said to use. Thread-hostile: places are those of the
     modules."""
 
-    def __init__(self, step: Callable[..., Any], uses: Iterable[Any], also: Collection[int] = ()) -> None:
-        """`also`: tensors that its variables hold, and that it changes: see StateFound."""
-        containers: list[tuple[str, Any]] = []  #: lists, dicts and variables, by name
+    def __init__(self, step: Callable[..., Any], uses: Iterable[Any]) -> None:
+        containers: list[tuple[str, Any, str]] = []  #: lists, dicts and variables, by name: see Variables
         held = dict(_held_by(step, uses, containers))
         self.containers = containers
-        made_ready(held.values())
         self._modules = _roots({name: m for name, m in held.items() if isinstance(m, torch.nn.Module)})
         self._optimizers = {name: o for name, o in held.items() if isinstance(o, Optimizer)}
         self._rates = {id(optimizer): _rates_of(optimizer) for optimizer in self._optimizers.values()}
@@ -90,11 +82,9 @@ class StepState:
         self._fresh: dict[int, dict[torch.Tensor, dict[str, Any]]] = {}
         for name, module in self._modules.items():
             self._add_module(f"{name}." if name else "", module)
-        for name, container in containers if also else ():
-            self._add_held(name, container, also)
-        for _, container in containers:
+        for _, container, _ in containers:
             self._add_places(container)
-        self._keys = [(container, key) for _, container in containers if isinstance(container, dict) for key in container
+        self._keys = [(container, key) for _, container, _ in containers if isinstance(container, dict) for key in container
                       if isinstance(key, torch.Tensor) and id(key) in self._slots]
 
     @property
@@ -118,21 +108,6 @@ class StepState:
                     label = prefix + ".".join(filter(None, (path, name)))
                     slot = self._slots.setdefault(id(tensor), Slot(label, "parameter", tensor, functools.partial(_itself, held), name))
                     slot.places.append((held, name))
-
-    def _add_held(self, name: str, container: Any, also: Collection[int]) -> None:
-        """Of these tensors. Raises Unsupported for one that shares it with another, which would not change with it."""
-        for key, value in items_of(container):
-            if isinstance(value, tuple):
-                self._add_held(label_of(name, key), _Tuple(container, key), also)
-            elif is_plain(value) and (id(value) in also or memory_of(value) in also) and id(value) not in self._slots:
-                label = label_of(name, key)
-                other = next((slot.label for slot in self._slots.values() if memory_of(value) in also and memory_of(slot.tensor) == memory_of(value)), None)
-                if other is not None:
-                    raise Unsupported(f"capture: found a change of {label}, which shares its memory with {other}, needed one that has its own: its clone()")
-                while any(slot.label == label for slot in self._slots.values()):
-                    label += "_"
-                self._slots[id(value)] = Slot(label, "parameter", value, functools.partial(Place, container), key, is_fresh=True,
-                                             is_replaced=memory_of(value) not in also)
 
     def _add_places(self, container: Any) -> None:
         """Of parameters and buffers in it: what clips gradients may have a list of them."""
@@ -204,7 +179,7 @@ class StepState:
         with contextlib.ExitStack() as undo:
             for slot in self._slots.values():
                 tensor = slot.tensor
-                if not is_plain(tensor) or slot.is_replaced:
+                if not is_plain(tensor):
                     continue
                 labels[memory_of(tensor)] = slot.label
                 if tensor.requires_grad and tensor.is_leaf:
@@ -464,8 +439,8 @@ def _roots(modules: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
     return roots
 
 
-def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Modules, optimizers and scalers, each once, by the names of the variables that hold them. `containers` gets the lists,
+def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tuple[str, Any, str]]) -> Iterator[tuple[str, Any]]:
+    """Modules and optimizers, each once, by the names of the variables that hold them. `containers` gets the lists,
     dicts and variables that may hold their tensors."""
     open_: deque[tuple[str, Any]] = deque([*((type(one).__name__.lower(), one) for one in uses), ("step", step)])
     seen: set[int] = set()
@@ -475,7 +450,7 @@ def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tup
         if id(holder) in seen:
             continue
         seen.add(id(holder))
-        if isinstance(holder, (torch.nn.Module, Optimizer, torch.amp.GradScaler)):
+        if isinstance(holder, (torch.nn.Module, Optimizer)):
             while name in names:
                 name += "_"
             names.add(name)
@@ -483,20 +458,20 @@ def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tup
         if isinstance(holder, torch.nn.Module):
             for path, module in holder.named_modules():
                 place = ".".join(filter(None, (name, path)))
-                containers.append((place, vars(module)))
-                containers += ((place if key == "_buffers" else f"{place}.{key}", value) for key, value in vars(module).items()
+                containers.append((place, vars(module), "module"))
+                containers += ((place if key == "_buffers" else f"{place}.{key}", value, "module") for key, value in vars(module).items()
                                if isinstance(value, (*SEQUENCES, dict)) and key != "_parameters")
             open_ += (("hook", hook) for hook in _hooks_of(holder))
         elif not isinstance(holder, Optimizer):
             if isinstance(holder, (*SEQUENCES, dict)):
-                containers.append((name, holder))
+                containers.append((name, holder, "items"))
             elif inspect.isfunction(holder):
-                containers.append(("", _Variables(holder)))
+                containers.append(("", _Variables(holder), "names"))
             elif inspect.ismethod(holder):
                 if not isinstance(holder.__self__, (torch.nn.Module, type)) and hasattr(holder.__self__, "__dict__"):
-                    containers.append(("", vars(holder.__self__)))
+                    containers.append(("", vars(holder.__self__), "names"))
             elif hasattr(holder, "__dict__") and not isinstance(holder, (type, types.ModuleType, types.FunctionType, torch.Tensor)):
-                containers.append((name, holder.__dict__))
+                containers.append((name, holder.__dict__, "names"))
             open_ += parts_of(holder)
 
 

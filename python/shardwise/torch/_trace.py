@@ -46,7 +46,7 @@ from ._instead import (
     without_mkldnn,
 )
 from ._step_state import MOST_HOLDERS, Slot, StepState, parts_of
-from ._surroundings import Change, StateFound, Surroundings, changed, is_plain, memory_of
+from ._variables import NEEDED, Variables, is_plain, memory_of
 
 _aten = torch.ops.aten
 
@@ -102,99 +102,21 @@ class Traced:
 
 def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], assume: Iterable[str] = ()) -> Traced:
     """Raises Unsupported if the step asks for the value of a tensor, or keeps what no run would know."""
-    held: set[int] = set()
-    replaced: list[Change] = []
-    assumptions = Assumptions(assume)
-    try:
-        traced, changes = _settled(step, example, uses, held, replaced, assumptions)
-        values, made = ([change for change in changes if change.is_value is is_value] for is_value in (True, False))
-        if values:
-            with changed(values):
-                after, _ = _settled(step, example, uses, set(held), [], assumptions)
-            if not _are_the_same(traced.graph, after.graph):
-                raise Unsupported(_of_value(values[-1]))
-        if made:
-            with changed(made) as fresh:
-                after, _ = _settled(step, example, uses, held | fresh, [], assumptions)
-            _need_no_state(after, fresh)
-    except BaseException:
-        for change in reversed(replaced):
-            change.container[change.key] = change.before
-        raise
-    return traced
-
-
-def _of_value(change: Change) -> str:
-    if isinstance(change.after, (bool, str)) or change.after is None:
-        return (f"capture: found that the step changes {change.label!r} to {change.after!r}, by which it is another step, "
-                f"needed one that is the same each time: call it once before, if only the first is another")
-    return f"capture: found that the step changes the number {change.label!r}, which is part of the program, needed a tensor"
-
-
-def _settled(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], held: set[int], replaced: list[Change],
-             assumptions: Assumptions) -> tuple[Traced, list[Change]]:
-    """Traced with the state that it is found to have, which `held` gets, and what of it has become another object in its place, which `replaced` gets."""
-    while True:
-        try:
-            return _traced(step, example, uses, held, assumptions)
-        except StateFound as found:
-            replaced += found.replaced
-            if found.tensors <= held:
-                raise Unsupported("capture: found a change of a tensor that the step's variables hold, by another name for its memory (in a set, an iterator), "
-                                  "needed one by those variables") from None
-            held |= found.tensors
-
-
-def _need_no_state(traced: Traced, fresh: set[int]) -> None:
-    """Raises Unsupported for a tensor that the step takes, and puts another in place of."""
-    nodes = list(traced.graph.graph.nodes)
-    placeholders = [node for node in nodes if node.op == "placeholder"]
-    now: Any = next(node for node in nodes if node.op == "output").args[0][traced.results:]
-    for slot, node, new in zip(traced.inputs, placeholders, now, strict=False):
-        if memory_of(slot.tensor) in fresh and is_computed_with(node) and origin_of(new) is not node:
-            raise Unsupported(f"capture: found state that the first step makes ({slot.label}), needed a step that has been made: call it once before")
-
-
-def _are_the_same(one: torch.fx.GraphModule, other: torch.fx.GraphModule) -> bool:
-    def told(graph: torch.fx.GraphModule) -> list[Any]:
-        return [(node.op, str(node.target), str(node.args), str(node.kwargs)) for node in graph.graph.nodes]
-
-    def arrays(graph: torch.fx.GraphModule) -> list[Any]:
-        return [getattr(graph, str(node.target)) for node in graph.graph.nodes if node.op == "get_attr"]
-
-    return told(one) == told(other) and all(x is y or (isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and torch.equal(x, y))
-                                            for x, y in zip(arrays(one), arrays(other), strict=True))
-
-
-def origin_of(node: torch.fx.Node) -> torch.fx.Node:
-    """What a value is another name of."""
-    while node.op == "call_function" and node.target in (_aten.alias.default, _aten.detach.default):
-        node = node.args[0]  # type: ignore[assignment]
-    return node
-
-
-def is_computed_with(node: torch.fx.Node) -> bool:
-    """Not only returned."""
-    same = _aten.alias.default, _aten.detach.default
-    return any(user.op != "output" and (user.target not in same or is_computed_with(user)) for user in node.users)
-
-
-def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], held: set[int], assumptions: Assumptions) -> tuple[Traced, list[Change]]:
-    fake_mode = without_memory()
+    fake_mode, assumptions = without_memory(), Assumptions(assume)
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
         device = "cpu" if tensor.device.type == "meta" else tensor.device
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
-    state = StepState(step, uses, held)
-    surroundings, changes, seen = Surroundings(state.containers), list[Change](), set[int]()
+    state, seen = StepState(step, uses), set[int]()
+    variables = Variables(state.containers)
     need_numbers, need_modes, sets_modes = state.numbers(), state.modes(), list[torch.nn.Module]()
     paths, treespec = pytree.tree_flatten_with_path(tuple(example))
     arguments = [Slot(_argument_name(step, path), "loader", leaf) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
     leaves = [leaf for _, leaf in paths]
     for path, leaf in paths:
         _need_no_holder(_argument_name(step, path), leaf)
-    with surroundings.put_back(changes, seen), _counted_draws(), compiling(), counting_in_f64(), fake_mode, in_words():
+    with variables.kept(_line_of_definition(step), seen), _counted_draws(), compiling(), counting_in_f64(), fake_mode, in_words():
         assert fake_mode.shape_env is not None
         with fake_mode.shape_env.ignore_fresh_unbacked_symbols():  # of a step that makes state
             slots = state.slots(fake)
@@ -214,7 +136,7 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
                 values = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
                 gradients = _Gradients({slot.label: tensor for slot, tensor in zip(slots, own, strict=False) if tensor.requires_grad})
                 with (state.replaced(slots, own[:len(slots)]) as now, state.guarded() as elsewhere,
-                      _scopes(state, gradients, elsewhere, constants, surroundings, seen, fused, assumptions)):
+                      _scopes(state, gradients, elsewhere, constants, variables, seen, fused, assumptions)):
                     made, result = pytree.tree_flatten(step(*pytree.tree_unflatten(values, treespec)))
                     returned[:] = [result, [_kind_of(leaf) for leaf in made]]
                     made = [leaf for leaf in made if _kind_of(leaf) in _COMPUTED]
@@ -232,7 +154,20 @@ def _traced(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any
             graph = graph_of(functional, fakes)
     return Traced(graph, [*slots, *arguments], len(slots), treespec, [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves],
                   returned[0], returned[1], [need_numbers, *([] if sets_modes else [need_modes])], constants.asked,
-                  list(assumptions.used)), changes
+                  list(assumptions.used))
+
+
+def origin_of(node: torch.fx.Node) -> torch.fx.Node:
+    """What a value is another name of."""
+    while node.op == "call_function" and node.target in (_aten.alias.default, _aten.detach.default):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def is_computed_with(node: torch.fx.Node) -> bool:
+    """Not only returned."""
+    same = _aten.alias.default, _aten.detach.default
+    return any(user.op != "output" and (user.target not in same or is_computed_with(user)) for user in node.users)
 
 
 def _need_no_holder(label: str, argument: Any) -> None:
@@ -343,12 +278,12 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True  # no program has one: they are named as others are
 
-    def __init__(self, gradients: _Gradients, elsewhere: dict[int, str], constants: Constants, surroundings: Surroundings, seen: set[int],
+    def __init__(self, gradients: _Gradients, elsewhere: dict[int, str], constants: Constants, variables: Variables, seen: set[int],
                  fused: FusedAttention, assumptions: Assumptions) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._gradients, self._constants, self._elsewhere = gradients, constants, elsewhere
-        self._surroundings, self._seen, self._fused, self._assumptions = surroundings, seen, fused, assumptions
-        self.viewed: set[int] = set()  #: the memory of tensors that the step's variables hold
+        self._variables, self._seen, self._fused, self._assumptions = variables, seen, fused, assumptions
+        self.viewed: dict[str, None] = {}  #: names of tensors that the step's variables hold, and that it has taken a view of
         self.path: list[str] = [""]
         self._of_sequence: dict[int, str] = {}
         self._kernels: dict[str, list[int]] = {}  #: calls of fused attention, by scope
@@ -357,9 +292,9 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         count_operation("traced")
         self._need_known((args, kwargs), func)
         if isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable:
-            self._need_state(func, args)
-        if isinstance(func, torch._ops.OpOverload) and func.is_view and self._surroundings.label(args[0]) is not None:
-            self.viewed.add(memory_of(args[0]))
+            self._need_own(func, args)
+        if isinstance(func, torch._ops.OpOverload) and func.is_view and (label := self._variables.label(args[0])) is not None:
+            self.viewed[label] = None
         derived = torch._C._current_autograd_node()
         scope = self.path[-1] if derived is None else self._of_sequence.get(derived._sequence_nr(), "")
         if self._fused.is_open:
@@ -457,12 +392,13 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise Unsupported(f"capture: found {self._elsewhere[memory_of(leaf)]}, or its gradient, from elsewhere than its module (a set, a view, an "
                                   f"iterator), needed it as the module has it, or from a variable, list, tuple or dict")
 
-    def _need_state(self, func: Any, args: Sequence[Any]) -> None:
-        """Raises StateFound for a tensor that the step's variables hold, and that the operation changes."""
+    def _need_own(self, func: Any, args: Sequence[Any]) -> None:
+        """Raises Unsupported for a tensor that the step's variables hold, and that the operation changes."""
         written = [arg for arg, told in zip(args, func._schema.arguments) if told.alias_info is not None and told.alias_info.is_write]
-        found = {memory_of(leaf) for leaf in pytree.tree_leaves(written) if isinstance(leaf, torch.Tensor) and self._surroundings.label(leaf) is not None}
-        if found:
-            raise StateFound(found)
+        for leaf in pytree.tree_leaves(written):
+            label = self._variables.label(leaf) if isinstance(leaf, torch.Tensor) else None
+            if label is not None:
+                raise Unsupported(f"capture: {line_of_step()}: found a change of {label!r}, a tensor that the step holds, {NEEDED}")
 
 
 class _Asked(DataDependentOutputException):
@@ -492,9 +428,9 @@ def _counted_draws() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _scopes(state: StepState, gradients: _Gradients, elsewhere: dict[int, str], constants: Constants, surroundings: Surroundings,
+def _scopes(state: StepState, gradients: _Gradients, elsewhere: dict[int, str], constants: Constants, variables: Variables,
             seen: set[int], fused: FusedAttention, assumptions: Assumptions) -> Iterator[None]:
-    mode = _ScopeMode(gradients, elsewhere, constants, surroundings, seen, fused, assumptions)
+    mode = _ScopeMode(gradients, elsewhere, constants, variables, seen, fused, assumptions)
 
     def enter(module: torch.nn.Module, _: Any) -> None:
         mode.path.append(state.scopes.get(id(module), mode.path[-1]))
@@ -534,7 +470,7 @@ def _scopes(state: StepState, gradients: _Gradients, elsewhere: dict[int, str], 
             yield
     except RuntimeError as error:
         if mode.viewed and "mutating a non-functional tensor" in str(error):
-            raise StateFound(mode.viewed) from None
+            raise Unsupported(f"capture: {_line_of(error)}: found a change of {', '.join(map(repr, mode.viewed))}, a tensor that the step holds, {NEEDED}") from None
         raise
     finally:
         setattr(FunctionalTensor, "tolist", torch_to_list)
@@ -572,6 +508,11 @@ def _line_of(error: BaseException) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     last = frames[-1] if frames else traceback.extract_tb(error.__traceback__)[-1]
     return f"{last.filename}:{last.lineno} ({last.line})"
+
+
+def _line_of_definition(step: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(getattr(step, "__func__", step)), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else type(step).__name__
 
 
 def _argument_name(step: Callable[..., Any], path: Any) -> str:
