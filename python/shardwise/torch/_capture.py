@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Module | torch.optim.Optimizer] = (),
-            assume: Iterable[str] = (), progress: bool = True, **by_name: Any) -> Program:
+            static: Iterable[str] = (), assume: Iterable[str] = (), progress: bool = True, **by_name: Any) -> Program:
     """The program of step(*example): forward, loss, backward and optimizer, as the step calls them.
 
         def step(tokens, labels):
@@ -37,6 +37,9 @@ def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Mod
     runs. Program.run(*args) does what step(*args) does: it gives what the step returns, and the module and the optimizer have their
     new values.
 
+    static: names of arguments whose values the step may ask for (grid.tolist(), x[mask]): those are part of the program then, and a run with
+    others is refused.
+
     assume: checks that are taken to pass, in the capture and in runs: "modeling_detr.py:1042", a file and a line as the error
     names it, or "modeling_detr.py:isfinite(x).all()", a file and a part of the line. What an `if` asks is false then, what an `assert`
     or a function that checks asks is true, and after `not` the other way. Plan.report() lists them.
@@ -52,6 +55,6 @@ def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Mod
     progress: on a terminal, a capture that takes longer than two seconds shows on stderr how far it is; False: never."""
     from ._fx_graph import captured  # what it imports takes a second
 
-    arguments = example_of(step, example, by_name, ("uses", "assume", "progress"))
+    arguments = example_of(step, example, by_name, ("uses", "static", "assume", "progress"))
     with WorkLine(f"capture {name_of(step)}", progress), refusing_packed(step, arguments):
-        return captured(step, arguments, tuple(uses), tuple(assume))
+        return captured(step, arguments, tuple(uses), tuple(static), tuple(assume))

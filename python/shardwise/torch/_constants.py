@@ -1,8 +1,9 @@
-"""Tensors whose values are known while a step is traced: those that it makes of numbers of its own, and those that it makes of small
-arguments of whole numbers, which are part of the program if it asks for them."""
+"""Tensors whose values are known while a step is traced: those that it makes of numbers of its own, and those that it makes of arguments
+that are said to be static, which are part of the program if it asks for them."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from .._errors import InvalidArgument
 
 MOST_ELEMENTS = 65536  #: of a tensor whose value is kept
 _WITHOUT_VALUES = ("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided")
@@ -25,21 +28,31 @@ class _Memory:
 
 
 class Constants:
-    """Values of small tensors that follow from no input of the step, torch.tensor(3), torch.ones(4).sum(), or from arguments of whole
-    numbers alone. It is told of each operation of ATen."""
+    """Values of small tensors that follow from no input of the step, torch.tensor(3), torch.ones(4).sum(), or from arguments alone, of
+    which only those of static ones are told. It is told of each operation of ATen."""
 
-    def __init__(self) -> None:
+    def __init__(self, static: Collection[str]) -> None:
+        """static: names of arguments."""
+        self._static = static
         self._known: Any = WeakTensorKeyDictionary()  #: the value of each, and its memory
         self._given: dict[str, torch.Tensor] = {}
         self.asked: dict[str, tuple[torch.Tensor, str]] = {}  #: arguments that are part of the program, and the line that first asks
 
     def give(self, label: str, tensor: torch.Tensor, value: torch.Tensor) -> None:
-        """An argument of the step, of which the value is that of the example."""
-        if value.is_floating_point() or value.is_complex() or value.device.type == "meta" or value.numel() > MOST_ELEMENTS or isinstance(value, FakeTensor):
+        """An argument of the step, of which the value is that of the example. Raises InvalidArgument for a static one without values."""
+        has_values = value.device.type != "meta" and value.numel() <= MOST_ELEMENTS and not isinstance(value, FakeTensor)
+        if self._is_static(label) and not has_values:
+            raise InvalidArgument(f"capture: static: found {label} of {value.numel()} elements on {value.device.type}, needed one with values, of at most "
+                                  f"{MOST_ELEMENTS}")
+        if not has_values or (not self._is_static(label) and (value.is_floating_point() or value.is_complex())):
             return
         with _disable_current_modes():
             self._given[label] = value.detach().clone()
             self._known[tensor] = value.detach().clone(), _Memory(frozenset([label]))  # one that changes as the tensor does
+
+    def _is_static(self, label: str) -> bool:
+        """Or is in an argument that is."""
+        return any(label == name or label.startswith(f"{name}.") for name in self._static)
 
     def know(self, tensor: torch.Tensor, value: torch.Tensor, of: torch.Tensor) -> None:
         """A tensor that was made of the known value of another."""
@@ -51,8 +64,10 @@ class Constants:
         return self._known[tensor][1].arguments if tensor in self._known else frozenset()
 
     def asked_value(self, tensor: torch.Tensor, line: str) -> torch.Tensor | None:
-        """As value(), for the step: the arguments from which it follows are part of the program then."""
+        """As value(), for the step: the arguments from which it follows are part of the program then. None if one of them is not static."""
         value = self.value(tensor)
+        if not all(map(self._is_static, self.follows_from(tensor))):
+            return None
         for label in self.follows_from(tensor) if value is not None else ():
             self.asked.setdefault(label, (self._given[label], line))
         return value
@@ -74,7 +89,8 @@ class Constants:
     def asked_result(self, func: Any, args: Any, kwargs: Any, line: str) -> Any:
         """Of an operation whose operands are all known. None of others."""
         leaves, tree = pytree.tree_flatten((args, kwargs))
-        if any(isinstance(leaf, torch.Tensor) and self.value(leaf) is None for leaf in leaves):
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if any(self.value(one) is None or not all(map(self._is_static, self.follows_from(one))) for one in tensors):
             return None
         values = [self.asked_value(leaf, line) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         with _disable_current_modes():
@@ -91,7 +107,7 @@ class Constants:
         values = [self.value(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         if (any(value is None and isinstance(leaf, torch.Tensor) for value, leaf in zip(values, leaves))
                 or (changes and len(memories) < len(tensors)) or torch.Tag.nondeterministic_seeded in func.tags
-                or any(one.numel() > MOST_ELEMENTS for one in made) or func._schema.name in _WITHOUT_VALUES):
+                or any(not isinstance(one.numel(), int) or one.numel() > MOST_ELEMENTS for one in made) or func._schema.name in _WITHOUT_VALUES):
             for memory in memories if changes else ():
                 memory.is_known = False
             return

@@ -26,9 +26,9 @@ from ._tensors import OURS, array_of, shared_tensor
 from ._trace import Traced, is_computed_with, origin_of, trace
 
 
-def captured(step: Callable[..., Any], example: tuple[Any, ...], uses: tuple[Any, ...], assume: Iterable[str]) -> Program:
+def captured(step: Callable[..., Any], example: tuple[Any, ...], uses: tuple[Any, ...], static: Sequence[str], assume: Iterable[str]) -> Program:
     """See capture()."""
-    traced = trace(step, example, uses, assume)
+    traced = trace(step, example, uses, static, assume)
     writer = Writer()
     outputs = writer.run(traced)
     graph, _ = writer.build.graph(outputs)

@@ -100,7 +100,7 @@ class Traced:
         return pytree.tree_unflatten(made, self.result)
 
 
-def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], assume: Iterable[str] = ()) -> Traced:
+def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], static: Sequence[str] = (), assume: Iterable[str] = ()) -> Traced:
     """Raises Unsupported if the step asks for the value of a tensor, or keeps what no run would know."""
     fake_mode, assumptions = without_memory(), Assumptions(assume)
 
@@ -114,6 +114,10 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any],
     paths, treespec = pytree.tree_flatten_with_path(tuple(example))
     arguments = [Slot(_argument_name(step, path), "loader", leaf) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
     leaves = [leaf for _, leaf in paths]
+    known = [slot.label for slot in arguments]
+    for name in static:
+        if not any(label == name or label.startswith(f"{name}.") for label in known):
+            raise InvalidArgument(f"capture: static: found {name!r}, needed one of the step's tensors: {', '.join(known)}")
     for path, leaf in paths:
         _need_no_holder(_argument_name(step, path), leaf)
     with variables.kept(_line_of_definition(step), seen), _counted_draws(), compiling(), counting_in_f64(), fake_mode, in_words():
@@ -122,7 +126,7 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any],
             slots = state.slots(fake)
         fakes = [fake(slot.tensor) for slot in [*slots, *arguments]]
         returned: list[Any] = []
-        constants, fused = Constants(), FusedAttention()
+        constants, fused = Constants(static), FusedAttention()
 
         def functional(tensors: list[torch.Tensor]) -> list[Any]:
             with FunctionalTensorMode(), fx_traceback.preserve_node_meta():
@@ -319,12 +323,11 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             passing = self._assumptions.passing_value() if is_check else None
             if passing is not None:
                 return passing
-            follows = self._constants.follows_from(args[0])
-            known = self._constants.asked_value(args[0], line_of_step()) if not (follows and args[0].is_floating_point()) else None
+            known = self._constants.asked_value(args[0], line_of_step())
             if known is not None:
                 return known.item()
             if not args[0].is_floating_point():
-                raise _Asked(func, is_check)
+                raise _Asked(func, is_check, self._constants.follows_from(args[0]))
         if not isinstance(func, torch._ops.OpOverload):
             return func(*args, **(kwargs or {}))
         if torch.Tag.nondeterministic_seeded in func.tags:
@@ -336,7 +339,12 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return pytree.tree_map_only(torch.Tensor, lambda value: self._literal(value, own), found)
         if func in _INDEXED:
             func, args, kwargs = self._by_places(func, args, kwargs or {})
-        result = func(*args, **(kwargs or {}))
+        try:
+            result = func(*args, **(kwargs or {}))
+        except DynamicOutputShapeException as error:
+            operands = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+            setattr(error, "arguments", frozenset[str]().union(*map(self._constants.follows_from, operands)))
+            raise
         self._constants.note(func, args, kwargs or {}, result)
         return result
 
@@ -404,9 +412,10 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class _Asked(DataDependentOutputException):
     """A step asks for a value, as for one to check."""
 
-    def __init__(self, func: Any, is_check: bool) -> None:
+    def __init__(self, func: Any, is_check: bool, arguments: frozenset[str]) -> None:
+        """arguments: from which the value follows."""
         super().__init__(func)
-        self.is_check = is_check
+        self.is_check, self.arguments = is_check, arguments
 
 
 def _next_draw() -> int:
@@ -490,6 +499,8 @@ def in_words() -> Iterator[None]:
         line = _line_of(error)
         place = line.partition(" ")[0].rpartition("/")[2]
         or_said = f", or, for a check that is to pass, assume=[\"{place}\"]" if getattr(error, "is_check", False) else ""
+        arguments = ", ".join(f'"{label}"' for label in sorted(getattr(error, "arguments", ())))
+        or_said += f", or, for values that are part of the program, static=[{arguments}]" if arguments else ""
         raise Unsupported(f"capture: {line}: found {what}, needed {_NO_VALUES}{or_said}") from None
     except RuntimeError as error:
         found, needed = next((told for text, told in _IN_WORDS.items() if text in str(error)), (None, None))
