@@ -6,6 +6,7 @@
 #include <iosfwd>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "shardwise/shard/dims.h"
 #include "shardwise/shard/dtype.h"
@@ -136,104 +137,28 @@ inline constexpr std::size_t kOps = static_cast<std::size_t>(Op::manual_all_redu
 /// True if nodes of the op have bodies, and `result` nodes for their results.
 constexpr bool has_bodies(Op op) { return op == Op::scan || op == Op::cond; }
 
-/// In the order of Op.
-inline constexpr std::array<std::string_view, kOps> kOpNames = {
-    "input",
-    "constant",
-    "literal",
-    "iota",
-    "neg",
-    "abs",
-    "sign",
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log1p",
-    "tanh",
-    "logistic",
-    "erf",
-    "erf_inv",
-    "sqrt",
-    "rsqrt",
-    "cbrt",
-    "sin",
-    "cos",
-    "floor",
-    "ceil",
-    "round",
-    "is_finite",
-    "logical_not",
-    "population_count",
-    "convert",
-    "bitcast",
-    "identity",
-    "stop_gradient",
-    "optimization_barrier",
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "rem",
-    "max",
-    "min",
-    "pow",
-    "atan2",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "logical_and",
-    "logical_or",
-    "logical_xor",
-    "shift_left",
-    "shift_right_logical",
-    "shift_right_arithmetic",
-    "select",
-    "broadcast",
-    "transpose",
-    "reshape",
-    "slice",
-    "pad",
-    "concatenate",
-    "reverse",
-    "reduce_sum",
-    "reduce_max",
-    "reduce_min",
-    "reduce_prod",
-    "index_of",
-    "cumsum",
-    "cumprod",
-    "cummax",
-    "cummin",
-    "cumlogsumexp",
-    "dot_general",
-    "convolution",
-    "reduce_window_sum",
-    "reduce_window_max",
-    "select_and_scatter_add",
-    "take",
-    "scatter_add",
-    "scatter",
-    "take_along",
-    "scatter_add_along",
-    "dynamic_slice",
-    "dynamic_update_slice",
-    "argsort",
-    "random_bits",
-    "scan",
-    "cond",
-    "result",
-    "enter_manual",
-    "leave_manual",
-    "manual_all_reduce",
-};
-static_assert(!kOpNames.back().empty());
+namespace detail {
+
+/// The enumerator's own name, which g++ and clang print in the signature.
+template <Op op>
+constexpr std::string_view enumerator() {
+  std::string_view text = __PRETTY_FUNCTION__;
+  text.remove_prefix(text.rfind("Op::") + 4);
+  return text.substr(0, text.find_first_not_of("abcdefghijklmnopqrstuvwxyz_0123456789"));
+}
+
+template <std::size_t... Number>
+constexpr std::array<std::string_view, kOps> enumerators(std::index_sequence<Number...>) {
+  return {enumerator<static_cast<Op>(Number)>()...};
+}
+
+inline constexpr auto kOpNames = enumerators(std::make_index_sequence<kOps>());
+static_assert(kOpNames.front() == "input" && kOpNames.back() == "manual_all_reduce");
+
+}  // namespace detail
 
 /// "dot_general", ...
-constexpr std::string_view name(Op op) { return kOpNames[static_cast<std::size_t>(op)]; }
+constexpr std::string_view name(Op op) { return detail::kOpNames[static_cast<std::size_t>(op)]; }
 
 /// Element type and global shape.
 struct TensorType {
