@@ -76,7 +76,7 @@ std::string name_of(std::span<const CLI::App* const> path) {
                               command.empty() ? "" : " " + command));
 }
 
-/// What CLI11 says of a word that is missing or no number, as other messages say it.
+/// CLI11's message about a word that is missing or no number, in the words of other messages.
 std::string in_plain_words(const std::string& message) {
   constexpr std::string_view kMissing = ": 1 required ", kNoNumber = "Could not convert: ";
   if (const std::size_t at = message.find(kMissing); at != std::string::npos) {
@@ -135,7 +135,7 @@ struct NamedCommand {
   std::string words;  ///< that call it: "shardwise bench save"
 };
 
-/// The command that the words name, but for options. Throws for one that is none.
+/// The command that the words name, options left out. Throws if there is no such command.
 NamedCommand named_command(const CLI::App& app, std::span<char* const> words) {
   NamedCommand named{&app, app.get_name()};
   for (const std::string word : words) {
@@ -162,7 +162,7 @@ std::string wrapped_help(std::string_view help) {
   return lines;
 }
 
-/// What `shardwise help bench save` shows. Requires that nothing was parsed.
+/// The text of `shardwise help bench save`. Requires that nothing was parsed.
 std::string help_text(const CLI::App& app, std::span<char* const> words) {
   const NamedCommand named = named_command(app, words);
   const auto is_man = [](std::string_view word) { return word == "--man"; };
@@ -176,7 +176,7 @@ std::string help_text(const CLI::App& app, std::span<char* const> words) {
       named.app->help(last == std::string::npos ? "" : named.words.substr(0, last)));
 }
 
-/// What `shardwise completion bash` prints.
+/// The text of `shardwise completion bash`.
 std::string completion_text(const CLI::App& app, std::span<char* const> words) {
   if (!words.empty() && std::string_view(words[0]) == "names") return names_after(words.subspan(1));
   for (const std::string word : words) {

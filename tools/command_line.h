@@ -5,7 +5,7 @@
 
 namespace shardwise::tools {
 
-/// What the words of a command line ask for.
+/// The request that the words of a command line make.
 struct CommandLine {
   std::string command;                          ///< "reshard", "bench save"; empty for the help
   std::function<int()> run = [] { return 0; };  ///< prints the result, returns the exit status

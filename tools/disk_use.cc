@@ -12,7 +12,7 @@ namespace shardwise::tools {
 namespace fs = std::filesystem;
 namespace {
 
-/// Throws io, unless the path is gone meanwhile.
+/// Throws io, unless the path has just gone.
 void check_seen(const fs::path& path, const std::error_code& error) {
   if (!error || error == std::errc::no_such_file_or_directory) return;
   throw Error(ErrorCode::io, fmt::format("{}: {}", path.string(), error.message()), error.value());

@@ -21,10 +21,10 @@ std::filesystem::path root_inside(const std::filesystem::path& folder);
 /// Checkpoints right in a folder that have other names than steps, sorted.
 std::vector<std::filesystem::path> named_checkpoints(const std::filesystem::path& folder);
 
-/// Whether a path has the name of a step's directory.
+/// True if a path has the name of a step's directory.
 bool is_step(const std::filesystem::path& path);
 
-/// Whether a path is a checkpoint directory itself (holds a manifest).
+/// True if a path is a checkpoint directory itself (holds a manifest).
 bool is_checkpoint(const std::filesystem::path& path);
 
 }  // namespace shardwise::tools

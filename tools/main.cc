@@ -30,7 +30,7 @@ bool asks_for_json(int argc, char** argv) {
   return false;
 }
 
-/// What the library's messages call by its own names, as options of the command.
+/// Replaces names of the library in a message by the command's options.
 std::string with_options(std::string text) {
   constexpr std::pair<std::string_view, std::string_view> kOptions[] = {
       {"Existing::replace", "--replace"},

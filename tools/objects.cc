@@ -92,13 +92,13 @@ std::string plain_text(const Json& value) {
   return value.is_string() ? value.get<std::string>() : shown_text(value);
 }
 
-/// Of "module:Outer.Class".
+/// The words for "module:Outer.Class".
 std::string class_text(const Json& name) {
   const std::string text = plain_text(name);
   return text.substr(text.find(':') + 1);
 }
 
-/// Of a container of the kind that Python's package writes.
+/// The text of a container of the kind that Python's package writes.
 std::string kept_text(const Json& kind, const Json& pairs) {
   if (kind.is_object()) {
     const bool is_tuple = kind.contains("namedtuple") && kind.contains("fields") &&
@@ -115,7 +115,7 @@ std::string kept_text(const Json& kind, const Json& pairs) {
   return "deque[" + joined(pairs, [](const Json& pair) { return shown_text(pair[1]); }) + "]";
 }
 
-/// Of a string that has surrogates alone: its bytes in hex.
+/// The bytes in hex of a string that has lone surrogates.
 std::string text_of_hex(const std::string& hex) {
   std::string text;
   for (std::size_t at = 0; at + 1 < hex.size(); at += 2) {
@@ -127,7 +127,7 @@ std::string text_of_hex(const std::string& hex) {
   return '"' + text + '"';
 }
 
-/// Of a value that JSON has not, by its tag without the '$'.
+/// The text of a value that JSON lacks, by its tag without the '$'.
 std::string tagged_text(const std::string& tag, const Json& inner) {
   const bool is_list = inner.is_array();
   if (tag == "text" && inner.is_string()) return text_of_hex(inner.get<std::string>());

@@ -88,7 +88,7 @@ void add_threads(CLI::App& command, int& threads) {
 
 namespace {
 
-/// What of a text is a size; throws as parse_bytes().
+/// Adds an option for a number of bytes; its value throws as parse_bytes().
 void add_bytes(CLI::App& command, const std::string& name, std::size_t& bytes, ByteRange allowed,
                const std::string& description, const char* type,
                std::string_view (*size_of)(std::string_view)) {

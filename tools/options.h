@@ -49,7 +49,7 @@ DeclaredCommand<Options> add_command(CLI::App& app, Run& run, const char* name,
 /// --step; and, where nothing else can stand there, the same as a word after the path.
 void add_step(CLI::App& command, std::string& step, bool as_word);
 
-/// What to do if the target is there.
+/// The action if the target exists.
 void add_existing(CLI::App& command, Existing& existing, const char* replace, const char* skip);
 
 /// --repeat and --threads of a benchmark.

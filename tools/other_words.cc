@@ -23,7 +23,7 @@ const std::vector<Verbs>& other_words() {
   static const std::vector<Verbs> kVerbs = {
       {{"show", "info", "describe", "view", "summary", "summarize", "tree", "metadata", "tensors",
         "keys", "names", "open", "print", "meta", "look"},
-       "`shardwise inspect CHECKPOINT` shows what it holds"},
+       "`shardwise inspect CHECKPOINT` shows its contents"},
       {{"log", "list", "history", "steps", "status", "dir", "ll", "find", "versions", "latest",
         "best"},
        "`shardwise ls ROOT` lists the steps with their times, metrics and pins"},
@@ -38,7 +38,7 @@ const std::vector<Verbs>& other_words() {
        "`shardwise reshard CHECKPOINT ROOT --mesh MESH` writes it again; --rename, --cast, --split "
        "and --join change tensors on the way"},
       {{"tag", "label", "protect", "keep", "mark", "lock", "bookmark"},
-       "`shardwise pin ROOT STEP NAME` gives a step a name, by which it stays"},
+       "`shardwise pin ROOT STEP NAME` gives a step a name that keeps it"},
       {{"untag", "unlabel", "unprotect", "unlock"}, "`shardwise unpin ROOT NAME` takes it away"},
       {{"fsck", "check", "validate", "test", "checksum", "hash", "sha256", "sha256sum", "md5",
         "md5sum", "scrub", "audit", "doctor", "integrity"},

@@ -53,10 +53,10 @@ struct EditOptions {
   std::string strip_prefix;  ///< of names that begin so, which alone are taken; empty: none
 };
 
-/// What the edit options of a command mean. Throws BadUsage.
+/// The edits that a command's options ask for. Throws BadUsage.
 TensorEdits parse_edits(std::string_view command, const EditOptions& options);
 
-/// What to say after an unknown word: `did you mean "reshard"?`, or the list of known words.
+/// The advice after an unknown word: `did you mean "reshard"?`, or the list of known words.
 std::string suggestion(std::string_view word, const std::vector<std::string>& known);
 
 /// Whether a path is of another format that import takes: safetensors, HDF5, npz. Files of

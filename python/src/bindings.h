@@ -40,7 +40,7 @@ inline nb::bytes python_bytes(std::span<const std::byte> bytes) {
   return nb::bytes(bytes.data(), bytes.size());
 }
 
-/// What shardwise.Checkpoint reads by. Call with the GIL.
+/// The reader inside shardwise.Checkpoint. Call with the GIL.
 nb::object python_reader(CheckpointReader reader);
 
 using Dict = nb::typed<nb::dict, nb::str, nb::any>;

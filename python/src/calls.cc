@@ -21,7 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// `what`: what gave it, as "work". Throws invalid_argument for what is no bytes.
+/// `what` names its giver, as "work". Throws invalid_argument for anything but bytes.
 Bytes bytes_of(nb::handle object, const std::string& what) {
   if (!nb::isinstance<nb::bytes>(object)) {
     throw Error(ErrorCode::invalid_argument, what + ": found a value of type " +
@@ -33,7 +33,7 @@ Bytes bytes_of(nb::handle object, const std::string& what) {
   return {data, data + bytes.size()};
 }
 
-/// What other processes are told as errno: 0 if it is no positive int.
+/// The errno that other processes are told; 0 if it is no positive int.
 int errno_of(nb::handle exception) {
   const nb::object number = nb::getattr(exception, "errno", nb::none());
   int found = 0;

@@ -75,7 +75,7 @@ std::vector<std::string> names_of(const ExportStats& stats) {
   return files;
 }
 
-/// Of an export, beside source, target and edits.
+/// Options of an export other than source, target and edits.
 using ExportWords = std::tuple<std::string, std::string, std::string>;  // format, metadata, config
 
 std::vector<std::string> write_model(const std::string& source, const std::string& target,

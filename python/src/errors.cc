@@ -14,7 +14,7 @@ namespace {
 
 // shardwise._errors makes an exception of the class that belongs to the code.
 void raise(const Error& error) {
-  // What Python raised in a thread of a loader comes out as it was, with a note of the place.
+  // An exception of Python in a loader's thread comes out as it was, with a note of the place.
   const auto set = [](const PythonRaised& raised, const std::string& note) {
     raised.set_error(note);
   };

@@ -37,7 +37,7 @@ bool is_finalizing() {
 #endif
 }
 
-// Whether this thread is not to go on, now that another one ends Python.
+// True if this thread must stop, because another one ends Python.
 bool is_to_stay() { return called_by_cpp == 0 && python_ends_elsewhere(); }
 
 // PyEval_RestoreThread may end the thread by pthread_exit, which must not unwind a destructor.

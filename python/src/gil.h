@@ -26,7 +26,7 @@ class GilRelease {
   PyThreadState* state_;
 };
 
-/// Whether Python is ending and another thread than this one ends it. With or without the GIL.
+/// True if Python is ending and another thread than this one ends it. With or without the GIL.
 bool python_ends_elsewhere();
 
 /// Stays here, without the GIL, until the process has ended.

@@ -201,7 +201,7 @@ class PythonLoader {
     return true;
   }
 
-  /// What the loader answers, asked without the GIL while no other thread uses it.
+  /// The loader's answer, asked without the GIL while no other thread uses it.
   template <class Answer>
   Answer alone(Answer (LoaderRun::*ask)() const) const {
     std::shared_ptr<HostLoader> kept = get();

@@ -17,13 +17,13 @@
 
 namespace shardwise::python {
 
-/// Of Python's ints.
+/// Shapes, strides and box bounds as Python gives them.
 using Ints = std::vector<std::int64_t>;
 
 /// begin, shape, address of the first element, bytes from one element to the next in each dim.
 using PartArgument = std::tuple<Ints, Ints, std::uintptr_t, Ints>;
 
-/// A tensor of which parts are in memory that Python keeps, to be saved.
+/// A tensor to be saved, some parts of which are in memory that Python keeps.
 struct Source {
   TensorSource source;
 };

@@ -35,7 +35,7 @@ class PythonRaised : public Error {
 };
 
 /// Calls `body` with what Python raised, if that is what the error is of, and its message.
-/// Whether it is.
+/// True if it is.
 bool if_python_raised(const Error& error,
                       const std::function<void(const PythonRaised&, const std::string&)>& body);
 

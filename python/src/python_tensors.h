@@ -45,7 +45,7 @@ class PythonTensors final : public BoxReader {
   BesideTensors beside_;
 };
 
-/// What a `_core.Reader` reads, unedited. With the GIL.
+/// The unedited tensors of a `_core.Reader`. With the GIL.
 std::shared_ptr<const BoxReader> tensors_of(nb::handle reader);
 
 }  // namespace shardwise::python

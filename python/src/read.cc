@@ -31,7 +31,7 @@ using TargetArgument = std::tuple<std::size_t, Ints, Ints, std::uintptr_t>;
 /// number of the tensor, begin, shape.
 using NumberedBox = std::tuple<std::size_t, Ints, Ints>;
 
-/// Of values of which many in a row are the same: one Python object for all of those.
+/// Keeps the last value's Python object, so that a run of equal values shares one.
 template <class Value>
 class Last {
  public:
@@ -46,7 +46,7 @@ class Last {
   nb::object object(const Value& value) {
     return object(value, [&] { return nb::cast(value); });
   }
-  /// Of an optional: its text, or an empty one.
+  /// The text of an optional; empty if it has none.
   nb::object text(const Value& value) {
     return object(value, [&] { return nb::cast(value ? value->to_string() : std::string()); });
   }
@@ -109,7 +109,7 @@ class Interruptible {
   Interruptible& operator=(const Interruptible&) = delete;
 };
 
-/// Of a checkpoint, or of a file or folder of another format, which has no objects.
+/// A reader of a checkpoint, or of a file or folder of another format, which has no objects.
 class Reader {
  public:
   /// `partial`: shard files may be missing, and are opened when something of them is read.
@@ -133,7 +133,7 @@ class Reader {
     keep(step.open(options));
   }
   explicit Reader(CheckpointReader reader) : memory_(0) { keep(std::move(reader)); }
-  /// Of a format that Python reads.
+  /// A reader of a format that Python reads.
   Reader(std::string path, std::shared_ptr<const PythonTensors> tensors, std::size_t memory)
       : memory_(memory), path_(std::move(path)), reader_(std::move(tensors)) {}
 
@@ -316,7 +316,7 @@ class Reader {
     return rows;
   }
 
-  /// Of a number as it is now.
+  /// Information about the tensor that has this number now.
   const TensorInfo& tensor(const BoxReader& reader, std::size_t number) const {
     const std::span<const TensorInfo> infos =
         edited_ ? edited_->tensors->tensors() : reader.tensors();

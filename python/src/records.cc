@@ -231,7 +231,7 @@ class FunctionSource final : public shardwise::Source {
     }
   }
 
-  /// Whether the record is named; `next` is then its place.
+  /// True if the record is named; `next` is then its place.
   static bool find(Named& named, std::int64_t record) {
     const auto begin = named.records.begin(), end = named.records.end();
     const auto from = begin + static_cast<std::ptrdiff_t>(named.next);

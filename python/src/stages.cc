@@ -66,7 +66,7 @@ Records filter_text(const Records& self, const std::string& text, const std::str
   return filtered(self, parse_filter(text, self.source->fields()), cache, std::move(progress));
 }
 
-/// By a Python function of a list of (bytes, length), one per field.
+/// Filters by a Python function of a list of (bytes, length), one per field.
 Records filter_function(const Records& self, nb::object function, const std::string& name,
                         const std::string& cache, nb::object progress) {
   RecordPredicate predicate;

@@ -75,7 +75,7 @@ void Work::run_body(const std::function<void()>& body) {
     const std::size_t all = total_ > 0 ? total_.load() : done_.load();
     if (!progress_.is_none() && all > 0) progress_(all, all);
   } catch (nb::python_error& error) {
-    error.discard_as_unraisable("progress of what is done");
+    error.discard_as_unraisable("progress of finished work");
   }
 }
 

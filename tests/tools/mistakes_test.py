@@ -153,7 +153,7 @@ $ cat runs/ck@7 ragged
 $ diff runs/ck 6
 2 diff: found 1 checkpoint, needed two, as in `shardwise diff run 20 30`
 $ show runs/ck
-2 unknown command "show"; `shardwise inspect CHECKPOINT` shows what it holds
+2 unknown command "show"; `shardwise inspect CHECKPOINT` shows its contents
 $ fsck runs/ck
 2 unknown command "fsck"; `shardwise verify CHECKPOINT` reads and checks every value by its hash
 $ cat runs/ck ragge

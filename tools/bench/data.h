@@ -11,7 +11,7 @@
 
 namespace shardwise::tools {
 
-/// What the tensors of a benchmark hold.
+/// How a benchmark fills its tensors.
 enum class DataKind {
   gaussian,  ///< as weights are: normal, about 0, with a scale for each tensor and row
   index,     ///< the element's global row-major index modulo 2^20

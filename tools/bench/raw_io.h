@@ -23,7 +23,7 @@ class TouchedPages {
   PageMemory memory_;
 };
 
-/// Whether writes go past the page cache.
+/// Direct writes go past the page cache.
 enum class Caching { direct, buffered };
 
 /// The best that the file system takes: direct, unless it refuses a direct write of one page. The

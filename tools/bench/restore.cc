@@ -36,7 +36,7 @@ Sharding wanted_sharding(const TensorInfo& info, const RestoreBenchOptions& opti
   }
 }
 
-// What the data were made from; absent if bench save has not written them.
+// How bench save has filled the tensors; absent if another program has written them.
 std::optional<DataKind> data_kind(const CheckpointReader& reader) {
   const auto user = nlohmann::json::parse(reader.user_json());
   const nlohmann::json::json_pointer kind("/shardwise_bench/data");
@@ -155,7 +155,7 @@ std::size_t RestoreBench::in_use_bytes() const {
   return bytes;
 }
 
-// Compares the shards of all devices with what they were made from.
+// Compares the shards of all devices with freshly made data.
 std::string RestoreBench::difference(const std::vector<ShardedArray>& arrays) const {
   if (!kind_) return {};
   ProgressLine line("compare");

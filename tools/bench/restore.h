@@ -19,7 +19,7 @@ struct RestoreBenchOptions {
   bool fresh_memory = false;  ///< memory of earlier rounds has gone back to the system
 };
 
-/// What the rounds found, each after its raw reads.
+/// Measurements of the rounds, each taken after its raw reads.
 struct MeasuredRestores {
   std::vector<double> raw_seconds;
   std::vector<double> restore_seconds, open_seconds;  ///< opening is part of restoring

@@ -197,7 +197,7 @@ std::string digest_of(const HostBatch& batch) {
   return fmt::format("{:016x}", hash64(bytes.data(), bytes.size()));
 }
 
-/// What is printed of the batches: lines as they come, or one object at the end.
+/// The output for the batches: lines as they come, or one object at the end.
 class Report {
  public:
   Report(const BatchesOptions& options, std::vector<std::string> fields)
@@ -304,7 +304,7 @@ int run_batches(BatchesOptions& options) {
 
 void add_batches_order(CLI::App& batches, BatchesOptions& options) {
   batches.add_option("--order", options.order, "shuffled or sequential")->capture_default_str();
-  batches.add_option("--seed", options.seed, "Of the order, and of what is drawn at random")
+  batches.add_option("--seed", options.seed, "Seed of the order and of random transforms")
       ->capture_default_str();
   batches.add_option("--epochs", options.epochs, "Passes over the source")
       ->check(whole(1))

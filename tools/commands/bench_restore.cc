@@ -115,7 +115,7 @@ int report_difference(const BenchRestoreOptions& options, const fs::path& direct
   return 1;
 }
 
-/// Status 1 if what came back is not what was saved.
+/// Status 1 if other values came back than were saved.
 int run_bench_restore(BenchRestoreOptions& options) {
   choose_step(options.directory, options.step);
   const fs::path directory = resolve_checkpoint(options.directory);
@@ -141,7 +141,7 @@ int run_bench_restore(BenchRestoreOptions& options) {
 void declare_bench_restore(CLI::App& bench, Run& run) {
   const auto [restore, options] = add_command(
       bench, run, "restore",
-      "Restores, beside raw reads of the same files; exit status 1: other values",
+      "Restores, next to raw reads of the same files; exit status 1: other values",
       "shardwise bench restore runs/bench --mesh data=2,model=4 --cold", run_bench_restore);
   restore.add_option("dir", options.directory, kCheckpoint)->required();
   add_step(restore, options.step, true);

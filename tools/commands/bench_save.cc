@@ -34,7 +34,7 @@ struct BenchSaveOptions {
   bool json = false;
 };
 
-/// What the options mean.
+/// The meaning of the options.
 struct SaveJob {
   ArraySpec spec;
   Codec codec;
@@ -72,7 +72,7 @@ SaveJob parse_job(const BenchSaveOptions& options) {
   }
 }
 
-/// What the rounds found.
+/// Measurements of the rounds.
 struct MeasuredSaves {
   Caching caching = Caching::direct;
   std::vector<double> raw_seconds, save_seconds, blocked_seconds;
@@ -294,7 +294,7 @@ int run_bench_save(BenchSaveOptions& options) {
                             ? checkpoint_bytes
                             : checkpoint_bytes * (static_cast<std::size_t>(options.keep_last) + 1) +
                                   job.logical_bytes);
-  // Half of the room is left to others, which may need it meanwhile.
+  // Half of the room is left to other programs.
   const auto rounds =
       static_cast<std::size_t>(options.repeat) + static_cast<std::size_t>(warm_up_rounds(options));
   const bool room = workspace.free_bytes() / 2 / rounds >= checkpoint_bytes + job.logical_bytes;
@@ -314,7 +314,7 @@ int run_bench_save(BenchSaveOptions& options) {
 
 void declare_bench_save(CLI::App& bench, Run& run) {
   const auto [save, options] = add_command(
-      bench, run, "save", "Durable saves, beside raw writes of the same bytes",
+      bench, run, "save", "Durable saves, next to raw writes of the same bytes",
       "shardwise bench save /mnt/fast --tensors 64 --shape 2048,4096 --dtype f32 --codec zstd\n"
       "  shardwise bench save /mnt/fast --codec none --keep-last 1\n"
       "  shardwise bench save runs/bench --data index --keep\n"

@@ -27,7 +27,7 @@ struct DuOptions {
   bool json = false;
 };
 
-/// Bytes of files, by what they are for.
+/// Bytes of files, by their purpose.
 struct StepUse {
   std::string name;
   std::optional<std::size_t> tensors = 0, padding = 0;  ///< absent: not known

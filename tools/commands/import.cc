@@ -26,7 +26,7 @@ struct ImportOptions : ReshardOptions {
 
 namespace fs = std::filesystem;
 
-/// What `write` gives; what it throws about the `operation` is about the import of `source`.
+/// Returns the result of `write`; its errors about `operation` name the import of `source`.
 template <class Write>
 auto told_as_import(const std::string& operation, const std::string& source, const Write& write) {
   try {

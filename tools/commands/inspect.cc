@@ -185,7 +185,7 @@ void print_tensors(const std::vector<TensorInfo>& tensors, const InspectOptions&
   }
 }
 
-/// What is known of a file of another format beside its tensors.
+/// Facts about a file of another format, apart from its tensors.
 struct Foreign {
   std::string_view format;
   std::string user_json = "{}";
@@ -218,7 +218,7 @@ int inspect_foreign(const InspectOptions& options, const BoxReader& reader,
   return 0;
 }
 
-/// Of a checkpoint, below its tensors.
+/// Prints the lines that follow a checkpoint's tensors.
 void print_objects(const Metrics& metrics, const nlohmann::ordered_json& objects) {
   constexpr std::size_t kMostShown = 20;
   TextTable table({"object", "value"});

@@ -115,7 +115,7 @@ void print_none(const std::filesystem::path& root) {
                   inside.empty() ? std::string() : fmt::format("; {} has some", inside.string())));
 }
 
-/// Of another format: one line.
+/// Prints one line about a file or folder of another format.
 int list_foreign(const LsOptions& options, const BoxReader& reader, std::string_view format) {
   const std::span<const TensorInfo> tensors = reader.tensors();
   std::size_t bytes = 0;
@@ -134,7 +134,7 @@ int list_foreign(const LsOptions& options, const BoxReader& reader, std::string_
 }
 
 void print_table(const std::vector<StepSummary>& steps) {
-  // Columns in which all steps are alike say nothing.
+  // A column whose entries are all alike says nothing.
   const auto any = [&steps](auto&& has) { return std::ranges::any_of(steps, has); };
   const bool has_generations = any([](const StepSummary& s) { return s.step.generation > 1; });
   const bool has_metrics = any([](const StepSummary& s) { return !s.metrics.empty(); });

@@ -11,7 +11,7 @@
 
 namespace shardwise::tools {
 
-/// What tensors amount to.
+/// Totals of some tensors.
 struct TensorTotals {
   std::int64_t tensors = 0, elements = 0;
   std::size_t logical_bytes = 0;

@@ -85,7 +85,7 @@ int run_parity(ParityCommandOptions& options) {
 void declare_parity(CLI::App& app, Run& run) {
   const auto [parity, options] =
       add_command(app, run, "parity",
-                  "Write parity, by which verify --repair needs no copy, and say what it costs",
+                  "Write parity, with which verify --repair needs no copy, and say its cost",
                   "shardwise parity runs/checkpoints/step-00000400 --blocks 4\n"
                   "  shardwise parity runs/checkpoints --remove",
                   run_parity);

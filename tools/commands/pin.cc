@@ -60,9 +60,9 @@ int run_unpin(UnpinOptions& options) {
 }  // namespace
 
 void declare_pin(CLI::App& app, Run& run) {
-  const auto [pin, options] = add_command(
-      app, run, "pin", "Give a step a name, by which it stays: retention and rm leave it",
-      "shardwise pin runs/checkpoints 100 before-lr-drop", run_pin);
+  const auto [pin, options] =
+      add_command(app, run, "pin", "Give a step a name that keeps it: retention and rm leave it",
+                  "shardwise pin runs/checkpoints 100 before-lr-drop", run_pin);
   add_path(pin, "root", options.root, "Directory that holds the step, or run@100 with it");
   pin.add_option("name", options.words,
                  "The step's number, and the name: letters, digits, '.', '-', '_'; a name that "

@@ -63,7 +63,7 @@ int run_plan(PlanOptions& options) {
     found = plans::search(task, mesh);
     task.graph = std::make_shared<Graph>(*found->graph);
   }
-  // As in a training loop: what is replaced is held by nobody else.
+  // Nobody else holds a replaced array, as in a training loop.
   const std::vector<bool> may_donate(task.graph->inputs.size(), true);
   const Executable executable(
       task.graph, mesh,

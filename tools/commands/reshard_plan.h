@@ -10,7 +10,7 @@ struct CheckedReshardOptions : ReshardOptions {
   bool dry_run = false, verify = false;
 };
 
-/// Prints what a reshard would do; nothing is written. Returns the exit status.
+/// Prints the plan of a reshard; nothing is written. Returns the exit status.
 int show_reshard_plan(const CheckedReshardOptions& options);
 
 }  // namespace shardwise::tools

@@ -224,7 +224,7 @@ Json devices_of(const XlaSharding& xla, const Shape& shape, DType dtype) {
   return devices;
 }
 
-/// XLA's, JAX's and our own words for the sharding; null if there are none.
+/// XLA's, JAX's and our own words for the sharding; null without any.
 Json texts_json(const Sharding& sharding, const Shape& shape) {
   const auto placements = to_placements(sharding, shape);
   return {{"spec", sharding.spec().to_string()},

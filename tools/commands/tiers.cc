@@ -42,7 +42,7 @@ std::string state_of(const FastStep& step) {
   return step.is_set_aside ? "set aside" : "whole";
 }
 
-/// What all processes have of a step.
+/// Disk use of a step over all processes.
 DiskUse disk_use_of(const FastStep& step) {
   DiskUse use;
   for (const fs::path& directory : step.directories) use.add(directory);

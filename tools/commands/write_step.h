@@ -18,7 +18,7 @@ struct ReshardOptions {
   bool json = false;
 };
 
-/// What reshard and import have in common beside source, target and mesh.
+/// Options that reshard and import share, other than source, target and mesh.
 void add_step_options(CLI::App& command, ReshardOptions& options);
 
 /// What the options of reshard and import mean, and the processes that mpirun has started.

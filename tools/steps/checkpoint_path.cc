@@ -26,7 +26,7 @@ CheckpointManager manager_of(const fs::path& root) {
   return CheckpointManager(root, {.collect_garbage = false, .warn = [](const std::string&) {}});
 }
 
-/// Of "20", "step-20" or "step-00000020.g2".
+/// The number in "20", "step-20" or "step-00000020.g2".
 std::optional<std::int64_t> step_number(std::string_view word) {
   if (word.starts_with(kStep)) {
     word.remove_prefix(kStep.size());

@@ -17,10 +17,10 @@ namespace shardwise::tools {
 // 20 of the root `run`; in place of a number stands `latest` or a name that pins a step. A file or
 // folder that has such a name is meant itself.
 
-/// Whether there is anything of this name, a broken link, too.
+/// True if anything has this name, a broken link included.
 bool is_there(const std::filesystem::path& path);
 
-/// Whether a folder has one with a step's name.
+/// True if a folder has an entry with a step's name.
 bool holds_steps(const std::filesystem::path& folder);
 
 /// The path that words name: a step's directory, or the path itself. Throws no_such_name for a step
@@ -30,7 +30,7 @@ std::string chosen_path(const std::string& path);
 /// A step's directory, below the root at `path` as it is given. Throws as chosen_path().
 std::string step_path(const std::string& path, const std::string& step);
 
-/// Whether a word after a root means one of its steps.
+/// True if a word after a root means one of its steps.
 bool names_step(const std::string& root, const std::string& word);
 
 /// The numbers of a root's steps, and the names that pin some; none for another path.
@@ -51,7 +51,7 @@ std::filesystem::path resolve_checkpoint(const std::string& path);
 /// Throws not_found if there is none, and as refuse_others().
 std::vector<std::filesystem::path> each_checkpoint(const std::string& path);
 
-/// Whether a path is a checkpoint, also a damaged one, not a root: it holds a manifest or has a
+/// True if a path is a checkpoint, also a damaged one, not a root: it holds a manifest or has a
 /// step's name. Throws not_found if such a name is of another format's folder.
 bool names_checkpoint(const std::filesystem::path& path);
 

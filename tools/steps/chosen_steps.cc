@@ -12,7 +12,7 @@
 namespace shardwise::tools {
 namespace {
 
-/// Whether the newest checkpoint of a root has a tensor of this name, which then is no step.
+/// True if the newest checkpoint of a root has a tensor of this name, which then is no step.
 bool is_tensor(const std::string& root, const std::string& name) {
   if (!holds_steps(root)) return false;
   const CheckpointReader reader(resolve_checkpoint(root), {.pin = false});

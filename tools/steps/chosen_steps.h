@@ -22,7 +22,7 @@ void choose_with_target(std::string_view command, std::string& source, std::stri
 /// Takes the first word away if it names a step of the path.
 void take_step(const std::string& path, std::string& step, std::vector<std::string>& words);
 
-/// Of a root and words after it that mean steps. Throws for a word that means none.
+/// The steps of a root that the words after it mean. Throws for a word without a step.
 std::vector<std::string> paths_of_steps(std::string_view command, const std::string& root,
                                         const std::vector<std::string>& words);
 

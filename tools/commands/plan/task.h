@@ -31,7 +31,7 @@ struct PlanOptions {
 
 }  // namespace shardwise::tools
 
-// What the parts of `plan` have in common.
+// Functions that the parts of `plan` share.
 namespace shardwise::tools::plans {
 
 using Json = nlohmann::ordered_json;
@@ -54,16 +54,16 @@ Task load(const PlanOptions& options, const std::optional<Mesh>& mesh);
 /// Where a tensor is marked: "line 3" of the file, or "--mark". The task has to live as long.
 LineOf line_of(const Task& task);
 
-/// Of a cost; times are null without a machine.
+/// JSON of a cost; times are null without a machine.
 Json cost_as_json(const PlanCost& cost, bool has_times);
 
 /// Marks that are chosen for the mesh. Gives the program with them.
 SearchedPlan search(const Task& task, const Mesh& mesh);
 
-/// What would make the program fit.
+/// Changes that would make the program fit.
 Changes find_changes(const Task& task, const Mesh& mesh);
 
-/// What --why and --why-not ask for.
+/// Print the answers to --why and --why-not.
 int print_why(const Task& task, const Mesh& mesh, const PlanOptions& options);
 int print_why_not(const Task& task, const Mesh& mesh, const PlanOptions& options);
 

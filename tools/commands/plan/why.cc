@@ -12,7 +12,7 @@
 namespace shardwise::tools::plans {
 namespace {
 
-/// By node: the line of the program's file that has it.
+/// The line of the program's file for each node.
 std::map<NodeId, std::size_t> lines_of(const std::string& path) {
   std::map<NodeId, std::size_t> lines;
   const std::string text = text_or_file('@' + path);

@@ -22,7 +22,7 @@ struct ExportOptions {
   bool json = false;
 };
 
-/// Whether packages of Python alone write this format: DCP and Orbax.
+/// True if only packages of Python write this format: DCP and Orbax.
 bool is_python_format(std::string_view format);
 
 /// Has Shardwise's Python package write a checkpoint in such a format, to a hidden folder that gets

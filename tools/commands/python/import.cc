@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What the package prints last. Without a target it describes the source.
+/// The last line that the package prints. Without a target it describes the source.
 std::string run_import_package(std::string_view format, const fs::path& source,
                                const fs::path& target, const Selection& selection) {
   const std::string from = fs::absolute(source).string();
@@ -76,7 +76,7 @@ TensorInfo described_tensor(const nlohmann::json& row) {
   return info;
 }
 
-/// By name.
+/// The tensors of the child's description, sorted by name.
 std::vector<TensorInfo> described_tensors(const fs::path& source, const std::string& answer) {
   std::vector<TensorInfo> tensors;
   try {

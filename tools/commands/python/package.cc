@@ -44,13 +44,13 @@ std::string last_line(std::string text) {
   return text.substr(text.rfind('\n') + 1);
 }
 
-// Of what it prints. A tensor takes about 100 bytes of a description.
+// The most output of the child. A tensor takes about 100 bytes of a description.
 constexpr std::size_t kMostPrinted = std::size_t{1} << 30;
 
 // Between two looks whether the user has interrupted the command.
 constexpr int kLookMs = 50;
 
-/// What a child prints.
+/// The output of a child.
 class Output {
  public:
   explicit Output(const LineFunction& line) : line_(line) {}
