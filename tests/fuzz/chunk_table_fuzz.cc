@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/decoded.h"
+#include "checkpoint/codec/decoded.h"
 #include "fuzz/require.h"
 #include "shardwise/checkpoint/detail/codec/codec.h"
 #include "shardwise/checkpoint/detail/format/file_description.h"

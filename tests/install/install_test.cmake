@@ -39,5 +39,5 @@ if(WAY STREQUAL "find_package")
   endforeach()
   # The zstd filter where it is installed to.
   run(${CMAKE_COMMAND} -E env HDF5_PLUGIN_PATH=${SCRATCH}/prefix/lib/hdf5/plugins
-    /usr/bin/python3 ${SOURCE}/tests/checkpoint/hdf5_tools.py ${BUILD}/tests/checkpoint/checkpoint_h5py_writer)
+    /usr/bin/python3 ${SOURCE}/tests/checkpoint/hdf5/hdf5_tools.py ${BUILD}/tests/checkpoint/checkpoint_h5py_writer)
 endif()

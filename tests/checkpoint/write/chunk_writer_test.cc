@@ -9,7 +9,7 @@
 #include <latch>
 #include <random>
 
-#include "checkpoint/decoded.h"
+#include "checkpoint/codec/decoded.h"
 #include "shardwise/checkpoint/detail/host_reader.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/host/mutex.h"

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "checkpoint/decoded.h"
+#include "checkpoint/codec/decoded.h"
 #include "shardwise/shard/error.h"
 #include "testing/errors.h"
 

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "checkpoint/decoded.h"
+#include "checkpoint/codec/decoded.h"
 #include "shardwise/checkpoint/detail/codec/codec.h"
 #include "shardwise/checkpoint/detail/codec/zstd/plane_coder.h"
 
