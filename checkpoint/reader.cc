@@ -10,7 +10,7 @@
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/checkpoint/detail/read/restore.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
-#include "shardwise/checkpoint/detail/root/pin.h"
+#include "shardwise/checkpoint/detail/root/marks/pin.h"
 #include "shardwise/runtime/device.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
-#include "shardwise/checkpoint/detail/root/pin.h"
+#include "shardwise/checkpoint/detail/root/marks/pin.h"
 #include "shardwise/checkpoint/verify.h"
 #include "shardwise/mend/detail/parity_writer.h"
 #include "shardwise/mend/detail/replacer.h"

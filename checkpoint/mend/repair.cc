@@ -12,7 +12,7 @@
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
-#include "shardwise/checkpoint/detail/root/pin.h"
+#include "shardwise/checkpoint/detail/root/marks/pin.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/verify.h"
 #include "shardwise/mend/detail/chunk_finder.h"

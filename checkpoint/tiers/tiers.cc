@@ -9,8 +9,8 @@
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/internals.h"
+#include "shardwise/checkpoint/detail/root/marks/set_aside.h"
 #include "shardwise/checkpoint/detail/root/root.h"
-#include "shardwise/checkpoint/detail/root/set_aside.h"
 #include "shardwise/jobs/detail/internals.h"
 #include "shardwise/jobs/detail/save/terms.h"
 #include "shardwise/jobs/detail/save_queue.h"

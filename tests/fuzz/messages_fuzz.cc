@@ -12,7 +12,7 @@
 #include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/record/packer.h"
 #include "shardwise/checkpoint/detail/record/record.h"
-#include "shardwise/checkpoint/detail/root/lease.h"
+#include "shardwise/checkpoint/detail/root/marks/lease.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
 #include "shardwise/jobs/detail/save/messages.h"

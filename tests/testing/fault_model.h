@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/root/lease.h"
+#include "shardwise/checkpoint/detail/root/marks/lease.h"
 #include "shardwise/jobs/manager.h"
 #include "shardwise/mend/parity.h"
 #include "shardwise/mend/repair.h"

@@ -7,9 +7,9 @@
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/root/exchange.h"
+#include "shardwise/checkpoint/detail/root/marks/set_aside.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/root.h"
-#include "shardwise/checkpoint/detail/root/set_aside.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 

@@ -12,10 +12,10 @@
 #include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/failures.h"
-#include "shardwise/checkpoint/detail/root/lease.h"
+#include "shardwise/checkpoint/detail/root/marks/lease.h"
+#include "shardwise/checkpoint/detail/root/marks/pin.h"
+#include "shardwise/checkpoint/detail/root/marks/set_aside.h"
 #include "shardwise/checkpoint/detail/root/names.h"
-#include "shardwise/checkpoint/detail/root/pin.h"
-#include "shardwise/checkpoint/detail/root/set_aside.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
-#include "shardwise/checkpoint/detail/root/lease.h"
+#include "shardwise/checkpoint/detail/root/marks/lease.h"
 #include "shardwise/checkpoint/steps.h"
 #include "shardwise/storage/file.h"
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
-#include "shardwise/checkpoint/detail/root/lease.h"
+#include "shardwise/checkpoint/detail/root/marks/lease.h"
 #include "shardwise/storage/file.h"
 
 namespace shardwise::detail {

@@ -9,7 +9,7 @@
 #include "shardwise/checkpoint/detail/codec/codec.h"
 #include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/format/piece_rule.h"
-#include "shardwise/checkpoint/detail/write/chunk_layout.h"
+#include "shardwise/checkpoint/detail/write/chunks/chunk_layout.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/parallel.h"
 

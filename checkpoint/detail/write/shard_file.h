@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "shardwise/checkpoint/detail/write/chunk_writer.h"
+#include "shardwise/checkpoint/detail/write/chunks/chunk_writer.h"
 
 namespace shardwise::detail {
 

@@ -12,7 +12,7 @@
 #include "shardwise/checkpoint/detail/format/file_description.h"
 #include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
-#include "shardwise/checkpoint/detail/write/chunk_layout.h"
+#include "shardwise/checkpoint/detail/write/chunks/chunk_layout.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/shard/host/mutex.h"
 #include "shardwise/storage/file.h"

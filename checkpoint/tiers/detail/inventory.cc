@@ -8,7 +8,7 @@
 
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/record/packer.h"
-#include "shardwise/checkpoint/detail/root/set_aside.h"
+#include "shardwise/checkpoint/detail/root/marks/set_aside.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 

@@ -10,7 +10,7 @@
 
 #include "shardwise/checkpoint/detail/read/cached_reader.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
-#include "shardwise/checkpoint/detail/root/pin.h"
+#include "shardwise/checkpoint/detail/root/marks/pin.h"
 #include "shardwise/checkpoint/save.h"
 
 namespace shardwise::tiers_detail {

@@ -12,7 +12,7 @@
 #include <span>
 #include <unordered_set>
 
-#include "shardwise/checkpoint/detail/root/lease.h"
+#include "shardwise/checkpoint/detail/root/marks/lease.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/jobs/manager.h"
 #include "shardwise/shard/error.h"

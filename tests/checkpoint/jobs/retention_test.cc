@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/root/pin.h"
+#include "shardwise/checkpoint/detail/root/marks/pin.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"

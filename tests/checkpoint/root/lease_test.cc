@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/root/lease.h"
+#include "shardwise/checkpoint/detail/root/marks/lease.h"
 
 #include <gtest/gtest.h>
 #include <spawn.h>

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/write/chunk_writer.h"
+#include "shardwise/checkpoint/detail/write/chunks/chunk_writer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
-#include "shardwise/checkpoint/detail/root/set_aside.h"
+#include "shardwise/checkpoint/detail/root/marks/set_aside.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::jobs_detail {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
-#include "shardwise/checkpoint/detail/root/set_aside.h"
+#include "shardwise/checkpoint/detail/root/marks/set_aside.h"
 #include "shardwise/checkpoint/steps.h"
 #include "shardwise/runtime/process/process_group.h"
 #include "shardwise/shard/error.h"

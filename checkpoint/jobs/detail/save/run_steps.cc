@@ -8,7 +8,7 @@
 #include <limits>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/root/set_aside.h"
+#include "shardwise/checkpoint/detail/root/marks/set_aside.h"
 
 namespace shardwise::jobs_detail {
 

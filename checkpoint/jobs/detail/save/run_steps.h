@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
-#include "shardwise/checkpoint/detail/root/writer_lease.h"
+#include "shardwise/checkpoint/detail/root/marks/writer_lease.h"
 #include "shardwise/checkpoint/steps.h"
 #include "shardwise/jobs/detail/save/terms.h"
 #include "shardwise/shard/host/mutex.h"

@@ -8,7 +8,7 @@
 #include "shardwise/checkpoint/detail/format/metrics.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/directory_state.h"
-#include "shardwise/checkpoint/detail/root/named_steps.h"
+#include "shardwise/checkpoint/detail/root/marks/named_steps.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::jobs_detail {

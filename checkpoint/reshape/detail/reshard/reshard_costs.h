@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
-#include "shardwise/checkpoint/detail/write/chunk_layout.h"
+#include "shardwise/checkpoint/detail/write/chunks/chunk_layout.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/reshape/edits.h"
 #include "shardwise/runtime/parallel.h"

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/root/pin.h"
+#include "shardwise/checkpoint/detail/root/marks/pin.h"
 
 #include <memory>
 #include <optional>

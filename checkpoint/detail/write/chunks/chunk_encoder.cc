@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/write/chunk_encoder.h"
+#include "shardwise/checkpoint/detail/write/chunks/chunk_encoder.h"
 
 #include <fmt/format.h>
 

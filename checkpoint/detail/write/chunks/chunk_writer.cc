@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/write/chunk_writer.h"
+#include "shardwise/checkpoint/detail/write/chunks/chunk_writer.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,8 +8,8 @@
 
 #include "shardwise/checkpoint/detail/lanes/lanes.h"
 #include "shardwise/checkpoint/detail/lanes/scratch_pool.h"
-#include "shardwise/checkpoint/detail/write/chunk_encoder.h"
-#include "shardwise/checkpoint/detail/write/slab_bytes.h"
+#include "shardwise/checkpoint/detail/write/chunks/chunk_encoder.h"
+#include "shardwise/checkpoint/detail/write/chunks/slab_bytes.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/host/mutex.h"
 #include "shardwise/shard/host/page_memory.h"

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/root/stats_file.h"
+#include "shardwise/checkpoint/detail/root/marks/stats_file.h"
 
 #include <fmt/format.h>
 

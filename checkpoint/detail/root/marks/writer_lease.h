@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/root/lease.h"
+#include "shardwise/checkpoint/detail/root/marks/lease.h"
 
 namespace shardwise::detail {
 

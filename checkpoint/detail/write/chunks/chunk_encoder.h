@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/codec/codec.h"
-#include "shardwise/checkpoint/detail/write/chunk_layout.h"
+#include "shardwise/checkpoint/detail/write/chunks/chunk_layout.h"
+#include "shardwise/checkpoint/detail/write/chunks/slab_bytes.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
-#include "shardwise/checkpoint/detail/write/slab_bytes.h"
 
 namespace shardwise::detail {
 

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/root/set_aside.h"
+#include "shardwise/checkpoint/detail/root/marks/set_aside.h"
 
 #include <algorithm>
 #include <iterator>

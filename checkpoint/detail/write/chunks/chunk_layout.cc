@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/write/chunk_layout.h"
+#include "shardwise/checkpoint/detail/write/chunks/chunk_layout.h"
 
 #include <algorithm>
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
-#include "shardwise/checkpoint/detail/write/chunk_layout.h"
+#include "shardwise/checkpoint/detail/write/chunks/chunk_layout.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
 #include "shardwise/checkpoint/detail/write/unchanged.h"

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/root/named_steps.h"
+#include "shardwise/checkpoint/detail/root/marks/named_steps.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/write/slab_bytes.h"
+#include "shardwise/checkpoint/detail/write/chunks/slab_bytes.h"
 
 #include <cstdint>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/root/writer_lease.h"
+#include "shardwise/checkpoint/detail/root/marks/writer_lease.h"
 
 #include <fcntl.h>
 #include <fmt/chrono.h>
