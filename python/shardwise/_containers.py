@@ -31,7 +31,7 @@ _FACTORIES = {kind.__name__: kind for kind in (list, dict, set, tuple, int, floa
 
 
 def class_name(kind: type) -> str:
-    """Returns the name by which loaded_class() finds a class."""
+    """Returns the name of a class for loaded_class()."""
     return f"{kind.__module__}:{kind.__qualname__}"
 
 

@@ -28,7 +28,7 @@ Join = Mapping[str, str]
 """Names by the patterns of their parts: {"*.q,*.k,*.v": "*.qkv@0"}."""
 
 Resize = Mapping[str, str]
-"""How tensors grow or shrink, by patterns: {"*embed*": "pad:50304,-"}."""
+"""Growth or cuts of tensors by patterns: {"*embed*": "pad:50304,-"}."""
 
 Pairs = list[tuple[str, str]]
 Edits = tuple[list[str], list[str], Pairs, Pairs, Pairs, Pairs, Pairs, Pairs]

@@ -19,13 +19,15 @@ _OTHERS = {
     **dict.fromkeys(("mesh", "devices", "sharding", "shardings", "specs", "in_shardings", "out_shardings", "in_specs"),
                     "marks and a mesh afterwards: capture(step, x).mark({..}).plan(mesh)"),
     **dict.fromkeys(("static_argnums", "static_argnames"), "functools.partial(step, ..) of the static arguments"),
-    **dict.fromkeys(("donate_argnums", "donate", "donate_argnames"), "nothing: what replaces a parameter takes its memory"),
+    **dict.fromkeys(("donate_argnums", "donate", "donate_argnames"),
+                    "nothing: the new value of a parameter takes its memory"),
 }
 
 
 def example_of(step: Callable[..., Any], example: tuple[Any, ...], more: Mapping[str, Any], known: tuple[str, ...]) -> tuple[Any, ...]:
-    """The arguments of step, in order. more: those that are given by the step's own names. A tuple alone is the step's arguments, if
-    it is no argument of it. Raises InvalidArgument for arguments that the step does not take, TypeError for unknown options."""
+    """Returns the arguments of step, in order. more: arguments given by the step's own names. A single tuple
+    stands for all arguments if the step does not take it as one. Raises InvalidArgument for arguments that
+    the step does not take, TypeError for unknown options."""
     name = name_of(step)
     if _is_lowered(step):
         raise InvalidArgument("capture: found StableHLO, which a step has been lowered to, needed is the function itself: "
@@ -62,7 +64,7 @@ def example_of(step: Callable[..., Any], example: tuple[Any, ...], more: Mapping
 
 @contextmanager
 def refusing_packed(step: Callable[..., Any], example: tuple[Any, ...]) -> Iterator[None]:
-    """A TypeError of a step that is given one tuple says what to write, as the tuple may be all the arguments."""
+    """Adds advice to a TypeError of a step that is given one tuple: the tuple may be all the arguments."""
     try:
         yield
     except TypeError as error:

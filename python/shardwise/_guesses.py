@@ -1,4 +1,4 @@
-"""First guesses: names that other libraries have, and what to write in their place."""
+"""First guesses: names in other libraries, and the code to write in their place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _ELSEWHERE: dict[str, Mapping[str, str]] = {}  # by module
 
 
 def names_of_others(module: str, elsewhere: Mapping[str, str]) -> Callable[[str], NoReturn]:
-    """For a package's __getattr__: raises AttributeError, and says what to write. `import` and `from` say the same."""
+    """Returns a function for a package's __getattr__, which raises AttributeError with the code to write.
+    `import` and `from` say the same."""
     _ELSEWHERE[module] = elsewhere
 
     def refuse(name: str) -> NoReturn:
@@ -46,6 +47,6 @@ sys.meta_path.append(_Imports)
 
 def options_of_others(elsewhere: Mapping[str, str],
                       operation: str = "") -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
-    """A decorator: the error for an option of another library has the option to write. operation: ""
+    """Returns a decorator: the error for an option of another library has the option to write. operation: ""
     stands for the function's name."""
     return lambda function: checked(function, operation or function.__name__, elsewhere)

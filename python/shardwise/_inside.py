@@ -10,8 +10,8 @@ from ._errors import Corrupt
 
 
 def open_inside(folder: str, name: str) -> IO[bytes]:
-    """Opens a file of a folder, and waits for nobody: Raises Corrupt if it is a link that leads out of the folder, a FIFO,
-    a device or a folder; FileNotFoundError."""
+    """Opens a file of a folder without waiting. Raises Corrupt if it is a link that leads out of the folder,
+    a FIFO, a device or a folder; FileNotFoundError."""
     path = os.path.join(folder, name)
     refuse_outside(folder, path)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -1,8 +1,9 @@
 """Messages between the processes of a job that carry checkpoints' bytes: sockets, as `_core.Link` needs them.
 
-Each process listens. One connection goes from a process to each other one that it has something to send to, made when it
-first has; so each carries messages one way. Both ends prove that they know a key of the job (HMAC), which rank 0 draws and
-the group's store carries, within a deadline. Frames are bytes of bounded length: nothing is unpickled, and nothing encrypted.
+Each process listens, and connects to another one when it first has a message for it; so a connection carries
+messages one way. Both ends prove that they know a key of the job (HMAC), which rank 0 draws and the group's
+store carries, within a deadline. Frames are bytes of bounded length: nothing is unpickled, and nothing
+encrypted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from . import _core
 from ._errors import IOFailed
 from .group import Group
 
-# What a frame is, its channel, and its number or nothing; then its bytes.
+# Kind, channel and number of a frame, whose bytes follow. An abort has no number.
 _HEADER = struct.Struct("<BQQ")
 _MESSAGE, _ABORT = 0, 1
 
@@ -28,14 +29,15 @@ _MESSAGE, _ABORT = 0, 1
 _MOST_BYTES = (4 << 30) + 4096
 _HANDSHAKE_SECONDS = 30.0
 
-# Of connections that have not proved the key, beside one of each other process.
+# Most connections that have not proved the key, in addition to one per process.
 _MOST_STRANGERS = 16
 
 Frame = tuple[int, int, int, bytes]
 
 
 def own_address(master: str | None) -> str:
-    """The address of the interface that leads to the job's master, or by which this host knows itself."""
+    """Returns the address of the interface that leads to the job's master, or else that of this host's
+    name."""
     if master:
         try:
             family, _, _, _, there = socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM)[0]
@@ -51,7 +53,7 @@ def own_address(master: str | None) -> str:
 
 
 class _Line:
-    """What goes to one process, by a thread of its own: a thread that sends does not wait."""
+    """Frames to one process. A thread of its own sends them, so that callers do not wait."""
 
     def __init__(self, rank: int, to: int, address: tuple[str, int], key: bytes) -> None:
         self._rank, self._to, self._address, self._key = rank, to, address, key
@@ -74,7 +76,7 @@ class _Line:
             return self._changed.wait_for(lambda: self._left == 0 or self.error is not None, max(0.0, end - time.monotonic()))
 
     def close(self, seconds: float) -> None:
-        """Waits so long until all is sent."""
+        """Waits until all is sent, at most `seconds`."""
         self._frames.put(None)
         self._thread.join(seconds)
 
@@ -87,14 +89,14 @@ class _Line:
                     with self._changed:
                         self._left -= 1
                         self._changed.notify_all()
-        except Exception as error:  # noqa: BLE001 - told by the next put()
+        except Exception as error:  # noqa: BLE001 - raised by the next put()
             with self._changed:
                 self.error = error
                 self._changed.notify_all()
 
 
 class _Sender:
-    """All lines of a process. Knows nothing of its link, which holds the methods of this object."""
+    """All lines of a process. It does not refer to its link, which holds the methods of this object."""
 
     def __init__(self, rank: int, addresses: list[tuple[str, int]], key: bytes) -> None:
         self._rank, self._addresses, self._key = rank, addresses, key
@@ -150,12 +152,12 @@ class _Unproven:
             self._ends[there] = time.monotonic() + self._seconds
 
     def remove(self, there: connection.Connection) -> None:
-        """Before it is closed: its descriptor may be another's then."""
+        """Forgets a connection. Call it before the close: another connection may get the descriptor then."""
         with self._lock:
             self._ends.pop(there, None)
 
     def drop_late(self) -> float | None:
-        """Gives the seconds until the next one is late; None if there is none."""
+        """Drops late connections. Returns the seconds until the next one is late; None without any."""
         with self._lock:
             while self._ends:
                 left = next(iter(self._ends.values())) - time.monotonic()
@@ -181,13 +183,14 @@ class _Unproven:
 
 
 class Links:
-    """The processes of a group, connected. Every rank makes it; `link` is what the core takes. Close it when the core has
-    no more use for it."""
+    """The processes of a group, connected. Every rank makes it; the core takes `link`. Close it when the core
+    has no more use for it."""
 
     def __init__(self, group: Group, deadline: float, address: str, handshake: float = _HANDSHAKE_SECONDS) -> None:
-        """address: by which the other processes reach this one. handshake: seconds that a connection has to prove the key."""
+        """address: other processes reach this one by it. handshake: seconds that a connection has to prove
+        the key."""
         family = socket.getaddrinfo(address, None)[0][0]
-        # Who waits in the kernel's queue costs no thread; a short queue makes ranks wait behind strangers.
+        # Connections in the kernel's queue cost no thread; in a short queue, strangers would delay ranks.
         self._listener = socket.create_server((address, 0), family=family, backlog=512 + group.size)
         self._unproven = _Unproven(group.size + _MOST_STRANGERS, handshake)
         self._lock = threading.Lock()
@@ -224,7 +227,7 @@ class Links:
         self._unproven.drop_all()
 
     def _hear(self, there: connection.Connection) -> None:
-        """What comes by one connection. A stranger's is closed."""
+        """Receives the frames of one connection. A stranger's is closed."""
         rank = -1
         why = "its connection was closed"
         try:
@@ -244,14 +247,14 @@ class Links:
                         self.link.aborted(channel, frame[_HEADER.size:].decode(errors="replace"))
         except EOFError:
             pass
-        except Exception as error:  # noqa: BLE001 - what waits for this rank is told
+        except Exception as error:  # noqa: BLE001 - the core raises it in waits for this rank
             why = f"its connection has failed: {type(error).__name__}: {error}"
         finally:
             if 0 <= rank < self._size:
                 self.link.gone(rank, why)
 
     def close(self) -> None:
-        """Waits until what was sent has gone out."""
+        """Waits until all messages have gone out, and closes the listener."""
         with self._lock:
             if self._closed.is_set():
                 return

@@ -31,7 +31,7 @@ LastBatch = Literal["drop", "pad", "wrap"]
 BadRecords = Literal["fail", "substitute", "mask"]
 
 def _order(order: Order | None, shuffle: object) -> Order:
-    """shuffle=True and False, as torch spells it, are orders."""
+    """Returns the order that `order`, or torch's word `shuffle`, asks for."""
     if shuffle is None:
         return "shuffled" if order is None else order
     if not isinstance(shuffle, (bool, np.bool_)):
@@ -53,7 +53,7 @@ _running: weakref.WeakSet[Loader] = weakref.WeakSet()
 
 
 class Shard:
-    """What one device holds of a batch's field: `array`, and which `box` of the global batch it is."""
+    """One device's part of a field of a batch: `array`, and its `box` in the global batch."""
 
     __slots__ = ("array", "device", "_begin")
 
@@ -86,11 +86,12 @@ class Batch:
         self._weights = weights
 
     def __getitem__(self, field: str) -> Array:
-        """Of the process's device. Raises InvalidArgument if it has several, of different boxes."""
+        """Returns the array of the process's device. Raises InvalidArgument if several devices have different
+        boxes."""
         return _single(self.shards(field), field)
 
     def shards(self, field: str) -> list[Shard]:
-        """By device of this process. Raises NameNotFound."""
+        """Returns the shard of each device of this process. Raises NameNotFound."""
         if field not in self._shards:
             raise NameNotFound(f"the batch has no field {field!r}: it has {', '.join(self._shards)}")
         return self._shards[field]
@@ -142,21 +143,23 @@ class Loader:
             batch["image"]                                  # the box of device `rank`, numpy
         loader.state_dict()                                 # where it stands: the batches that were taken
 
-    source: what `sources.of` takes. fields: a spec by field, of the batch dim and the record's dims; a list of fields,
-    or None for all, cut over the mesh's first axis by dim 0. mesh: none for one device that has all. rank: the
-    device of this process, or `devices`: those of it, if it has several; by default it has all of the mesh.
+    source: anything that `sources.of` takes. fields: a spec by field, of the batch dim and the record's dims;
+    a list of fields, or None for all, cut over the mesh's first axis by dim 0. mesh: None for one device that
+    has all. rank: the device of this process; devices: its devices, if it has several; by default it has all
+    of the mesh.
 
-    order: "shuffled" (the default) or "sequential"; shuffle=True and False say the same. last_batch: "drop", "pad" (zeros, and mask tells) or "wrap" (the next epoch's
-    first records). bad_records, if one cannot be read: "fail", "substitute" (another takes its place) or "mask".
-    prefetch: batches held ready, within prefetch_bytes if it is given. transform: as `Source.map` takes it.
-    buckets: lengths to which a ragged field's batches are padded, by field. batch_size counts the rows of the global batch.
+    order: "shuffled" (the default) or "sequential"; shuffle=True and False say the same. last_batch: "drop",
+    "pad" (zeros, False in the mask) or "wrap" (the next epoch's first records). bad_records, if one cannot be
+    read: "fail", "substitute" (another takes its place) or "mask". prefetch: batches held ready, within
+    prefetch_bytes if it is given. transform: as `Source.map` takes it. buckets: padded lengths of the batches
+    of a ragged field, by field. batch_size counts the rows of the global batch.
 
-    A loop over it gives `epochs` epochs, or the rest of them if it stands within. The next loop goes on with as many
-    further epochs: `for epoch in range(3): for batch in loader:` trains three, each in another order. next() alone
-    raises StopIteration at an end until iter() is called.
+    A loop over it gives `epochs` epochs, or the rest of them if some batches were taken. The next loop goes
+    on with as many further epochs: `for epoch in range(3): for batch in loader:` trains three, each in
+    another order. next() alone raises StopIteration at an end until iter() is called.
 
-    Several threads may take batches of one loop: each batch goes to one of them. Errors come out of the step that would
-    deliver the record; what Python raised comes as it was.
+    Several threads may take batches of one loop: each batch goes to one of them. Errors come out of the step
+    that would deliver the record; errors of Python code come unchanged.
     """
 
     @options_of_others(OTHER_OPTIONS, "Loader")
@@ -184,7 +187,7 @@ class Loader:
         self._last_batch = last_batch
         self._arguments = (order, last_batch, bad_records, _whole("prefetch", prefetch),
                            _whole("prefetch_bytes", prefetch_bytes), _whole("threads", threads))
-        _core.LoaderOptions.of(self.batch_size, self.epochs, *self._arguments, 1, 0)  # says here what is wrong with them
+        _core.LoaderOptions.of(self.batch_size, self.epochs, *self._arguments, 1, 0)  # raises if wrong
         self._run_epochs = self.epochs  # of the run so far: a multiple of those of one loop
         self._part = (1, 0)
         self._process = os.getpid()
@@ -251,7 +254,7 @@ class Loader:
         return f"<{public_name(type(self))} of {self.source!r}: batches of {self.batch_size} rows on {self.mesh!r}, {self.epochs} epochs>"
 
     def __iter__(self) -> Iterator[Any]:
-        """The rest of this loop's epochs, from where it stands; at their end, of as many further ones."""
+        """Continues this loop's epochs; at their end, begins as many further ones."""
         with self._lock:
             if self._has_ended():
                 self._go_on()
@@ -262,7 +265,7 @@ class Loader:
         return bool(self._next_of_part(core) >= core.batches)
 
     def _next_of_part(self, core: _core.Loader) -> int:
-        """The next batch of this part: parts take turns."""
+        """Returns the number of the next batch of this part: parts take turns."""
         at = int(json.loads(core.state())["next_batch"])
         parts, part = self._part
         return at + (part - at) % parts
@@ -296,8 +299,8 @@ class Loader:
         return self._batch(found)
 
     def epoch(self) -> Iterator[Any]:
-        """The batches up to the end of the epoch in which the next one begins; at the end of the run, as for a loop, of the
-        first of `epochs` further ones."""
+        """Yields the batches that are left of the next batch's epoch. At the end of the run it goes on, as a
+        loop does, with the first of `epochs` further ones."""
         iter(self)
         while True:
             try:
@@ -309,12 +312,12 @@ class Loader:
                 return
 
     def _ends_epoch(self, index: int) -> bool:
-        """Whether the next batch is of another epoch."""
+        """True if the next batch is of another epoch."""
         return index + self._part[0] >= self._epoch_end(index)
 
     def _epoch_end(self, index: int) -> int:
-        """The first batch after the epoch of a batch. If batches run over the end of epochs, they are of that of their
-        first row."""
+        """Returns the first batch after the epoch of a batch. A batch that runs over the end of an epoch
+        belongs to that of its first row."""
         if self._last_batch == "wrap":
             epoch = index * self.batch_size // len(self.source)
             return -(-(epoch + 1) * len(self.source) // self.batch_size)
@@ -341,19 +344,19 @@ class Loader:
         return count
 
     def __len__(self) -> int:
-        """Batches of one loop: of `epochs` epochs."""
+        """Number of batches of one loop, of `epochs` epochs."""
         count: int = self._started().batches
         return count - self._batches_of(self._run_epochs - self.epochs)
 
     def _batches_of(self, epochs: int) -> int:
-        """Of a run of as many epochs."""
+        """Returns the number of batches of a run of `epochs` epochs."""
         if self._last_batch == "wrap":
             return -(-epochs * len(self.source) // self.batch_size)
         return epochs * (-(-len(self.source) // self.batch_size) if self._last_batch == "pad"
                          else len(self.source) // self.batch_size)
 
     def _epochs_to(self, batch: object) -> int:
-        """The least number of whole loops' epochs in which a run comes to this batch."""
+        """Returns the fewest epochs, in whole loops, that a run needs to come to this batch."""
         loop = self._batches_of(self.epochs)
         if not isinstance(batch, int) or not 0 <= batch < 1 << 62 or loop == 0:
             return self.epochs  # refused with the rest of the state
@@ -365,16 +368,17 @@ class Loader:
         return loops * self.epochs
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run stands after the batches that were taken: a few numbers and words, the same on any mesh. To be
-        saved with the model."""
+        """Returns the state of the run after the batches that were taken: a few numbers and words, the same
+        on any mesh. Save it with the model."""
         with self._lock:
             text = self._state if self._core is None and self._state else self._started().state()
         state: dict[str, Any] = json.loads(text)
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there: batches follow as if the run had not been broken off, on this mesh and number of
-        processes. Raises InvalidArgument if source, batch size, order or seed are another run's, saying which."""
+        """Goes on from a state: batches follow as if the run had not been broken off, on this mesh and number
+        of processes. Raises InvalidArgument, naming the difference, if source, batch size, order or seed are
+        another run's."""
         text = json.dumps(dict(state))
         epochs = self._epochs_to(state.get("next_batch"))
         begun = self._begun(text, self.seed, epochs)  # if it is refused, this loader stays where it is
@@ -387,23 +391,24 @@ class Loader:
     set_state = load_state_dict
 
     def step_of(self, record: int, epoch: int = 0) -> tuple[int, int] | None:
-        """(batch, row) that delivers a record in an epoch; None if that epoch drops it."""
+        """Returns the (batch, row) that delivers a record in an epoch; None if that epoch drops it."""
         found: tuple[int, int] | None = self._started().step_of(record, epoch)
         return found
 
     def stats(self) -> dict[str, Any]:
-        """Counts and seconds since the start, by stage too, and "bottleneck": one line that says what to mend first."""
+        """Returns counts and seconds since the start, by stage too, and "bottleneck": one line on the part to
+        mend first."""
         stats: dict[str, Any] = self._started().stats()
         return stats
 
     def bad_records(self) -> tuple[int, list[tuple[int, int, int, int, int, str]]]:
-        """How many records could not be read, and (batch, row, epoch, record, substitute or -1, message) of the first
-        1,000."""
+        """Returns the number of records that could not be read, and (batch, row, epoch, record, substitute or
+        -1, message) of the first 1,000."""
         found: tuple[int, list[tuple[int, int, int, int, int, str]]] = self._started().bad_records()
         return found
 
     def close(self) -> None:
-        """Stops the threads. Arrays that you have stay. What is asked of the loader later goes on from here."""
+        """Stops the threads. Arrays that you have stay. Later calls of the loader go on from here."""
         with self._lock:
             if self._core is not None:
                 self._state = self._core.state()

@@ -1,4 +1,4 @@
-"""Names of other loaders and data sets, and what to write here."""
+"""Names of other loaders and data sets, and the code to write in their place."""
 
 from __future__ import annotations
 
@@ -67,6 +67,6 @@ OTHER_ARGUMENTS = {
 
 
 def no_attribute(owner: object, name: str, others: Mapping[str, str]) -> AttributeError:
-    """For a name that it has not."""
+    """Returns the error for a name that `owner` lacks."""
     said = f": needed is {others[name]}" if name in others else ""
     return AttributeError(f"{public_name(type(owner))} has no {name!r}{said}")

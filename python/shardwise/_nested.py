@@ -1,7 +1,7 @@
 """Trees of containers as leaves by their paths, and back.
 
-Arrays within dicts, lists and tuples are stored one by one, under names that their paths give. Beside them the checkpoint
-keeps the path of each name, and the kind of each container that is no plain dict.
+Arrays within dicts, lists and tuples are stored one by one, under names that their paths give. The checkpoint
+also keeps the path of each name, and the kind of each container that is no plain dict.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from . import _containers, _objects
 from ._errors import Corrupt, InvalidArgument, WrongType
 
 Path = tuple[Any, ...]
-"""Keys of dicts, and numbers of what is in a list."""
+"""Keys of dicts, and indices of lists."""
 
-# As many levels of containers as the manifest can say the kinds of.
+# Most levels of containers whose kinds the manifest can hold.
 MOST_LEVELS = 100
 
 
@@ -26,10 +26,11 @@ class Flat:
     """A tree, taken apart."""
 
     leaves: dict[Path, Any] = field(default_factory=dict)
-    kinds: dict[Path, Any] = field(default_factory=dict)  #: of containers, as `_containers` says them; None: a plain dict
+    #: Of containers, as in `_containers`; None: a plain dict.
+    kinds: dict[Path, Any] = field(default_factory=dict)
 
     def tree_below(self, path: Path) -> Any:
-        """The tree at a path that is above all leaves."""
+        """Returns the tree at a path that is above all leaves."""
         return build({place[len(path):]: leaf for place, leaf in self.leaves.items()}, self.kinds, path)
 
 
@@ -67,13 +68,13 @@ def _is_plain_dict(tree: Any) -> bool:
 
 
 def _holds(tree: Any, is_array: Callable[[Any], bool]) -> bool:
-    """Whether an array is somewhere in a container. Without recursion, as nothing says how deep it is."""
+    """True if an array is anywhere in a container. Without recursion, as its depth has no limit."""
     levels = [iter([tree])]
     while levels:
         value = next(levels[-1], levels)
         if value is levels:
             levels.pop()
-        elif type(value) in _containers.SCALARS:  # of which there may be very many
+        elif type(value) in _containers.SCALARS:  # first, as there may be very many
             continue
         elif is_array(value):
             return True
@@ -85,12 +86,12 @@ def _holds(tree: Any, is_array: Callable[[Any], bool]) -> bool:
 
 
 def named(path: Path, separator: str = ".") -> str:
-    """The keys of a path, joined."""
+    """Returns the keys of a path, joined."""
     return separator.join(map(str, path))
 
 
 def names_of(paths: Iterable[Path], separator: str) -> dict[Path, str]:
-    """A name for each path, its keys joined. Of paths that read the same, the later ones get "~2", "~3", ..."""
+    """Returns a name for each path, its keys joined. If names are equal, later ones get "~2", "~3", ..."""
     names: dict[Path, str] = {}
     taken: set[str] = set()
     for path in paths:
@@ -105,13 +106,15 @@ def names_of(paths: Iterable[Path], separator: str) -> dict[Path, str]:
 
 
 def encoded_kinds(kinds: Mapping[Path, Any]) -> dict[str, Any]:
-    """For the checkpoint: of what is no plain dict, by the JSON text of the path."""
+    """Returns the kinds of all containers but plain dicts, by the JSON text of the path, for the
+    checkpoint."""
     return {json.dumps(encoded_path(path), ensure_ascii=False): _containers.written(kind)
             for path, kind in kinds.items() if kind is not None}
 
 
 def decoded_kinds(document: Mapping[str, Any]) -> dict[Path, Any] | None:
-    """Of a checkpoint; None if it says nothing of them, as those of earlier versions."""
+    """Returns the kinds of a checkpoint's containers; None if it has no record of them, as in earlier
+    versions."""
     kinds = document.get("containers")
     if not isinstance(kinds, dict):
         return None
@@ -120,8 +123,8 @@ def decoded_kinds(document: Mapping[str, Any]) -> dict[Path, Any] | None:
 
 
 def places(paths: Mapping[str, Path], document: Mapping[str, Any], flat: Iterable[str]) -> tuple[dict[str, Path], dict[Path, Any] | None]:
-    """Where each name of a checkpoint stands, and the kinds of its containers. Names of a tree of shardwise.jax stand where the
-    tree has them, but those of `flat`, which are asked for as they are."""
+    """Returns the path of each name of a checkpoint, and the kinds of its containers. Names of a tree of
+    shardwise.jax get their paths in that tree, except those in `flat`, which are asked for as they are."""
     tree = document.get("tree")
     if "paths" in document or not isinstance(tree, dict) or tree.get("kind") != "pytree":
         return dict(paths), decoded_kinds(document)
@@ -150,7 +153,7 @@ def _walk_tree(node: Any, path: Path, found: dict[str, Path], kinds: dict[Path, 
 
 
 def encoded_path(path: Path) -> Any:
-    """As JSON. Raises WrongType for a key that cannot be stored, naming the path."""
+    """Returns a path as JSON. Raises WrongType for a key that cannot be stored, naming the path."""
     try:
         return _objects.encode(list(path))
     except TypeError as error:
@@ -158,15 +161,15 @@ def encoded_path(path: Path) -> Any:
 
 
 def decoded_path(encoded: Any) -> Path:
-    """Inverse of encoded_path(). Raises WrongType for what is no key."""
+    """Inverse of encoded_path(). Raises WrongType for a value that is no key."""
     path = tuple(map(_objects.decode_key, encoded))
     hash(path)
     return path
 
 
 def build(leaves: Mapping[Path, Any], kinds: Mapping[Path, Any] | None, at: Path = ()) -> Any:
-    """The tree that has these leaves, whose paths begin at `at`. kinds: what is not in it is a plain dict; None: it is not
-    known, and keys 0, 1, 2, ... are those of a list."""
+    """Returns the tree that has these leaves, whose paths begin at `at`. kinds: a path that it lacks is a
+    plain dict; None: kinds are unknown, and keys 0, 1, 2, ... are those of a list."""
     tree = _Inner()
     for path, leaf in leaves.items():
         if not path:
@@ -181,7 +184,7 @@ def build(leaves: Mapping[Path, Any], kinds: Mapping[Path, Any] | None, at: Path
 
 
 class _Inner(dict[Any, Any]):
-    """A container that is still to be made, which no leaf is."""
+    """A container that is still to be made. No leaf has this class."""
 
 
 def _made(tree: _Inner, kinds: Mapping[Path, Any] | None, path: Path) -> Any:
@@ -193,8 +196,8 @@ def _made(tree: _Inner, kinds: Mapping[Path, Any] | None, path: Path) -> Any:
 
 
 def moved(asked: Iterable[str], there: Iterable[str], separator: str) -> str:
-    """Advice if names that are asked for are stored on other levels: one that differs, and the rename that takes most of them;
-    empty if no name ends as a stored one does."""
+    """Returns advice if names that are asked for are stored on other levels: one that differs, and the rename
+    that takes most of them; empty if no name ends as a stored one does."""
     wanted, stored = list(asked)[:1000], list(there)
     last: dict[str, list[str]] = {}
     for name in stored:
@@ -211,7 +214,7 @@ def moved(asked: Iterable[str], there: Iterable[str], separator: str) -> str:
 
 
 def _beginnings(first: str, second: str, separator: str) -> tuple[str, str]:
-    """The levels of each name before those that both end with."""
+    """Returns the levels of each name before those that both end with."""
     one, other = first.split(separator), second.split(separator)
     common = 0
     while common < min(len(one), len(other)) and one[-1 - common] == other[-1 - common]:

@@ -1,4 +1,4 @@
-"""Python objects as JSON: what is loaded has the types of what was saved. No pickle.
+"""Python objects as JSON: a load gives the types that were saved. No pickle.
 
 JSON's own are themselves: None, bool, int, str, list, and dict with keys that are str and do not begin with "$". All
 else is an object of one key: {"$tuple": [...]}, {"$float": "nan"}, {"$int": "hex"} (of very many digits),
@@ -28,7 +28,7 @@ from . import _containers, _values
 from ._dtypes import NUMPY, dtype_called, is_masked, known_name
 from ._errors import Corrupt, Error, InvalidArgument, WrongType
 
-# The manifest may be nested 256 levels deep; what is around an object takes some of them.
+# The manifest may be nested 256 levels deep; the levels around an object take some of them.
 _MOST_LEVELS = 200
 # Larger arrays are tensors: these are in the manifest, which every reader reads whole.
 _MOST_ARRAY_BYTES = 1 << 20
@@ -40,8 +40,8 @@ _NEEDED = ("needed are None, bool, int, float, complex, str, bytes, enums, dtype
 
 
 def encode(value: Any, level: int = 0) -> Any:
-    """As JSON values. Raises WrongType naming the type that cannot be stored, InvalidArgument for too deep a nesting.
-    level: of JSON, that the value is in."""
+    """Returns a value as JSON values. Raises WrongType naming the type that cannot be stored, InvalidArgument
+    for too deep a nesting. level: the level of JSON that holds the value."""
     if level > _MOST_LEVELS:
         raise InvalidArgument(f"found values nested deeper than {_MOST_LEVELS} levels of JSON, or one that holds itself: needed "
                               f"are fewer levels")
@@ -71,7 +71,7 @@ def _encode_tagged(value: Any, kind: type, level: int) -> Any:
     if kind is complex:
         return {"$complex": [repr(value.real), repr(value.imag)]}
     if kind in (set, frozenset):
-        # In one order, whatever the process: strings have another hash in each.
+        # Sorted: the order of a set differs between processes, as the hashes of strings do.
         return {"$set" if kind is set else "$frozenset": sorted((encode(v, level + 2) for v in value), key=json.dumps)}
     if isinstance(value, enum.Enum):
         return {"$enum": [_containers.class_name(kind), value.name, encode(value.value, level + 2)]}
@@ -98,7 +98,7 @@ def _encode_numpy(value: np.generic | np.ndarray) -> Any:
     if known_name(value.dtype.newbyteorder("<")) is None:
         raise WrongType(f"numpy's {type(value).__name__} of dtype {value.dtype} cannot be stored: needed are numbers")
     if isinstance(value, np.generic):
-        # As text, an element of ml_dtypes' has no name that says which it is.
+        # dtype.str does not tell the types of ml_dtypes apart.
         dtype = value.dtype.str if value.dtype.kind in "biufc" and value.dtype.isbuiltin == 1 else value.dtype.name
         return {"$numpy": [dtype, encode(value.item())]}
     if value.nbytes > _MOST_ARRAY_BYTES:
@@ -132,7 +132,7 @@ def _decode_enum(encoded: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """What encode() was given."""
+    """Inverse of encode()."""
     if type(value) is list:
         return [decode(v) for v in value]
     if type(value) is not dict:
@@ -149,23 +149,23 @@ def decode(value: Any) -> Any:
 
 @contextlib.contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Within it, whatever a hostile text makes a constructor raise is one Corrupt."""
+    """Turns any error that a hostile text causes in a constructor into one Corrupt."""
     try:
         yield
     except Exception as error:
         if isinstance(error, Error) and not isinstance(error, WrongType):
             raise
-        raise Corrupt(f"{what} is none that can be stored: {type(error).__name__}: {error}"[:400]) from None
+        raise Corrupt(f"{what} cannot be decoded: {type(error).__name__}: {error}"[:400]) from None
 
 
 def decode_named(name: str, value: Any, where: str) -> Any:
-    """What encode() was given as the object of that name. Raises Corrupt for what it has not written."""
+    """Decodes the object of that name. Raises Corrupt for a value that encode() would not write."""
     with refusing(f"{where}: object {name!r}"):
         return decode(value)
 
 
 def decode_key(value: Any) -> Any:
-    """What encode() was given as a key of a dict, or as a member of a set."""
+    """Decodes a key of a dict, or a member of a set."""
     return _hashable(decode(value))
 
 
@@ -178,7 +178,7 @@ def _hashable(found: Any) -> Any:
 
 
 def is_text(value: str) -> bool:
-    """Whether it is one that UTF-8 can hold: it has no lone surrogates."""
+    """True if UTF-8 can hold the text: it has no lone surrogates."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -204,7 +204,7 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
 
 
 def dumps(value: Any) -> str:
-    """The JSON text of encode(value)."""
+    """Returns the JSON text of encode(value)."""
     return json.dumps(encode(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -214,13 +214,14 @@ def loads(text: str) -> Any:
 
 
 def plain_copy(value: Any, what: str) -> Any:
-    """What must be plain JSON as it is now, whatever becomes of it; {} for None."""
+    """Returns a copy of a value that must be plain JSON, so that later changes have no effect; {} for
+    None."""
     return json.loads(plain_json({} if value is None else value, what))
 
 
 def plain_json(value: Any, what: str) -> str:
-    """The JSON text of what must be plain JSON: `user`. Raises WrongType, and InvalidArgument for texts that UTF-8 cannot
-    hold and for values nested too deep."""
+    """Returns the JSON text of a value that must be plain JSON: `user`. Raises WrongType, and InvalidArgument
+    for texts that UTF-8 cannot hold and for values nested too deep."""
     _containers.check_places(value, (what,))
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)

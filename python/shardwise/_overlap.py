@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Steps that numpy takes at most to find out whether two views share an element.
+# Most steps that numpy takes to find out whether two views share an element.
 _MOST_WORK = 100_000
 
 
 class _Shown:
-    """What numpy makes an array of."""
+    """An object that numpy turns into an array."""
 
     def __init__(self, interface: dict[str, Any]) -> None:
         self.__array_interface__ = interface
@@ -37,7 +37,7 @@ class Region(NamedTuple):
         return cls("", array.__array_interface__["data"][0], array.shape, strides, array.itemsize, dtype)
 
     def interval(self) -> tuple[int, int]:
-        """The first byte and the one after the last."""
+        """Returns the first byte and the one after the last."""
         if self.strides is None:
             return self.address, self.address + math.prod(self.shape) * self.itemsize
         spans = [(extent - 1) * stride for extent, stride in zip(self.shape, self.strides)]
@@ -45,12 +45,12 @@ class Region(NamedTuple):
                 self.address + sum(span for span in spans if span > 0) + self.itemsize)
 
     def view(self) -> np.ndarray:
-        """Of the same addresses. Its elements must not be read."""
+        """Returns an array at the same addresses. Its elements must not be read."""
         return np.asarray(_Shown({"data": (self.address, True), "shape": self.shape, "strides": self.strides,
                                   "typestr": f"|V{self.itemsize}", "version": 3}))
 
     def overlaps_itself(self) -> bool:
-        """Whether two indices are one element."""
+        """True if two indices refer to one element."""
         if self.strides is None:
             return False
         inner = self.itemsize
@@ -84,7 +84,7 @@ class _Mappings:
         self._begins = [row[0] for row in self._rows]
 
     def placed(self, region: Region) -> Region:
-        """The region by its place in the file that is mapped there, if one is."""
+        """Returns the region by its place in the file that is mapped there, if any."""
         if region.space or not self._rows:
             return region
         number = bisect.bisect_right(self._begins, region.interval()[0]) - 1
@@ -95,12 +95,12 @@ class _Mappings:
 
 
 def strides_without_ones(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """Those of dims of extent 1 say nothing."""
+    """Returns the strides with 0 for dims of extent 1, where they have no meaning."""
     return tuple(stride if extent > 1 else 0 for extent, stride in zip(shape, strides))
 
 
 def _share(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether an element is in both; also if that is too hard to find out."""
+    """True if an element is in both, or if that is too hard to find out."""
     try:
         return np.shares_memory(one, other, max_work=_MOST_WORK)  # type: ignore[arg-type]
     except (np.exceptions.TooHardError, OverflowError):
@@ -118,7 +118,8 @@ class Regions:
         self._names: dict[Region, str] = {}
 
     def add(self, name: str, region: Region | None) -> str | None:
-        """The name that the very same elements have already, if they have one: they are tied, and to be filled once."""
+        """Returns the name that the very same elements already have, if any: they are tied, and filled
+        once."""
         if region is None or 0 in region.shape:
             return None
         first = self._names.get(region)
@@ -127,7 +128,7 @@ class Regions:
         return first
 
     def faults(self) -> list[str]:
-        """What says, for each target that shares an element with itself or with another one, that it cannot be filled."""
+        """Returns a message for each target that shares an element with itself or with another one."""
         found = [several_places(name) for region, name in self._names.items() if region.overlaps_itself()]
         # Regions that end after the next one begins: end, space, common divisor of steps, region and name.
         ends: list[tuple[int, str, int, Region, str]] = []

@@ -21,7 +21,8 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 @contextlib.contextmanager
 def told_instead(path: str, takes_files: bool = False) -> Iterator[None]:
-    """Adds to NotFound what is at a path that is no checkpoint. takes_files: of other formats, of which a part is not there."""
+    """Adds to NotFound a description of the content of a path that is no checkpoint. takes_files: files of
+    other formats are taken, so NotFound says that a part of one is missing."""
     try:
         yield
     except NotFound as error:
@@ -29,13 +30,14 @@ def told_instead(path: str, takes_files: bool = False) -> Iterator[None]:
         instead = "" if is_taken else instead_of_checkpoint(path)
         if not instead:
             raise
-        # It is another thing than a checkpoint, so no save of one is unfinished there.
+        # It is no checkpoint, so an unfinished save is not the reason.
         said = re.sub(": (it was not committed: it has no manifest.json|found .*, needed a checkpoint of Shardwise)$", "", str(error))
         raise NotFound(f"{said}: {instead}") from None
 
 
 def instead_of_checkpoint(path: str) -> str:
-    """What is at a path that is no checkpoint, and how that is loaded; empty if nothing is known of it."""
+    """Returns a description of the content of a path that is no checkpoint, and a way to load it; empty if
+    nothing is known of it."""
     kind, what, steps = _core.known_format(path)
     if kind == "shardwise":  # the error itself says so
         return ""
@@ -50,7 +52,7 @@ def instead_of_checkpoint(path: str) -> str:
 
 
 def _ways_in(kind: str, path: str) -> str:
-    """How what is at a path becomes a checkpoint."""
+    """Returns the call that makes a checkpoint of the content of a path."""
     if kind in ("torch", "zip", "pickle"):
         return 'swt.save("new", torch.load(file, weights_only=True)) makes a checkpoint of it'
     if kind == "npy":
@@ -63,8 +65,9 @@ def _ways_in(kind: str, path: str) -> str:
 
 
 def local(path: Path, what: str) -> str:
-    """A path of this machine's file systems, as text: `~` is the user's folder, as in a shell. Raises Unsupported for
-    URLs, which would otherwise be folders of odd names. what: begins the message, as "save"."""
+    """Returns a path of this machine's file systems as text: `~` is the user's folder, as in a shell. Raises
+    Unsupported for URLs, which would otherwise be folders of odd names. what: begins the message, as
+    "save"."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise WrongType(f"{what}: the path is {type(path).__name__}, needed is a text or a pathlib.Path: the path comes first"
                         + _ORDERS.get(what, ""))

@@ -12,13 +12,14 @@ _WIDTH, _HEIGHT, _TOP, _MOST_POINTS = 560, 150, 14, 140
 
 
 def data_of(page: str) -> dict[str, Any]:
-    """What a page of to_html() holds: the object of to_json() under "plan", the curve, the collectives, the inputs."""
+    """Returns the data in a page of to_html(): to_json()'s object under "plan", the curve, the collectives,
+    the inputs."""
     found: dict[str, Any] = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
     return found
 
 
 def bytes_text(count: float) -> str:
-    """As the command writes it: "1.50 MiB"."""
+    """Returns a number of bytes as the command writes it: "1.50 MiB"."""
     if count < 1024:
         return f"{count:.0f} B"
     for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
@@ -33,7 +34,7 @@ def _height(count: int, peak: int) -> str:
 
 
 def _picture(data: dict[str, Any]) -> str:
-    """The memory by kind over the steps. Of many steps, the highest of each few."""
+    """Draws the memory by kind over the steps. Many steps are drawn in groups, each at its highest."""
     curve, peak = data["curve"], max(data["plan"]["memory"]["peak_bytes"], 1)
     points, end = curve["points"], max(curve["steps"], 1)
     few = -(-len(points) // _MOST_POINTS)
@@ -55,7 +56,7 @@ def _picture(data: dict[str, Any]) -> str:
 
 
 def small_html(page: str) -> str:
-    """Some kB of HTML without a script, of a page of to_html()."""
+    """Returns some kB of HTML without a script for a page of to_html()."""
     data = data_of(page)
     plan = data["plan"]
     memory = plan["memory"]

@@ -39,7 +39,7 @@ _current = threading.local()  #: .line: the innermost WorkLine of this thread
 
 class WorkLine:
     """Shows on stderr how long work takes that has no known end: only on a terminal, and only after two seconds. A thread of its own
-    writes the line, as no function of ours is called while a framework traces. The line is cleared at the end."""
+    writes the line, as a framework that traces calls no function of ours. The line is cleared at the end."""
 
     AFTER, EACH = 2.0, 0.5  #: seconds
 
@@ -83,6 +83,6 @@ class WorkLine:
 
 
 def count_operation(stage: str) -> None:
-    """Of the work that this thread shows, if any: "traced", "written"."""
+    """Counts an operation in the line that this thread shows, if any. stage: "traced", "written"."""
     if (line := getattr(_current, "line", None)) is not None:
         line.count(stage)

@@ -1,4 +1,4 @@
-"""DCP and Orbax, formats that packages of Python alone read: opened where they are."""
+"""Opens DCP and Orbax in place: formats that only packages of Python read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ._errors import Error, NotFound, Unsupported
 from ._sources import MEMORY
 
 PACKAGES = {"dcp": "torch", "orbax": "orbax-checkpoint"}
-"""Which package reads and writes each format, as pip calls it."""
+"""The package that reads and writes each format, by its name for pip."""
 
 
 def reader_of(path: str, memory: int = MEMORY) -> _core.Reader | None:
-    """Reads what is at a path; None if no other package is needed for that. Raises NotFound for a folder of several such,
-    Unsupported without the package, and what the readers of the formats raise."""
+    """Returns a reader of a path; None if it needs no other package. Raises NotFound for a folder of several
+    checkpoints, Unsupported without the package, and the errors of the readers."""
     if os.path.exists(os.path.join(path, "manifest.json")) or not os.path.isdir(path):
         return None
     format, what, steps = _core.known_format(path)
@@ -46,7 +46,7 @@ def reader_of(path: str, memory: int = MEMORY) -> _core.Reader | None:
 
 @contextlib.contextmanager
 def _errors(format: str, path: str) -> Iterator[None]:
-    """Those of an import, as those of a read."""
+    """Turns errors of an import into errors of a read."""
     try:
         yield
     except ImportError as error:

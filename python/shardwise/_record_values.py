@@ -14,8 +14,9 @@ _SCALARS = {int, float, bool, complex}
 
 
 def array_of(value: Any, name: str) -> np.ndarray[Any, Any]:
-    """The numbers of a field's value: an array, number, tensor, list of them, or what numpy takes. Raises InvalidArgument for
-    values with a mask, missing values or a unit, and for those that are no numbers of one shape."""
+    """Returns the numbers of a field's value: an array, number, tensor, list of them, or anything that numpy
+    takes. Raises InvalidArgument for values with a mask, missing values or a unit, and for those that are no
+    numbers of one shape."""
     if type(value) in (list, tuple):
         return _array_of_list(value, name)
     torch = sys.modules.get("torch")
@@ -26,8 +27,8 @@ def array_of(value: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def columns_of_table(source: Any) -> dict[str, Any] | None:
-    """The columns of a table of pandas, polars or Arrow, or of one column of these, by name. None of others. Raises Unsupported for
-    columns that are no numbers, all of them at once."""
+    """Returns the columns of a table of pandas, polars or Arrow, or of one column of these, by name; None for
+    other objects. Raises one Unsupported for all columns that are no numbers."""
     kind = type(source).__name__
     # The class is asked, because a table of pandas has its columns as attributes. Arrow calls a dtype type.
     if hasattr(source, "to_numpy") and any(hasattr(type(source), name) for name in ("dtype", "type")):
@@ -105,7 +106,7 @@ def _check_meaning(value: Any, name: str) -> None:
 
 
 def _missing(value: Any) -> bool:
-    """Whether an array of pandas, Arrow or polars says of some elements that they are missing. NaN of numpy's is a value."""
+    """True if an array of pandas, Arrow or polars marks elements as missing. NaN of numpy's is a value."""
     count = getattr(value, "null_count", None)  # Arrow; polars has a function
     if count is not None:
         return bool(count() if callable(count) else count)

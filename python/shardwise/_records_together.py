@@ -24,8 +24,8 @@ class Columns(dict[str, Any]):
 
 
 def together_of(source: Any) -> Callable[[list[int]], Any] | None:
-    """A function of a list of numbers that makes these records, if the object has one: rows, or Columns of a
-    `datasets.Dataset`, which makes rows of its columns."""
+    """Returns a function of a list of numbers that makes these records, if the object has one: rows, or
+    Columns of a `datasets.Dataset`, which makes rows of its columns."""
     dataset: Any = source
     kinds: Any = getattr(sys.modules.get("datasets"), "Dataset", ())
     if isinstance(source, kinds) and dataset.format["type"] in ("arrow", "polars"):  # records would be tables
@@ -54,7 +54,7 @@ def together_of(source: Any) -> Callable[[list[int]], Any] | None:
 
 
 def rows_of(made: Any) -> list[Any]:
-    """One record each."""
+    """Returns the records one by one."""
     if isinstance(made, Columns):
         return [dict(zip(made, row)) for row in zip(*made.values())]
     rows: list[Any] = made
@@ -62,8 +62,8 @@ def rows_of(made: Any) -> list[Any]:
 
 
 def columns_of(made: Any, fields: Sequence[Field]) -> list[np.ndarray[Any, Any]] | None:
-    """An array for each field with the values of all records, if these are of one dtype and the field's shape. None if each
-    record has to be looked at, also to say which one is wrong."""
+    """Returns an array for each field with the values of all records, if these have one dtype and the field's
+    shape. None if each record has to be looked at, also to say which one is wrong."""
     columns = []
     for number, field in enumerate(fields):
         column = None if field.ragged else _column(made, field.name, number)
@@ -100,9 +100,10 @@ def _column(made: Any, name: str, number: int) -> np.ndarray[Any, Any] | None:
 
 
 def _array(column: Any, name: str, stack: Callable[[Any], Any] | None = None) -> np.ndarray[Any, Any] | None:
-    """None if it is no array: array_of() of each record's value then says why."""
+    """Returns a column as an array; None if it is no array: array_of() of each record's value then raises
+    why."""
     try:
         array = array_of(column if stack is None else stack(column), name)
-    except Exception:  # noqa: BLE001 - also of tensors that cannot be read, whatever torch raises
+    except Exception:  # noqa: BLE001 - torch may raise anything for a tensor that cannot be read
         return None
     return array if array.ndim else None

@@ -1,4 +1,4 @@
-"""What a reshard would do, before it is done."""
+"""Plans of reshards as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ._sharding import Mesh, PartitionSpec, Sharding, TransferPlan
 from ._sources import Path
 from ._tensor import Checkpoint, Tensor
 
-_MOST_DEVICES = 4096  # of which a plan is made; beyond, only sizes are said
+_MOST_DEVICES = 4096  # most devices of a plan; beyond, only sizes are given
 
 
 def _size(count: float) -> str:

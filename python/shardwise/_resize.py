@@ -1,4 +1,4 @@
-"""Tensors that have grown or shrunk: a load fills what is common to both shapes, on request only."""
+"""Tensors that have grown or shrunk: a load fills the part common to both shapes, on request only."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ._errors import InvalidArgument
 from ._sources import check_choice
 
 Resize = Mapping[str, Literal["pad", "slice"]]
-"""By patterns of names: {"*embed*": "pad"}. "pad" fills the beginning of a larger tensor, "slice" takes the beginning of what
-is stored."""
+"""Rules by patterns of names: {"*embed*": "pad"}. "pad" fills the beginning of a larger tensor, "slice" takes
+the beginning of the stored one."""
 
 
 def check_extents(what: str, skip_mismatched: bool, resize: object) -> None:
-    """Of a load without a target, whose resize says extents. Raises InvalidArgument."""
+    """Checks the options of a load without a target: resize must give extents. Raises InvalidArgument."""
     says_none = isinstance(resize, Mapping) and not {"pad", "slice"}.isdisjoint(resize.values())
     for name, value in (("resize", resize if says_none else None), ("skip_mismatched", skip_mismatched)):
         if value:
@@ -23,7 +23,7 @@ def check_extents(what: str, skip_mismatched: bool, resize: object) -> None:
 
 
 class Resizing:
-    """Which tensors are padded and sliced, and which rules were of use."""
+    """Rules that pad or slice tensors, and whether each was used."""
 
     def __init__(self, rules: Mapping[str, str] | None) -> None:
         self._rules = dict(rules or {})
@@ -32,7 +32,7 @@ class Resizing:
         self._unused = dict.fromkeys(self._rules)
 
     def allows(self, name: str, stored: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-        """Whether a tensor of this name may be of another shape. The first rule that matches counts."""
+        """True if a tensor of this name may have the wanted shape. The first rule that matches counts."""
         pattern = next((pattern for pattern in self._rules if fnmatch.fnmatchcase(name, pattern)), None)
         if pattern is None or len(stored) != len(wanted):
             return False

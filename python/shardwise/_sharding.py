@@ -1,4 +1,4 @@
-"""Meshes, partition specs and shardings: which box of a tensor each device holds."""
+"""Meshes, partition specs and shardings: they give each device its box of a tensor."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Mesh:
 
     @staticmethod
     def from_jax(mesh: Any) -> Mesh:
-        """A jax.sharding.Mesh, with its device ids."""
+        """Converts a jax.sharding.Mesh, with its device ids."""
         return Mesh([(name, mesh.shape[name]) for name in mesh.axis_names], [d.id for d in mesh.devices.flat])
 
     @staticmethod
     def from_torch(mesh: Any) -> Mesh:
-        """A DeviceMesh; devices are ranks. Axes without names are called by their number."""
+        """Converts a DeviceMesh; devices are ranks. Axes without names are called by their number."""
         names = mesh.mesh_dim_names or [str(d) for d in range(mesh.mesh.ndim)]
         return Mesh(list(zip(names, mesh.mesh.shape)), mesh.mesh.flatten().tolist())
 
@@ -53,11 +53,11 @@ class Mesh:
 
     @property
     def devices(self) -> list[int]:
-        """By position, row by row."""
+        """Devices by position, row by row."""
         return [self._mesh.device_at(position) for position in range(self.size)]
 
     def get_logical_mesh(self) -> Any:
-        """The device ids as a numpy array of the mesh's shape, as torch_xla's Mesh gives them."""
+        """Returns the device ids as a numpy array of the mesh's shape, as torch_xla's Mesh does."""
         import numpy as np
 
         return np.array(self.devices, dtype=np.int64).reshape(tuple(self.shape.values()))
@@ -77,8 +77,9 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Device:
-    """Where a device is, in JAX's words: a jax.Device may stand wherever one of these does. coords: the place of its chip
-    in the torus that joins the chips of a slice, () if there is none. core_on_chip: which of the chip's devices it is."""
+    """The place of a device, in JAX's words; calls that take one also take a jax.Device. coords: the place of
+    its chip in the torus that joins the chips of a slice, () without a torus. core_on_chip: its number among
+    the devices of the chip."""
 
     id: int
     coords: tuple[int, ...] = ()
@@ -100,8 +101,9 @@ def _places(devices: Sequence[Any]) -> list[tuple[int, list[int], int | None, in
 
 def device_mesh(axes: Mapping[str, int], devices: Sequence[Any], *, split_physical_axes: bool = False,
                 contiguous_submeshes: bool = False, device_kind: str = "") -> Mesh:
-    """A mesh whose neighbours are near each other in the torus, as jax's mesh_utils.create_device_mesh orders them.
-    Axes by rising communication; devices: Device or jax.Device. Raises InvalidArgument if they do not fit."""
+    """Returns a mesh whose neighbours are near each other in the torus, as jax's
+    mesh_utils.create_device_mesh orders them. axes: by rising communication. devices: Device or jax.Device.
+    Raises InvalidArgument if they do not fit."""
     mesh = Mesh.__new__(Mesh)
     mesh._mesh = _core.device_mesh(list(axes.items()), _places(devices), split_physical_axes, contiguous_submeshes,
                                    device_kind)
@@ -114,7 +116,7 @@ class HybridMesh(Mesh):
 
     HybridMesh(ici_mesh_shape=(2, 2), dcn_mesh_shape=(2, 1), axis_names=("data", "model"), devices=devices)
 
-    devices: Device or jax.Device. process_is_granule: processes, not slices, are what the slow network joins, as in
+    devices: Device or jax.Device. process_is_granule: the slow network joins processes, not slices, as in
     jax's create_hybrid_device_mesh. Raises InvalidArgument if sizes and devices do not fit.
     """
 
@@ -131,7 +133,8 @@ class HybridMesh(Mesh):
 
 
 class PartitionSpec:
-    """Which mesh axes cut each dim: PartitionSpec("data", None, ("model", "seq")), as jax.sharding.PartitionSpec."""
+    """The mesh axes that cut each dim: PartitionSpec("data", None, ("model", "seq")), as
+    jax.sharding.PartitionSpec."""
 
     def __init__(self, *entries: Entry) -> None:
         self._spec = _core.PartitionSpec.parse(",".join(self._text(e) for e in entries)) if entries else \
@@ -146,7 +149,7 @@ class PartitionSpec:
 
     @classmethod
     def parse(cls, text: str) -> PartitionSpec:
-        """"data,-,model+seq"."""
+        """Parses a text such as "data,-,model+seq"."""
         if not text:
             return cls()
         return cls(*[None if e.strip() == "-" else tuple(e.strip().split("+")) if "+" in e else e.strip()
@@ -154,7 +157,7 @@ class PartitionSpec:
 
     @classmethod
     def from_jax(cls, spec: Any) -> PartitionSpec:
-        """A jax.sharding.PartitionSpec. Raises InvalidArgument for UNCONSTRAINED."""
+        """Converts a jax.sharding.PartitionSpec. Raises InvalidArgument for UNCONSTRAINED."""
         for entry in spec:
             if entry is not None and not isinstance(entry, (str, tuple)):
                 raise InvalidArgument(f"{spec}: {entry} says nothing of where the elements are")
@@ -191,7 +194,7 @@ def _box(bounds: Sequence[tuple[int, int]]) -> Box:
 
 @dataclass(frozen=True)
 class Minibatch:
-    """What one process brings of a global batch, and where its devices find it."""
+    """The rows that one process brings to a global batch, and the boxes of its devices in them."""
 
     global_shape: tuple[int, ...]
     index: int  # of the process's share of the rows: processes with the same one bring the same rows
@@ -201,8 +204,8 @@ class Minibatch:
 
 
 class Sharding:
-    """A mesh and a spec: which box each device holds. policy: how dims are cut that do not divide ("ceil", as XLA pads;
-    "strict", as JAX; "nested_chunk", as DTensor; "balanced")."""
+    """A mesh and a spec, which give each device its box. policy: the cut of dims that do not divide ("ceil",
+    as XLA pads; "strict", as JAX; "nested_chunk", as DTensor; "balanced")."""
 
     def __init__(self, mesh: Mesh | str, spec: PartitionSpec | str, policy: str = "ceil") -> None:
         self.mesh = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
@@ -212,13 +215,14 @@ class Sharding:
 
     @classmethod
     def from_jax(cls, sharding: Any, rank: int) -> Sharding:
-        """A jax.sharding.NamedSharding, of a tensor of `rank` dims."""
+        """Converts a jax.sharding.NamedSharding of a tensor of `rank` dims."""
         spec = PartitionSpec.from_jax([*sharding.spec, *[None] * (rank - len(sharding.spec))])
         return cls(Mesh.from_jax(sharding.mesh), spec, "strict")
 
     @classmethod
     def from_torch(cls, mesh: Any, placements: Any, shape: Sequence[int]) -> Sharding:
-        """A DTensor's device_mesh, placements and shape. Raises Unsupported, saying why, if no spec says the same."""
+        """Converts a DTensor's device_mesh, placements and shape. Raises Unsupported, saying why, if no spec
+        does the same."""
         ours = Mesh.from_torch(mesh)
         found, reason = _core.from_placements(ours._mesh, placement_text(placements, len(shape)), list(shape))
         if found is None:
@@ -228,7 +232,7 @@ class Sharding:
         return cls(ours, PartitionSpec.parse(str(found.spec)), found.policy)
 
     def to_jax(self, devices: Sequence[Any] | None = None) -> Any:
-        """A jax.sharding.NamedSharding on jax.devices() with these ids."""
+        """Returns a jax.sharding.NamedSharding on jax.devices() with these ids."""
         import jax
         import numpy as np
 
@@ -238,33 +242,34 @@ class Sharding:
         return jax.sharding.NamedSharding(jax.sharding.Mesh(grid, self.mesh.axis_names), spec(*self.spec.entries))
 
     def to_placements(self, shape: Sequence[int]) -> str:
-        """DTensor's placements in words, one per mesh axis: "S(0),R". Raises Unsupported."""
+        """Returns DTensor's placements in words, one per mesh axis: "S(0),R". Raises Unsupported."""
         text: str = _core.to_placements(self._sharding, list(shape))
         return text
 
     def shard_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Of the largest box. Raises InvalidArgument if the policy does not allow the shape."""
+        """Returns the shape of the largest box. Raises InvalidArgument if the policy does not allow the
+        shape."""
         return tuple(self._sharding.shard_shape(list(shape)))
 
     def box(self, device: int, shape: Sequence[int]) -> Box:
-        """What a device holds, as slices. Raises NotFound."""
+        """Returns the box of a device, as slices. Raises NotFound."""
         return _box(self._sharding.box(device, list(shape)))
 
     def boxes(self, shape: Sequence[int]) -> dict[int, Box]:
-        """By device."""
+        """Returns the box of each device."""
         return {device: self.box(device, shape) for device in self.mesh.devices}
 
     def minibatch(self, local_shape: Sequence[int], process: int, process_of: Callable[[int], int]) -> Minibatch:
-        """How a process places rows of its own, of local_shape, along dim 0, as torch_xla's minibatch=True; process_of
-        gives the process of a device. Raises NotFound if the process has no devices, InvalidArgument if rows
-        cannot be divided so that every process holds as many as it brings."""
+        """Places rows of a process's own, of local_shape, along dim 0, as torch_xla's minibatch=True;
+        process_of gives the process of a device. Raises NotFound if the process has no devices,
+        InvalidArgument if rows cannot be divided so that every process holds as many as it brings."""
         processes = [process_of(device) for device in self.mesh.devices]
         shape, (index, count), parts = _core.minibatch(self._sharding, processes, process, list(local_shape))
         return Minibatch(tuple(shape), index, count, {d: _box(local) for d, local, _ in parts},
                          {d: _box(whole) for d, _, whole in parts})
 
     def replica_id(self, device: int) -> int:
-        """Which of the devices with the same box it is, from 0 on."""
+        """Returns the number of a device among those with the same box, from 0 on."""
         found: int = self._sharding.replica_id(device)
         return found
 
@@ -278,11 +283,11 @@ class Sharding:
         return bool(self._sharding.is_fully_replicated)
 
     def picture(self, shape: Sequence[int]) -> Picture:
-        """Of a tensor of this shape; a notebook shows it."""
+        """Returns a picture of a tensor of this shape; a notebook shows it."""
         return Picture(self._sharding.svg(list(shape)))
 
     def _repr_svg_(self) -> str:
-        """In a notebook: a small tensor that divides."""
+        """Shows a small tensor that divides, in a notebook."""
         ways = {dim: 1 for dim in range(len(self.spec))}
         for dim, entry in enumerate(self.spec.entries):
             for axis in (entry,) if isinstance(entry, str) else entry or ():
@@ -324,29 +329,29 @@ class TransferPlan:
 
     @property
     def copies(self) -> list[tuple[int, int, Box]]:
-        """From device, to device, which elements: by target, then by source."""
+        """Source device, target device and elements of each copy, sorted by target, then by source."""
         return [(self._before[source], self._after[target], _box(box)) for source, target, box in self._plan.copies]
 
     @property
     def moved_elements(self) -> int:
-        """Those that change devices."""
+        """Number of elements that change devices."""
         moved: int = self._plan.moved_elements
         return moved
 
     def classify(self) -> str:
-        """What it comes to: "all_gather", "slice", "all_to_all", ..."""
+        """Returns the kind of the transfer: "all_gather", "slice", "all_to_all", ..."""
         name: str = self._plan.classify()
         return name
 
 
 def explain_reshard(before: Sharding, after: Sharding, shape: Sequence[int], dtype: str = "f32") -> str:
-    """Some lines: what each device keeps, fetches and drops."""
+    """Returns some lines on the elements that each device keeps, fetches and drops."""
     text: str = _core.explain_reshard(before._sharding, after._sharding, list(shape), dtype)
     return text
 
 
 def placement_text(placements: Any, rank: int) -> str:
-    """DTensor's placements as the core reads them, with negative dims counted from the end."""
+    """Returns DTensor's placements in the core's words, with negative dims counted from the end."""
     words = []
     for p in placements:
         kind = type(p).__name__

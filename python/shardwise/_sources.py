@@ -1,4 +1,4 @@
-"""Arrays as what `_core` saves: addresses of memory, and who keeps it alive."""
+"""Arrays in the form that `_core` saves: addresses of memory, and the objects that keep it alive."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Codec = Literal["zstd", "none", "auto"]
 Existing = Literal["fail", "replace", "skip"]
 
 MEMORY = 256 << 20
-"""Host bytes a save or read holds at most beyond the arrays, unless it is told otherwise."""
+"""Most host bytes that a save or read holds in addition to the arrays, by default."""
 
 
 class Sources:
-    """Tensors to be saved. Keeps their memory."""
+    """Tensors to save. Keeps their memory."""
 
     def __init__(self) -> None:
         self.list: list[_core.Source] = []
@@ -30,8 +30,9 @@ class Sources:
 
     def add(self, name: str, dtype: str, shape: Sequence[int], parts: Iterable[tuple[Sequence[int], Any]],
             **how: Any) -> None:
-        """A tensor of which this process has parts: where each begins, and its elements, an array whose items have the
-        size of the dtype's. `how`: mesh, spec, policy, or listed=True if the parts are what is to be written."""
+        """Adds a tensor by its parts in this process: the begin of each, and its elements, an array whose
+        items have the size of the dtype's. `how`: mesh, spec, policy, or listed=True to write exactly these
+        parts."""
         if not is_text(name):
             raise InvalidArgument(f"tensor {name!r} has a name with a lone surrogate: needed is one that UTF-8 can hold")
         arguments = []
@@ -41,13 +42,14 @@ class Sources:
         self.list.append(_core.Source(name, dtype, list(shape), arguments, **how))
 
     def add_array(self, name: str, array: Any, **how: Any) -> None:
-        """A whole array, of any strides and byte order."""
+        """Adds a whole array, of any strides and byte order."""
         array = as_array(name, array)
         self.add(name, name_of(array.dtype, name), array.shape, [((0,) * array.ndim, array)], **how)
 
 
 def as_array(name: str, value: Any) -> np.ndarray:
-    """A numpy array in this machine's byte order. Raises WrongType if the value cannot be stored as one."""
+    """Returns a numpy array in this machine's byte order. Raises WrongType if the value cannot be stored as
+    one."""
     if not isinstance(name, str):
         raise WrongType(f"tensor names are str, not {type(name).__name__}")
     if is_masked(value):
@@ -68,7 +70,7 @@ def as_array(name: str, value: Any) -> np.ndarray:
 
 
 def _instead(dtype: np.dtype) -> str:
-    """Advice to save something else in place of an array without numbers."""
+    """Returns advice to save something else in place of an array without numbers."""
     if dtype.names:
         return "write {field: array[field] for field in array.dtype.names}"
     if dtype.kind in "Mm":
@@ -86,7 +88,7 @@ class Faults:
         self._errors: list[Exception] = []
 
     def trying(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Returns the function's result, or None if it raises: check() then tells."""
+        """Returns the function's result, or None if it raises: check() then raises it."""
         try:
             return function(*arguments)
         except (TypeError, Error) as error:
@@ -94,7 +96,7 @@ class Faults:
             return None
 
     def check(self) -> None:
-        """Raises one error: of the class that all have, else a WrongType."""
+        """Raises one error for all, if any: of the class that they share, else a WrongType."""
         if len(self._errors) == 1:
             raise self._errors[0]
         if self._errors:
@@ -104,16 +106,16 @@ class Faults:
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is stored as a tensor: arrays and numpy's scalars."""
+    """True if a value is stored as a tensor: arrays and numpy's scalars."""
     if isinstance(value, (np.character, np.datetime64, np.timedelta64, type)):
-        return False  # a str or bytes, and what is no number
+        return False
     return isinstance(value, (np.ndarray, np.generic)) or (
         hasattr(value, "__array__") and hasattr(value, "shape") and hasattr(value, "dtype"))
 
 
 def flattened(tensors: Mapping[str, Any]) -> Flat:
-    """The arrays and plain objects of a mapping of names, in which dicts, lists and tuples that hold arrays are taken
-    apart. Raises WrongType for names that are no str."""
+    """Returns the arrays and plain objects of a mapping of names. Dicts, lists and tuples that hold arrays
+    are taken apart. Raises WrongType for names that are no str."""
     if not isinstance(tensors, Mapping):
         raise WrongType(f"found {type(tensors).__module__}.{type(tensors).__qualname__}, needed is a dict of arrays and objects "
                         f"by name")
@@ -126,7 +128,8 @@ def flattened(tensors: Mapping[str, Any]) -> Flat:
 
 
 def copied(tensors: Mapping[str, Any], pool: dict[str, np.ndarray]) -> Any:
-    """The mapping with copies of its arrays, in memory that the last call had if it fits. `pool` keeps it."""
+    """Returns the mapping with copies of its arrays, in the memory of the last call if it fits. `pool` keeps
+    it."""
     flat = flattened(tensors)
     names = names_of(flat.leaves, "/")
     copies = snapshot({names[path]: leaf for path, leaf in flat.leaves.items()
@@ -135,7 +138,7 @@ def copied(tensors: Mapping[str, Any], pool: dict[str, np.ndarray]) -> Any:
 
 
 def snapshot(arrays: Mapping[str, Any], pool: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Copies, in memory that the last snapshot had, if it fits. `pool` is what they are kept in."""
+    """Returns copies, in the memory of the last snapshot if it fits. `pool` keeps it."""
     copies: dict[str, np.ndarray] = {}
     faults = Faults()
     checked = {name: faults.trying(as_array, name, value) for name, value in arrays.items()}
@@ -156,7 +159,7 @@ def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
         raise InvalidArgument(f"{what} is {value!r}, needed is {' or '.join(map(repr, choices))}")
 
 
-#: Options of other libraries and of the command by ours, and how ours are written.
+#: Options of other libraries and of the command, by ours as it is to be written.
 _ALIKE = {
     'cast="bf16"': ("dtype", "torch_dtype"), "names": ("select", "exclude", "keys", "only", "include", "patterns", "filter", "tensors"),
     'existing="replace"': ("overwrite", "force", "replace", "exist_ok"), 'existing="skip"': ("skip_existing",),
@@ -170,7 +173,8 @@ _ALIKE = {
 
 
 def unknown_option(what: str, name: str, known: Sequence[str], others: Mapping[str, str]) -> WrongType:
-    """The error for an option of another name, which says what ours is called. others: what other libraries call them."""
+    """Returns the error for an unknown option, with the name of ours. others: ours by the names of other
+    libraries."""
     import difflib
 
     nearest = difflib.get_close_matches(name, known, 1)
@@ -188,13 +192,14 @@ def refuse_unknown(what: str, unknown: Iterable[str], known: Sequence[str], othe
         raise unknown_option(what, name, known, others)
 
 
-#: What a foreign array has nowhere may be zeros, of which a small file may name any number. No codec makes more of a byte, and
-#: this many bytes of zeros may be there all the same.
+#: Parts of a foreign array that are not stored are zeros, so a small file may claim any number of bytes. No
+#: codec makes more than the first number of one byte; any file may have the second number of zeros.
 _MOST_BYTES_OF_ONE, _MOST_ZEROS = 40_000, 64 << 30
 
 
 def check_claim(what: str, claimed: int, stored: int) -> None:
-    """Raises Corrupt for more bytes than files of so few can hold, ResourceExhausted for more than there is memory."""
+    """Raises Corrupt if files of `stored` bytes cannot hold `claimed` ones, ResourceExhausted if memory
+    cannot."""
     if claimed > max(_MOST_ZEROS, _MOST_BYTES_OF_ONE * stored):
         raise Corrupt(f"{what}: {claimed} bytes, found {stored} bytes in all files, which cannot hold them")
     check_fits_memory(what, claimed)
@@ -207,5 +212,5 @@ def check_fits_memory(what: str, claimed: int) -> None:
 
 
 def check_codec(codec: str) -> None:
-    """Raises InvalidArgument for none of those that a save takes."""
+    """Raises InvalidArgument for a codec that a save does not take."""
     check_choice("codec", codec, ("zstd", "none", "auto"))

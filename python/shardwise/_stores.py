@@ -14,21 +14,21 @@ from ._paths import local
 
 
 class Store(Protocol):
-    """A key-value store that all processes see. Thread-safe. What it raises comes out of the call of the group.
+    """A key-value store that all processes see. Thread-safe. Its errors come out of the call of the group.
 
     A store whose attribute `is_fresh` is there and true holds nothing from before this group was made.
     """
 
     def set(self, key: str, value: bytes) -> None:
-        """Takes the place of an older value."""
+        """Sets a value, in place of an older one."""
         ...
 
     def get(self, key: str, seconds: float) -> bytes | None:
-        """The value as soon as it is there; None if it has not come after `seconds`, which may be 0."""
+        """Returns a value as soon as it is there; None if it has not come after `seconds`, which may be 0."""
         ...
 
     def delete(self, key: str) -> None:
-        """May do nothing if the store cannot."""
+        """Removes a value. May do nothing if the store cannot."""
         ...
 
 
@@ -37,9 +37,9 @@ _PAUSE = 0.05  # the longest between two looks, unless there are too many ranks 
 
 def _polled(look: Callable[[], bytes | None], seconds: float, longest_pause: float = _PAUSE,
             least_pause: float = 0.0) -> bytes | None:
-    """What look() finds, as soon as it finds something; None after `seconds`. Looks twenty times, or more if that would
-    make a pause too long, or less if it would make it too short. As long waits are made of short ones, the last look is a
-    pause before the end."""
+    """Returns the first value that look() finds; None after `seconds`. Looks twenty times, or more if that
+    would make a pause too long, or less if it would make it too short. As long waits are made of short ones,
+    the last look is a pause before the end."""
     if math.isnan(seconds):
         raise InvalidArgument(f"wait for another process: found {seconds} seconds, needed is a number")
     looks = max(20, math.ceil(seconds / longest_pause))
@@ -100,7 +100,7 @@ class TorchStore:
         return GroupError(f"the store is gone (has rank 0's process ended?): {type(error).__name__}: {str(error)[:120]}")
 
 
-# In less the service may not answer at all on a busy machine.
+# With less time the service may not answer at all on a busy machine.
 _LEAST_MILLISECONDS = 200
 
 
@@ -178,8 +178,8 @@ class FileStore:
 
 
 class MpiStore:
-    """Of mpi4py's point-to-point messages, on a communicator of its own. What rank 0 sets goes to all other ranks, what
-    another rank sets goes to rank 0; each gets a value once."""
+    """A store made of mpi4py's point-to-point messages, on a communicator of its own. Values of rank 0 go to
+    all other ranks, values of another rank go to rank 0; each rank gets a value once."""
 
     is_fresh = True
 

@@ -22,25 +22,25 @@ from ._python_formats import reader_of
 from ._sources import MEMORY
 
 
-# A step along a dim is read row by row, if that is not more boxes.
+# A step along a dim is read row by row, up to this many boxes; beyond, with all rows between.
 _MOST_BOXES = 1 << 16
 _ALIGNMENT = 64
 
 
 def aligned_empty(shape: Sequence[int], dtype: np.dtype, alignment: int = _ALIGNMENT) -> np.ndarray:
-    """An array at an address that is a multiple of 64, as JAX takes it without a copy."""
+    """Returns an array at an address that is a multiple of 64, as JAX takes it without a copy."""
     size = math.prod(shape) * dtype.itemsize
     raw = np.empty(size + alignment, np.uint8)
     begin = -raw.__array_interface__["data"][0] % alignment
     return raw[begin : begin + size].view(dtype).reshape(shape)
 
 
-# Below, arrays share blocks of this size at most: to allocate each would take longer than to read it.
+# Arrays below the first size share blocks of the second: to allocate each would take longer than to read it.
 _SMALL_BYTES, _BLOCK_BYTES = 64 << 10, 2 << 20
 
 
 def many_empty(kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> tuple[list[np.ndarray], list[int]]:
-    """Arrays of shapes and dtypes as aligned_empty() makes them, and their addresses."""
+    """Returns arrays of these shapes and dtypes, as aligned_empty() makes them, and their addresses."""
     arrays, addresses = [], []
     sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in kinds]
     small_left = sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes if size < _SMALL_BYTES)
@@ -70,15 +70,15 @@ Boxes = list[tuple[int, Sequence[int], np.ndarray]]
 
 
 def read_boxes(reader: _core.Reader, boxes: Iterable[tuple[int, Sequence[int], np.ndarray]]) -> None:
-    """Fills arrays, which are row-major, with the box of tensor number i that begins at an index and has the array's
-    shape; each stored chunk is read once."""
+    """Fills row-major arrays, each with the box of tensor number i that begins at an index and has the
+    array's shape; each stored chunk is read once."""
     targets = [(number, list(begin), list(array.shape), array.__array_interface__["data"][0])
                for number, begin, array in boxes if array.size]
     reader.read(targets)
 
 
 class Selection:
-    """A basic index as the box that it touches, and what is to be done to its elements."""
+    """A basic index: the box that it touches, and the indexing of that box after the read."""
 
     def __init__(self, tensor: Tensor, index: Any) -> None:
         index = index if isinstance(index, tuple) else (index,)
@@ -122,7 +122,7 @@ class Selection:
         return finish()
 
     def add(self, tensor: Tensor, boxes: Boxes) -> Callable[[], np.ndarray]:
-        """Adds what is to be read. Gives what makes the result of it."""
+        """Adds the boxes to read. Returns the function that then makes the result."""
         full = [len(r) for r in self.ranges]
         if 0 in full:
             return lambda: np.empty(self.shape, NUMPY[tensor.dtype_name])
@@ -153,8 +153,8 @@ class Selection:
 
 
 class Tensor:
-    """A tensor of an open checkpoint. Array-like: `np.asarray(t)` and `t[10:20, ::2]` read it, of the file only the
-    chunks that are needed. Indices are integers, slices and "..."."""
+    """A tensor of an open checkpoint. Array-like: `np.asarray(t)` and `t[10:20, ::2]` read only the
+    chunks that they need. Indices are integers, slices and "..."."""
 
     __slots__ = ("reader", "number", "name", "dtype_name", "shape", "mesh", "spec", "policy", "stored_bytes", "chunks")
 
@@ -162,10 +162,10 @@ class Tensor:
         self.reader, self.number = reader, number
         self.name: str = row[0]
         self.dtype_name: str = row[1]
-        """Shardwise's own name of it: "bf16"."""
+        """Shardwise's own name of the dtype: "bf16"."""
         self.shape: tuple[int, ...] = row[2]
         self.mesh: str = row[3]
-        """How the writer had it cut: Mesh.parse() reads it. Empty if it is not known."""
+        """The mesh that the writer cut it over, as Mesh() reads it; empty if it is not known."""
         self.spec: str = row[4]
         self.policy: str = row[5]
         self.stored_bytes: int = row[7]
@@ -173,7 +173,7 @@ class Tensor:
 
     @property
     def dtype(self) -> np.dtype:
-        """Raises Unsupported if the package ml_dtypes is needed for it and not there."""
+        """The dtype of numpy. Raises Unsupported if it needs the package ml_dtypes and that is not there."""
         return NUMPY[self.dtype_name]
 
     @property
@@ -198,11 +198,12 @@ class Tensor:
         return f"<shardwise.Tensor {self.name!r} {self.dtype} {list(self.shape)}{cut}>"
 
     def __getitem__(self, index: Any) -> Any:
-        """Reads what is indexed. A new array; a scalar of numpy's if every dim has an integer."""
+        """Reads the indexed elements. Returns a new array; a scalar of numpy's if every dim has an
+        integer."""
         return self._given(Selection(self, index).read(self))
 
     def _given(self, array: np.ndarray) -> Any:
-        """What was read of it, as its reader gets it."""
+        """Returns elements that were read as the caller gets them: a scalar if every dim has an integer."""
         return array[()] if array.ndim == 0 and self.ndim > 0 else array
 
     def __iter__(self) -> Iterator[Any]:
@@ -215,7 +216,7 @@ class Tensor:
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def view(self, dtype: Any) -> np.ndarray:
-        """All of it, read, its bytes as another dtype."""
+        """Reads all of it, and returns its bytes as another dtype."""
         try:
             kind = np.dtype(dtype)
             return np.asarray(self).view(kind)
@@ -224,7 +225,7 @@ class Tensor:
                                   f"divides the last dim's bytes: {error}") from None
 
     def read_into(self, out: np.ndarray, box: Any = ...) -> None:
-        """Fills a writable array, of any strides, of the same dtype and of the shape that `box`, an index, has."""
+        """Fills a writable array of any strides, of the same dtype and of the shape of `box`, an index."""
         selection = Selection(self, box)
         if not isinstance(out, np.ndarray):
             raise InvalidArgument(f"read_into: for {self.name!r} found {type(out).__module__}.{type(out).__qualname__}, needed is "
@@ -243,35 +244,36 @@ class Tensor:
             out[...] = selection.read(self)
 
 
-#: As safetensors, Orbax, DCP and h5py call them.
+#: Names in safetensors, Orbax, DCP and h5py, with ours.
 _OTHER_NAMES = {
-    "get_tensor": "checkpoint[name][...]", "get_slice": "checkpoint[name], which reads what is indexed",
+    "get_tensor": "checkpoint[name][...]", "get_slice": "checkpoint[name], which reads the indexed part",
     "metadata": "user, metrics or tree", "item_metadata": "tree", "attrs": "user", "state_dict": "load()",
     "restore": "load(), or shardwise.load(path, target=)", "read": "load()", "names": "keys()",
     "tensors": "items()", "offset_keys": "keys()", "visit": "keys()", "visititems": "items()"}
 
 
 class Checkpoint(Mapping[str, Tensor]):
-    """A committed checkpoint, a file of safetensors, HDF5 or npz, or a checkpoint of DCP or Orbax, open: names and their lazy
-    tensors. Opening reads no data and needs no mesh. While it is
-    open, retention leaves it alone. A context manager; safe on several threads."""
+    """A committed checkpoint, a file of safetensors, HDF5 or npz, or a checkpoint of DCP or Orbax, open:
+    names and their lazy tensors. Opening reads no data and needs no mesh. Retention does not remove an open
+    checkpoint. A context manager; safe on several threads."""
 
     def __init__(self, path: Path, *, pin: bool = True, threads: int = 0, memory: int = MEMORY,
                  names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None,
                  transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
                  resize: Resize | None = None, partial: bool = False) -> None:
-        """names: patterns of what is wanted, as if nothing else was stored. rename: {"model.*": "*"}, new names by patterns,
-        each "*" of which is what that "*" of the pattern stands for. cast: a dtype for all floats, or {"head.*": "f32"},
-        dtypes by patterns. transpose: {"*.kernel": (1, 0)}, orders of dims by patterns. split: {"*.qkv": "*.q,*.k,*.v@0"},
-        parts along a dim, equally long, or as "@0:8,4,4" says. join: {"*.q,*.k,*.v": "*.qkv@0"}, one tensor of several.
-        resize: {"*embed*": "pad:50304,-"}, zeros after what is there, or "slice:50257,-", its beginning; "-" stays as it is. All
-        see the stored names, and the first rule that matches counts. partial: shard files may be missing, as in a step of a
-        fast tier: nothing is told of them before something is read that is in one. threads: that decode a checkpoint; 0: one a core.
-        Another format is read by the thread that calls, and pin has no meaning for it; of DCP a read takes whole pieces, of
-        Orbax whole arrays.
+        """names: patterns; all other names are left out, as if they were not stored. rename:
+        {"model.*": "*"}, new names by patterns; each "*" takes the text that the same "*" of the pattern
+        matched. cast: a dtype for all floats, or {"head.*": "f32"}, dtypes by patterns. transpose:
+        {"*.kernel": (1, 0)}, orders of dims by patterns. split: {"*.qkv": "*.q,*.k,*.v@0"}, parts along a
+        dim, equally long, or as "@0:8,4,4" says. join: {"*.q,*.k,*.v": "*.qkv@0"}, one tensor of several.
+        resize: {"*embed*": "pad:50304,-"} adds zeros at the end, "slice:50257,-" keeps the beginning; "-"
+        keeps an extent. All see the stored names, and the first rule that matches counts. partial: shard
+        files may be missing, as in a step of a fast tier; only a read that needs one raises. threads: number
+        of threads that decode a checkpoint; 0: one per core. Another format is read by the calling thread,
+        and pin has no meaning for it; a read takes whole pieces of DCP, and whole arrays of Orbax.
 
-        Raises NotFound, Corrupt, Unsupported (also for URLs), NameNotFound for names that are not there, and one
-        InvalidArgument for all rules that do not fit."""
+        Raises NotFound, Corrupt, Unsupported (also for URLs), NameNotFound for names that are not there, and
+        one InvalidArgument for all rules that do not fit."""
         text = local(path, "open a checkpoint")
         reader = reader_of(text, memory)
         with told_instead(text, takes_files=True):
@@ -310,7 +312,7 @@ class Checkpoint(Mapping[str, Tensor]):
         self._is_whole = True
         self.objects: dict[str, Any] = {n: _objects.decode_named(n, v, f"checkpoint {self.path}")
                                         for n, v in self._document.get("objects", {}).items()}
-        """What was saved and is no array, by name."""
+        """Saved values that are no arrays, by name."""
 
     def _edit(self, names: str | Iterable[str] | None, edits: Edits) -> None:
         wanted = self.select(names)
@@ -327,7 +329,7 @@ class Checkpoint(Mapping[str, Tensor]):
                                       f"{type(self.objects[value]).__name__}, needed are tensors")
         objects = {name.parts[0]: name.name for name in made if name.parts[0] in self.objects}
         self._rows = [row for row, *_ in edited]
-        # Aliases share what they have in common.
+        # Aliases of one tensor get one number.
         self._numbers = {name.name: edited[number][3] for number, name in zip(order, made) if name.parts[0] not in objects}
         self._document = edited_document(self._document, made)
         self.objects = {objects[name]: value for name, value in self.objects.items() if name in objects}
@@ -342,24 +344,24 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @property
     def step(self) -> int | None:
-        """As saved, or as the directory's name says; None if neither does."""
+        """The step that was saved, or else that of the directory's name; None without either."""
         return None if self._reader.step < 0 else self._reader.step
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What was given to CheckpointManager.save()."""
+        """The metrics that were given to CheckpointManager.save()."""
         return {name: _objects.decode_named(name, value, f"checkpoint {self.path}")
                 for name, value in self._document.get("metrics", {}).items()}
 
     @property
     def tree(self) -> Any:
-        """How the saved tree was put together, of shardwise.jax and shardwise.torch; None elsewhere."""
+        """The structure of a tree that shardwise.jax or shardwise.torch saved; None elsewhere."""
         return self._document.get("tree")
 
     @property
     def paths(self) -> dict[str, tuple[Any, ...]]:
-        """The place of each name in the tree that was saved, in the tree's order: keys of dicts, and numbers of what is in a
-        list. A name without one is its own."""
+        """The path of each name in the tree that was saved, in the tree's order: keys of dicts, and indices
+        of lists. A name without a path is its own."""
         encoded = self._document.get("paths", {})
         there = {name: None for name in (*encoded, *self._numbers, *self.objects) if name in self._numbers or name in self.objects}
         with _objects.refusing(f"checkpoint {self.path}: a path of its tree"):
@@ -367,7 +369,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @property
     def document(self) -> dict[str, Any]:
-        """All that is stored beside tensors and `user`, undecoded."""
+        """All stored data except tensors and `user`, undecoded."""
         return self._document
 
     def __getitem__(self, name: str) -> Tensor:
@@ -396,7 +398,7 @@ class Checkpoint(Mapping[str, Tensor]):
         return f"<shardwise.Checkpoint {self.path!r}: {len(self)} tensors, {size / 2**20:.1f} MiB>"
 
     def _repr_html_(self) -> str:
-        """A table, for notebooks. Of very many tensors the first hundred."""
+        """Returns a table for notebooks, of at most a hundred tensors."""
         import html
 
         rows = [(name, tensor.dtype_name, list(tensor.shape), tensor.spec, f"{tensor.nbytes:,}")
@@ -416,7 +418,7 @@ class Checkpoint(Mapping[str, Tensor]):
         return f"checkpoint {self.path}: there is no tensor {name!r}{nearest}"
 
     def _left_out(self, name: object) -> str:
-        """The reason why a name was left out; empty if it was not."""
+        """Returns the reason why a name was left out; empty if it was not."""
         begins = (f"{json.dumps(str(name), ensure_ascii=False)}: ", f"tensor {name!r} ")
         return next((text for text in self._reader.left_out if text.startswith(begins)), "")
 
@@ -426,13 +428,15 @@ class Checkpoint(Mapping[str, Tensor]):
         raise NameNotFound(self._missing(name))
 
     def select(self, names: str | Iterable[str] | None) -> list[str]:
-        """The names of tensors and objects that match patterns; raises NameNotFound for a pattern that none does."""
+        """Returns the names of tensors and objects that match patterns. Raises NameNotFound for a pattern
+        without a match."""
         there = [*self._numbers, *self.objects]
         if names is None:
             return there
         if isinstance(names, Mapping):
-            raise InvalidArgument(f"open {self.path}: names is a {type(names).__name__}, needed are patterns, as 'layers/*'; what is to be "
-                                  f"filled goes to target=, or to shardwise.torch.load() or shardwise.jax.load()")
+            raise InvalidArgument(
+                f"open {self.path}: names is a {type(names).__name__}, needed are patterns, as 'layers/*'; "
+                f"a tree to fill goes to target=, or to shardwise.torch.load() or shardwise.jax.load()")
         chosen: dict[str, None] = {}
         for pattern in [names] if isinstance(names, str) else names:
             found = [pattern] if pattern in self._numbers or pattern in self.objects else [
@@ -443,8 +447,9 @@ class Checkpoint(Mapping[str, Tensor]):
         return list(chosen)
 
     def load(self, names: str | Iterable[str] | None = None) -> dict[str, Any]:
-        """Arrays and objects by name, all tensors read in one pass; `names`: patterns, as "layers/*". Without patterns, what
-        shardwise.save() was given as dicts, lists and tuples of arrays is put together again."""
+        """Returns arrays and objects by name, all tensors read in one pass. names: patterns, as "layers/*".
+        Without patterns, dicts, lists and tuples of arrays that shardwise.save() was given are put together
+        again."""
         chosen = self.select(names)
         numbers = list(dict.fromkeys(self._numbers[name] for name in chosen if name in self._numbers))  # aliases once
         arrays, addresses = many_empty([(self._rows[n][2], NUMPY[self._rows[n][1]]) for n in numbers])
@@ -460,8 +465,9 @@ class Checkpoint(Mapping[str, Tensor]):
         return whole
 
     def read(self, boxes: Iterable[str | tuple[str, Any]]) -> list[Any]:
-        """Several boxes at once: ["b", ("w", np.s_[10:20, ::2])] are a whole tensor, and an index of one, as a Tensor takes it. Each
-        stored chunk is read once, however many of them need it; if a tensor is cast, transposed or joined, once for each box."""
+        """Reads several boxes at once: ["b", ("w", np.s_[10:20, ::2])] are a whole tensor, and an index of
+        one, as a Tensor takes it. Each stored chunk is read once, even if several boxes need it; if a tensor
+        is cast, transposed or joined, once for each box."""
         targets: Boxes = []
         finish = []
         for box in boxes:
@@ -471,7 +477,7 @@ class Checkpoint(Mapping[str, Tensor]):
         return [tensor._given(made()) for tensor, made in finish]
 
     def stats(self) -> tuple[int, int, int]:
-        """Chunks read, bytes read from files, bytes decoded: so far, by this object."""
+        """Returns the chunks read, bytes read from files and bytes decoded by this object so far."""
         return self._reader.stats
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""What torch's and JAX's TieredManager share: often to a fast place that each host has alone, now and then to one that all
-share."""
+"""Common base of torch's and JAX's TieredManager: frequent saves to a fast place of each host, some of them
+then to a place that all hosts share."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ Boxes = Iterable[tuple[int, Sequence[int], Sequence[int]]]
 
 @dataclass
 class RestoredTier:
-    """What TieredManager.restore() has restored, and what it took to have it on this rank. Its text says all of it."""
+    """The result of TieredManager.restore(), and the transfers and repairs that it took on this rank. str()
+    tells all of it."""
 
     step: int
     path: str
     tier: str  #: "fast" or "durable"
     value: Any  #: as load() gives it
-    files_taken: int = 0  #: from other processes, or from what another one left on this host
+    files_taken: int = 0  #: from other processes, or left on this host by another one
     bytes_taken: int = 0
     passed_over: list[str] = field(default_factory=list)  #: newer steps that cannot be had, and why
-    damaged: list[str] = field(default_factory=list)  #: what was found bad
-    mended: list[str] = field(default_factory=list)  #: what bad chunks were replaced by
+    damaged: list[str] = field(default_factory=list)  #: damage that was found
+    mended: list[str] = field(default_factory=list)  #: replacements of bad chunks
     text: str = ""
 
     def __str__(self) -> str:
@@ -48,13 +49,13 @@ class RestoredTier:
 
 
 class Tiers(ManagerContext):
-    """A TieredManager but for what is saved and how it is restored."""
+    """A TieredManager without save() and restore(), which the subclasses for torch and JAX add."""
 
     def __init__(self, fast: Path, durable: Path, group: Group, address: str, *, copies: int, processes_per_host: int, keep_fast: int,
                  drain_every: int, drain_bytes_per_second: int, keep_durable: int, on_save_error: OnSaveError,
                  most_failed_saves: int, codec: str, fast_codec: str, threads: int, memory: int,
                  deadline: float, devices: int) -> None:
-        """devices: of the job, of which each rank has as many; 0: those of the meshes."""
+        """devices: number in the job, equally many on each rank; 0: those of the meshes."""
         check_codec(codec)
         check_codec(fast_codec)
         check_choice("on_save_error", on_save_error, ON_SAVE_ERROR)
@@ -77,7 +78,7 @@ class Tiers(ManagerContext):
         return f"{self.fast!r}, {self.durable!r}, rank {self._saves.rank} of {self._saves.size}"
 
     def stats(self, tier: Literal["fast", "durable"] = "fast") -> ManagerStats:
-        """How the saves so far in one of the tiers have ended, on all ranks: on_save_error."""
+        """Returns how the saves so far in one of the tiers have ended, on all ranks: on_save_error."""
         check_choice("tier", tier, ("fast", "durable"))
         return ManagerStats(*self._tiers.stats(tier == "durable"))
 
@@ -103,7 +104,7 @@ class Tiers(ManagerContext):
     def _release(self) -> None:
         try:
             self._end()
-        except Error as error:  # the one under way is what is raised
+        except Error as error:  # the one under way is raised
             log.error("%s: %s", self.durable, error)
 
     def _close_links(self) -> None:
@@ -125,8 +126,8 @@ class Tiers(ManagerContext):
 
     def _restored(self, boxes: Callable[[Checkpoint], Boxes], read: Callable[[Checkpoint], Any],
                   edits: Mapping[str, Any]) -> RestoredTier | None:
-        """boxes: what read() is going to read of a checkpoint on this rank; it raises InvalidArgument for what does not fit.
-        edits: of the checkpoint, as it takes them."""
+        """boxes: returns the boxes that read() will read of a checkpoint on this rank; raises InvalidArgument
+        if the target does not fit. edits: those of Checkpoint()."""
         self.wait()
 
         def needed(reader: _core.Reader) -> list[tuple[str, list[int], list[int]]]:
@@ -154,7 +155,7 @@ class Tiers(ManagerContext):
         return f"step {step_number('save', step)} in the fast tier"
 
     def _write(self, step: int) -> Callable[..., SaveStats]:
-        """Saves a step, as _save.write_together() does a checkpoint."""
+        """Returns a function that saves a step, as _save.write_together() does a checkpoint."""
 
         def write(call: Call, path: str, plan: Plan, group: Group, starts: Sequence[int], *, user: Any, codec: str,
                   existing: str, threads: int, memory: int, progress: Progress) -> SaveStats:

@@ -1,4 +1,4 @@
-"""Targets that are one memory: the checkpoint must have one value for them."""
+"""Targets that share one memory: the checkpoint must have one value for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ._tensor import Tensor, aligned_empty, read_boxes
 
-# Of each of two tensors, that are held at a time to be compared.
+# Bytes of each of two tensors that are compared at a time.
 _PIECE_BYTES = 32 << 20
 
 
@@ -16,7 +16,7 @@ def differ_text(first: str, second: str) -> str:
 
 
 def differ_there(one: Tensor, other: Tensor, begin: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether two tensors of one checkpoint have other values in a box, to the bit."""
+    """True if two tensors of one checkpoint differ in a box, to the bit."""
     if one.number == other.number:
         return False
     if one.dtype != other.dtype or one.ndim != other.ndim:
@@ -30,7 +30,7 @@ def differ_there(one: Tensor, other: Tensor, begin: Sequence[int], shape: Sequen
 
 
 def _pieces(begin: tuple[int, ...], shape: tuple[int, ...], itemsize: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Boxes of a box, each of which fits a piece."""
+    """Yields parts of a box that each have at most the bytes of a piece."""
     size = itemsize * math.prod(shape)
     dim = next((dim for dim, extent in enumerate(shape) if extent > 1), None)
     if size <= _PIECE_BYTES or dim is None:

@@ -29,13 +29,13 @@ class _Kind(NamedTuple):
 
 
 def _std(name: str) -> Any:
-    """A class of one of the modules of the table."""
+    """Returns a class of one of the modules of the table."""
     module, _, kind = name.rpartition(".")
     return getattr(__import__(module), kind)
 
 
 def _own_name(zone: datetime.timezone) -> str | None:
-    """None for the one that its offset gives it."""
+    """Returns the name of a zone; None for the name that its offset gives it."""
     name = zone.tzname(None)
     return None if name == datetime.timezone(zone.utcoffset(None)).tzname(None) else name
 
@@ -53,13 +53,13 @@ def _plain_time(value: datetime.datetime | datetime.time) -> Any:
 
 
 def _key_of(zone: Any) -> str | None:
-    """Of a zone of the time zone database; None for any other."""
+    """Returns the key of a zone of the time zone database; None for any other."""
     module = sys.modules.get("zoneinfo")
     return zone.key if module is not None and type(zone) is module.ZoneInfo else None
 
 
 def _zone(key: Any) -> Any:
-    """None if this machine's database has it not."""
+    """Returns a zone by its key; None if this machine's database lacks it."""
     import zoneinfo
 
     try:
@@ -97,7 +97,8 @@ def _path(plain: list[Any]) -> Any:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Of a namespace. Names as "__array_interface__" are words to numpy, which would read memory at any address."""
+    """Returns the fields of a namespace. Refuses names such as "__array_interface__": numpy would read memory
+    at any address."""
     found: dict[str, Any] = vars(value)
     if wrong := [name for name in found if not isinstance(name, str) or name.startswith("__")]:
         raise WrongType(f"a {type(value).__name__} with the name {wrong[0]!r} cannot be stored: needed are names without \"__\" before them")
@@ -115,7 +116,8 @@ def _namespace(name: str) -> Callable[[Any], Any]:
 
 
 def _whole(values: list[Any]) -> list[int]:
-    """Fractions and ranges compute with theirs, for a time that grows with the square of their bits; of a text, with more."""
+    """Refuses texts and very large integers: fractions and ranges compute with them in time that grows with
+    the square of their bits, for a text with more."""
     if any(type(value) is not int or value.bit_length() > _MOST_BITS for value in values):
         raise WrongType(f"its numbers cannot be stored: needed are integers of at most {_MOST_BITS} bits")
     return values
@@ -149,7 +151,8 @@ _TORCH = ("dtype", "device", "layout", "memory_format")
 
 
 def encoded(value: Any) -> tuple[str, Any] | None:
-    """Its tag, and what is to be encoded in its place; None if its type is none of these."""
+    """Returns the tag of a value and the plain data to encode in its place; None if its type is not in the
+    table."""
     kind = type(value)
     found = _BY_NAME.get(f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}")  # some say pathlib._local
     if found is not None and (kind is type(...) or _std(found.name) is kind):
@@ -199,7 +202,7 @@ def _size(extents: list[Any]) -> Any:
     return tuple(extents) if torch is None else torch.Size(extents)
 
 
-#: By tag, what makes a value of decoded plain data. Of what is none, they raise any exception.
+#: Functions that make a value of decoded plain data, by tag. They may raise any exception for invalid data.
 DECODERS: dict[str, Callable[[Any], Any]] = {
     **{kind.tag: kind.made for kind in _KINDS},
     "$dtype": dtype_called,

@@ -1,13 +1,14 @@
-"""How the processes of a job agree on a save: a few short messages with deadlines, whatever brings the processes together.
+"""Agreement of the processes of a job on a save: a few short messages with deadlines, over any of several
+stores.
 
-What all ranks do together is a *call*. Rank 0 announces each call: its name, and all that must be the same on every rank.
-Another rank takes the announcements in order, and compares. So a rank that is at another call, or that calls with another
-path or option, is found at once and ends the call on all ranks; and a call that one rank left out does not shift later
-ones, because an announcement whose call has ended is passed over.
+An operation of all ranks together is a *call*. Rank 0 announces each call: its name, and all that must be the
+same on every rank. Other ranks take the announcements in order, and compare. So a rank that is at another
+call, or that calls with another path or option, is found at once and ends the call on all ranks; and a call
+that one rank left out does not shift later ones, because an announcement whose call has ended is passed over.
 
-Messages are values of a key-value store (torch's, JAX's, MPI's messages, a folder), and no collectives: so they can be
-sent on any thread beside training. What another job has left in the store is never taken. All of this is
-`runtime/process/call_group.h` of the C++ library; here are its Python faces.
+Messages are values of a key-value store (torch's, JAX's, MPI's messages, a folder), and no collectives: so
+any thread can send them during training. Values that another job has left in the store are never taken. All
+of this is `runtime/process/call_group.h` of the C++ library; this module is its Python interface.
 """
 
 from __future__ import annotations
@@ -29,25 +30,26 @@ from ._stores import TorchStore as TorchStore
 from ._stores import store_of_torch
 
 DEADLINE = 600.0
-"""Seconds that a step of a save waits for the other processes, unless it is told otherwise."""
+"""Seconds that a step of a save waits for the other processes, by default."""
 
 _Work = Callable[[], bytes]
 _Merge = Callable[[list[bytes]], bytes]
 
 
 class Call:
-    """What all ranks of a group do together, in one step or several; made by Group.call(). For one thread. A context
-    manager: an error that ends its body on one rank ends the call on all."""
+    """An operation of all ranks of a group, in one step or several; made by Group.call(). For one thread. A
+    context manager: an error that ends its body on one rank ends the call on all."""
 
     def __init__(self, store: Store | None = None, call: _core.Call | None = None) -> None:
         self._store, self._call = store, call  # the store for as long as the call is there
 
     def agree(self, work: _Work, merge: _Merge) -> bytes:
-        """One step: runs work() on every rank and then merge(all their bytes) on rank 0. Returns merge's bytes on every
-        rank, or raises on every rank. If one rank failed, it raises what its work or merge raised, as it was; the others
-        raise an error with its text, of its class if that is one of Shardwise's, else GroupError. If several failed or
-        did not come, all raise the same error, a GroupError unless the errors have one class of Shardwise's. A rank that
-        was interrupted (Ctrl-C) raises that."""
+        """Runs one step: work() on every rank and then merge(all their bytes) on rank 0. Returns merge's
+        bytes on every rank, or raises on every rank. If one rank failed, it raises the error of its work or
+        merge unchanged; the others raise an error with its text, of its class if that is one of Shardwise's,
+        else GroupError. If several failed or did not come, all raise the same error, a GroupError unless the
+        errors have one class of Shardwise's. A rank that was interrupted (Ctrl-C) raises
+        KeyboardInterrupt."""
         return merge([work()]) if self._call is None else self._call.agree(work, merge)
 
     def __enter__(self) -> Call:
@@ -57,7 +59,7 @@ class Call:
         self.end(error)
 
     def end(self, error: BaseException | None) -> None:
-        """No step follows on this rank. An error ends the call on all."""
+        """Ends the call on this rank: no step follows. An error ends it on all."""
         if self._call is not None:
             self._call.end(error)
 
@@ -75,17 +77,17 @@ class Group:
         return f"<{public_name(type(self))}: rank {self.rank} of {self.size}>"
 
     def call(self, what: str, deadline: float = DEADLINE, same: Mapping[str, Any] | None = None) -> Call:
-        """Begins a call of all ranks. It takes its place in the order of calls here, and does not wait. Its steps may run
-        on another thread.
+        """Begins a call of all ranks. It takes its place in the order of calls here, and does not wait. Its
+        steps may run on another thread.
 
-        what: its name in messages, as "save /run/step-5". same: what must be the same on all ranks, of JSON: if it is
-        not, the call fails on all ranks, naming rank and values. deadline: seconds that a step waits for other ranks.
-        Raises GroupError if the store is gone.
+        what: its name in messages, as "save /run/step-5". same: values of JSON that must be equal on all
+        ranks: if they are not, the call fails on all ranks, naming rank and values. deadline: seconds that a
+        step waits for other ranks. Raises GroupError if the store is gone.
         """
         return Call()
 
     def agree(self, work: _Work, merge: _Merge, deadline: float, what: str, same: Mapping[str, Any] | None = None) -> bytes:
-        """A call of one step."""
+        """Runs a call of one step."""
         with self.call(what, deadline, same) as call:
             return call.agree(work, merge)
 
@@ -94,13 +96,14 @@ class Group:
         self.agree(lambda: b"", lambda values: b"", deadline, what)
 
     def duplicate(self) -> Group:
-        """A group of the same processes, with an order of calls of its own. Every rank makes its duplicates in the same
-        order."""
+        """Returns a group of the same processes, with an order of calls of its own. Every rank makes its
+        duplicates in the same order."""
         return self
 
 
 class StoreGroup(Group):
-    """A group over a store. The name keeps its keys apart from other groups'. What an earlier job left is not read."""
+    """A group over a store. The name keeps its keys apart from other groups'. Values of an earlier job are
+    not read."""
 
     def __init__(self, store: Store, rank: int, size: int, name: str = "main") -> None:
         self.rank, self.size = rank, size
@@ -119,7 +122,7 @@ class StoreGroup(Group):
 
 
 def single() -> Group:
-    """One process."""
+    """Returns the group of this process alone."""
     return Group()
 
 
@@ -127,7 +130,7 @@ _groups: dict[str, tuple[Callable[[], Any], StoreGroup]] = {}
 
 
 def _kept(name: str, made_of: Callable[[], Any], make: Callable[[], StoreGroup]) -> StoreGroup:
-    """The last group of a framework, unless what it is made of is another now."""
+    """Returns the last group of a framework, or a new one if `made_of` returns another object now."""
     before, group = _groups.get(name, (lambda: None, None))
     if group is None or before() is not made_of():
         group = make()
@@ -136,8 +139,8 @@ def _kept(name: str, made_of: Callable[[], Any], make: Callable[[], StoreGroup])
 
 
 def from_torch() -> Group:
-    """The processes of torch.distributed's default group, over its store. The same group each time, until torch.distributed
-    is initialised again."""
+    """Returns the processes of torch.distributed's default group, over its store. It is the same group each
+    time, until torch.distributed is initialised again."""
     import torch.distributed as dist
 
     store = store_of_torch()
@@ -148,8 +151,8 @@ def from_torch() -> Group:
 
 
 def from_jax() -> Group:
-    """The processes of jax.distributed, over its coordination service. The same group each time, until jax.distributed is
-    initialised again."""
+    """Returns the processes of jax.distributed, over its coordination service. It is the same group each
+    time, until jax.distributed is initialised again."""
     import jax
     from jax._src import distributed
 
@@ -160,17 +163,17 @@ def from_jax() -> Group:
 
 
 def from_mpi(comm: Any) -> Group:
-    """The processes of an mpi4py communicator, by point-to-point messages."""
+    """Returns the processes of an mpi4py communicator, which send point-to-point messages."""
     return StoreGroup(MpiStore(comm), comm.rank, comm.size) if comm.size > 1 else single()
 
 
 def from_files(folder: str | os.PathLike[str], rank: int, size: int, name: str = "files") -> Group:
-    """Plain processes that see one folder, which may hold what earlier jobs have left."""
+    """Returns a group of plain processes that see one folder, which may hold files of earlier jobs."""
     return StoreGroup(FileStore(folder), rank, size, name) if size > 1 else single()
 
 
 def auto() -> Group:
-    """torch's processes, or else JAX's, if one of them is initialised; else this one alone."""
+    """Returns torch's processes, or else JAX's, if one of them is initialised; else this process alone."""
     import sys
 
     torch = sys.modules.get("torch")

@@ -56,20 +56,20 @@ class Handler(ocp.AsyncCheckpointHandler):
                 threads=args.threads, deadline=args.deadline).write(None)
 
     def restore(self, directory: Any, args: Restore | None = None) -> Any:
-        """As shardwise.jax.load()."""
+        """Runs shardwise.jax.load()."""
         args = args or Restore()
         return _load.load(_inside(directory), args.item, strict=args.strict)
 
     def metadata(self, directory: Any) -> Any:
-        """The tree with a jax.ShapeDtypeStruct for each array."""
+        """Returns the tree with a jax.ShapeDtypeStruct for each array."""
         with Checkpoint(_inside(directory), pin=False) as checkpoint:
             return _load.metadata(checkpoint)
 
     def finalize(self, directory: Any) -> None:
-        """Nothing is left to do."""
+        """Does nothing: nothing is left to do."""
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Does nothing: nothing is kept."""
 
 
 def _inside(directory: Any) -> str:

@@ -1,4 +1,4 @@
-"""Records for `shardwise.Loader`: files, arrays and Python objects, and what is made of them.
+"""Records for `shardwise.Loader`: files, arrays and Python objects, and sources made of them.
 
     from shardwise import sources
 
@@ -46,7 +46,7 @@ _told = options_of_others(OTHER_ARGUMENTS)
 
 
 def _remembered(make: Callable[_P, Source]) -> Callable[_P, Source]:
-    """What it gives can be sent to another process, where it is made again by the same call."""
+    """Makes the source picklable: another process makes it again by the same call."""
 
     guarded = stops_no_loop(make)
 
@@ -78,7 +78,8 @@ class Field:
 
 @runtime_checkable
 class RandomAccess(Protocol):
-    """What any Python object needs to be a source (as Grain's): a record by number, a dict, tuple or array."""
+    """Methods that make any Python object a source (as Grain's): a record by number is a dict, tuple or
+    array."""
 
     def __len__(self) -> int: ...
 
@@ -100,7 +101,7 @@ class Source:
         return size
 
     def __getitem__(self, record: int) -> Record:
-        """One record, of epoch 0. Raises IndexError, and what reading raises."""
+        """Returns one record, of epoch 0. Raises IndexError, and the errors of reading."""
         try:
             number = operator.index(record)
         except TypeError:
@@ -112,11 +113,12 @@ class Source:
         return self.read(number)
 
     def __iter__(self) -> Iterator[Record]:
-        """All records in order. An IndexError of a record is raised: it does not end the loop."""
+        """Yields all records in order. An IndexError of a record is raised: it does not end the loop."""
         return (self.read(number) for number in range(len(self)))
 
     def read(self, record: int, *, epoch: int = 0, seed: int = 0) -> Record:
-        """One record as a run of that seed delivers it in that epoch; ragged fields in their own length."""
+        """Returns one record as a run of that seed delivers it in that epoch; ragged fields in their own
+        length."""
         arrays = [np.empty(f.shape, f.dtype) for f in self.fields.values()]
         self._records.read(record, epoch, seed, [a.ctypes.data for a in arrays])
         return {f.name: a[:self._records.length(record, epoch, seed, i)] if f.ragged else a
@@ -136,26 +138,26 @@ class Source:
 
     @_remembered
     def shuffle(self, salt: int = 0) -> Source:
-        """In another random order each epoch. A run that is shuffled as a whole needs no such stage; one source inside
-        mix() does."""
+        """Puts the records in another random order each epoch. A run that is shuffled as a whole needs no
+        such stage; one source inside mix() does."""
         return Source(self._records.shuffle(salt))
 
     @_remembered
     def take(self, begin: int, end: int | None = None) -> Source:
-        """Records begin .. end-1; of one number the first that many."""
+        """Takes records begin .. end-1; with one number n, the first n."""
         return Source(self._records.take(*((0, begin) if end is None else (begin, end))))
 
     @_remembered
     def repeat(self, times: int) -> Source:
-        """All records that many times, as one epoch."""
+        """Repeats all records that many times, as one epoch."""
         return Source(self._records.repeat(times))
 
     @_remembered
     def filter(self, keep: str | Callable[[Record], bool], *, name: str = "", cache: Any = None,
                progress: Progress = None) -> Source:
-        """The records that are kept: by a text ("label==3 && length(text)>=16") or a function of the record, called
-        once for each of them, here. cache: a file that keeps the answer for the next run; needs `name` for a function,
-        which says which one it is."""
+        """Keeps the records that a text ("label==3 && length(text)>=16") or a function of the record selects.
+        A function is called once for each record, here. cache: a file that keeps the answers for the next
+        run; for a function it needs `name`, which identifies the function."""
         path = "" if cache is None else str(cache)
         tell = function_of(progress, "filter")
         if isinstance(keep, str):
@@ -174,35 +176,35 @@ class Source:
     @_remembered
     def map(self, function: Callable[..., Mapping[str, Any]], *, name: str | None = None,
             ragged: Mapping[str, int] | None = None) -> Source:
-        """Records that a function makes: it gets a record (and, if it takes two arguments, a numpy Generator whose
-        numbers are a function of seed, epoch and record) and returns a dict of arrays, of the same dtypes and shapes
-        for all. name: names the function in the run's fingerprint, instead of what it gives for some records. ragged: of
-        fields whose dim 0 differs by record the most that it may be, as {"ids": 4096} of what a tokenizer gives: such
-        a field can be packed."""
+        """Makes records by a function: it gets a record (and, if it takes two arguments, a numpy Generator
+        whose numbers are a function of seed, epoch and record) and returns a dict of arrays, of the same
+        dtypes and shapes for all. name: stands for the function in the run's fingerprint, instead of its
+        results for some records. ragged: the largest dim 0 of fields where it differs by record, as
+        {"ids": 4096} for a tokenizer: such a field can be packed."""
         identity = None if name is None else f"{name} of {self._records.fingerprint()}"
         return Source(_function_source(len(self), _Mapped(self, function), "map", identity,
                                        made_of=(name or "", self._records), ragged=ragged))
 
     @_remembered
     def pack(self, field: str, window: int, *, documents: int = 1024) -> Source:
-        """Documents (a ragged field) side by side in records of `window` elements, by best fit within as many
-        documents. Fields: `field`, `field`_segments (1, 2, .. by document, 0 if there is none) and
+        """Packs documents (a ragged field) side by side into records of `window` elements, by best fit within
+        `documents` documents. Fields: `field`, `field`_segments (1, 2, .. by document, 0 for padding) and
         `field`_positions (within the document), i32. No element is lost; longer documents are cut."""
         return Source(self._records.pack(field, window, documents))
 
     @_remembered
     def crop(self, field: str, shape: Sequence[int], position: str | Sequence[int] = "centre", *,
              stream: str = "") -> Source:
-        """A part of the field: at an index, "centre", or "random", drawn anew for each record and epoch; crops and
-        flips of equal `stream` draw equal numbers."""
+        """Takes a part of the field: at an index, "centre", or "random", drawn for each record and epoch;
+        crops and flips of equal `stream` draw equal numbers."""
         kind, begin = (position, []) if isinstance(position, str) else ("at", list(position))
         return Source(self._records.crop(field, list(shape), kind, begin, stream))
 
     @_remembered
     def flip(self, field: str, dim: int | None = None, probability: float = 0.5, *, axis: int | None = None,
              stream: str = "") -> Source:
-        """Mirrored in one dim, each record with this probability. dim, or axis as numpy spells it: of the record, from its end if
-        it is below 0."""
+        """Mirrors the field in one dim, each record with this probability. dim, or axis as numpy spells it: a
+        dim of the record, counted from its end if it is below 0."""
         if (dim is None) == (axis is None):
             raise InvalidArgument("flip: needed is one of dim= and axis=, the record's dim that is mirrored")
         given = dim if axis is None else axis
@@ -217,17 +219,17 @@ class Source:
 
     @_remembered
     def pad(self, field: str, before: Sequence[int], after: Sequence[int], value: float = 0) -> Source:
-        """With elements of `value` before and after in each dim."""
+        """Adds elements of `value` before and after in each dim."""
         return Source(self._records.pad(field, list(before), list(after), value))
 
     @_remembered
     def cast(self, field: str, dtype: Any) -> Source:
-        """The field as another numeric dtype; floats round to nearest, integers wrap around."""
+        """Converts the field to another numeric dtype; floats round to nearest, integers wrap around."""
         return Source(self._records.cast(field, dtype if isinstance(dtype, str) and dtype in NUMPY else name_of(dtype)))
 
     @_remembered
     def normalise(self, field: str, mean: float | Sequence[float], stddev: float | Sequence[float]) -> Source:
-        """(x - mean) / stddev as float32: one pair, or one for each index of the last dim."""
+        """Makes it (x - mean) / stddev as float32: one pair, or one for each index of the last dim."""
         return Source(self._records.normalise(field, _floats(mean), _floats(stddev)))
 
     normalize = normalise
@@ -239,9 +241,10 @@ def _floats(values: float | Sequence[float]) -> list[float]:
 
 @_remembered
 def open(text: str, /, *, progress: Progress = None, **options: Any) -> Source:  # noqa: A001
-    """A source by its text, as the command `shardwise batches` takes it: FORMAT:PATH?OPTION=VALUE&..., as
-    "tokens:train.bin?dtype=u16&window=1025". The ending of a path (d.csv, s.tar) or a folder of images may tell the
-    format. Options may be given as arguments, too. `shardwise batches --help` lists the formats. Raises InvalidArgument, NotFound, Corrupt, Unsupported."""
+    """Opens a source by its text, as the command `shardwise batches` takes it: FORMAT:PATH?OPTION=VALUE&...,
+    as "tokens:train.bin?dtype=u16&window=1025". The ending of a path (d.csv, s.tar) or a folder of images may
+    tell the format. Options may be given as arguments, too. `shardwise batches --help` lists the formats.
+    Raises InvalidArgument, NotFound, Corrupt, Unsupported."""
     if options:
         from urllib.parse import quote, urlencode
 
@@ -264,60 +267,67 @@ def _file(format: str, path: Any, progress: Progress, options: Mapping[str, Any]
 
 @_told
 def idx(path: Any, field: str | None = None, *, progress: Progress = None) -> Source:
-    """An idx file, as MNIST's, plain or gzipped. field: what it is called, "x" by default."""
+    """Opens an idx file, as MNIST's, plain or gzipped. field: its name, "x" by default."""
     return _file("idx", path, progress, {"field": field})
 
 
 @_told
 def npy(path: Any, field: str | None = None, *, progress: Progress = None) -> Source:
-    """An array of numpy.save(): dim 0 counts the records. field: what it is called, "x" by default."""
+    """Opens an array of numpy.save(): dim 0 counts the records. field: its name, "x" by default."""
     return _file("npy", path, progress, {"field": field})
 
 
 @_told
 def tokens(path: Any, window: int, *, dtype: str = "u16", stride: int | None = None, header_bytes: int | None = None,
            field: str | None = None, progress: Progress = None) -> Source:
-    """Windows of a file of whole numbers and nothing else, each `stride` (the window, by default) after the one before."""
+    """Opens windows of a file of whole numbers and nothing else, each `stride` (the window, by default) after
+    the one before."""
     return _file("tokens", path, progress, {"window": window, "dtype": dtype, "stride": stride,
                                             "header_bytes": header_bytes, "field": field})
 
 
 def hdf5(path: Any, /, *, progress: Progress = None, **datasets: str) -> Source:
-    """Data sets of HDF5 files: field=data set; without any, all in the root."""
+    """Opens data sets of HDF5 files: field=data set; without any, all in the root."""
     return _file("hdf5", path, progress, datasets)
 
 
 def csv(path: Any, /, *, progress: Progress = None, **options: Any) -> Source:
-    """A table: field=type, as price="f32", street="text"; without any, all columns. Also delimiter, header="no"."""
+    """Opens a table: field=type, as price="f32", street="text"; without any, all columns. Also delimiter,
+    header="no"."""
     return _file("csv", path, progress, options)
 
 
 def jsonl(path: Any, /, *, progress: Progress = None, **types: str) -> Source:
-    """A JSON object a line: field=type, as tokens="i32[]", text="text"; without any, what the first line has."""
+    """Opens a file with a JSON object on each line: field=type, as tokens="i32[]", text="text"; without any,
+    the fields of the first line."""
     return _file("jsonl", path, progress, types)
 
 
 def tfrecord(path: Any, /, *, progress: Progress = None, **types: str) -> Source:
-    """Records of tf.train.Example: field=type, as image="u8[28,28]"; without any, "record", a record's bytes."""
+    """Opens records of tf.train.Example: field=type, as image="u8[28,28]"; without any, "record", a record's
+    bytes."""
     return _file("tfrecord", path, progress, types)
 
 
 @_told
 def images(folder: Any, height: int, width: int, *, progress: Progress = None, **options: Any) -> Source:
-    """PNG and JPEG files, in a folder for each class: fields "image" and "label". Also channels, resize ("stretch",
-    "crop"), labels ("automatic", "none"), max_pixels, exif_transpose (True: turned upright, as Pillow's function)."""
+    """Opens PNG and JPEG files, in a folder for each class: fields "image" and "label". Also channels, resize
+    ("stretch", "crop"), labels ("automatic", "none"), max_pixels, exif_transpose (True: turned upright, as
+    Pillow's function)."""
     return _file("images", folder, progress, {"height": height, "width": width, **options})
 
 
 def tar(path: Any, height: int | None = None, width: int | None = None, *, progress: Progress = None,
         **options: Any) -> Source:
-    """The same of tar files, as WebDataset's. Also bytes="json,txt": members that are fields, as bytes."""
+    """Opens tar files, as WebDataset's, with the options of images(). Also bytes="json,txt": members that are
+    fields, as bytes."""
     return _file("tar", path, progress, {"height": height, "width": width, **options})
 
 
 @_remembered
 def arrays(fields: Mapping[str, Any]) -> Source:
-    """Arrays in memory: dim 0 counts the records. Not copied if they are contiguous: leave them as they are."""
+    """Makes a source of arrays in memory: dim 0 counts the records. Contiguous arrays are not copied, so do
+    not change them."""
     if not fields:
         raise InvalidArgument("arrays: got no field, needed is at least one")
     kept = {name: _native(array_of(a, name), name) for name, a in fields.items()}
@@ -332,8 +342,8 @@ def arrays(fields: Mapping[str, Any]) -> Source:
 @_remembered
 def callback(size: int, fields: Mapping[str, tuple[Any, Sequence[int]]], function: Callable[[int], Any], *,
              name: str | None = None, ragged: Sequence[str] = ()) -> Source:
-    """Records that a function of their number makes: a dict of arrays. fields: (dtype, shape) by name. ragged: those
-    whose dim 0 differs by record; their shape has the most that it may be."""
+    """Makes records by a function of their number, which returns a dict of arrays. fields: (dtype, shape) by
+    name. ragged: fields whose dim 0 differs by record; their shape has the largest one."""
     described = [Field(n, np.dtype(dtype), tuple(shape), n in ragged) for n, (dtype, shape) in fields.items()]
     for odd in [n for n in ragged if n not in fields or not fields[n][1]]:
         raise InvalidArgument(f"callback: ragged: found {odd!r}, needed a field with a dim: {', '.join(fields)}")
@@ -342,9 +352,9 @@ def callback(size: int, fields: Mapping[str, tuple[Any, Sequence[int]]], functio
 
 @_remembered
 def of(source: Any, *, ragged: Mapping[str, int] | None = None) -> Source:
-    """A source of: one, a text, a dict of arrays, a table of pandas, polars or Arrow whose columns are numbers, one
-    column of these, or any object with __len__ and __getitem__. ragged: of such an object's fields whose dim 0 differs
-    by record the most that it may be, as {"ids": 4096}."""
+    """Returns a source, made of a source, a text, a dict of arrays, a table of pandas, polars or Arrow whose
+    columns are numbers, one column of these, or any object with __len__ and __getitem__. ragged: the largest
+    dim 0 of such an object's fields where it differs by record, as {"ids": 4096}."""
     if ragged and (isinstance(source, (Source, str, Mapping)) or not isinstance(source, RandomAccess)):
         raise InvalidArgument(f"source: ragged: found {type(source).__name__}, needed an object with __len__ and "
                               "__getitem__: of others it is known")
@@ -375,23 +385,23 @@ def of(source: Any, *, ragged: Mapping[str, int] | None = None) -> Source:
 
 @_remembered
 def zip(*all_sources: Any) -> Source:  # noqa: A001
-    """The fields of all, side by side. Sizes are equal."""
+    """Joins the fields of all sources side by side. Their sizes must be equal."""
     return Source(_core.Records.zip([of(s)._records for s in all_sources]))
 
 
 @_remembered
 def concat(*all_sources: Any) -> Source:
-    """One after the other. Fields are equal."""
+    """Joins the records of all sources, one source after the other. Their fields must be equal."""
     return Source(_core.Records.concat([of(s)._records for s in all_sources]))
 
 
 @_remembered
 def mix(all_sources: Sequence[Any], weights: Sequence[float],
         changes: Sequence[tuple[int, Sequence[float]]] = ()) -> Source:
-    """Drawn from by weights, exact over every sum of them as whole numbers; the smaller ones repeat. Fractions such as
-    [0.7, 0.3] count as the least whole numbers in that ratio, if these add up to a million at most; else they are
-    rounded to millionths. changes: (first sample of the run, weights) from which other weights hold. Deliver in order:
-    Loader(order="sequential")."""
+    """Draws from sources by weights, exact over every sum of them as whole numbers; the smaller ones repeat.
+    Fractions such as [0.7, 0.3] count as the least whole numbers in that ratio, if these add up to a million
+    at most; else they are rounded to millionths. changes: (first sample of the run, weights): other weights
+    from that sample on. Deliver in order: Loader(order="sequential")."""
     return Source(_core.Records.mix([of(s)._records for s in all_sources], _whole_weights(weights),
                                     [(first, _whole_weights(w)) for first, w in changes]))
 
@@ -437,7 +447,7 @@ def _filled_up(array: np.ndarray[Any, Any], field: Field) -> np.ndarray[Any, Any
 
 
 def _name_of(function: Any) -> str:
-    """The same in every process, as repr() is not."""
+    """Returns a name that is the same in every process, as repr() is not."""
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 

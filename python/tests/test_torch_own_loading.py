@@ -129,6 +129,6 @@ def test_versions_that_no_save_has_written_are_one_clear_error(
         saved.weight.fill_(7)
     swt.save(tmp_path / "c", {"m": saved})
     before = copy.deepcopy(module.state_dict())
-    with pytest.raises(sw.Corrupt, match="the versions of the checkpoint's modules is none that can be stored: "):
+    with pytest.raises(sw.Corrupt, match="the versions of the checkpoint's modules cannot be decoded: "):
         swt.load(tmp_path / "c", {"m": module})
     assert all(map(torch.equal, module.state_dict().values(), before.values()))

@@ -127,7 +127,7 @@ HOSTILE = [
 def test_what_no_save_has_written_is_one_clear_error(tmp_path, monkeypatch, hostile):
     monkeypatch.setattr(_save, "encode_objects", lambda objects: {"bad": {"within": [hostile]}})
     sw.save(tmp_path / "a", {"bad": 0, "w": np.ones(1)})
-    with pytest.raises(sw.Corrupt, match=f"^checkpoint {tmp_path}/a: object 'bad' is none that can be stored: "):
+    with pytest.raises(sw.Corrupt, match=f"^checkpoint {tmp_path}/a: object 'bad' cannot be decoded: "):
         sw.load(tmp_path / "a")
 
 
@@ -146,14 +146,14 @@ def test_a_hostile_tree_is_one_clear_error(tmp_path, monkeypatch, key, value):
 
     monkeypatch.setattr(_save, "plan_of", hostile)
     sw.save(tmp_path / "a", {"of": [np.ones(1), np.ones(2)], "w": np.ones(1)})
-    with pytest.raises(sw.Corrupt, match="is none that can be stored: |is below 'w', which is no container"), sw.open(tmp_path / "a") as c:
+    with pytest.raises(sw.Corrupt, match="cannot be decoded: |is below 'w', which is no container"), sw.open(tmp_path / "a") as c:
         c.load() if key != "metrics" else c.metrics
 
 
 def test_torch_gives_none_of_its_functions():
     torch = pytest.importorskip("torch")
     for text in ("torch.load", "torch.nn", "torch._dynamo", "torch.hub", "torch.x.y", "torch.", "no where:0", "cpu:", 5):
-        with pytest.raises(sw.Corrupt, match="object 'a' is none that can be stored"):
+        with pytest.raises(sw.Corrupt, match="object 'a' cannot be decoded"):
             _objects.decode_named("a", {"$torch": text}, "here")
     assert _objects.decode({"$torch": "torch.float32"}) is torch.float32
     for text in ("torch.float1_of_later", "nowhere:0"):  # as without torch: what another torch has saved is not damaged
