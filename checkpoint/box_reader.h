@@ -25,15 +25,15 @@ struct TensorInfo {
   /// How the writer had it cut; absent: not known.
   std::optional<Sharding> sharding = {};
 
-  // Of a checkpoint's. Pieces, chunks and stored bytes are 0, not known, of one with more than 64
-  // shard files, as only those are opened that are read.
+  // Of a checkpoint's. With more than 64 shard files, which are opened as they are read, pieces,
+  // chunks and stored bytes are 0: not known.
   std::int64_t pieces = 0;
   std::int64_t chunks = 0;
   std::size_t logical_bytes = 0;
   std::size_t stored_bytes = 0;
 
-  /// The name that its own format has for a dtype that this library lacks, else empty. Such a
-  /// tensor is listed, but nothing reads its elements, and `dtype` says nothing.
+  /// Its own format's name of a dtype that this library lacks: such a tensor is listed, but nothing
+  /// reads its elements, and `dtype` says nothing. Else empty.
   std::string foreign_dtype = {};
 };
 
@@ -49,8 +49,7 @@ struct Progress {
   std::size_t total_bytes = 0;
 };
 
-/// Called on any thread, one call at a time, now and then. What it throws ends the work with that
-/// exception.
+/// Called on any thread, one call at a time, now and then. What it throws ends the work.
 using ProgressFunction = std::function<void(const Progress&)>;
 
 /// Tensors that can be read box by box, wherever their elements are: in a checkpoint, in arrays, in
@@ -79,8 +78,7 @@ class BoxReader {
 
   /// Fills `out` with the elements of the box, row-major, native endian. `tensor` is a number in
   /// tensors(); the box is inside that tensor, and out has exactly its size. What it throws ends
-  /// the save or reshard with that exception. Must not save with the manager whose save reads from
-  /// it, close that manager or wait for that save: they wait for it.
+  /// the save or reshard. Must not save with the manager that calls it, nor wait for or close it.
   virtual void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const = 0;
 
   /// The address of the box's elements if they lie row-major side by side in memory that stays
@@ -90,8 +88,8 @@ class BoxReader {
     return nullptr;
   }
 
-  /// Whether somebody may write to what contiguous() gives while it is in use. It is then hashed
-  /// again when it has been compressed or written, and the save of what has changed fails.
+  /// Whether somebody may write to what contiguous() gives while it is in use. A save then hashes
+  /// it again after it was written, and fails if it has changed.
   virtual bool may_change() const { return false; }
 
  protected:

@@ -18,9 +18,7 @@ class FileSystem;
 struct ReadOptions {
   /// Most host bytes held at once beyond the target arrays.
   std::size_t memory_budget_bytes = std::size_t{256} << 20;
-
-  /// Workers that check and decode; 0: as many as the machine has cores.
-  int threads = 0;
+  int threads = 0;  ///< workers that check and decode; 0: as many as the machine has cores
 
   /// Keeps retention and replacing saves of any process from removing the checkpoint as long as
   /// the reader lives, by a small file beside it; not CheckpointManager::remove. If none can be
@@ -31,11 +29,8 @@ struct ReadOptions {
   /// machines whose fresh memory is dear. Else the next reader finds it in memory.
   bool read_once = false;
 
-  /// Must not read with the same reader.
-  ProgressFunction progress = nullptr;
-
-  /// Reads and writes all files; null: posix_file_system().
-  std::shared_ptr<FileSystem> file_system = nullptr;
+  ProgressFunction progress = nullptr;                ///< must not read with the same reader
+  std::shared_ptr<FileSystem> file_system = nullptr;  ///< for all files; null: posix_file_system()
 };
 
 /// What a reader has done so far, by calls that did not fail.
@@ -52,13 +47,11 @@ struct TensorRequest {
 };
 
 struct RestoreOptions {
-  /// Whether all tensors of the checkpoint must be asked for, so that a job notices what it has
-  /// lost. Else the requests may be some of them.
+  /// All tensors of the checkpoint must be asked for, so that a job notices what it has lost.
   bool exact = false;
 
-  /// Gives the array of a request whose name the checkpoint has not, when all others are read: a
-  /// job may have more than the checkpoint. Null: such a request is an error. What it throws ends
-  /// the restore.
+  /// Gives the array of a request whose name the checkpoint lacks, when all others are read. Null:
+  /// such a request is an error. What it throws ends the restore.
   std::function<ShardedArray(const TensorRequest&)> if_missing = nullptr;
 };
 

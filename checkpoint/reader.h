@@ -22,7 +22,6 @@
 namespace shardwise {
 
 class CheckpointManager;
-
 namespace detail {
 struct Internals;
 struct StoredCheckpoint;
@@ -40,14 +39,12 @@ struct StoredChunk {
   Box box;             ///< its elements, global
   Shape extents;       ///< with the padding of a chunk that reaches over its piece
   std::uint64_t hash;  ///< XXH3-64 of the decoded bytes of these extents
-
   bool operator==(const StoredChunk&) const = default;
 };
 
 /// Reads any box of any tensor of one committed checkpoint, however its writer had it cut, without
 /// HDF5 or a mesh. Every chunk that is read is compared with its hash before it is decoded. On
 /// disk: docs/checkpoint_format.md.
-///
 /// Thread-safe: all methods may run together. They block on the disk, so call none from inside a
 /// parallel_for body. Every method may throw io, and corrupt naming file, tensor, chunk and global
 /// box; the reader stays usable for the rest.
@@ -59,43 +56,33 @@ class CheckpointReader final : public BoxReader {
   /// newer than this library's, corrupt.
   explicit CheckpointReader(const std::filesystem::path& directory,
                             const ReadOptions& options = {});
-
   explicit CheckpointReader(const CheckpointManager&) = delete;          // of which step? latest()
   explicit CheckpointReader(const std::optional<LatestStep>&) = delete;  // latest->step.directory
-
   ~CheckpointReader() override;
   CheckpointReader(CheckpointReader&&) noexcept;
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
 
   const std::filesystem::path& directory() const;
-  /// -1: it was saved as no step of a root.
-  std::int64_t step() const;
+  std::int64_t step() const;  ///< -1: it was saved as no step of a root
 
-  /// The caller's JSON, as text.
+  /// As in SaveOptions. objects_json is empty if there are none.
   const std::string& user_json() const;
-
-  /// SaveOptions::objects_json; empty if there are none.
   const std::string& objects_json() const;
-
-  /// SaveOptions::metrics.
   Metrics metrics() const;
   std::string metadata() const = delete;   // metrics(), user_json(), or tensor(name)
   std::string user_data() const = delete;  // user_json()
 
-  /// Whether there is an index.h5, in which other HDF5 tools find all tensors.
-  bool has_index() const;
+  bool has_index() const;  ///< an index.h5, in which other HDF5 tools find all tensors
 
-  /// Sorted by name; valid as long as the reader.
-  std::span<const TensorInfo> tensors() const override;
-
+  std::span<const TensorInfo> tensors() const override;  ///< sorted by name
   bool contains(std::string_view name) const;
 
   /// Throws no_such_name, suggesting the nearest names.
   const TensorInfo& tensor(std::string_view name) const;
 
   /// Fills `out` with the elements of `box`, row-major, native endian. Throws no_such_name, or
-  /// invalid_argument if box leaves the tensor or out is not exactly its size. If it throws, the
-  /// content of out is unspecified.
+  /// invalid_argument if box leaves the tensor or out is not exactly its size; out is then
+  /// unspecified.
   void read(std::string_view name, const Box& box, std::span<std::byte> out) const;
 
   void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;
@@ -132,11 +119,10 @@ class CheckpointReader final : public BoxReader {
                             [&](std::span<std::byte> out) { read(name, box, out); });
   }
 
-  /// Several boxes, each as read() fills one; each chunk that any of them needs is read once.
+  /// Several boxes; each chunk that any of them needs is read once.
   void read(std::span<const BoxTarget> targets) const;
 
-  /// The chunks of a tensor, in no particular order. Throws no_such_name for a number that is not
-  /// in tensors().
+  /// The chunks of a tensor, in no particular order. Throws no_such_name.
   std::vector<StoredChunk> chunks(std::size_t tensor) const;
 
   /// One array, as it is stored, under any sharding.
@@ -160,7 +146,6 @@ class CheckpointReader final : public BoxReader {
   /// new value. What is on the devices or marked is read as it is cut; the others are read whole
   /// and wait on the host, as new tensors do. Throws as above, before any tensor has changed, and
   /// as Tensor::set_value().
-  ///
   ///   reader.restore(devices, params);
   template <ProgramTensor T>
   void restore(Devices& devices, const std::map<std::string, T>& tensors) const {
@@ -182,9 +167,7 @@ class CheckpointReader final : public BoxReader {
   }
 
   ReadStats stats() const;
-
-  /// Whether retention leaves the checkpoint alone as long as this lives (ReadOptions::pin).
-  bool pinned() const;
+  bool pinned() const;  ///< whether retention leaves the checkpoint alone (ReadOptions::pin)
 
  private:
   friend struct detail::Internals;

@@ -45,17 +45,13 @@ Codec parse_codec(std::string_view text);
 struct TensorSource {
   std::string name;
   std::shared_ptr<const BoxReader> reader;
+  std::size_t tensor = 0;  ///< its number in reader->tensors(), which says dtype and shape
 
-  /// Its number in reader->tensors(), which says dtype and shape.
-  std::size_t tensor = 0;
-
-  /// The pieces on disk are its distinct boxes; a tensor below 64 KiB is one piece, and so is one
-  /// without a sharding.
+  /// The pieces on disk are its distinct boxes; a tensor below 64 KiB, or without it, is one piece.
   std::optional<Sharding> sharding = {};
 
-  /// If no sharding says what this process has: the pieces that it writes, as they are. All
-  /// processes' together must be each element once. Each process then writes one shard file:
-  /// SaveOptions::writers is 1.
+  /// If no sharding says what this process has: the pieces that it writes, as they are; those of
+  /// all processes are each element once. SaveOptions::writers is 1 then.
   std::optional<std::vector<Box>> boxes = {};
 };
 
@@ -64,7 +60,6 @@ TensorSource tensor_source(std::string name, ShardedArray array);
 
 /// A tensor of a traced program (runtime/tensor.h), and several by name. Like a host_source as long
 /// as a tensor is on the host. Throws what its array() throws.
-///
 ///   manager.save(step, tensor_sources(params));
 template <class T>
 concept ProgramTensor = requires(const T& tensor) {
@@ -92,12 +87,11 @@ template <ElementRange R>
 void tensor_source(std::string, R&&) = delete;  // host_source(name, shape, values)
 
 /// A tensor in memory of the caller's, row-major, native endian. The caller keeps it there and
-/// unchanged until save() returns, which writes from it (a change meanwhile would not fit its
-/// hash), or until save_async() returns, which has copied it by then. The manager holds the copies
-/// of one save, as many bytes as those tensors have (in whole pages from 64 KiB on), beside
-/// memory_budget_bytes, and keeps their memory for its next save: from the second one on the caller
-/// waits about as long as one memcpy takes. Throws invalid_argument if `bytes` is not exactly
-/// the tensor's size.
+/// unchanged until save() returns, which writes from it, or until save_async() returns, which has
+/// copied it by then. The manager holds the copies of one save beside memory_budget_bytes (in whole
+/// pages from 64 KiB on), and keeps their memory for its next save: from the second one on the
+/// caller waits as long as about one memcpy. Throws invalid_argument if `bytes` is not exactly the
+/// tensor's size.
 TensorSource host_source(std::string name, ArraySpec spec, std::span<const std::byte> bytes);
 
 /// The same of a vector, array or span of elements. Throws invalid_argument if they are not of the
@@ -109,7 +103,6 @@ TensorSource host_source(std::string name, ArraySpec spec, R&& values) {
 }
 
 /// A tensor of this shape that is not cut: it has no sharding. Its dtype is that of the elements.
-///
 ///   host_source("w", {12, 4}, std::span<const float>(values));
 ///   host_source("b", values);
 ///   host_source("step", step);
@@ -121,14 +114,12 @@ TensorSource host_source(std::string name, const Shape& shape, R&& values) {
   return source;
 }
 
-/// Of one dim.
-template <ElementRange R>
+template <ElementRange R>  // of one dim
 TensorSource host_source(std::string name, R&& values) {
   return host_source(std::move(name), Shape{std::ssize(std::span(values))}, values);
 }
 
-/// A scalar.
-template <TensorElement T>
+template <TensorElement T>  // a scalar
 TensorSource host_source(std::string name, T& value) {
   return host_source(std::move(name), Shape{}, std::span(&value, 1));
 }
@@ -148,11 +139,10 @@ struct HostShard {
   std::optional<DType> dtype = {};
 };
 
-/// A tensor of which this process has some boxes in memory: those of its devices, say. The save
+/// A tensor of which this process has some boxes in memory, such as those of its devices. The save
 /// writes what the sharding gives to this process. The memory stays as host_source says. Throws
-/// invalid_argument if a box leaves the tensor or shares an element with another one, bytes are not
-/// exactly those of its box, or elements are of another dtype. The save throws it if it needs what
-/// no shard has.
+/// invalid_argument if boxes leave the tensor or overlap, or bytes or dtype do not fit; the save
+/// throws it if it needs what no shard has.
 TensorSource shards_source(std::string name, ArraySpec spec, const std::vector<HostShard>& shards);
 
 /// A tensor whose boxes a function fills, as BoxReader::read() does. Throws invalid_argument if
@@ -177,9 +167,7 @@ Existing parse_existing(std::string_view text);
 struct EncodeOptions {
   Codec codec = Codec::zstd;  ///< shard files are the same bytes for any number of threads
 
-  /// As SaveOptions::memory_budget_bytes.
-  std::size_t memory_budget_bytes = std::size_t{256} << 20;
-
+  std::size_t memory_budget_bytes = std::size_t{256} << 20;  ///< as in SaveOptions
   int threads = 0;  ///< that gather, compress and hash; 0: as many as the machine has cores
   ProgressFunction progress = nullptr;
 
@@ -194,17 +182,14 @@ struct EncodeOptions {
 /// Numbers that belong to a step, by name, such as {{"loss", 0.25}}.
 using Metrics = std::map<std::string, double>;
 
-/// What a checkpoint holds beside its tensors.
+/// What a checkpoint holds beside its tensors: the first three as in SaveOptions.
 struct PublishOptions {
-  std::string user_json = "{}";   ///< as SaveOptions::user_json
-  std::string objects_json = {};  ///< as SaveOptions::objects_json
-  Metrics metrics = {};           ///< as SaveOptions::metrics
-
-  /// What errors call a writer. "rank", if each rank of a job is one.
-  std::string process = "writer";
+  std::string user_json = "{}";
+  std::string objects_json = {};
+  Metrics metrics = {};
+  std::string process = "writer";  ///< what errors call one: "rank", if each rank of a job is one
 };
 
-/// What a manager's save is asked for.
 namespace detail {
 struct UserData {
   UserData() = default;
@@ -213,18 +198,17 @@ struct UserData {
 };
 }  // namespace detail
 
+/// What a manager's save is asked for.
 struct SaveOptions {
   Codec codec = Codec::zstd;     ///< shard files are the same bytes for any number of threads
   std::string user_json = "{}";  ///< the caller's own; any JSON value
 
-  /// What is saved beside the tensors, such as a job's tree of names and Python's objects; any JSON
-  /// value. Empty: nothing.
+  /// Saved beside the tensors, such as a job's tree of names and Python's objects; any JSON value.
+  /// Empty: nothing.
   std::string objects_json = {};
 
-  /// Kept in the objects, as member "metrics"; CheckpointReader::metrics() gives them. Rank 0's
-  /// count. KeepOptions::best ranks steps by one of them.
+  /// Kept in the objects, as member "metrics"; rank 0's count. KeepOptions::best ranks by one.
   Metrics metrics = {};
-
   Existing existing = Existing::fail;
 
   /// Most host bytes held at once beyond the tensors, copies of host sources and what describes
@@ -249,8 +233,7 @@ struct SaveStats {
   std::filesystem::path directory;
 
   /// Nothing was written: Existing::skip found the step there, in `directory`; or a save was under
-  /// way (WriteOptions::when_busy), and `directory` is empty. What is below is 0, but for the
-  /// seconds.
+  /// way (WriteOptions::when_busy), and `directory` is empty. All but the seconds is 0 then.
   bool skipped = false;
 
   /// Why it failed, with the rank: nothing was saved (OnSaveError::warn). `directory` is empty.
@@ -273,12 +256,10 @@ struct SaveStats {
   /// the rest. Of a manager's save on this process, of an attempt by the slowest writer.
   double plan_seconds = 0, write_seconds = 0, publish_seconds = 0;
 
-  /// Of a manager's save: the buffers and copies of host sources that this process held. Of an
-  /// attempt: the buffers of the writer that held most.
+  /// Buffers and copies of host sources of this process; of an attempt, the most that a writer
+  /// held.
   std::size_t memory_bytes = 0;
-
-  /// Of a manager's save: of the parity files of this process (WriteOptions::parity_blocks).
-  std::size_t parity_bytes = 0;
+  std::size_t parity_bytes = 0;  ///< of this process: WriteOptions::parity_blocks
 
   /// Why older checkpoints or its own lease could not be removed after the commit, or its parity
   /// not be written: up to five reasons, and how many more. The next save tries again to remove.

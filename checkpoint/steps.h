@@ -16,8 +16,8 @@ struct Step {
   bool valid() const = delete;  // verify_checkpoint(step.directory).ok()
 };
 
-/// A step directory that is not a valid checkpoint, and why. If it is another library's, or ours by
-/// another name, the reason says what to type.
+/// A step directory that is no valid checkpoint. The reason says what to type if it is another
+/// library's, or ours by another name.
 struct RejectedStep {
   std::filesystem::path directory;
   std::string reason;
@@ -37,10 +37,9 @@ struct NamedStep {
 };
 
 struct GarbageOptions {
-  /// Names of machines or containers that are gone for good. This machine cannot know whether a
-  /// process of another machine is alive, so that process's lease holds until its host (in the
-  /// lease's JSON) is named here. Live processes that this one can see keep their leases in any
-  /// case.
+  /// Machines or containers that are gone for good. This machine cannot know whether a process of
+  /// another one is alive, so its lease holds until its host (in the lease's JSON) is named here.
+  /// Live processes that this one can see keep their leases in any case.
   std::vector<std::string> dead_hosts = {};
 };
 

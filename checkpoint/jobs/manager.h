@@ -23,7 +23,6 @@
 
 namespace shardwise {
 
-class FileSystem;
 namespace jobs_detail {
 struct ManagerInternals;
 struct RootTerms;
@@ -39,20 +38,18 @@ struct ManagerOptions {
   /// collect_garbage() says why.
   bool collect_garbage = true;
 
-  /// The processes of a job that share the root, which all of them call save, save_async and
-  /// latest() together, in the same order, with the same steps. Each gives the tensors that its
-  /// devices hold a part of, and writes those parts. Rank 0 makes and commits checkpoints, removes
-  /// old ones and collects garbage. Codec, existing, writers, user_json, objects_json, devices and
-  /// on_save_error are the same on all; a rank that differs is told which one before anything is
-  /// written. A failure on one rank fails all, with that rank's message.
+  /// The processes of a job that share the root. All call save, save_async and latest() together,
+  /// in the same order, with the same steps, and each gives and writes what its devices hold. Rank
+  /// 0 commits and removes checkpoints and collects garbage. Codec, existing, writers, user_json,
+  /// objects_json, devices and on_save_error are the same on all; a rank that differs is told which
+  /// one before anything is written. A failure on one rank fails all, with that rank's message.
   ProcessGroup group = {};
 
   /// Devices of the job: process p of P holds those d with d * P / devices == p. 0: one more than
   /// the highest of the meshes of a save, then the same for all processes. At most 2^40.
   std::int64_t devices = 0;
 
-  /// Reads and writes all files; null: posix_file_system().
-  std::shared_ptr<FileSystem> file_system = nullptr;
+  std::shared_ptr<FileSystem> file_system = nullptr;  ///< for all files; null: posix_file_system()
 
   /// Gets a line of runs that go back or meet, passed-over steps, failed saves; null: to stderr.
   std::function<void(const std::string&)> warn = nullptr;
@@ -64,13 +61,13 @@ struct ManagerOptions {
 
 /// The checkpoints of one training run: a root directory of steps.
 /// A save is renamed into place, replacing nothing, when every byte is on the disk and the pieces
-/// are known to cover every tensor. Any failure before leaves older checkpoints as they were.
-/// Removal renames to trash first. (docs/checkpoint_format.md) A step that latest() or
-/// restore_latest() of this manager has passed over as it was damaged is replaced when the job
-/// saves it again, once, whatever SaveOptions::existing says. A first save below steps of others
-/// sets those aside: docs/checkpoints.md, "A run may go back". Thread-safe. One save is under way
-/// at a time: the next one waits for it first (WriteOptions::when_busy), and throws its error if
-/// nobody has seen it yet.
+/// are known to cover every tensor; a failure before leaves older checkpoints as they were. Removal
+/// renames to trash first. (docs/checkpoint_format.md) A damaged step that latest() or
+/// restore_latest() has passed over is replaced when the job saves it again, once, whatever
+/// SaveOptions::existing says. A first save below steps of others sets those aside
+/// (docs/checkpoints.md, "A run may go back"). Thread-safe. One save is under way at a time: the
+/// next one waits for it first (WriteOptions::when_busy), and throws its error if nobody has seen
+/// it.
 ///   CheckpointManager manager("checkpoints", {.keep = {.last = 3}, .when = {.every = 100}});
 ///   std::int64_t step = 0;
 ///   if (auto found = manager.restore_latest([&](const CheckpointReader& reader) {
@@ -119,18 +116,16 @@ class CheckpointManager {
   /// so. With a group all processes call it, and all get the same answer, which is one all_gather.
   bool should_save(std::int64_t step);
 
-  /// should_save() is true the next time, on all processes.
-  void request_save();
+  void request_save();  ///< should_save() is true the next time, on all processes
 
   /// Whether a signal of preemption_signals had come, on any process, when should_save() was called
   /// last: the job is to save and end. The same on all processes.
   bool reached_preemption() const;
 
-  /// How the saves so far have ended: WriteOptions::on_save_error.
-  ManagerStats stats() const;
+  ManagerStats stats() const;  ///< how the saves so far have ended: WriteOptions::on_save_error
 
-  /// How long the process still lives, after such a signal, by preemption_grace; nothing if none
-  /// has come to this process, or there is no such limit.
+  /// How long the process still lives after such a signal; nothing if none has come to this
+  /// process, or there is no preemption_grace.
   std::optional<std::chrono::nanoseconds> time_left() const;
 
   /// For those that save by other means, such as CheckpointAttempt: a save of this number of bytes
@@ -184,13 +179,12 @@ class CheckpointManager {
 
   /// The newest step, of those before `below`, whose manifest, file sizes and, of 64 shard files
   /// at most, chunk tables are valid; nothing if the root holds no step. Throws corrupt, with
-  /// reasons, if it holds steps and none is valid: that is never taken for a fresh start. Nor are
-  /// steps of Orbax, DCP and others alone: throws unsupported, which says what makes steps of
-  /// them. Throws io, naming the step, if one that may be the newest cannot be read (no rights, a
-  /// server that does not answer, a bad place on the disk): it never goes back to an older step
-  /// for that reason. If another process removes the step before it is opened, opening it throws
-  /// not_found: ask again. With a group, rank 0 looks, and the others check that it is there for
-  /// them, too; cancelled, with the reason, if it failed on another rank.
+  /// reasons, if no step is valid, unsupported if all are of Orbax, DCP and others, with what makes
+  /// steps of them: neither is taken for a fresh start. Throws io, naming the step, if one that may
+  /// be the newest cannot be read: it never goes back to an older step for that reason. If another
+  /// process removes the step before it is opened, opening it throws not_found: ask again. With a
+  /// group, rank 0 looks, and the others check that it is there for them, too; cancelled, with the
+  /// reason, if it failed on another rank.
   std::optional<LatestStep> latest(
       std::int64_t below = std::numeric_limits<std::int64_t>::max()) const;
 

@@ -75,10 +75,9 @@ struct WriteOptions {
   OnSaveError on_save_error = OnSaveError::raise;
   std::int64_t most_failed_saves = 3;
 
-  /// Keeps the disk space of the checkpoint that was removed last for the next save, which writes
-  /// in its shard files: twice as fast on a virtual disk that is mounted with "discard". Any
-  /// clean-up of the root frees it. Files are removed at once if the file system cannot empty them,
-  /// or if others use or have changed them.
+  /// The next save writes in the shard files of the checkpoint that was removed last, whose disk
+  /// space stays until then or until the next clean-up: in half the time on some virtual disks.
+  /// Files that others use or have changed, or that cannot be emptied, are removed at once.
   bool reuse_files = true;
 
   /// Chunks whose bytes are those of the newest step, by 128 bits of hash, are not written again:
@@ -94,19 +93,15 @@ struct WriteOptions {
 
   /// Rank 0 keeps what each save did (SaveStats) beside its step, as stats-step-00000100.json.
   bool stats = true;
-
-  /// Workers that gather, compress and hash; 0: as many as the machine has cores.
-  int threads = 0;
+  int threads = 0;  ///< that gather, compress and hash; 0: as many as the machine has cores
 };
 
 /// How a manager's saves have ended, with OnSaveError::warn: the same on all processes.
 struct ManagerStats {
-  std::int64_t failed_saves = 0;     ///< of all
-  std::int64_t failed_in_a_row = 0;  ///< since the last one that was committed
-
-  /// The step of the last save that failed, and the reason, with the rank.
-  std::optional<std::int64_t> failed_step = {};
-  std::string error = {};
+  std::int64_t failed_saves = 0;                 ///< of all
+  std::int64_t failed_in_a_row = 0;              ///< since the last one that was committed
+  std::optional<std::int64_t> failed_step = {};  ///< of the last save that failed
+  std::string error = {};                        ///< the reason, with the rank
 };
 
 /// For a job whose processes each have a root of their own, on a node-local disk or in /dev/shm.
