@@ -51,7 +51,7 @@ class DcpMetadata:
 
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
     objects: dict[str, Piece] = field(default_factory=dict)
-    paths: dict[str, list[Any]] = field(default_factory=dict)  #: where each name stands in the tree
+    paths: dict[str, list[Any]] = field(default_factory=dict)  #: of each name in the tree
 
 
 def read_metadata(folder: str) -> DcpMetadata:

@@ -51,7 +51,7 @@ def _load(folder: str, name: str, piece: Piece, offsets: Sequence[int] | None = 
         loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001 - untrusted bytes may raise anything
         if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
-            # torch's own text advises to load it all the same.
+            # torch's own text advises to load it unsafely.
             raise Unsupported(f"import {path}: found objects in {name!r} that only a pickle can make, needed tensors and plain "
                               f"values: nothing is run") from error
         raise Corrupt(f"import {path}: found {type(error).__name__} in {name!r}: {str(error)[:500]}") from None

@@ -141,7 +141,7 @@ class Loader:
                            batch_size=256, epochs=5, seed=1)
         for batch in loader:
             batch["image"]                                  # the box of device `rank`, numpy
-        loader.state_dict()                                 # where it stands: the batches that were taken
+        loader.state_dict()                                 # state after the batches that were taken
 
     source: anything that `sources.of` takes. fields: a spec by field, of the batch dim and the record's dims;
     a list of fields, or None for all, cut over the mesh's first axis by dim 0. mesh: None for one device that

@@ -38,8 +38,9 @@ _current = threading.local()  #: .line: the innermost WorkLine of this thread
 
 
 class WorkLine:
-    """Shows on stderr how long work takes that has no known end: only on a terminal, and only after two seconds. A thread of its own
-    writes the line, as a framework that traces calls no function of ours. The line is cleared at the end."""
+    """Shows on stderr the time of work without a known end: only on a terminal, and only after two seconds. A
+    thread of its own writes the line, as a framework that traces calls no function of ours. The line is
+    cleared at the end."""
 
     AFTER, EACH = 2.0, 0.5  #: seconds
 

@@ -24,7 +24,7 @@ from .group import Call, Group
 
 log = logging.getLogger("shardwise")
 
-#: Number of the tensor, where the box begins, and its shape.
+#: Number of the tensor, begin and shape of the box.
 Boxes = Iterable[tuple[int, Sequence[int], Sequence[int]]]
 
 

@@ -1,7 +1,8 @@
 """Values of the standard library, numpy and torch as plain data, and back: equal, and of the same type.
 
-A value is written as its type's tag and plain data: {"$date": "2026-11-27"}. Only the types of this table are made, whatever
-a file says. Those of torch are texts and tuples as long as torch is not imported; so are devices and dtypes that this torch has not.
+A value is written as its type's tag and plain data: {"$date": "2026-11-27"}. Only the types of this table are
+ever made. Values of torch are texts and tuples as long as torch is not imported; so are devices and dtypes
+that this torch lacks.
 """
 
 from __future__ import annotations
