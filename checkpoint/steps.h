@@ -13,6 +13,7 @@ struct Step {
   std::int64_t generation;  ///< 1, or more if it was replaced
   std::filesystem::path directory;
   bool is_set_aside = false;    ///< by a run that went back: CheckpointManager
+  bool is_damaged = false;      ///< the manager has found it so, and replaces it
   bool valid() const = delete;  // verify_checkpoint(step.directory).ok()
 };
 

@@ -128,36 +128,14 @@ class CheckpointManager {
   /// process, or there is no preemption_grace.
   std::optional<std::chrono::nanoseconds> time_left() const;
 
-  /// For those that save by other means, such as CheckpointAttempt: a save of this number of bytes
-  /// begins. save_interval counts from here. Gives a function that calls `progress`, if there is
-  /// one; the manager must outlive it. Both throw `cancelled` if the save cannot end before the
-  /// process does (preemption_grace). end_save() says that it was committed, after so long;
-  /// note_failed() that it has failed, on all processes: whether the job goes on (on_save_error).
-  ProgressFunction begin_save(std::int64_t step, std::size_t bytes,
-                              ProgressFunction progress = nullptr);
-  void end_save(std::size_t bytes, double seconds);
-  bool note_failed(std::int64_t step, const Error& error);
-
-  /// For them as well, on rank 0: the first removes what retention does not keep, as a commit does,
-  /// but not the step that was `committed`, and gives the steps that are gone; the second keeps
-  /// what a save of a step here did beside it, as WriteOptions::stats does. Both try all,
-  /// and then throw the first error.
-  std::vector<std::int64_t> retire_superseded(std::optional<std::int64_t> committed = {});
-  void write_stats(const SaveStats& stats);
-
   /// Calls `restore` with a reader of the newest valid step, and gives that step; nothing if the
   /// root holds no step. If what it reads turns out to be damaged (it throws corrupt), it is called
   /// again for the step before: what it has filled by then is to be filled anew. The steps that
   /// were passed over, and why, are in `rejected`. Throws as latest() does, and what `restore`
-  /// throws. With a group all go to the same step; `cancelled` if it threw on another rank.
+  /// throws. With a group all go to the same step; an Error of another rank is thrown here, too.
   std::optional<LatestStep> restore_latest(
       const std::function<void(const CheckpointReader&)>& restore) const;
   std::optional<LatestStep> restore_latest() = delete;  // with what reads: [](auto& reader) {..}
-
-  /// For those that restore by other means. A damaged step is replaced when it is saved again, and
-  /// no increment is built on it. After a restored one the next new step sets later ones aside.
-  void note_damaged(std::int64_t step);
-  void note_restored(std::int64_t step);
 
   /// Of the committed steps the best one by KeepOptions::best; nothing if none has the metric.
   /// Throws invalid_argument if there is no such rule, io.
@@ -191,13 +169,9 @@ class CheckpointManager {
   /// Throws no_such_name, listing the steps there are.
   Step step(std::int64_t step) const;
 
-  /// Removes a step, all its generations. Throws no_such_name, invalid_argument if it is pinned by
-  /// name, io.
-  void remove(std::int64_t step);
-
-  /// Removes it unless it is pinned, by a reader or by name; says whether it is gone. As retention
-  /// does.
-  bool retire(std::int64_t step);
+  /// Removes a step, all its generations; says whether it is gone. Throws no_such_name,
+  /// invalid_argument if it is pinned by name, io.
+  bool remove(std::int64_t step, WhenRead when_read = WhenRead::remove);
 
   /// Removes what dead processes left, and generations that a valid one replaces. Goes on if
   /// something cannot be removed, and throws the first error, mostly io, at the end.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 
@@ -12,6 +13,13 @@ namespace jobs_detail {
 struct ManagerInternals;
 class SaveQueue;
 }  // namespace jobs_detail
+
+/// What the caller of a save did before it, and whether it waits for the save.
+struct CallersPart {
+  double waited_seconds = 0;
+  bool is_waiting = true;
+  std::size_t copied_bytes = 0;  ///< that it holds for the save
+};
 
 /// A save under way; made by itself, one that is done and saved nothing. Thread-safe; copies refer
 /// to the same save.

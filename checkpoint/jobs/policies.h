@@ -58,6 +58,12 @@ enum class WhenBusy {
             ///< (SaveStats::skipped); this takes the memory of two copies
 };
 
+/// What becomes of a step that is to be removed while a reader has pinned it (ReadOptions::pin).
+enum class WhenRead {
+  remove,  ///< it is removed all the same
+  keep,    ///< it stays, as with retention
+};
+
 /// How a job goes on if the storage fails a save: no room, a broken device, a file that is gone or
 /// damaged, on any process.
 enum class OnSaveError {

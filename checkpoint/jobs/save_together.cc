@@ -1,6 +1,7 @@
 #include "shardwise/jobs/save_together.h"
 
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -8,56 +9,101 @@
 
 #include "shardwise/checkpoint/detail/record/save_halves.h"
 #include "shardwise/checkpoint/detail/record/target.h"
+#include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
 #include "shardwise/checkpoint/detail/write/unchanged.h"
+#include "shardwise/jobs/detail/internals.h"
+#include "shardwise/jobs/detail/manager_impl.h"
 #include "shardwise/jobs/detail/save/save_place.h"
 #include "shardwise/jobs/detail/save/save_together.h"
 #include "shardwise/runtime/parallel.h"
+#include "shardwise/runtime/process/call_group.h"
 #include "shardwise/runtime/stopwatch.h"
 
 namespace shardwise {
 namespace {
 
-/// A target of any name, in a folder that all ranks share. Keeps references.
-class SharedTarget final : public jobs_detail::SharedPlace {
+using Manager = jobs_detail::ManagerInternals::Impl;
+
+/// A target, in a folder that all ranks share. Keeps references.
+class SharedTarget : public jobs_detail::SharedPlace {
  public:
-  SharedTarget(FileSystem& files, std::filesystem::path target, Existing existing,
+  SharedTarget(FileSystem& files, std::filesystem::path root, Existing existing,
                std::vector<std::filesystem::path>& leftovers)
-      : SharedPlace(files, target.parent_path()),
-        target_(std::move(target)),
-        existing_(existing),
-        leftovers_(leftovers) {}
+      : SharedPlace(files, std::move(root)), existing_(existing), leftovers_(leftovers) {}
 
   std::optional<std::string> find_valid() const override {
-    if (!detail::is_saved_target(file_system_, target_)) return std::nullopt;
-    return target_.filename().string();
+    const std::filesystem::path there = target();
+    if (!detail::is_saved_target(file_system_, there)) return std::nullopt;
+    return there.filename().string();
   }
 
  protected:
+  virtual std::filesystem::path target() const = 0;
+
   std::unique_ptr<detail::Attempt> make_attempt() override {
     return std::make_unique<detail::Attempt>(
-        file_system_, detail::ready_target(file_system_, target_, existing_), leftovers_);
+        file_system_, detail::ready_target(file_system_, target(), existing_), leftovers_);
   }
-  std::vector<std::string> names() const override { return {target_.filename().string()}; }
 
  private:
-  const std::filesystem::path target_;
   const Existing existing_;
   std::vector<std::filesystem::path>& leftovers_;
 };
 
-}  // namespace
+/// Of any name.
+class NamedTarget final : public SharedTarget {
+ public:
+  NamedTarget(FileSystem& files, std::filesystem::path target, Existing existing,
+              std::vector<std::filesystem::path>& leftovers)
+      : SharedTarget(files, target.parent_path(), existing, leftovers),
+        target_(std::move(target)) {}
 
-SaveStats save_together(const Rendezvous& ranks, const std::filesystem::path& target,
-                        std::vector<TensorSource> sources, JobSave job, const EncodeOptions& encode,
-                        const PublishOptions& publish) {
-  const Stopwatch watch;
-  const auto files = encode.file_system ? encode.file_system : posix_file_system();
-  std::vector<std::filesystem::path> leftovers;
-  SharedTarget place(*files, detail::absolute_target(target), job.existing, leftovers);
-  const Executor executor(encode.threads);
-  std::unique_ptr<detail::StagingPool> pool;
+ protected:
+  std::filesystem::path target() const override { return target_; }
+  std::vector<std::string> names() const override { return {target_.filename().string()}; }
+
+ private:
+  const std::filesystem::path target_;
+};
+
+/// A step of a manager: a new one, or the one that is there, which a later generation follows if it
+/// is damaged or set aside.
+class StepTarget final : public SharedTarget {
+ public:
+  StepTarget(const Manager& manager, std::int64_t step, Existing existing,
+             std::vector<std::filesystem::path>& leftovers)
+      : SharedTarget(*manager.files, manager.root, existing, leftovers),
+        manager_(manager),
+        step_(step) {}
+
+ protected:
+  std::filesystem::path target() const override {
+    const std::vector<Step> steps = manager_.steps();
+    const auto there = std::ranges::find(steps, step_, &Step::step);
+    if (there == steps.end()) return root_ / to_string(detail::StepName{step_});
+    const bool is_replaced = there->is_damaged || there->is_set_aside;
+    return root_ / to_string(detail::StepName{step_, there->generation + (is_replaced ? 1 : 0)});
+  }
+
+  std::vector<std::string> names() const override {
+    std::vector<std::string> names;
+    for (const detail::StepName& name : detail::committed_names(file_system_, root_)) {
+      if (name.step == step_) names.push_back(to_string(name));
+    }
+    return names;
+  }
+
+ private:
+  const Manager& manager_;
+  const std::int64_t step_;
+};
+
+/// Keeps references to all.
+jobs_detail::SaveRequest request_of(const Rendezvous& ranks, const Executor& executor,
+                                    const JobSave& job, const EncodeOptions& encode,
+                                    const PublishOptions& publish) {
   jobs_detail::SaveRequest request;
   request.terms =
       jobs_detail::terms_of(0, {.codec = encode.codec, .existing = job.existing},
@@ -69,13 +115,70 @@ SaveStats save_together(const Rendezvous& ranks, const std::filesystem::path& ta
     static_cast<void>(detail::staging_sizes(encode.memory_budget_bytes, executor.threads(), 0));
     return detail::checked_writers(given, ranks.rank(), job.starts);
   };
-  request.describe = std::move(job.describe);
+  request.describe = job.describe;
   request.document = [&](std::vector<Bytes> described) {
     PublishOptions all = publish;
     if (job.document) all.objects_json = job.document(std::move(described));
     detail::check_json(all);
     return all.objects_json;
   };
+  return request;
+}
+
+void set_seconds(SaveStats& stats, double seconds) {
+  stats.total_seconds = stats.blocked_seconds = seconds;
+  stats.publish_seconds =
+      std::max(0.0, stats.total_seconds - stats.plan_seconds - stats.write_seconds);
+}
+
+// Writes and commits the step. Throws what has failed; if that is damage, it may be that of the
+// step before, on which none is built then.
+SaveStats write_step(const Rendezvous& ranks, Manager& manager, std::int64_t step,
+                     std::vector<TensorSource> sources, const JobSave& job,
+                     const EncodeOptions& encode, const PublishOptions& publish) {
+  struct Leftovers {
+    ~Leftovers() { keeper.keep_leftovers(std::move(paths)); }
+    jobs_detail::RootKeeper& keeper;
+    std::vector<std::filesystem::path> paths = {};
+  } leftovers{manager.keeper};
+  StepTarget place(manager, step, job.existing, leftovers.paths);
+  std::unique_ptr<detail::StagingPool> pool;
+  detail::EarlierStep earlier;
+  jobs_detail::SaveRequest request = request_of(ranks, manager.executor, job, encode, publish);
+  request.terms.step = step;
+  request.terms.most_failed_saves = manager.save_errors.most();
+  request.describe = [&, bytes = Manager::bytes_of(sources)] {
+    manager.schedule.begin(step, bytes);
+    return job.describe ? job.describe() : Bytes();
+  };
+  request.encode.progress = manager.schedule.watch(step, encode.progress);
+  if (manager.options.write.increments) {
+    request.find_earlier = [&](const std::string&) {
+      return earlier = manager.damaged.find_earlier(*manager.files, manager.root, step);
+    };
+  }
+  const detail::PartTools tools{*manager.files, manager.executor, pool};
+  try {
+    return jobs_detail::SaveTogether(ranks, place, tools, std::move(request))
+        .run(std::move(sources));
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::corrupt) manager.damaged.note(earlier);
+    throw;
+  }
+}
+
+}  // namespace
+
+SaveStats save_together(const Rendezvous& ranks, const std::filesystem::path& target,
+                        std::vector<TensorSource> sources, JobSave job, const EncodeOptions& encode,
+                        const PublishOptions& publish) {
+  const Stopwatch watch;
+  const auto files = encode.file_system ? encode.file_system : posix_file_system();
+  std::vector<std::filesystem::path> leftovers;
+  NamedTarget place(*files, detail::absolute_target(target), job.existing, leftovers);
+  const Executor executor(encode.threads);
+  std::unique_ptr<detail::StagingPool> pool;
+  jobs_detail::SaveRequest request = request_of(ranks, executor, job, encode, publish);
   if (job.unchanged_since) request.base = [&] { return job.unchanged_since().string(); };
   request.find_earlier = [&](const std::string& base) {
     return detail::earlier_step_at(
@@ -84,10 +187,62 @@ SaveStats save_together(const Rendezvous& ranks, const std::filesystem::path& ta
   const detail::PartTools tools{*files, executor, pool};
   SaveStats stats =
       jobs_detail::SaveTogether(ranks, place, tools, std::move(request)).run(std::move(sources));
-  stats.total_seconds = stats.blocked_seconds = watch.seconds();
-  stats.publish_seconds =
-      std::max(0.0, stats.total_seconds - stats.plan_seconds - stats.write_seconds);
+  set_seconds(stats, watch.seconds());
   return stats;
+}
+
+SaveStats save_together(const Rendezvous& ranks, const JobStep& step,
+                        std::vector<TensorSource> sources, JobSave job, const EncodeOptions& encode,
+                        const PublishOptions& publish) {
+  const Stopwatch watch;
+  Manager& manager = jobs_detail::ManagerInternals::impl(step.manager);
+  SaveStats stats;
+  std::exception_ptr error;
+  try {
+    stats = write_step(ranks, manager, step.step, std::move(sources), job, encode, publish);
+    set_seconds(stats, watch.seconds());
+  } catch (const GroupError&) {  // nobody comes to agree on it
+    throw;
+  } catch (const Error&) {
+    if (manager.save_errors.most() == 0) throw;
+    error = std::current_exception();
+  }
+  error = manager.save_errors.judge(step.step, step.ends, error, stats);
+  if (error) std::rethrow_exception(error);
+  const auto blocked = [&] {
+    return step.caller.waited_seconds + (step.caller.is_waiting ? watch.seconds() : 0);
+  };
+  stats.blocked_seconds = blocked();
+  if (!stats.error.empty()) return stats;
+  manager.damaged.forget(step.step);
+  if (stats.skipped) return stats;
+  manager.schedule.end(stats.logical_bytes, stats.total_seconds);
+  stats.memory_bytes += step.caller.copied_bytes;
+  manager.finish(ranks, detail::writers_of(ranks.rank(), 1), nullptr, blocked, stats);
+  return stats;
+}
+
+SaveStats save_for_caller(CheckpointManager& manager, std::int64_t step,
+                          std::vector<TensorSource> sources, SaveOptions options,
+                          const CallersPart& caller) {
+  return jobs_detail::ManagerInternals::impl(manager)
+      .start(step, std::move(sources), std::move(options), Manager::HostMemory::in_place, &caller)
+      .wait();
+}
+
+void begin_later(CheckpointManager& manager, std::int64_t step) {
+  jobs_detail::ManagerInternals::impl(manager).schedule.begin(step, 0);
+}
+
+std::optional<LatestStep> latest_together(const Rendezvous& ranks, CheckpointManager& manager) {
+  return jobs_detail::ManagerInternals::impl(manager).latest(ranks,
+                                                             jobs_detail::LatestSteps::kNoLimit);
+}
+
+std::optional<LatestStep> restore_together(const Rendezvous& ranks, CheckpointManager& manager,
+                                           const std::function<void(const Step&)>& restore,
+                                           std::optional<std::int64_t> step) {
+  return jobs_detail::ManagerInternals::impl(manager).restore(ranks, step, restore);
 }
 
 }  // namespace shardwise

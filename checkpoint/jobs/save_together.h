@@ -1,16 +1,22 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "shardwise/checkpoint/save.h"
+#include "shardwise/checkpoint/steps.h"
+#include "shardwise/jobs/pending_save.h"
 #include "shardwise/runtime/process/rendezvous.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
+
+class CheckpointManager;
 
 /// How the processes of a job save one checkpoint; alike on all ranks but for the functions.
 struct JobSave {
@@ -37,5 +43,46 @@ struct JobSave {
 SaveStats save_together(const Rendezvous& ranks, const std::filesystem::path& target,
                         std::vector<TensorSource> sources, JobSave job,
                         const EncodeOptions& encode = {}, const PublishOptions& publish = {});
+
+/// CheckpointManager::save() for a caller that has copied what is saved, and perhaps goes on: that
+/// is what is told of it in SaveStats, and beside the step.
+SaveStats save_for_caller(CheckpointManager& manager, std::int64_t step,
+                          std::vector<TensorSource> sources, SaveOptions options,
+                          const CallersPart& caller);
+
+/// A step that the processes of a job save in the root of a manager, which each has without a
+/// group.
+struct JobStep {
+  CheckpointManager& manager;
+  std::int64_t step;
+
+  /// All agree by this one how the save has ended (WriteOptions::on_save_error), as an error may
+  /// have ended the other. Used if saves may fail.
+  const Rendezvous& ends;
+
+  CallersPart caller = {};
+};
+
+/// The same of a step, with all that the manager does beside a save: damaged steps are replaced, it
+/// is an increment, has parity, and removes what it supersedes; an error may be one that the job
+/// goes on after. Threads and files are the manager's.
+SaveStats save_together(const Rendezvous& ranks, const JobStep& step,
+                        std::vector<TensorSource> sources, JobSave job,
+                        const EncodeOptions& encode = {}, const PublishOptions& publish = {});
+
+/// For a save that begins when another one has ended: WhenOptions::interval counts from
+/// here. Throws `cancelled` if the process ends before (preemption_grace).
+void begin_later(CheckpointManager& manager, std::int64_t step);
+
+/// CheckpointManager::latest() by all processes of a rendezvous, which call it together. Each has a
+/// manager of the root, without a group.
+std::optional<LatestStep> latest_together(const Rendezvous& ranks, CheckpointManager& manager);
+
+/// The same for restore_latest(): all restore the same step, or `step`, which is all that is tried.
+/// Damage for one rank is damage for all. Throws no_such_name if there is no such step, corrupt if
+/// it is damaged.
+std::optional<LatestStep> restore_together(const Rendezvous& ranks, CheckpointManager& manager,
+                                           const std::function<void(const Step&)>& restore,
+                                           std::optional<std::int64_t> step = {});
 
 }  // namespace shardwise

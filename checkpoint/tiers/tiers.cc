@@ -310,7 +310,9 @@ std::optional<TierStep> TieredManager::latest_as_needed(const NeededBoxes& neede
         group, *impl_->files, {impl_->own, {{impl_->fast}, impl_->durable_root}},
         {.least = durable ? durable->step.step : 0}, needed, passed_over);
     auto& [steps, damaged, numbers, refused] = passed_over;
-    for (const std::int64_t step : numbers) impl_->fast_manager.note_damaged(step);
+    for (const std::int64_t step : numbers) {
+      jobs_detail::ManagerInternals::note_damaged(impl_->fast_manager, step);
+    }
     if (!refused) {
       if (!found && durable_error) std::rethrow_exception(durable_error);
       if (!found && !durable) {
@@ -324,8 +326,8 @@ std::optional<TierStep> TieredManager::latest_as_needed(const NeededBoxes& neede
       if (durable_error) steps.push_back(std::move(durable_reason));
       result.passed_over = std::move(steps);
       result.damaged = std::move(damaged);
-      impl_->fast_manager.note_restored(result.step.step);
-      impl_->durable_manager.note_restored(result.step.step);
+      jobs_detail::ManagerInternals::note_restored(impl_->fast_manager, result.step.step);
+      jobs_detail::ManagerInternals::note_restored(impl_->durable_manager, result.step.step);
       group.barrier();
       return result;
     }

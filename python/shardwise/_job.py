@@ -5,46 +5,50 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from . import _core
 from ._edits import Cast, Join, Rename, Split, Transpose
-from ._errors import Corrupt, Error, GroupError
-from ._manager import (FolderManager, ManagerStats, Restored, keep_stats, next_generation, note_cleanup_error,
-                       step_number, tell_warnings)
+from ._errors import Corrupt
+from ._manager import FolderManager, Restored, step_number, tell_warnings
 from ._paths import Path
 from ._pending import PendingSave
-from ._progress import Progress, ProgressFunction, function_of
+from ._progress import Progress
 from ._resize import Resize
-from ._save import SaveStats, no_step, write_together
+from ._save import Caller, Plan, SaveStats, core_arguments, log_saved, shown_by_first, write_together
 from .group import Call, Group
 
 
 @dataclass
 class Managed:
-    """What a manager does beside a save of its own, on every rank, on the thread that saves. What `before` and `progress`
-    raise ends the save on all ranks."""
+    """What a manager has to do with a save of its own, on every rank."""
 
     metrics: dict[str, Any] = field(default_factory=dict)  #: encoded; rank 0's count
-    before: Callable[[int], None] = lambda size: None  #: with the bytes of this rank's values
-    progress: ProgressFunction = lambda done, total: None
-    after: Callable[[Call, SaveStats], None] = lambda call, stats: None  #: when it is committed
     write: Callable[..., SaveStats] = write_together  #: what the ranks have agreed on
     begun: float = field(default_factory=time.monotonic)  #: when its caller called
     started: Callable[[PendingSave], None] = lambda pending: None  #: with a save on a thread, also if it is to fail there
+    same: dict[str, Any] = field(default_factory=dict)  #: what must be the same on all ranks
 
-    def telling(self, progress: Progress, path: str, rank: int) -> ProgressFunction:
-        """What a save tells how far it is. A bar is shown by rank 0."""
-        tell = function_of(None if progress is True and rank else progress, f"save {path}")
 
-        def told(done: int, total: int) -> None:
-            self.progress(done, total)
-            if tell is not None:
-                tell(done, total)
+@dataclass
+class OneStep:
+    """A call of one step, which begins with that."""
 
-        return told
+    group: Group
+    what: str
+    deadline: float
+
+    @property
+    def rank(self) -> int:
+        return self.group.rank
+
+    @property
+    def size(self) -> int:
+        return self.group.size
+
+    def agree(self, work: Callable[[], bytes], merge: Callable[[list[bytes]], bytes]) -> bytes:
+        return self.group.agree(work, merge, self.deadline, self.what)
 
 
 class Edits(TypedDict, total=False):
@@ -65,23 +69,6 @@ class Rules(Edits, total=False):
     resize: Resize | None
 
 
-class _Watch:
-    """Of one save on this rank: that it ends before the process does (preemption_grace). Begun on the thread that saves."""
-
-    def __init__(self, manager: _core.Manager, step: int) -> None:
-        self._manager, self._step = manager, step
-
-    def begin(self, size: int) -> None:
-        self._size, self._begun = size, time.monotonic()
-        self.check = self._manager.begin_save(self._step, size)
-
-    def progress(self, done: int, total: int) -> None:
-        self.check(done, total)
-
-    def end(self) -> None:
-        self._manager.end_save(self._size, time.monotonic() - self._begun)
-
-
 class JobManager(FolderManager):
     """A CheckpointManager of a job but for what is saved and how it is restored."""
 
@@ -91,9 +78,8 @@ class JobManager(FolderManager):
         self._saves, self._ends, self._calls = group.duplicate(), group.duplicate(), group.duplicate()
         super().__init__(root, collect_garbage=group.rank == 0, is_shared=group.size > 1, increments=increments,
                          parity_blocks=parity_blocks, **policies)
-        self._deadline, self._increments, self._parity_blocks = deadline, increments, parity_blocks
+        self._deadline, self._parity_blocks = deadline, parity_blocks
         self._preempted = False
-        self._stats = ManagerStats()
 
     def _where(self) -> str:
         return f"{self.root!r}, rank {self._saves.rank} of {self._saves.size}"
@@ -115,10 +101,6 @@ class JobManager(FolderManager):
         """True if a signal of preemption_signals had come to a rank when should_save() was called last."""
         return self._preempted
 
-    def stats(self) -> ManagerStats:
-        """How the saves so far have ended, on all ranks: on_save_error."""
-        return replace(self._stats)
-
     @property
     def best_metric(self) -> str | None:
         """The metric that best= names."""
@@ -130,126 +112,45 @@ class JobManager(FolderManager):
         self.wait()
         super().remove(step)
 
-    def _restored(self, read: Callable[[str], Any], step: int | None) -> Restored | None:
-        """The value of read() for a step's path on this rank; None: as _restored_newest()."""
-        if step is None:
-            return self._restored_newest(read)
-        self.wait()
-        step = step_number("restore", step)
-        path = self.step(step)
-        value, damage = self._read(read, path)
-        if damage:
-            self._damaged.add(step)
-            raise Corrupt(f"restore {path}: {damage}")
-        self._manager.note_restored(step)
-        return Restored(step, path, [], value)
+    def _call(self, what: str) -> Call:
+        return self._calls.call(f"{self.root}: {what}", self._deadline)
 
-    def _restored_newest(self, read: Callable[[str], Any]) -> Restored | None:
-        self.wait()
-        return super()._restored_newest(read)
-
-    def _read(self, read: Callable[[str], Any], path: str) -> tuple[Any, str]:
-        """What read() gives on this rank, and what is damaged for one of them. What else it raises on one rank is raised on
-        all."""
-        value: Any = None
-
-        def work() -> bytes:
-            nonlocal value
+    def _restored(self, read: Callable[[str], Any], step: int | None = None) -> Restored | None:
+        def read_alone(path: str) -> Any:
             try:
-                value = read(path)
+                return read(path)
             except Corrupt as error:
-                return str(error).encode(errors="backslashreplace")
-            return b""
+                raise Corrupt(f"rank 0: {error}") from None
 
-        def first(said: list[bytes]) -> bytes:
-            return next((f"rank {rank}: ".encode() + text for rank, text in enumerate(said) if text), b"")
+        self.wait()
+        return super()._restored(read_alone if self._calls.size == 1 else read, step)
 
-        damage = self._calls.agree(work, first, self._deadline, f"restore {path}").decode()
-        return value, damage
-
-    def _options(self, step: int, existing: str) -> dict[str, Any]:
+    def _options(self, existing: str) -> dict[str, Any]:
         """Of a save."""
-
-        def newest() -> str:  # but not what is replaced, perhaps as it is damaged
-            unusable = self._damaged | {step, *self._manager.set_aside()}
-            whole = [path for there, path in self._manager.steps() if there not in unusable]
-            return str(whole[-1]) if whole else ""
-
-        return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory,
-                "find_earlier": newest if self._increments else no_step, "parity_blocks": self._parity_blocks}
+        return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory}
 
     def _prepare(self, step: int, metrics: Mapping[str, float] | None, begun: float) -> tuple[str, Managed]:
-        """The path of a step that is to be saved, as rank 0 sees it: another rank may see it later."""
-        encoded: dict[str, Any] = {}
+        """The path of a step that is to be saved, for messages, and how it is saved."""
+        encoded = self._on_first(lambda: self._encoded(step, metrics), f"save step {step}", self._save_errors)
+        ends = OneStep(self._ends, f"{self.root}: how the save of step {step} has ended", self._deadline)
 
-        def look() -> str:
-            encoded.update(self._encoded(step, metrics))
-            steps, aside = self._listed()
-            path = next((path for there, path in steps if there == step),
-                        os.path.join(self.root, f"step-{step:08d}"))
-            return next_generation(path) if step in self._damaged or step in aside else path
-
-        path = str(self._on_first(look, f"where step {step} is", self._save_errors))
-        watch = _Watch(self._manager, step)
-
-        def after(call: Call, stats: SaveStats) -> None:
-            if stats.skipped or stats.error:
-                return
-            stats.failed_saves, self._stats.failed_in_a_row = self._stats.failed_in_a_row, 0
-            watch.end()
-            self._damaged.discard(step)
-
-            retired: list[int] = []
-
-            def retire() -> bytes:
-                retired.append(step)
-                try:
-                    self._manager.retire_superseded(step)
-                except Error as error:  # the step is saved all the same
-                    note_cleanup_error(step, stats, str(error))
+        def write(call: Call, path: str, plan: Plan, group: Group, starts: Sequence[int], *, user: Any,
+                  codec: str, existing: str, threads: int, memory: int, progress: Progress,
+                  caller: Caller) -> SaveStats:
+            arguments = core_arguments(plan, group, starts, user, codec, existing)
+            try:
+                stats = SaveStats(**self._manager.save_together(
+                    call, ends, step, **arguments, memory=memory, caller=caller.part(),
+                    progress=shown_by_first(progress, group.rank, path)))
+            finally:
                 tell_warnings(self._manager)
-                if self._write_stats:
-                    keep_stats(self._manager, step, stats)
-                return b""
+            if not stats.error:
+                log_saved(stats, group)
+            self._tell(step, stats)
+            return stats
 
-            try:
-                call.agree(bytes, lambda said: retire())  # on rank 0; all see the same steps after it
-            except Error as error:  # a rank has ended since the commit
-                note_cleanup_error(step, stats, f"it is committed; what it supersedes may still be seen: {error}")
-                if self._saves.rank == 0 and not retired:
-                    retire()
-
-        def write(*arguments: Any, **options: Any) -> SaveStats:
-            try:
-                return write_together(*arguments, **options)
-            except GroupError:
-                raise
-            except Error as error:
-                if self._raises():
-                    raise
-                return self._failed(step, error)
-
-        return path, Managed(encoded, watch.begin, watch.progress, after, write, begun)
-
-    def _failed(self, step: int, error: Error) -> SaveStats:
-        """A save has failed on all ranks, by this error here. Raises it if the job is not to go on."""
-
-        def judge(said: list[bytes]) -> bytes:
-            told = [json.loads(text) for text in said]
-            # A rank that was told of it names the rank that failed.
-            code, text = max(told, key=lambda one: len(one[1]))
-            goes_on = all(one[0] == code for one in told) and self._manager.note_failed(step, code, text)
-            return json.dumps([goes_on, *self._manager.stats()]).encode()
-
-        what = f"{self.root}: how the save of step {step} has ended"
-        own = json.dumps([error.code, str(error)]).encode()
-        goes_on, *stats = json.loads(self._ends.agree(lambda: own, judge, self._deadline, what))
-        self._stats = ManagerStats(*stats)
-        tell_warnings(self._manager)
-        if not goes_on:
-            raise error
-        return SaveStats("", 0, 0, 0, 0, 0.0, error=self._stats.error,
-                         failed_saves=self._stats.failed_in_a_row)
+        return (os.path.join(self.root, f"step-{step:08d}"),
+                Managed(encoded, write, begun, same={"parity_blocks": self._parity_blocks}))
 
     def _next_turn(self, step: int) -> str:
         """Of a save_async() that comes now: "now", "later" or "skipped", as rank 0 says."""

@@ -8,20 +8,20 @@ import math
 import operator
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
 from . import _core, _objects
 from ._containers import public_name
-from ._errors import AlreadyExists, Corrupt, Error, InvalidArgument, NotFound, WrongType
+from ._errors import AlreadyExists, Error, InvalidArgument, NotFound, WrongType
 from ._paths import Path, local
 from ._pending import (ON_SAVE_ERROR, WHEN_BUSY, OnSaveError, OwnLock, PendingSave, SaveQueue, Turn, WhenBusy,
                        skipped)
 from ._progress import Progress, function_of
-from ._save import Plan, SaveStats, plan_of
+from ._save import Caller, Plan, SaveStats, plan_of
 from ._sources import MEMORY, Codec, Existing, check_choice, check_codec, copied, refuse_unknown
 from ._tensor import Checkpoint
 from .group import Call
@@ -121,39 +121,10 @@ def _signals(signals: Iterable[int]) -> list[int]:
         raise WrongType(f"checkpoint manager: preemption_signals is {signals!r}, needed are numbers, as [signal.SIGTERM]") from None
 
 
-def keep_stats(manager: _core.Manager, step: int, stats: SaveStats) -> None:
-    """Writes what a save did beside its step. What goes wrong is not the save's, which is committed."""
-    try:
-        manager.write_stats(asdict(stats))
-    except Error as error:
-        note_cleanup_error(step, stats, str(error))
-
-
-def note_cleanup_error(step: int, stats: SaveStats, problem: str) -> None:
-    stats.cleanup_error = "; ".join(filter(None, (stats.cleanup_error, problem)))
-    log.warning("after the save of step %d: %s", step, problem)
-
-
 def tell_warnings(manager: _core.Manager | _core.Tiers) -> None:
     """Logs that the run goes back, another manager saves in the root, newer steps are passed over."""
     for warning in manager.take_warnings():
         log.warning("%s", warning)
-
-
-def _all_damaged(root: str, rejected: Sequence[tuple[str, str]]) -> Corrupt:
-    reasons = "; ".join(f"{os.path.basename(path)}: {reason}" for path, reason in rejected)
-    return Corrupt(f"restore the latest checkpoint of {root}: none of {len(rejected)} is whole; {reasons}")
-
-
-def step_of(path: str) -> int:
-    """The number of a step by the name of its directory."""
-    return int(os.path.basename(path).removeprefix("step-").partition(".")[0])
-
-
-def next_generation(path: str) -> str:
-    """What takes the place of a step: step-00000100.g2 that of step-00000100."""
-    name, _, generation = os.path.basename(path).partition(".g")
-    return os.path.join(os.path.dirname(path), f"{name}.g{int(generation or 1) + 1}")
 
 
 class ManagerContext:
@@ -209,15 +180,14 @@ class FolderManager(ManagerContext):
         if best is not None:
             check_choice("best[1]", best[1], ("min", "max"))
         self._best, self._codec, self._threads, self._memory = best, codec, threads, memory
-        self._write_stats = write_stats
         self._save_errors: dict[str, Any] = {"on_save_error": on_save_error,
                                              "most_failed_saves": most_failed_saves}
         self._manager = _core.Manager(
             self.root, best=None if best is None else (best[0], best[1] == "max", best[2]), threads=threads,
             keep_interval=_whole_seconds("keep_interval", keep_interval),
             save_interval=_whole_seconds("save_interval", save_interval),
-            preemption_signals=_signals(preemption_signals), **self._save_errors, **policies)
-        self._damaged: set[int] = set()  # the job comes to them again
+            preemption_signals=_signals(preemption_signals), write_stats=write_stats, **self._save_errors,
+            **policies)
         self._queue = SaveQueue(when_busy, is_shared)
 
     def _on_first(self, work: Callable[[], Any], what: str, same: Mapping[str, Any] | None = None) -> Any:
@@ -227,21 +197,19 @@ class FolderManager(ManagerContext):
     def _raises(self) -> bool:
         return bool(self._save_errors["on_save_error"] == "raise")
 
-    def _listed(self) -> tuple[list[tuple[int, str]], list[int]]:
-        """Before a save: the steps with their paths, and those that are set aside."""
+    def _call(self, what: str) -> Call:
+        """A call of all ranks."""
+        return Call()
+
+    def _listed(self) -> list[tuple[int, str, bool]]:
+        """Before a save: the steps with their paths, and whether a save replaces them, as they are damaged or
+        set aside."""
         try:
-            return self._manager.steps(), self._manager.set_aside()
+            return self._manager.steps()
         except Error:
             if self._raises():
                 raise
-            return [], []  # the save finds it, too, and is counted as failed
-
-    def _read(self, read: Callable[[str], Any], path: str) -> tuple[Any, str]:
-        """The value of read() for a step, and the damage that it finds."""
-        try:
-            return read(path), ""
-        except Corrupt as error:
-            return None, str(error)
+            return []  # the save finds it, too, and is counted as failed
 
     def _encoded(self, step: int, metrics: Mapping[str, float] | None) -> dict[str, Any]:
         """Metrics as a step keeps them. Raises InvalidArgument without the one that best= names."""
@@ -249,6 +217,12 @@ class FolderManager(ManagerContext):
             raise InvalidArgument(f"save step {step}: found the metrics {', '.join(map(repr, metrics))}, "
                                   f"needed also {self._best[0]!r}, by which best= keeps steps")
         return {name: _objects.encode(float(value)) for name, value in (metrics or {}).items()}
+
+    def _tell(self, step: int, stats: SaveStats) -> None:
+        """Logs what went wrong beside a save."""
+        tell_warnings(self._manager)
+        if stats.cleanup_error:
+            log.warning("after the save of step %d: %s", step, stats.cleanup_error)
 
     def request_save(self) -> None:
         """should_save() is true the next time, on all ranks."""
@@ -271,52 +245,37 @@ class FolderManager(ManagerContext):
     def latest(self) -> LatestStep | None:
         """The newest valid step; None if there is no step at all. Raises Corrupt if no step is valid,
         and Unsupported if there are only those of another library: that is never taken for a fresh start."""
-        found = self._latest(NO_LIMIT, [])
-        return None if found is None else LatestStep(found[0], found[1], [tuple(row) for row in found[2]])
+        try:
+            with self._call("which step is the latest") as call:
+                found = self._manager.latest(call)
+        finally:
+            tell_warnings(self._manager)
+        return None if found is None else LatestStep(*found)
 
-    def _latest(self, below: int, rejected: list[tuple[str, str]]) -> Any:
-        def find() -> Any:
-            try:
-                return self._manager.latest(below)
-            except Corrupt as error:
-                if not rejected:
-                    raise
-                raise Corrupt(f"{error}; newer: {_all_damaged(self.root, rejected)}") from None
+    def _restored(self, read: Callable[[str], Any], step: int | None = None) -> Restored | None:
+        """The value of read() for the path of a step, or of the newest one that all ranks can read. If one
+        cannot, all go back to the step before."""
+        value: Any = None
 
-        found = self._on_first(find, "which step is the latest")
-        if found is not None:
-            self._damaged.update(map(step_of, found[3]))
-        tell_warnings(self._manager)
-        return found
+        def fill(path: str) -> None:
+            nonlocal value
+            value = read(path)
 
-    def _restored_newest(self, read: Callable[[str], Any]) -> Restored | None:
-        """The value of read() for the path of the newest step that all ranks can read. If one cannot, all
-        go back to the step before."""
-        rejected: list[tuple[str, str]] = []
-        below = NO_LIMIT
-        while True:
-            found = self._latest(below, rejected)
-            if found is None:
-                if rejected:
-                    raise _all_damaged(self.root, rejected)
-                return None
-            below, path, passed_over, _ = found
-            rejected += [tuple(row) for row in passed_over]
-            value, damage = self._read(read, path)
-            if not damage:
-                self._manager.note_restored(below)
-                return Restored(below, path, rejected, value)
-            log.warning("%s is damaged: %s", path, damage)
-            rejected.append((path, damage))
-            self._damaged.add(below)
-            self._manager.note_damaged(below)
+        number = None if step is None else step_number("restore", step)
+        try:
+            what = "restore the latest step" if number is None else f"restore step {number}"
+            with self._call(what) as call:
+                found = self._manager.restore(call, fill, number)
+        finally:
+            tell_warnings(self._manager)
+        return None if found is None else Restored(*found, value)
 
     def _restored_by(self, function: Callable[[Checkpoint], Any]) -> Restored | None:
         def read(path: str) -> Any:
             with Checkpoint(path, threads=self._threads) as checkpoint:
                 return function(checkpoint)
 
-        return self._restored_newest(read)
+        return self._restored(read)
 
     def step(self, step: int) -> str:
         """Its path. Raises NotFound."""
@@ -328,9 +287,9 @@ class FolderManager(ManagerContext):
         bytes. While no save is under way it is the same on all ranks: a save ends on each of them when
         the steps that it supersedes are gone, or its stats have a cleanup_error. Raises Unsupported if
         there are only steps of another library."""
-        steps = [step for step, _ in self._manager.steps()]
+        steps = [step for step, *_ in self._manager.steps()]
         if not steps:
-            self._manager.latest()  # raises, for a job that would else begin from nothing
+            self._manager.latest(Call())  # raises, for a job that would else begin from nothing
         return steps
 
     def open(self, step: int | None = None) -> Checkpoint:
@@ -451,18 +410,18 @@ class CheckpointManager(FolderManager):
              existing: Existing = "fail", progress: Progress = None) -> SaveStats:
         """Returns when the step is committed. Arguments and errors as those of shardwise.save(). Raises InvalidArgument if
         there are metrics, but not the one that best= names."""
-        begun = time.monotonic()
+        caller = Caller()
         step = step_number("save", step)
         encoded = self._encoded(step, metrics)
         plan = plan_of(tensors, encoded)
         with self._lock:
             self._queue.finish()
-            return self._write(step, plan, user, existing, progress, lambda: time.monotonic() - begun)
+            return self._write(step, plan, user, existing, progress, caller)
 
     def save_async(self, step: int, tensors: Mapping[str, Any], *, user: Any = None,
                    metrics: Mapping[str, float] | None = None, existing: Existing = "fail") -> PendingSave:
         """Copies the arrays, in memory that it keeps for the next one, and returns while the save goes on."""
-        begun = time.monotonic()
+        caller = Caller()
         step = step_number("save", step)
         encoded = self._encoded(step, metrics)
         with self._lock:
@@ -479,55 +438,46 @@ class CheckpointManager(FolderManager):
                 said = self._queue.next_turn()  # after what a signal's handler has begun meanwhile
                 turn = self._queue.turn(said)
                 if turn is not None:
-                    self._manager.begin_save(step, 0)
+                    self._manager.begin_later(step)
             except BaseException:
                 self._pools.append(pool)
                 raise
-            waited = time.monotonic() - begun
+            caller.waited = time.monotonic() - caller.begun
+            caller.copied_bytes = sum(copy.nbytes for copy in pool.values())
             pending = PendingSave(step, lambda progress: self._save_copies(
-                step, plan, pool, user, existing, progress, waited, turn, said == "skipped"))
+                step, plan, pool, user, existing, progress, caller, turn, said == "skipped"))
             if said != "skipped":
                 self._queue.add(pending, turn)
             return pending
 
     def _save_copies(self, step: int, plan: Plan, pool: dict[str, Any], user: Any, existing: str, progress: Progress,
-                     waited: float, turn: Turn | None, skips: bool) -> SaveStats:
+                     caller: Caller, turn: Turn | None, skips: bool) -> SaveStats:
         try:
             if skips or turn is not None and not turn.begins(Call()):
                 return skipped()
-            return self._write(step, plan, user, existing, progress, lambda: waited,
-                               sum(copy.nbytes for copy in pool.values()))
+            return self._write(step, plan, user, existing, progress, caller)
         finally:
             self._pools.append(pool)
 
     def _refuse_existing(self, step: int, existing: Existing) -> None:
-        if existing != "fail" or step in self._damaged:
+        if existing != "fail":
             return
-        steps, aside = self._listed()
-        for there, path in steps:
-            if there == step and step not in aside:
+        for there, path, is_replaced in self._listed():
+            if there == step and not is_replaced:
                 raise AlreadyExists(f'save step {step}: {path} is already there; existing="replace" writes a new generation '
                                     f'of it, existing="skip" writes nothing')
 
-    def _write(self, step: int, plan: Plan, user: Any, existing: str, progress: Progress, blocked: Callable[[], float],
-               copied_bytes: int = 0) -> SaveStats:
+    def _write(self, step: int, plan: Plan, user: Any, existing: str, progress: Progress,
+               caller: Caller) -> SaveStats:
         user_json = _objects.plain_json({} if user is None else user, "user")
-        stats = SaveStats(**self._manager.save(step, plan.sources.list, self._codec, existing, user_json, plan.document(),
-                                               self._memory, function_of(progress, f"save step {step}")))
-        tell_warnings(self._manager)
-        if stats.error:
-            return stats
+        stats = SaveStats(**self._manager.save(
+            step, plan.sources.list, self._codec, existing, user_json, plan.document(), self._memory,
+            caller.part(), function_of(progress, f"save step {step}")))
+        self._tell(step, stats)
         if stats.skipped:
             log.info("step %d is already there: nothing was written", step)
-            return stats
-        self._damaged.discard(step)
-        stats.blocked_seconds = blocked()
-        stats.memory_bytes += copied_bytes
-        log.info("saved step %d: %.1f MiB in %.2f s", step, stats.file_bytes / 2**20, stats.seconds)
-        if stats.cleanup_error:
-            log.warning("after the save of step %d: %s", step, stats.cleanup_error)
-        if self._write_stats:
-            keep_stats(self._manager, step, stats)
+        elif not stats.error:
+            log.info("saved step %d: %.1f MiB in %.2f s", step, stats.file_bytes / 2**20, stats.seconds)
         return stats
 
     def restore(self, target: Mapping[str, Any] | None = None, step: int | None = None, *, strict: bool = True,
@@ -545,12 +495,7 @@ class CheckpointManager(FolderManager):
         def read(path: str) -> Any:
             return load(path, target=tree, strict=strict, **rules)
 
-        if number is None:
-            return self._restored_newest(read)
-        path = self.step(number)
-        restored = Restored(step_number("restore", number), path, [], read(path))
-        self._manager.note_restored(restored.step)
-        return restored
+        return self._restored(read, number)
 
     def restore_latest(self, restore: Callable[[Checkpoint], Any] | None = None) -> Restored | None:
         """Calls restore(checkpoint) with the newest valid step; None if there is no step. If what it reads turns out to

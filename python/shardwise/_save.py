@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from . import _core, _objects
-from ._errors import Error, InvalidArgument, WrongType
+from ._errors import InvalidArgument, WrongType
 from ._nested import encoded_kinds, encoded_path, names_of
 from ._paths import Path, local
-from ._progress import Progress, function_of
+from ._progress import Progress, ProgressFunction, function_of
 from ._sources import MEMORY, Codec, Existing, Faults, Sources, check_choice, check_codec, flattened, is_array
 from .group import Call, Group, single
 
@@ -171,32 +172,6 @@ def write_groups(path: str, count: int, sources_of: Callable[[int], Sources], do
     return written
 
 
-def _protect(call: Call, stats: SaveStats, blocks: int, rank: int, threads: int) -> None:
-    """Writes parity: each rank that of its shard files. What goes wrong is not the save's, which is committed; it is told
-    on all ranks."""
-    if blocks == 0:
-        return
-
-    def work() -> bytes:
-        try:
-            _, _, _, parity_bytes, _, _ = _core.write_parity(stats.path, blocks, threads, writer=rank)
-            return json.dumps([parity_bytes, ""]).encode()
-        except Error as error:
-            return json.dumps([0, str(error)]).encode()
-
-    def merge(said: list[bytes]) -> bytes:
-        rows = [json.loads(text) for text in said]
-        wrong = [f"rank {number}: {text}" if len(rows) > 1 else text for number, (_, text) in enumerate(rows) if text]
-        return json.dumps([sum(size for size, _ in rows), "; ".join(wrong)]).encode()
-
-    try:
-        stats.parity_bytes, stats.cleanup_error = json.loads(call.agree(work, merge))
-    except Error as error:  # another rank has not come
-        stats.cleanup_error = str(error)
-    if stats.cleanup_error:
-        log.warning("after the save of %s: %s", stats.path, stats.cleanup_error)
-
-
 def _skipped(path: str) -> SaveStats:
     return SaveStats(path, logical_bytes=0, stored_bytes=0, file_bytes=0, chunks=0, seconds=0, skipped=True)
 
@@ -214,32 +189,69 @@ def call_of(group: Group, path: str, *, user: Any, codec: str, existing: str, de
     return group.call(f"save {path}", deadline, {"path": path, "codec": codec, "existing": existing, "user": text, **more})
 
 
-def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequence[int], *, user: Any = None,
-                   codec: Codec = "zstd", existing: Existing = "fail", threads: int = 0, memory: int = MEMORY,
-                   progress: Progress = None, find_earlier: FindEarlier = no_step, parity_blocks: int = 0) -> SaveStats:
-    """Saves by all processes of a group: rank r stands for the devices [starts[r], starts[r + 1]).
+@dataclass
+class Caller:
+    """Who calls a save: since when it waits, how long if it goes on before the save has ended, and bytes of
+    its copies."""
 
-    What fails on one rank is raised on all, and then nothing is committed. A progress function is
-    told of what its rank writes; a bar is shown by rank 0. find_earlier: called on rank 0, for all. parity_blocks: one
-    more step, in which each writes the parity of its shard file.
-    """
-    user_json = _objects.plain_json({} if user is None else user, "user")
+    begun: float = field(default_factory=time.monotonic)
+    waited: float | None = None
+    copied_bytes: int = 0
+
+    def part(self) -> tuple[float, bool, int]:
+        """How long it has waited, whether it still does, and the bytes."""
+        waited = time.monotonic() - self.begun if self.waited is None else self.waited
+        return waited, self.waited is None, self.copied_bytes
+
+    def told(self, stats: SaveStats) -> SaveStats:
+        if not stats.skipped:
+            stats.blocked_seconds = self.part()[0]
+            stats.memory_bytes += self.copied_bytes
+        return stats
+
+
+def shown_by_first(progress: Progress, rank: int, path: str) -> ProgressFunction | None:
+    """What a save tells how far it is. A bar is shown by rank 0."""
+    return function_of(None if progress is True and rank else progress, f"save {os.path.basename(path)}")
+
+
+def core_arguments(plan: Plan, group: Group, starts: Sequence[int], user: Any, codec: str,
+                   existing: str) -> dict[str, Any]:
+    """Those that C++ takes for a save by all processes of a group."""
     is_job = group.size > 1
 
     def document(said: list[bytes]) -> str:
         return (merged_plan(plan, said, starts) if is_job else plan).document()
 
-    stats = SaveStats(**_core.save_together(
-        call, group.rank, group.size, path, list(starts) if is_job else [], plan.sources.list, codec,
-        existing, user_json, said_of(plan, starts) if is_job else b"", document, find_earlier, memory, threads,
-        function_of(None if progress is True and group.rank else progress, f"save {os.path.basename(path)}")))
+    user_json = _objects.plain_json({} if user is None else user, "user")
+    return {"starts": list(starts) if is_job else [], "sources": plan.sources.list, "codec": codec,
+            "existing": existing, "user": user_json, "described": said_of(plan, starts) if is_job else b"",
+            "document": document}
+
+
+def log_saved(stats: SaveStats, group: Group) -> None:
+    if group.rank == 0 and not stats.skipped:
+        together = f" by {group.size} processes" if group.size > 1 else ""
+        log.info("saved %s%s: %.1f MiB in %.2f s", stats.path, together, stats.file_bytes / 2**20, stats.seconds)
+
+
+def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequence[int], *, user: Any = None,
+                   codec: Codec = "zstd", existing: Existing = "fail", threads: int = 0, memory: int = MEMORY,
+                   progress: Progress = None, find_earlier: FindEarlier = no_step,
+                   caller: Caller | None = None) -> SaveStats:
+    """Saves by all processes of a group: rank r stands for the devices [starts[r], starts[r + 1]).
+
+    What fails on one rank is raised on all, and then nothing is committed. A progress function is
+    told of what its rank writes; a bar is shown by rank 0. find_earlier: called on rank 0, for all.
+    """
+    arguments = core_arguments(plan, group, starts, user, codec, existing)
+    stats = SaveStats(**_core.save_together(call, path, **arguments, find_earlier=find_earlier, memory=memory,
+                                            threads=threads,
+                                            progress=shown_by_first(progress, group.rank, path)))
     if stats.skipped:
         return _skipped(path)
-    if group.rank == 0:
-        together = f" by {group.size} processes" if is_job else ""
-        log.info("saved %s%s: %.1f MiB in %.2f s", stats.path, together, stats.file_bytes / 2**20, stats.seconds)
-    _protect(call, stats, parity_blocks, group.rank, threads)
-    return stats
+    log_saved(stats, group)
+    return stats if caller is None else caller.told(stats)
 
 
 def said_of(plan: Plan, starts: Sequence[int]) -> bytes:

@@ -16,8 +16,8 @@ from ._links import Links
 from ._manager import ManagerContext, ManagerStats, is_step, step_number, tell_warnings
 from ._paths import Path, local
 from ._pending import ON_SAVE_ERROR, OnSaveError, SaveQueue
-from ._progress import Progress, function_of
-from ._save import Plan, SaveStats, merged_plan, said_of
+from ._progress import Progress
+from ._save import Caller, Plan, SaveStats, merged_plan, said_of, shown_by_first
 from ._sources import check_choice, check_codec
 from ._tensor import Checkpoint
 from .group import Call, Group
@@ -158,13 +158,13 @@ class Tiers(ManagerContext):
         """Returns a function that saves a step, as _save.write_together() does a checkpoint."""
 
         def write(call: Call, path: str, plan: Plan, group: Group, starts: Sequence[int], *, user: Any, codec: str,
-                  existing: str, threads: int, memory: int, progress: Progress) -> SaveStats:
+                  existing: str, threads: int, memory: int, progress: Progress, caller: Caller) -> SaveStats:
             user_json = _objects.plain_json({} if user is None else user, "user")
             document = call.agree(lambda: said_of(plan, starts),
                                   lambda said: merged_plan(plan, said, starts).document().encode()).decode()
             stats = SaveStats(**self._tiers.save(step, plan.sources.list, codec, existing, user_json, document, memory,
-                                                 function_of(progress, f"save {path}")))
+                                                 shown_by_first(progress, group.rank, path)))
             tell_warnings(self._tiers)
-            return stats
+            return caller.told(stats)
 
         return write

@@ -40,8 +40,10 @@ class Call:
     """An operation of all ranks of a group, in one step or several; made by Group.call(). For one thread. A
     context manager: an error that ends its body on one rank ends the call on all."""
 
-    def __init__(self, store: Store | None = None, call: _core.Call | None = None) -> None:
+    def __init__(self, store: Store | None = None, call: _core.Call | None = None, rank: int = 0,
+                 size: int = 1) -> None:
         self._store, self._call = store, call  # the store for as long as the call is there
+        self.rank, self.size = rank, size
 
     def agree(self, work: _Work, merge: _Merge) -> bytes:
         """Runs one step: work() on every rank and then merge(all their bytes) on rank 0. Returns merge's
@@ -118,7 +120,7 @@ class StoreGroup(Group):
         # Values as they are compared, and shown.
         facts = [(name, repr(value) if isinstance(value, str) else json.dumps(value, sort_keys=True, default=repr))
                  for name, value in (same or {}).items()]
-        return Call(self._store, self._calls.call(what, facts, deadline))
+        return Call(self._store, self._calls.call(what, facts, deadline), self.rank, self.size)
 
 
 def single() -> Group:

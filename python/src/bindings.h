@@ -30,8 +30,12 @@ namespace nb = nanobind;
 /// the GIL. nb::python_error::what() must not be called: it ends the process at a lone surrogate.
 std::string error_text(nb::handle exception);
 
-/// The code of shardwise.Error of this name.
+/// Says whether an exception is a shardwise.Error.
+bool is_error(nb::handle exception);
+
+/// The code of shardwise.Error of this name; that of an exception, if it is one.
 std::optional<ErrorCode> code_named(const std::string& word);
+std::optional<ErrorCode> code_of(nb::handle exception);
 
 /// Its str(), likewise.
 std::string str_of(nb::handle object);

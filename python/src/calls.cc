@@ -42,12 +42,11 @@ int errno_of(nb::handle exception) {
 
 /// An exception of Python's as other processes hear of it. `cause` is nested in it.
 [[noreturn]] void throw_told(nb::handle exception, const std::exception_ptr& cause) {
-  const nb::object base = nb::module_::import_("shardwise._errors").attr("Error");
   std::string text = error_text(exception);
   std::optional<ErrorCode> code;
   int system_error = 0;
-  if (nb::isinstance(exception, base)) {
-    code = code_named(str_of(nb::getattr(exception, "code", nb::none())));
+  if (is_error(exception)) {
+    code = code_of(exception);
     system_error = errno_of(exception);
     text = str_of(exception);
   }

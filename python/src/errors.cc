@@ -16,7 +16,7 @@ namespace {
 void raise(const Error& error) {
   // An exception of Python in a loader's thread comes out as it was, with a note of the place.
   const auto set = [](const PythonRaised& raised, const std::string& note) {
-    raised.set_error(note);
+    raised.set_error(note == raised.what() ? "" : note);
   };
   if (if_python_raised(error, set)) return;
   const bool is_group = dynamic_cast<const GroupError*>(&error) != nullptr;
@@ -33,6 +33,15 @@ std::optional<ErrorCode> code_named(const std::string& word) {
     if (name(static_cast<ErrorCode>(i)) == word) return static_cast<ErrorCode>(i);
   }
   return {};
+}
+
+bool is_error(nb::handle exception) {
+  return nb::isinstance(exception, nb::module_::import_("shardwise._errors").attr("Error"));
+}
+
+std::optional<ErrorCode> code_of(nb::handle exception) {
+  if (!is_error(exception)) return {};
+  return code_named(str_of(nb::getattr(exception, "code", nb::none())));
 }
 
 std::string str_of(nb::handle object) {

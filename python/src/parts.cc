@@ -249,15 +249,6 @@ OnSaveError on_save_error_of(const std::string& word) {
   return word == "warn" ? OnSaveError::warn : OnSaveError::raise;
 }
 
-SaveStats stats_of(const Dict& dict) {
-  SaveStats stats;
-  stats.directory = nb::cast<std::string>(dict["path"]);
-  for_each_member(stats, [&](const char* name, auto& value) {
-    value = nb::cast<std::remove_reference_t<decltype(value)>>(dict[name]);
-  });
-  return stats;
-}
-
 Ints ints(const Dims& dims) { return {dims.begin(), dims.end()}; }
 
 void bind_parts(nb::module_& module) {

@@ -30,7 +30,6 @@ struct Source {
 
 std::vector<TensorSource> sources_of(const std::vector<Source*>& sources);
 Dict dict_of(const SaveStats& stats);
-SaveStats stats_of(const Dict& dict);
 
 /// Its members, in their order.
 using ManagerStatsTuple =

@@ -21,6 +21,9 @@ class PythonRaised : public Error {
   /// A StopIteration becomes the cause of a RuntimeError.
   explicit PythonRaised(const nb::python_error& error);
 
+  /// With another code: that of a shardwise.Error, whose text is then this one's.
+  PythonRaised(const nb::python_error& error, ErrorCode code);
+
   /// Sets Python's error to the exception, with a note that says where it happened. Call with the
   /// GIL.
   void set_error(const std::string& note) const;

@@ -356,6 +356,9 @@ nb::object escaping(nb::handle raised) {
 
 PythonRaised::PythonRaised(const nb::python_error& error) : PythonRaised(escaping(error.value())) {}
 
+PythonRaised::PythonRaised(const nb::python_error& error, ErrorCode code)
+    : Error(code, str_of(error.value())), value_(held(nb::borrow(error.value()))) {}
+
 PythonRaised::PythonRaised(nb::object error)
     : Error(PyErr_GivenExceptionMatches(error.ptr(), PyExc_Exception) != 0 ? ErrorCode::corrupt
                                                                            : ErrorCode::cancelled,

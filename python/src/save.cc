@@ -1,7 +1,7 @@
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <filesystem>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -13,9 +13,11 @@
 #include "bindings.h"
 #include "gil.h"
 #include "parts.h"
+#include "python_source.h"
 #include "shardwise/checkpoint/attempt.h"
 #include "shardwise/jobs/manager.h"
 #include "shardwise/jobs/save_together.h"
+#include "shardwise/runtime/process/call_group.h"
 #include "shardwise/runtime/process/rendezvous.h"
 #include "shardwise/shard/error.h"
 #include "work.h"
@@ -50,12 +52,17 @@ nb::bytes write(const std::string& directory, std::int64_t writer, const Ints& s
 }
 
 /// The ranks of a Call of shardwise.group, which waits in Python's code on the caller's thread.
-/// What the work of a rank raises comes out of agree() as Python raised it.
+/// An error of Shardwise's that agree() raises is thrown with its code, and `cancelled` if another
+/// rank has told of it; it comes out as Python raised it. So does what else is raised.
 class CallRanks final : public Rendezvous {
  public:
-  /// The first work that is long runs in `work`. Keeps references.
-  CallRanks(nb::handle call, int rank, int size, python::Work& work)
-      : call_(call), rank_(rank), size_(size), work_(work) {}
+  /// Work that is long runs in `work`; null: on the caller's thread, as it calls Python. Keeps
+  /// references.
+  explicit CallRanks(nb::handle call, python::Work* work = nullptr)
+      : call_(call),
+        rank_(nb::cast<int>(call.attr("rank"))),
+        size_(nb::cast<int>(call.attr("size"))),
+        work_(work) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -64,55 +71,108 @@ class CallRanks final : public Rendezvous {
   // Without the GIL.
   Bytes agree(const Rendezvous::Work& work, const Merge& merge) const override {
     return with_gil([&] {
+      bool is_own = false;  // what agree() raises
       const nb::object run = nb::cpp_function([&] {
-        const Bytes said = work ? work_.run(work) : Bytes();
+        is_own = true;
+        Bytes said;
+        if (work) said = work_ ? work_->run(work) : without_gil(work);
+        is_own = false;
         return nb::bytes(said.data(), said.size());
       });
       const nb::object merged = nb::cpp_function([&](const std::vector<nb::bytes>& all) {
+        is_own = true;
         std::vector<Bytes> said;
         for (const nb::bytes& one : all) {
           if (work) said.push_back(bytes_in(one));
         }
         const Bytes made = without_gil([&] { return merge(std::move(said)); });
+        is_own = false;
         return nb::bytes(made.data(), made.size());
       });
-      return bytes_in(nb::cast<nb::bytes>(call_.attr("agree")(run, merged)));
+      try {
+        return bytes_in(nb::cast<nb::bytes>(call_.attr("agree")(run, merged)));
+      } catch (const nb::python_error& error) {
+        throw_error_of(error, is_own);
+        throw;
+      }
     });
   }
 
  private:
+  static void throw_error_of(const nb::python_error& error, bool is_own) {
+    if (!is_error(error.value())) return;
+    const std::optional<ErrorCode> code = code_of(error.value());
+    const PythonRaised raised(error, is_own && code ? *code : ErrorCode::cancelled);
+    if (code) throw raised;
+    try {
+      throw raised;
+    } catch (const PythonRaised&) {
+      std::throw_with_nested(GroupError(raised.what()));
+    }
+  }
+
   nb::handle call_;
   const int rank_, size_;
-  python::Work& work_;
+  python::Work* const work_;
 };
 
-Dict save_together(nb::handle call, int rank, int size, const std::string& path, const Ints& starts,
+/// How a checkpoint is saved, by all ranks of a call.
+class SavedTogether {
+ public:
+  SavedTogether(nb::handle call, const Ints& starts, const std::vector<Source*>& sources,
+                const std::string& codec, const std::string& existing, std::string user,
+                const nb::bytes& described, nb::handle document, std::size_t memory, int threads,
+                nb::object progress)
+      : sources_(sources_of(sources)), work_(std::move(progress)), ranks_(call, &work_) {
+    job_.existing = parse_existing(existing);
+    job_.starts = starts;
+    if (ranks_.size() > 1) job_.describe = [said = bytes_in(described)] { return said; };
+    job_.document = [document](const std::vector<Bytes>& all) {
+      return with_gil([&] {
+        nb::list said;
+        for (const Bytes& one : all) said.append(nb::bytes(one.data(), one.size()));
+        return nb::cast<std::string>(document(said));
+      });
+    };
+    encode_ = {.codec = parse_codec(codec),
+               .memory_budget_bytes = memory,
+               .threads = threads,
+               .progress = work_.progress()};
+    publish_ = {.user_json = std::move(user), .process = "rank"};
+  }
+
+  // As a checkpoint of any name.
+  Dict as(const std::string& path, nb::handle find_earlier) {
+    job_.unchanged_since = [find_earlier] {
+      return with_gil([&] { return std::filesystem::path(nb::cast<std::string>(find_earlier())); });
+    };
+    return dict_of(without_gil(
+        [&] { return save_together(ranks_, path, std::move(sources_), job_, encode_, publish_); }));
+  }
+
+  // As a step.
+  Dict as(const JobStep& step) {
+    return dict_of(without_gil(
+        [&] { return save_together(ranks_, step, std::move(sources_), job_, encode_, publish_); }));
+  }
+
+ private:
+  std::vector<TensorSource> sources_;
+  Work work_;
+  const CallRanks ranks_;
+  JobSave job_;
+  EncodeOptions encode_;
+  PublishOptions publish_;
+};
+
+Dict save_together(nb::handle call, const std::string& path, const Ints& starts,
                    const std::vector<Source*>& sources, const std::string& codec,
                    const std::string& existing, std::string user, const nb::bytes& described,
                    nb::handle document, nb::handle find_earlier, std::size_t memory, int threads,
                    nb::object progress) {
-  Work work(std::move(progress));
-  const CallRanks ranks(call, rank, size, work);
-  JobSave job{.existing = parse_existing(existing), .starts = starts};
-  if (size > 1) job.describe = [said = bytes_in(described)] { return said; };
-  job.document = [document](const std::vector<Bytes>& all) {
-    return with_gil([&] {
-      nb::list said;
-      for (const Bytes& one : all) said.append(nb::bytes(one.data(), one.size()));
-      return nb::cast<std::string>(document(said));
-    });
-  };
-  job.unchanged_since = [find_earlier] {
-    return with_gil([&] { return std::filesystem::path(nb::cast<std::string>(find_earlier())); });
-  };
-  const EncodeOptions encode{.codec = parse_codec(codec),
-                             .memory_budget_bytes = memory,
-                             .threads = threads,
-                             .progress = work.progress()};
-  const PublishOptions publish{.user_json = std::move(user), .process = "rank"};
-  std::vector<TensorSource> given = sources_of(sources);
-  return dict_of(without_gil(
-      [&] { return save_together(ranks, path, std::move(given), job, encode, publish); }));
+  return SavedTogether(call, starts, sources, codec, existing, std::move(user), described, document,
+                       memory, threads, std::move(progress))
+      .as(path, find_earlier);
 }
 
 /// A CheckpointAttempt, which Python may publish or abandon.
@@ -162,6 +222,27 @@ class Attempt {
   std::shared_ptr<CheckpointAttempt> attempt_;
 };
 
+/// The members of CallersPart.
+using CallerArgument = std::tuple<double, bool, std::size_t>;
+
+CallersPart part_of(const CallerArgument& caller) {
+  const auto& [waited, is_waiting, copied] = caller;
+  return {.waited_seconds = waited, .is_waiting = is_waiting, .copied_bytes = copied};
+}
+
+/// Its number, its path, and the paths and reasons of those that were passed over.
+using FoundStep =
+    std::tuple<std::int64_t, std::string, std::vector<std::pair<std::string, std::string>>>;
+
+std::optional<FoundStep> found_of(const std::optional<LatestStep>& latest) {
+  if (!latest) return std::nullopt;
+  std::vector<std::pair<std::string, std::string>> rejected;
+  for (const RejectedStep& step : latest->rejected) {
+    rejected.emplace_back(step.directory.string(), step.reason);
+  }
+  return FoundStep(latest->step.step, latest->step.directory.string(), std::move(rejected));
+}
+
 /// A CheckpointManager of one process.
 class Manager {
  public:
@@ -171,7 +252,7 @@ class Manager {
           std::optional<std::tuple<std::string, bool, std::int64_t>> best, std::int64_t save_every,
           std::int64_t save_interval, std::vector<int> preemption_signals, double preemption_grace,
           int threads, bool collect_garbage, bool increments, int parity_blocks,
-          const std::string& on_save_error, std::int64_t most_failed_saves) {
+          const std::string& on_save_error, std::int64_t most_failed_saves, bool write_stats) {
     const GilRelease released;
     ManagerOptions options{.keep = {.last = keep_last,
                                     .every = keep_every,
@@ -185,7 +266,7 @@ class Manager {
                                      .most_failed_saves = most_failed_saves,
                                      .increments = increments,
                                      .parity_blocks = parity_blocks,
-                                     .stats = false,  // Python knows how long its caller waits
+                                     .stats = write_stats,
                                      .threads = threads},
                            .collect_garbage = collect_garbage};
     if (best) {
@@ -200,7 +281,7 @@ class Manager {
 
   Dict save(std::int64_t step, const std::vector<Source*>& sources, const std::string& codec,
             const std::string& existing, std::string user, std::string objects, std::size_t memory,
-            nb::object progress) {
+            const CallerArgument& caller, nb::object progress) {
     CheckpointManager& manager = get();
     Work work(std::move(progress));
     const Active active(saves_, work);
@@ -210,41 +291,56 @@ class Manager {
                         .existing = parse_existing(existing),
                         .memory_budget_bytes = memory};
     options.progress = work.progress();
-    return dict_of(work.run([&] { return manager.save(step, sources_of(sources), options); }));
-  }
-
-  /// The numbers of those that are.
-  std::vector<std::int64_t> set_aside() const {
-    const GilRelease released;
-    std::vector<std::int64_t> numbers;
-    for (const Step& step : get().steps()) {
-      if (step.is_set_aside) numbers.push_back(step.step);
-    }
-    return numbers;
+    return dict_of(work.run([&] {
+      return save_for_caller(manager, step, sources_of(sources), options, part_of(caller));
+    }));
   }
 
   std::vector<std::string> take_warnings() { return warnings_.take(); }
 
-  std::vector<std::tuple<std::int64_t, std::string>> steps() const {
+  /// By all ranks of `call`; `ends` is one by which they agree how it has ended.
+  Dict save_together(nb::handle call, nb::handle ends, std::int64_t step, const Ints& starts,
+                     const std::vector<Source*>& sources, const std::string& codec,
+                     const std::string& existing, std::string user, const nb::bytes& described,
+                     nb::handle document, std::size_t memory, const CallerArgument& caller,
+                     nb::object progress) {
+    const CallRanks of_ends(ends);
+    return SavedTogether(call, starts, sources, codec, existing, std::move(user), described,
+                         document, memory, 0, std::move(progress))
+        .as({.manager = get(), .step = step, .ends = of_ends, .caller = part_of(caller)});
+  }
+
+  /// Numbers, paths, and whether a save replaces them, as they are damaged or set aside.
+  std::vector<std::tuple<std::int64_t, std::string, bool>> steps() const {
     const GilRelease released;
-    std::vector<std::tuple<std::int64_t, std::string>> steps;
-    for (const Step& step : get().steps()) steps.emplace_back(step.step, step.directory.string());
+    std::vector<std::tuple<std::int64_t, std::string, bool>> steps;
+    for (const Step& step : get().steps()) {
+      steps.emplace_back(step.step, step.directory.string(), step.is_set_aside || step.is_damaged);
+    }
     return steps;
   }
 
-  nb::object latest(std::int64_t below) const {
-    std::optional<LatestStep> latest;
-    {
-      const GilRelease released;
-      latest = get().latest(below);
-    }
-    if (!latest) return nb::none();
-    nb::list rejected, damaged;
-    for (const RejectedStep& step : latest->rejected) {
-      rejected.append(nb::make_tuple(step.directory.string(), step.reason));
-      if (!step.is_foreign) damaged.append(step.directory.string());
-    }
-    return nb::make_tuple(latest->step.step, latest->step.directory.string(), rejected, damaged);
+  std::optional<FoundStep> latest(nb::handle call) const {
+    const CallRanks ranks(call);
+    return found_of(without_gil([&] { return latest_together(ranks, get()); }));
+  }
+
+  /// read(path) reads a step on this rank.
+  std::optional<FoundStep> restore(nb::handle call, nb::handle read,
+                                   std::optional<std::int64_t> step) const {
+    const CallRanks ranks(call);
+    const auto reading = [&](const Step& found) {
+      with_gil([&] {
+        try {
+          read(found.directory.string());
+        } catch (const nb::python_error& error) {
+          const auto code = code_of(error.value());
+          if (code) throw PythonRaised(error, *code);
+          throw;
+        }
+      });
+    };
+    return found_of(without_gil([&] { return restore_together(ranks, get(), reading, step); }));
   }
 
   std::string step(std::int64_t step) const {
@@ -257,9 +353,6 @@ class Manager {
     const GilRelease released;
     manager.close();
   }
-
-  void note_damaged(std::int64_t step) { get().note_damaged(step); }
-  void note_restored(std::int64_t step) { get().note_restored(step); }
 
   void remove(std::int64_t step) {
     const GilRelease released;
@@ -299,33 +392,9 @@ class Manager {
     return named;
   }
 
-  // A function of bytes done and in total, which raises Cancelled. The caller keeps this object.
-  nb::object begin_save(std::int64_t step, std::size_t bytes) {
-    return nb::cpp_function(
-        [watched = get().begin_save(step, bytes)](std::size_t done, std::size_t total) {
-          if (watched) watched({done, total});
-        });
-  }
-  void end_save(std::size_t bytes, double seconds) { get().end_save(bytes, seconds); }
-
-  // `code` and `text`: of the error.
-  bool note_failed(std::int64_t step, const std::string& code, const std::string& text) {
-    const std::optional<ErrorCode> known = code_named(code);
-    return known && get().note_failed(step, Error(*known, text));
-  }
+  void begin_later(std::int64_t step) { shardwise::begin_later(get(), step); }
 
   ManagerStatsTuple stats() const { return members_of(get().stats()); }
-
-  std::vector<std::int64_t> retire_superseded(std::int64_t committed) {
-    const GilRelease released;
-    return get().retire_superseded(committed);
-  }
-
-  void write_stats(const Dict& dict) {
-    const SaveStats stats = stats_of(dict);
-    const GilRelease released;
-    get().write_stats(stats);
-  }
 
   std::pair<std::vector<std::string>, std::vector<std::string>> collect_garbage(
       std::vector<std::string> dead_hosts) {
@@ -369,11 +438,10 @@ void bind_save(nb::module_& module) {
   module.def("write_shards", &write, nb::arg("directory"), nb::arg("writer"), nb::arg("starts"),
              nb::arg("sources"), nb::arg("codec"), nb::arg("memory"), nb::arg("threads"),
              nb::arg("progress") = nb::none());
-  module.def("save_together", &save_together, nb::arg("call"), nb::arg("rank"), nb::arg("size"),
-             nb::arg("path"), nb::arg("starts"), nb::arg("sources"), nb::arg("codec"),
-             nb::arg("existing"), nb::arg("user"), nb::arg("described"), nb::arg("document"),
-             nb::arg("find_earlier"), nb::arg("memory"), nb::arg("threads"),
-             nb::arg("progress") = nb::none());
+  module.def("save_together", &save_together, nb::arg("call"), nb::arg("path"), nb::arg("starts"),
+             nb::arg("sources"), nb::arg("codec"), nb::arg("existing"), nb::arg("user"),
+             nb::arg("described"), nb::arg("document"), nb::arg("find_earlier"), nb::arg("memory"),
+             nb::arg("threads"), nb::arg("progress") = nb::none());
   module.def(
       "is_saved",
       [](const std::string& path) {
@@ -392,28 +460,28 @@ void bind_save(nb::module_& module) {
       .def(nb::init<const std::string&, std::int64_t, std::int64_t, std::int64_t,
                     std::optional<std::tuple<std::string, bool, std::int64_t>>, std::int64_t,
                     std::int64_t, std::vector<int>, double, int, bool, bool, int,
-                    const std::string&, std::int64_t>(),
+                    const std::string&, std::int64_t, bool>(),
            nb::arg("root"), nb::arg("keep_last") = 0, nb::arg("keep_every") = 0,
            nb::arg("keep_interval") = 0, nb::arg("best") = nb::none(), nb::arg("save_every") = 1,
            nb::arg("save_interval") = 0, nb::arg("preemption_signals") = std::vector<int>(),
            nb::arg("preemption_grace") = 0.0, nb::arg("threads") = 0,
            nb::arg("collect_garbage") = true, nb::arg("increments") = true,
            nb::arg("parity_blocks") = 0, nb::arg("on_save_error") = "raise",
-           nb::arg("most_failed_saves") = 3)
+           nb::arg("most_failed_saves") = 3, nb::arg("write_stats") = false)
       .def("save", &Manager::save, nb::arg("step"), nb::arg("sources"), nb::arg("codec"),
            nb::arg("existing"), nb::arg("user"), nb::arg("objects"), nb::arg("memory"),
-           nb::arg("progress") = nb::none())
+           nb::arg("caller"), nb::arg("progress") = nb::none())
+      .def("save_together", &Manager::save_together, nb::arg("call"), nb::arg("ends"),
+           nb::arg("step"), nb::arg("starts"), nb::arg("sources"), nb::arg("codec"),
+           nb::arg("existing"), nb::arg("user"), nb::arg("described"), nb::arg("document"),
+           nb::arg("memory"), nb::arg("caller"), nb::arg("progress") = nb::none())
       .def("steps", &Manager::steps)
-      .def("latest", &Manager::latest, nb::arg("below") = std::numeric_limits<std::int64_t>::max(),
-           nb::sig("def latest(self, below: int = ...) -> tuple[int, str, list[tuple[str, str]], "
-                   "list[str]] | "
-                   "None"))
+      .def("latest", &Manager::latest, nb::arg("call"))
+      .def("restore", &Manager::restore, nb::arg("call"), nb::arg("read"),
+           nb::arg("step").none() = nb::none())
       .def("step", &Manager::step, nb::arg("step"))
-      .def("set_aside", &Manager::set_aside)
       .def("take_warnings", &Manager::take_warnings)
       .def("close", &Manager::close)
-      .def("note_damaged", &Manager::note_damaged, nb::arg("step"))
-      .def("note_restored", &Manager::note_restored, nb::arg("step"))
       .def("remove", &Manager::remove, nb::arg("step"))
       .def("should_save", &Manager::should_save, nb::arg("step"))
       .def("request_save", &Manager::request_save)
@@ -423,14 +491,8 @@ void bind_save(nb::module_& module) {
       .def("pin", &Manager::pin, nb::arg("step"), nb::arg("name"))
       .def("unpin", &Manager::unpin, nb::arg("name"))
       .def("pinned", &Manager::pinned)
-      .def("begin_save", &Manager::begin_save, nb::arg("step"), nb::arg("bytes"),
-           nb::sig("def begin_save(self, step: int, bytes: int) -> collections.abc.Callable[[int, "
-                   "int], None]"))
-      .def("end_save", &Manager::end_save, nb::arg("bytes"), nb::arg("seconds"))
-      .def("note_failed", &Manager::note_failed, nb::arg("step"), nb::arg("code"), nb::arg("text"))
+      .def("begin_later", &Manager::begin_later, nb::arg("step"))
       .def("stats", &Manager::stats)
-      .def("retire_superseded", &Manager::retire_superseded, nb::arg("committed"))
-      .def("write_stats", &Manager::write_stats, nb::arg("stats"))
       .def("collect_garbage", &Manager::collect_garbage, nb::arg("dead_hosts"));
 }
 

@@ -155,11 +155,18 @@ def test_errors_of_a_save_in_the_background_are_told(tmp_path, monkeypatch):
     m = manager(tmp_path)
     save_all(m, [0])
 
-    def full(*args: Any) -> None:
-        raise sw.IOFailed("write: No space left on device")
+    class Full:
+        """The manager of C++, on a disk without room."""
 
+        def __getattr__(self, name: str) -> Any:
+            return getattr(core, name)
+
+        def save_together(self, *args: Any, **named: Any) -> None:
+            raise sw.IOFailed("write: No space left on device")
+
+    core = m.manager._manager
     with monkeypatch.context() as patched:
-        patched.setattr(sw._core, "save_together", full)
+        patched.setattr(m.manager, "_manager", Full())
         assert m.save(1, {"w": 1})
         with pytest.raises(sw.IOFailed, match="No space left"):
             m.wait_until_finished()
@@ -232,7 +239,7 @@ def test_checkpointers_save_and_restore_a_path(tmp_path, monkeypatch, kind):
     with pytest.raises(sw.InvalidArgument, match="found strict=False without a target"), kind() as checkpointer:
         checkpointer.restore(tmp_path / "a", args=ocp.args.StandardRestore(tree), strict=False)
 
-    def full(*args: Any) -> None:
+    def full(*args: Any, **named: Any) -> None:
         raise sw.IOFailed("write: No space left on device")
 
     monkeypatch.setattr(sw._core, "save_together", full)

@@ -15,11 +15,11 @@ NOISE = np.random.default_rng(1).random((64, 4096), dtype="f4")  # 1 MiB
 
 
 @contextlib.contextmanager
-def full_disk(if_so=True):
+def full_disk(if_so=True, most=1 << 16):
     """No file of this process may grow beyond 64 KiB."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     if if_so:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
     try:
         yield
     finally:

@@ -1,5 +1,6 @@
 """shardwise.torch.CheckpointManager: policies of a job of one and of several processes; rng()."""
 
+import itertools
 import os
 import random
 import select
@@ -15,6 +16,7 @@ torch = pytest.importorskip("torch", reason="needs torch, which this environment
 import shardwise as sw
 import shardwise.torch as swt
 from processes import free_port, run_ranks
+from test_save_errors import full_disk
 from told import check_told, names
 
 
@@ -85,24 +87,6 @@ def test_a_save_that_the_process_does_not_live_to_see_is_not_begun(tmp_path):
         with pytest.raises(sw.Cancelled, match="save step 2: the process ends in 0.0 s, needed are about"):
             manager.save(2, state)
         assert manager.steps() == [1] and not list(tmp_path.glob(".step*"))
-
-
-class Recorder:
-    """The manager of C++, and what it is asked for."""
-
-    def __init__(self, manager):
-        self.manager, self.calls = manager, []
-
-    def __getattr__(self, name):
-        self.calls.append(name)
-        return getattr(self.manager, name)
-
-
-def test_the_interval_and_the_speed_count_from_its_saves(tmp_path):
-    with swt.CheckpointManager(tmp_path, save_interval=3600) as manager:
-        manager._manager = recorder = Recorder(manager._manager)
-        manager.save_async(1, {"w": torch.zeros(1000)}).result()
-        assert recorder.calls.index("begin_save") < recorder.calls.index("end_save") < recorder.calls.index("retire_superseded")
 
 
 def test_damaged_steps_are_replaced_once(tmp_path):
@@ -262,6 +246,29 @@ def test_frozen_weights_are_not_written_again(tmp_path):
     assert names(tmp_path) == ["stats-step-00000003.json", "step-00000003"]
 
 
+class AfterCommit:
+    """The group that saves, in whose calls a rank does something before the step that follows the commit."""
+
+    STEP = 4  # after those of torch, begin, and write with publish
+
+    def __init__(self, group, act):
+        self.group, self.act, self.calls = group, act, 0
+
+    def __getattr__(self, name):
+        return getattr(self.group, name)
+
+    def call(self, *what):
+        self.calls += 1
+        call, number, steps = self.group.call(*what), self.calls, itertools.count(1)
+        agree = call.agree
+
+        def acted(work, merge):
+            return agree(*self.act(number, work, merge) if next(steps) == self.STEP else (work, merge))
+
+        call.agree = acted
+        return call
+
+
 def with_parity(rank, size, port, folder):
     mesh = begin(rank, size, port)
     frozen = torch.from_numpy(np.random.default_rng(1).random(1 << 18))
@@ -271,14 +278,15 @@ def with_parity(rank, size, port, folder):
 
     with swt.CheckpointManager(folder, parity_blocks=2, deadline=60) as manager:
         said = [manager.save(1, state(1)), manager.save_async(2, state(2)).result()]
-        write = sw._core.write_parity
-        if rank == 1:
-            def full(*args, **named):
-                raise sw.IOFailed("create: No space left on device")
 
-            sw._core.write_parity = full
+        def on_a_full_disk(number, work, merge):
+            def parity():
+                with full_disk(rank == 1, most=0):
+                    return work()
+            return parity, merge
+
+        manager._saves = AfterCommit(manager._saves, on_a_full_disk)
         said.append(manager.save(3, state(3)))
-        sw._core.write_parity = write
     with swt.CheckpointManager(folder, parity_blocks=rank, deadline=60) as manager:
         with pytest.raises(sw.Error, match="parity_blocks"):
             manager.save(4, state(4))
@@ -290,7 +298,7 @@ def test_each_rank_writes_the_parity_of_its_file(tmp_path):
     assert first == second
     said, steps = first
     assert steps == [1, 2, 3] and all(size > 0 and problem == "" for size, problem in said[:2])
-    assert said[2][0] > 0 and said[2][1] == "rank 1: create: No space left on device"
+    assert said[2][0] > 0 and said[2][1].startswith("rank 1: ") and "File too large" in said[2][1]
     for step in (1, 2):
         path = tmp_path / f"step-{step:08d}"
         names = {file.name for file in path.iterdir() if file.name.endswith(".parity")}
@@ -341,24 +349,19 @@ def test_what_a_save_did_is_kept_beside_its_step(tmp_path):
         assert (tmp_path / "stats-step-00000004.json").read_text() == "mine"
 
 
-class LateToRetire:
-    """The manager of C++, which lets the other rank go on, if it can, before it removes what is superseded."""
-
-    def __init__(self, manager, other):
-        self.manager, self.other = manager, other
-
-    def __getattr__(self, name):
-        if name == "retire_superseded":
-            select.select([self.other], [], [], 0.3)  # nothing comes, as the other rank is still in its save
-        return getattr(self.manager, name)
-
-
 def telling(rank, size, port, folder):
     mesh = begin(rank, size, port)
     with swt.CheckpointManager(folder, keep_last=1) as manager:
         fifo = os.open(folder + ".went_on", os.O_RDWR)
-        if rank == 0:
-            manager._manager = LateToRetire(manager._manager, fifo)
+
+        def late(number, work, merge):
+            """Lets the other rank go on, if it can, before rank 0 removes what is superseded."""
+            def merged(said):
+                select.select([fifo], [], [], 0.3)  # nothing comes, as the other rank is still in its save
+                return merge(said)
+            return work, merged
+
+        manager._saves = AfterCommit(manager._saves, late)
         said = [manager.save(1, {"w": cut(mesh, 1)}), manager.save_async(2, {"w": cut(mesh, 2)}).result()]
         assert manager.steps() == [2]
         os.write(fifo, b"1")
@@ -373,26 +376,17 @@ def test_rank_0_keeps_what_all_ranks_saved(tmp_path):
     assert first.logical_bytes == second.logical_bytes == 2 * 100 * 10 * 4 and second.blocked_seconds > 0
 
 
-class EndsAfterCommit:
-    """The manager of C++ on a rank that ends when the second step is committed."""
-
-    def __init__(self, manager):
-        self.manager, self.ended = manager, 0
-
-    def __getattr__(self, name):
-        return getattr(self.manager, name)
-
-    def end_save(self, *how):
-        self.ended += 1
-        if self.ended == 2:
-            raise RuntimeError("the rank ends")
+def ends_second(number, work, merge):
+    if number == 2:
+        raise RuntimeError("the rank ends")
+    return work, merge
 
 
 def ending(rank, size, port, folder):
     mesh = begin(rank, size, port)
     with swt.CheckpointManager(folder, keep_last=1) as manager:
         if rank == 1:
-            manager._manager = EndsAfterCommit(manager._manager)
+            manager._saves = AfterCommit(manager._saves, ends_second)
         manager.save(1, {"w": cut(mesh, 1)})
         if rank == 1:
             with pytest.raises(RuntimeError, match="the rank ends"):

@@ -34,7 +34,8 @@ class Rendezvous {
 };
 
 /// A ProcessGroup used for one task only; keeps a copy. An error in a step aborts the group, with a
-/// reason that begins with `subject`. A group of one calls work and merge, and sends nothing.
+/// reason that begins with `subject`, if it has one. A group of one calls work and merge, and sends
+/// nothing.
 class GroupRendezvous final : public Rendezvous {
  public:
   GroupRendezvous(ProcessGroup group, std::string subject)

@@ -88,7 +88,7 @@ int run_rm(RmOptions& options) {
       const bool leaves_some = std::ranges::any_of(manager.steps(), &Step::is_set_aside);
       reason = fmt::format("no other step of the directory is valid{}",
                            leaves_some ? " and not set aside" : "");
-    } else if (!manager.retire(step)) {
+    } else if (!manager.remove(step, WhenRead::keep)) {
       reason = "somebody reads it";
     }
     if (reason.empty()) {

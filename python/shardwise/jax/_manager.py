@@ -73,7 +73,7 @@ class CheckpointManager(JobManager):
         self.wait()
         path, managed = self._prepare(step, metrics, begun)
         return prepare(path, tree, self._saves, copy=False, user=user, deadline=self._deadline, managed=managed,
-                       **self._options(step, existing)).write(progress)
+                       **self._options(existing)).write(progress)
 
     def save_async(self, step: int, tree: Any, *, user: Any = None, metrics: Mapping[str, float] | None = None,
                    existing: Existing = "fail") -> PendingSave:
@@ -86,9 +86,9 @@ class CheckpointManager(JobManager):
         path, managed = self._prepare(step, metrics, begun)
         turn = self._queue.turn(said)
         if turn is not None:
-            self._manager.begin_save(step, 0)
+            self._manager.begin_later(step)
         prepared = prepare(path, tree, self._saves, copy=True, user=user, deadline=self._deadline, turn=turn, managed=managed,
-                           **self._options(step, existing))
+                           **self._options(existing))
         pending = prepared.start(step, prepared.write)
         self._queue.add(pending, turn)
         if prepared.failed is not None:

@@ -13,7 +13,7 @@ from .._job import Managed
 from .._paths import Path, local
 from .._pending import PendingSave, Turn, skipped
 from .._progress import Progress
-from .._save import SaveStats, call_of
+from .._save import Caller, SaveStats, call_of
 from .._sources import MEMORY, Codec, Existing, check_choice, check_codec
 from ..group import DEADLINE, Call, Group, from_jax
 from . import _devices
@@ -79,7 +79,7 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
     failed: BaseException | None = None
     path = local(path, "save")
     call = call_of(group, path, user=user, codec=options["codec"], existing=existing, deadline=deadline,
-                   parity_blocks=options.get("parity_blocks", 0))
+                   **managed.same)
     try:
         check_choice("existing", existing, ("fail", "replace", "skip"))
         check_codec(options["codec"])
@@ -106,8 +106,6 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
             if turn is not None and not turn.begins(call):
                 held.clear()
                 return skipped()
-            if held:
-                managed.before(held[0].size)
             if group.size > 1:
                 same = json.loads(call.agree(described, common))
                 numbering = _devices.Numbering.of_job()
@@ -118,13 +116,9 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
             plan = held.pop().plan(same, mesh_of)
             if managed.metrics:
                 plan.extra["metrics"] = managed.metrics
-            stats = managed.write(call, path, plan, group, starts, user=user, existing=existing,
-                                  progress=managed.telling(progress, path, group.rank), **options)
-            if not stats.skipped:
-                stats.blocked_seconds = waited if copy else time.monotonic() - managed.begun
-                stats.memory_bytes += copied_bytes
-            managed.after(call, stats)
-            return stats
+            caller = Caller(managed.begun, waited if copy else None, copied_bytes)
+            return managed.write(call, path, plan, group, starts, user=user, existing=existing,
+                                 progress=progress, caller=caller, **options)
 
     copied_bytes = held[0].copied_bytes if held else 0
     waited = time.monotonic() - managed.begun

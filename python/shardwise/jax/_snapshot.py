@@ -56,11 +56,6 @@ class Snapshot:
     tree: Any = None
     copied_bytes: int = 0  #: of the parts that are no views on the tree's arrays
 
-    @property
-    def size(self) -> int:
-        """Bytes of the parts."""
-        return sum(part.nbytes for leaf in self.leaves for part in leaf.parts)
-
     def plan(self, same_everywhere: Iterable[str] = (), mesh_of: Callable[[str], str] = str) -> Plan:
         """`same_everywhere`: the names of local leaves that every process has, each for itself. mesh_of: what a mesh is called
         in the checkpoint."""

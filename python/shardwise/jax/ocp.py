@@ -161,9 +161,9 @@ class CheckpointManager(ManagerContext):
         return step > last and (self.manager.should_save(step) or last < 0)
 
     def _last(self) -> int:
-        core, damaged = self.manager._manager, self.manager._damaged
-        last = self.manager._on_first(lambda: max({one for one, _ in core.steps()} - damaged - {*core.set_aside()}, default=-1),
-                                      "which step is the last")
+        last = self.manager._on_first(
+            lambda: max((one for one, _, is_replaced in self.manager._manager.steps() if not is_replaced), default=-1),
+            "which step is the last")
         # Later ones are set aside when the first save of a run that goes back is committed, or are another job's.
         return last if self._newest < 0 else self._newest
 

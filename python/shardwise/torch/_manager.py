@@ -91,7 +91,7 @@ class CheckpointManager(JobManager):
         begun, step = time.monotonic(), step_number("save", step)
         self.wait()
         path, managed = self._prepare(step, metrics, begun)
-        return save_managed(path, state, user, self._options(step, existing), self._replicas, self._saves, self._deadline,
+        return save_managed(path, state, user, self._options(existing), self._replicas, self._saves, self._deadline,
                             progress, managed)
 
     def save_async(self, step: int, state: Mapping[str, Any], *, user: Any = None,
@@ -105,9 +105,9 @@ class CheckpointManager(JobManager):
         path, managed = self._prepare(step, metrics, begun)
         turn = self._queue.turn(said)
         if turn is not None:
-            self._manager.begin_save(step, 0)
+            self._manager.begin_later(step)
         managed.started = lambda pending: self._queue.add(pending, turn)
-        return save_async_managed(path, state, user, self._options(step, existing), self._replicas, self._saves,
+        return save_async_managed(path, state, user, self._options(existing), self._replicas, self._saves,
                                   self._deadline, True, managed, turn)
 
     def restore(self, state: Mapping[str, Any] | None = None, step: int | None = None, *, strict: bool = True,

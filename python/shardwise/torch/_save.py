@@ -19,7 +19,7 @@ from .._nested import encoded_kinds, encoded_path, names_of
 from .._paths import local
 from .._pending import PendingSave, Turn, skipped
 from .._progress import Progress
-from .._save import Plan, SaveStats, call_of, encode_objects, since
+from .._save import Caller, Plan, SaveStats, call_of, encode_objects, since
 from .._sources import MEMORY, Codec, Existing, Faults, Sources, as_array, check_choice, check_codec
 from .._sources import Path as FilePath
 from ..group import DEADLINE, Call, Group, auto, single
@@ -68,7 +68,6 @@ class _Collected:
         self.aliases: dict[str, str] = {}
         self.numpy: dict[str, str] = {}
         self.per_rank: dict[str, int] = {}
-        self.bytes = 0  #: of the tensors that this rank has
         self.copied_bytes = 0  #: of copies of them
         self._seen: dict[MemoryKey, str] = {}
         self._layouts = Layouts()
@@ -148,7 +147,6 @@ class _Collected:
         host = on_host(tensor, name)
         size = host.numel() * host.element_size()
         is_copy = address_of(host) != address_of(settled(tensor))
-        self.bytes += size
         self.copied_bytes += size if self.staging or is_copy else 0
         # On the CPU a tensor changes in place while an asynchronous save goes on.
         return self.staging.copy(host) if self.staging and not is_copy else host
@@ -231,7 +229,6 @@ def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any
             progress: Progress, managed: Managed, waited: float | None = None) -> SaveStats:
     """waited: how long the caller was kept; None: he waits for this, too."""
     group: Group = collected.group
-    managed.before(collected.bytes)
     agreed = json.loads(call.agree(lambda: collected.describe(replicas == "check" and group.size > 1), _agree_on))
     collected.add_agreed(agreed["owners"], agreed["aliases"])
     extra: dict[str, Any] = {"paths": collected.paths, "containers": collected.kinds}
@@ -240,13 +237,9 @@ def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any
         if value:
             extra[key] = value
     plan = Plan(collected.sources, collected.objects, agreed["aliases"], extra=extra)
-    stats = managed.write(call, path, plan, group, list(range(group.size + 1)), user=collected.user,
-                          progress=managed.telling(progress, path, group.rank), **options)
-    if not stats.skipped:
-        stats.blocked_seconds = time.monotonic() - managed.begun if waited is None else waited
-        stats.memory_bytes += collected.copied_bytes
-    managed.after(call, stats)
-    return stats
+    caller = Caller(managed.begun, waited, collected.copied_bytes)
+    return managed.write(call, path, plan, group, list(range(group.size + 1)), user=collected.user,
+                         progress=progress, caller=caller, **options)
 
 
 def _check(options: dict[str, Any], replicas: str) -> None:
@@ -255,9 +248,10 @@ def _check(options: dict[str, Any], replicas: str) -> None:
     check_choice("replicas", replicas, ("check", "trust"))
 
 
-def _call(group: Group, path: str, user: Any, options: dict[str, Any], deadline: float, replicas: str) -> Call:
+def _call(group: Group, path: str, user: Any, options: dict[str, Any], deadline: float, replicas: str,
+          managed: Managed) -> Call:
     return call_of(group, path, user=user, codec=options["codec"], existing=options["existing"], deadline=deadline,
-                   replicas=replicas, parity_blocks=options.get("parity_blocks", 0))
+                   replicas=replicas, **managed.same)
 
 
 @options_of_others(_OTHER_NAMES)
@@ -287,7 +281,7 @@ def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: C
 
 def save_managed(path: str, state: Mapping[str, Any], user: Any, options: dict[str, Any], replicas: str, group: Group,
                  deadline: float, progress: Progress, managed: Managed) -> SaveStats:
-    with _call(group, path, user, options, deadline, replicas) as call:
+    with _call(group, path, user, options, deadline, replicas, managed) as call:
         _check(options, replicas)
         return _finish(call, path, _Collected(state, user, group, None), options, replicas, progress, managed)
 
@@ -310,7 +304,7 @@ def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, co
 
 def save_async_managed(path: str, state: Mapping[str, Any], user: Any, options: dict[str, Any], replicas: str, group: Group,
                        deadline: float, keep_copy: bool, managed: Managed, turn: Turn | None = None) -> PendingSave:
-    call = _call(group, path, user, options, deadline, replicas)
+    call = _call(group, path, user, options, deadline, replicas, managed)
     staging = Staging()
     collected: _Collected | None = None
     failed: BaseException | None = None

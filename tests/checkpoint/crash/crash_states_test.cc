@@ -12,8 +12,11 @@
 #include <span>
 #include <unordered_set>
 
+#include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/marks/lease.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/detail/internals.h"
+#include "shardwise/jobs/detail/manager_impl.h"
 #include "shardwise/jobs/manager.h"
 #include "shardwise/shard/error.h"
 #include "testing/fault_model.h"
@@ -105,7 +108,11 @@ class Machine {
               ManagerOptions options = rules;
               options.write.threads = 1;
               options.file_system = std::move(files);
-              CheckpointManager(root, std::move(options)).retire_superseded();
+              CheckpointManager manager(root, std::move(options));
+              detail::Failures failures;
+              jobs_detail::ManagerInternals::impl(manager).keeper.remove_superseded({}, nullptr,
+                                                                                    failures);
+              failures.rethrow_first();
               return std::string();
             },
             std::move(legal)};

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "shardwise/jobs/manager.h"
+#include "shardwise/runtime/process/rendezvous.h"
 #include "testing/errors.h"
 #include "testing/host_tensor.h"
 #include "testing/temp_dir.h"
@@ -44,8 +45,9 @@ TEST(LatestSteps, ARestartGoesBackPastWhatItCannotRead) {
   const HostTensor tensor = host_tensor("x", DType::f32, {10}, "1", "-");
   for (const std::int64_t step : {1, 2, 3}) manager.save(step, {tensor.source()});
   const LatestSteps steps(*files, dir.path(), false);
+  const GroupRendezvous alone({}, "");
   const auto restored = [&](std::int64_t least) {
-    return jobs_detail::restore_newest(steps, dir.path(), {}, [&](const Step& step) {
+    return jobs_detail::restore_newest(steps, dir.path(), alone, [&](const Step& step) {
       if (step.step > least) throw Error(ErrorCode::corrupt, "its bytes are bad");
     });
   };

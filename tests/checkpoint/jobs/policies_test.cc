@@ -21,6 +21,7 @@
 #include "shardwise/jobs/detail/policy/retention.h"
 #include "shardwise/jobs/detail/policy/save_schedule.h"
 #include "shardwise/jobs/manager.h"
+#include "shardwise/jobs/save_together.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/forwarding_file_system.h"
@@ -207,12 +208,12 @@ TEST_F(SavePolicies, LeavesAStepThatHasAName) {
   EXPECT_EQ(message_of(ErrorCode::invalid_argument, [&] { manager.remove(1); }),
             "remove step 1 of " + dir_.path().string() +
                 ": it is pinned as \"before-lr-drop\": unpin that first");
-  EXPECT_FALSE(manager.retire(1));
+  EXPECT_THROW(manager.remove(1, WhenRead::keep), Error);
   EXPECT_THAT(manager.collect_garbage().removed, IsEmpty());
   manager.pin(3, "before-lr-drop");  // moves
   ASSERT_THAT(manager.pinned(), SizeIs(1));
   EXPECT_EQ(manager.pinned()[0].step, 3);
-  EXPECT_TRUE(manager.retire(1));
+  EXPECT_TRUE(manager.remove(1, WhenRead::keep));
   EXPECT_EQ(message_of(ErrorCode::no_such_name, [&] { manager.unpin("other"); }),
             "unpin \"other\" in " + dir_.path().string() + ": there are before-lr-drop");
   manager.unpin("before-lr-drop");
@@ -347,7 +348,7 @@ TEST_F(SavePolicies, ARestartOfDamagedStepsAloneIsNoFreshStart) {
     manager.restore_latest([&](const CheckpointReader& reader) { restore(reader); });
   };
   EXPECT_THAT(message_of(ErrorCode::corrupt, run),
-              testing::AllOf(HasSubstr("none of 2 is valid"), HasSubstr("step-00000002: "),
+              testing::AllOf(HasSubstr("none of 2 is whole"), HasSubstr("step-00000002: "),
                              HasSubstr("step-00000001: ")));
   // What is no damage is the caller's to hear, at once.
   EXPECT_EQ(message_of(ErrorCode::invalid_argument,
@@ -377,7 +378,7 @@ TEST_F(SavePolicies, SaysWhenToSave) {
   EXPECT_FALSE(manager.reached_preemption());
   clock->wait_until(seconds(120));
   EXPECT_TRUE(manager.should_save(27));
-  manager.begin_save(27, 1000);  // by other means
+  begin_later(manager, 27);
   EXPECT_FALSE(manager.should_save(28));
 }
 
@@ -485,34 +486,6 @@ TEST_F(SavePolicies, WhatASaveDidIsKeptBesideItsStep) {
   EXPECT_EQ(save(manager, 6).cleanup_error, "");
   EXPECT_THAT(stats_files(), ElementsAre("stats-step-00000001.json", "stats-step-00000005.json",
                                          "stats-step-00000006.json"));
-}
-
-// By those that save by other means.
-TEST_F(SavePolicies, WhatAnotherSaveDidIsKept) {
-  CheckpointManager manager(dir_.path() / "", {.write = {.stats = false}});
-  for (const int step : {1, 2}) save(manager, step);
-  SaveStats stats;
-  stats.directory = manager.step(2).directory;
-  stats.blocked_seconds = 0.125;
-  stats.logical_bytes = 77;
-  write_file(dir_ / "stats-step-00000003.json", "{\"directory\":");
-  manager.write_stats(stats);
-  const auto json = nlohmann::json::parse(file_text(dir_ / "stats-step-00000002.json"));
-  EXPECT_EQ(json["blocked_seconds"], 0.125);
-  EXPECT_EQ(json["logical_bytes"], 77);
-  EXPECT_FALSE(fs::exists(dir_ / "stats-step-00000003.json")) << "there is no such step";
-  for (const fs::path& other : {dir_ / "of-mine", dir_ / "other/step-00000001"}) {
-    stats.directory = other;
-    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { manager.write_stats(stats); }),
-                HasSubstr("found the directory " + other.string() + ", needed one of a step in"));
-  }
-  stats.directory = manager.step(1).directory;
-  manager.write_stats(stats);
-  manager.remove(2);
-  EXPECT_FALSE(fs::exists(dir_ / "stats-step-00000002.json"));
-  EXPECT_TRUE(fs::exists(dir_ / "stats-step-00000001.json"));
-  EXPECT_TRUE(manager.retire(1));
-  EXPECT_FALSE(fs::exists(dir_ / "stats-step-00000001.json"));
 }
 
 // The caller of save_async() waits for the copies alone.

@@ -247,10 +247,10 @@ TEST_F(Retention, RetiresOneStepUnlessSomebodyReadsIt) {
   fill(3);
   {
     const CheckpointReader reader(manager_->step(3).directory);
-    EXPECT_FALSE(manager_->retire(3));
+    EXPECT_FALSE(manager_->remove(3, WhenRead::keep));
   }
-  EXPECT_TRUE(manager_->retire(3));
-  EXPECT_THROW(manager_->retire(3), Error);
+  EXPECT_TRUE(manager_->remove(3, WhenRead::keep));
+  EXPECT_THROW(manager_->remove(3, WhenRead::keep), Error);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/jobs/detail/internals.h"
 #include "shardwise/jobs/manager.h"
 #include "shardwise/shard/error.h"
 #include "testing/errors.h"
@@ -94,7 +95,7 @@ TEST(RunSteps, AManagerThatHasRestoredAnOlderStepKeepsTheNewOnes) {
   }
   manager.save(27, tensors());  // in any order, and none was restored
   EXPECT_THAT(told, IsEmpty());
-  manager.note_restored(29);
+  jobs_detail::ManagerInternals::note_restored(manager, 29);
   manager.save(30, tensors(), {.existing = Existing::replace});  // no way back, either
   EXPECT_THAT(told, IsEmpty());
   save_all(manager, 11, 15);

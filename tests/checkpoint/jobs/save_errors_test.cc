@@ -196,19 +196,6 @@ TEST_F(SaveErrors, OfTheCallerAreThrown) {
       EndsWith("most_failed_saves is 0, needed 1 or more"));
 }
 
-TEST_F(SaveErrors, AreCountedForThoseThatSaveByOtherMeans) {
-  CheckpointManager manager(dir_.path(), tolerant(disk_.files()));
-  EXPECT_FALSE(manager.note_failed(1, Error(ErrorCode::invalid_argument, "a")));
-  EXPECT_EQ(manager.stats().failed_saves, 0);
-  EXPECT_TRUE(manager.note_failed(1, Error(ErrorCode::io, "b")));
-  EXPECT_TRUE(manager.should_save(3));
-  EXPECT_TRUE(manager.note_failed(2, Error(ErrorCode::not_found, "c")));
-  EXPECT_FALSE(manager.note_failed(3, Error(ErrorCode::corrupt, "d")));
-  manager.end_save(1, 1.0);
-  EXPECT_EQ(manager.stats().failed_in_a_row, 0);
-  EXPECT_THAT(warnings_, SizeIs(2));
-}
-
 constexpr int kJobRanks = 3;
 
 class SaveErrorsOfGroups : public SaveErrors {

@@ -38,6 +38,10 @@ Bytes message(std::byte kind, const std::string& text) {
   return bytes;
 }
 
+std::string text_in(const Bytes& message) {
+  return {reinterpret_cast<const char*>(message.data()) + 1, message.size() - 1};
+}
+
 }  // namespace
 
 SaveErrors::SaveErrors(OnSaveError on_error, std::int64_t most_failed_saves,
@@ -54,10 +58,10 @@ bool SaveErrors::tolerates(ErrorCode code) const {
          (code == ErrorCode::io || code == ErrorCode::not_found || code == ErrorCode::corrupt);
 }
 
-std::exception_ptr SaveErrors::judge(std::int64_t step, const ProcessGroup& group,
+std::exception_ptr SaveErrors::judge(std::int64_t step, const Rendezvous& ranks,
                                      const std::exception_ptr& error, SaveStats& stats) noexcept {
   try {
-    std::string why = agree(step, group, error);
+    std::string why = agree(step, ranks, error);
     if (!why.empty()) {
       stats = {};
       stats.error = std::move(why);
@@ -71,29 +75,37 @@ std::exception_ptr SaveErrors::judge(std::int64_t step, const ProcessGroup& grou
 }
 
 /// Returns why the save has failed; empty if it has not. Throws an error that ends the job.
-std::string SaveErrors::agree(std::int64_t step, const ProcessGroup& group,
+std::string SaveErrors::agree(std::int64_t step, const Rendezvous& ranks,
                               const std::exception_ptr& error) {
-  Bytes own;
-  if (error) {
+  if (most_ == 0 && !error) return {};
+  const auto own = [&] {
+    if (!error) return Bytes();
     const auto [code, text] = ending(error);
     const bool is_cause = code && tolerates(*code);
-    if (most_ == 0 || (!is_cause && code != ErrorCode::cancelled)) {
-      group.abort(text);
-      std::rethrow_exception(error);
-    }
-    own = message(is_cause ? kCause : kTold, text);
+    if (most_ == 0 || (!is_cause && code != ErrorCode::cancelled)) std::rethrow_exception(error);
+    return message(is_cause ? kCause : kTold, text);
+  };
+  // A cause goes first: the others were told of it.
+  const auto first = [](std::vector<Bytes> said) {
+    auto failed = std::ranges::find_if(
+        said, [](const Bytes& one) { return !one.empty() && one.front() == kCause; });
+    if (failed == said.end()) failed = std::ranges::find_if_not(said, &Bytes::empty);
+    if (failed == said.end()) return Bytes();
+    if (said.size() == 1) return std::move(*failed);
+    return message(failed->front(),
+                   fmt::format("rank {}: {}", failed - said.begin(), text_in(*failed)));
+  };
+  Bytes said;
+  try {
+    said = ranks.agree(own, first);
+  } catch (const Error&) {
+    if (error) std::rethrow_exception(error);
+    throw;
   }
-  if (most_ == 0) return {};
-  const std::vector<Bytes> said =
-      group.size() > 1 ? group.all_gather(std::move(own)) : std::vector<Bytes>{std::move(own)};
-  const auto failed = std::ranges::find_if_not(said, &Bytes::empty);
-  if (failed == said.end()) return {};
-  const auto cause = std::ranges::find_if(
-      said, [](const Bytes& one) { return !one.empty() && one.front() == kCause; });
-  const Bytes& told = cause == said.end() ? *failed : *cause;
-  std::string text = group.size() > 1 ? fmt::format("rank {}: ", &told - said.data()) : "";
-  for (auto at = told.begin() + 1; at != told.end(); ++at) text += static_cast<char>(*at);
-  if (cause != said.end() && note_failed(step, ErrorCode::io, text, group.rank())) return text;
+  if (said.empty()) return {};
+  std::string text = text_in(said);
+  const bool is_cause = said.front() == kCause;
+  if (is_cause && note_failed(step, ErrorCode::io, text, ranks.rank())) return text;
   if (error) std::rethrow_exception(error);
   throw Error(ErrorCode::cancelled, fmt::format("save step {}: {}", step, text));
 }

@@ -7,7 +7,7 @@
 
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/jobs/policies.h"
-#include "shardwise/runtime/process/process_group.h"
+#include "shardwise/runtime/process/rendezvous.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/host/mutex.h"
 
@@ -30,10 +30,10 @@ class SaveErrors {
   /// Says whether the job may go on after such an error: it is the storage's.
   bool tolerates(ErrorCode code) const;
 
-  /// All processes of a group that serves this alone agree how a save has ended; `error`: on this
-  /// process. Returns the error that this process is to throw. If that is null and the save has
-  /// failed, `stats` says why.
-  std::exception_ptr judge(std::int64_t step, const ProcessGroup& group,
+  /// All ranks agree how a save has ended; `error`: on this one. The rendezvous serves this alone:
+  /// an error of a caller ends it. Returns the error that this process is to throw. If that is null
+  /// and the save has failed, `stats` says why.
+  std::exception_ptr judge(std::int64_t step, const Rendezvous& ranks,
                            const std::exception_ptr& error, SaveStats& stats) noexcept;
 
   /// Notes that a save has failed on all processes by this error. Returns whether the job goes on;
@@ -44,7 +44,7 @@ class SaveErrors {
   ManagerStats stats() const;
 
  private:
-  std::string agree(std::int64_t step, const ProcessGroup& group, const std::exception_ptr& error);
+  std::string agree(std::int64_t step, const Rendezvous& ranks, const std::exception_ptr& error);
 
   const std::int64_t most_;
   const Tell tell_;

@@ -27,19 +27,41 @@ namespace {
 // How often latest() looks again if steps come and go while it looks.
 constexpr int kMostLooks = 100;
 
-}  // namespace
+// Of what another rank is told.
+constexpr std::ptrdiff_t kMostReason = 2000;
 
-Error none_valid(const std::filesystem::path& root, const std::vector<RejectedStep>& rejected) {
+// How a rank's part of a restore ended: nothing, or the code of an error and its text.
+Bytes ending_of(const Error& error, const Rendezvous& ranks) {
+  const std::string text = ranks.size() > 1 ? fmt::format("rank {}: {}", ranks.rank(), error.what())
+                                            : std::string(error.what());
+  const auto bytes = std::as_bytes(std::span(text));
+  Bytes message{static_cast<std::byte>(error.code())};
+  message.insert(message.end(), bytes.begin(),
+                 bytes.begin() + std::min(std::ssize(bytes), kMostReason));
+  return message;
+}
+
+ErrorCode code_in(const Bytes& ending) {
+  if (ending.front() <= static_cast<std::byte>(ErrorCode::cancelled)) {
+    return static_cast<ErrorCode>(ending.front());
+  }
+  throw Error(ErrorCode::corrupt,
+              fmt::format("restore: found {} bytes that say nothing, needed is how a rank's part "
+                          "ended",
+                          ending.size()));
+}
+
+// "step-00000003: it is cut; step-00000002: .."
+std::string reasons_of(const std::vector<RejectedStep>& rejected) {
   std::vector<std::string> reasons;
   reasons.reserve(rejected.size());
   for (const RejectedStep& step : rejected) {
     reasons.push_back(fmt::format("{}: {}", step.directory.filename().string(), step.reason));
   }
-  return Error(ErrorCode::corrupt,
-               fmt::format("find the latest checkpoint in {}: none of {} is "
-                           "valid; {}",
-                           root.string(), rejected.size(), join_few(reasons, reasons.size())));
+  return join_few(reasons, reasons.size());
 }
+
+}  // namespace
 
 std::string LatestSteps::why_invalid(const StepName& name) const {
   try {
@@ -109,7 +131,9 @@ std::optional<LatestStep> LatestSteps::find(std::int64_t limit) const {
     }
     if (limit == kNoLimit && are_of_others(look.rejected)) refuse_others();
     if (look.rejected.empty()) return std::nullopt;
-    throw none_valid(root_, look.rejected);
+    throw Error(ErrorCode::corrupt,
+                fmt::format("find the latest checkpoint in {}: none of {} is valid; {}",
+                            root_.string(), look.rejected.size(), reasons_of(look.rejected)));
   }
 }
 
@@ -159,27 +183,27 @@ void LatestSteps::refuse_others() const {
                           root_.string(), found));
 }
 
-std::optional<LatestStep> LatestSteps::agree(const ProcessGroup& group, std::int64_t limit) const {
-  try {
-    if (group.rank() == 0) {
-      std::optional<LatestStep> latest = find(limit);
-      group.broadcast(encode(latest, latest ? id_of(latest->step.directory) : ""));
-      group.barrier();
-      return latest;
-    }
-    const auto [latest, id] = decode_latest(group.broadcast({}), root_);
-    if (latest && id_of(latest->step.directory) != id) {
+std::optional<LatestStep> LatestSteps::agree(const Rendezvous& ranks, std::int64_t limit) const {
+  std::optional<LatestStep> latest;
+  const Bytes said = ranks.agree(nullptr, [&](const std::vector<Bytes>&) {
+    latest = find(limit);
+    if (ranks.size() == 1) return Bytes();
+    return encode(latest, latest ? id_of(latest->step.directory) : "");
+  });
+  if (ranks.size() == 1) return latest;
+  std::string id;
+  if (ranks.rank() != 0) std::tie(latest, id) = decode_latest(said, root_);
+  const auto compare = [&] {
+    if (ranks.rank() != 0 && latest && id_of(latest->step.directory) != id) {
       throw Error(ErrorCode::io, fmt::format("find the latest checkpoint: {} is another one for "
                                              "rank {} than for rank 0, needed is one root for "
                                              "all processes, on a file system that they share",
-                                             latest->step.directory.string(), group.rank()));
+                                             latest->step.directory.string(), ranks.rank()));
     }
-    group.barrier();
-    return latest;
-  } catch (...) {
-    abort_group(group, "");
-    throw;
-  }
+    return Bytes();
+  };
+  ranks.agree(compare, [](const std::vector<Bytes>&) { return Bytes(); });
+  return latest;
 }
 
 // Which attempt it was; empty if it is not there.
@@ -198,93 +222,55 @@ RunNames LatestSteps::names_below(std::int64_t limit) const {
   return names;
 }
 
-namespace {
-
-// How a rank's part of a restore ended.
-enum class Outcome : std::uint8_t { restored, corrupt, failed };
-
-// Of what another rank is told.
-constexpr std::size_t kMostReason = 2000;
-
-Bytes outcome_message(Outcome outcome, std::string_view reason) {
-  const auto text = std::as_bytes(std::span(reason.substr(0, kMostReason)));
-  Bytes message(1 + text.size(), static_cast<std::byte>(outcome));
-  std::ranges::copy(text, message.begin() + 1);
-  return message;
-}
-
-// The worst outcome of all ranks, and the reason of the first rank that has it.
-std::pair<Outcome, std::string> worst_of(const std::vector<Bytes>& messages) {
-  std::pair<Outcome, std::string> worst{Outcome::restored, ""};
-  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
-    const Bytes& message = messages[rank];
-    if (message.empty() || message.size() > kMostReason + 1 ||
-        message[0] > static_cast<std::byte>(Outcome::failed)) {
-      throw Error(
-          ErrorCode::corrupt,
-          fmt::format("restore: found {} bytes from rank {} that say nothing, needed is how "
-                      "its part ended",
-                      message.size(), rank));
+std::optional<std::string> restore_step(const Step& step, const Rendezvous& ranks,
+                                        const std::function<void(const Step&)>& restore) {
+  std::exception_ptr own;
+  const auto work = [&] {
+    try {
+      restore(step);
+      return Bytes();
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::corrupt) own = std::current_exception();
+      return ending_of(e, ranks);
     }
-    const auto outcome = static_cast<Outcome>(message[0]);
-    if (outcome <= worst.first) continue;
-    worst = {outcome,
-             fmt::format("rank {}: {}", rank,
-                         std::string_view(reinterpret_cast<const char*>(message.data()) + 1,
-                                          message.size() - 1))};
-  }
-  return worst;
+  };
+  // The first error that ends the restore on all, or else the first damage.
+  const auto first = [](const std::vector<Bytes>& all) {
+    auto told = std::ranges::find_if(
+        all, [](const Bytes& one) { return !one.empty() && code_in(one) != ErrorCode::corrupt; });
+    if (told == all.end()) told = std::ranges::find_if_not(all, &Bytes::empty);
+    return told == all.end() ? Bytes() : *told;
+  };
+  const Bytes said = ranks.agree(work, first);
+  if (own) std::rethrow_exception(own);
+  if (said.empty()) return {};
+  std::string text(reinterpret_cast<const char*>(said.data()) + 1, said.size() - 1);
+  if (code_in(said) == ErrorCode::corrupt) return text;
+  throw Error(code_in(said), fmt::format("restore {}: {}", step.directory.string(), text));
 }
-
-}  // namespace
 
 std::optional<LatestStep> restore_newest(const LatestSteps& steps,
-                                         const std::filesystem::path& root,
-                                         const ProcessGroup& group,
+                                         const std::filesystem::path& root, const Rendezvous& ranks,
                                          const std::function<void(const Step&)>& restore) {
   std::vector<RejectedStep> rejected;
-  std::int64_t limit = LatestSteps::kNoLimit;
-  for (;;) {
+  const auto none_whole = [&] {
+    return fmt::format("restore the latest checkpoint of {}: none of {} is whole; {}",
+                       root.string(), rejected.size(), reasons_of(rejected));
+  };
+  for (std::int64_t limit = LatestSteps::kNoLimit;;) {
     std::optional<LatestStep> found;
     try {
-      found = group.size() == 1 ? steps.find(limit) : steps.agree(group, limit);
+      found = steps.agree(ranks, limit);
     } catch (const Error& e) {
       if (rejected.empty() || e.code() != ErrorCode::corrupt) throw;
-      throw Error(ErrorCode::corrupt,
-                  fmt::format("{}; newer: {}", e.what(), none_valid(root, rejected).what()));
+      throw Error(ErrorCode::corrupt, fmt::format("{}; newer: {}", e.what(), none_whole()));
     }
     if (!found && rejected.empty()) return std::nullopt;
-    if (!found) throw none_valid(root, rejected);
+    if (!found) throw Error(ErrorCode::corrupt, none_whole());
     rejected.insert(rejected.end(), found->rejected.begin(), found->rejected.end());
-    Outcome outcome = Outcome::restored;
-    std::string reason;
-    std::exception_ptr error;
-    try {
-      restore(found->step);
-    } catch (const Error& e) {
-      outcome = e.code() == ErrorCode::corrupt ? Outcome::corrupt : Outcome::failed;
-      reason = e.what();
-      error = std::current_exception();
-    } catch (const std::exception& e) {
-      outcome = Outcome::failed;
-      reason = e.what();
-      error = std::current_exception();
-    } catch (...) {
-      outcome = Outcome::failed;
-      reason = "an exception";
-      error = std::current_exception();
-    }
-    if (group.size() > 1) {
-      const auto worst = worst_of(group.all_gather(outcome_message(outcome, reason)));
-      if (worst.first == Outcome::failed && outcome != Outcome::failed) {
-        throw Error(ErrorCode::cancelled,
-                    fmt::format("restore {}: {}", found->step.directory.string(), worst.second));
-      }
-      std::tie(outcome, reason) = worst;
-    }
-    if (outcome == Outcome::failed) std::rethrow_exception(error);
-    if (outcome == Outcome::restored) return LatestStep{found->step, std::move(rejected)};
-    rejected.push_back({found->step.directory, reason});
+    const std::optional<std::string> damage = restore_step(found->step, ranks, restore);
+    if (!damage) return LatestStep{found->step, std::move(rejected)};
+    rejected.push_back({found->step.directory, *damage});
     limit = found->step.step;
   }
 }

@@ -11,7 +11,7 @@
 #include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/root/marks/set_aside.h"
 #include "shardwise/checkpoint/steps.h"
-#include "shardwise/runtime/process/process_group.h"
+#include "shardwise/runtime/process/rendezvous.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/file.h"
 
@@ -41,8 +41,8 @@ class LatestSteps {
   /// library.
   std::optional<LatestStep> find(std::int64_t limit = kNoLimit) const;
 
-  /// The same for a group: rank 0 looks; the others look whether they see the same.
-  std::optional<LatestStep> agree(const ProcessGroup& group, std::int64_t limit = kNoLimit) const;
+  /// The same for all ranks: rank 0 looks; the others look whether they see the same.
+  std::optional<LatestStep> agree(const Rendezvous& ranks, std::int64_t limit = kNoLimit) const;
 
  private:
   // What find() sees at one look.
@@ -71,11 +71,13 @@ class LatestSteps {
 /// their part, with those that were passed over; nothing if there is no step. Throws corrupt if
 /// there are and none can be restored; on all ranks, what else `restore` throws on one.
 std::optional<LatestStep> restore_newest(const LatestSteps& steps,
-                                         const std::filesystem::path& root,
-                                         const ProcessGroup& group,
+                                         const std::filesystem::path& root, const Rendezvous& ranks,
                                          const std::function<void(const Step&)>& restore);
 
-/// Of steps that were found, none was taken: corrupt, with the reasons.
-Error none_valid(const std::filesystem::path& root, const std::vector<RejectedStep>& rejected);
+/// Calls `restore` with this step on all ranks. Returns why its bytes are damaged for one of them,
+/// with the rank; nothing if all have restored their part. Throws what else `restore` throws on
+/// one.
+std::optional<std::string> restore_step(const Step& step, const Rendezvous& ranks,
+                                        const std::function<void(const Step&)>& restore);
 
 }  // namespace shardwise::jobs_detail

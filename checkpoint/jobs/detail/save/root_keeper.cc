@@ -1,0 +1,107 @@
+#include "shardwise/jobs/detail/save/root_keeper.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "shardwise/checkpoint/detail/root/marks/named_steps.h"
+#include "shardwise/checkpoint/detail/root/marks/pin.h"
+#include "shardwise/checkpoint/detail/root/marks/set_aside.h"
+#include "shardwise/checkpoint/detail/root/marks/stats_file.h"
+#include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/jobs/detail/save/superseded.h"
+
+namespace shardwise::jobs_detail {
+
+void RootKeeper::clean_up(const StepName& committed, Spare* spare, Failures& failures) noexcept {
+  remove_leftovers(failures);
+  bool was_unclean = false;
+  {
+    const MutexLock lock(mutex_);
+    was_unclean = std::exchange(unclean_, false);
+  }
+  if (was_unclean) {
+    failures.attempt([&] { static_cast<void>(collect_root_garbage(files_, root_)); });
+  }
+  failures.attempt([&] { run_steps_.note_committed(committed); });
+  failures.attempt([&] { remove_superseded(committed, spare, failures); });
+  if (failures.none()) return;
+  const MutexLock lock(mutex_);
+  unclean_ = true;
+}
+
+void RootKeeper::remove_superseded(const std::optional<StepName>& committed, Spare* spare,
+                                   Failures& failures) {
+  const std::vector<StepName> names = committed_names(files_, root_);
+  std::vector<std::int64_t> retired;
+  failures.attempt([&] {
+    retired = superseded(files_, root_, newest_of(run_steps_.counted()), rules_, finder_, failures);
+  });
+  for (const StepName& other : names) {
+    const bool is_same = committed && other.step == committed->step;
+    const bool is_replaced = is_same && other.generation < committed->generation;
+    const bool is_retired = !is_same && std::ranges::binary_search(retired, other.step);
+    if (!is_replaced && !is_retired) continue;
+    const bool removed =
+        failures.attempt([&] { remove_unless_pinned(files_, root_, other, spare); });
+    // Synced before the next one is removed: steps disappear oldest first, also in a crash.
+    if (!removed && !failures.attempt([&] { files_.sync_directory(root_); })) return;
+  }
+}
+
+GarbageReport RootKeeper::collect_garbage(const GarbageOptions& options, Failures& failures) {
+  GarbageReport report;
+  remove_leftovers(failures);
+  failures.attempt([&] { report = collect_root_garbage(files_, root_, options); });
+  failures.attempt([&] { remove_replaced_by_valid(report, failures); });
+  failures.attempt([&] { remove_stale(); });
+  return report;
+}
+
+// What a process that died after its commit has left: generations that a valid one replaces.
+void RootKeeper::remove_replaced_by_valid(GarbageReport& report, Failures& failures) {
+  const std::vector<StepName> names = committed_names(files_, root_);
+  for (std::size_t i = 0; i + 1 < names.size(); ++i) {
+    failures.attempt([&] {
+      if (names[i].step != names[i + 1].step || !finder_.why_invalid(names[i + 1]).empty()) return;
+      const bool gone = remove_unless_pinned(files_, root_, names[i]);
+      (gone ? report.removed : report.kept).push_back(to_string(names[i]));
+    });
+  }
+}
+
+void RootKeeper::remove_stale() const {
+  remove_stale_stats(files_, root_);
+  remove_stale_marks(files_, root_);
+}
+
+void RootKeeper::write_stats(const SaveStats& stats, Failures& failures) const {
+  failures.attempt([&] { remove_stale(); });
+  failures.attempt([&] { detail::write_stats(files_, stats); });
+}
+
+void RootKeeper::keep_leftovers(std::vector<std::filesystem::path> left) noexcept {
+  const MutexLock lock(mutex_);
+  if (leftovers_.empty()) return leftovers_.swap(left);
+  try {
+    leftovers_.insert(leftovers_.end(), left.begin(), left.end());
+  } catch (...) {
+  }
+}
+
+void RootKeeper::remove_leftovers(Failures& failures) noexcept {
+  const MutexLock lock(mutex_);
+  std::erase_if(leftovers_, [&](const std::filesystem::path& path) {
+    return failures.attempt([&] { files_.remove(path); });
+  });
+}
+
+std::vector<Step> RootKeeper::newest_of(std::span<const StepName> names) const {
+  std::vector<Step> steps;
+  for (const StepName& name : names) {
+    if (!steps.empty() && steps.back().step == name.step) steps.pop_back();
+    steps.push_back({name.step, name.generation, root_ / to_string(name)});
+  }
+  return steps;
+}
+
+}  // namespace shardwise::jobs_detail

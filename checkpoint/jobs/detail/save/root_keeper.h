@@ -1,0 +1,76 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/format/step_name.h"
+#include "shardwise/checkpoint/detail/root/failures.h"
+#include "shardwise/checkpoint/detail/root/spare.h"
+#include "shardwise/checkpoint/save.h"
+#include "shardwise/checkpoint/steps.h"
+#include "shardwise/jobs/detail/save/latest_step.h"
+#include "shardwise/jobs/detail/save/run_steps.h"
+#include "shardwise/jobs/policies.h"
+#include "shardwise/shard/host/mutex.h"
+#include "shardwise/storage/file.h"
+
+namespace shardwise::jobs_detail {
+
+using namespace detail;
+
+/// Removes from a manager's root what commits, failures and dead processes leave there, and keeps
+/// what saves did beside their steps. Each method tries all that it can, and notes what fails.
+/// Thread-safe.
+class RootKeeper {
+ public:
+  /// Keeps references.
+  RootKeeper(FileSystem& files, const std::filesystem::path& root, KeepOptions rules,
+             const LatestSteps& finder, RunSteps& run_steps)
+      : files_(files),
+        root_(root),
+        rules_(std::move(rules)),
+        finder_(finder),
+        run_steps_(run_steps) {}
+
+  /// Removes the steps that the commit of this one makes superfluous, and earlier leftovers. Files
+  /// go to `spare`, if there is one.
+  void clean_up(const StepName& committed, Spare* spare, Failures& failures) noexcept;
+
+  /// Keeps what a save did beside its step.
+  void write_stats(const SaveStats& stats, Failures& failures) const;
+
+  /// Removes the steps that retention does not keep, and those that the committed one replaces.
+  void remove_superseded(const std::optional<StepName>& committed, Spare* spare,
+                         Failures& failures);
+
+  /// Removes all that dead processes left, and generations that a valid one replaces.
+  GarbageReport collect_garbage(const GarbageOptions& options, Failures& failures);
+
+  /// Removes what says something of steps that are gone.
+  void remove_stale() const;
+
+  /// Takes over leases of failed attempts that could not be removed. If there is no memory to note
+  /// them, they hold until this process ends.
+  void keep_leftovers(std::vector<std::filesystem::path> left) noexcept;
+
+  /// Gives the highest generation of each step. Names ascend.
+  std::vector<Step> newest_of(std::span<const StepName> names) const;
+
+ private:
+  void remove_replaced_by_valid(GarbageReport& report, Failures& failures);
+  void remove_leftovers(Failures& failures) noexcept;
+
+  FileSystem& files_;
+  const std::filesystem::path& root_;
+  const KeepOptions rules_;
+  const LatestSteps& finder_;
+  RunSteps& run_steps_;
+
+  Mutex mutex_;
+  std::vector<std::filesystem::path> leftovers_ SHARDWISE_GUARDED_BY(mutex_);
+  bool unclean_ SHARDWISE_GUARDED_BY(mutex_) = false;  // something could not be removed
+};
+
+}  // namespace shardwise::jobs_detail
