@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "shardwise/shard/error.h"
-#include "shardwise/storage/detail/hdf5_tree.h"
+#include "shardwise/storage/detail/hdf5_reader.h"
 #include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
@@ -21,7 +21,7 @@ class Hdf5Tensors final : public BoxReader {
  public:
   Hdf5Tensors(const fs::path& path, std::unique_ptr<File> whole)
       : path_(path), whole_(std::move(whole)), bytes_(whole_->size()), tree_(path) {
-    for (const Hdf5Tree::Dataset& dataset : tree_.datasets()) {
+    for (const Hdf5Dataset& dataset : tree_.datasets()) {
       TensorInfo& tensor = tensors_.emplace_back(
           TensorInfo{.name = dataset.name, .dtype = dataset.dtype, .shape = dataset.shape});
       tensor.logical_bytes = dataset.bytes;
@@ -48,7 +48,7 @@ class Hdf5Tensors final : public BoxReader {
   const fs::path path_;
   const std::unique_ptr<File> whole_;
   const std::uint64_t bytes_;  // of the file
-  const Hdf5Tree tree_;
+  const Hdf5Reader tree_;
   std::vector<TensorInfo> tensors_;
 };
 

@@ -12,8 +12,8 @@
 namespace shardwise {
 namespace {
 
-using detail::Hdf5Dataset;
 using detail::Hdf5Layout;
+using detail::Hdf5Reader;
 using detail::HeldFile;
 using detail::HoldBudget;
 using detail::InputFile;
@@ -51,7 +51,7 @@ class FileDatasets {
 
  private:
   void add(const std::filesystem::path& path, const Hdf5Field& wanted);
-  std::unique_ptr<const RowReader> reader(Hdf5Dataset dataset, std::size_t field,
+  std::unique_ptr<const RowReader> reader(Hdf5Reader dataset, std::size_t field,
                                           HoldBudget& budget);
   const std::shared_ptr<const HeldFile>& held(HoldBudget& budget) {
     if (!held_) held_ = std::make_shared<const HeldFile>(file_, 0, file_->size_bytes(), budget);
@@ -61,15 +61,15 @@ class FileDatasets {
   std::shared_ptr<const InputFile> file_;
   std::shared_ptr<const HeldFile> held_;
   std::int64_t records_ = 0;
-  std::vector<Hdf5Dataset> datasets_;  // per field
-  std::vector<std::string> names_;     // of the datasets
+  std::vector<Hdf5Reader> datasets_;  // per field
+  std::vector<std::string> names_;    // of the datasets
   std::vector<Field> fields_;
 };
 
 // Throws for a dataset of strings and the like, and says how to read the others.
-Hdf5Dataset numbers_of(const std::filesystem::path& path, const Hdf5Field& wanted) {
+Hdf5Reader numbers_of(const std::filesystem::path& path, const Hdf5Field& wanted) {
   try {
-    return Hdf5Dataset(path, wanted.dataset);
+    return Hdf5Reader(path, wanted.dataset);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unsupported) throw;
     throw Error(error, fmt::format("{}; a source takes the datasets that it is given by name, as "
@@ -80,8 +80,8 @@ Hdf5Dataset numbers_of(const std::filesystem::path& path, const Hdf5Field& wante
 }
 
 void FileDatasets::add(const std::filesystem::path& path, const Hdf5Field& wanted) {
-  Hdf5Dataset dataset = numbers_of(path, wanted);
-  const Shape& shape = dataset.shape();
+  Hdf5Reader dataset = numbers_of(path, wanted);
+  const Shape& shape = dataset.dataset().shape;
   if (shape.empty()) {
     refuse_hdf5(ErrorCode::unsupported, *file_,
                 fmt::format("dataset \"{}\" is a scalar, needed is a dim that counts the records",
@@ -93,7 +93,7 @@ void FileDatasets::add(const std::filesystem::path& path, const Hdf5Field& wante
                 fmt::format("dataset \"{}\" has {} records, needed is {} as \"{}\" has",
                             wanted.dataset, shape[0], records_, names_[0]));
   }
-  Field field{wanted.name, dataset.dtype(), {}};
+  Field field{wanted.name, dataset.dataset().dtype, {}};
   for (std::size_t dim = 1; dim < shape.size(); ++dim) field.shape.push_back(shape[dim]);
   for (const Field& other : fields_) {
     if (other.name != field.name) continue;
@@ -105,18 +105,18 @@ void FileDatasets::add(const std::filesystem::path& path, const Hdf5Field& wante
   datasets_.push_back(std::move(dataset));
 }
 
-std::unique_ptr<const RowReader> FileDatasets::reader(Hdf5Dataset dataset, std::size_t field,
+std::unique_ptr<const RowReader> FileDatasets::reader(Hdf5Reader dataset, std::size_t field,
                                                       HoldBudget& budget) {
   const Hdf5Layout& layout = dataset.layout();
-  const std::size_t element_bytes = size_bytes(dataset.dtype());
-  const std::size_t bytes = dataset.bytes();
+  const std::size_t element_bytes = size_bytes(dataset.dataset().dtype);
+  const std::size_t bytes = dataset.dataset().bytes;
   switch (layout.kind) {
     case Hdf5Layout::Kind::contiguous: {
       check_place(*file_, names_[field], layout.offset, bytes);
       const std::size_t row_bytes = num_bytes(fields_[field].shape, element_bytes);
       return std::make_unique<const detail::FileRows>(
           held(budget), fields_[field],
-          detail::RowLayout{layout.offset, row_bytes, dataset.swapped()});
+          detail::RowLayout{layout.offset, row_bytes, dataset.dataset().swapped});
     }
     case Hdf5Layout::Kind::chunks: {
       const std::size_t chunk_bytes = num_bytes(layout.chunk, element_bytes);

@@ -39,7 +39,7 @@ allowed_tiers="shard storage runtime checkpoint mend jobs tiers"
 allowed_convert="shard storage runtime checkpoint reshape convert"
 # These are shared all the same: HDF5's one lock, whose header names <hdf5.h>, so it cannot be public; open files; numpy's
 # headers; copies past the cache; the reader of JSON; and the maker of HDF5's bytes around data that we write.
-shared_detail="checkpoint:storage/detail/hdf5.h loader:storage/detail/hdf5.h loader:storage/detail/hdf5_dataset.h convert:storage/detail/hdf5_tree.h \
+shared_detail="checkpoint:storage/detail/hdf5.h loader:storage/detail/hdf5.h loader:storage/detail/hdf5_reader.h convert:storage/detail/hdf5_reader.h \
 loader:storage/detail/npy_header.h convert:storage/detail/npy_header.h \
 convert:checkpoint/detail/hdf5/plain_file.h \
 checkpoint:storage/detail/open_files.h convert:storage/detail/open_files.h checkpoint:storage/detail/stream_copy.h \

@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "shardwise/storage/detail/hdf5.h"
-#include "shardwise/storage/detail/hdf5_dataset.h"
-#include "shardwise/storage/detail/hdf5_tree.h"
+#include "shardwise/storage/detail/hdf5_reader.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
 
@@ -67,12 +66,12 @@ TEST(Hdf5Filters, ALargeChunkIsDecodedOnce) {
     const std::int64_t bytes = mib << 20;
     write_filtered(dir / "w.h5", static_cast<hsize_t>(bytes), kCounting);
     {
-      const detail::Hdf5Tree tree(dir / "w.h5");
+      const detail::Hdf5Reader tree(dir / "w.h5");
       read_in_parts(bytes, [&](const Box& box, std::byte* out) { tree.read(0, box, out, "read"); });
       EXPECT_EQ(decoded_chunks, 1) << mib;
     }
     decoded_chunks = 0;
-    const detail::Hdf5Dataset dataset(dir / "w.h5", "w");
+    const detail::Hdf5Reader dataset(dir / "w.h5", "w");
     read_in_parts(bytes, [&](const Box& box, std::byte* out) { dataset.read(box, out); });
     EXPECT_EQ(decoded_chunks, 1) << mib;
   }
@@ -82,13 +81,13 @@ TEST(Hdf5Filters, OneThatIsNotInstalledIsNamedWithAWayOut) {
   const TempDir dir;
   write_filtered(dir / "w.h5", 16, 32000);
   H5Zunregister(32000);
-  const detail::Hdf5Tree tree(dir / "w.h5");
+  const detail::Hdf5Reader tree(dir / "w.h5");
   EXPECT_TRUE(tree.datasets().empty());
   const auto way_out = ::testing::AllOf(HasSubstr("\"w\": its filter lzf (number 32000) is not"),
                                         HasSubstr("HDF5_PLUGIN_PATH"), HasSubstr("GZIP"));
   EXPECT_THAT(tree.left_out(), ElementsAre(way_out));
   EXPECT_THAT(
-      message_of(ErrorCode::unsupported, [&] { detail::Hdf5Dataset dataset(dir / "w.h5", "w"); }),
+      message_of(ErrorCode::unsupported, [&] { detail::Hdf5Reader dataset(dir / "w.h5", "w"); }),
       way_out);
 }
 
@@ -117,9 +116,9 @@ TEST(Hdf5Filters, ComplexNumbersOfEitherByteOrder) {
           H5Dwrite(dataset.get(), memory.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, numbers.data()),
           "write");
     }
-    const detail::Hdf5Dataset dataset(dir / "z.h5", "z");
-    EXPECT_EQ(dataset.dtype(), is_wide ? DType::c128 : DType::c64);
-    EXPECT_TRUE(dataset.swapped());
+    const detail::Hdf5Reader dataset(dir / "z.h5", "z");
+    EXPECT_EQ(dataset.dataset().dtype, is_wide ? DType::c128 : DType::c64);
+    EXPECT_TRUE(dataset.dataset().swapped);
     std::vector<double> read(4);
     std::vector<float> narrow(4);
     auto* const out = is_wide ? reinterpret_cast<std::byte*>(read.data())

@@ -26,14 +26,14 @@ Box dataset_box(std::int64_t record, const Box& box) {
 
 class ChunkRows final : public RowReader {
  public:
-  ChunkRows(std::shared_ptr<const HeldFile> file, const Hdf5Dataset& dataset)
+  ChunkRows(std::shared_ptr<const HeldFile> file, const Hdf5Reader& dataset)
       : file_(std::move(file)),
-        dtype_(dataset.dtype()),
-        swapped_(dataset.swapped()),
+        dtype_(dataset.dataset().dtype),
+        swapped_(dataset.dataset().swapped),
         chunk_(dataset.layout().chunk),
         offsets_(dataset.layout().chunk_offsets) {
     for (std::size_t dim = 0; dim < chunk_.size(); ++dim) {
-      grid_.push_back((dataset.shape()[dim] - 1) / chunk_[dim] + 1);
+      grid_.push_back((dataset.dataset().shape[dim] - 1) / chunk_[dim] + 1);
     }
     if (!has_whole_rows(dataset)) return;
     for (std::size_t dim = 1; dim < chunk_.size(); ++dim) row_shape_.push_back(chunk_[dim]);
@@ -150,14 +150,14 @@ class RecentBlocks {
 /// Thread-safe.
 class LibraryRows final : public RowReader {
  public:
-  LibraryRows(Hdf5Dataset dataset, HoldBudget& budget);
+  LibraryRows(Hdf5Reader dataset, HoldBudget& budget);
 
   void read(std::int64_t record, const BoxView& to) const override;
 
  private:
   void read_rows(std::int64_t begin, std::int64_t end, std::byte* out) const;
 
-  Hdf5Dataset dataset_;
+  Hdf5Reader dataset_;
   Box row_;
   std::size_t element_bytes_, row_bytes_ = 0;
   std::int64_t rows_per_block_ = 1;
@@ -165,9 +165,9 @@ class LibraryRows final : public RowReader {
   std::unique_ptr<RecentBlocks> recent_;  // else, if blocks are small enough
 };
 
-LibraryRows::LibraryRows(Hdf5Dataset dataset, HoldBudget& budget)
-    : dataset_(std::move(dataset)), element_bytes_(size_bytes(dataset_.dtype())) {
-  const Shape& shape = dataset_.shape();
+LibraryRows::LibraryRows(Hdf5Reader dataset, HoldBudget& budget)
+    : dataset_(std::move(dataset)), element_bytes_(size_bytes(dataset_.dataset().dtype)) {
+  const Shape& shape = dataset_.dataset().shape;
   Shape row;
   for (std::size_t dim = 1; dim < shape.size(); ++dim) row.push_back(shape[dim]);
   row_ = Box::whole(row);
@@ -198,12 +198,12 @@ LibraryRows::LibraryRows(Hdf5Dataset dataset, HoldBudget& budget)
       block_bytes, std::clamp<std::size_t>(kRecentBytes / block_bytes, 1, kMostRecent),
       [this](std::int64_t block, std::byte* out) {
         const std::int64_t begin = block * rows_per_block_;
-        read_rows(begin, std::min(begin + rows_per_block_, dataset_.shape()[0]), out);
+        read_rows(begin, std::min(begin + rows_per_block_, dataset_.dataset().shape[0]), out);
       });
 }
 
 void LibraryRows::read_rows(std::int64_t begin, std::int64_t end, std::byte* out) const {
-  Box box = Box::whole(dataset_.shape());
+  Box box = Box::whole(dataset_.dataset().shape);
   box.set(0, begin, end);
   dataset_.read(box, out);
 }
@@ -228,19 +228,19 @@ void LibraryRows::read(std::int64_t record, const BoxView& to) const {
 
 }  // namespace
 
-bool has_whole_rows(const Hdf5Dataset& dataset) {
-  for (std::size_t dim = 1; dim < dataset.shape().size(); ++dim) {
-    if (dataset.layout().chunk[dim] != dataset.shape()[dim]) return false;
+bool has_whole_rows(const Hdf5Reader& dataset) {
+  for (std::size_t dim = 1; dim < dataset.dataset().shape.size(); ++dim) {
+    if (dataset.layout().chunk[dim] != dataset.dataset().shape[dim]) return false;
   }
   return true;
 }
 
 std::unique_ptr<const RowReader> chunk_rows(std::shared_ptr<const HeldFile> file,
-                                            const Hdf5Dataset& dataset) {
+                                            const Hdf5Reader& dataset) {
   return std::make_unique<const ChunkRows>(std::move(file), dataset);
 }
 
-std::unique_ptr<const RowReader> library_rows(Hdf5Dataset dataset, HoldBudget& budget) {
+std::unique_ptr<const RowReader> library_rows(Hdf5Reader dataset, HoldBudget& budget) {
   return std::make_unique<const LibraryRows>(std::move(dataset), budget);
 }
 

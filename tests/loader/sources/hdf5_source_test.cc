@@ -9,7 +9,7 @@
 #include "loader/sources/hdf5_files.h"
 #include "loader/sources/source_reads.h"
 #include "shardwise/loader/sources/arrays.h"
-#include "shardwise/storage/detail/hdf5_dataset.h"
+#include "shardwise/storage/detail/hdf5_reader.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
 
@@ -82,7 +82,7 @@ TEST(Hdf5Source, ReadsEveryLayoutKeptOrNot) {
       for (std::byte& byte : data) byte &= std::byte{1};
     }
     write_hdf5(dir / "x.h5", {c.dataset}, {data});
-    EXPECT_EQ(detail::Hdf5Dataset(dir / "x.h5", "x").layout().kind, c.kind);
+    EXPECT_EQ(detail::Hdf5Reader(dir / "x.h5", "x").layout().kind, c.kind);
     for (const std::size_t hold : {std::size_t{0}, kDefaultHoldBytes}) {
       SCOPED_TRACE(hold);
       const auto source =
@@ -151,8 +151,7 @@ TEST(Hdf5Source, ReadsManyChunksAndBehindAUserBlock) {
   const TempDir dir;
   const Bytes data = hdf5_noise(15000, 5);
   write_hdf5(dir / "x.h5", {{"x", DType::u8, {5000, 3}, {1, 3}}}, {data});
-  EXPECT_EQ(detail::Hdf5Dataset(dir / "x.h5", "x").layout().kind,
-            detail::Hdf5Layout::Kind::library);
+  EXPECT_EQ(detail::Hdf5Reader(dir / "x.h5", "x").layout().kind, detail::Hdf5Layout::Kind::library);
   write_hdf5(dir / "u.h5", {{"x", DType::u8, {5000, 3}}, {"y", DType::u8, {5000, 3}, {50, 3}}},
              {data, data}, 512);
   const auto many = open_hdf5({dir / "x.h5"}), behind = open_hdf5({dir / "u.h5"});
@@ -257,7 +256,7 @@ TEST(Hdf5Source, SaysWhereTheFileWasCut) {
   const Bytes data = hdf5_noise(10000, 7);
   for (const Shape& chunk : {Shape{}, Shape{100, 10}}) {
     write_hdf5(dir / "x.h5", {{"x", DType::u8, {1000, 10}, chunk}}, {data});
-    const detail::Hdf5Layout layout = detail::Hdf5Dataset(dir / "x.h5", "x").layout();
+    const detail::Hdf5Layout layout = detail::Hdf5Reader(dir / "x.h5", "x").layout();
     const std::uint64_t begin = chunk.empty() ? layout.offset : layout.chunk_offsets[0];
     for (const std::size_t hold : {std::size_t{0}, kDefaultHoldBytes}) {
       write_hdf5(dir / "x.h5", {{"x", DType::u8, {1000, 10}, chunk}}, {data});

@@ -1,4 +1,4 @@
-#include "shardwise/storage/detail/hdf5_dataset.h"
+#include "shardwise/storage/detail/hdf5_reader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,19 +38,19 @@ void write_numbers(const std::filesystem::path& path, hid_t type, const std::vec
       "write");
 }
 
-std::vector<std::int32_t> read_numbers(const Hdf5Dataset& dataset, const Box& box) {
+std::vector<std::int32_t> read_numbers(const Hdf5Reader& dataset, const Box& box) {
   std::vector<std::int32_t> numbers(static_cast<std::size_t>(box.num_elements()));
   dataset.read(box, reinterpret_cast<std::byte*>(numbers.data()));
   return numbers;
 }
 
-TEST(Hdf5Dataset, TellsWhereItsElementsLie) {
+TEST(Hdf5Reader, TellsWhereItsElementsLie) {
   const TempDir dir;
   write_numbers(dir / "x.h5", H5T_STD_I32LE, {}, false);
-  const Hdf5Dataset plain(dir / "x.h5", "n");
-  EXPECT_EQ(plain.shape(), (Shape{4, 6}));
-  EXPECT_EQ(plain.dtype(), DType::i32);
-  EXPECT_FALSE(plain.swapped());
+  const Hdf5Reader plain(dir / "x.h5", "n");
+  EXPECT_EQ(plain.dataset().shape, (Shape{4, 6}));
+  EXPECT_EQ(plain.dataset().dtype, DType::i32);
+  EXPECT_FALSE(plain.dataset().swapped);
   ASSERT_EQ(plain.layout().kind, Hdf5Layout::Kind::contiguous);
   std::ifstream file(dir / "x.h5", std::ios::binary);
   std::array<char, 96> stored;
@@ -61,8 +61,8 @@ TEST(Hdf5Dataset, TellsWhereItsElementsLie) {
   EXPECT_EQ(all[23], 23);
 
   write_numbers(dir / "c.h5", H5T_STD_I32BE, {3, 4}, false);
-  const Hdf5Dataset chunks(dir / "c.h5", "n");
-  EXPECT_TRUE(chunks.swapped());
+  const Hdf5Reader chunks(dir / "c.h5", "n");
+  EXPECT_TRUE(chunks.dataset().swapped);
   ASSERT_EQ(chunks.layout().kind, Hdf5Layout::Kind::chunks);
   EXPECT_EQ(chunks.layout().chunk, (Shape{3, 4}));
   ASSERT_EQ(chunks.layout().chunk_offsets.size(), 4u);
@@ -71,13 +71,13 @@ TEST(Hdf5Dataset, TellsWhereItsElementsLie) {
   EXPECT_EQ(second.get(), 22);  // element [3, 4], its last byte
 }
 
-TEST(Hdf5Dataset, ReadsBoxesOfEveryLayout) {
+TEST(Hdf5Reader, ReadsBoxesOfEveryLayout) {
   const TempDir dir;
   for (const hid_t type : {H5T_STD_I32LE, H5T_STD_I32BE}) {
     for (const bool compressed : {false, true}) {
       write_numbers(dir / "x.h5", type, {3, 4}, compressed);
-      Hdf5Dataset first(dir / "x.h5", "/n");
-      const Hdf5Dataset dataset = std::move(first);
+      Hdf5Reader first(dir / "x.h5", "/n");
+      const Hdf5Reader dataset = std::move(first);
       EXPECT_EQ(dataset.layout().kind,
                 compressed ? Hdf5Layout::Kind::library : Hdf5Layout::Kind::chunks);
       EXPECT_THAT(read_numbers(dataset, Box({2, 3}, {4, 6})), ElementsAre(15, 16, 17, 21, 22, 23));
@@ -86,11 +86,11 @@ TEST(Hdf5Dataset, ReadsBoxesOfEveryLayout) {
   }
 }
 
-TEST(Hdf5Dataset, ListsTheRootAndNamesWhatIsMissing) {
+TEST(Hdf5Reader, ListsTheRootAndNamesWhatIsMissing) {
   const TempDir dir;
   write_numbers(dir / "x.h5", H5T_STD_I32LE, {}, false);
   EXPECT_THAT(hdf5_dataset_names(dir / "x.h5"), ElementsAre("n"));
-  EXPECT_THAT(message_of(ErrorCode::not_found, [&] { Hdf5Dataset(dir / "x.h5", "m"); }),
+  EXPECT_THAT(message_of(ErrorCode::not_found, [&] { Hdf5Reader(dir / "x.h5", "m"); }),
               HasSubstr("there is no dataset \"m\"; its root has \"n\""));
   write_file(dir / "no.h5", "text");
   EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { hdf5_dataset_names(dir / "no.h5"); }),
