@@ -25,6 +25,7 @@ echo '#include "shardwise/shard/torus/hybrid_mesh.h"' >> shard/plan/transfer_pla
 echo '#include "shardwise/shard/host/mutex.h"' >> shard/mesh.h
 echo '#include "shardwise/runtime/manual.h"' >> runtime/program/detail/move.h
 echo 'const char* text = "axis_index: no such axis";' >> shard/dims.cc
+yes 'It begins anew.' | head -n 1000 > docs/anew.md
 echo 'const char* text = "Devices::at: no such device";' >> tools/parse.cc
 echo 'void f(const fs::path& path) { fs::remove_all(path); }' >> checkpoint/save.cc
 echo 'bool g(const fs::path& path) { return fs::exists(path); }' >> convert/export_model.cc
@@ -96,7 +97,7 @@ for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpo
   'python/src/bindings.h includes python/src/work.h, which does not stand before it' \
   'checkpoint/verify.h says what is thrown' \
   'fields of ManagerOptions: found' 'methods of CheckpointManager: found' 'public headers of reshape/: found 3' \
-  'lines of headers with checkpoint/jobs/manager.h: found' \
+  'lines of headers with checkpoint/jobs/manager.h: found' 'words: found 10' \
   'shard/torus has 33 files' 'shardwise::detail::ChunkRecord is a type in checkpoint loader'; do
   grep -qF "$needed" <<< "$found" || { echo "not noticed: $needed"; status=1; }
 done
