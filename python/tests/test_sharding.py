@@ -86,7 +86,7 @@ def test_resharding(tmp_path, rng):
         sw.reshard(m.step(7), tmp_path / "c", mesh="data=2", rules="nope=data")
     assert "w" in sw.explain(path, mesh="model=8", rules="w=model,-; *=-")
     sw.save(tmp_path / "final", {"w": w})
-    with pytest.raises(sw.InvalidArgument, match="it has no step"):
+    with pytest.raises(sw.InvalidArgument, match="found no step number"):
         sw.reshard(tmp_path / "final", tmp_path / "c", mesh="data=2")
 
 

@@ -92,10 +92,9 @@ TEST(ProgramFile, OfStableHloTellsWhatMakesOne) {
        {"module @jit_step {\n}\n", "#loc = loc(unknown)\n\nmodule @jit_step {\n}\n",
         "ML\xefR\x0dStableHLO_v1.0.0", "// made by hand\nfunc.func @main() {\n}\n"}) {
     write_file_text(path, text);
-    EXPECT_THAT(
-        message_of(ErrorCode::invalid_argument, [&] { load_program(path); }),
-        testing::AllOf(HasSubstr("step.mlir: read a program: found MLIR"),
-                       HasSubstr("shardwise.jax.capture(step, x)")));
+    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { load_program(path); }),
+                testing::AllOf(HasSubstr("step.mlir: read a program: found MLIR"),
+                               HasSubstr("shardwise.jax.capture(step, x)")));
   }
 }
 

@@ -32,8 +32,7 @@ TEST(SaveSchedule, SaysYesForMultiplesTimesAndRequests) {
 
 TEST(SaveSchedule, RefusesRulesThatAreWrong) {
   const auto refused = [](const WhenOptions& rules) {
-    return message_of(ErrorCode::invalid_argument,
-                      [&] { SaveSchedule(rules, "t"); });
+    return message_of(ErrorCode::invalid_argument, [&] { SaveSchedule(rules, "t"); });
   };
   EXPECT_THAT(refused({.every = -1}), testing::StartsWith("t: "));
   EXPECT_THAT(refused({.interval = std::chrono::seconds(-1)}), testing::StartsWith("t: "));
