@@ -192,8 +192,8 @@ SaveStats save_together(const Rendezvous& ranks, const std::filesystem::path& ta
 }
 
 SaveStats save_together(const Rendezvous& ranks, const JobStep& step,
-                        std::vector<TensorSource> sources, JobSave job, const EncodeOptions& encode,
-                        const PublishOptions& publish) {
+                        std::vector<TensorSource> sources, const JobSave& job,
+                        const EncodeOptions& encode, const PublishOptions& publish) {
   const Stopwatch watch;
   Manager& manager = jobs_detail::ManagerInternals::impl(step.manager);
   SaveStats stats;

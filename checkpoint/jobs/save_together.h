@@ -67,7 +67,7 @@ struct JobStep {
 /// is an increment, has parity, and removes what it supersedes; an error may be one that the job
 /// goes on after. Threads and files are the manager's.
 SaveStats save_together(const Rendezvous& ranks, const JobStep& step,
-                        std::vector<TensorSource> sources, JobSave job,
+                        std::vector<TensorSource> sources, const JobSave& job,
                         const EncodeOptions& encode = {}, const PublishOptions& publish = {});
 
 /// For a save that begins when another one has ended: WhenOptions::interval counts from
