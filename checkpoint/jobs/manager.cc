@@ -42,7 +42,7 @@ CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerO
   try {
     collect_garbage();
   } catch (const Error&) {
-    // What cannot be removed, on a read-only root say, is in nobody's way.
+    // Garbage that cannot be removed, on a read-only root say, is in nobody's way.
   }
 }
 

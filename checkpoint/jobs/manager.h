@@ -54,7 +54,7 @@ struct ManagerOptions {
   /// Gets a line of runs that go back or meet, passed-over steps, failed saves; null: to stderr.
   std::function<void(const std::string&)> warn = nullptr;
 
-  /// Cannot be given: the compiler shows what they are here.
+  /// Cannot be given: the compiler shows this library's own options.
   [[no_unique_address]] jobs_detail::MaxToKeep max_to_keep = {};
   [[no_unique_address]] jobs_detail::SaveIntervalSteps save_interval_steps = {};
 };
@@ -112,13 +112,13 @@ class CheckpointManager {
   void wait();
   void close();
 
-  /// Whether to save this step: one of save_every, save_interval, request_save() and a signal says
-  /// so. With a group all processes call it, and all get the same answer, which is one all_gather.
+  /// True if this step is to be saved: one of save_every, save_interval, request_save() and a
+  /// signal says so. Collective: all processes of a group get the same answer, by one all_gather.
   bool should_save(std::int64_t step);
 
   void request_save();  ///< should_save() is true the next time, on all processes
 
-  /// Whether a signal of preemption_signals had come, on any process, when should_save() was called
+  /// True if a signal of preemption_signals had come, on any process, when should_save() was called
   /// last: the job is to save and end. The same on all processes.
   bool reached_preemption() const;
 
@@ -129,19 +129,19 @@ class CheckpointManager {
   std::optional<std::chrono::nanoseconds> time_left() const;
 
   /// Calls `restore` with a reader of the newest valid step, and gives that step; nothing if the
-  /// root holds no step. If what it reads turns out to be damaged (it throws corrupt), it is called
-  /// again for the step before: what it has filled by then is to be filled anew. The steps that
+  /// root holds no step. If that step turns out to be damaged (`restore` throws corrupt), it is
+  /// called again for the step before, and must fill again all that it has filled. The steps that
   /// were passed over, and why, are in `rejected`. Throws as latest() does, and what `restore`
   /// throws. With a group all go to the same step; an Error of another rank is thrown here, too.
   std::optional<LatestStep> restore_latest(
       const std::function<void(const CheckpointReader&)>& restore) const;
   std::optional<LatestStep> restore_latest() = delete;  // with what reads: [](auto& reader) {..}
 
-  /// Of the committed steps the best one by KeepOptions::best; nothing if none has the metric.
+  /// The best committed step by KeepOptions::best; nothing if none has the metric.
   /// Throws invalid_argument if there is no such rule, io.
   std::optional<Step> best() const;
 
-  /// Gives a step a name, by which retention leaves it alone; a name that another step has moves.
+  /// Names a step, so that retention leaves it alone; a name that another step has moves to it.
   /// A name has letters, digits, '-', '_' and '.', at most 100. Throws no_such_name if there is no
   /// such step, invalid_argument, io.
   void pin(std::int64_t step, const std::string& name);

@@ -14,7 +14,7 @@ struct ManagerInternals;
 class SaveQueue;
 }  // namespace jobs_detail
 
-/// What the caller of a save did before it, and whether it waits for the save.
+/// The caller's work before a save, and whether it waits for the save.
 struct CallersPart {
   double waited_seconds = 0;
   bool is_waiting = true;

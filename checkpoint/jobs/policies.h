@@ -46,7 +46,7 @@ struct WhenOptions {
   /// longer, by the speed of this one so far or of the one before, ends with `cancelled`.
   std::chrono::milliseconds preemption_grace{0};
 
-  /// What intervals and deadlines are measured by; null: the machine's clock.
+  /// Measures intervals and deadlines; null: the machine's clock.
   std::shared_ptr<Clock> clock = nullptr;
 };
 
@@ -58,7 +58,7 @@ enum class WhenBusy {
             ///< (SaveStats::skipped); this takes the memory of two copies
 };
 
-/// What becomes of a step that is to be removed while a reader has pinned it (ReadOptions::pin).
+/// The fate of a step that is to be removed while a reader has pinned it (ReadOptions::pin).
 enum class WhenRead {
   remove,  ///< it is removed all the same
   keep,    ///< it stays, as with retention
@@ -97,7 +97,7 @@ struct WriteOptions {
   /// files, so many blocks a group (write_parity; 0: none). SaveStats::cleanup_error says why not.
   int parity_blocks = 0;
 
-  /// Rank 0 keeps what each save did (SaveStats) beside its step, as stats-step-00000100.json.
+  /// Rank 0 writes each save's SaveStats next to its step, as stats-step-00000100.json.
   bool stats = true;
   int threads = 0;  ///< that gather, compress and hash; 0: as many as the machine has cores
 };

@@ -52,7 +52,7 @@ class SharedTarget : public jobs_detail::SharedPlace {
   std::vector<std::filesystem::path>& leftovers_;
 };
 
-/// Of any name.
+/// A target with any name.
 class NamedTarget final : public SharedTarget {
  public:
   NamedTarget(FileSystem& files, std::filesystem::path target, Existing existing,

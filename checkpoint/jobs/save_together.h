@@ -25,7 +25,7 @@ struct JobSave {
   /// Rank r is the writer r; as ShardWriter::starts. Empty: one process.
   std::vector<std::int64_t> starts = {};
 
-  /// `describe` gives the objects beside a rank's tensors, as any bytes. `document` makes those of
+  /// `describe` gives a rank's objects that are no tensors, as any bytes. `document` makes those of
   /// all ranks, in their order, PublishOptions::objects_json, on rank 0. Null: rank 0's text is it.
   Rendezvous::Work describe = nullptr;
   std::function<std::string(std::vector<Bytes>)> document = nullptr;
@@ -44,8 +44,8 @@ SaveStats save_together(const Rendezvous& ranks, const std::filesystem::path& ta
                         std::vector<TensorSource> sources, JobSave job,
                         const EncodeOptions& encode = {}, const PublishOptions& publish = {});
 
-/// CheckpointManager::save() for a caller that has copied what is saved, and perhaps goes on: that
-/// is what is told of it in SaveStats, and beside the step.
+/// CheckpointManager::save() for a caller that has copied the tensors, and perhaps goes on:
+/// SaveStats, returned and written next to the step, tell the caller's part.
 SaveStats save_for_caller(CheckpointManager& manager, std::int64_t step,
                           std::vector<TensorSource> sources, SaveOptions options,
                           const CallersPart& caller);
@@ -63,9 +63,9 @@ struct JobStep {
   CallersPart caller = {};
 };
 
-/// The same of a step, with all that the manager does beside a save: damaged steps are replaced, it
-/// is an increment, has parity, and removes what it supersedes; an error may be one that the job
-/// goes on after. Threads and files are the manager's.
+/// The same for a step, with the manager's other work of a save: damaged steps are replaced; the
+/// step is an increment, has parity, and removes the steps that it supersedes; the job may go on
+/// after an error. Threads and files are the manager's.
 SaveStats save_together(const Rendezvous& ranks, const JobStep& step,
                         std::vector<TensorSource> sources, const JobSave& job,
                         const EncodeOptions& encode = {}, const PublishOptions& publish = {});

@@ -26,7 +26,7 @@ std::string steps_text(const std::vector<Step>& steps) {
   return text.empty() ? "none" : text;
 }
 
-// What could not be done after a commit; empty: nothing.
+// Adds a failure after the commit to cleanup_error; an empty text adds nothing.
 void tell(const std::string& problem, SaveStats& stats) {
   if (problem.empty()) return;
   stats.cleanup_error += (stats.cleanup_error.empty() ? "" : "; ") + problem;
@@ -155,7 +155,7 @@ void CheckpointManager::Impl::run(std::int64_t step, std::vector<TensorSource> t
     error = std::current_exception();
     jobs_detail::abort_group(caller.group,
                              fmt::format("save step {}", step));  // unless that is done
-    // It may be what the step before has.
+    // Unchanged chunks come from the step before, so the damage may be there.
     if (e.code() == ErrorCode::corrupt) damaged.note(std::exchange(earlier, {}));
   } catch (...) {
     error = std::current_exception();

@@ -32,12 +32,12 @@
 
 namespace shardwise {
 
-/// The parts of a manager, and what it does with several of them: saves and restarts. Thread-safe.
+/// The parts of a manager, and the saves and restarts that use several of them. Thread-safe.
 struct CheckpointManager::Impl {
   Impl(const std::filesystem::path& directory, ManagerOptions manager_options,
        const jobs_detail::RootTerms& terms);
 
-  // What becomes of host sources: read where they are, or copied before the caller goes on.
+  // Host sources are read in place, or copied before the caller goes on.
   enum class HostMemory { in_place, copied };
 
   /// A save's state from its caller.
@@ -65,7 +65,7 @@ struct CheckpointManager::Impl {
 
   static std::string opening(const std::filesystem::path& root);
   static std::size_t bytes_of(std::span<const TensorSource> tensors);
-  /// Follows a commit: parity, the removal of what is superseded, statistics. All ranks agree on
+  /// Follows a commit: parity, the removal of superseded steps, statistics. All ranks agree on
   /// each. An error does not fail the save: it is told. `mine`: this rank's writers. `blocked`: how
   /// long the caller has waited. Files of removed steps go to `kept`, if it is not null.
   void finish(const Rendezvous& ranks, detail::WriterRange mine, detail::Spare* kept,
@@ -74,7 +74,7 @@ struct CheckpointManager::Impl {
   std::vector<Step> steps() const;
   Step find(std::int64_t step) const;
 
-  /// Whether this process is the one that makes and removes what is in the root.
+  /// True if this process is the one that makes and removes the root's entries.
   bool owns_root() const { return local_roots || options.group.rank() == 0; }
 
   const std::filesystem::path root;
@@ -92,7 +92,7 @@ struct CheckpointManager::Impl {
 
   std::unique_ptr<detail::StagingPool> pool;  // the save thread's
   detail::Spare spare;                        // as well
-  detail::EarlierStep earlier;                // as well: what was saved last
+  detail::EarlierStep earlier;                // as well: the last save
 
   Mutex starting;
   jobs_detail::SaveQueue queue SHARDWISE_GUARDED_BY(starting);  // last: its threads use the rest

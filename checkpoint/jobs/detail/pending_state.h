@@ -8,7 +8,7 @@
 
 namespace shardwise {
 
-/// What the thread that saves and those that wait for it share. Thread-safe.
+/// The state that the saving thread shares with those that wait for it. Thread-safe.
 struct PendingSave::State {
   Mutex mutex;
   CondVar changed;

@@ -17,7 +17,7 @@ namespace shardwise::jobs_detail {
 
 using namespace detail;
 
-/// What next_turn() throws on all processes of a group: nobody waits for those that it ends.
+/// Thrown by next_turn() on all processes of a group: nobody waits for the saves that it ends.
 struct EarlierSaveFailed {
   std::exception_ptr error;
 };
@@ -43,7 +43,7 @@ class SaveQueue {
   SaveQueue(const SaveQueue&) = delete;
   SaveQueue& operator=(const SaveQueue&) = delete;
 
-  /// What becomes of a save that comes now. With WhenBusy::replace, one that waits ends as skipped.
+  /// Decides about a save that comes now. With WhenBusy::replace, one that waits ends as skipped.
   /// Every process of the group calls it, and rank 0 says what all do: if a save has ended with an
   /// error that nobody has seen there, all throw EarlierSaveFailed. Throws cancelled.
   Turn next_turn(const ProcessGroup& group);
@@ -70,8 +70,8 @@ class SaveQueue {
     std::jthread thread;
   };
 
-  // What rank 0 says to all: of the saves before, from the first on, how many have ended, and
-  // whether one of them has failed and nobody has seen it; what becomes of the next one.
+  // Rank 0's message to all: how many of the saves before have ended, from the first on; whether
+  // one of them has failed and nobody has seen it; the turn of the next one.
   struct Word {
     std::uint8_t ended = 0;
     bool has_failed = false;

@@ -37,7 +37,7 @@ void keep_one_each(std::span<const std::int64_t> steps, std::int64_t seconds,
   }
 }
 
-// Of equal ones the newer.
+// Keeps the newer of two equal steps.
 void keep_best(std::span<const std::int64_t> steps, const BestSteps& best, const StepFacts& facts,
                std::set<std::int64_t>& kept) {
   const std::vector<std::int64_t> ranked = ranked_by(steps, best, facts);

@@ -13,12 +13,12 @@
 // Which steps of a root stay after a commit.
 namespace shardwise::jobs_detail {
 
-/// What is asked about a step, only if a rule needs it.
+/// Facts about a step, each asked for only if a rule needs it.
 struct StepFacts {
-  /// Whether it can be restored, as far as latest() looks.
+  /// True if it can be restored, as far as latest() looks.
   std::function<bool(std::int64_t step)> is_valid;
 
-  /// Of the metric that BestSteps names; absent if it has none.
+  /// The value of the metric that BestSteps names; absent if the step lacks it.
   std::function<std::optional<double>(std::int64_t step)> value;
 
   /// When it was committed, in seconds since 1970.

@@ -12,14 +12,14 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// What a process says to the others: bits.
+// Bits that a process sends to the others.
 constexpr std::byte kPreempted{1}, kRequested{2}, kIntervalOver{4};
 
-// Of a save, before its speed so far says how long all of it takes.
+// The part of a save that must be done before its speed predicts the rest.
 constexpr double kLeastPart = 1.0 / 16;
 
-// What a save before has taken says how long a much larger one takes only if it was not over at
-// once: else most of it was what a save of any size takes.
+// A save predicts the time of a much larger one only if it was not over at once: the time of a
+// short save is mostly the fixed cost of any save.
 constexpr double kMostRatio = 10, kLeastSeconds = 1;
 constexpr std::size_t kLeastBytes = 1'000'000;
 

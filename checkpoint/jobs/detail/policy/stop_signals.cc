@@ -25,7 +25,7 @@ constexpr std::size_t kMostSignals = 65;
 std::array<std::atomic<std::int64_t>, kMostSignals> came;
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
-// What each signal did before, and how many objects ask for it.
+// The earlier action of a signal, and the number of objects that ask for it.
 struct Handled {
   struct sigaction before = {};
   int count = 0;
@@ -66,7 +66,7 @@ StopSignals::StopSignals(const std::vector<int>& signals) {
     ::sigemptyset(&action.sa_mask);
     const auto i = static_cast<std::size_t>(signal);
     const bool is_first = known && handled[i].count == 0;
-    // What has come is for those that have asked before; this one hears of the next.
+    // Signals that came earlier are for earlier objects; this one hears of the next.
     const std::int64_t time = known ? came[i].exchange(0) : 0;
     for (StopSignals* other = newest_asker; other != nullptr; other = other->next_) {
       other->take(signal, time);
@@ -94,7 +94,7 @@ StopSignals::~StopSignals() {
   *place = next_;
 }
 
-// Of what came after this was made, the first.
+// Notes the first signal that came after this was made.
 void StopSignals::take(int signal, std::int64_t time) {
   const bool is_asked = std::ranges::find(signals_, signal) != signals_.end();
   if (!is_asked || time < made_.time_since_epoch().count()) return;

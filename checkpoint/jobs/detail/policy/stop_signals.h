@@ -7,8 +7,8 @@
 
 namespace shardwise::jobs_detail {
 
-/// Notes the first moment at which one of some signals came, instead of what the signals do
-/// otherwise: that comes back when the last object that asks for a signal ends. Thread-safe.
+/// Notes when the first of some signals came, in place of the signals' own actions: an action is
+/// restored when the last object that asks for its signal ends. Thread-safe.
 class StopSignals {
  public:
   /// Throws invalid_argument for a number that is no signal that can be handled.
@@ -26,7 +26,7 @@ class StopSignals {
   void take(int signal, std::int64_t time);
 
   std::vector<int> signals_;
-  // Under the lock of all that are asked: the first of what was handed over, and the next of them.
+  // Under the lock of all objects: the first signal handed over, and the next object.
   std::int64_t first_ = 0;
   StopSignals* next_ = nullptr;
   std::chrono::steady_clock::time_point made_ = std::chrono::steady_clock::now();

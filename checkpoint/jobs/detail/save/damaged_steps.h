@@ -21,20 +21,20 @@ class DamagedSteps {
   void note(std::int64_t step);
   void note(std::span<const RejectedStep> rejected);
 
-  /// Of a step that is the reason, or may be, why a save failed; nothing if there is none.
+  /// Notes a step that may be the reason of a failed save; does nothing if `earlier` is empty.
   void note(const EarlierStep& earlier);
 
   bool contains(std::int64_t step) const;
 
-  /// It was saved anew.
+  /// The step was saved again.
   void forget(std::int64_t step);
 
-  /// Whether a save of `step` may be built on what this is: not on what it replaces, perhaps as
-  /// that is damaged.
+  /// True if a save of `step` may be built on `earlier`: a step that is not damaged and that the
+  /// save does not replace.
   bool may_be_built_on(const EarlierStep& earlier, std::int64_t step) const;
 
-  /// The newest step of the root on which it may, and whose manifest can be read; nothing if there
-  /// is none.
+  /// The newest step of the root that passes may_be_built_on() and whose manifest can be read;
+  /// empty if no step does.
   EarlierStep find_earlier(FileSystem& file_system, const std::filesystem::path& root,
                            std::int64_t step) const;
 

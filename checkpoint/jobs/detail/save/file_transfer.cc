@@ -37,8 +37,7 @@ std::vector<std::vector<std::size_t>> waves_of(std::span<const FileTransfer> tra
   return waves;
 }
 
-// Each message ends in a byte that says what is before it: a part of the file, or the sender's
-// error.
+// Each message ends in a byte that tells a part of the file from the sender's error.
 constexpr std::byte kPart{1}, kProblem{0};
 
 /// A file that is read to be sent. If it cannot be read, its messages say why.
@@ -112,7 +111,7 @@ class TakenFile {
   std::string problem_;
 };
 
-// What a shard file of this name that has come links.
+// The files that the shard file of this name, which has come, links.
 std::vector<LinkedFile> linked_by(FileSystem& file_system, const std::filesystem::path& directory,
                                   const Manifest& manifest, const std::string& name) {
   const auto entry = std::ranges::find(manifest.files, name, &FileEntry::name);
@@ -133,7 +132,7 @@ bool link_from(FileSystem& file_system, const std::filesystem::path& earlier,
       static_cast<void>(describe_linked_file(*file, from.string(), linked));
       if (link_file(file_system, *file, from, target / linked.name(), linked)) return true;
     } catch (const Error&) {
-      // What cannot be read is sent.
+      // A file that cannot be read here is sent.
     }
   }
   return false;
@@ -242,7 +241,7 @@ TakenShardFiles transfer_shard_files(
   }
   std::vector<std::size_t> shard_files;  // whose linked file each is
   std::vector<FileTransfer> linked;
-  std::map<std::string, std::string> beside;  // a shard file, by the name of what it links
+  std::map<std::string, std::string> beside;  // a shard file, by the name of its linked file
   const std::vector<Bytes> messages = group.all_gather(encode(taken.sent));
   for (int rank = 0; rank < group.size(); ++rank) {
     for (const LinkedWant& want :

@@ -32,11 +32,11 @@ struct FailedTransfer {
 };
 
 /// Copies files between processes that see no common file system. All processes of the group call
-/// it with the same list. `source` says where this process has a file; what it gets goes to
+/// it with the same list. `source` says where this process has a file; a file that it gets goes to
 /// `target` under its name and is on the disk then, but nobody has looked at its bytes. Each
 /// process sends one file and takes one at a time, in parts of 8 MiB; it may be both.
 ///
-/// Returns those transfers to this process that did not arrive, of which it has no file: the sender
+/// Returns those transfers to this process that did not arrive and left no file: the sender
 /// could not read the file, or a part came with another size. Throws io if a file cannot be
 /// written, cancelled if another process fails.
 [[nodiscard]] std::vector<FailedTransfer> transfer_files(
@@ -44,7 +44,7 @@ struct FailedTransfer {
     const std::function<std::filesystem::path(const std::string& name)>& source,
     const std::filesystem::path& target);
 
-/// Of which shard file a process has a copy now and what that links, which it has not.
+/// A file that a process lacks and that a shard file links, which it has now as a copy.
 struct LinkedWant {
   std::size_t transfer;  ///< number of the shard file's
   LinkedFile linked;
@@ -58,17 +58,17 @@ Bytes encode(std::span<const LinkedWant> wants);
 std::vector<LinkedWant> decode_linked_wants(std::span<const std::byte> message,
                                             std::span<const FileTransfer> transfers, int rank);
 
-/// What came of the transfers of shard files to this process.
+/// The outcome of the transfers of shard files to this process.
 struct TakenShardFiles {
   std::vector<FailedTransfer> failed;
-  std::vector<LinkedWant> sent;  ///< what they link that it had not, and was sent
+  std::vector<LinkedWant> sent;  ///< linked files that it lacked and was sent
 };
 
 /// Copies shard files of a step with this manifest, each with the files that it links. `source`
-/// says where the shard file is that is sent; beside it is what it links. What a process has of
-/// that in `earlier`, a step before or this one, gets its second name in `target` and is not sent;
-/// empty: there is none. Else as transfer_files(); a transfer of which what is linked cannot be
-/// read, or did not arrive, is one that did not, and its shard file may be there.
+/// says where a shard file to send is; the files that it links are in the same directory. A linked
+/// file that a process has in `earlier`, a step before or this one, gets a second name in `target`
+/// and is not sent; empty: no such step. Else as transfer_files(); a transfer has failed as well if
+/// a linked file cannot be read or did not arrive, and then its shard file may be there.
 [[nodiscard]] TakenShardFiles transfer_shard_files(
     const ProcessGroup& group, FileSystem& file_system, const Manifest& manifest,
     std::span<const FileTransfer> transfers,

@@ -21,7 +21,7 @@ namespace shardwise::jobs_detail {
 
 using namespace detail;
 
-/// What saves of one root share.
+/// The context that the saves of one root share.
 struct SaveContext {
   FileSystem& file_system;
   const std::filesystem::path& root;
@@ -30,13 +30,13 @@ struct SaveContext {
   std::vector<std::filesystem::path>& leftovers;  ///< leases that could not be removed
   Spare& spare;
 
-  /// Of all processes of the job; 0: one more than the highest of the meshes.
+  /// The number of devices of all processes of the job; 0: one more than the highest of the meshes.
   std::int64_t devices = 0;
 
   /// Absent: all processes have the same root.
   std::optional<LocalRoots> local_roots = {};
 
-  /// What codes tensors of which only byte values repeat: zstd_huffman leaves our own coder out.
+  /// Effort for tensors in which only byte values repeat: zstd_huffman leaves our own coder out.
   Effort huffman = Effort::huffman_only;
 
   /// The step before, whose unchanged chunks are not written again; is set to this one when it is

@@ -27,7 +27,7 @@ namespace {
 // How often latest() looks again if steps come and go while it looks.
 constexpr int kMostLooks = 100;
 
-// Of what another rank is told.
+// The most bytes of an error's text that are sent to another rank.
 constexpr std::ptrdiff_t kMostReason = 2000;
 
 // How a rank's part of a restore ended: nothing, or the code of an error and its text.
@@ -118,8 +118,8 @@ std::optional<LatestStep> LatestSteps::find(std::int64_t limit) const {
   RunNames names = names_below(limit);
   for (int looks = 1;; ++looks) {
     Look look = look_at(names.own);
-    // Another process may have replaced a step since it was listed: then neither an error nor
-    // what was found says which is the newest.
+    // Another process may have replaced a step since it was listed: then neither an error nor a
+    // valid step says which is the newest.
     RunNames now = names_below(limit);
     if ((look.changed || now.own != names.own) && looks < kMostLooks) {
       names = std::move(now);

@@ -45,11 +45,11 @@ class LatestSteps {
   std::optional<LatestStep> agree(const Rendezvous& ranks, std::int64_t limit = kNoLimit) const;
 
  private:
-  // What find() sees at one look.
+  // The result of one look of find().
   struct Look {
-    std::optional<Step> newest;  // the last valid one; absent if there is none
+    std::optional<Step> newest;  // the last valid one, if any
     std::vector<RejectedStep> rejected;
-    bool changed = false;  // a step has come or gone meanwhile: it says nothing
+    bool changed = false;  // a step has come or gone during the look: it says nothing
   };
 
   bool are_of_others(const std::vector<RejectedStep>& rejected) const;
@@ -67,8 +67,8 @@ class LatestSteps {
 };
 
 /// Calls `restore` with the newest valid step. If that throws corrupt on any rank, its bytes are
-/// damaged: then all ranks go on with the step before it. Gives the step of which all have restored
-/// their part, with those that were passed over; nothing if there is no step. Throws corrupt if
+/// damaged: then all ranks go on with the step before it. Gives the step that all have restored
+/// their part of, with those that were passed over; nothing if there is no step. Throws corrupt if
 /// there are and none can be restored; on all ranks, what else `restore` throws on one.
 std::optional<LatestStep> restore_newest(const LatestSteps& steps,
                                          const std::filesystem::path& root, const Rendezvous& ranks,

@@ -13,14 +13,14 @@
 #include "shardwise/jobs/detail/save/terms.h"
 #include "shardwise/runtime/process/process_group.h"
 
-// What the processes of a save tell each other beside their records: short messages, whatever the
+// Messages that the processes of a save exchange in addition to their records: short, whatever the
 // number of tensors and pieces. Each ends with a hash of itself; decoding throws corrupt if that is
-// not right, and invalid_argument if a message holds what no process can have sent.
+// not right, and invalid_argument if a message has contents that no process can have sent.
 namespace shardwise::jobs_detail {
 
-/// From rank 0 to all, first: where to write, and what all must have in common.
+/// From rank 0 to all, first: where to write, and the terms that all must have in common.
 struct AttemptNotice {
-  std::string id;          ///< of rank 0's attempt: no other run has it; zeros if there is none
+  std::string id;          ///< of rank 0's attempt: no other run has it; zeros without one
   std::string directory;   ///< its name in the root; empty if each process has a root of its own
   bool is_reused = false;  ///< it was a spare: files are in it
   bool skipped = false;    ///< nothing is written: `directory` is the checkpoint that is there
@@ -28,8 +28,8 @@ struct AttemptNotice {
   SaveTerms terms;
 };
 
-/// From rank 0 to all, last: what was committed; or, before that, that it needs the tensor lists of
-/// some ranks, as not all have the same.
+/// From rank 0 to all, last: the committed checkpoint; or, before that, that it needs the tensor
+/// lists of some ranks, as not all have the same.
 struct SaveOutcome {
   std::vector<int> lists_wanted;
   SaveStats stats;       ///< of the whole checkpoint; plan and write are the only times
@@ -39,11 +39,11 @@ struct SaveOutcome {
 Bytes encode(const AttemptNotice& notice);
 AttemptNotice decode_notice(std::span<const std::byte> bytes);
 
-/// Of a group of this number of processes.
+/// `processes` is the size of the group.
 Bytes encode(const SaveOutcome& outcome);
 SaveOutcome decode_outcome(std::span<const std::byte> bytes, int processes);
 
-/// What rank 0 finds when it looks for the latest step, and the id of the attempt that it was.
+/// The latest step that rank 0 finds, if any, and the id of the attempt that it was.
 /// Paths are names in the root, which is the reader's own.
 Bytes encode(const std::optional<LatestStep>& latest, const std::string& id);
 std::pair<std::optional<LatestStep>, std::string> decode_latest(std::span<const std::byte> bytes,

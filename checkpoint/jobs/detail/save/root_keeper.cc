@@ -57,7 +57,7 @@ GarbageReport RootKeeper::collect_garbage(const GarbageOptions& options, Failure
   return report;
 }
 
-// What a process that died after its commit has left: generations that a valid one replaces.
+// A process that died after its commit leaves generations that a valid one replaces.
 void RootKeeper::remove_replaced_by_valid(GarbageReport& report, Failures& failures) {
   const std::vector<StepName> names = committed_names(files_, root_);
   for (std::size_t i = 0; i + 1 < names.size(); ++i) {

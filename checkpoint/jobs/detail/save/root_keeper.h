@@ -20,8 +20,8 @@ namespace shardwise::jobs_detail {
 
 using namespace detail;
 
-/// Removes from a manager's root what commits, failures and dead processes leave there, and keeps
-/// what saves did beside their steps. Each method tries all that it can, and notes what fails.
+/// Removes leftovers of commits, failures and dead processes from a manager's root, and writes the
+/// statistics of saves next to their steps. Each method tries all that it can, and notes failures.
 /// Thread-safe.
 class RootKeeper {
  public:
@@ -38,7 +38,7 @@ class RootKeeper {
   /// go to `spare`, if there is one.
   void clean_up(const StepName& committed, Spare* spare, Failures& failures) noexcept;
 
-  /// Keeps what a save did beside its step.
+  /// Writes a save's statistics next to its step.
   void write_stats(const SaveStats& stats, Failures& failures) const;
 
   /// Removes the steps that retention does not keep, and those that the committed one replaces.

@@ -38,7 +38,7 @@ class SavePlace {
   /// Called on each rank if rank 0 skips: gives the checkpoint that is there for this rank.
   virtual std::filesystem::path skip(int rank, const AttemptNotice& notice) const = 0;
 
-  /// Says whether one index of all files is beside the manifest.
+  /// True if the manifest's directory has one index of all files.
   virtual bool has_index() const { return true; }
 
   /// Says whether the directory that enter() gave is still there.

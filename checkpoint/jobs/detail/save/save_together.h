@@ -34,8 +34,8 @@ struct SaveRequest {
   std::int64_t writers_of_a_rank = 1;  ///< rank r has those from r times this on
   Effort huffman = Effort::huffman_only;
 
-  /// `describe` gives the objects beside a rank's tensors; `document` makes those of all ranks the
-  /// text that is published, on rank 0. Null: PublishOptions::objects_json.
+  /// `describe` gives a rank's objects that are not tensors; `document` makes those of all ranks
+  /// the text that is published, on rank 0. Null: PublishOptions::objects_json.
   Rendezvous::Work describe = nullptr;
   std::function<std::string(std::vector<Bytes>)> document = nullptr;
 

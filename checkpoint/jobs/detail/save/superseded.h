@@ -17,9 +17,9 @@ namespace shardwise::jobs_detail {
 
 using namespace detail;
 
-/// Of the steps of a root, which ascend, those that the rules do not keep and no name does. A step
-/// of which it cannot be read whether it is valid does not count, which is a failure. Throws io if
-/// a metric cannot be read, what named_steps() and not_kept() throw.
+/// Returns those of the ascending steps of a root that neither the rules nor a name keeps. A step
+/// whose validity cannot be read does not count, and is noted in `failures`. Throws io if a metric
+/// cannot be read, and as named_steps() and not_kept() do.
 std::vector<std::int64_t> superseded(FileSystem& files, const std::filesystem::path& root,
                                      const std::vector<Step>& steps, const KeepOptions& rules,
                                      const LatestSteps& finder, Failures& failures);

@@ -28,8 +28,8 @@ struct RootTerms {
   /// while others commit, the step before is the newest that is whole. Not with latest().
   std::optional<LocalRoots> local_roots = {};
 
-  /// The other such roots that this process sees, of ranks that there are or were: what a run that
-  /// goes back leaves in its own root it leaves in these. Null: none.
+  /// The other such roots that this process sees, of ranks that there are or were: a run that goes
+  /// back sets steps aside in these as in its own. Null: none.
   std::function<std::vector<std::filesystem::path>()> others_of_host = nullptr;
 };
 
@@ -38,14 +38,14 @@ struct RootTerms {
 void check_local_roots(const std::string& what, const RootTerms& terms, std::int64_t keep_last,
                        int processes);
 
-/// What all processes of a save must have given alike.
+/// Terms that all processes of a save must have given alike.
 struct SaveTerms {
   std::int64_t step = 0;
   Codec codec = Codec::zstd;
   Existing existing = Existing::fail;
   std::int64_t writers = 1, devices = 0;
   std::int64_t most_failed_saves = 0;                ///< 0: OnSaveError::raise
-  std::int64_t copies = -1, processes_per_host = 0;  ///< of LocalRoots; -1: there are none
+  std::int64_t copies = -1, processes_per_host = 0;  ///< of LocalRoots; -1: no such roots
   std::uint64_t user = 0, objects = 0;               ///< hashes of the texts
 
   bool operator==(const SaveTerms&) const = default;
@@ -55,7 +55,7 @@ struct SaveTerms {
 SaveTerms terms_of(std::int64_t step, const SaveOptions& options, std::int64_t devices,
                    const std::optional<LocalRoots>& local_roots, std::int64_t most_failed_saves);
 
-/// The first term in which a rank differs from rank 0, in words; empty if there is none.
+/// Says in words the first term that differs between a rank and rank 0; empty if all are equal.
 std::string difference(const SaveTerms& of_first, const SaveTerms& own, int rank);
 
 void put(Packer& packer, const SaveTerms& terms);
