@@ -34,7 +34,7 @@ struct ParityStats {
   double seconds = 0;                            ///< that this took
 };
 
-/// Writes Reed-Solomon parity beside each shard file of a checkpoint, FILE.parity, from which
+/// Writes Reed-Solomon parity for each shard file of a checkpoint, FILE.parity, from which
 /// repair_checkpoint() can make lost or damaged bytes again, whatever they are: chunks, tables, the
 /// end of a file that was cut off, a whole small file. Parity that is there and fits stays.
 /// manifest.json and index.h5 are not covered. A linked file's parity is a link of

@@ -31,14 +31,14 @@ namespace fs = std::filesystem;
 using detail::ChunkId;
 using detail::StoredCheckpoint;
 
-/// What a damage is of: its file and, of a chunk, the record's number and the tensor.
+/// The place of a damage: its file and, for a chunk, the record's number and the tensor.
 using Place = std::tuple<std::string, std::int64_t, std::string>;
 
 Place place_of(const Damage& damage) { return {damage.file, damage.chunk, damage.tensor}; }
 
 bool is_parity(const Damage& damage) { return damage.file.ends_with(detail::kParitySuffix); }
 
-/// The other steps of the checkpoint's root, the newest first; then what was given.
+/// The other steps of the checkpoint's root, the newest first; then those given in `from`.
 std::vector<fs::path> other_checkpoints(FileSystem& file_system, const fs::path& own,
                                         std::span<const fs::path> from) {
   std::vector<fs::path> paths;
@@ -143,7 +143,7 @@ class Repairer {
   std::set<Place> tried_;
   std::map<Place, std::string> why_not_;
 
-  // Of one round.
+  // These belong to one round.
   StoredCheckpoint stored_;
   std::vector<std::size_t> unusable_;  // shard files that are damaged so that nothing is known
   mend_detail::ChunkMender mender_;
@@ -151,7 +151,7 @@ class Repairer {
   std::map<std::string, std::shared_ptr<File>> restored_;  // by name, as their parity makes them
 };
 
-// By its content table, which says more of the chunk's bytes than the decoded hash alone.
+// Reads the content table, which says more of the chunk's bytes than the decoded hash alone.
 std::optional<std::uint64_t> Repairer::content_hash(const ChunkId& id) {
   const detail::PieceEntry piece = stored_.piece(id);
   const auto number = static_cast<std::size_t>(piece.file);
@@ -310,7 +310,7 @@ bool Repairer::repair_file(const Damage& damage) {
   return true;
 }
 
-// A shard file of which a part beside the chunks cannot be read may be on a bad place of the disk.
+// A shard file with an unreadable part outside the chunks may be on a bad place of the disk.
 bool Repairer::repair_files() {
   std::vector<Damage> files = report_.left.damage;
   std::ranges::copy_if(report_.left.unread, std::back_inserter(files), [](const Damage& unread) {
@@ -344,7 +344,7 @@ bool Repairer::repair_chunks() {
   return repaired;
 }
 
-// Of a shard file that is right.
+// Repairs the parity of shard files that are right.
 bool Repairer::repair_parity() {
   std::set<std::string> damaged;
   for (const auto* list : {&report_.left.damage, &report_.left.unread}) {

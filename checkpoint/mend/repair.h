@@ -13,7 +13,7 @@
 namespace shardwise {
 
 struct RepairOptions {
-  /// Where good bytes may be, beside the other steps of the checkpoint's root: other copies of the
+  /// More sources of good bytes than the other steps of the checkpoint's root: other copies of the
   /// checkpoint, such as a backup, or roots that have some, such as a peer's.
   std::vector<std::filesystem::path> from = {};
 

@@ -86,7 +86,7 @@ std::byte* find_run(const Box& box, std::size_t element_bytes, const BoxView& vi
 }  // namespace
 
 struct EditedTensors::Impl {
-  /// Elements as they are in the source, and what they are cast to if that has no run of its own.
+  /// Elements as in the source, and cast ones if they cannot be written to their place in one run.
   struct Elements {
     std::size_t held_bytes() const { return stored.capacity() + cast.capacity(); }
 

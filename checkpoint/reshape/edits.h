@@ -16,8 +16,8 @@
 
 namespace shardwise {
 
-/// Which tensors of a source are wanted, and what is changed about them. Patterns match whole names
-/// of the source: "*" stands for any characters, "?" for one.
+/// Selects tensors of a source and says how they are changed. Patterns match whole names of the
+/// source: "*" stands for any characters, "?" for one.
 ///
 ///   TensorEdits edits{.select = {"model.*"}, .exclude = {"*.bias"}};
 ///   edits.renames.push_back(TensorEdits::Rename::parse("model.*=*"));
@@ -53,7 +53,7 @@ struct TensorEdits {
     static Transpose parse(std::string_view text);
   };
 
-  /// A tensor grows or shrinks: `pad` puts zeros after what is there, `slice` takes the beginning.
+  /// A tensor grows or shrinks: `pad` puts zeros after its elements, `slice` takes the beginning.
   /// A pattern with "*" or "?" leaves tensors of another number of dims as they are.
   struct Resize {
     enum class How { pad, slice };
@@ -104,16 +104,16 @@ struct TensorEdits {
   std::vector<Transpose> transposes = {};  ///< the first rule that takes it counts
   std::vector<Resize> resizes = {};        ///< the first rule that takes it counts
   std::vector<Split> splits = {};          ///< the first rule that matches counts
-  std::vector<Join> joins = {};            ///< what no split and no join before it takes
+  std::vector<Join> joins = {};            ///< of tensors that no split or earlier join takes
 
   bool empty() const { return keeps_names() && keeps_elements(); }
 
-  /// Whether tensors have the names that they had, and all are there.
+  /// True if all tensors are there, under the names that they had.
   bool keeps_names() const {
     return select.empty() && exclude.empty() && renames.empty() && splits.empty() && joins.empty();
   }
 
-  /// Whether elements are what they were, in their order, and no others are among them.
+  /// True if elements have their values and their order, and no others are among them.
   bool keeps_elements() const {
     return casts.empty() && transposes.empty() && resizes.empty() && joins.empty();
   }
@@ -123,9 +123,9 @@ namespace reshape_detail {
 struct EditedPart;
 }
 
-/// The tensors of another reader, edited. Boxes are read from it when they are asked for, and of it
-/// only what they need; a cast, transpose, resize or join holds `scratch_bytes` of each read that
-/// is going on. A box of a transposed tensor is read in the source's order, part by part.
+/// The tensors of another reader, edited. A box is read from it when it is asked for, and no more
+/// than it needs; a cast, transpose, resize or join holds `scratch_bytes` of each read that is
+/// going on. A box of a transposed tensor is read in the source's order, part by part.
 ///
 /// Thread-safe.
 ///
@@ -150,9 +150,9 @@ class EditedTensors final : public BoxReader {
                 std::size_t scratch_bytes = std::size_t{4} << 20);
   ~EditedTensors() override;
 
-  /// Sorted by name. What is known of their pieces, chunks and stored bytes is what is stored;
-  /// nothing is known of those of a part of a tensor. They are cut as in the source, if what they
-  /// are made of is cut alike and that fits their shape.
+  /// Sorted by name. Their counts of pieces, chunks and stored bytes are those of the source, and 0
+  /// for a resized, split or joined tensor. They are cut as in the source, if all their sources are
+  /// cut alike and that fits their shape.
   std::span<const TensorInfo> tensors() const override { return tensors_; }
 
   void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;
@@ -168,8 +168,8 @@ class EditedTensors final : public BoxReader {
     bool operator==(const SourceBox&) const = default;
   };
 
-  /// What is read of the source for a box: one box of each tensor that this one is made of, some
-  /// maybe empty. What a pad adds is in none.
+  /// The boxes that are read of the source for a box: one of each tensor that this one is made of,
+  /// some maybe empty. The zeros of a pad are in no box.
   std::vector<SourceBox> source_boxes(std::size_t tensor, const Box& box) const;
 
   /// The box of the source that has the same elements in the same order, if there is one.
@@ -182,7 +182,7 @@ class EditedTensors final : public BoxReader {
   void read_part(std::size_t tensor, const reshape_detail::EditedPart& part, const Box& wanted,
                  const BoxView& out) const;
 
-  /// What the source has of a box of one of its tensors, which may be padded.
+  /// The part of a box that the source has: a box of one of its tensors, which may be padded.
   struct StoredPart {
     Box box;
     bool is_padded;

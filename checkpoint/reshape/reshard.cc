@@ -31,11 +31,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a chunk of 1 MiB takes in the widest dtype that can be cast to the narrowest.
+// Room for a chunk of 1 MiB in the widest dtype that can be cast to the narrowest.
 constexpr std::size_t kMostScratchBytes = std::size_t{4} << 20;
 
-/// Throws if the directory is a checkpoint's, or inside one: no checkpoint holds another, and
-/// what it holds never changes.
+/// Throws if the directory is a checkpoint's, or inside one: no checkpoint holds another, and its
+/// contents never change.
 void refuse_inside_checkpoint(const fs::path& root) {
   std::error_code error;
   const fs::path real = fs::weakly_canonical(fs::absolute(root), error);
@@ -103,7 +103,7 @@ SaveStats reshard(const BoxReader& source, const ReshardTarget& target, const Me
   return manager.save(target.step, std::move(sources), std::move(options.save));
 }
 
-/// Whether the target holds the step.
+/// True if the target holds the step.
 bool is_there(FileSystem& file_system, const ReshardTarget& target) {
   std::error_code ignored;
   return fs::exists(target.root, ignored) &&
@@ -149,7 +149,7 @@ class Source {
     options.save.user_json = checkpoint_.manifest.user_json;
     options.save.objects_json =
         options.edits.keeps_names() ? checkpoint_.manifest.objects_json : std::string();
-    step_ = std::max<std::int64_t>(checkpoint_.manifest.step, 0);  // of what is no step, 0
+    step_ = std::max<std::int64_t>(checkpoint_.manifest.step, 0);  // 0 without a step
     id_ = checkpoint_.manifest.id;
     std::vector<TensorInfo> tensors = detail::tensor_infos(checkpoint_);
     const ReadOptions read{.memory_budget_bytes = budget.read_bytes,
@@ -178,7 +178,7 @@ class Source {
   std::unique_ptr<detail::CachedReader> reader_;
 };
 
-/// Throws what the sources throw.
+/// Throws errors of the sources unchanged.
 detail::SavePlan planned(std::vector<TensorSource> sources, Codec codec, const Executor& executor,
                          const detail::WriterMap& writer_map, std::int64_t writers) {
   try {

@@ -57,7 +57,7 @@ class SpecRules {
 };
 
 struct ReshardOptions {
-  /// memory_budget_bytes is of all, reading a checkpoint included; what the process takes beside it
+  /// memory_budget_bytes is of all, reading a checkpoint included; the process's other memory
   /// (threads, tables of tensors and chunks) stays below 64 MiB with up to 16 threads and some
   /// thousand tensors. user_json and objects_json are ignored if the source is a checkpoint: its
   /// own are kept, but objects_json, which may speak of names, only if all tensors keep theirs.
@@ -68,9 +68,9 @@ struct ReshardOptions {
 
   int threads = 0;  ///< that read, and that write; 0: as many as the machine has cores
 
-  /// The processes that do the work together, with the same arguments: each writes what its share
-  /// of the mesh's devices holds, as in a save (ManagerOptions::group), and reads what it needs for
-  /// that. More processes than devices have nothing to do.
+  /// The processes that do the work together, with the same arguments: each writes the pieces that
+  /// its share of the mesh's devices holds, as in a save (ManagerOptions::group), and reads no more
+  /// than it needs for that. Processes in excess of the devices have nothing to do.
   ProcessGroup group = {};
 
   /// Reads and writes all files; null: posix_file_system().
@@ -89,19 +89,19 @@ struct ReshardTarget {
 /// none; a rule's spec is cut by ceil blocks. Before any data is read, throws one invalid_argument
 /// for all edits that do not fit; or one for all mismatches between specs and mesh, and all rules
 /// that match no tensor, grouped by fault; and one if the target is inside a checkpoint's
-/// directory. Throws as CheckpointManager does, and what the source throws; then nothing new is
-/// listed in the target.
+/// directory. Throws as CheckpointManager and the source do; then nothing new is listed in the
+/// target.
 SaveStats reshard_checkpoint(const BoxReader& source, const ReshardTarget& target, const Mesh& mesh,
                              const SpecRules& rules, ReshardOptions options = {});
 
-/// The same for the checkpoint at `source`: same step (0 if it is none), user_json and
+/// The same for the checkpoint at `source`: same step (0 if it has no step), user_json and
 /// objects_json. Decodes each chunk as seldom as the budget allows. Throws as CheckpointReader
 /// does, too.
 SaveStats reshard_checkpoint(const std::filesystem::path& source,
                              const std::filesystem::path& target_root, const Mesh& mesh,
                              const SpecRules& rules, ReshardOptions options = {});
 
-/// What a reshard of a checkpoint would do.
+/// The work that a reshard of a checkpoint would do.
 struct ReshardPlan {
   std::int64_t step = 0;
   bool skipped = false;            ///< Existing::skip, and the step is there: all else is 0
@@ -109,11 +109,11 @@ struct ReshardPlan {
   std::size_t source_tensors = 0;  ///< that there are
   std::size_t logical_bytes = 0;   ///< that are written
 
-  // Of the source, as one thread would read it; several may read a little more.
+  // Reads of the source by one thread; several may read a little more.
   std::int64_t chunks = 0;        ///< that hold something that is wanted
   std::int64_t decodes = 0;       ///< of them: more than `chunks` if some are decoded again
   std::size_t read_bytes = 0;     ///< stored bytes
-  std::size_t decoded_bytes = 0;  ///< what they decode to
+  std::size_t decoded_bytes = 0;  ///< after decoding
   std::size_t needed_bytes = 0;   ///< of the elements that are wanted
 
   std::int64_t files = 0;           ///< shard files that are written
@@ -121,7 +121,7 @@ struct ReshardPlan {
   std::size_t most_file_bytes = 0;  ///< an upper bound: if nothing shrinks
 };
 
-/// What the second reshard_checkpoint() would do with the same arguments, for all processes. Writes
+/// Plans the second reshard_checkpoint() with the same arguments, for all processes. Writes
 /// nothing. Throws what that would throw before its first byte.
 ReshardPlan plan_reshard(const std::filesystem::path& source,
                          const std::filesystem::path& target_root, const Mesh& mesh,

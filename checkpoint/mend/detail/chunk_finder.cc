@@ -153,7 +153,7 @@ std::optional<FoundChunk> ChunkFinder::find_stored(const ChunkBytes& chunk) {
       const std::unique_ptr<File> file = file_system_.open(source.path / chunk.file);
       if (auto found = read(source, *file, chunk.address, chunk)) return found;
     } catch (const Error&) {
-      // What cannot be read is no help.
+      // A file that cannot be read is no help.
     }
   }
   return std::nullopt;
@@ -213,7 +213,7 @@ std::optional<FoundChunk> ChunkFinder::find(const WantedChunk& wanted, std::stri
     try {
       if (auto found = coded_again(source, wanted, why_not)) return found;
     } catch (const Error&) {
-      // What cannot be read there, or is damaged there, too, is no help.
+      // A chunk that cannot be read there, or is damaged there, too, is no help.
     }
   }
   return std::nullopt;

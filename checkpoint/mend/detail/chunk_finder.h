@@ -23,7 +23,7 @@ std::optional<std::size_t> find_tensor(const detail::Manifest& manifest, std::st
 std::optional<detail::ChunkId> find_chunk(const detail::StoredCheckpoint& checkpoint,
                                           std::size_t tensor, const Box& box);
 
-/// What a chunk of a damaged checkpoint must be.
+/// A chunk of a damaged checkpoint, as it must be.
 struct WantedChunk {
   const detail::StoredCheckpoint& checkpoint;
   detail::ChunkId id;
@@ -32,7 +32,7 @@ struct WantedChunk {
   const detail::ChunkRecord& record() const { return checkpoint.record(id); }
 };
 
-/// Whether these are the stored bytes of the chunk, by every hash that there is.
+/// True if these are the stored bytes of the chunk, by every hash that there is.
 bool are_stored_bytes(const WantedChunk& wanted, std::span<const std::byte> bytes);
 
 /// The stored bytes of a chunk, as the table of its file says them.

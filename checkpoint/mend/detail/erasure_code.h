@@ -12,7 +12,7 @@ namespace shardwise::mend_detail {
 /// 1 / ((255 - r) xor s). Any square part of these factors has an inverse (Cauchy). Immutable.
 class ErasureCode {
  public:
-  /// Of these parity blocks, by their numbers in the group.
+  /// Takes the parity blocks by their numbers in the group.
   explicit ErasureCode(std::vector<std::size_t> rows);
 
   std::size_t rows() const { return rows_.size(); }
@@ -23,8 +23,8 @@ class ErasureCode {
   void add(std::size_t source, std::span<const std::byte> data,
            std::span<std::byte* const> sums) const;
 
-  /// What is missing, if the sums of the first missing.size() rows are those of the missing blocks
-  /// alone. All have `bytes` bytes, a multiple of kParityStepBytes.
+  /// Puts the missing blocks into `found`. Requires that the sums of the first missing.size() rows
+  /// are of the missing blocks alone. All have `bytes` bytes, a multiple of kParityStepBytes.
   void solve(std::span<const std::size_t> missing, std::span<std::byte* const> sums,
              std::span<std::byte* const> found, std::size_t bytes) const;
 

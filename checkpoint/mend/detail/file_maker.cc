@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kCopiedBytes = std::size_t{1} << 20;
 
-/// Copies the range; what is in it is known by its hash.
+/// Copies the range unchecked: hashes cover it, and the new file is checked before it is put.
 void copy_range(File& from, File& to, std::uint64_t begin, std::uint64_t end) {
   std::vector<std::byte> bytes(
       static_cast<std::size_t>(std::min<std::uint64_t>(kCopiedBytes, end - begin)));
@@ -32,7 +32,7 @@ void copy_range(File& from, File& to, std::uint64_t begin, std::uint64_t end) {
   }
 }
 
-/// What is no help if it cannot be read or is not what was wanted.
+/// True if the error only says that a source is of no help: unreadable, or not the wanted one.
 bool is_no_help(const Error& e) {
   return e.code() == ErrorCode::corrupt || e.code() == ErrorCode::io ||
          e.code() == ErrorCode::not_found || e.code() == ErrorCode::unsupported;
@@ -223,8 +223,8 @@ std::optional<std::string> FileMaker::make_index(const detail::Manifest& manifes
   return std::nullopt;
 }
 
-// Whether a shard file here says of itself that it is the one that the manifest names; a checkpoint
-// without any says it by its index.
+// True if a shard file here says of itself that it is the one that the manifest names; a checkpoint
+// without shard files says it by its index.
 bool FileMaker::is_of_this_checkpoint(const detail::Manifest& manifest) {
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {
     detail::FileEntry entry = manifest.files[f];

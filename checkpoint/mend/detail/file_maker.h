@@ -23,8 +23,8 @@ struct WantedFile {
 
 /// Makes files of a damaged checkpoint again, from others. A file is made under a hidden name,
 /// synced, checked, and then takes the place of the damaged one in one step; nothing of that one
-/// that is right is lost. Each function gives the path of what the file was made from; if there is
-/// nothing to make it from, `why_not` says so in one clause. They throw if an operation fails.
+/// that is right is lost. Each function gives the path of the source of the file; without a source,
+/// `why_not` says so in one clause. They throw if an operation fails.
 /// Thread-compatible.
 class FileMaker {
  public:
@@ -42,10 +42,10 @@ class FileMaker {
 
   std::optional<std::string> make_index(const detail::Manifest& manifest, std::string& why_not);
 
-  /// A manifest of which there are shard files here.
+  /// Takes a manifest that names a shard file, or else the index, that is here.
   std::optional<std::string> make_manifest(std::string& why_not);
 
-  /// What repairs that ended before their time have left.
+  /// Removes the hidden files of repairs that were cut short.
   void remove_leftovers() { replacer_.remove_leftovers(); }
 
  private:

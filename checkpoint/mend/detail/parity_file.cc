@@ -20,7 +20,7 @@ namespace {
 // The part of all sums of a group that stays in a core's second-level cache while a block is added.
 constexpr std::size_t kSliceBytes = std::size_t{32} << 10;
 
-// What is kept of restored blocks: neighbouring chunks are in the same ones.
+// The most bytes of restored blocks that are kept: neighbouring chunks share blocks.
 constexpr std::size_t kRestoredBytes = std::size_t{64} << 20;
 
 std::vector<std::size_t> all_rows(const detail::ParityLayout& layout) {
@@ -68,7 +68,7 @@ class GroupSums {
     }
   }
 
-  /// Of one row of one group.
+  /// The block of one row of one group.
   std::span<const std::byte> block(std::uint64_t group, std::size_t row) const {
     const auto number = static_cast<std::size_t>(group - begin_) * code_.rows() + row;
     return std::span(sums_).subspan(number * layout_.block_bytes(), layout_.block_bytes());
@@ -151,7 +151,7 @@ void RestoredFile::refuse() const {
   throw Error(ErrorCode::unsupported, fmt::format("write {}: it is open for reading", path_));
 }
 
-// Whether the block is there as it was.
+// True if the block has its original bytes.
 bool RestoredFile::read_block(std::uint64_t block, Bytes& bytes) {
   State& state = states_[static_cast<std::size_t>(block)];
   if (state == State::bad) return false;

@@ -85,7 +85,7 @@ class ParityWriter {
     }
   }
 
-  // What another step has for the same file, if it is right.
+  // Links the parity of the same file in another step, if that is right.
   bool link(const detail::ProtectedFile& file) {
     std::vector<detail::StepName> names =
         detail::committed_names(file_system_, directory().parent_path());

@@ -24,7 +24,7 @@ struct ParityWriting {
   /// Shard files whose parity is to be written, with that of the files that they link; null: all.
   std::function<bool(const detail::FileEntry& file)> is_mine = nullptr;
 
-  /// Parity files to be written anew, whatever they look like.
+  /// Parity files to be written again, whatever they look like.
   std::set<std::string> damaged = {};
 };
 
@@ -36,8 +36,8 @@ void check_parity_blocks(const std::string& what, std::int64_t blocks);
 void put_parity(FileSystem& file_system, Replacer& replacer, const detail::ProtectedFile& file,
                 std::int64_t blocks, const ParityEncoding& encoding);
 
-/// Writes what is missing or does not fit, of a checkpoint that is taken to be right: the bytes of
-/// its shard files are not compared with their hashes.
+/// Writes the parity that is missing or does not fit. The checkpoint is taken to be right: the
+/// bytes of its shard files are not compared with their hashes.
 ParityStats write_parity_files(FileSystem& file_system, const std::filesystem::path& directory,
                                const ParityWriting& writing);
 

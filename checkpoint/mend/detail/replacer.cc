@@ -24,7 +24,7 @@ Replacer::Replacer(FileSystem& file_system, fs::path directory)
       directory_(std::move(directory)),
       opened_(file_system.open_directory(directory_)) {}
 
-// What was exchanged must not come back once it is removed.
+// Syncs first: a file that was replaced must not come back once its hidden name is removed.
 void Replacer::remove_leftovers() {
   std::vector<std::string> names = file_system_.list(directory_);
   std::erase_if(names, [](const std::string& name) { return !detail::is_repair_name(name); });
@@ -33,7 +33,7 @@ void Replacer::remove_leftovers() {
   for (const std::string& name : names) remove_or_leave(directory_ / name);
 }
 
-// What stays is no part of the checkpoint, and the next repair removes it.
+// A file that stays is no part of the checkpoint, and the next repair removes it.
 void Replacer::remove_or_leave(const fs::path& hidden) {
   try {
     file_system_.remove(hidden);

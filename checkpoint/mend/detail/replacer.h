@@ -21,12 +21,12 @@ class Replacer {
   Replacer(FileSystem& file_system, std::filesystem::path directory);
 
   /// Throws what `fill` and the file system throw; then nothing has changed. not_found if the
-  /// checkpoint was removed or replaced meanwhile. Others may put and remove files of this name at
+  /// checkpoint has been removed or replaced since. Others may put and remove files of this name at
   /// the same time: `fill` may be called again then.
   void put(const std::string& name, const Fill& fill);
   void put(const std::string& name, std::span<const std::byte> bytes);
 
-  /// What was begun and not ended before its process died.
+  /// Removes the hidden files of processes that died before the end of a put().
   void remove_leftovers();
 
   const std::filesystem::path& directory() const { return directory_; }

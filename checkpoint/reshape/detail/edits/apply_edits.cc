@@ -17,7 +17,7 @@
 namespace shardwise::reshape_detail {
 namespace {
 
-/// A dim that may be counted from the end; absent if there is none.
+/// A dim that may be counted from the end; absent if it is out of range.
 std::optional<std::size_t> dim_of(std::int64_t dim, const Shape& shape) {
   const std::int64_t rank = std::ssize(shape);
   if (dim < -rank || dim >= rank) return std::nullopt;
@@ -45,7 +45,7 @@ void take_dims(TensorInfo& tensor, std::span<const std::size_t> order) {
   tensor.shape = shape;
 }
 
-/// Whether a tensor can be cut as those were that it is made of.
+/// True if a tensor can be cut as its sources were.
 bool fits_sharding(const TensorInfo& tensor) {
   try {
     static_cast<void>(tensor.sharding->shard_shape(tensor.shape));
@@ -55,7 +55,7 @@ bool fits_sharding(const TensorInfo& tensor) {
   }
 }
 
-/// What is known of a checkpoint's tensors, but not of parts of them.
+/// Clears the counts that are known of a checkpoint's tensors, but not of parts of them.
 void forget_pieces(TensorInfo& tensor) {
   tensor.pieces = tensor.chunks = 0;
   tensor.stored_bytes = 0;
@@ -368,8 +368,8 @@ class Editing {
     }
   }
 
-  /// Whether there is a tensor for each pattern, or for each number from 0 on. Patterns that match
-  /// nothing were told of.
+  /// True if there is a tensor for each pattern, or for each number from 0 on. Patterns that match
+  /// nothing are faults already.
   bool is_whole(const TensorEdits::Join& rule, std::span<const RuleUse> uses, const Group& group) {
     const bool by_number = is_numbered(rule.patterns.front());
     const std::size_t needed = by_number ? group.members.size() : rule.patterns.size();
@@ -440,7 +440,7 @@ class Editing {
     made_.push_back(std::move(made));
   }
 
-  /// What is neither split nor joined.
+  /// Renames tensors that are neither split nor joined.
   void rename() {
     std::vector<RuleUse> uses(edits_.renames.size());
     std::vector<bool> usable;

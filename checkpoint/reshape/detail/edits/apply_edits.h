@@ -9,7 +9,7 @@
 
 namespace shardwise::reshape_detail {
 
-/// What edits make of tensors, sorted by name. Throws as EditedTensors.
+/// The tensors that edits make of others, sorted by name. Throws as EditedTensors.
 std::vector<EditedTensor> apply_edits(std::span<const TensorInfo> tensors, const TensorEdits& edits,
                                       std::string_view operation);
 

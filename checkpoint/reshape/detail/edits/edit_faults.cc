@@ -11,7 +11,7 @@
 namespace shardwise::reshape_detail {
 namespace {
 
-// What a message shows. It ends up on a terminal.
+// The most faults in a message: it ends up on a terminal.
 constexpr std::size_t kMostFaults = 20;
 
 }  // namespace

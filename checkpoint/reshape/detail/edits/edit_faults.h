@@ -9,7 +9,7 @@
 
 namespace shardwise::reshape_detail {
 
-/// What became of a rule.
+/// The use of a rule.
 struct RuleUse {
   void add(bool counts) { (counts ? used : shadowed) = true; }
 
@@ -23,7 +23,7 @@ struct RuleUse {
 /// Thread-compatible.
 class EditFaults {
  public:
-  /// Of a source with tensors of these names, which outlive this.
+  /// Takes the names of the source's tensors, which outlive this.
   explicit EditFaults(std::span<const std::string_view> names)
       : names_(names), selected_(names.size()) {}
 
@@ -32,8 +32,8 @@ class EditFaults {
   void add(std::string fault) { faults_.push_back(std::move(fault)); }
   bool empty() const { return faults_.empty(); }
 
-  /// Whether the new name of a rule has as many wildcards as the pattern, or none unless it needs
-  /// them. If not, that is a fault.
+  /// True if the new name of a rule has as many wildcards as the pattern, or none unless it needs
+  /// all. If not, that is a fault.
   bool has_wildcards_of(const char* what, const std::string& rule, std::string_view pattern,
                         std::string_view name, bool needs_all = false);
 

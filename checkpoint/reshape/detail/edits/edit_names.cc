@@ -15,7 +15,7 @@ bool is_wild(std::string_view pattern) {
 
 std::string edited_name(std::string_view pattern, std::string_view name,
                         std::span<const std::string_view> parts) {
-  std::vector<std::string_view> stars, marks;  // what is left of them, in order
+  std::vector<std::string_view> stars, marks;  // those left, in order
   std::size_t part = 0;
   for (const char c : pattern) {
     if (c == '*') stars.push_back(parts[part++]);

@@ -10,10 +10,10 @@
 // Patterns of edits, and the names that they make.
 namespace shardwise::reshape_detail {
 
-/// Whether it has a "*" or "?".
+/// True if it has a "*" or "?".
 bool is_wild(std::string_view pattern);
 
-/// Whether it has a "#", which stands for a number.
+/// True if it has a "#", which stands for a number.
 bool is_numbered(std::string_view text);
 
 struct EditMatch {

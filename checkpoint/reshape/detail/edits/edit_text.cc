@@ -55,14 +55,14 @@ std::optional<std::int64_t> parse_dim(std::string_view text) {
   return from_end ? -*dim : *dim;
 }
 
-/// Whether a "+" is before a dim, which it takes away.
+/// Takes away a "+" before a dim; true if there was one.
 bool takes_plus(std::string_view& text) {
   const bool has_plus = text.starts_with('+');
   if (has_plus) text.remove_prefix(1);
   return has_plus;
 }
 
-/// What is before and after the last "@"; nothing after it if there is none.
+/// Splits at the last "@"; without one, the second part is empty.
 std::pair<std::string_view, std::string_view> before_and_after_at(std::string_view text) {
   const std::size_t at = text.rfind('@');
   if (at == std::string_view::npos) return {text, {}};

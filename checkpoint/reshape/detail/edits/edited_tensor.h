@@ -6,7 +6,7 @@
 
 #include "shardwise/checkpoint/box_reader.h"
 
-// A new tensor as what it consists of.
+// A new tensor as a list of parts.
 namespace shardwise::reshape_detail {
 
 /// In EditedPart::order: a dim that the source has not.
@@ -25,7 +25,7 @@ struct EditedPart {
   std::int64_t from = 0;            ///< where the range begins in the source
   std::int64_t begin = 0, end = 0;  ///< the range in the new tensor, if it has several parts
 
-  /// Whether elements are in the source's order.
+  /// True if elements are in the source's order.
   bool keeps_order() const;
 };
 

@@ -4,12 +4,12 @@
 
 namespace shardwise::reshape_detail {
 
-/// Whether it is a float of any size.
+/// True if it is a float of any size.
 bool is_float(DType dtype);
 bool is_complex(DType dtype);
 
-/// Whether a checkpoint's tensors may be cast so: floats are rounded, as are complex numbers;
-/// integers become only what holds each of their values.
+/// True if a checkpoint's tensors may be cast so: floats are rounded, as are complex numbers;
+/// integers become only dtypes that hold each of their values.
 bool can_cast(DType from, DType to);
 
 }  // namespace shardwise::reshape_detail

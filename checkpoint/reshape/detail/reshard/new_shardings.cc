@@ -15,7 +15,7 @@
 namespace shardwise::reshape_detail {
 namespace {
 
-// What a message shows of many faults. It ends up on a terminal.
+// Limits of a message about many faults: it ends up on a terminal.
 constexpr std::size_t kMostGroups = 5;
 constexpr std::size_t kMostNames = 2;
 constexpr std::size_t kMessageBytes = 700;
@@ -50,7 +50,7 @@ void check_axes(const PartitionSpec& spec, const Mesh& mesh) {
   }
 }
 
-/// Throws what is wrong, without the name of the tensor or of its spec.
+/// Throws errors that name neither the tensor nor its spec.
 Sharding sharding_of(const TensorInfo& tensor, const Mesh& mesh, const SpecRules::Rule* rule) {
   const std::size_t rank = tensor.shape.size();
   PartitionSpec spec;
@@ -86,7 +86,7 @@ struct Group {
 class Faults {
  public:
   void add(const TensorInfo& tensor, const SpecRules::Rule* rule, const std::string& what) {
-    // One group whatever the stored specs, of which it shows the first.
+    // Tensors with different stored specs share a group, which shows the first spec.
     const auto [at, is_new] =
         group_of_.try_emplace(fmt::format("{} {}", fmt::ptr(rule), what), groups_.size());
     if (is_new) {

@@ -17,7 +17,7 @@ class KeptChunks {
 
   explicit KeptChunks(std::size_t most_bytes) : most_bytes_(most_bytes) {}
 
-  /// Whether it is there; from now on it is.
+  /// True if the chunk is kept already; from now on it is.
   bool take(const Key& key, std::size_t bytes) {
     const auto found = entries_.find(key);
     if (found != entries_.end()) {

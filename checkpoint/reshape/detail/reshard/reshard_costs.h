@@ -12,10 +12,10 @@
 #include "shardwise/reshape/edits.h"
 #include "shardwise/runtime/parallel.h"
 
-// What a reshard costs, before it is done.
+// The costs of a reshard, before it is done.
 namespace shardwise::reshape_detail {
 
-/// What is read of a checkpoint. A chunk that is wanted again counts again if it was not kept.
+/// Counts of reads from a checkpoint. A chunk that is wanted again counts again if it was not kept.
 struct ReadCosts {
   std::int64_t chunks = 0;        ///< different ones
   std::int64_t decodes = 0;       ///< of them all
@@ -27,13 +27,13 @@ struct ReadCosts {
 using SourceBoxes =
     std::function<std::vector<EditedTensors::SourceBox>(const TensorSource&, const Box&)>;
 
-/// Of a save of the plan that reads with CachedReader, if one thread asks for the boxes: several
-/// may decode a little more. `source_boxes` says what of the checkpoint is read for a box.
+/// The costs of a save of the plan that reads with CachedReader, if one thread asks for the boxes:
+/// several may decode a little more. `source_boxes` gives the boxes that are read for a box.
 ReadCosts costs_of_reading(detail::ChunkReader& reader, const detail::SavePlan& plan,
                            std::span<const detail::ChunkLayout> files,
                            const SourceBoxes& source_boxes, std::size_t cache_bytes);
 
-/// The most bytes that the shard files and what is beside them can have.
+/// The most bytes that the shard files, the manifest and the index can have.
 std::size_t most_file_bytes(const detail::SavePlan& plan,
                             std::span<const detail::ChunkLayout> files);
 
