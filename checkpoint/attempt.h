@@ -16,13 +16,13 @@ namespace shardwise {
 struct ShardWriter {
   std::int64_t writer = 0;
 
-  /// Writer w saves what the devices [starts[w], starts[w + 1]) hold; the same for all writers.
+  /// Writer w saves the data of the devices [starts[w], starts[w + 1]); the same for all writers.
   /// Ascending from 0 on, to 2^40 at most; one more than there are writers. Empty: there is one
   /// writer, of all devices. All devices of the tensors' meshes are below the last one.
   std::vector<std::int64_t> starts = {};
 };
 
-/// What a writer has written, for the one that publishes: some bytes that can be sent anywhere.
+/// A writer's account of its files, for the publishing process: bytes that can be sent anywhere.
 /// They hold a hash of themselves and say which attempt they belong to. Their size grows with the
 /// number of tensors, and of listed boxes.
 using ShardRecord = Bytes;
@@ -48,15 +48,15 @@ ShardRecord write_shards(const std::filesystem::path& directory, const ShardWrit
 /// Thread-compatible. A process that fork() makes leaves its copy's files alone.
 class CheckpointAttempt {
  public:
-  /// Makes a hidden directory beside `target`, and the folders above them that are missing, and
-  /// removes what dead processes have left there. Throws already_exists if the target is there
-  /// and not to be replaced, invalid_argument if it names no directory, io. Existing::skip is as
-  /// fail: an attempt that is made is not skipped.
+  /// Makes a hidden directory next to `target`, and the folders above them that are missing, and
+  /// removes leftovers of dead processes there. Throws already_exists if the target is there and
+  /// not to be replaced, invalid_argument if it names no directory, io. Existing::skip is as fail:
+  /// an attempt that is made is not skipped.
   explicit CheckpointAttempt(const std::filesystem::path& target,
                              Existing existing = Existing::fail,
                              std::shared_ptr<FileSystem> file_system = nullptr);
 
-  /// Removes what was not published.
+  /// Removes the directory unless it was published.
   ~CheckpointAttempt();
   CheckpointAttempt(const CheckpointAttempt&) = delete;
   CheckpointAttempt& operator=(const CheckpointAttempt&) = delete;
@@ -75,9 +75,9 @@ class CheckpointAttempt {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Whether Existing::skip has nothing to save: a valid checkpoint is at `target`. False if nothing
-/// is there. Throws already_exists if something else is there, such as an empty directory or a
-/// checkpoint without its files; io. Does not read the tensors' bytes.
+/// True if a valid checkpoint is at `target`, so that Existing::skip has nothing to save. False if
+/// nothing is there. Throws already_exists if something else is there, such as an empty directory
+/// or a checkpoint without its files; io. Does not read the tensors' bytes.
 bool is_saved(const std::filesystem::path& target,
               std::shared_ptr<FileSystem> file_system = nullptr);
 

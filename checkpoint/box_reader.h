@@ -25,8 +25,8 @@ struct TensorInfo {
   /// How the writer had it cut; absent: not known.
   std::optional<Sharding> sharding = {};
 
-  // Of a checkpoint's. With more than 64 shard files, which are opened as they are read, pieces,
-  // chunks and stored bytes are 0: not known.
+  // Set for a checkpoint's tensors. With more than 64 shard files, which are opened as they are
+  // read, pieces, chunks and stored bytes are 0: not known.
   std::int64_t pieces = 0;
   std::int64_t chunks = 0;
   std::size_t logical_bytes = 0;
@@ -88,8 +88,8 @@ class BoxReader {
     return nullptr;
   }
 
-  /// Whether somebody may write to what contiguous() gives while it is in use. A save then hashes
-  /// it again after it was written, and fails if it has changed.
+  /// True if somebody may write to the bytes of contiguous() while they are in use. A save then
+  /// hashes them again after it has written them, and fails if they have changed.
   virtual bool may_change() const { return false; }
 
  protected:

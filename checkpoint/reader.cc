@@ -27,7 +27,7 @@ struct CheckpointReader::Impl {
         infos(detail::tensor_infos(checkpoint)),
         chunks(std::move(checkpoint), options) {}
 
-  /// Number in the manifest; absent if there is none of that name. `guess` is looked at first.
+  /// Number in the manifest; absent if no tensor has that name. `guess` is looked at first.
   std::optional<std::size_t> find(std::string_view name, std::size_t guess = 0) const {
     if (guess < infos.size() && infos[guess].name == name) return guess;
     const auto found = std::lower_bound(
@@ -65,10 +65,10 @@ struct CheckpointReader::Impl {
                             directory.string(), to_string(box), info.name, to_string(info.shape)));
   }
 
-  /// What is wrong if these are all tensors that are asked for; empty if nothing is.
+  /// Lists the tensors that a restore of these numbers leaves out; empty if it leaves out none.
   std::string unasked(std::span<const std::size_t> numbers) const;
 
-  /// What is wrong with a request for a tensor, if there is one; empty if nothing is.
+  /// Says why a tensor does not fit its request; empty if it fits.
   std::string mismatch(const TensorRequest& request, std::optional<std::size_t> number,
                        const Devices& devices) const;
 
@@ -267,7 +267,7 @@ std::map<std::string, ShardedArray> CheckpointReader::restore(
     const RestoreOptions& options) const {
   std::vector<TensorRequest> requests;
   for (const auto& [name, sharding] : shardings) {
-    // A name that is not there is refused below, beside all other mismatches.
+    // A name that is not there is refused below, together with all other mismatches.
     const ArraySpec stored =
         contains(name) ? ArraySpec{tensor(name).dtype, tensor(name).shape} : ArraySpec{};
     requests.push_back({name, {stored.dtype, stored.shape, sharding}});

@@ -56,7 +56,7 @@ class CheckpointReader final : public BoxReader {
   /// newer than this library's, corrupt.
   explicit CheckpointReader(const std::filesystem::path& directory,
                             const ReadOptions& options = {});
-  explicit CheckpointReader(const CheckpointManager&) = delete;          // of which step? latest()
+  explicit CheckpointReader(const CheckpointManager&) = delete;          // which step? latest()
   explicit CheckpointReader(const std::optional<LatestStep>&) = delete;  // latest->step.directory
   ~CheckpointReader() override;
   CheckpointReader(CheckpointReader&&) noexcept;
@@ -65,14 +65,14 @@ class CheckpointReader final : public BoxReader {
   const std::filesystem::path& directory() const;
   std::int64_t step() const;  ///< -1: it was saved as no step of a root
 
-  /// As in SaveOptions. objects_json is empty if there are none.
+  /// As in SaveOptions. objects_json is empty if no objects were saved.
   const std::string& user_json() const;
   const std::string& objects_json() const;
   Metrics metrics() const;
   std::string metadata() const = delete;   // metrics(), user_json(), or tensor(name)
   std::string user_data() const = delete;  // user_json()
 
-  bool has_index() const;  ///< an index.h5, in which other HDF5 tools find all tensors
+  bool has_index() const;  ///< an index.h5 shows all tensors to other HDF5 tools
 
   std::span<const TensorInfo> tensors() const override;  ///< sorted by name
   bool contains(std::string_view name) const;

@@ -26,9 +26,9 @@ class FileSystem;
 
 /// How chunks are stored. Any reader reads any of them.
 enum class Codec {
-  /// As `zstd` for tensors of which a sample shrinks; in a save of more than 64 MiB chunks are
-  /// stored as they are while the disk waits for data: hardly slower than `none`, whatever the
-  /// disk. Which chunks those are depends on time; the others give the same bytes on every run.
+  /// As `zstd` for tensors whose sample shrinks; in a save of more than 64 MiB chunks are stored as
+  /// they are while the disk waits for data: hardly slower than `none`, whatever the disk. Which
+  /// chunks those are depends on time; the others give the same bytes on every run.
   automatic,
 
   zstd,  ///< byte shuffle, then zstd; chunks that do not shrink are stored as they are
@@ -88,10 +88,10 @@ void tensor_source(std::string, R&&) = delete;  // host_source(name, shape, valu
 
 /// A tensor in memory of the caller's, row-major, native endian. The caller keeps it there and
 /// unchanged until save() returns, which writes from it, or until save_async() returns, which has
-/// copied it by then. The manager holds the copies of one save beside memory_budget_bytes (in whole
-/// pages from 64 KiB on), and keeps their memory for its next save: from the second one on the
-/// caller waits as long as about one memcpy. Throws invalid_argument if `bytes` is not exactly the
-/// tensor's size.
+/// copied it by then. The manager holds the copies of one save in addition to memory_budget_bytes
+/// (in whole pages from 64 KiB on), and keeps their memory for its next save: from the second one
+/// on the caller waits as long as about one memcpy. Throws invalid_argument if `bytes` is not
+/// exactly the tensor's size.
 TensorSource host_source(std::string name, ArraySpec spec, std::span<const std::byte> bytes);
 
 /// The same of a vector, array or span of elements. Throws invalid_argument if they are not of the
@@ -139,10 +139,10 @@ struct HostShard {
   std::optional<DType> dtype = {};
 };
 
-/// A tensor of which this process has some boxes in memory, such as those of its devices. The save
-/// writes what the sharding gives to this process. The memory stays as host_source says. Throws
+/// A tensor with some boxes in this process's memory, such as those of its devices. The save writes
+/// the boxes that the sharding gives to this process. The memory stays as host_source says. Throws
 /// invalid_argument if boxes leave the tensor or overlap, or bytes or dtype do not fit; the save
-/// throws it if it needs what no shard has.
+/// throws it if it needs elements that no shard has.
 TensorSource shards_source(std::string name, ArraySpec spec, const std::vector<HostShard>& shards);
 
 /// A tensor whose boxes a function fills, as BoxReader::read() does. Throws invalid_argument if
@@ -150,7 +150,7 @@ TensorSource shards_source(std::string name, ArraySpec spec, const std::vector<H
 TensorSource callback_tensor(std::string name, ArraySpec spec,
                              std::function<void(const Box&, std::span<std::byte>)> read);
 
-/// What to do if the step is already there.
+/// The action if the step is already there.
 enum class Existing {
   fail,     ///< throws already_exists before anything is written
   replace,  ///< writes a new generation; the old one stays valid until the new one is committed
@@ -182,7 +182,7 @@ struct EncodeOptions {
 /// Numbers that belong to a step, by name, such as {{"loss", 0.25}}.
 using Metrics = std::map<std::string, double>;
 
-/// What a checkpoint holds beside its tensors: the first three as in SaveOptions.
+/// The content of a checkpoint other than its tensors: the first three as in SaveOptions.
 struct PublishOptions {
   std::string user_json = "{}";
   std::string objects_json = {};
@@ -198,12 +198,12 @@ struct UserData {
 };
 }  // namespace detail
 
-/// What a manager's save is asked for.
+/// The options of a manager's save.
 struct SaveOptions {
   Codec codec = Codec::zstd;     ///< shard files are the same bytes for any number of threads
   std::string user_json = "{}";  ///< the caller's own; any JSON value
 
-  /// Saved beside the tensors, such as a job's tree of names and Python's objects; any JSON value.
+  /// Saved with the tensors, such as a job's tree of names and Python's objects; any JSON value.
   /// Empty: nothing.
   std::string objects_json = {};
 
@@ -224,11 +224,11 @@ struct SaveOptions {
   /// Must not save with the same manager, close it or wait for this save.
   ProgressFunction progress = nullptr;
 
-  /// Cannot be given: the compiler shows what it is here.
+  /// Cannot be given: the compiler then shows the right name, user_json.
   [[no_unique_address]] detail::UserData user_data = {};
 };
 
-/// What a save did.
+/// The result of a save.
 struct SaveStats {
   std::filesystem::path directory;
 
@@ -245,15 +245,15 @@ struct SaveStats {
   std::size_t logical_bytes = 0;
   std::size_t stored_bytes = 0;  ///< of chunks that were written, padding and index left out
 
-  /// Of chunks that had not changed and were not written (WriteOptions::increments).
+  /// Logical bytes of chunks that had not changed and were not written (WriteOptions::increments).
   std::size_t unchanged_bytes = 0;
   std::size_t file_bytes = 0;
   std::int64_t chunks = 0;
   double blocked_seconds = 0;  ///< how long the caller of save or save_async waited
   double total_seconds = 0;    ///< until it was committed; before older checkpoints are removed
 
-  /// Of these: until it was decided what is written where; until the shard files were on the disk;
-  /// the rest. Of a manager's save on this process, of an attempt by the slowest writer.
+  /// Parts of total_seconds: until the plan was made; until the shard files were on the disk; the
+  /// rest. A manager's save gives this process's, an attempt those of the slowest writer.
   double plan_seconds = 0, write_seconds = 0, publish_seconds = 0;
 
   /// Buffers and copies of host sources of this process; of an attempt, the most that a writer

@@ -20,7 +20,7 @@ std::filesystem::path short_name(const std::filesystem::path& target) {
   return target.parent_path() / target.filename().string().substr(0, kMostOfName);
 }
 
-/// What cannot be removed, as another user's, is in nobody's way.
+/// Garbage that cannot be removed, such as another user's, is in nobody's way.
 FileSystem& without_garbage(FileSystem& file_system, const std::filesystem::path& folder) {
   try {
     detail::collect_root_garbage(file_system, folder);

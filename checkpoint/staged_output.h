@@ -10,17 +10,17 @@ namespace shardwise {
 class FileSystem;
 
 /// A file or folder in the making, which has its name when all of it is on the disk. Until then it
-/// is in a hidden directory beside its place, with a lease, as a checkpoint's attempt is: if the
+/// is in a hidden directory next to its place, with a lease, as a checkpoint's attempt is: if the
 /// process is killed, the next output there removes it.
 /// Thread-compatible.
 class StagedOutput {
  public:
-  /// Makes the hidden directory beside `target`, whose name may be anything, and removes what dead
-  /// processes have left there. The file system must outlive it. Throws not_found if the folder
-  /// above is not there, io.
+  /// Makes the hidden directory next to `target`, whose name may be anything, and removes leftovers
+  /// of dead processes there. The file system must outlive it. Throws not_found if the folder above
+  /// is not there, io.
   StagedOutput(FileSystem& file_system, const std::filesystem::path& target);
 
-  /// Removes what was not published.
+  /// Removes the output unless it was published.
   ~StagedOutput();
   StagedOutput(const StagedOutput&) = delete;
   StagedOutput& operator=(const StagedOutput&) = delete;
@@ -28,7 +28,7 @@ class StagedOutput {
   /// Where the file or folder is to be made; nothing is there yet.
   const std::filesystem::path& place() const;
 
-  /// Gives what is at place(), which is on the disk, the target's name, and is done when that is on
+  /// Renames place(), whose content is on the disk, to the target, and returns when the name is on
   /// the disk, too. `replaces`: the target is there, and is removed; if the file system cannot
   /// exchange the two in one step, neither has the name for a moment. Throws already_exists if the
   /// target is there but is not to be replaced, io.

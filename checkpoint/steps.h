@@ -31,7 +31,7 @@ struct LatestStep {
   std::vector<RejectedStep> rejected;
 };
 
-/// A step that has a name, by which it stays until the name is taken away.
+/// A step that is kept as long as it has a name.
 struct NamedStep {
   std::string name;
   std::int64_t step;
@@ -44,7 +44,7 @@ struct GarbageOptions {
   std::vector<std::string> dead_hosts = {};
 };
 
-/// What start-up or gc removed.
+/// The result of the clean-up at start-up or of gc.
 struct GarbageReport {
   /// Names in the root: attempts, trash, leases, and generations that a valid one replaces.
   std::vector<std::string> removed;

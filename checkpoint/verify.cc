@@ -34,7 +34,7 @@ using detail::ChunkRecord;
 // Padding is read in pieces of this size.
 constexpr std::size_t kVerifiedBytes = std::size_t{1} << 20;
 
-// If another process removes a step and saves it anew, what was read is of both.
+// If another process removes a step and saves it again, the bytes read may be of both.
 constexpr int kMostTries = 3;
 
 /// Bytes of the data of a shard file. Padding must be zero.
@@ -84,14 +84,14 @@ class Verifier {
   void report(const Error& error, Damage damage);
   void progress();
 
-  /// For what is read beside the parts.
+  /// Counts bytes that are read outside parts_.
   void count(std::size_t bytes) {
     bytes_ += bytes;
     progress();
   }
   std::string path_of(const std::string& name) const { return (directory_ / name).string(); }
 
-  /// Runs a step; what it finds to be corrupt, or cannot read, is reported of that file.
+  /// Runs a step and reports corrupt and io errors against that file.
   template <class Step>
   bool attempt(const std::string& file, Step&& step) {
     try {
@@ -193,8 +193,8 @@ void Verifier::open_shard_files() {
   attempt(detail::kManifestName, [&] { detail::check_no_file_missing(manifest, directory_); });
 }
 
-// What other tools read of them, too, is to be as it was written. Other checkpoints' chunks in them
-// are these checkpoints' business.
+// The HDF5 structure, which other tools read, must be as it was written. Chunks that only other
+// checkpoints use are left to those.
 void Verifier::check_linked_files() {
   const std::size_t own = stored_.manifest.files.size();
   for (std::size_t i = 0; i < stored_.linked.size(); ++i) {
@@ -292,8 +292,8 @@ void Verifier::check_zeros(const Part& part, std::span<const std::byte> bytes) c
                           std::to_integer<int>(*found)));
 }
 
-// Piece by piece, and not what the file system says is a hole: no writer leaves so much, and who
-// makes a file may state as much of it as he likes.
+// Reads in pieces and skips holes: no writer leaves so much padding, but a forged file may state
+// any length.
 void Verifier::check_long_padding() {
   std::vector<std::byte> bytes(long_padding_.empty() ? 0 : kVerifiedBytes);
   for (const Part& padding : long_padding_) {
@@ -363,8 +363,8 @@ void Verifier::read_alone(const Part& part, detail::RangeBytes& bytes) {
   check_part(part, all);
 }
 
-// Neighbours are read together. If such a read fails, what is not checked yet is read part by
-// part: a bad place on the disk says nothing about what lies beside it.
+// Neighbours are read together. If such a read fails, the parts not checked yet are read one by
+// one: a bad place on the disk says nothing about its neighbours.
 void Verifier::read_parts() {
   std::sort(parts_.begin(), parts_.end());
   std::vector<char> checked(parts_.size());  // each set by one thread

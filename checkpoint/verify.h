@@ -14,7 +14,7 @@
 
 namespace shardwise {
 
-/// One thing that is wrong: in which file, where, and for a chunk of which tensor.
+/// One problem: its file and place, and for a chunk its tensor.
 struct Damage {
   std::string file = {};     ///< name within the checkpoint
   std::string message = {};  ///< one line: what, where, found, needed
@@ -24,11 +24,11 @@ struct Damage {
 };
 
 struct VerifyReport {
-  /// What the bytes prove to be wrong.
+  /// Problems that the bytes prove.
   std::vector<Damage> damage;
 
-  /// What could not be read: no rights, no free descriptor, a bad place on the disk, a server that
-  /// does not answer. Nothing is known of it; the checkpoint may be whole.
+  /// Places that could not be read: no rights, no free descriptor, a bad place on the disk, a
+  /// server that does not answer. Nothing is known of them; the checkpoint may be whole.
   std::vector<Damage> unread;
 
   std::int64_t chunks = 0;  ///< read
@@ -43,17 +43,17 @@ struct VerifyReport {
 };
 
 /// Reads all that a checkpoint uses: checksum of the manifest, sizes, HDF5 structure, chunk tables,
-/// every chunk, the padding between them, and the index, which must be, byte for byte, what the
-/// writer makes of the manifest; checks that
-/// the pieces cover every tensor exactly once, and that there is no other file; every byte of
-/// parity files, which nothing else depends on, is checked, too. Damage is reported, not thrown,
-/// and does not end the search, except for the manifest's: nothing else says what the other bytes
-/// should be. So is what cannot be read, apart from damage: delete nothing because of it. HDF5
-/// opens no file, and no link is followed. Of a linked file, the chunks that only
-/// other steps use and the gaps beside them are not read: no value depends on them. This proves
-/// integrity, not authenticity: who can write the files can make their hashes right again. Throws
-/// not_found if there is no checkpoint, or it is removed meanwhile; unsupported; and io if its
-/// directory or manifest cannot be read, or the directory changes again and again while it is read.
+/// every chunk, the padding between chunks, every byte of parity files, which nothing else depends
+/// on, and the index, which must equal, byte for byte, the one that the writer makes of the
+/// manifest. Checks that the pieces cover every tensor exactly once, and that there is no other
+/// file. Damage is reported, not thrown, and does not end the search, except for the manifest's:
+/// nothing else describes the other bytes. Unreadable places are reported apart from damage: delete
+/// nothing because of them. HDF5 opens no file, and no link is followed. In a linked file, the
+/// chunks that only other steps use and the gaps around them are not read: no value depends on
+/// them. This proves integrity, not authenticity: who can write the files can make their hashes
+/// right again. Throws not_found if there is no checkpoint, or it is removed during the call;
+/// unsupported; and io if its directory or manifest cannot be read, or the directory changes again
+/// and again while it is read.
 VerifyReport verify_checkpoint(const std::filesystem::path& directory,
                                const ReadOptions& options = {});
 
