@@ -17,7 +17,7 @@ struct Internals {
     return CheckpointReader(directory, options, true);
   }
 
-  /// A reader of what was opened by other means.
+  /// A reader of a checkpoint that was opened by other means.
   static CheckpointReader reader_of(StoredCheckpoint checkpoint) {
     return CheckpointReader(std::move(checkpoint));
   }

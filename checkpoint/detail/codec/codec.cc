@@ -28,8 +28,8 @@ constexpr double kLeastGain = 0.03;
 // Matches must gain so much over Huffman coding alone: they take twice its time and more.
 constexpr double kMatchesGain = 0.01;
 
-// Far below zstd's fastest: it gives up looking for matches at once, and what is left is Huffman
-// coding of the bytes, which the literal compression mode forces (negative levels leave it out).
+// Far below zstd's fastest: it gives up looking for matches at once, and only Huffman-codes the
+// bytes, which the literal compression mode forces (negative levels leave it out).
 constexpr int kNoMatches = -1000;
 
 // A block of its own costs a plane 3 bytes and, if it is coded, its table; shorter planes share.

@@ -20,7 +20,7 @@ enum class Effort {
   zstd_huffman,  ///< huffman_only without our own PlaneCoder: for tests and benches
 };
 
-/// What to do with a tensor: decided once, by a sample.
+/// The treatment of a tensor: decided once, by a sample.
 struct CodecChoice {
   StoredCodec codec = StoredCodec::none;
   Effort effort = Effort::huffman_only;

@@ -10,7 +10,7 @@
 #include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/shard/dtype.h"
 
-// What a shard file of version 2 says about itself: docs/checkpoint_format.md, headings
+// The tables of a shard file of version 2 about itself: docs/checkpoint_format.md, headings
 // "Description" and "Piece table".
 namespace shardwise::detail {
 
@@ -20,8 +20,8 @@ inline constexpr std::size_t kDescriptionBytes = kDescriptionWords * sizeof(std:
 /// The description's bytes: all that the manifest does not say of the file.
 std::array<std::uint64_t, kDescriptionWords> describe_file(const FileEntry& file);
 
-/// Reads a description into the entry, which has what the manifest says. Throws corrupt if it is
-/// not that of the writer's file, or of places that cannot be; `path` is for messages.
+/// Reads a description into the entry, which has the manifest's values. Throws corrupt if it is not
+/// that of the writer's file, or names impossible places; `path` is for messages.
 void read_description(std::span<const std::uint64_t> words, FileEntry& file,
                       const std::string& path);
 
@@ -35,7 +35,7 @@ std::vector<std::uint64_t> describe_pieces(std::span<const TensorEntry> tensors,
 std::vector<PieceId> add_file_pieces(std::span<const std::uint64_t> table, Manifest& manifest,
                                      std::size_t file, const std::string& path);
 
-/// What a later save asks of a shard file: docs/checkpoint_format.md, heading "Content table".
+/// The table that a later save reads: docs/checkpoint_format.md, heading "Content table".
 struct ContentTable {
   std::vector<LinkedFile> linked;
   std::vector<std::uint64_t> dtypes;  ///< of each piece: dtype_hash()
@@ -68,7 +68,7 @@ struct DescribedPiece {
   std::int64_t first_chunk = 0, end_chunk = 0;
   PieceDataset dataset = {};
 
-  /// Whether it is cut out and into chunks as this one of a tensor of this name.
+  /// True if it has the box, layout and chunks of `piece`, in a tensor with this name_hash().
   bool is_like(const PieceEntry& piece, std::uint64_t name) const;
 };
 

@@ -12,7 +12,7 @@
 
 namespace shardwise::detail {
 
-/// What an object is, for messages: "tensor 3", "tensor \"w\" piece 3".
+/// Names an object in messages: "tensor 3", "tensor \"w\" piece 3".
 struct JsonWhat {
   const char* what;
   std::string_view name = {};  ///< of the tensor
@@ -23,8 +23,7 @@ struct JsonWhat {
 };
 
 /// A JSON object whose members are read with their types checked. Throws corrupt, beginning with
-/// what the object is and the key. Valid as long as the document.
-/// Thread-compatible.
+/// the object's name and the key. Valid as long as the document. Thread-compatible.
 class JsonFields {
  public:
   JsonFields(const JsonValue& value, const JsonWhat& what);

@@ -108,7 +108,7 @@ class Printer {
   ShardingTexts texts_;
 };
 
-/// The distinct texts, in the order in which they come first, and which one each tensor has.
+/// The distinct texts, ordered by first use, and the number of each tensor's text.
 struct MeshTexts {
   explicit MeshTexts(std::span<const TensorEntry> tensors) {
     std::unordered_map<std::string, std::int64_t> numbers;
@@ -262,7 +262,7 @@ std::string print_manifest(const Manifest& manifest) {
     printer.tensor(tensor,
                    meshes.of_tensor[static_cast<std::size_t>(&tensor - manifest.tensors.data())]);
   });
-  // By writer; null for one that has written nothing.
+  // Ordered by writer; null for one that has written nothing.
   std::vector<const FileEntry*> files(static_cast<std::size_t>(manifest.writers.num_writers()));
   for (const FileEntry& file : manifest.files) files[static_cast<std::size_t>(file.writer)] = &file;
   printer.add(",\n\"files\":");

@@ -69,7 +69,7 @@ struct LinkedFile {
 inline constexpr std::string_view kLinkedPrefix = "linked-";
 inline constexpr std::size_t kMostLinkedFiles = 16;  ///< of one shard file
 
-/// What follows the name of a shard file, or linked one, in the name of its parity file.
+/// Follows the name of a shard file, or linked one, in the name of its parity file.
 inline constexpr std::string_view kParitySuffix = ".parity";
 
 struct FileEntry {
@@ -89,7 +89,7 @@ struct FileEntry {
   std::uint64_t pieces_address = 0, pieces_words = 0, pieces_hash = 0;
   std::uint64_t stored_bytes = 0;  ///< of the chunks that are in it
 
-  /// Of the content table; 0: there is none.
+  /// Address and hash of the content table; 0: the file has no such table.
   std::uint64_t content_address = 0, content_hash = 0;
   bool has_linked = false;              ///< chunks of its pieces are in linked files
   std::vector<LinkedFile> linked = {};  ///< these, as the content table lists them
@@ -118,7 +118,7 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
-/// Limits of the format page: they bound what a reader allocates for a manifest that lies.
+/// Limits of the format page: they bound a reader's memory for a manifest that lies.
 inline constexpr std::size_t kMaxManifestBytes = std::size_t{1} << 30;
 inline constexpr std::size_t kMaxChunkBytes = std::size_t{64} << 20;
 inline constexpr std::int64_t kMaxChunksPerFile = std::int64_t{1} << 25;
@@ -137,7 +137,7 @@ std::string shard_file_name(std::int64_t writer, std::int64_t writers);
 /// "/tensors/<t>/<p>".
 class PieceDatasets {
  public:
-  /// Of the next piece; the pieces of a tensor follow one another.
+  /// Gives the dataset of the next piece; the pieces of a tensor follow one another.
   PieceDataset next(std::size_t tensor);
 
  private:
@@ -173,8 +173,7 @@ struct ChunkRecord {
   std::uint64_t stored_bytes = 0;
   std::uint64_t hash = 0;
   std::uint32_t filter_mask = 0;
-  std::uint32_t linked =
-      0;  ///< in which file: 0: this one; else number `linked` - 1 of those linked
+  std::uint32_t linked = 0;  ///< 0: in this file; else in linked file `linked` - 1
 
   bool operator==(const ChunkRecord&) const = default;
 };
@@ -185,10 +184,10 @@ inline constexpr std::uint32_t kRawMask = 3;
 
 inline bool is_in_linked(const ChunkRecord& record) { return record.linked != 0; }
 
-/// Whether the stored bytes are the chunk's elements as they are.
+/// True if the stored bytes are the chunk's elements as they are.
 bool is_raw(StoredCodec codec, const ChunkRecord& record);
 
-/// What a file says about its chunks, in the order of their records.
+/// A file's tables about its chunks, in the order of their records.
 struct ChunkTable {
   std::vector<ChunkRecord> records;
 

@@ -6,11 +6,11 @@
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
 
-// What docs/checkpoint_format.md asks of the tensors, pieces and files of a manifest beyond the
+// Rules of docs/checkpoint_format.md for the tensors, pieces and files of a manifest beyond the
 // JSON types of their values. The version, the writers and the number of files are checked as they
 // are parsed (manifest_parse.cc). A manifest that is going to be written passes both: its text is
-// parsed as a reader parses it (write/commit.h, checked_manifest). What is refused is `corrupt`,
-// and the message names the tensor and piece, or the file.
+// parsed as a reader parses it (write/commit.h, checked_manifest). A refusal is `corrupt`, and its
+// message names the tensor and piece, or the file.
 namespace shardwise::detail {
 
 /// A tensor: its name, and the sharding or the list that gives its pieces.

@@ -92,11 +92,11 @@ TensorEntry tensor_of(const JsonValue& value, std::int64_t number) {
   return tensor;
 }
 
-/// What three texts say, and what those before said: mostly the next ones are the same. Texts stay
-/// as long as this is used.
+/// Parses a sharding's three texts, unless they are the last call's, as they mostly are. Requires
+/// that texts stay as long as this is used.
 class LastSharding {
  public:
-  /// `parsed_mesh` is of the text. Throws what is wrong with them.
+  /// `parsed_mesh` is that of the text. Throws as the parsers and Sharding do.
   const Sharding& of(std::string_view mesh, const Mesh& parsed_mesh, std::string_view spec,
                      std::string_view policy) {
     const bool same_mesh = mesh.data() == mesh_.data() || mesh == mesh_;  // it may be long
@@ -189,7 +189,7 @@ WriterMap parsed_writers(const JsonValue& value) {
   return WriterMap(std::move(starts));
 }
 
-// By writer: [bytes, end of data, hash of the description], or null if it has written nothing.
+// One entry per writer: [bytes, end of data, hash of the description], or null if it wrote nothing.
 std::vector<FileEntry> files_of(const JsonFields& fields, const WriterMap& writers) {
   const auto list = fields.list("files");
   if (list.Size() != static_cast<std::size_t>(writers.num_writers())) {

@@ -14,7 +14,7 @@ namespace shardwise::detail {
 
 enum class Layout { contiguous, chunked };
 
-/// What a chunk went through; Codec::automatic is decided before it gets here.
+/// The codec of a piece's chunks; Codec::automatic is decided before it gets here.
 enum class StoredCodec { none, zstd };
 
 /// The dataset of a piece: "/tensors/<tensor>/<piece>" of its shard file.
@@ -106,7 +106,7 @@ class PieceList {
   bool operator==(const PieceList&) const = default;
 
  private:
-  // Of a piece: these, then begin, end and chunk.
+  // Words of a piece: these, then begin, end and chunk.
   enum Word : std::size_t { kFile, kFirstChunk, kDataset, kStored, kDims };
 
   static std::size_t words(std::size_t rank) { return kDims + 3 * rank; }

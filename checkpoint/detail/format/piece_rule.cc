@@ -12,7 +12,7 @@ namespace {
 // A dim that is divided is to have this number of rows for each part, so that they can be even.
 constexpr std::int64_t kRowsPerPart = 16;
 
-// The outermost dim that is long enough, or else the longest one; 0 if there is none.
+// The outermost dim that is long enough, or else the longest one; 0 if the box has no dims.
 std::size_t dim_to_divide(const Box& box, std::int64_t parts) {
   std::size_t longest = 0;
   for (std::size_t dim = 0; dim < box.rank(); ++dim) {

@@ -24,14 +24,14 @@ inline constexpr std::size_t kPartBytes = std::size_t{1} << 20;
 /// A file's name has five digits for its writer.
 inline constexpr std::int64_t kMostWriters = 99'999;
 
-/// Of all processes of a job; products with kMostWriters do not overflow.
+/// The limit for all processes of a job; products with kMostWriters do not overflow.
 inline constexpr std::int64_t kMostDevices = std::int64_t{1} << 40;
 
-/// Whether two shardings give each writer the same pieces. Equal ones place the same, but may
+/// True if two shardings give each writer the same pieces. Equal ones place the same, but may
 /// number the devices differently, and replicas are divided by that number.
 bool same_pieces(const Sharding& a, const Sharding& b);
 
-/// Which of a checkpoint's writers saves what each device holds: writer w has the devices
+/// Assigns the data of each device to one of a checkpoint's writers: writer w has the devices
 /// [starts[w], starts[w + 1]). Writers are numbered through all processes of a job, and each writes
 /// one shard file. Immutable.
 class WriterMap {
@@ -98,7 +98,7 @@ class PieceRule {
   void add_pieces_of(std::int64_t writer, std::vector<Box>& boxes) const;
 
   /// The pieces that share elements with a box, which must be inside the tensor; appended. Takes
-  /// time for what it gives.
+  /// time for its result only.
   void add_pieces_in(const Box& box, std::vector<WriterPiece>& pieces) const;
 
  private:

@@ -8,7 +8,7 @@
 
 namespace shardwise::detail {
 
-/// What the name of a committed checkpoint's directory says: docs/checkpoint_format.md, heading
+/// The parts of the name of a committed checkpoint's directory: docs/checkpoint_format.md, heading
 /// "Directory layout".
 struct StepName {
   std::int64_t step = 0;

@@ -8,7 +8,7 @@
 
 namespace shardwise::detail {
 
-// What the library sees: a file object that leads back to the driver. Exceptions stop here.
+// The library sees a file object that leads back to the driver. Exceptions stop here.
 struct AddressCallbacks {
   struct File {
     H5FD_t base;  // first, as the library casts between the two
@@ -154,7 +154,7 @@ void AddressDriver::append(const Hdf5Bytes& objects, std::uint64_t root) {
 }
 
 std::uint64_t AddressDriver::allocate(H5FD_mem_t type, std::uint64_t size) {
-  // Without a hole nothing is placed: what is called raw then is the heap that lists the sources of
+  // Without a hole nothing is placed: the only raw data then is the heap that lists the sources of
   // virtual datasets.
   if (type == H5FD_MEM_DRAW && data_end_ > 0) {
     if (next_ == HADDR_UNDEF) fail("HDF5 allocates raw data that has no address");

@@ -12,7 +12,7 @@
 
 namespace shardwise::detail {
 
-/// What HDF5 writes for an address that is none.
+/// HDF5's value of an undefined address.
 inline constexpr std::uint64_t kHdf5NoAddress = UINT64_MAX;
 
 /// The checksum of HDF5's metadata: Jenkins' lookup3, "hashlittle", with initial value 0. Groups
@@ -53,7 +53,7 @@ class Hdf5Bytes {
   /// The checksum of everything from `begin` to here.
   void put_checksum(std::uint64_t begin) { put(hdf5_checksum(from(begin))); }
 
-  /// Writes over what was put at `address`. Requires that it is there.
+  /// Overwrites the value at `address`. Requires that it was put there.
   template <class T>
   requires std::is_integral_v<T>
   void patch(std::uint64_t address, T value) {

@@ -129,10 +129,10 @@ class LinkHeap {
     header.put(std::uint16_t{0});  // no filters
     header.put(std::uint8_t{2});   // direct blocks have checksums
     header.put(std::uint32_t{kMostObject});
-    header.put(std::uint64_t{0});  // next id of a huge object; there are none
+    header.put(std::uint64_t{0});  // next id of a huge object: the heap has none
     header.put(kHdf5NoAddress);
     header.put(free_);
-    header.put(kHdf5NoAddress);  // no list of what is free
+    header.put(kHdf5NoAddress);  // no list of free space
     header.put(several ? width_ * block_bytes_ : block_bytes_);
     header.put(used);
     header.put(used);  // where the next block would begin
@@ -185,7 +185,7 @@ class LinkTree {
     out_.put(static_cast<std::uint32_t>(node_bytes_));
     out_.put(static_cast<std::uint16_t>(kRecordBytes));
     out_.put(static_cast<std::uint16_t>(deep));  // depth
-    out_.put(std::uint8_t{100});                 // per cent at which to split and to merge nodes
+    out_.put(std::uint8_t{100});                 // per cent: fuller nodes split, emptier ones merge
     out_.put(std::uint8_t{40});
     out_.put(root);
     out_.put(static_cast<std::uint16_t>(in_root));

@@ -17,11 +17,11 @@
 // time, AMD EPYC, g++ 12 -O2, HDF5 1.10.8, 100 groups of 100, files in memory; median of 5.)
 namespace shardwise::detail {
 
-/// A name in a file. The views are valid as long as what they were made of.
+/// A name in a file. The views are valid as long as the strings that they were made of.
 struct Hdf5Link {
   std::string_view path;  ///< "/a/b"; if two have a common beginning, they share its groups
 
-  /// Of the object, if the link leads to one in this file; else the link is external.
+  /// Address of the object, if the link leads to one in this file; else the link is external.
   std::uint64_t address = kHdf5NoAddress;
 
   /// An external link's target.

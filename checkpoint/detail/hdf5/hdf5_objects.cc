@@ -213,7 +213,7 @@ Hdf5Datasets::HeapObject Hdf5Datasets::add_to_heap(std::span<const std::byte> ob
   out_.patch(next_ + 8, std::uint64_t{object.size()});
   out_.patch(next_ + kHeapObjectPrefix, object);
   next_ += needed;
-  // Object 0 is what is still free; less than its own prefix needs no such object.
+  // Object 0 is the free rest; a rest smaller than its own prefix needs no such object.
   if (end_ - next_ >= kHeapObjectPrefix) out_.patch(next_ + 8, end_ - next_);
   return {collection_, objects_};
 }

@@ -15,7 +15,7 @@
 // object headers (version 2), as section IV of the HDF5 File Format Specification 3.0 says.
 namespace shardwise::detail {
 
-/// The bytes by which an object header states a type. Under an Hdf5Lock.
+/// The bytes that state a type in an object header. Under an Hdf5Lock.
 std::vector<std::byte> hdf5_type_message(const H5Type& type);
 
 /// The same for each element type that is stored. Made under an Hdf5Lock. Immutable.
@@ -52,7 +52,7 @@ inline constexpr std::size_t kMaxHdf5Text = 32768;
 /// bytes. Thread-compatible.
 class Hdf5Datasets {
  public:
-  /// `out` must outlive it, and nothing but groups may be put there meanwhile.
+  /// `out` must outlive it, and nothing but groups may be put there until it is gone.
   explicit Hdf5Datasets(Hdf5Bytes& out) : out_(out) {}
 
   /// A dataset whose `bytes` follow one another from `address` on; an empty one, as many as

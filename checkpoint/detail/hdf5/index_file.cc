@@ -51,8 +51,8 @@ std::string index_path(const std::string& name, const NameSet& names) {
   return path + '/' + escape_dots(component);
 }
 
-// What describes a tensor, for people. A list of devices may be too long for an attribute.
-// Valid as long as `texts` stay.
+// Describes a tensor, for people. A list of devices may be too long for an attribute. Valid as long
+// as `texts` stay.
 std::vector<Hdf5Attribute> attributes_of(const TensorEntry& tensor, ShardingTexts& texts) {
   std::vector<Hdf5Attribute> attributes{{"dtype", shardwise::name(tensor.dtype)}};
   if (!tensor.sharding) {

@@ -10,8 +10,8 @@
 
 namespace shardwise::detail {
 
-/// What a virtual dataset shows where a source is missing: NaN, or a number that is hardly ever
-/// meant. Its first bytes, as many as an element has.
+/// A virtual dataset shows this if a source is missing: NaN, or a number that is hardly ever meant.
+/// Only the first bytes count, as many as an element has.
 using FillValue = std::array<std::byte, 16>;
 FillValue fill_value(DType dtype);
 

@@ -26,7 +26,7 @@ struct PlainFile {
   std::uint64_t data_end = 0;  ///< where the tail begins
 };
 
-/// Requires distinct paths, none of which is a group of another.
+/// Requires distinct paths, and that no path is a group of another.
 PlainFile plain_file(std::span<const PlainDataset> datasets);
 
 }  // namespace shardwise::detail

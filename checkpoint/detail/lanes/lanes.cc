@@ -14,7 +14,7 @@ namespace {
 
 // Progress is reported so many times, as each time wakes the caller's thread, which takes a core
 // from the lanes (chunk by chunk, a restore from the page cache took a twentieth longer); and more
-// often if that many jobs would pass in between: what it throws is how a caller ends the work.
+// often if that many jobs would pass in between: a caller ends the work by throwing there.
 constexpr std::size_t kReports = 100, kMostUnreported = 64;
 
 /// One call of run_lanes. Thread-safe.

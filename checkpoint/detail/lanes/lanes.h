@@ -8,8 +8,8 @@
 
 namespace shardwise::detail {
 
-/// Numbered jobs, each of which moves bytes to or from a disk and computes on them, by threads of
-/// its own: while some wait for the disk, others compute. (oneTBB's workers must not wait.)
+/// Numbered jobs for threads of their own; each moves bytes to or from a disk and computes on them:
+/// while some wait for the disk, others compute. (oneTBB's workers must not wait.)
 struct LaneWork {
   std::size_t jobs = 0;
   std::size_t lanes = 1;  ///< most threads; if 1, or if none can be started: the caller's own
@@ -23,9 +23,9 @@ struct LaneWork {
   std::function<void()> progress = nullptr;
 };
 
-/// Returns when all jobs have ended. Throws what the first job that failed threw, first by its
-/// number and not by time, or what progress threw; later jobs are not begun then, and nothing is
-/// under way any more.
+/// Returns when all jobs have ended. Throws the error of the first job that failed, first by its
+/// number and not by time, or that of progress; later jobs are not begun then, and nothing is under
+/// way any more.
 void run_lanes(const LaneWork& work);
 
 /// Runs both at the same time, if the system has threads left, and returns when both have ended.

@@ -9,8 +9,8 @@
 
 namespace shardwise::detail {
 
-/// What workers need while they encode or decode a chunk: lent to one call at a time and kept for
-/// the next. Scratch says with held_bytes() how much memory it keeps. Thread-safe.
+/// Memory for workers that encode or decode chunks: lent to one call at a time and kept for the
+/// next. Scratch says with held_bytes() how much memory it keeps. Thread-safe.
 template <class Scratch>
 class ScratchPool {
  public:

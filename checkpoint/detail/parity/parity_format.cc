@@ -16,8 +16,7 @@ namespace {
 constexpr std::uint64_t kMagic = 0x3130595449524150;  // "PARITY01"
 constexpr std::size_t kFirstWords = 7, kHashWords = 2, kWordBytes = sizeof(std::uint64_t);
 
-// A file whose blocks have more hashes than that is none of ours; it bounds what a reader
-// allocates.
+// A file whose blocks have more hashes is not ours; this bounds the memory of a reader.
 constexpr std::uint64_t kMostBlocks = std::uint64_t{1} << 25;
 
 Error not_as_needed(const std::string& path, const std::string& problem) {

@@ -10,7 +10,7 @@
 #include "shardwise/storage/file.h"
 #include "shardwise/storage/hash.h"
 
-// What is in a parity file: docs/checkpoint_format.md, heading "Parity".
+// The content of a parity file: docs/checkpoint_format.md, heading "Parity".
 namespace shardwise::detail {
 
 inline constexpr std::size_t kParityBlockBytes = std::size_t{1} << 20;
@@ -24,11 +24,11 @@ struct ParityOf {
   Hash128 hash = {};  ///< of its description
 };
 
-/// Of a shard file, whose entry is as its manifest has it.
+/// The values of a shard file, whose entry is as its manifest has it.
 ParityOf parity_of(const FileEntry& entry);
 ParityOf parity_of(const LinkedFile& linked);
 
-/// Where what is. Block i of the file is data block i / groups() of group i mod groups().
+/// Places of the blocks. Block i of the file is data block i / groups() of group i mod groups().
 struct ParityLayout {
   std::uint64_t file_bytes = 0;    ///< at least 1
   std::int64_t parity_blocks = 1;  ///< of each group, 1 to kMostParityBlocks

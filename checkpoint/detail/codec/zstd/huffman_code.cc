@@ -51,18 +51,18 @@ Shares share_states(std::span<const std::uint8_t> weights) {
     shares[w] = std::max<std::size_t>(1, counts[w] * kStates / weights.size());
     given += shares[w];
   }
-  // What rounding has left over or overdrawn; the most frequent one bears it best.
+  // Rounding leaves some states over, or overdraws; the most frequent weight bears it best.
   *std::max_element(shares.begin(), shares.end()) += kStates - given;
   return shares;
 }
 
-/// RFC 8878, section 4.1.1: each share in as few bits as what is left to share out allows.
+/// RFC 8878, section 4.1.1: writes each share in the fewest bits that the states left allow.
 void put_shares(const Shares& shares, BitWriter& out) {
   out.put(kStateBits - 5, 4);
   std::size_t left = kStates;
   for (std::size_t w = 0; left > 0; ++w) {
-    // Values 0 to left + 1 are possible; the smallest ones, of which there are `saved`, take a bit
-    // less. What is put is the share plus one: 0 stands for a share of less than one.
+    // Values 0 to left + 1 are possible; the smallest `saved` ones take a bit less. The value is
+    // the share plus one: 0 stands for a share of less than one.
     const std::size_t bits = std::bit_width(left + 1), half = std::size_t{1} << (bits - 1);
     const std::size_t saved = 2 * half - 2 - left, value = shares[w] + 1;
     if (value < saved) {
@@ -81,8 +81,8 @@ void put_shares(const Shares& shares, BitWriter& out) {
   }
 }
 
-/// The states of an entropy decoder (RFC 8878, section 4.1.1), read backwards: which of a weight's
-/// states is left for a given next one, and by which bits.
+/// The states of an entropy decoder (RFC 8878, section 4.1.1), read backwards: a weight's state
+/// that is left for a given next one, and the bits that lead there.
 struct States {
   explicit States(const Shares& shares) {
     std::array<std::size_t, kStates> weight_of{};

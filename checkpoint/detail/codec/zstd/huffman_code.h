@@ -15,9 +15,9 @@ using ByteCounts = std::array<std::uint32_t, 256>;
 /// Bits of each byte value's code; 0 for values that do not occur.
 using CodeLengths = std::array<std::uint8_t, 256>;
 
-/// The codes of at most kMaxCodeBits bits that make bytes with these counts shortest, at least two
-/// of which are not zero. The package-merge algorithm: Larmore and Hirschberg, "A fast algorithm
-/// for optimal length-limited Huffman codes", JACM 37 (1990).
+/// The lengths, at most kMaxCodeBits, of codes that make bytes with these counts shortest. Requires
+/// two counts that are not zero. The package-merge algorithm: Larmore and Hirschberg, "A fast
+/// algorithm for optimal length-limited Huffman codes", JACM 37 (1990).
 CodeLengths code_lengths(const ByteCounts& counts);
 
 /// Which code each value has (RFC 8878, section 4.2.1.3); the first bit is the highest.

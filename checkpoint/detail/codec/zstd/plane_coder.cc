@@ -78,7 +78,7 @@ bool has_others(const std::byte* bytes, std::size_t size, const std::uint8_t* se
   return found;
 }
 
-/// Bits, of which the last ones lie highest. At most 56 between two flushes, 7 of which the flush
+/// Bits; the last ones lie highest. At most 56 between two flushes, counting up to 7 that the flush
 /// before has left: so none comes near the lengths, which lie lowest.
 struct BitStream {
   std::uint64_t bits = 0;
@@ -176,7 +176,7 @@ constexpr std::size_t kLeastBlockBytes = 256;
 constexpr std::size_t kRunBytes = std::size_t{19} * 64;
 constexpr std::size_t kRunsPerSample = 4;
 
-// Of the longest codes, and what the last flush writes beyond them.
+// Room for the longest codes, and for the bytes that the last flush writes beyond them.
 constexpr std::size_t kStreamRoom = kZstdBlockBytes / 4 * kMaxCodeBits / 8 + 16;
 
 std::size_t pair_of(std::size_t first, std::size_t second) { return first | second << 8; }

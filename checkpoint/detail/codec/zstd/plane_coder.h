@@ -14,7 +14,7 @@ namespace shardwise::detail {
 /// Huffman-codes byte planes, two bytes at a time, into blocks that any zstd decodes: more than
 /// twice as fast as zstd itself, which takes one byte at a time. Thread-compatible.
 ///
-/// What a plane's codes rest on:
+/// A plane's codes rest on these facts:
 ///
 /// 1. Every value of the plane has been counted at least once, so it has a code. The counts are of
 ///    a sample, but each run outside it that has a value of no count is added to it.
@@ -53,7 +53,7 @@ class PlaneCoder {
   };
 
  private:
-  /// Of a sample that has every value of the plane; leaves pair_counts_ zero.
+  /// Counts a sample that has every value of the plane; leaves pair_counts_ zero.
   ByteCounts count(std::span<const std::byte> plane);
 
   void set_codes(const CodeLengths& lengths);
