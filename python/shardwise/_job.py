@@ -1,4 +1,4 @@
-"""What torch's and JAX's CheckpointManager share: the steps of a job of any number of processes."""
+"""The common base of torch's and JAX's CheckpointManager: the steps of a job of any number of processes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .group import Call, Group
 
 @dataclass
 class Managed:
-    """What a manager has to do with a save of its own, on every rank."""
+    """A manager's part in a save of its own, on every rank."""
 
     metrics: dict[str, Any] = field(default_factory=dict)  #: encoded; rank 0's count
-    write: Callable[..., SaveStats] = write_together  #: what the ranks have agreed on
+    write: Callable[..., SaveStats] = write_together  #: writes the save that the ranks agreed on
     begun: float = field(default_factory=time.monotonic)  #: when its caller called
     started: Callable[[PendingSave], None] = lambda pending: None  #: with a save on a thread, also if it is to fail there
     same: dict[str, Any] = field(default_factory=dict)  #: what must be the same on all ranks
@@ -52,7 +52,8 @@ class OneStep:
 
 
 class Edits(TypedDict, total=False):
-    """What is taken of a step, and how names, dtypes and shapes change as it is restored: arguments of open()."""
+    """The selection of a step's tensors, and changes to names, dtypes and shapes on restore: arguments of
+    open()."""
 
     names: str | Iterable[str] | None
     rename: Rename | None
@@ -63,14 +64,14 @@ class Edits(TypedDict, total=False):
 
 
 class Rules(Edits, total=False):
-    """Also what becomes of what the target has in another shape: arguments of load()."""
+    """Edits, and the handling of targets with another shape: arguments of load()."""
 
     skip_mismatched: bool
     resize: Resize | None
 
 
 class JobManager(FolderManager):
-    """A CheckpointManager of a job but for what is saved and how it is restored."""
+    """A job's CheckpointManager without the content of a save and the way to restore it."""
 
     def __init__(self, root: Path, group: Group, *, increments: bool, parity_blocks: int, deadline: float,
                  **policies: Any) -> None:
@@ -85,7 +86,7 @@ class JobManager(FolderManager):
         return f"{self.root!r}, rank {self._saves.rank} of {self._saves.size}"
 
     def should_save(self, step: int) -> bool:
-        """Whether to save this step: the policies of one rank say so."""
+        """True if the policies of any rank say to save this step."""
         step = step_number("should_save", step)
         told = self._is_told_to_end(step)
         own = (self._manager.should_save(step) or told, self._manager.reached_preemption() or told)
@@ -94,7 +95,7 @@ class JobManager(FolderManager):
         return bool(save)
 
     def _is_told_to_end(self, step: int) -> bool:
-        """Whether something else than a signal says that the job is to save this step and end."""
+        """True if something other than a signal tells the job to save this step and end."""
         return False
 
     def reached_preemption(self) -> bool:
@@ -126,7 +127,7 @@ class JobManager(FolderManager):
         return super()._restored(read_alone if self._calls.size == 1 else read, step)
 
     def _options(self, existing: str) -> dict[str, Any]:
-        """Of a save."""
+        """Returns the arguments of a save."""
         return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory}
 
     def _prepare(self, step: int, metrics: Mapping[str, float] | None, begun: float) -> tuple[str, Managed]:
@@ -153,11 +154,11 @@ class JobManager(FolderManager):
                 Managed(encoded, write, begun, same={"parity_blocks": self._parity_blocks}))
 
     def _next_turn(self, step: int) -> str:
-        """Of a save_async() that comes now: "now", "later" or "skipped", as rank 0 says."""
+        """Returns "now", "later" or "skipped" for a save_async() that is called now, as rank 0 decides."""
         return self._queue.next_turn(lambda word: self._on_first(word, f"when to save step {step}"))
 
     def _on_first(self, work: Callable[[], Any], what: str, same: Mapping[str, Any] | None = None) -> Any:
-        """What rank 0 finds, on all."""
+        """Returns rank 0's result of work() on all ranks."""
         return self._agreed(lambda said: work(), what, None, same)
 
     def _agreed(self, merge: Callable[[list[Any]], Any], what: str, own: Any,

@@ -100,12 +100,12 @@ def refuse_others(kind: type, unknown: Iterable[str]) -> None:
 
 @dataclass
 class Restored:
-    """What a restart went on from, and the newer steps that had to be passed over: (path, reason)."""
+    """The step that a restart continued from, and the newer steps that it passed over: (path, reason)."""
 
     step: int
     path: str
     rejected: list[tuple[str, str]]
-    value: Any = None  #: what the function that restores has returned
+    value: Any = None  #: result of the function that restores
 
 
 def _whole_seconds(option: str, seconds: float) -> int:
@@ -158,7 +158,7 @@ class ManagerContext:
         if kind is None:
             self.close()
         else:
-            self._queue.settle()  # the error under way is what is raised
+            self._queue.settle()  # the error under way is raised, not this one
             self._release()
 
     def _release(self) -> None:
@@ -219,7 +219,7 @@ class FolderManager(ManagerContext):
         return {name: _objects.encode(float(value)) for name, value in (metrics or {}).items()}
 
     def _tell(self, step: int, stats: SaveStats) -> None:
-        """Logs what went wrong beside a save."""
+        """Logs the warnings and the cleanup error of a save."""
         tell_warnings(self._manager)
         if stats.cleanup_error:
             log.warning("after the save of step %d: %s", step, stats.cleanup_error)
@@ -345,15 +345,17 @@ class CheckpointManager(FolderManager):
     """The steps in a folder, made if it is not there. One save is under way at a time. A context manager, whose end
     waits. Safe on several threads. A job of several processes uses shardwise.torch's or shardwise.jax's manager.
 
-    Which steps stay after a commit: those that any of four rules keeps, the newest, what a reader has open, and what is
-    pinned. A step that restore_latest() has found damaged is replaced when it is saved again. keep_last: the newest valid ones, this number. keep_every: those that it divides. keep_interval: the oldest,
-    and each that was committed this number of seconds after the last one that the rule keeps. best=("loss", "min", n): the n
-    best by a metric of save(metrics=...); as long as no step has it, all stay. Without a rule all stay.
+    These steps stay after a commit: those that any of four rules keeps, the newest, those that a reader has
+    open, and pinned ones. A step that restore_latest() has found damaged is replaced when it is saved again.
+    keep_last: the newest valid ones, this number. keep_every: those that it divides. keep_interval: the
+    oldest, and each that was committed this number of seconds after the last one that the rule keeps.
+    best=("loss", "min", n): the n best by a metric of save(metrics=...); as long as no step has it, all stay.
+    Without a rule all stay.
 
     When should_save() says yes: save_every: the steps that it divides (0: none); save_interval: this number of seconds
-    after the last save began; after request_save(); and when one of preemption_signals has come, as [signal.SIGTERM], of which
-    Python's own handlers then hear nothing. preemption_grace: how many seconds after the signal the process lives: a save
-    that would take longer raises Cancelled.
+    after the last save began; after request_save(); and when one of preemption_signals has come, as
+    [signal.SIGTERM]; Python's own handlers do not see these signals. preemption_grace: how many seconds after
+    the signal the process lives: a save that would take longer raises Cancelled.
 
     when_busy: what save_async() does if a save is under way: "wait" for it, and raise its error if nobody has seen it;
     "skip" this one; or "replace": copy the arrays and return, and save them next. A save that waits so and has not begun
@@ -372,9 +374,10 @@ class CheckpointManager(FolderManager):
     this one has written.
 
     increments: chunks of about 1 MiB that have not changed since the newest step are linked and not written again
-    (SaveStats.unchanged_bytes); each step is whole all the same, whatever becomes of the others. write_stats: what each
-    save did is kept beside its step, as stats-step-00000100.json. parity_blocks: each step gets parity, as by write_parity(), before
-    its save ends; if it cannot be written, SaveStats.cleanup_error says why. 0: none.
+    (SaveStats.unchanged_bytes); each step is whole all the same, whatever becomes of the others. write_stats:
+    the SaveStats of each save are kept next to its step, as stats-step-00000100.json. parity_blocks: each
+    step gets parity, as by write_parity(), before its save ends; if it cannot be written,
+    SaveStats.cleanup_error says why. 0: none.
     """
 
     def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, keep_interval: float = 0,
@@ -399,11 +402,12 @@ class CheckpointManager(FolderManager):
         return repr(self.root)
 
     def should_save(self, step: int) -> bool:
-        """Whether to save this step; the policies say so."""
+        """True if the policies say to save this step."""
         return self._manager.should_save(step_number("should_save", step))
 
     def reached_preemption(self) -> bool:
-        """Whether a signal of preemption_signals had come when should_save() was called last: save, and end."""
+        """True if a signal of preemption_signals had come when should_save() was called last: save, and
+        end."""
         return self._manager.reached_preemption()
 
     def save(self, step: int, tensors: Mapping[str, Any], *, user: Any = None, metrics: Mapping[str, float] | None = None,
@@ -435,7 +439,7 @@ class CheckpointManager(FolderManager):
                 plan = plan_of(copied(tensors, pool), encoded)
                 user = _objects.plain_copy(user, "user")
                 self._refuse_existing(step, existing)
-                said = self._queue.next_turn()  # after what a signal's handler has begun meanwhile
+                said = self._queue.next_turn()  # after saves that a signal's handler began
                 turn = self._queue.turn(said)
                 if turn is not None:
                     self._manager.begin_later(step)
@@ -498,10 +502,11 @@ class CheckpointManager(FolderManager):
         return self._restored(read, number)
 
     def restore_latest(self, restore: Callable[[Checkpoint], Any] | None = None) -> Restored | None:
-        """Calls restore(checkpoint) with the newest valid step; None if there is no step. If what it reads turns out to
-        be damaged (it raises Corrupt), it is called again for the step before: what it has filled by then is to be filled
-        again. Raises Corrupt if there are steps and none can be restored, Unsupported if there are only those of another
-        library, and what else `restore` raises. Without a function it is restore(restore)."""
+        """Calls restore(checkpoint) with the newest valid step; None if there is no step. If its data turns
+        out to be damaged (it raises Corrupt), it is called again for the step before: what it has filled by
+        then is to be filled again. Raises Corrupt if there are steps and none can be restored, Unsupported if
+        there are only those of another library, and what else `restore` raises. Without a function it is
+        restore(restore)."""
         return self._restored_by(restore) if callable(restore) else self.restore(restore)
 
     def collect_garbage(self, dead_hosts: Iterable[str] = ()) -> tuple[list[str], list[str]]:

@@ -22,7 +22,7 @@ ON_SAVE_ERROR = ("raise", "warn")
 
 
 def skipped() -> SaveStats:
-    """Of a save that nothing was written of as another was under way."""
+    """Returns the SaveStats of a save that was skipped as another was under way."""
     return SaveStats("", 0, 0, 0, 0, 0.0, skipped=True)
 
 
@@ -90,7 +90,7 @@ class PendingSave:
         if self._is_dropped:
             return
         run = self._run
-        del self._run  # and what it holds, with its end
+        del self._run  # frees the captured state when run() ends
         try:
             self._result = run(self._progress)
         except BaseException as error:  # noqa: BLE001 - told by result(), or by the manager's next call
@@ -123,7 +123,7 @@ class PendingSave:
         return f"<shardwise.PendingSave: {self._what}, {end if self._done.is_set() else 'under way'}>"
 
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """True if it has ended, well or not."""
         self.process.check()
         return self._done.is_set()
 
@@ -133,7 +133,7 @@ class PendingSave:
         return not self.done()
 
     def result(self, timeout: float | None = None) -> SaveStats | None:
-        """Waits until it is committed. Raises what the save raised, and TimeoutError."""
+        """Waits until it is committed. Raises the save's error, and TimeoutError."""
         self._wait(timeout)
         self._seen = True
         if self._error is not None:
@@ -183,12 +183,12 @@ class PendingSave:
         return self._error
 
     def has_unseen_error(self) -> bool:
-        """Of one that has ended: whether nobody has been told of its error."""
+        """True if it ended with an error that nobody has been told of."""
         return self._error is not None and not self._seen
 
 
 class Turn:
-    """Of a save that begins when the one before has ended, unless a newer one takes its place."""
+    """The turn of a save that begins when the one before has ended, unless a newer one takes its place."""
 
     def __init__(self, before: PendingSave | None) -> None:
         self._lock = threading.Lock()
@@ -272,7 +272,7 @@ class SaveQueue:
                 if self._when_busy == "skip":
                     return ended, has_failed, "skipped"
                 if ended == 0 and self._turn is not None and not self._turn.replace():
-                    return self._word()  # the first has ended meanwhile
+                    return self._word()  # the first has ended since
                 return ended, has_failed, "later"
             ended += 1
             has_failed = has_failed or self._counts(pending)
@@ -292,7 +292,7 @@ class SaveQueue:
         return error if counts else None
 
     def turn(self, turn: str) -> Turn | None:
-        """Of a save whose turn is "later"; None if it is "now"."""
+        """Returns a Turn for a save whose turn is "later"; None if it is "now"."""
         return Turn(self._current) if turn == "later" else None
 
     def add(self, pending: PendingSave, turn: Turn | None) -> None:
@@ -302,12 +302,12 @@ class SaveQueue:
             self._waiting, self._turn = pending, turn
 
     def has(self, pending: PendingSave) -> bool:
-        """Whether it has been added, and is not known to have ended."""
+        """True if it has been added, and is not known to have ended."""
         return pending in (self._current, self._waiting)
 
     def finish(self) -> None:
-        """Waits for all, also for one that a signal's handler begins meanwhile; raises the first error that nobody has
-        seen."""
+        """Waits for all, also for one that a signal's handler begins during the wait; raises the first error
+        that nobody has seen."""
         error: BaseException | None = None
         while self._current is not None:
             found = self._end_current()

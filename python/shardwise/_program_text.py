@@ -1,5 +1,5 @@
 """The text of a program as a front end writes it: docs/programs.md, "The text". Types are worked out here as far as the
-front end needs them; what is written is checked when the text is read."""
+front end needs them; the text is checked when it is read."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Complex:
 
 
 def parts_of(values: Iterable[Any]) -> list[Any]:
-    """Themselves, with both parts of what is complex."""
+    """Returns the values, with complex ones replaced by their two parts."""
     return [part for x in values for part in ((x.real, x.imag) if isinstance(x, Complex) else (x,))]
 
 
@@ -76,7 +76,7 @@ def together(parts: Sequence[Any], like: Sequence[Any]) -> list[Any]:
 
 
 class Refused(Exception):
-    """Why no program has what is asked for, without its name."""
+    """The reason why no program has an operation, without its name."""
 
 
 class Place(Protocol):
@@ -90,7 +90,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Rules(dict[str, Callable[..., Any]]):
-    """What writes the operations of a front end, by their names there."""
+    """The functions that write a front end's operations, by their names there."""
 
     def rule(self, *names: str) -> Callable[[Function], Function]:
         def add(function: Function) -> Function:
@@ -119,8 +119,8 @@ class _Line:
 
 @dataclass(slots=True)
 class _Body:
-    """The program itself, the first of all, or what a scan or cond does: the lines of its inputs and outputs, of which the
-    first may be carried."""
+    """The program itself (the first body), or the body of a scan or cond: the lines of its inputs and
+    outputs; the first ones may be carried."""
 
     carries: int = 0
     inputs: list[int] = field(default_factory=list)
@@ -148,11 +148,11 @@ def _number_text(value: float | int, dtype: str) -> str:
 
 
 class _Pairs:
-    """What writes a body, of parts of complex numbers in and out."""
+    """Writes a body whose inputs and outputs have complex numbers as two parts."""
 
     def __init__(self, write: Callable[[list[Any]], Sequence[Any]]) -> None:
         self._write = write
-        self.results: Sequence[Any] = ()  #: what it gave
+        self.results: Sequence[Any] = ()  #: of the last call of write()
 
     def __call__(self, values: list[Value], like: Sequence[Any]) -> list[Value]:
         self.results = self._write(together(values, like))
@@ -228,7 +228,7 @@ class ProgramText:
     # ---- Element by element.
 
     def elementwise(self, op: str, *operands: Value) -> Node:
-        """Of operands that numpy can broadcast."""
+        """Adds an elementwise operation; its operands are broadcast as numpy does it."""
         shape = np.broadcast_shapes(*(operand.shape for operand in operands))
         dtype = "bool" if op in COMPARISONS else operands[-1 if op == "select" else 0].dtype
         return self.node(op, [self.broadcast_to(operand, shape) for operand in operands], dtype, shape)
@@ -282,7 +282,7 @@ class ProgramText:
         return self.node("broadcast", [x], x.dtype, shape, listed("dims", dims))
 
     def counts_along(self, x: Value, dim: int) -> bool:
-        """Whether each element is its place along the dim."""
+        """True if each element is its place along the dim."""
         if not isinstance(x, Node):
             return x.shape[dim] <= 1 and x.value == 0
         line = self._lines[x.line]
@@ -322,7 +322,7 @@ class ProgramText:
         return self.node("slice", [x], x.dtype, shape, listed("begin", begin) + listed("end", end) + listed("stride", steps))
 
     def part(self, x: Value, dim: int, begin: int, end: int) -> Value:
-        """Of one dim."""
+        """Slices one dim."""
         first, last = [0] * len(x.shape), list(x.shape)
         first[dim], last[dim] = begin, end
         return self.slice(x, first, last)
@@ -350,7 +350,8 @@ class ProgramText:
         return self.node("reverse", [x], x.dtype, x.shape, listed("dims", sorted(dims))) if dims else x
 
     def iota(self, dtype: str, shape: Sequence[int], dim: int) -> Value:
-        """Of one dim, and repeated: an elementwise op reads a broadcast where it is, so the rest takes no memory."""
+        """Adds an iota of one dim and broadcasts it: an elementwise op reads a broadcast in place, which
+        takes no memory."""
         return self.broadcast(self.node("iota", (), dtype, [shape[dim]], listed("dims", [0])), tuple(shape), [dim])
 
     def pair(self, x: Value) -> Complex:
@@ -372,7 +373,7 @@ class ProgramText:
         return self.node(op, [x], x.dtype, shape, listed("dims", sorted(dims)))
 
     def along(self, op: str, x: Value, dim: int, words: str = "") -> Node:
-        """Of the same shape as x: a cumulative op, or the order of its elements."""
+        """Adds an op with the shape of x: a cumulative one, or argsort."""
         return self.node(op, [x], "i32" if op == "argsort" else x.dtype, x.shape, listed("dims", [dim]) + words)
 
     def einsum(self, equation: str, a: Value, b: Value, dtype: str) -> Node:
@@ -422,8 +423,8 @@ class ProgramText:
 
     def scan(self, consts: Sequence[Value], carry: Sequence[Value], xs: Sequence[Value], length: int, reverse: bool,
              write: Callable[[list[Value]], Sequence[Value]]) -> list[Value]:
-        """As jax.lax.scan: of what stands for the consts, the carry and a slice of each of the xs in the body, write() gives
-        the next carry and a slice of each of what is stacked."""
+        """Adds a scan as jax.lax.scan does it: write() takes the body's consts, carry and a slice of each of
+        the xs, and returns the next carry and a slice of each stacked result."""
         operands, given = [*consts, *carry, *xs], _Pairs(write)
         consts, carry, xs = parts_of(consts), parts_of(carry), parts_of(xs)
         carry = [self._written(x) for x in carry]
@@ -481,8 +482,9 @@ class ProgramText:
         return f"{self.scope}/{FUSED_ATTENTION}{f' [{number}]' if number > 1 else ''}".removeprefix("/")
 
     def graph(self, outputs: Sequence[Value]) -> tuple[_core.Graph, list[Place | None]]:
-        """Of what the outputs need, and all inputs; and the source of each of its nodes. Raises Unsupported, naming all that is
-        refused, and what the program's own checks raise, with the place."""
+        """Returns the graph of all inputs and the lines that the outputs need, and the source of each of its
+        nodes. Raises Unsupported, naming all that is refused, and the errors of the program's own checks,
+        with the place."""
         results = [self._written(output).line for output in outputs]
         self._bodies[0].outputs = results
         needed = [False] * len(self._lines)
@@ -507,7 +509,8 @@ class ProgramText:
         return made, [line.source for number, line in enumerate(self._lines) if needed[number] and line.body == 0]
 
     def _need_bodies(self, line: _Line, needed: list[bool]) -> None:
-        """What they give and nothing needs goes; what is carried may be needed by the next trip, and stays."""
+        """Removes the outputs of bodies that nothing needs; carried ones stay, as the next trip may need
+        them."""
         carries = self._bodies[line.bodies[0]].carries
         kept = [place for place, result in enumerate(line.results) if place < carries or needed[result]]
         for body in (self._bodies[number] for number in line.bodies):

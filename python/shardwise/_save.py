@@ -21,7 +21,7 @@ from .group import Call, Group, single
 
 log = logging.getLogger("shardwise")
 
-#: The step before, of which what has not changed is not written again; empty: none.
+#: Path of the step before, whose unchanged chunks are not written again; empty if there is no such step.
 FindEarlier = Callable[[], str]
 
 
@@ -30,7 +30,7 @@ def no_step() -> str:
 
 
 def since(path: Path | None) -> FindEarlier:
-    """Of the unchanged_since= of a save."""
+    """Returns the FindEarlier for the unchanged_since= of a save."""
     if path is None:
         return no_step
     absolute = os.path.abspath(local(path, "save"))
@@ -39,7 +39,7 @@ def since(path: Path | None) -> FindEarlier:
 
 @dataclass
 class SaveStats:
-    """What a save did."""
+    """The result of a save."""
 
     path: str
     logical_bytes: int  #: of the tensors
@@ -52,7 +52,7 @@ class SaveStats:
     parity_bytes: int = 0  #: of its parity files: CheckpointManager(parity_blocks=...)
     unchanged_bytes: int = 0  #: of the logical bytes, those of chunks that had not changed and were not written again
     blocked_seconds: float = 0.0  #: how long the caller of save() or save_async() waited
-    plan_seconds: float = 0.0  #: of `seconds`, on the process that took longest: until it was decided what is written where;
+    plan_seconds: float = 0.0  #: of `seconds`, on the slowest process: until all writes were planned;
     write_seconds: float = 0.0  #: until its shard file was on the disk;
     publish_seconds: float = 0.0  #: and all the rest
     memory_bytes: int = 0  #: of copies of the arrays on this process, and of the buffers of the one that has most
@@ -62,7 +62,7 @@ class SaveStats:
 
 @dataclass
 class Plan:
-    """What one process gives to a save."""
+    """One process's part of a save."""
 
     sources: Sources
     objects: dict[str, Any] = field(default_factory=dict)  #: by name, encoded
@@ -71,7 +71,7 @@ class Plan:
     extra: dict[str, Any] = field(default_factory=dict)  #: more keys of the document, JSON
 
     def document(self) -> str:
-        """All that is stored beside the tensors, as one JSON text; empty if it is nothing."""
+        """Returns all that is stored besides the tensors, as one JSON text; empty if there is nothing."""
         document = {**self.extra}
         for key, value in (("objects", self.objects), ("aliases", self.aliases), ("tree", self.tree)):
             if value:
@@ -131,16 +131,17 @@ def plan_of(tensors: Mapping[str, Any], metrics: Mapping[str, Any] | None = None
 
 def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
          threads: int = 0, memory: int = MEMORY, progress: Progress = None, unchanged_since: Path | None = None) -> SaveStats:
-    """Saves arrays, and plain objects beside them, as the checkpoint `path`, a directory of any name.
+    """Saves arrays and plain objects as the checkpoint `path`, a directory of any name.
 
     Values may be arrays of any strides and byte order, of numpy or of what has `__array__`; None, bool, int, float,
     str, bytes, set, enums; and dicts, lists and tuples of all of these. Arrays within them have names of their own: the keys
     that lead to them, joined with "/". Nothing is at `path` until every byte is on the disk.
 
-    codec: "zstd", "none", or "auto" (zstd if the disk does not wait for it). existing: "fail"; "replace", which takes the
-    place of what is there in one step; or "skip", which writes nothing if a valid checkpoint is there (SaveStats.skipped). user: any JSON. memory:
-    host bytes beyond the arrays. unchanged_since: a checkpoint on the same file system, of an earlier step: chunks of about
-    1 MiB that have not changed since are not written again but linked. What is saved stays whole if that one is removed.
+    codec: "zstd", "none", or "auto" (zstd if the disk does not wait for it). existing: "fail"; "replace",
+    which replaces an existing checkpoint in one step; or "skip", which writes nothing if a valid checkpoint
+    is there (SaveStats.skipped). user: any JSON. memory: host bytes beyond the arrays. unchanged_since: a
+    checkpoint on the same file system, of an earlier step: chunks of about 1 MiB that have not changed since
+    are not written again but linked. What is saved stays whole if that one is removed.
 
     Raises AlreadyExists, TypeError for what cannot be stored, InvalidArgument, Unsupported, IOFailed.
     """
@@ -177,7 +178,8 @@ def _skipped(path: str) -> SaveStats:
 
 
 def call_of(group: Group, path: str, *, user: Any, codec: str, existing: str, deadline: float, **more: Any) -> Call:
-    """The call in which all processes of a group save: the path and the options must be the same for all of them."""
+    """Returns the call with which all processes of a group save; its path and options must be the same for
+    all of them."""
     try:
         text = _objects.plain_json({} if user is None else user, "user")
     except (TypeError, ValueError) as error:
@@ -211,7 +213,7 @@ class Caller:
 
 
 def shown_by_first(progress: Progress, rank: int, path: str) -> ProgressFunction | None:
-    """What a save tells how far it is. A bar is shown by rank 0."""
+    """Returns the function that a save reports its progress to. Only rank 0 shows a bar."""
     return function_of(None if progress is True and rank else progress, f"save {os.path.basename(path)}")
 
 

@@ -31,7 +31,7 @@ from ._progress import WorkLine
 from ._sharding import Entry, Mesh, PartitionSpec
 
 _MeshLike = str | Mesh | Mapping[str, int]
-_MOST_DEVICES = 1 << 20  #: as `shardwise plan` has it: what a plan says of each device fills the memory of most machines
+_MOST_DEVICES = 1 << 20  #: as `shardwise plan` has it: plans of more devices fill the memory of most machines
 
 _InputsOf = Callable[[tuple[Any, ...]], Sequence[Any]]
 _ResultOf = Callable[[Sequence[np.ndarray]], Any]
@@ -50,8 +50,8 @@ class Input:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What collectives of one kind over the same axes send in one scope. `is_asked_for`: it combines parts of a sum or moves
-    a tensor that is marked; else two operations cut a tensor differently."""
+    """The traffic of collectives of one kind over the same axes in one scope. `is_asked_for`: it combines
+    parts of a sum or moves a tensor that is marked; else two operations cut a tensor differently."""
 
     collective: str
     axes: tuple[str, ...]
@@ -66,7 +66,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step costs on a mesh: bytes are planned, times are modelled (0 without a machine)."""
+    """The cost of a step on a mesh: bytes are planned, times are modelled (0 without a machine)."""
 
     peak_bytes: int  #: of the device that needs most
     wire_bytes: int  #: that one device sends
@@ -89,7 +89,7 @@ class Searched:
     cost: Cost
     fits: bool
     plans: int  #: that were made
-    is_exact: bool  #: all choices were planned: there is none better
+    is_exact: bool  #: all choices were planned: no choice is better
     hand_made: dict[str, Cost]  #: plans as people write them: "data", "fsdp", "tensor over model"
     hand_made_fit: dict[str, bool]  #: which of these fit
 
@@ -107,7 +107,7 @@ class MeshPlan:
 
 @dataclass(frozen=True)
 class Change:
-    """Something that may be done otherwise, and what a step costs then."""
+    """A change to a step, and the cost of the step with it."""
 
     kind: str  #: "marks", "mesh", "batch" or "recompute"
     text: str  #: "batch 32 in place of 64"
@@ -134,7 +134,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Edit:
-    """Marks of other inputs with which a tensor is cut as wanted, and what the step costs then."""
+    """Marks of other inputs with which a tensor is cut as wanted, and the cost of the step with them."""
 
     marks: dict[str, str]
     cost: Cost
@@ -142,12 +142,12 @@ class Edit:
 
 @dataclass(frozen=True)
 class WhyNot:
-    """What stands against another cut of a tensor."""
+    """The reasons against another cut of a tensor."""
 
     now: str
     wanted: str
     against: list[str]  #: marks that say otherwise, and wishes that were heard instead
-    uneven: list[str]  #: of dims that do not divide: what is done with them
+    uneven: list[str]  #: dims that do not divide, each with its treatment
     cost_now: Cost | None  #: None if the tensor is cut so already
     cost_wanted: Cost | None  #: with that mark on the tensor itself
     edits: list[Edit]  #: the smallest that were found, the cheapest first
@@ -156,7 +156,7 @@ class WhyNot:
 
 @dataclass(frozen=True)
 class Storage:
-    """What a step asks of storage."""
+    """The demands of a step on storage."""
 
     parameter_bytes: int  #: of a checkpoint, before it is packed
     optimizer_bytes: int
@@ -244,9 +244,10 @@ class Program:
         return self
 
     def plan(self, mesh: _MeshLike, capacity: int | None = None, attention: str = "fused") -> Plan:
-        """What each device of the mesh does, and needs. Nothing runs. capacity: bytes of a device, for Plan.fits; run() takes
-        no more. attention: "fused", as torch runs scaled_dot_product_attention on a GPU, without memory for its scores, or
-        "written", with the scores of one layer at a time. Raises NameNotFound for a mark over an axis that the mesh lacks."""
+        """Plans the work and memory of each device of the mesh. Nothing runs. capacity: bytes of a device,
+        for Plan.fits; run() takes no more. attention: "fused", as torch runs scaled_dot_product_attention on
+        a GPU, without memory for its scores, or "written", with the scores of one layer at a time. Raises
+        NameNotFound for a mark over an axis that the mesh lacks."""
         return self._planned(mesh, capacity, to_run=False, attention=attention)
 
     def _graph_with(self, attention: str) -> _core.Graph:
@@ -337,7 +338,7 @@ class Program:
 
 
 class Plan:
-    """A program on a mesh, planned to the byte: peak_bytes and what is sent are what a run needs and sends."""
+    """A program on a mesh, planned to the byte: a run needs peak_bytes and sends as many bytes as planned."""
 
     def __init__(self, executable: _core.Executable, program: Program, graph: _core.Graph, mesh: Mesh, capacity: int | None,
                  to_run: bool) -> None:
@@ -352,7 +353,7 @@ class Plan:
 
     @property
     def traffic(self) -> list[Traffic]:
-        """What nobody asked for first, then by bytes."""
+        """Traffic that nobody asked for comes first; then by bytes."""
         return [Traffic(kind, tuple(axes), scope, is_asked_for, tensors, result_bytes, wire_bytes, largest, needed_by)
                 for kind, axes, scope, is_asked_for, tensors, result_bytes, wire_bytes, largest, needed_by
                 in self._executable.traffic]
@@ -368,7 +369,7 @@ class Plan:
 
     @property
     def fits(self) -> bool | None:
-        """Whether every device has room; None without a capacity."""
+        """True if every device has room; None without a capacity."""
         return None if self.capacity is None else self.peak_bytes <= self.capacity
 
     def suggest(self, capacity: int) -> str:
@@ -383,8 +384,9 @@ class Plan:
         return PartitionSpec.parse(str(self._executable.input_spec(labels.index(label))))
 
     def explain(self, what: str) -> str:
-        """Of an input, by its label, or of an operation, as "%98": from which marks its cut comes, what was moved for it, and what
-        else there was. Raises NameNotFound, InvalidArgument."""
+        """Explains the cut of an input, by its label, or of an operation, as "%98": the marks that it comes
+        from, the tensors that were moved for it, and the alternatives. Raises NameNotFound,
+        InvalidArgument."""
         if not what.startswith("%"):
             return self._executable.explain(what)
         source = self._program.source(what)
@@ -392,9 +394,11 @@ class Plan:
         return f"{told}  from {source}\n" if source else told
 
     def changes(self, machine: str | None = None, *, progress: bool = True) -> Changes:
-        """What would make the step fit the capacity: marks of inputs over one more axis each, another mesh of as many
-        devices, a smaller batch, blocks that are computed again; of each kind the cheapest, or what comes nearest. machine: for modelled times and, without
-        a capacity, for the memory. Plans what it tries. progress: as Program.meshes() has it. Raises InvalidArgument without either."""
+        """Returns changes that would make the step fit the capacity: marks of inputs over one more axis each,
+        another mesh of as many devices, a smaller batch, blocks that are computed again; of each kind the
+        cheapest one, or the one that comes nearest. machine: for modelled times and, without a capacity, for
+        the memory. Plans each change that it tries. progress: as Program.meshes() has it. Raises
+        InvalidArgument without capacity and machine."""
         if self.capacity is None and machine is None:
             raise InvalidArgument("changes: found neither a capacity nor a machine, needed one: what has to fit")
         with WorkLine("compare changes", progress):
@@ -403,14 +407,15 @@ class Plan:
                         for kind, text, marks, mesh, batch, cost, fits, part in found], refused)
 
     def why(self, what: str) -> str:
-        """Of an input, by its label, or of an operation, as "%98": for each dim which mark cuts it, with the line that the
-        marked tensor comes from. Raises NameNotFound."""
+        """Names, for an input by its label or an operation as "%98", the mark that cuts each dim, with the
+        line that the marked tensor comes from. Raises NameNotFound."""
         return self._executable.why(what, self._lines())
 
     def why_not(self, what: str, spec: str | PartitionSpec, machine: str | None = None, *,
                 progress: bool = True) -> WhyNot:
-        """Why that tensor is not cut so, what it would cost, and which marks of other inputs would bring it. machine: for
-        modelled times. progress: as Program.meshes() has it. Raises NameNotFound, InvalidArgument."""
+        """Returns the reasons why a tensor is not cut so, the cost of that cut, and the marks of other inputs
+        that would bring it. machine: for modelled times. progress: as Program.meshes() has it. Raises
+        NameNotFound, InvalidArgument."""
         wanted = spec if isinstance(spec, PartitionSpec) else PartitionSpec.parse(spec)
         with WorkLine("compare marks", progress):
             now, told, against, uneven, cost_now, cost_wanted, edits, has_tried_all = self._executable.why_not(

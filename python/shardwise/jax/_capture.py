@@ -18,9 +18,10 @@ def capture(step: Callable[..., Any], *example: Any, kinds: Mapping[str, str] | 
     computed and no memory is taken. Inputs are called by their path, "params/dense/kernel". Shardings of the example
     (NamedSharding), of jit, and jax.lax.with_sharding_constraint become marks.
 
-    kinds: by patterns of labels what inputs are: "parameter", "optimizer" or "loader" (data). Without a pattern, what the step
-    gives back is a parameter: a tree of the same type is in the result, or an array of its type is at its place. States of optax
-    and flax.nnx are the optimizer's. What replaces a parameter or optimizer state takes its memory, as donate_argnums has it.
+    kinds: the kinds of inputs by patterns of labels: "parameter", "optimizer" or "loader" (data). Without a
+    pattern, an input that the step returns is a parameter: a tree of the same type is in the result, or an
+    array of its type is at its place. States of optax and flax.nnx are the optimizer's. A result that
+    replaces a parameter or optimizer state takes its memory, as donate_argnums has it.
 
     Raises Unsupported, naming each primitive that no program has, or a parameter of one that its rule does not know, how often it
     is there, and the source line of the first;

@@ -17,7 +17,7 @@ from ._primitives import RULES, Call
 #: Those that look at both parts at once.
 OF_BOTH = Rules()
 
-#: Those that do to each part what they do to a real tensor. Real operands (indices, conditions) are the same for both.
+#: Primitives that apply to each part separately; real operands (indices, conditions) serve both.
 _OF_EACH = frozenset("""copy stop_gradient name pvary device_put optimization_barrier sharding_constraint reshard broadcast_in_dim reshape squeeze
     transpose slice pad concatenate stack unstack tile split rev empty2 select_n dynamic_slice dynamic_update_slice gather scatter scatter-add
     scatter-sub reduce_sum psum cumsum neg add sub add_any""".split())
@@ -27,7 +27,7 @@ _OF_ANY = frozenset(("scan", "cond", "while", "custom_linear_solve", "shard_map"
 
 
 def rule_of(name: str) -> Callable[..., Any]:
-    """Of a primitive that is given complex tensors, or gives one. Raises Refused."""
+    """Returns the rule of a primitive that takes or gives complex tensors. Raises Refused."""
     if name in OF_BOTH:
         return OF_BOTH[name]
     if name in _OF_ANY:
@@ -139,7 +139,7 @@ def _different(call: Call, a: Complex, b: Complex) -> Value:
 
 @OF_BOTH.rule("dot_general")
 def _dot_general(call: Call, a: Complex | Value, b: Complex | Value) -> Complex:
-    """Of a complex and a real one, each part times that."""
+    """A product of a complex and a real operand multiplies each part by the real one."""
     real = replace(call, results=[(PARTS[call.dtype], call.shape)])
 
     def of(x: Value, y: Value) -> Value:

@@ -27,7 +27,8 @@ class Numbering:
         return _numbering(jax.process_count(), tuple(jax.devices()))
 
     def even(self) -> Numbering:
-        """Of the same devices; each process has a range of the same length, as the core's own groups count."""
+        """Returns a numbering of the same devices in which all processes have ranges of one length, as the
+        core's groups count."""
         by_process: dict[int, list[Any]] = {}
         for device in self.numbers:  # ascending
             by_process.setdefault(device.process_index, []).append(device)

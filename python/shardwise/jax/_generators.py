@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .._program_text import Number, ProgramText, Refused, Shape, Value
 
-_PHILOX = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)  #: factors, and what is added to the key each round
+_PHILOX = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)  #: factors, and the key's increments per round
 
 
 def random_bits(text: ProgramText, algorithm: str, state: Value, dtype: str, shape: Shape) -> tuple[Value, Value]:
@@ -49,7 +49,7 @@ def _xor(text: ProgramText, *values: Value) -> Value:
 
 
 def _halves(text: ProgramText, x: Value) -> tuple[Value, Value]:
-    """Of u64: the low and the high 32 bits."""
+    """Returns the low and the high 32 bits of u64 values."""
     return text.convert(x, "u32"), text.convert(text.elementwise("shift_right_logical", x, text.full(x, 32)), "u32")
 
 

@@ -54,8 +54,8 @@ class _Places:
                 self.start[dim] = Number(0, self.dtype, self.batch)
 
     def _bounded(self, start: Value, last: int, mode: str) -> Value:
-        """Where windows begin that are inside; notes in which places they were. If a gather promises that all are, the nearest
-        that is inside stands for one that is not, as XLA has it."""
+        """Returns the starts of windows, clamped to be inside, and notes which ones were. If a gather
+        promises that all are inside, the nearest one inside replaces one that is not, as in XLA."""
         text = self.text
         bounded = text.elementwise("min", text.elementwise("max", start, text.full(start, 0)), text.full(start, last))
         if "FILL" in mode:
@@ -68,7 +68,7 @@ class _Places:
         return not self.batch and not self.paired
 
     def starts(self) -> list[Value]:
-        """Of the one window, in each dim."""
+        """Returns the start of the one window in each dim."""
         return [self.start.get(dim, Number(0, self.dtype, ())) for dim in range(len(self.x))]
 
     def looked_up(self) -> list[int]:
@@ -77,7 +77,7 @@ class _Places:
         return dims or (sorted(self.start)[:1] if not self.paired else [])
 
     def windows(self, dims: Sequence[int]) -> list[int]:
-        """Of these dims those that have a window of several elements: it becomes a dim of the ids."""
+        """Returns those of the dims whose windows have several elements; each becomes a dim of the ids."""
         return [dim for dim in dims if self.sizes[dim] > 1]
 
     def ids(self, dim: int, windows: Sequence[int]) -> Value:
@@ -99,8 +99,9 @@ class _Places:
         return flat
 
     def along(self, dim: int) -> tuple[Value, list[int]]:
-        """The index in one dim, for an op that goes along it with all paired dims beside: of the shape of x with as many
-        elements along `dim` as there are places for each of the paired ones; and the dims of ids that these are."""
+        """Returns the index in one dim, for an op that goes along it and all paired dims, with the shape of x
+        and as many elements along `dim` as there are places for each of the paired ones; and the dims of ids
+        that these are."""
         text, windows = self.text, self.windows([dim])
         ids = self.ids(dim, windows)
         free = [number for number in range(len(ids.shape)) if number not in self.paired.values()]
@@ -113,7 +114,7 @@ class _Places:
         return text.broadcast(ids, tuple(many if d == dim else extent for d, extent in enumerate(self.x)), beside), free
 
 
-# ---- gather. Dims of what is made have names: ("batch", dim of the ids) or ("x", dim of x).
+# ---- gather. Dims of its result have names: ("batch", dim of the ids) or ("x", dim of x).
 
 
 def _fill_value(dtype: str, given: Any) -> float | int:
@@ -150,7 +151,7 @@ def _gather(call: Call, x: Value, ids: Value) -> Value:
 
 
 def _looked_up(text: ProgramText, x: Value, places: _Places) -> tuple[Value, list[Any]]:
-    """What is found, and the names of its dims."""
+    """Returns the elements looked up, and the names of their dims."""
     dims = places.looked_up()
     batch = [("batch", number) for number in range(len(places.batch))]
     if places.paired and len(dims) == 1:
@@ -191,7 +192,8 @@ def _scatter(combination: str, call: Call, x: Value, ids: Value, updates: Value)
     kept = [dim for dim in range(len(x.shape)) if dim not in numbers.inserted_window_dims and dim not in paired]
     size_of = dict(zip(kept, (updates.shape[dim] for dim in numbers.update_window_dims)))
     sizes = [size_of.get(dim, 1) for dim in range(len(x.shape))]
-    mode = "FILL" if "PROMISE" in str(call.params["mode"]) else call.params["mode"]  # XLA drops what is outside, also of the gradient of a clipped one
+    # XLA drops updates outside, also in the gradient of a clipped scatter.
+    mode = "FILL" if "PROMISE" in str(call.params["mode"]) else call.params["mode"]
     places = _Places(text, x.shape, ids, numbers.scatter_dims_to_operand_dims, sizes, numbers.inserted_window_dims, paired, mode)
     at_batch = [dim for dim in range(len(updates.shape)) if dim not in numbers.update_window_dims]
     if places.is_one:

@@ -1,4 +1,5 @@
-"""A function as a program: its jaxpr, each primitive written by its rule (_primitives.py and those beside it)."""
+"""A function as a program: its jaxpr, each primitive written by its rule (_primitives.py and the modules that
+add to it)."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def captured(step: Callable[..., Any], example: tuple[Any, ...], kinds: Mapping[
     inputs: list[Any] = []
     for label, kind, variable in zip(leaves, kinds_of_leaves, closed.jaxpr.invars):
         dtype, shape = _input_type(variable.aval, label)
-        pairs_in.append(dtype in PARTS and variable in used)  # what is only moved stays as it is
+        pairs_in.append(dtype in PARTS and variable in used)  # a value that is only moved stays as it is
         made = text.input(label, *((PARTS[dtype], (*shape, 2)) if pairs_in[-1] else (dtype, shape)), kind)
         inputs.append(text.pair(made) if pairs_in[-1] else made)
     given = _Writer(text).jaxpr(closed.jaxpr, closed.consts, inputs, "")
@@ -199,7 +200,7 @@ def _scope_of_stack(stack: str) -> tuple[str, bool]:
     """A name stack of JAX's, "transpose(jvp(layer0))/mlp", as a scope, "layer0/mlp", and whether it is of a gradient."""
     parts = stack.split("/")
     begins = [number for number, part in enumerate(parts) if "jvp(" in part]
-    if begins:  # what is computed again for a gradient has its whole name after that of the gradient
+    if begins:  # recomputation for a gradient has its whole name after the gradient's
         parts = parts[: begins[0]] + parts[begins[-1]:]
     names = [re.sub(r"\w+\(|\)", "", part) for part in parts if "->" not in part]  # einsum opens a scope of its equation
     return "/".join(name for name in names if name not in ("", "rematted_computation", "checkpoint")), "transpose(" in stack
@@ -303,7 +304,7 @@ class _Writer:
 
 
 def _data_type(aval: Any) -> tuple[str | None, tuple[int, ...]]:
-    """Of a value as the program has it; of typed keys that of their data."""
+    """Returns the dtype and shape that a value has in the program; typed keys have those of their data."""
     if _tree.is_key(aval):
         return "u32", (*aval.shape, *aval.dtype._impl.key_shape)
     return known_name(aval.dtype), tuple(aval.shape)

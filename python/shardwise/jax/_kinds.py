@@ -1,4 +1,4 @@
-"""What the inputs of a step are: state, if the step gives it back at the same place of a tree, or data."""
+"""The kinds of a step's inputs: state, if the step gives it back at the same place of a tree, or data."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def kinds_of(labels: Sequence[str], names: Sequence[str], arguments: Sequence[An
 
 
 def _returned(names: Sequence[str], arguments: Sequence[Any], result: Any) -> list[bool]:
-    """Of each leaf: whether it is in a tree that is also in the result, or is an array whose type is at its place. The type of
-    one number says nothing: a rate is no loss."""
+    """Tells for each leaf if it is in a tree that is also in the result, or is an array whose type is at its
+    place. The type of a single number is no evidence: a rate is not a loss."""
     trees: dict[Any, list[Any]] = {}  # structures, by the types of their leaves: data of a node may have no hash
     for node, _, _ in _places(result, 0):
         trees.setdefault(_types(node), []).append(jax.tree.structure(node))
@@ -61,7 +61,7 @@ def _of_optax(tree: Any) -> list[bool]:
 
 
 def _leaves(tree: Any) -> dict[Any, Any]:
-    """By path."""
+    """Returns the leaves of a tree by path."""
     return dict(jax.tree_util.tree_flatten_with_path(tree)[0])
 
 

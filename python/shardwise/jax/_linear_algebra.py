@@ -18,7 +18,8 @@ from ._primitives import Call, rule
 
 
 def cholesky(a: Any) -> Any:
-    """The lower factor; NaN if there is none, as XLA has it. Column j is what is left of a's, over the root of its diagonal element."""
+    """Returns the lower factor; NaN if a has no factor, as in XLA. Column j is the remainder of a's, over the
+    root of its diagonal element."""
     if not a.size:
         return a
     places = jnp.arange(a.shape[0])
@@ -85,7 +86,8 @@ def order_of_pivots(pivots: Any, *, size: int) -> Any:
 
 
 def geqrf(a: Any) -> Any:
-    """By reflections, as LAPACK has it: R, below it the vectors, whose first element is 1; and their factors."""
+    """Returns, by reflections as in LAPACK, R and below it the vectors, whose first element is 1; and their
+    factors."""
     rows, columns = jnp.arange(a.shape[0]), jnp.arange(a.shape[1])
     if not a.size:
         return a, a.ravel()
@@ -133,7 +135,7 @@ def qr(a: Any, *, full: bool) -> Any:
 
 
 def _written(call: Call, algorithm: Callable[..., Any], rank: int, *operands: Value) -> Sequence[Value]:
-    """By a function of single matrices or vectors, of which the first has this rank. Raises Refused."""
+    """Writes a call of a function of single matrices or vectors; the first has this rank. Raises Refused."""
     for x in operands:
         if x.dtype not in ("f32", "f64", "i32"):
             raise Refused(f"found {x.dtype}, needed f32 or f64")

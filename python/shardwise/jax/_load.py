@@ -40,7 +40,7 @@ class _Any:
 
 
 ANY = _Any()
-"""In a target, for a leaf or for all below a node: what is there, as without a target."""
+"""In a target, for a leaf or for all below a node: takes the stored value, as without a target."""
 
 
 #: What others call it.
@@ -59,7 +59,7 @@ def load(path: Path, target: Any = None, *, strict: bool = True, names: str | It
     saved; dict, list, tuple and None as they were, named tuples if their module is imported, else dicts of fields;
     of other classes dicts. Needs no devices. A checkpoint that was saved without a tree is a dict of names.
 
-    With a target: a tree of the same names, each leaf of which says what is wanted: jax.ShapeDtypeStruct with a
+    With a target: a tree of the same names, whose leaves say how each is loaded: jax.ShapeDtypeStruct with a
     sharding, or jax.Array, on whose sharding it comes (without one: on the default device); a jax.sharding.Sharding, for
     whatever shape and dtype there is; numpy.ndarray, for an array on the host; ANY; a Python object, for one of its type;
     a loader, or another object with state_dict() and load_state_dict(), which is given its state.
@@ -67,13 +67,14 @@ def load(path: Path, target: Any = None, *, strict: bool = True, names: str | It
     None is filled with all that is stored under its name. A process reads what its own devices hold, each box once.
     strict=False: names that the target lacks are left out, and leaves of the target that the checkpoint lacks stay as they are,
     with a warning, if they have a value (a jax.ShapeDtypeStruct has none); a load that finds no name is an error.
-    names: patterns of what is taken, "params/*", as if nothing else was stored. rename: new names of what is stored, by
-    patterns, {"params/*": "*"}. Without a target the tree is then a dict of names.
-    cast: dtypes of what is stored, "bf16" for all floats, or by patterns of the stored names. transpose, split and join
-    are those of shardwise.open(); a split or join makes the tree a dict of names, too. skip_mismatched=True: an array
-    in the target that has another shape than what is stored stays. resize: arrays that have grown or shrunk, by patterns of
-    their names, {"*/embedding": "pad"}: "pad" fills the beginning of a larger array, and the rest is as in the target; "slice"
-    takes the beginning of what is stored. Without a target it says extents, as that of shardwise.open(): "pad:50304,-".
+    names: patterns of the names to load, "params/*", as if nothing else was stored. rename: new names of
+    stored arrays, by patterns, {"params/*": "*"}. Without a target the tree is then a dict of names. cast:
+    dtypes that stored arrays are cast to, "bf16" for all floats, or by patterns of the stored names.
+    transpose, split and join are those of shardwise.open(); a split or join makes the tree a dict of names,
+    too. skip_mismatched=True: an array in the target whose stored shape differs stays. resize: arrays that
+    have grown or shrunk, by patterns of their names, {"*/embedding": "pad"}: "pad" fills the beginning of a
+    larger array, and the rest is as in the target; "slice" takes the beginning of the stored array. Without a
+    target it says extents, as that of shardwise.open(): "pad:50304,-".
 
     Raises one InvalidArgument naming all that does not fit, before anything is read: names, shapes, dtypes (nothing else
     is cast), shapes that a sharding does not divide; also a target without leaves, with strict=False, too. NotFound,
@@ -108,13 +109,14 @@ def restore(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = ()
 
 @dataclass
 class Planned:
-    """A restore of which nothing has been read."""
+    """A restore before anything has been read."""
 
     readings: dict[str, Reading]
-    build: Callable[[dict[str, Any]], Any]  #: the tree, of what was read
+    build: Callable[[dict[str, Any]], Any]  #: makes the tree from the values read
 
     def boxes(self) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
-        """What is going to be read: numbers of tensors, and where each box begins and its shape."""
+        """Returns the boxes that will be read: the number of the tensor, the begin of the box, and its
+        shape."""
         return [(reading.number, begin, shape) for reading in self.readings.values() for begin, shape in reading.boxes]
 
 
@@ -249,7 +251,7 @@ def _filled(stateful: Any, state: Callable[[dict[str, Any]], Any], values: dict[
 
 
 def _has_value(leaf: Any) -> bool:
-    """Whether it can stay as it is: not if it says only what is wanted."""
+    """True if the leaf can stay as it is; one that only describes an array cannot."""
     return leaf is not ANY and not isinstance(leaf, (jax.ShapeDtypeStruct, jax.sharding.Sharding))
 
 

@@ -35,8 +35,8 @@ def _warn_of_narrowing(dtypes: Mapping[str, Any]) -> None:
 
 
 class Loader(_loader.Loader):
-    """`shardwise.Loader` for JAX: each batch is a dict of global arrays, of which this process reads what its devices
-    hold.
+    """`shardwise.Loader` for JAX: each batch is a dict of global arrays; this process reads only the parts
+    that its devices hold.
 
         loader = swj.Loader(source, {"image": NamedSharding(mesh, P("data", None, "model")),
                                      "label": NamedSharding(mesh, P("data"))}, batch_size=256, epochs=5)

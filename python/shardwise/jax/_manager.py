@@ -107,7 +107,7 @@ class CheckpointManager(JobManager):
         return self._restored(lambda path: load(path, target, strict=strict, threads=self._threads, memory=self._memory, **rules), step)
 
     def restore_latest(self, restore: Any = None) -> Restored | None:
-        """restore(); of a function, what it makes of the checkpoint, as shardwise.CheckpointManager's."""
+        """As restore(); a function is called with the checkpoint, as by shardwise.CheckpointManager's."""
         if not (callable(restore) and jax.tree_util.all_leaves([restore])):
             return self.restore(restore)
         return self._restored_by(restore)

@@ -1,5 +1,5 @@
-"""Modules of flax.nnx among the arguments of a step, which changes them in place, as nnx.jit has it: their variables are what the program
-takes, and those that the step changes are what it gives, too."""
+"""Modules of flax.nnx among the arguments of a step, which changes them in place, as nnx.jit has it: their
+variables are inputs of the program, and those that the step changes are also outputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def _is_state(value: Any) -> bool:
 
 
 class Modules:
-    """Of the arguments of one step. A variable that several of them hold is one, that of the first."""
+    """The modules among the arguments of one step. A variable that several hold counts once, for the
+    first."""
 
     def __init__(self, example: Sequence[Any]) -> None:
         self._nnx = _flax_nnx()
@@ -65,13 +66,13 @@ class Modules:
                 if isinstance(value, (bool, int, float, str)) and not name.startswith(("_pytree__", "_object__"))}
 
     def _different(self, modules: Sequence[Any]) -> str:
-        """What is not as it was; "" if all is."""
+        """Returns the first setting that has changed; "" if nothing has."""
         now = self._settings_of(modules)
         return next((f"{name} = {now.get(name)!r}, before {self._settings.get(name)!r}" for name in sorted({*now, *self._settings})
                      if now.get(name) != self._settings.get(name)), "")
 
     def kinds(self, arguments: Sequence[Any]) -> list[str]:
-        """What each leaf is; "" of those that are of no module."""
+        """Returns the kind of each leaf; "" for leaves outside modules."""
         found = []
         for place, one in enumerate(arguments):
             for leaf in jax.tree.leaves(one, is_leaf=_is_module if place in self.places else None):
@@ -80,7 +81,8 @@ class Modules:
         return found
 
     def pure(self, step: Callable[..., Any]) -> Callable[..., tuple[Any, list[Any]]]:
-        """Of arguments(): what the step gives, and the leaves of the states after it."""
+        """Returns a function of arguments() that gives the step's result, and the leaves of the states after
+        it."""
 
         def whole(*arguments: Any) -> tuple[Any, list[Any]]:
             if not self.places:

@@ -1,4 +1,4 @@
-"""What each primitive of JAX is in a program: RULES, one small function a primitive."""
+"""The translation of JAX's primitives into a program: RULES, one small function a primitive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .._program_text import Number, ProgramText, Refused, Rules, Shape, Value
 
 
 class Params(Mapping[str, Any]):
-    """Of an equation. Notes which ones a rule has read."""
+    """The parameters of an equation; notes those that a rule has read."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._params = params
@@ -67,7 +67,7 @@ INLINED = {"jit", "pjit", "closed_call", "core_call", "core_closed_call", "custo
 RULES = Rules()
 rule = RULES.rule
 
-#: Parameters that change no value: they say how XLA computes, or what the types of the results say, too.
+#: Parameters that change no value: they say how XLA computes, or repeat the types of the results.
 _HINTS = "accuracy precision preferred_element_type out_dtype sharding out_sharding".split()
 
 #: Others of single primitives, of JAX since 0.6.
@@ -219,7 +219,7 @@ def _reduce_precision(call: Call, x: Value) -> Value:
 
 @rule("le_to")
 def _le_to(call: Call, a: Value, b: Value) -> Value:
-    """Of a total order: NaN is the largest."""
+    """Compares in a total order: NaN is the largest."""
     text = call.text
     return text.elementwise("logical_or", text.elementwise("le", a, b), text.elementwise("ne", b, b))
 
@@ -235,7 +235,8 @@ def _lt_to(call: Call, a: Value, b: Value) -> Value:
 
 
 def _with_data(numbers: Sequence[int], of_all: Sequence[int]) -> list[int]:
-    """Of each dim. The data of typed keys has a dim more than they have, of which all is taken."""
+    """Returns a number for each dim. The data of typed keys has one dim more than the keys, which is taken
+    whole."""
     return [*numbers, *of_all[len(numbers):]]
 
 
@@ -247,7 +248,7 @@ def _broadcast(call: Call, x: Value, *dynamic: Value) -> Value:
 
 @rule("reshape", "squeeze")
 def _reshape(call: Call, x: Value, *dynamic: Value) -> Value:
-    """dimensions: the order in which the dims of x are gone through."""
+    """`dimensions` is the order that the dims of x are read in."""
     order = call.params.get("dimensions") if "new_sizes" in call.params else None
     return call.text.reshape(x if order is None else call.text.transpose(x, order), call.shape)
 
@@ -266,7 +267,7 @@ def _slice(call: Call, x: Value) -> Value:
 
 @rule("empty2")
 def _empty(call: Call) -> Value:
-    """What the gradient of a branch has in place of what the other branch keeps."""
+    """Stands in the gradient of a branch for the residuals of the other branch."""
     return Number(0, call.dtype, call.shape)
 
 
@@ -385,8 +386,8 @@ def _dot_general(call: Call, a: Value, b: Value) -> Value:
 
 @rule("ragged_dot_general")
 def _ragged_dot(call: Call, a: Value, b: Value, sizes: Value) -> Value:
-    """Of rows in groups that are as long as sizes says: a product of all rows for each group, of which those of others are 0, as XLA
-    computes it on a CPU."""
+    """Multiplies rows in groups whose lengths are in `sizes`: one product of all rows for each group, with
+    the rows of other groups 0, as XLA computes it on a CPU."""
     text, numbers = call.text, call.params["ragged_dot_dimension_numbers"]
     (a_summed, b_summed), (a_batch, _) = numbers.dot_dimension_numbers
     if a_batch or len(sizes.shape) != 1 or call.params.get("group_offset") is not None:
@@ -425,7 +426,7 @@ def _product(call: Call, dimension_numbers: Any, a: Value, b: Value) -> Value:
 
 @rule("sort")
 def _sort(call: Call, *operands: Value) -> Sequence[Value]:
-    """By the first num_keys, of which the first counts most."""
+    """Sorts by the first num_keys operands; the first counts most."""
     text, dim = call.text, call.params["dimension"]
     words = " descending" if call.params.get("is_descending") else ""
     order: Value | None = None
@@ -467,7 +468,7 @@ def _scan(call: Call, *operands: Value) -> Sequence[Value]:
 
 @rule("cond")
 def _cond(call: Call, *operands: Value) -> Sequence[Value]:
-    """Of several branches the middle is asked for, then that of a half, .."""
+    """Chooses among several branches by bisection."""
     branches = call.params["branches"]
     if isinstance(operands[0], Number):  # only one is needed
         return call.inlined(branches[min(max(int(operands[0].value), 0), len(branches) - 1)], operands[1:])
@@ -495,7 +496,7 @@ def _platform(call: Call) -> Value:
 
 @rule("custom_linear_solve")
 def _custom_linear_solve(call: Call, *operands: Value) -> Sequence[Value]:
-    """What it is told to solve with."""
+    """Inlines the solver that the call names."""
     counts, solve = call.params["const_lengths"], call.params["jaxprs"].solve
     before = counts.matvec + counts.vecmat
     return call.inlined(solve, [*operands[before:before + counts.solve], *operands[sum(counts):]])

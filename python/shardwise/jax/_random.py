@@ -1,4 +1,5 @@
-"""JAX's random numbers: a typed key is its data, and what is made of it are integer operations that give the same bits as JAX."""
+"""JAX's random numbers: a typed key is its data, and drawing from it is integer operations with the same bits
+as JAX."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def _same_data(call: Call, keys: Value) -> Value:
 
 
 def _written(call: Call, function: Callable[..., Any], *operands: Value) -> Sequence[Value]:
-    """What JAX's own function does with the data."""
+    """Inlines JAX's own function of the data."""
     example = [np.zeros(x.shape, NUMPY[x.dtype]) for x in operands]
     return call.inlined(jax.make_jaxpr(function)(*example), operands)
 
@@ -77,7 +78,7 @@ def _threefry2x32(call: Call, key_0: Value, key_1: Value, x_0: Value, x_1: Value
 
 @rule("rng_bit_generator")
 def _bit_generator(call: Call, state: Value) -> Sequence[Value]:
-    """Of a state of four u32, which are two u64, or of u64."""
+    """Draws from a state of four u32, which are two u64, or of two u64."""
     text, params = call.text, call.params
     wide = state if state.dtype == "u64" else text.bitcast(text.reshape(state, (2, 2)), "u64", (2,))
     after, bits = generators.random_bits(text, str(params["algorithm"]), wide, call.results[1][0], call.results[1][1])

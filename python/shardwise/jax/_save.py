@@ -72,8 +72,9 @@ class Prepared:
 def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None, deadline: float = DEADLINE,
             existing: Existing = "fail", turn: Turn | None = None, managed: Managed | None = None, is_even: bool = False,
             **options: Any) -> Prepared:
-    """What writes a tree. The values are held by nothing else, so they are free when it is done. turn: when it begins, if at
-    all. copy: its caller waits for this alone, and else for `write`, too. is_even: each process stands for as many devices."""
+    """Returns the save of a tree. Nothing else holds the values, so they are freed when it is done. turn:
+    decides when it begins, if at all. copy: its caller waits for this alone, and else for `write`, too.
+    is_even: each process stands for as many devices."""
     managed = Managed() if managed is None else managed
     held: list[Snapshot] = []
     failed: BaseException | None = None

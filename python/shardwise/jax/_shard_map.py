@@ -1,5 +1,6 @@
-"""shard_map: what each device does, as one program. Tiles are told apart by a dim for each axis of the mesh, which is cut by that axis; the
-body is a vmap over these dims, whose collectives are sums, slices and transposes of them."""
+"""shard_map: the work of each device, as one program. Tiles are told apart by a dim for each axis of the
+mesh, which is cut by that axis; the body is a vmap over these dims, whose collectives are sums, slices and
+transposes of them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from ._primitives import RULES, Call, rule
 
 
 def _over_dims(op: str) -> Any:
-    """What vmap makes of a collective: one over dims."""
+    """Returns the rule of a collective that vmap has turned into one over dims."""
 
     def reduced(call: Call, *operands: Value) -> list[Value]:
         dims = call.params["axes"]

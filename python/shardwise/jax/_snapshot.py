@@ -25,7 +25,7 @@ Begin = tuple[int, ...]
 
 @dataclass
 class Leaf:
-    """An array of which this process has parts."""
+    """An array that this process has parts of."""
 
     name: str
     dtype: str
@@ -37,7 +37,7 @@ class Leaf:
     is_local: bool = False  #: this process has all of it, and no device of another has any
 
     def digest(self) -> str:
-        """Of the elements."""
+        """Returns a hash of the elements."""
         digest = hashlib.blake2b(digest_size=16)
         for begin, part in sorted(zip(self.begins, self.parts), key=lambda p: p[0]):
             digest.update(repr((begin, part.shape)).encode())
@@ -57,8 +57,8 @@ class Snapshot:
     copied_bytes: int = 0  #: of the parts that are no views on the tree's arrays
 
     def plan(self, same_everywhere: Iterable[str] = (), mesh_of: Callable[[str], str] = str) -> Plan:
-        """`same_everywhere`: the names of local leaves that every process has, each for itself. mesh_of: what a mesh is called
-        in the checkpoint."""
+        """`same_everywhere`: the names of local leaves that every process has, each for itself. mesh_of: the
+        name of a mesh in the checkpoint."""
         sources = Sources()
         replicated = set(same_everywhere)
         for leaf in self.leaves:
@@ -71,8 +71,8 @@ class Snapshot:
         return Plan(sources, self.objects, self.aliases, {"kind": "pytree", "root": self.tree})
 
     def describe(self) -> bytes:
-        """For the other processes: the containers; and of each leaf its name, what it is, how it is cut, and a digest of
-        what this process alone has all of."""
+        """Returns, for the other processes, the containers; and for each leaf its name, its type, its
+        sharding, and a digest if it is local: this process holds all of it."""
         rows = [[leaf.name, f"{leaf.dtype} {list(leaf.shape)}", f"{leaf.spec} on {leaf.mesh}" if leaf.mesh else "",
                  leaf.digest() if leaf.is_local else ""] for leaf in self.leaves]
         rows += [[name, "an object", "", json.dumps(value, sort_keys=True)] for name, value in self.objects.items()]
@@ -162,7 +162,7 @@ def _of_numpy(name: str, value: Any, copy: bool) -> Leaf:
 
 @dataclass
 class _Cut:
-    """What arrays of one sharding, shape and dtype have in common."""
+    """The properties that arrays of one sharding, shape and dtype share."""
 
     dtype: str
     mesh: str
@@ -190,7 +190,7 @@ class _Cut:
 
 
 class _Cuts:
-    """Of the arrays of one tree. Many are cut alike, and it takes its time to say how."""
+    """A cache of the cuts of one tree's arrays: many are cut alike, and describing a cut is slow."""
 
     def __init__(self) -> None:
         self._cuts: dict[Any, _Cut] = {}

@@ -1,4 +1,4 @@
-"""What a leaf of a target asks for: which boxes are read, and what is made of them."""
+"""The demands of a target's leaf: the boxes that are read, and the value made from them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _given(stateful: Any, state: Any) -> Any:
 
 
 def _number_type(dtype: Any) -> type | None:
-    """Of Python's numbers the one that an element is."""
+    """Returns the type of Python's numbers that an element has."""
     kinds = ((np.bool_, bool), (np.integer, int), (np.floating, float), (np.complexfloating, complex))
     return next((number for kind, number in kinds if jax.numpy.issubdtype(dtype, kind)), None)
 
@@ -148,7 +148,7 @@ def _on_devices(tensor: Tensor, sharding: Any) -> Reading:
 
 
 def _resized(tensor: Tensor, want: Any) -> Reading:
-    """The beginning of what is stored, or all of it at the beginning of what the target has."""
+    """Reads the beginning of the stored array, or all of it into the beginning of the target's."""
     stored = tensor.shape
     tensor = copy.copy(tensor)
     tensor.shape = tuple(want.shape)
@@ -192,7 +192,7 @@ def _box(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
 
 
 def _extra_dims(key: str) -> int:
-    """Of the data of one key."""
+    """Returns the number of dims of the data of one key."""
     return len(jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=key))).shape)
 
 

@@ -34,7 +34,7 @@ class Json:
 
 
 def is_stateful(value: Any) -> bool:
-    """Whether a leaf is stored by its state: loaders are."""
+    """True if a leaf is stored by its state, as loaders are."""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
@@ -49,7 +49,7 @@ def parts_of(path: tuple[Any, ...]) -> Parts:
 
 
 def is_key(value: Any) -> bool:
-    """Whether it has the dtype of typed PRNG keys."""
+    """True if it has the dtype of typed PRNG keys."""
     dtype = getattr(value, "dtype", None)
     return not isinstance(dtype, (np.dtype, type(None))) and bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
 
@@ -108,7 +108,7 @@ def kinds(node: Any, place: str = "") -> dict[str, str]:
 
 
 def children_of(value: Any) -> list[tuple[str, Any]] | None:
-    """What is one level below a node; None for a leaf."""
+    """Returns the children of a node by name; None for a leaf."""
     if isinstance(value, (jax.Array, np.ndarray)):
         return None
     found, _ = tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is not value)
@@ -151,7 +151,7 @@ def children(node: Any) -> list[tuple[str, Any]]:
 
 
 def find(node: Any, parts: Parts) -> tuple[bool, Any]:
-    """Whether there is a node at a path, and which."""
+    """Returns True and the node at a path; False and None if there is no such node."""
     if not parts:
         return True, node
     return next((find(n, parts[1:]) for part, n in children(node) if part == parts[0]), (False, None))

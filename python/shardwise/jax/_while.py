@@ -59,7 +59,7 @@ def _length(compare: Any, condition: Any, body: Any, tested: Sequence[Value], co
         return returned[place] == len(consts) + place
 
     def number_of(atom: Any) -> Number | None:
-        """Of an atom of the condition that is the same in all trips."""
+        """Returns the number of an atom of the condition that is the same in all trips, else None."""
         found = _source(atom, test)
         if not isinstance(found, int):
             return found
@@ -83,8 +83,8 @@ def _length(compare: Any, condition: Any, body: Any, tested: Sequence[Value], co
 
 
 def _trips(direction: str, first: int, last: int, step: int, dtype: str) -> int | None:
-    """Of a loop that goes on while its counter is "lt", "le", "gt", "ge" or "ne" to the last number; None if that is not known to end
-    before the counter is past what its dtype has, and begins at the other end."""
+    """Returns the trips of a loop that goes on while its counter is "lt", "le", "gt", "ge" or "ne" to the
+    last number; None if it is not known to end before the counter overflows its dtype."""
     found = None
     if not getattr(operator, direction)(first, last):
         found = 0
@@ -99,7 +99,7 @@ def _trips(direction: str, first: int, last: int, step: int, dtype: str) -> int 
 
 
 def _step(atom: Any, body: Any, counter: int, inputs: Sequence[Value], unchanged: Callable[[int], bool], consts: int) -> int | None:
-    """What a trip adds to the counter; None if that is not known."""
+    """Returns the number that a trip adds to the counter; None if that is not known."""
     made = _maker_of_same(atom, body)
     if made is not None and made.primitive.name in ("add", "sub"):
         a, b = (_source(one, body) for one in made.invars)
@@ -141,7 +141,7 @@ def _source(atom: Any, jaxpr: Any) -> _Known:
 
 
 def _is_same(made: Any) -> bool:
-    """Whether an equation gives what it is given; a weak type becomes a strong one by a conversion."""
+    """True if an equation returns its operand unchanged; conversions may make a weak type strong."""
     name, given = made.primitive.name, made.invars
     if name == "convert_element_type":
         return bool(given[0].aval.dtype == made.outvars[0].aval.dtype)

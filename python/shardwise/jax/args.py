@@ -1,4 +1,4 @@
-"""What save() and restore() of shardwise.jax.ocp.CheckpointManager are given, by the names that Orbax has."""
+"""The arguments of save() and restore() of shardwise.jax.ocp.CheckpointManager, by Orbax's names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class JsonSave:
 
 @dataclass
 class JsonRestore:
-    """What JsonSave was given."""
+    """Asks for the object that JsonSave stored."""
 
     item: None = None
 

@@ -98,7 +98,7 @@ class CheckpointManagerOptions:
 
 @dataclass(frozen=True)
 class StepMetadata:
-    """What is known of a step without reading its arrays."""
+    """A description of a step, made without reading its arrays."""
 
     step: int
     path: str
@@ -144,16 +144,16 @@ class CheckpointManager(ManagerContext):
         return self.manager.latest_step()
 
     def best_step(self) -> int | None:
-        """By best_fn; without one the latest."""
+        """Returns the best step by best_fn; without a best_fn the latest."""
         return self.latest_step() if self._options.best_fn is None else self.manager.best()
 
     def reached_preemption(self, step: int) -> bool:
-        """Whether the job is to end: what should_save() was told last."""
+        """True if the last should_save() found that the job is to end."""
         return self.manager.reached_preemption()
 
     def should_save(self, step: int) -> bool:
-        """Whether save() would save: the policies say so, or there is no step yet. Never a step before the last one, or that
-        one."""
+        """True if save() would save: the policies say so, or there is no step yet. Always False for the last
+        step and those before it."""
         step = step_number("should_save", step)
         if self._options.read_only:
             return False
@@ -229,7 +229,7 @@ class CheckpointManager(ManagerContext):
         return self.metadata(step).item_metadata
 
     def metrics(self, step: int) -> dict[str, float]:
-        """What save() was given. Raises NotFound."""
+        """Returns the metrics that save() was given. Raises NotFound."""
         return self.metadata(step).metrics
 
     def delete(self, step: int) -> None:
@@ -282,7 +282,8 @@ class StandardCheckpointer:
 
     def restore(self, directory: Path, target: Any = None, *, args: args_.RestoreArgs | None = None, strict: bool = True,
                 restore_args: None = None) -> Any:
-        """What save() was given, as shardwise.jax.load() gives it; `target` is short for args=StandardRestore(target)."""
+        """Returns the saved tree, as shardwise.jax.load() does; `target` is short for
+        args=StandardRestore(target)."""
         if restore_args is not None:
             raise InvalidArgument(f"restore {directory}: found restore_args, needed is {_ELSEWHERE['RestoreArgs']}")
         if target is not None and args is not None:
@@ -294,7 +295,7 @@ class StandardCheckpointer:
             return _restored(checkpoint, args if target is None else args_.StandardRestore(target, strict))
 
     def metadata(self, directory: Path) -> StepMetadata:
-        """Of a path without a step's number, -1 is the step."""
+        """Returns the metadata of a checkpoint; its step is -1 if the path has no step's number."""
         self.wait_until_finished()
         return _metadata(directory)
 
@@ -315,7 +316,7 @@ class StandardCheckpointer:
         try:
             self.close()
         except Exception:
-            if kind is None:  # else the error under way is what is raised
+            if kind is None:  # else the error under way is raised
                 raise
 
 
@@ -374,7 +375,7 @@ def _item_of(what: str, given: Any) -> Any:
 
 
 def _items(checkpoint: Checkpoint) -> list[str]:
-    """Of a step that was saved as a Composite; nothing if it is one item."""
+    """Returns the items of a step that was saved as a Composite; nothing if it is one item."""
     root = _load.root_of(checkpoint)
     is_composite = isinstance(root, dict) and root.get("node") == class_name(args_.Composite)
     return [name for name, _ in root["items"]] if is_composite else []

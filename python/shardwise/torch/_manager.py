@@ -128,5 +128,5 @@ class CheckpointManager(JobManager):
                               number)
 
     def restore_latest(self, restore: Any = None) -> Restored | None:
-        """restore(); of a function, what it makes of the checkpoint, as shardwise.CheckpointManager's."""
+        """As restore(); a function is called with the checkpoint, as by shardwise.CheckpointManager's."""
         return self._restored_by(restore) if callable(restore) else self.restore(restore)
