@@ -53,7 +53,7 @@ struct TierOptions {
   /// How many steps stay in the durable root; 0: all.
   std::int64_t keep_durable = 0;
 
-  /// Of the fast tier; SaveOptions::codec is the durable one's.
+  /// The fast tier's codec; SaveOptions::codec is the durable one's.
   Codec fast_codec = Codec::none;
 
   /// As in WriteOptions, of both tiers. A step that failed in the fast tier does not go on.
@@ -69,34 +69,34 @@ struct TierOptions {
   /// As in ManagerOptions, of both tiers; called on rank 0 only, on any thread.
   std::function<void(const std::string&)> warn = nullptr;
 
-  /// What the limit is measured by; null: the machine's clock.
+  /// Measures the limit; null: the machine's clock.
   std::shared_ptr<Clock> clock = nullptr;
 };
 
-/// The newest step that is whole, and what it took to have it.
+/// The newest step that is whole, and the transfers that made it so.
 struct TierStep {
   Tier tier = Tier::fast;
 
-  /// Of the fast tier its directory has the files that were asked for, and maybe no others: a
+  /// In the fast tier its directory has the files that were asked for, and maybe no others: a
   /// CheckpointReader of its own takes it for damaged.
   Step step = {};
 
-  /// What this process had to take from others, or from what another process left on its host.
+  /// Files that this process had to take from others, or that another process left on its host.
   std::int64_t files_taken = 0;
   std::uint64_t bytes_taken = 0;
 
   /// Newer steps that cannot be had, newest first, and why.
   std::vector<std::string> passed_over = {};
 
-  /// Manifests and copies of files that were found bad, and what is wrong with each: another copy
-  /// was taken, its bad chunks were replaced, or an older step was taken.
+  /// Manifests and copies of files that were found bad, and the problem of each: another copy was
+  /// taken, its bad chunks were replaced, or an older step was taken.
   std::vector<std::string> damaged = {};
 
-  /// What bad chunks of this process's files were replaced by: "2 chunks of
+  /// Sources that replaced bad chunks of this process's files: "2 chunks of
   /// shards-00001-of-00003.h5 from rank 2's process-00002/step-00000100".
   std::vector<std::string> mended = {};
 
-  /// Reads what was asked for.
+  /// Opens a reader of the boxes that were asked for.
   CheckpointReader open(const ReadOptions& options = {}) const;
 
   /// "step 40 of the fast tier, 2 files (3.1 MiB) from other processes"
@@ -108,7 +108,7 @@ struct TierStep {
 ///
 /// A save writes each process's shard files to its own directory, FAST/process-00003, and gives
 /// copies to other hosts; that is when it is committed. Now and then it goes on to the durable root
-/// in the background. A restart takes the newest step of which every shard file is somewhere: in
+/// in the background. A restart takes the newest step whose shard files are all somewhere: in
 /// any process's directory, as a copy with another host, or in the durable root. It may have
 /// another number of processes and another mesh. (Anchor: Orbax's emergency checkpoints.)
 ///
@@ -140,17 +140,17 @@ class TieredManager {
   TieredManager& operator=(const TieredManager&) = delete;
 
   /// Returns when the step is committed in the fast tier. If it is one that goes on to the
-  /// durable root, waits for the one before to be there. Throws as CheckpointManager::save, also
-  /// what the way to the durable root of an earlier step has thrown.
+  /// durable root, waits for the one before to be there. Throws as CheckpointManager::save, and the
+  /// error of an earlier step on its way to the durable root.
   SaveStats save(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions options = {});
   PendingSave save_async(std::int64_t step, std::vector<TensorSource> tensors,
                          SaveOptions options = {});
 
-  /// Waits for what is under way, and throws its error if nobody has seen it.
+  /// Waits for saves that are under way, and throws their error if nobody has seen it.
   void close();
 
-  /// The newest whole step, of which this process then has the files that hold these boxes. Nothing
-  /// if there is none in either tier. Every byte of these files was compared with its hash. Instead
+  /// The newest whole step; this process then has its files that hold these boxes. Nothing if
+  /// neither tier has one. Every byte of these files was compared with its hash. Instead
   /// of a bad chunk the same bytes are taken from another copy on any host, from an older step's
   /// equal chunk on any host, or from the durable root; only if a chunk is nowhere, the step is
   /// passed over for the durable root's or an older one. The durable root's files are checked as
@@ -158,8 +158,8 @@ class TieredManager {
   /// no such tensor, invalid_argument, corrupt and io as CheckpointManager::latest, cancelled.
   std::optional<TierStep> latest(std::span<const TensorBox> needed);
 
-  /// The same if it is the step that says what is needed: `needed` is called for each step of the
-  /// fast tier that is tried. What it throws ends the call on all processes.
+  /// The same if the needed boxes depend on the step: `needed` is called for each step of the fast
+  /// tier that is tried. An error that it throws ends the call on all processes.
   std::optional<TierStep> latest_as_needed(const NeededBoxes& needed);
 
   /// How saves in the fast tier have ended; durable().stats() of those that went on.
@@ -173,7 +173,7 @@ class TieredManager {
   std::unique_ptr<Impl> impl_;
 };
 
-/// What there is of a step in fast roots.
+/// The files of a step in fast roots.
 struct FastStep {
   std::int64_t step = 0;
   bool is_set_aside = false;  ///< by a run that went back: latest() does not take it
@@ -183,17 +183,17 @@ struct FastStep {
   /// FAST/process-00003/step-00000100 of each process that has part of it.
   std::vector<std::filesystem::path> directories = {};
 
-  /// Shard files, or chunks of them, of which there is no good copy: then it cannot be restored
-  /// from these roots.
+  /// Shard files, or chunks of them, without a good copy: then the step cannot be restored from
+  /// these roots.
   std::vector<std::string> nowhere = {};
 
-  /// What is wrong with each copy of a file that was read and found bad.
+  /// The problem of each copy of a file that was read and found bad.
   std::vector<std::string> damaged = {};
 };
 
 struct FastSteps {
   std::vector<FastStep> steps;       ///< the newest first
-  std::vector<std::string> damaged;  ///< what is wrong with each manifest that was passed over
+  std::vector<std::string> damaged;  ///< the problem of each manifest that was passed over
 };
 
 struct FastStepOptions {

@@ -47,7 +47,7 @@ std::string manifest_text(const ProcessGroup& group, const SavedStep& step,
                           step.step, first, to_hex(hash128(text)), step.manifest));
 }
 
-// Of which nothing but the manifest is here.
+// A step with only its manifest here.
 detail::StoredCheckpoint step_without_files(const detail::Manifest& manifest) {
   const fs::path shown = fmt::format("step {} of the fast tier", manifest.step);
   detail::StoredCheckpoint checkpoint =
@@ -337,7 +337,7 @@ bool Assembly::mend_drafts() {
   return result_.problem.empty();
 }
 
-/// What is there, some of which may be of use, is removed with the attempt.
+/// Exchanges it with a file that is there, which may be of use until it goes with the attempt.
 void Assembly::put_in_place(const fs::path& staged, const fs::path& place) {
   try {
     return files_.rename(staged, place);
@@ -356,7 +356,7 @@ void Assembly::publish() {
   }
   result_.directory = *directory_;
   if (!staging_) return;
-  // What a file links comes before it.
+  // A linked file sorts before the files that link it.
   for (const std::string& name : files_.list(staging_->directory())) {
     if (name == detail::kManifestName) continue;
     put_in_place(staging_->directory() / name, *directory_ / name);

@@ -17,7 +17,7 @@
 #include "shardwise/tiers/detail/mending.h"
 #include "shardwise/tiers/tiers.h"
 
-// A step of the fast tier, put together from what the hosts have of it. Each process
+// Puts a step of the fast tier together from the files that the hosts have of it. Each process
 // compares the hashes of all bytes that mean something in the files that it needs and in those that
 // they link, its own ones, too. Instead of a bad chunk it takes the same bytes from elsewhere
 // (mending.h); instead of a copy whose tables or HDF5's own bytes are bad, another copy.
@@ -33,11 +33,11 @@ struct BadCopy {
   bool operator==(const BadCopy&) const = default;
 };
 
-/// What a process tells the others before each round of transfers.
+/// A process sends it to the others before each round of transfers.
 struct AssemblyState {
   std::vector<BadCopy> bad;           ///< found since the last round
   std::vector<std::int64_t> missing;  ///< files that it still needs, ascending
-  std::string refused = {};           ///< why the step does not fit what it needs; else empty
+  std::string refused = {};           ///< why the step does not fit its needs; else empty
 
   bool operator==(const AssemblyState&) const = default;
 };
@@ -49,17 +49,17 @@ Bytes encode(const AssemblyState& state);
 AssemblyState decode_assembly_state(std::span<const std::byte> message, std::int64_t files,
                                     int processes);
 
-/// What became of a step; the same `problem` on all processes.
+/// The outcome for a step; the same `problem` on all processes.
 struct AssembledStep {
   std::filesystem::path directory;  ///< of this process; it has the files that were needed
   std::int64_t files_taken = 0;
   std::uint64_t bytes_taken = 0;
-  std::vector<std::string> damaged;  ///< what is wrong with each copy that was found bad
-  std::vector<std::string> mended;   ///< what bad chunks of this process's files were replaced by
+  std::vector<std::string> damaged;  ///< the problem of each copy that was found bad
+  std::vector<std::string> mended;   ///< sources that replaced bad chunks of this process's files
   std::string problem;               ///< why the step cannot be had; else empty
 
-  /// The step does not fit what this process needs: what `needed` threw, not_found or
-  /// invalid_argument; or what another needs: cancelled. All processes know it.
+  /// Set on all processes if the step does not fit the needs of this one (the error that `needed`
+  /// threw, not_found or invalid_argument) or those of another (cancelled).
   std::exception_ptr refused = {};
 };
 

@@ -26,7 +26,7 @@ std::shared_ptr<FileSystem> file_system_of(const FastStepOptions& options) {
   return options.file_system ? options.file_system : posix_file_system();
 }
 
-/// Reads all copies of a file; what is wrong with each, and what is nowhere.
+/// Reads all copies of a file; adds each one's problem, and the chunks that are nowhere, to `step`.
 void verify_file(FileSystem& file_system, tiers_detail::ChunkDonors& donors,
                  const detail::Manifest& manifest, std::int64_t file,
                  const std::vector<fs::path>& copies, FastStep& step) {

@@ -18,10 +18,10 @@ namespace {
 
 constexpr std::string_view kPrefix = "process-";
 
-// Of a file in the directories of one host: more are not told of.
+// The most copies of a file on one host that its inventory tells of.
 constexpr std::size_t kMostCopies = 64;
 
-/// Null if there is none of this size.
+/// Null without a file of this size.
 std::unique_ptr<File> open_if_there(FileSystem& file_system, const std::filesystem::path& path,
                                     std::uint64_t bytes) {
   try {

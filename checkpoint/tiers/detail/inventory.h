@@ -11,7 +11,7 @@
 #include "shardwise/runtime/process/process_group.h"
 #include "shardwise/storage/file.h"
 
-// What of each step of the fast tier is in the directories of a host: FAST/process-N/step-S.
+// The files of each step of the fast tier in the directories of a host: FAST/process-N/step-S.
 namespace shardwise::tiers_detail {
 
 /// "process-00003"
@@ -45,17 +45,17 @@ struct HeldFiles {
 
 struct Inventory {
   std::map<SavedStep, HeldFiles> steps;
-  std::vector<std::string> damaged;  ///< what is wrong with each manifest that was passed over
+  std::vector<std::string> damaged;  ///< the problem of each manifest that was passed over
 };
 
-/// What is in all directories of processes under the fast roots that a process sees. A file of
-/// another size than its manifest says does not count, nor does one without what it links; and a
+/// Lists all directories of processes under the fast roots that a process sees. A file of another
+/// size than its manifest says does not count, nor does one without the files that it links; a
 /// directory whose manifest is damaged is passed over. Throws io.
 Inventory take_inventory(FileSystem& file_system, std::span<const std::filesystem::path> roots);
 
-/// What a process tells of its inventory. decode_inventory() may be given any bytes: it throws
-/// corrupt or invalid_argument unless they are such a message, as it was sent; what it gives has no
-/// paths, but as many empty ones as there are.
+/// The message about a process's inventory. decode_inventory() may be given any bytes: it throws
+/// corrupt or invalid_argument unless they are such a message, as it was sent; its result has an
+/// empty path for each copy.
 Bytes encode(const Inventory& inventory);
 Inventory decode_inventory(std::span<const std::byte> message);
 

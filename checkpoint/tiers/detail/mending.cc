@@ -27,7 +27,7 @@ constexpr std::uint64_t kAskedBytes = std::uint64_t{64} << 20;
 // A file number, an address, a size, and a hash of 8 bytes.
 constexpr std::size_t kLeastAskBytes = 11;
 
-// What cannot be read is no help.
+// A root that cannot be read is no help.
 std::vector<fs::path> newest_first(FileSystem& file_system, std::span<const fs::path> roots) {
   std::vector<std::pair<std::int64_t, fs::path>> steps;
   for (const fs::path& root : roots) {
@@ -173,8 +173,8 @@ std::vector<ChunkAsk> Mending::next_asks() const {
   return asks;
 }
 
-/// One round: all tell what they want, then what they have of it; the first that has a chunk sends
-/// it. False if nobody wants anything.
+/// One round: all tell which chunks they want, then which of those they have; the first that has a
+/// chunk sends it. False if nobody wants anything.
 bool Mending::ask_all() {
   std::vector<std::vector<ChunkAsk>> asks;
   std::size_t total = 0, first_own = 0;
@@ -222,8 +222,7 @@ bool Mending::ask_all() {
   return true;
 }
 
-/// For each rank that this one answers: the chunks that it sends, in the order in which they were
-/// asked for.
+/// For each rank that this one answers: the chunks that it sends, in the order of the requests.
 std::vector<ProcessGroup::Outgoing> Mending::answers(
     std::span<const std::vector<ChunkAsk>> asks, std::span<const int> answering,
     std::map<std::size_t, mend_detail::FoundChunk> found) const {

@@ -13,10 +13,10 @@
 #include "shardwise/runtime/process/process_group.h"
 #include "shardwise/storage/file.h"
 
-// Files of which some chunks are bad, put right chunk by chunk from what all hosts have.
+// Puts files with bad chunks right, chunk by chunk, from the files of all hosts.
 namespace shardwise::tiers_detail {
 
-/// A shard file of which a process has a copy with bad chunks.
+/// A process's copy of a shard file with bad chunks.
 struct Draft {
   std::filesystem::path directory;  ///< that the copy is in
   std::int64_t file;                ///< its number in the manifest
@@ -24,13 +24,13 @@ struct Draft {
 };
 
 /// Where chunks may be: in the fast roots that this process sees, and in the steps of the durable
-/// root; empty: there is none.
+/// root; empty: no such root.
 struct MendingSources {
   std::vector<std::filesystem::path> fast;
   std::filesystem::path durable;
 };
 
-/// What a process asks of the others: chunks of files, by the files' numbers.
+/// A process's request to the others: a chunk of a file, by the file's number.
 struct ChunkAsk {
   std::int64_t file;
   std::uint64_t address, bytes, hash;
@@ -47,7 +47,7 @@ struct Mended {
   /// "2 chunks of shards-00001-of-00003.h5 from rank 2's process-00002/step-00000100"
   std::vector<std::string> from;
 
-  /// The same on all processes: a chunk that is nowhere; empty if there is none.
+  /// The same on all processes: a chunk that is nowhere; else empty.
   std::string problem;
 };
 

@@ -29,7 +29,7 @@ struct PassedOver {
 };
 
 /// The newest step of the fast tier, of those in the range, that assemble() can put together.
-/// `passed_over` gets what is wrong with the others, also if this throws or finds none. All
+/// `passed_over` gets the problems of the others, also if this throws or finds none. All
 /// processes call it together. Throws as assemble() does.
 std::optional<TierStep> newest_fast(const ProcessGroup& group, FileSystem& file_system,
                                     const AssemblyPlaces& places, StepRange range,

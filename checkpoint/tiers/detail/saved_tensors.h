@@ -19,7 +19,7 @@ namespace shardwise::tiers_detail {
 /// next tier's save. Pins the checkpoint as long as it lives. Thread-safe.
 class SavedTensors final : public BoxReader {
  public:
-  /// Of a save from these sources.
+  /// Takes the sources of the save.
   SavedTensors(std::span<const TensorSource> sources, std::shared_ptr<FileSystem> file_system);
 
   /// Opens and pins the checkpoint. `directory` waits for the save's end and gives its directory,
