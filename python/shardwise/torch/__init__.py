@@ -2,7 +2,7 @@
 
     import shardwise.torch as swt
 
-    # beside torch.distributed.checkpoint: its storage, and all else stays as it is
+    # with torch.distributed.checkpoint: only its storage changes
     dcp.save(state, storage_writer=swt.StorageWriter("ckpt/step-100"))
     dcp.load(state, storage_reader=swt.StorageReader("ckpt/step-100"))
 

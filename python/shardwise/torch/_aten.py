@@ -1,4 +1,4 @@
-"""From ATen operations to those of a program: what a rule gets, and the table of rules.
+"""From ATen operations to those of a program: the arguments of a rule, and the table of rules.
 
 A rule is a function `rule(build, out, *operands)`: `build` appends nodes, `out` is the type that torch found for the result
 (a list of types if there are several), and operands are as in the call: tensors are a `Value`, all else is itself.
@@ -33,7 +33,7 @@ class Type:
 
     @classmethod
     def of(cls, value: torch.Tensor | torch.SymFloat) -> Type:
-        """Of a tensor, or of a number that is computed. Raises Refused."""
+        """Returns the type of a tensor, or of a number that is computed. Raises Refused."""
         if not isinstance(value, torch.Tensor):
             return cls("f64", ())
         if value.dtype not in OURS:
@@ -46,7 +46,7 @@ def is_float(x: Value) -> bool:
 
 
 def number_of(x: Value) -> Scalar | None:
-    """Of a tensor that is one number everywhere, that number."""
+    """Returns the number that all elements are; None if that is not known."""
     return x.value if isinstance(x, Number) else None
 
 
@@ -119,7 +119,7 @@ class Builder(ProgramText):
         return made
 
     def _source_of(self, x: Value) -> tuple[Value, list[int]]:
-        """What it is transposed from, and by which order."""
+        """Returns the value that x is a transposition of, and the order of its dims."""
         own = x, list(range(len(x.shape)))
         return own if isinstance(x, Number) else self._transposed.get(x.line, own)
 
@@ -134,7 +134,8 @@ class Builder(ProgramText):
         return self.binary("div", total, float(math.prod(x.shape[d] for d in dims)))
 
     def product(self, equation: str, a: Value, b: Value) -> Value:
-        """Of transposed operands, a product of what they are transposed from: of the weight itself."""
+        """Adds a product; for transposed operands, of the values that they are transposed from: of the weight
+        itself."""
         operands, result = equation.split("->")
         of_a, of_b = operands.split(",")
         (a, from_a), (b, from_b) = self._source_of(a), self._source_of(b)
@@ -143,7 +144,8 @@ class Builder(ProgramText):
         return self.einsum(f"{of_a},{of_b}->{result}", a, b, a.dtype)
 
     def batched_product(self, a: Value, b: Value) -> Value:
-        """Of matrices for each sample and head, which torch numbers in one dim for it: of both dims, so that each may be cut."""
+        """Adds a product of matrices. torch merges samples and heads into one dim; both are kept, so that
+        each may be cut."""
         apart = next((shape for x in (a, b) if (shape := self._merged_from(x)) and len(shape) == 4), None)
         if apart is None or any((shape := self._merged_from(x)) is None or shape[0] != apart[0] for x in (a, b)):
             return self.product("bij,bjk->bik", a, b)
@@ -155,27 +157,27 @@ class Builder(ProgramText):
         return self.reshape(self.product("abij,abjk->abik", split(a), split(b)), (a.shape[0], a.shape[1], b.shape[2]))
 
     def _merged_from(self, x: Value) -> Shape | None:
-        """The shape of which the matrices of x are: [16, 4, 128, 32] of [64, 128, 32]."""
+        """Returns the shape before x's leading dims were merged: [16, 4, 128, 32] for [64, 128, 32]."""
         source, order = self._source_of(x)
         if isinstance(source, Number) or self._lines[source.line].op != "reshape" or order[0] != 0:
             return None
         shape = self._lines[self._lines[source.line].operands[0]].shape
         return shape if len(shape) >= 4 and shape[-2:] == source.shape[1:] else None
 
-    # By index.
+    # Indexing.
 
     def argsort(self, x: Value, dim: int, descending: bool) -> Value:
         return self.along("argsort", x, dim, " descending" if descending else "")
 
     def as_index(self, ids: Value) -> Value:
-        """An i64 index, of which it is known that it counts from the front."""
+        """Returns an i64 index that is known to count from the front."""
         made = self.convert(ids, "i64")
         if not isinstance(made, Number):
             self._indices.add(made.line)
         return made
 
     def from_front(self, ids: Value, extent: int) -> Value:
-        """Indices, of which negative ones count from the end."""
+        """Returns indices from the front; negative ones count from the end."""
         if (not isinstance(ids, Number) and ids.line in self._indices) or (isinstance(ids, Number) and ids.value >= 0):
             return ids
         return self.select(self.binary("lt", ids, 0), self.binary("add", ids, extent), ids)
@@ -191,13 +193,14 @@ class Builder(ProgramText):
         return made
 
     def noted_places(self, made: Value, steps: Sequence[int], begin: int) -> Value:
-        """What counted() gave, so that it is known as such."""
+        """Notes a result of counted(), so that places_of() finds it."""
         if isinstance(made, Node):
             self._places[made.line] = made.shape, list(steps), begin
         return made
 
     def places_of(self, ids: Value) -> tuple[Shape, list[int], int] | None:
-        """Of such places, or of all of them in one dim, the shape, the steps and the first."""
+        """Returns shape, steps and begin of places that were noted, also if they are reshaped; None for
+        others."""
         if not isinstance(ids, Node):
             return None
         line = self._lines[ids.line]

@@ -13,7 +13,7 @@ from ._aten import RULES, Builder, Scalar, Type
 #: Those that look at both parts at once, by the name of the ATen operation.
 OF_BOTH = Rules()
 
-#: Those that do to each part what they do to a real tensor, of which the imaginary part is 0.
+#: Ops that apply to the real and imaginary parts separately; a real operand has the imaginary part 0.
 _OF_EACH = frozenset("""alias detach clone view _unsafe_view reshape unsqueeze squeeze permute transpose t expand slice select cat
     stack index index_select flip roll split_with_sizes repeat slice_scatter select_scatter neg _neg_view sum mean where
     unfold as_strided gather scatter_add diagonal cumsum lift_fresh lift_fresh_copy index_put tril triu index_add permute_copy""".split())
@@ -23,13 +23,13 @@ _NO_DATA = {"where": 0, "index": 1, "index_select": 2, "gather": 2, "scatter_add
 
 
 def is_complex(one: Any) -> bool:
-    """Of an operand, a type, or a list of either."""
+    """True if an operand, a type, or one of a list of either is complex."""
     return any(map(is_complex, one)) if isinstance(one, (list, tuple)) else isinstance(one, Complex) or (
         isinstance(one, Type) and one.dtype in PARTS)
 
 
 def rule_of(name: str) -> Callable[..., Any]:
-    """Of an operation that is given complex tensors, or gives one. Raises Refused."""
+    """Returns the rule of an operation that takes or gives complex tensors. Raises Refused."""
     if name in OF_BOTH:
         return OF_BOTH[name]
     if name not in _OF_EACH:
@@ -135,7 +135,7 @@ def _angle(build: Builder, out: Type, x: Complex) -> Value:
 
 @OF_BOTH.rule("sgn")
 def _sgn(build: Builder, out: Type, x: Complex) -> Complex:
-    """Of size 1, but for 0."""
+    """Scales to size 1; 0 stays 0."""
     size = _abs(build, out, x)
     divisor = build.select(build.binary("eq", size, 0), build.full(size, 1), size)
     return Complex(build.binary("div", x.real, divisor), build.binary("div", x.imag, divisor))
@@ -166,7 +166,7 @@ OF_BOTH["add"], OF_BOTH["sub"] = _sum("add"), _sum("sub")
 
 @OF_BOTH.rule("mul")
 def _product(build: Builder, out: Type, a: Any, b: Any) -> Complex:
-    """Of a complex and a real one, each part times that."""
+    """A product of a complex and a real operand multiplies each part by the real one."""
     if not isinstance(a, Complex):
         a, b = b, a
     x = _complex(build, a, out)
@@ -203,7 +203,7 @@ def _tangent(build: Builder, x: Complex) -> Complex:
 
 
 def _turned(build: Builder, x: Complex, sign: int) -> Complex:
-    """By i, or by -i."""
+    """Multiplies by i, or by -i."""
     minus = build.unary("neg", x.imag if sign > 0 else x.real)
     return Complex(minus, x.real) if sign > 0 else Complex(x.imag, minus)
 
@@ -246,7 +246,7 @@ OF_BOTH["isfinite"] = lambda build, out, x: build.binary("logical_and", build.un
 
 
 def _of_two(name: str, a: int = 0, b: int = 1) -> Callable[..., Complex]:
-    """What is linear in each of two operands."""
+    """Returns the rule of an operation that is linear in each of two operands."""
 
     def of(build: Builder, out: Type, *operands: Any, **options: Any) -> Complex:
         def made(first: Value, second: Value) -> Value:

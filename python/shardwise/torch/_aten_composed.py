@@ -1,4 +1,5 @@
-"""Rules of ATen operations that are functions of torch, of which torch itself has no such form."""
+"""Rules that write ATen operations as functions of torch, for operations that torch does not decompose
+itself."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from ._aten_graph import composed, gradients
 
 @composed("_cdist_forward")
 def _distances(x: Tensor, y: Tensor, p: float, _: int | None = None) -> Tensor:
-    """Of each row of x from each of y."""
+    """Returns the distance of each row of x from each of y."""
     size = (x.unsqueeze(-2) - y.unsqueeze(-3)).abs()
     if p == 0:
         return (size != 0).to(x.dtype).sum(-1)
@@ -63,7 +64,7 @@ def _sum_of_products(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha:
 @composed("_trilinear")
 def _trilinear(x: Tensor, y: Tensor, z: Tensor, new_x: Sequence[int], new_y: Sequence[int], new_z: Sequence[int], dims: Sequence[int],
                _: int = 1) -> Tensor:
-    """The sum over some dims of a product of three, each of which has a dim more where it is told so."""
+    """Returns the sum over some dims of a product of three tensors, after each has got its new dims."""
     letters = "abcdefgh"[:x.dim() + len(new_x)]
     own = ["".join(letters[d] for d in range(len(letters)) if d not in new) for new in (new_x, new_y, new_z, dims)]
     made: Tensor = torch.einsum(f"{own[0]},{own[1]},{own[2]}->{own[3]}", x, y, z)
@@ -82,8 +83,8 @@ def _shortened(table: Tensor, ids: Tensor, most: float, p: float) -> Tensor:
 
 
 def _inverse(lower: Tensor) -> Tensor:
-    """Of lower triangles. That of twice as many rows follows from those of its halves: [[a, 0], [c, b]] has
-    [[1/a, 0], [-1/b c 1/a, 1/b]]. So it takes as many steps as the number of rows has bits."""
+    """Inverts lower triangles. The inverse of twice as many rows follows from those of its halves: [[a, 0],
+    [c, b]] has [[1/a, 0], [-1/b c 1/a, 1/b]]. So it takes as many steps as the number of rows has bits."""
     rows = lower.shape[-1]
     missing = (1 << (rows - 1).bit_length()) - rows
     beyond = torch.cat([torch.zeros(rows), torch.ones(missing)]).to(lower.dtype)
@@ -115,7 +116,7 @@ def _triangular_solve(b: Tensor, a: Tensor, upper: bool = True, transpose: bool 
     return [_solve_triangular(a, b, upper=upper, unitriangular=unitriangular), None]
 
 
-# By index.
+# Indexing.
 
 
 @composed("masked_scatter")
@@ -143,7 +144,7 @@ def _put(x: Tensor, ids: Tensor, source: Tensor, accumulate: bool = False) -> Te
 
 @composed("index_reduce")
 def _index_reduce(x: Tensor, dim: int, ids: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
-    """Of slices along a dim, each with one id."""
+    """Combines slices along a dim, each with one id."""
     if not x.dim():
         x, source = x.view(1), source.view(1)
         return _index_reduce(x, 0, ids.view(1), source, reduce, include_self=include_self).view(())
@@ -174,7 +175,7 @@ def _bucketize(x: Tensor | float, edges: Tensor, *, out_int32: bool = False, rig
 
 
 def _bags(ids: Tensor, offsets: Tensor, bags: int) -> Tensor:
-    """Of each id: the last that begins at it or before it."""
+    """Returns the bag of each id: the last one that begins at it or before it."""
     begins = torch.zeros(ids.numel() + 1, dtype=torch.int64).index_add(0, offsets[:bags].long(), torch.ones(bags, dtype=torch.int64))
     return begins.cumsum(0)[:-1] - 1
 
@@ -230,7 +231,7 @@ def _of_bag_weights(gradient: Tensor, table: Tensor, ids: Tensor, offsets: Tenso
 
 
 def _in_pixels(place: Tensor, size: int, align_corners: bool) -> Tensor:
-    """Of places from -1 to 1."""
+    """Converts places from -1 to 1 into pixels."""
     return (place + 1) / 2 * (size - 1) if align_corners else ((place + 1) * size - 1) / 2
 
 
@@ -248,7 +249,7 @@ def _inside(place: Tensor, size: int, beyond: int, align_corners: bool) -> Tenso
 
 
 def _picked(x: Tensor, places: Sequence[Tensor]) -> Tensor:
-    """Of x [n, c, ..], the elements at whole places [n, ..] along each dim of space; zeros outside."""
+    """Returns the elements of x [n, c, ..] at whole places [n, ..] along each dim of space; zeros outside."""
     sizes = x.shape[2:]
     flat, is_there = torch.zeros_like(places[0], dtype=torch.int64), torch.ones_like(places[0], dtype=torch.bool)
     for place, size in zip(places, sizes, strict=True):
@@ -330,7 +331,8 @@ def _of_edges(gradient: Tensor, x: Tensor, pads: Sequence[int]) -> Tensor:
 
 
 def _adaptive_places(before: int, after: int) -> Tensor:
-    """[after, longest window]: the elements of each window, of which the last may be there more than once."""
+    """Returns [after, longest window]: the elements of each window; the last one may be there more than
+    once."""
     begins = [i * before // after for i in range(after)]
     ends = [-(-(i + 1) * before // after) for i in range(after)]
     longest = max(end - begin for begin, end in zip(begins, ends, strict=True))

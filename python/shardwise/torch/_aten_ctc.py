@@ -100,7 +100,7 @@ class _States:
         return self.build.padded(kept, low, high, rest)
 
     def is_last(self) -> Value:
-        """Those in which a path may end."""
+        """True for states that a path may end in."""
         build = self.build
         left = build.binary("sub", build.broadcast(build.binary("mul", self.lengths, 2), self.shape, [0]), build.iota("i32", self.shape, 1))
         return build.elementwise("logical_or", build.binary("eq", left, 0), build.binary("eq", left, 1))

@@ -113,7 +113,8 @@ def _div(build: Builder, out: Type, a: Value | Scalar, b: Value | Scalar, roundi
 
 
 def _floor_division(build: Builder, out: Type, a: Value | Scalar, b: Value | Scalar) -> Value:
-    """By the remainder, which is exact: 1 / 0.1 is nearly 10 and rounded to it, and the whole number below is 9."""
+    """Divides by way of the remainder, which is exact: 1 / 0.1 is just below 10, rounds to 10, but its floor
+    is 9."""
     x, y = (build.wide(build.operand(one, out.dtype, out.shape)) for one in (a, b))
     rest, quotient = build.binary("rem", x, y), build.binary("div", x, y)
     near = build.binary("div", build.binary("sub", x, rest), y)  # a whole number, but for its rounding
@@ -214,7 +215,7 @@ def _elu(build: Builder, out: Type, x: Value, alpha: Scalar = 1, scale: Scalar =
 
 @rule("hardshrink_backward", "softshrink_backward")
 def _shrink_backward(build: Builder, out: Type, gradient: Value, x: Value, size: Scalar) -> Value:
-    """Of what is not shrunk to 0."""
+    """Passes the gradient of elements that are not shrunk to 0."""
     return build.select(build.binary("le", build.unary("abs", x), size), build.full(gradient, 0), gradient)
 
 

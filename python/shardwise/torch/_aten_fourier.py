@@ -52,7 +52,8 @@ def _to_real(build: Builder, out: Type, x: Complex, dims: Sequence[int], normali
 
 @rule("fft_fftfreq", "fft_rfftfreq")
 def _frequencies(build: Builder, out: Type, count: int, spacing: float = 1.0, **_: Any) -> Value:
-    """Of the second half the negative ones, unless only the first are asked for."""
+    """Returns the frequencies; those of the second half are negative, unless only the first half is asked
+    for."""
     places = np.arange(out.shape[0])
     places = np.where(places > (count - 1) // 2, places - count, places) if out.shape[0] == count else places
     return build.convert(build.array((places / (count * spacing)).astype("f8" if out.dtype == "f64" else "f4")), out.dtype)

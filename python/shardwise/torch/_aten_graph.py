@@ -20,7 +20,7 @@ from ._trace import graph_of, plain, without_memory
 
 
 def result_of(build: Builder, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Any:
-    """Of an operation, if those of its operands are there. Raises Refused."""
+    """Returns the result of an operation whose operands have values. Raises Refused."""
     if node.target is operator.getitem:
         several, place = node.args
         return values[several][place]  # type: ignore[index]
@@ -80,8 +80,9 @@ def _check(name: str, made: Any, out: Any) -> None:
 
 
 def composed(*names: str) -> Callable[[Function], Function]:
-    """The rule of these operations is what the function does, in operations that have rules. It takes what they take, of tensors
-    tensors, and may ask autograd for gradients. None is what only torch's own gradient would use."""
+    """Makes a function of torch the rule of these operations: it takes their arguments, with tensors for
+    tensors, uses operations that have rules, and may ask autograd for gradients. A rule may return None for a
+    result that only torch's own gradient needs."""
 
     def add(function: Function) -> Function:
         RULES.update(dict.fromkeys(names, lambda build, out, *args, **kwargs: _as_traced(function, build, out, args, kwargs)))
@@ -114,7 +115,7 @@ def as_results(build: Builder, out: Any, values: Sequence[Any]) -> Any:
 
 
 def written(build: Builder, function: Callable[..., Any], operands: Sequence[Value]) -> list[Any]:
-    """What a function of torch gives: a tensor, or several, each or None."""
+    """Writes a function of torch. Returns its result, or several, each of which may be None."""
 
     def functional(tensors: list[torch.Tensor]) -> list[Any]:
         with FunctionalTensorMode(), torch.enable_grad():
@@ -144,5 +145,5 @@ def looped(build: Builder, body: Callable[..., Any], carry: Sequence[Value], xs:
 
 
 def gradients(made: torch.Tensor, of: Sequence[torch.Tensor], gradient: torch.Tensor) -> list[torch.Tensor]:
-    """What autograd gives for a function of torch."""
+    """Returns the gradients that autograd gives for a function of torch."""
     return list(torch.autograd.grad(made, of, gradient, allow_unused=True, materialize_grads=True))

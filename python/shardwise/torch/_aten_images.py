@@ -65,8 +65,8 @@ def _groups_moved(build: Builder, kernel: Value, groups: int) -> Value:
 
 
 def _spread(build: Builder, x: Value, kernel: Value, forward: _Convolution, shape: Numbers) -> Value:
-    """The gradient of a convolution's operand, of that shape: x spread by the strides, with the kernel turned round. This is
-    what a transposed convolution is, too."""
+    """The gradient of a convolution's operand, of that shape: x spread by the strides, with the kernel turned
+    round. A transposed convolution is the same."""
     space = range(len(forward.stride))
     reach = [_dilated(kernel.shape[i + 2], forward.rhs_dilation[i]) - 1 for i in space]
     low = [reach[i] - forward.low[i] for i in space]
@@ -76,7 +76,7 @@ def _spread(build: Builder, x: Value, kernel: Value, forward: _Convolution, shap
 
 
 def _of_kernel(build: Builder, x: Value, gradient: Value, forward: _Convolution, shape: Numbers) -> Value:
-    """The gradient of a convolution's kernel, of that shape: the images are what is summed over."""
+    """Returns the gradient of a convolution's kernel, of that shape, summed over the images."""
     space = range(len(forward.stride))
     high = []
     for i in space:
@@ -160,7 +160,8 @@ def _max_pool(build: Builder, out: Sequence[Type], x: Value, window: Numbers, st
 
 
 def _places_of_most(build: Builder, x: Value, most: Value, windows: _Windows, space: int) -> Value:
-    """The first element of each window that is its largest, or NaN, as a place in its picture. What is beyond the edge is none."""
+    """Returns the first element of each window that is its largest, or NaN, as a place in its picture.
+    Elements beyond the edge do not count."""
     nothing = [0] * len(x.shape)
     inside = build.pad(build.operand(True, "bool", x.shape), windows.low, windows.high, nothing, 0)
     padded = build.pad(x, windows.low, windows.high, nothing, 0)
@@ -188,7 +189,7 @@ def _max_pool_backward(build: Builder, out: Type, gradient: Value, x: Value, win
 
 def _counts(build: Builder, x: Value, shape: Numbers, windows: _Windows, padding: Numbers, include_pad: bool,
             divisor: int | None) -> Value:
-    """By how much the sum of each window is divided."""
+    """Returns the divisor of each window's sum."""
     if divisor is not None:
         return build.operand(divisor, x.dtype, shape)
     ones = build.operand(1, x.dtype, x.shape)
@@ -289,7 +290,7 @@ def _numbers_in(scales: Any) -> list[float]:
 
 
 def _nearest_places(is_exact: bool, before: Shape, after: Shape, scales: Any) -> list[tuple[int, np.ndarray[Any, Any]]]:
-    """Of each dim of space, in f32, as torch computes them."""
+    """Returns the nearest places for each dim of space, in f32, as torch computes them."""
     given = [scale for one in scales for scale in (one if isinstance(one, (list, tuple)) else [one])] or [None] * (len(before) - 2)
     made = []
     for dim, scale in zip(range(2, len(before)), given, strict=True):
@@ -336,7 +337,8 @@ def _weights(before: int, after: int, align_corners: bool, scale: float | None, 
 
 
 def _smooth_weights(before: int, after: int, align_corners: bool, scale: float | None, cubic: bool) -> np.ndarray[Any, Any]:
-    """[after, before], of kernels that are as wide as what they make one of (antialias=True), in their own sum."""
+    """Returns [after, before] weights of kernels as wide as the elements they combine (antialias=True); each
+    row sums to 1."""
     if align_corners:
         step = (before - 1) / (after - 1) if after > 1 else 0.0
     else:

@@ -46,7 +46,8 @@ def _expand(build: Builder, out: Type, x: Value, *_: Any, **__: Any) -> Value:
 
 @rule("unfold")
 def _unfold(build: Builder, out: Type, x: Value, dim: int, size: int, step: int) -> Value:
-    """Windows along a dim, each of which is the last dim: a slice for each of their elements or for each window."""
+    """Takes windows along a dim, whose elements are the last dim: one slice for each of their elements or
+    each window."""
     if not x.shape or 0 in out.shape:
         return build.reshape(x, out.shape) if 0 not in out.shape else build.operand(0, x.dtype, out.shape)
     dim %= len(x.shape)
@@ -201,7 +202,7 @@ def _diagonal_scatter(build: Builder, out: Type, x: Value, source: Value, offset
     return build.transpose(made, [order.index(d) for d in range(len(order))])
 
 
-# By index.
+# Indexing.
 
 
 
@@ -366,7 +367,7 @@ def _scatter_reduce(build: Builder, out: Type, x: Value, dim: int, ids: Value, s
 
 
 def _nothing(reduce: str, dtype: str) -> Scalar:
-    """What changes nothing in a combination."""
+    """Returns the neutral element of a combination."""
     if reduce in ("amax", "amin"):
         if dtype in FLOATS:
             return -math.inf if reduce == "amax" else math.inf

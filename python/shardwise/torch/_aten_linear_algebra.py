@@ -13,7 +13,7 @@ from .._program_text import Function, Refused, Value
 from ._aten import Builder, Scalar, rule
 from ._aten_graph import as_results, looped, written
 
-_SWEEPS = 10  #: of rotations of all pairs, of which the last change nothing in matrices of up to 100 columns
+_SWEEPS = 10  #: of rotations of all pairs; the last ones change nothing up to 100 columns
 
 
 def _needs_floats(function: Function) -> Function:
@@ -42,7 +42,7 @@ def _places(build: Builder, count: int) -> Value:
 
 
 def _columns(build: Builder, stacked: Value) -> Value:
-    """Of [columns, .., rows]."""
+    """Moves the first dim of [columns, .., rows] to the end."""
     rank = len(stacked.shape)
     return build.transpose(stacked, [*range(1, rank), 0])
 
@@ -51,7 +51,8 @@ def _columns(build: Builder, stacked: Value) -> Value:
 
 
 def _cholesky(build: Builder, a: Value, upper: bool) -> Value:
-    """Of its lower triangle. Column j is what is left of a's, over the root of its diagonal element; NaN if that is negative."""
+    """Returns the factor, from the lower triangle. Column j is the remainder of a's, over the root of its
+    diagonal element; NaN if that is negative."""
     if 0 in a.shape:
         return a
     if upper:
@@ -121,7 +122,8 @@ def _lu(build: Builder, a: Value) -> tuple[Value, Value, Value]:
 
 
 def _order_of(build: Builder, pivots: Value, rows: int) -> Value:
-    """Of rows that have been changed with these, one after the other, counted from 0."""
+    """Returns the order of rows after they have been swapped with the pivots, one after the other, counted
+    from 0."""
     before = pivots.shape[:-1]
     order = build.broadcast_to(build.iota("i64", (*before, rows), len(before)), (*before, rows))
     if 0 in pivots.shape:
@@ -356,7 +358,8 @@ def _need_values(x: Value) -> None:
 
 @_decomposition("_linalg_eigh")
 def _symmetric_eigen(build: Builder, out: Any, a: Value, triangle: str = "L", compute_v: bool = True) -> Any:
-    """Of a matrix to which so much of the identity is added that all its eigenvalues are above zero, and singular values, too."""
+    """Shifts the matrix by a multiple of the identity that makes all eigenvalues positive, so that they are
+    its singular values."""
     _need_values(a)
     size = a.shape[-1]
 
@@ -403,7 +406,8 @@ def _singular(build: Builder, out: Any, a: Value, full_matrices: bool = False, c
 
 @_decomposition("linalg_pinv")
 def _pseudo_inverse(build: Builder, out: Any, a: Value, rcond: Value | Scalar | None = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Any:
-    """Of singular values that are larger than what `atol` or `rtol` say, or the precision of numbers."""
+    """Inverts with the singular values that are larger than `atol` or `rtol` allow, or than the precision of
+    numbers."""
     _need_values(a)
     least = rcond if rtol is None else rtol
     if least is None:

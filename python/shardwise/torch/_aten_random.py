@@ -11,19 +11,20 @@ import torch
 from .._program_text import Node, Refused, Shape, Value
 from ._aten import Builder, Scalar, Type, rule
 
-KEY = "random_key"  #: what the input is called
+KEY = "random_key"  #: name of the input
 
 _BITS = {"f64": 32, "f32": 24, "f16": 11, "bf16": 8}  #: of a number below 1, which a dtype can hold
 
 
 def draws(operation: Any) -> bool:
-    """Whether an operation of ATen does, and is not one that leaves its elements as they happen to be."""
+    """True if an operation of ATen draws random numbers; one that only leaves memory uninitialised does
+    not."""
     return (isinstance(operation, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in operation.tags
             and operation._schema.name not in ("aten::empty", "aten::empty_like"))
 
 
 def _words(build: Builder, shape: Shape, generator: Any) -> Node:
-    """Of 32 random bits. Each draw of the step has a key of its own."""
+    """Returns words of 32 random bits. Each draw of the step has a key of its own."""
     if generator is not None:
         raise Refused("found a generator of its own, needed torch's default generator")
     assert build.random_key is not None

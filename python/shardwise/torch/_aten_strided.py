@@ -28,8 +28,9 @@ class _Line:
 
 
 def _grid(count: int, own: Sequence[int], size: Sequence[int], stride: Sequence[int], begin: int) -> _Line:
-    """Of `count` elements in a row; own: strides that they have already. A dim of the result goes along one dim of the grid, which is
-    made larger, until it stays in it. The last place must be one of the elements'."""
+    """Cuts `count` elements in a row into a grid; own: strides that they have already. A dim of the result
+    goes along one dim of the grid, which is made larger until it holds the dim. The last place must be one of
+    the elements'."""
     wanted = [(dim, step) for dim, (n, step) in enumerate(zip(size, stride, strict=True)) if n > 1 and step]
     cuts = [1]
     for step in sorted({*own, *(step for _, step in wanted)}):
@@ -83,13 +84,14 @@ def _as_strided(build: Builder, out: Type, x: Value, size: Sequence[int], stride
 
 
 def added_in_windows(build: Builder, count: int, ids: Value, values: Value) -> Value | None:
-    """What a gradient of as_strided adds to zeros: of the places that a line was asked for, each value to its own. None of other ids."""
+    """Adds each value to zeros at its place, as a gradient of as_strided does, if `ids` are noted places;
+    None for other ids."""
     told = build.places_of(ids)
     return None if told is None else _in_windows(build, count, *told, values)
 
 
 def _in_windows(build: Builder, count: int, size: Sequence[int], stride: Sequence[int], begin: int, values: Value) -> Value:
-    """`count` zeros, to which each value is added at its place."""
+    """Returns `count` zeros with each value added at its place."""
     line = _grid(count, [], size, stride, begin)
     present = sorted(line.order)
     repeated = [dim for dim in range(len(size)) if dim not in present]
@@ -114,7 +116,7 @@ def _in_windows(build: Builder, count: int, size: Sequence[int], stride: Sequenc
 @rule("as_strided_scatter")
 def _as_strided_scatter(build: Builder, out: Type, x: Value, source: Value, size: Sequence[int], stride: Sequence[int],
                         offset: int | None = None) -> Value:
-    """x, with source at places of which each is one of x, and no two are the same."""
+    """Returns x with source at the places, which must be distinct and within x."""
     own: torch.Tensor = build.examples[0]
     begin = 0 if offset is None else int(offset - own.storage_offset())
     last = begin + sum((n - 1) * step for n, step in zip(size, stride, strict=True))

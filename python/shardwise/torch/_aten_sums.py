@@ -78,7 +78,7 @@ RULES["logcumsumexp"] = _cumulative("cumlogsumexp")
 
 
 def _variance(build: Builder, x: Value, dims: Sequence[int], keep: bool, correction: Scalar) -> tuple[Value, Value]:
-    """With the mean, of which dims are kept."""
+    """Returns the variance, and the mean with its dims kept."""
     mean = build.mean(x, dims, keep=True)
     centred = build.binary("sub", x, build.broadcast_to(mean, x.shape))
     total = build.reduced("reduce_sum", build.binary("mul", centred, centred), dims, keep)
@@ -201,7 +201,7 @@ def _addmm(build: Builder, out: Type, c: Value, a: Value, b: Value, *, beta: Sca
 
 
 # Products of groups: of rows x, the first group up to ends[0], the next up to ends[1] and so on, each with a matrix of its own. They are a
-# product of all rows for each group, of which those of others are 0, so that groups may be cut.
+# product of all rows for each group, with the rows of other groups 0, so that groups may be cut.
 
 
 def _in_groups(build: Builder, x: Value, ends: Value, dim: int) -> Value:
@@ -236,7 +236,7 @@ def _grouped_mm(build: Builder, out: Type, a: Value, b: Value, ends: Value | Non
 
 @rule("grouped_mm_fallback")
 def _grouped_mm_of_transformers(build: Builder, out: Type, x: Value, weight: Value, offs: Value) -> Value:
-    """What transformers has for experts when a step is traced."""
+    """The product that transformers uses for experts when a step is traced."""
     return build.product("gsi,gio->so", _in_groups(build, x, offs, 0), weight)
 
 

@@ -20,7 +20,7 @@ from ._trace import decompositions
 
 OPTIONS = ("mesh", "marks")
 
-trace_rules.add("shardwise")  # tensors of the emulated device record what is done to them: Dynamo looks at no line of ours
+trace_rules.add("shardwise")  # tensors of the emulated device record operations: Dynamo must not trace that
 
 
 def backend(graph: torch.fx.GraphModule, example: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
@@ -44,7 +44,8 @@ def _label(name: str) -> str:
 
 
 def _name_of(placeholder: str, names: Sequence[str]) -> str:
-    """Of an input of a graph that is derived from another: torch counts that one's inputs from primals_1, or arg0_1."""
+    """Returns the name of an input of a graph derived from another, whose inputs torch counts from primals_1,
+    or arg0_1."""
     found = re.fullmatch(r"primals_(\d+)|arg(\d+)_1", placeholder)
     place = -1 if not found else int(found[1]) - 1 if found[1] else int(found[2])
     return names[place] if 0 <= place < len(names) else placeholder

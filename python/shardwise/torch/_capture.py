@@ -34,26 +34,28 @@ def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Mod
 
     Inputs are called as the module calls its parameters and buffers ("layers.3.attn.wq.weight"), then optimizer state
     ("exp_avg.layers.3.attn.wq.weight"), then the step's arguments ("tokens"). The learning rate of each group of an optimizer is an input ("lr"), which each run reads: a scheduler is called between
-    runs. Program.run(*args) does what step(*args) does: it gives what the step returns, and the module and the optimizer have their
-    new values.
+    runs. Program.run(*args) does the same as step(*args): it returns the step's result, and updates the
+    module and the optimizer.
 
     static: names of arguments whose values the step may ask for (grid.tolist(), x[mask]): those are part of the program then, and a run with
     others is refused.
 
     assume: checks that are taken to pass, in the capture and in runs: "modeling_detr.py:1042", a file and a line as the error
-    names it, or "modeling_detr.py:isfinite(x).all()", a file and a part of the line. What an `if` asks is false then, what an `assert`
-    or a function that checks asks is true, and after `not` the other way. Plan.report() lists them.
+    names it, or "modeling_detr.py:isfinite(x).all()", a file and a part of the line. The condition of an `if`
+    is false then, that of an `assert` or a function that checks is true, and after `not` the other way.
+    Plan.report() lists them.
 
     Random numbers (dropout) are the program's own, and not those that torch would draw: they follow from an input, "random_key",
     which each run draws from torch's generator.
 
     Raises Unsupported, naming each operation that no program has, how often it is there, and the module of the first; and for
-    what depends on values, with the line that asks for them, and for a change of what is no state of a module or an optimizer. Raises InvalidArgument for a parameter that is in no module,
-    for a module, an optimizer or a scheduler as an argument, and for arguments that the step does not take. `by_name`: arguments by
-    the step's own names.
+    operations that depend on values, with the line that asks for them, and for changes to anything but the
+    state of modules and optimizers. Raises InvalidArgument for a parameter that is in no module, for a
+    module, an optimizer or a scheduler as an argument, and for arguments that the step does not take.
+    `by_name`: arguments by the step's own names.
 
     progress: on a terminal, a capture that takes longer than two seconds shows on stderr how far it is; False: never."""
-    from ._fx_graph import captured  # what it imports takes a second
+    from ._fx_graph import captured  # its imports take a second
 
     arguments = example_of(step, example, by_name, ("uses", "static", "assume", "progress"))
     with WorkLine(f"capture {name_of(step)}", progress), refusing_packed(step, arguments):

@@ -29,8 +29,9 @@ class Assumptions:
         self.used: dict[str, None] = {}  #: lines, in order
 
     def passing_value(self) -> bool | None:
-        """Of the boolean that the step asks for now; None if no assumption names a line that asks. What an `if` asks is false, unless
-        it begins with `not`, and what an `assert`, or a function that checks, asks is true, unless it begins with `not`."""
+        """Returns the value for the boolean that the step asks for now; None if no assumption names a line
+        that asks. An `if` gets False, an `assert` or a function that checks gets True; the opposite if its
+        condition begins with `not`."""
         frames = list(_frames())
         for frame in frames:
             file, line = frame.f_code.co_filename, _text(frame)
@@ -49,7 +50,7 @@ def line_of_step() -> str:
 
 
 def _frames() -> Iterator[FrameType]:
-    """Of the step, and of the functions of torch that it calls, from the innermost."""
+    """Yields the frames of the step, and of the functions of torch that it calls, from the innermost."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if not frame.f_code.co_filename.startswith((_OURS, *_BETWEEN)):

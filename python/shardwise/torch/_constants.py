@@ -20,16 +20,17 @@ _WITHOUT_VALUES = ("aten::empty", "aten::empty_strided", "aten::empty_like", "at
 
 
 class _Memory:
-    """Of tensors that share it, as their values do: a change in place is one of all."""
+    """The memory that some tensors share: a change in place changes the values of all of them."""
 
     def __init__(self, arguments: frozenset[str]) -> None:
         self.is_known = True
-        self.arguments = arguments  #: of which the values follow
+        self.arguments = arguments  #: that the values follow from
 
 
 class Constants:
-    """Values of small tensors that follow from no input of the step, torch.tensor(3), torch.ones(4).sum(), or from arguments alone, of
-    which only those of static ones are told. It is told of each operation of ATen."""
+    """Values of small tensors that follow from no input of the step, torch.tensor(3), torch.ones(4).sum(), or
+    from arguments alone; only values that follow from static arguments are told. It is told of each operation
+    of ATen."""
 
     def __init__(self, static: Collection[str]) -> None:
         """static: names of arguments."""
@@ -39,7 +40,8 @@ class Constants:
         self.asked: dict[str, tuple[torch.Tensor, str]] = {}  #: arguments that are part of the program, and the line that first asks
 
     def give(self, label: str, tensor: torch.Tensor, value: torch.Tensor) -> None:
-        """An argument of the step, of which the value is that of the example. Raises InvalidArgument for a static one without values."""
+        """Notes an argument of the step, with the value of the example. Raises InvalidArgument for a static
+        one without values."""
         has_values = value.device.type != "meta" and value.numel() <= MOST_ELEMENTS and not isinstance(value, FakeTensor)
         if self._is_static(label) and not has_values:
             raise InvalidArgument(f"capture: static: found {label} of {value.numel()} elements on {value.device.type}, needed one with values, of at most "
@@ -81,13 +83,13 @@ class Constants:
         return value if memory is not None and memory.is_known else None
 
     def asked_places(self, mask: torch.Tensor, line: str) -> tuple[torch.Tensor, ...] | None:
-        """For each dim, those at which a mask holds."""
+        """Returns for each dim the places that a mask selects."""
         value = self.asked_value(mask, line)
         with _disable_current_modes():
             return None if value is None else value.nonzero(as_tuple=True)
 
     def asked_result(self, func: Any, args: Any, kwargs: Any, line: str) -> Any:
-        """Of an operation whose operands are all known. None of others."""
+        """Returns the result of an operation whose operands are all known; None for others."""
         leaves, tree = pytree.tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if any(self.value(one) is None or not all(map(self._is_static, self.follows_from(one))) for one in tensors):
@@ -98,7 +100,7 @@ class Constants:
             return func(*own_args, **own_kwargs)
 
     def note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """What has been computed, if it is known."""
+        """Notes the values of an operation's results, if its operands are known."""
         leaves, tree = pytree.tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         memories = [memory for _, memory in (self._known.get(tensor, (None, None)) for tensor in tensors) if memory is not None]

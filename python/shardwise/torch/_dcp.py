@@ -45,8 +45,8 @@ from ._tensors import TORCH, Memory, TensorReads, dtype_name, on_host, region_of
 
 log = logging.getLogger("shardwise")
 
-_RECORD = "shardwise record"  # what a rank's shard file holds; rank by rank, also of ranks without items
-_REPLICAS = "shardwise replicas"  # hashes of what a rank has for itself, which DCP keeps of one rank alone
+_RECORD = "shardwise record"  # the content of each rank's shard file; also for ranks without items
+_REPLICAS = "shardwise replicas"  # hashes of values that each rank has, and DCP keeps for one rank alone
 
 
 def _done(value: Any) -> Future[Any]:
@@ -58,10 +58,11 @@ def _done(value: Any) -> Future[Any]:
 class StorageWriter(_StorageWriter):
     """For dcp.save and dcp.async_save (thread and process): a checkpoint at `path`, a directory of any name.
 
-    codec: "zstd", "none", "auto". existing: "fail", or "replace". objects: what is no tensor is stored as JSON, exactly;
-    what JSON cannot hold is an error that names all of it, or with "pickle" pickled into the manifest, which only
-    StorageReader(allow_pickle=True) loads. user: JSON of the caller's own. replicas: plain tensors and objects, of which
-    DCP stores one rank's, are compared ("check"), or not ("trust"). Pickles as these options.
+    codec: "zstd", "none", "auto". existing: "fail", or "replace". objects: values other than tensors are
+    stored as JSON, exactly; those that JSON cannot hold are an error that names all of them, or with "pickle"
+    pickled into the manifest, which only StorageReader(allow_pickle=True) loads. user: JSON of the caller's
+    own. replicas: plain tensors and objects, which DCP stores for one rank only, are compared ("check"), or
+    not ("trust"). Pickles as these options.
     """
 
     def __init__(self, path: Path | None = None, *, codec: Codec = "zstd", existing: Existing = "fail", objects: str = "json",
@@ -204,8 +205,8 @@ class StorageWriter(_StorageWriter):
 
 
 def _replicas(state: Mapping[str, Any]) -> dict[str, str]:
-    """Hashes of what a rank has for itself: plain tensors and objects, by name. Not of what has to be pickled, where
-    equal values may have other bytes."""
+    """Returns hashes of the plain tensors and objects of a rank, by name; not of values that have to be
+    pickled, as equal ones may have other bytes."""
     hashes = {}
     for name, value in state.items():
         if isinstance(value, torch.Tensor):
@@ -282,9 +283,9 @@ class StorageReader(_StorageReader):
     """For dcp.load: any checkpoint of Shardwise's, saved by whatever.
 
     A dtype that is not the stored one is an error, which lists all, unless cast=True. Names that nobody asks for:
-    unused="warn", "error" or "ignore". Two things that DCP does not restore, and says nothing, are errors: what is stored
-    below an empty dict of the target, and objects in dicts whose keys are not str, which come back twice. They are let
-    through with unused="ignore", and if the planner allows a partial load.
+    unused="warn", "error" or "ignore". Two things that DCP silently does not restore are errors: values
+    stored below an empty dict of the target, and objects in dicts whose keys are not str, which come back
+    twice. They are let through with unused="ignore", and if the planner allows a partial load.
     """
 
     def __init__(self, path: Path | None = None, *, cast: bool = False, unused: str = "warn", allow_pickle: bool = False,

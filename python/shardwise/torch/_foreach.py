@@ -12,7 +12,7 @@ _aten = torch.ops.aten
 
 
 def taken_apart() -> dict[Any, Callable[..., Any]]:
-    """By operation."""
+    """Returns the decompositions by operation."""
     table: dict[Any, Callable[..., Any]] = {}
     for name in dir(_aten):
         one = getattr(_aten, name.removeprefix("_foreach_"), None) if name.startswith("_foreach_") and not name.endswith("_") else None

@@ -48,7 +48,7 @@ class Writer:
         self.values: dict[torch.fx.Node, Any] = {}
 
     def run(self, traced: Traced) -> list[Value]:
-        """The outputs: what the step returns, then the state that is new."""
+        """Returns the outputs: the step's results, then the state that is new."""
         nodes = list(traced.graph.graph.nodes)
         placeholders = [node for node in nodes if node.op == "placeholder"]
         returned = next(node for node in nodes if node.op == "output").args[0]
@@ -136,7 +136,7 @@ class _Place:
 
 
 def live_of(nodes: Sequence[torch.fx.Node], wanted: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
-    """What is wanted, and what that is made of."""
+    """Returns the wanted nodes, and all that they are made of."""
     live = set(wanted)
     for node in reversed(nodes):
         if node in live:
@@ -148,8 +148,8 @@ def live_of(nodes: Sequence[torch.fx.Node], wanted: Iterable[torch.fx.Node]) -> 
 
 
 class _Values:
-    """What a run is given and gives: the step's arguments and result, and the state of its modules and optimizers. If it draws
-    random numbers, what they follow from is drawn from torch's generator."""
+    """The inputs and outputs of a run: the step's arguments and result, and the state of its modules and
+    optimizers. If it draws random numbers, their key is drawn from torch's generator."""
 
     def __init__(self, traced: Traced, writer: Writer) -> None:
         self._draws = writer.build.random_key is not None

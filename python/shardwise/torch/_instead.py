@@ -1,5 +1,5 @@
-"""What is in the place of torch's own while a step is traced. What torch decides by values computes both, and chooses. Each is
-thread-hostile: torch has other functions and methods meanwhile."""
+"""Patches to torch that are active during a trace. Where torch branches on values, a patch computes both, and
+chooses. Each is thread-hostile: it replaces functions and methods of torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .._errors import Unsupported
 
 @contextlib.contextmanager
 def chosen_by_values() -> Iterator[None]:
-    """Thread-hostile: the classes have other methods meanwhile."""
+    """Patches functions that branch on values. Thread-hostile: it replaces methods of classes."""
     places = [(AveragedModel, "update_parameters", _update_parameters),
               (torch.nn.AdaptiveLogSoftmaxWithLoss, "forward", _of_all_classes),
               (torch.nn.functional, "gaussian_nll_loss", _gaussian_loss), (torch.nn.CrossMapLRN2d, "forward", _across_maps),
@@ -185,8 +185,9 @@ def scores_again(step: Callable[..., Any], fused: FusedAttention) -> Iterator[No
     """The gradient of fused attention computes the scores again, as torch's kernels do: nothing of the size of the sequence squared is
     kept for it. Dropout draws the same again. Attention that no kernel computes keeps its scores, as torch does.
 
-    A function in place of torch's, by each name that a module has for it, and no mode for torch functions: autograd calls no mode where
-    a checkpoint around the attention computes again, which then would not do what it did before."""
+    A function in place of torch's, by each name that a module has for it, and no mode for torch functions:
+    autograd calls no mode when a checkpoint around the attention computes again, so the second time would
+    differ from the first."""
     known = torch.nn.functional.scaled_dot_product_attention
 
     def attention(*args: Any, **kwargs: Any) -> Any:
@@ -230,7 +231,7 @@ def _extreme(of_known: Callable[..., Any], of_computed: Callable[..., Any], *num
 
 @contextlib.contextmanager
 def noted_modes(noted: list[torch.nn.Module]) -> Iterator[None]:
-    """Modules of which the step calls train() or eval()."""
+    """Adds to `noted` the modules whose train() or eval() the step calls."""
     known = torch.nn.Module.train
 
     def train(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:

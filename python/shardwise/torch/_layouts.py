@@ -35,7 +35,7 @@ class Layout:
 
 @dataclass
 class _Cut:
-    """What all DTensors of one mesh, placements and shape have in common."""
+    """The properties that all DTensors of one mesh, placements and shape share."""
 
     how: dict[str, Any]
     is_owner: bool
@@ -44,15 +44,16 @@ class _Cut:
 
 
 class Layouts:
-    """Of the DTensors of one state. Many are cut alike, and torch takes its time to say how."""
+    """A cache of the layouts of one state's DTensors: many are cut alike, and torch is slow to describe a
+    cut."""
 
     def __init__(self) -> None:
         self._meshes: dict[Any, Mesh] = {}
         self._cuts: dict[Any, _Cut] = {}
 
     def of(self, tensor: Any, name: str) -> Layout:
-        """Of a DTensor. Raises Unsupported if its values are still to be reduced, InvalidArgument if its local tensor is not
-        of the shape that its placements give this rank."""
+        """Returns the layout of a DTensor. Raises Unsupported if its values are still to be reduced,
+        InvalidArgument if its local tensor has not the shape that its placements give this rank."""
         mesh, placements, shape = key = tensor.device_mesh, tensor.placements, tuple(tensor.shape)
         if any(p.is_partial() for p in placements):
             raise Unsupported(f"tensor {name!r} has placements {placements}: its values are still to be reduced; "
@@ -72,7 +73,8 @@ class Layouts:
         return Layout(shape, local, shards, cut.how, cut.is_owner)
 
     def _cut(self, mesh: Any, placements: Any, shape: tuple[int, ...]) -> _Cut:
-        """Boxes come from the placements' runs of indices, of which a strided one has several."""
+        """Returns a cut whose boxes come from the placements' runs of indices; a strided placement has
+        several runs."""
         if mesh not in self._meshes:
             self._meshes[mesh] = Mesh.from_torch(mesh)
         ours = self._meshes[mesh]

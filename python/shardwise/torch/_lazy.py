@@ -24,7 +24,7 @@ META = torch.device("meta")
 
 
 class Hooks:
-    """What other modules do for tensors."""
+    """The functions that other modules provide for tensors."""
 
     dispatched: Callable[[Any, Any, dict[str, Any]], Any]  #: of _lazy_dispatch
     run: Callable[[Recording], None]  #: of _lazy_program
@@ -37,7 +37,8 @@ class _Kind(torch._C._TensorMeta):
 
 
 class LazyTensor(torch.Tensor, metaclass=_Kind):
-    """A tensor of the emulated device, xla_device(). print, bool, .item() and .cpu() run what is pending for its value."""
+    """A tensor of the emulated device, xla_device(). print, bool, .item() and .cpu() run the pending calls
+    for its value."""
 
     _root: Root
     _meta: torch.Tensor
@@ -68,7 +69,7 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
         return f"{text[:-1]}, {', '.join(words)})"
 
     def __format__(self, spec: str) -> str:
-        """Of one number, as of that: f"{loss:.3f}"."""
+        """Formats a tensor of one number like that number: f"{loss:.3f}"."""
         return format(value_of(self).item(), spec) if self.dim() == 0 else format(str(self), spec)
 
     def tolist(self) -> Any:
@@ -118,13 +119,13 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
 
     @property
     def mesh_shape(self) -> tuple[int, ...] | None:
-        """Of the mesh that it is marked over; None without a mark."""
+        """The shape of the mesh that it is marked over; None without a mark."""
         mark = self._root.mark
         return None if mark is None else mark.mesh.mesh_shape
 
     @property
     def partition_spec(self) -> tuple[Any, ...] | None:
-        """Of its mark, with the axes by name if they have names; None without one."""
+        """The spec of its mark, with the axes by name if they have names; None without a mark."""
         mark = self._root.mark
         if mark is None:
             return None
@@ -162,8 +163,8 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
 
 
 class XLAShardedTensor(LazyTensor):
-    """What mark_sharding() gives. isinstance() holds of every tensor of the device that is marked; there are none of this class:
-    XLAShardedTensor(t) is t."""
+    """The type of marked tensors: isinstance() is true for every tensor of the device that is marked, but no
+    tensor is of this class: XLAShardedTensor(t) is t."""
 
     @staticmethod
     def __new__(cls, tensor: Any, *_: Any, **__: Any) -> Any:
@@ -181,7 +182,7 @@ def uploaded(value: torch.Tensor) -> LazyTensor:
 
 
 def number_of(tensor: LazyTensor) -> int:
-    """Of the tensor in the recording; what it is a view of comes before it."""
+    """Returns the tensor's number in the recording; the tensor that it is a view of comes before it."""
     root, version = tensor._root, now.recording.version
     if tensor._path and tensor._at[0] == version:
         return tensor._at[1]
@@ -245,7 +246,7 @@ def _shapes_of(func: Any, leaves: list[Any], tree: pytree.TreeSpec) -> tuple[lis
 
 
 class _Aliases:
-    """Of a call: which arguments its results are, or are views of, by its schema."""
+    """The arguments that the results of a call are, or are views of, by its schema."""
 
     def __init__(self, func: Any, given: Any) -> None:
         self._schema, self.func = func._schema, func
@@ -297,7 +298,7 @@ def _note_changed(tensor: LazyTensor) -> None:
 
 
 def meta_of(leaf: Any) -> Any:
-    """Of a tensor of the device, one without memory."""
+    """Returns the tensor without memory for a tensor of the device; other leaves as they are."""
     return leaf._meta if isinstance(leaf, LazyTensor) else leaf
 
 
@@ -314,7 +315,7 @@ def _on_device(func: Any, leaf: Any) -> Any:
 
 
 def value_of(tensor: torch.Tensor) -> torch.Tensor:
-    """On the host. Runs what is pending, if the value is not there."""
+    """Returns the value on the host. Runs the pending calls, if the value is not there."""
     if not isinstance(tensor, LazyTensor):
         return tensor.detach()
     with now.lock:
@@ -331,7 +332,7 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def run() -> None:
-    """What is pending, and gives what is alive of it its value."""
+    """Runs the pending calls, and gives the results that are alive their values."""
     with now.lock:
         before = now.taken()
         if before.calls:
@@ -342,7 +343,7 @@ def run() -> None:
 
 
 class _WithoutGradient(torch.autograd.Function):
-    """Of call(), if a gradient may be asked for."""
+    """Wraps call() if a gradient may be asked for, to refuse it."""
 
     @staticmethod
     def forward(ctx: Any, func: Any, tensor: Any, *more: Any) -> Any:
@@ -371,7 +372,8 @@ def call(func: Any, tensor: LazyTensor, placement: Placement, *more: Any) -> Laz
 
 
 def mark(tensor: LazyTensor, placement: Placement) -> None:
-    """In place. Of a value that is pending, what is made of it from now on hears the mark; of a value that is there, all."""
+    """Marks in place. The mark of a pending value reaches only operations after it; that of a value that is
+    there reaches all."""
     with now.lock:
         root = tensor._root
         if tensor._path or (root.version == now.recording.version and root.number in now.recording.changed):

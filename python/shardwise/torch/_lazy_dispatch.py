@@ -1,5 +1,5 @@
-"""What torch does to tensors of the emulated device: most is recorded, random numbers are drawn and what depends on values is computed on
-the host."""
+"""The dispatch of torch's operations on tensors of the emulated device: most are recorded; random numbers are
+drawn, and operations that depend on values computed, on the host."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _dispatched(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _refuse_sparse(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
-    """Of its gradient torch would say that it is on another device."""
+    """Refuses sparse gradients: torch's error would say that the gradient is on another device."""
     at = next((n for n, argument in enumerate(func._schema.arguments) if argument.name == "sparse"), None)
     if at is None or not (kwargs.get("sparse") or (len(args) > at and args[at])):
         return
@@ -107,7 +107,7 @@ def _has_mask(func: Any, args: Any) -> bool:
 
 
 def _on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """What depends on values that are not there before a run."""
+    """Computes an operation on the host whose result depends on values that are not there before a run."""
     host = pytree.tree_map(lambda leaf: value_of(leaf) if isinstance(leaf, LazyTensor) else leaf, (args, kwargs))
     if host[1].get("device") is not None:
         host[1]["device"] = torch.device("cpu")
@@ -128,7 +128,7 @@ def _empty_strided(size: Iterable[int], stride: Any, dtype: Any = None, *_: Any,
 
 
 def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """Of torch.tensor(.., device=DEVICE), which calls below what LazyTensor sees."""
+    """Copies for torch.tensor(.., device=DEVICE), which calls below the level that LazyTensor sees."""
     with now.lock:
         return _given(target, value_of(source)) if _is_fresh(target) else target  # type: ignore[arg-type]
 
@@ -142,7 +142,7 @@ _library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped
 
 def install() -> None:
     """From now on torch makes these tensors if it is asked for one on DEVICE."""
-    if not hasattr(torch, "lazy"):  # torch.utils.checkpoint asks such a module for random states: there are none
+    if not hasattr(torch, "lazy"):  # torch.utils.checkpoint asks such a module for random states
         torch._register_device_module("lazy", types.ModuleType("torch.lazy"))
     _library.impl("empty.memory_format", _empty, "Lazy")
     _library.impl("empty_strided", _empty_strided, "Lazy")

@@ -1,4 +1,5 @@
-"""What was recorded on the emulated device, as a program: written by the rules of capture, planned once, run as often as it comes."""
+"""Recordings of the emulated device as programs: written by the rules of capture, planned once, run as often
+as they recur."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ MACHINE = "tpu-v4"  #: whose modelled times a search for marks compares
 
 @dataclass
 class Auto:
-    """Whether marks are searched for if a step has none, and over which mesh."""
+    """The mesh that marks are searched over if a step has none; None: no search."""
 
     mesh: Mesh | None = None
 
@@ -78,7 +79,8 @@ class Input:
 
 @dataclass
 class _Known:
-    """A program with what it was made of: numbers of Python's are in it, but for those that have been seen to change."""
+    """A program with its recording's floats. Python's numbers are constants of it, but for those seen to
+    change."""
 
     floats: list[float]
     changing: frozenset[int]
@@ -86,7 +88,8 @@ class _Known:
 
 
 class Step:
-    """A recording: what it takes, does and is to give. The same key: the same program, but for numbers."""
+    """A recording: its inputs, calls and wanted results. The same key means the same program, but for
+    numbers."""
 
     def __init__(self, recording: Recording) -> None:
         self.calls = recording.calls
@@ -117,8 +120,8 @@ class Step:
         return [mark for mark in marks if mark]
 
     def mesh(self) -> ProgramMesh:
-        """Of all marks. A value that is cut over a mesh that does not go with them comes whole. Raises InvalidArgument if
-        marks do not go together."""
+        """Returns the mesh of all marks. A value that is cut over a mesh that does not fit them comes whole.
+        Raises InvalidArgument if marks do not fit together."""
         meshes = [self.auto] if self.auto else [mark.mesh for mark in self._marks()]
         for one in self.inputs:
             try:
@@ -201,7 +204,7 @@ class _Planned:
         writer.give(placeholder, f"{one.kind}{place}", one.root.meta, one.kind, spec)
 
     def _marked(self, writer: Writer, outputs: Sequence[Value], step: Step) -> list[Value]:
-        """The outputs, those that replace what is marked with its mark."""
+        """Returns the outputs; one that replaces a marked tensor gets its mark."""
         made = []
         for value, place, is_pair in zip(outputs, self._wanted, writer.pairs_out, strict=True):
             mark = step.wanted[place][1].mark
@@ -278,7 +281,8 @@ def _planned_of(step: Step) -> _Planned:
 
 
 def run(recording: Recording) -> None:
-    """Gives what is alive of it its value. Raises Unsupported, InvalidArgument; what has no value then says so when it is used."""
+    """Gives the results that are alive their values. Raises Unsupported, InvalidArgument; tensors without a
+    value then raise it when they are used."""
     step = Step(recording)
     if not step.wanted:
         return

@@ -1,4 +1,4 @@
-"""How tensors of the emulated device are cut, and what each device has."""
+"""The cuts of tensors of the emulated device, and the shard of each device."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sharding_text(tensor: torch.Tensor) -> str:
 
 
 def sharding_type(tensor: torch.Tensor) -> ShardingType | None:
-    """What the sharding comes to; None if nothing is known."""
+    """Returns the type of the sharding; None if nothing is known."""
     placement = placement_of(tensor)
     return placement.type if placement is not None else ShardingType.REPLICATED if sharding_text(tensor) else None
 
@@ -55,7 +55,7 @@ class XLAShard:
 
     @property
     def unpadded_data(self) -> torch.Tensor:
-        """Without what it was filled up with."""
+        """The data without its padding."""
         if isinstance(self.indices, EllipsisType):
             return self.data
         return self.data[tuple(slice(0, part.stop - part.start) for part in self.indices)]
@@ -66,7 +66,7 @@ class XLAShard:
 
 
 def shards_of(tensor: LazyTensor) -> list[XLAShard]:
-    """By device, as they are now; runs what is pending."""
+    """Returns the shards by device, as they are now; runs the pending calls."""
     value, placement = value_of(tensor), placement_of(tensor)
     if placement is None or max(placement.tiles, default=1) == 1:
         return [XLAShard(value.clone(), ..., f"EMULATED:{number}", number) for number in range(global_runtime_device_count())]
