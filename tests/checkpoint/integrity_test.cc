@@ -49,8 +49,8 @@ class Integrity : public testing::Test {
     const std::string text = print_manifest(made_.manifest);
     const auto bytes = std::as_bytes(std::span(text));
     files_[detail::kManifestName].assign(bytes.begin(), bytes.end());
-    // The hand-made index is none of HDF5's. Made shorter, it is known to be damaged, and HDF5 is
-    // not asked.
+    // The hand-made index is not HDF5's. Made shorter, it is known to be damaged, and HDF5 is not
+    // asked.
     files_[detail::kIndexName].assign(made_.index.begin(), made_.index.end() - 1);
     for (std::size_t f = 0; f < made_.files.size(); ++f) files_[name_of(f)] = made_.files[f].bytes;
   }
@@ -64,7 +64,7 @@ class Integrity : public testing::Test {
 
   CheckpointReader open() const { return CheckpointReader(path_, options()); }
 
-  /// What verifying finds, but for the index.
+  /// The damage that verifying finds, except in the index.
   std::vector<Damage> damage() const {
     std::vector<Damage> found;
     for (Damage& damage : verify_checkpoint(path_, options()).damage) {
@@ -73,7 +73,7 @@ class Integrity : public testing::Test {
     return found;
   }
 
-  /// What reading the tensor says; empty where it gives the right values.
+  /// The error of reading the tensor; empty if it gives the right values.
   std::string read(const CheckpointReader& reader, const std::string& name) const {
     const TensorInfo& tensor = reader.tensor(name);
     std::vector<std::byte> out(tensor.logical_bytes);

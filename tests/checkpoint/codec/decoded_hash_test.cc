@@ -1,5 +1,5 @@
 // Chunks whose stored bytes are as they were written, valid frames with the right hash, but decode
-// to other elements than were saved: what a fault of our own coder would make.
+// to other elements than were saved, as a fault of our own coder would make them.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -29,7 +29,7 @@ Bytes skewed_bytes(std::size_t size, std::size_t values, double skew, std::mt199
   return bytes;
 }
 
-/// What the frame of one plane takes, after zstd has decoded it.
+/// The size of the frame of one plane, once zstd has decoded it.
 std::size_t coded_size(const Bytes& plane, PlaneCoder& coder) {
   Bytes out(plane.size() + 1000);
   FrameWriter frame(out);

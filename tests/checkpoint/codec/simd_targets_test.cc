@@ -57,7 +57,7 @@ TEST(SimdTargets, ShufflePlainly) {
   }
 }
 
-// Each plane where a caller wants it: nothing beside it is touched.
+// Each plane goes where a caller wants it; nothing around it is touched.
 TEST(SimdTargets, ShuffleIntoPlanesAnywhere) {
   for (const std::size_t element : {2u, 3u, 4u, 8u, 16u}) {
     for (const std::size_t count : kCounts) {

@@ -1,4 +1,4 @@
-// The rules for what a power loss may leave, one after the other, by hand.
+// The rules for the states that a power loss may leave, one after the other, by hand.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

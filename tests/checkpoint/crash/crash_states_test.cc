@@ -43,10 +43,10 @@ std::vector<HostTensor> large_model(std::uint64_t seed) {
   return tensors;
 }
 
-// What is done to a root, and what it may hold meanwhile. Says what went wrong after a commit.
+// An action on a root and its legal states. Says what went wrong after a commit.
 struct Action {
   std::function<std::string(const std::filesystem::path& root, std::shared_ptr<FileSystem>)> run;
-  std::vector<Outcome> legal;  // the last is what it holds when the action has returned
+  std::vector<Outcome> legal;  // the last is the state when the action has returned
 };
 
 struct Scenario {
@@ -102,7 +102,7 @@ class Machine {
             std::move(legal)};
   }
 
-  // What retention does after a commit.
+  // Retention, as after a commit.
   static Action retire(const ManagerOptions& rules, std::vector<Outcome> legal) {
     return {[=](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
               ManagerOptions options = rules;
@@ -128,7 +128,7 @@ class Machine {
   }
 
   // Two saves, one checkpoint being kept, by one manager, which then ends: the second one writes in
-  // the files of what the first one removed.
+  // the files of the step that the first one removed.
   std::vector<Action> save_and_reuse(std::int64_t step, std::uint64_t seed,
                                      std::vector<Outcome> legal, std::uint64_t next_seed,
                                      std::vector<Outcome> next_legal) const {
@@ -172,8 +172,8 @@ class Machine {
             std::move(legal)};
   }
 
-  // Starts after a power loss: what is there is old or new and whole, clean-up leaves no more than
-  // that, and a further save works.
+  // Starts after a power loss: each checkpoint is old or new and whole, clean-up leaves nothing
+  // else, and a further save works.
   void start_up(const DiskState& state, const std::vector<Outcome>& legal) const {
     const TempDir disk(states_folder());
     write_state(state, disk.path());
@@ -235,7 +235,7 @@ class Machine {
     std::size_t root_syncs = 0;  // of the last action
     std::size_t failed_at = 0;   // operations before the first one that failed
     std::vector<std::optional<Outcome>>
-        certain;  // at each end: what the disk holds, if it is known
+        certain;  // at each end: the state of the disk, if it is known
   };
 
   PlayedUnsynced play_unsynced(const Scenario& scenario, const SyncFault& fault) const {
@@ -285,7 +285,7 @@ class Machine {
     return result;
   }
 
-  // What may be found where the power goes before change number `at`.
+  // The states that may be found if the power goes before change number `at`.
   static std::vector<Outcome> legal_at(const Scenario& scenario, const Played& played,
                                        std::size_t at) {
     Outcome before = scenario.outcome_before();
@@ -434,7 +434,7 @@ TEST_P(CrashStates, EveryOneIsOldOrNew) {
   for (std::size_t at = 0; at <= played.changes.size(); ++at) {
     const bool end = at == played.changes.size();
     if (has_most_states(played.changes, at)) {
-      // What save() has said is done must be there, so the last states are looked at once more.
+      // A save that has returned must be there, so the last states are looked at once more.
       if (end) seen.clear();
       ++instants;
       const std::vector<Outcome> legal = Machine::legal_at(scenario, played, at);
@@ -468,7 +468,7 @@ TEST_P(CrashStates, EveryOneIsOldOrNew) {
 INSTANTIATE_TEST_SUITE_P(All, CrashStates, testing::ValuesIn(scenarios()),
                          [](const auto& test) { return std::string(test.param.name); });
 
-// A sync of the root fails and what it was for is undone or left: when the power goes then, or
+// A sync of the root fails, and the change before it is undone or left: if the power goes then, or
 // during the clean-up of the next start, which may not be able to sync it either, each checkpoint
 // is there, whole, or not there.
 TEST_P(CrashStates, EveryOneIsOldOrNewAfterAFailedSyncOfTheRoot) {

@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
     if (action == FaultAction::save_until_progress) {
       CheckpointManager manager(argv[1]);
       SaveOptions options{.memory_budget_bytes = std::size_t{8} << 20};
-      // By bytes: how often it is called is up to the scheduler.
+      // Counts bytes, not calls: how often it is called is up to the scheduler.
       options.progress = [&](const Progress& progress) {
         const auto part = static_cast<std::size_t>(number) * progress.total_bytes;
         if (4 * progress.done_bytes >= part) std::raise(SIGKILL);

@@ -1,7 +1,7 @@
-// File systems that refuse O_DIRECT, fallocate or RENAME_NOREPLACE, or do a part of what they are
-// asked, as network file systems, tmpfs and full disks do: checkpoints are the same on all of them,
-// or the save says what is wrong and leaves nothing. Asks whole saves and restores, as the answers
-// are dealt with in storage/file.cc and what it gives up there is seen by its callers.
+// File systems that refuse O_DIRECT, fallocate or RENAME_NOREPLACE, or do only a part of a request,
+// as network file systems, tmpfs and full disks do: checkpoints are the same on all of them, or the
+// save names the problem and leaves nothing. Tests whole saves and restores, as storage/file.cc
+// deals with the answers and its callers see its errors.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,8 +30,8 @@ using testing::HasSubstr;
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
-// More than 24 MiB, also when compressed: three times what is written back at once. Shards of
-// several sizes; the large ones begin on pages and are written from there.
+// More than 24 MiB, also when compressed: three times the bytes that are written back at once.
+// Shards have several sizes; the large ones begin on pages and are written from there.
 class Model {
  public:
   explicit Model(std::uint64_t seed) {
@@ -48,7 +48,7 @@ class Model {
     return sources;
   }
 
-  // Whether a restore onto another mesh gives each byte, by what the reader is told to do.
+  // Expects each byte from a restore onto another mesh, read past the page cache or not.
   void expect_restored(const std::filesystem::path& directory, bool read_once) {
     const CheckpointReader reader(directory, {.threads = 2, .read_once = read_once});
     std::vector<TensorRequest> requests;

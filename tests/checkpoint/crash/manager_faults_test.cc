@@ -1,12 +1,12 @@
 // Every operation of a save, a replacement, a removal, a name that moves, a clean-up, and saves
-// with retention, of which one reuses files, one links those of the step before, and one is kept by
-// several rules, fails once, in four ways (EIO; ENOSPC; half
-// of it is done, then EIO; no memory), and the process is killed before every one. That is all that
-// FileSystem and File do: create, reuse, open, read, write, resize, size, sync, close, list, make
-// directory, sync directory, rename, link, remove. No other kind changes the disk: checkpoint/ maps
-// files only to ask what of them is in the page cache. Reading fails at every operation in
-// reader_test.cc; random instants are in manager_killed_test.cc, power losses in
-// crash_states_test.cc, file systems that refuse or are full in file_answers_test.cc.
+// with retention (one reuses files, one links those of the step before, one is kept by several
+// rules) fails once, in four ways (EIO; ENOSPC; half of it is done, then EIO; no memory), and the
+// process is killed before every one. These are all operations of FileSystem and File: create,
+// reuse, open, read, write, resize, size, sync, close, list, make directory, sync directory,
+// rename, link, remove. No other kind changes the disk: checkpoint/ maps files only to ask which of
+// their pages are in the page cache. Reading fails at every operation in reader_test.cc; random
+// instants are in manager_killed_test.cc, power losses in crash_states_test.cc, file systems that
+// refuse or are full in file_answers_test.cc.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ class Root {
 
   const std::filesystem::path& path() const { return dir_.path(); }
 
-  // What must hold whatever went wrong in `action`. `done`: it ended without an error.
+  // Expects the invariants after any fault in `action`. `done`: it ended without an error.
   void check(FaultAction action, bool done) {
     CheckpointManager manager(path(), {.collect_garbage = false});
     const std::vector<Step> steps = manager.steps();
@@ -171,7 +171,7 @@ TEST_P(ManagerFaults, EveryOperationMayFail) {
   const bool is_short = GetParam() == FaultAction::remove || GetParam() == FaultAction::pin;
   EXPECT_GT(operations, is_short ? 8 : 25);
   for (const Fault fault : {Fault::io, Fault::no_space, Fault::cut, Fault::no_memory}) {
-    // Other rules differ from retention in what they choose, not in how it is removed.
+    // Other rules differ from retention in their choice of steps, not in the removal.
     if (GetParam() == FaultAction::rules && fault != Fault::io) continue;
     for (std::int64_t at = 1; at <= operations; ++at) {
       SCOPED_TRACE(testing::Message() << "operation " << at << " of " << operations << ", fault "
@@ -199,7 +199,7 @@ TEST_P(ManagerFaults, EveryOperationMayFail) {
       }
       EXPECT_GE(files->operations(), at) << "the fault came to pass";
       root.check(GetParam(), done);
-      // The same manager goes on: what it could not remove it removes now, and saves.
+      // The same manager goes on: it removes now all that it could not before, and saves.
       manager.collect_garbage();
       root.check_clean();
       manager.save(3, sources_of(fault_model(3)), {.existing = Existing::replace});

@@ -21,7 +21,7 @@
 namespace shardwise {
 namespace {
 
-// Something to be done to a root, and what it may hold while it is done; last, when it is done.
+// An action on a root, and the states that it may hold until then; the last one is the final state.
 struct Call {
   FaultAction action;
   std::int64_t step;

@@ -3,7 +3,7 @@
 //
 //   process_program ROOT read STEP           opens the step, reads it each time it is told to
 //   process_program ROOT save STEP           stops half-way
-//   process_program ROOT write WRITER COUNT  COUNT rounds of saves beside another writer
+//   process_program ROOT write WRITER COUNT  COUNT rounds of saves while another writer saves
 //   process_program ROOT restore             the latest step and the oldest, again and again
 //   process_program ROOT exec STEP           pins the step, begins an attempt, becomes collect
 //   process_program ROOT collect             collects the garbage
@@ -78,7 +78,7 @@ void save(const char* root, std::int64_t step) {
 }
 
 // Each round a step of its own and one that the other writer replaces, too, begun by a clean-up.
-// What a step holds is told with it.
+// A step's seed is in its user_json.
 void write(const char* root, std::int64_t writer, std::int64_t rounds) {
   for (std::int64_t round = 0; round < rounds; ++round) {
     CheckpointManager manager(root, {.keep = {.last = 2}, .write = {.threads = 1}});
@@ -109,7 +109,7 @@ void expect_restored(const CheckpointReader& reader, Devices& devices) {
   }
 }
 
-// Absent where there is none, or another process has removed it before it was open.
+// Absent without a step, or if another process has removed it before it was open.
 template <class Find>
 std::optional<CheckpointReader> open(const Find& find) {
   try {
@@ -128,7 +128,7 @@ std::optional<Step> latest(const CheckpointManager& manager) {
   return found->step;
 }
 
-// Of those that are not held; the writers are about to remove it.
+// The oldest step that is not held; the writers are about to remove it.
 std::optional<Step> oldest(const CheckpointManager& manager,
                            const std::deque<CheckpointReader>& held) {
   for (const Step& step : manager.steps()) {
@@ -140,8 +140,8 @@ std::optional<Step> oldest(const CheckpointManager& manager,
   return std::nullopt;
 }
 
-// Until the input has ended, and then once more: then nobody removes anything, and what is held
-// must be there.
+// Restores until the input has ended, and then once more: then nobody removes anything, and the
+// held steps must be there.
 void restore(const char* root) {
   constexpr std::size_t kHeld = 4;
   const CheckpointManager manager(root, {.collect_garbage = false});
@@ -171,7 +171,7 @@ void restore(const char* root) {
   std::cout << restores << " restores, " << gone << " times none\n";
 }
 
-// What it has made is not destroyed: the program that it becomes finds it.
+// The pin and the attempt are not destroyed: the program that it becomes finds them.
 void exec(char* root, std::int64_t step) {
   const CheckpointManager manager(root, {.collect_garbage = false});
   const CheckpointReader reader(manager.step(step).directory);

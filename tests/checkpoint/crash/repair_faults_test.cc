@@ -46,7 +46,7 @@ const char* name_of(DamageTo damage) {
   return kNames[static_cast<int>(damage)];
 }
 
-// Step 1 with damage in two chunks, or in all files beside their chunks; and a copy of it from
+// Step 1 with damage in two chunks, or in all files outside their chunks; and a copy of it from
 // before. Or, without a copy, damage to a chunk, to HDF5's own bytes and to the parity of the file.
 class DamagedRoot {
  public:
@@ -87,7 +87,7 @@ class DamagedRoot {
   const fs::path& path() const { return dir_.path(); }
   fs::path step() const { return path() / "step-00000001"; }
 
-  // What must hold whatever went wrong.
+  // Expects the invariants after any fault.
   void check() const {
     const Files now = files_in(step());
     for (const auto& [name, bytes] : before_) ASSERT_TRUE(now.contains(name)) << name;

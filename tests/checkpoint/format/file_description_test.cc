@@ -1,4 +1,4 @@
-// What a shard file says about itself, and what it cannot say.
+// The description of a shard file in itself, and the contents that it refuses.
 
 #include "shardwise/checkpoint/detail/format/file_description.h"
 
@@ -41,7 +41,7 @@ PieceWords piece_words_of(const HandMadeCheckpoint& made) {
   return describe_pieces(made.manifest.tensors, pieces);
 }
 
-/// As a reader has it: the pieces are not known, of the file only what the manifest says.
+/// The manifest as a reader has it: without pieces, and only its own facts about the file.
 Manifest unread(const HandMadeCheckpoint& made) {
   return parse_manifest(print_manifest(made.manifest), "m");
 }

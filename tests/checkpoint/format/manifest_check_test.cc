@@ -47,7 +47,7 @@ TEST(ManifestCheck, PassesWhatAWriterMakes) {
   check_manifest({});
 }
 
-// What no JSON can say, or what a writer would get wrong; manifest_parse_test.cc has the others.
+// Faults that no JSON can have, or that a writer would make; manifest_parse_test.cc has the others.
 TEST(ManifestCheck, RefusesWhatAWriterMustNotMake) {
   const struct {
     const char* name;

@@ -111,7 +111,7 @@ TEST(ParseManifest, FindsEveryFlippedBitAndEveryTruncation) {
   }
 }
 
-// One line per rule of the format page: what is replaced by what, and what the message says.
+// One line per rule of the format page: the text, its replacement, and the message.
 struct Hostile {
   std::string_view from, to, message;
 };

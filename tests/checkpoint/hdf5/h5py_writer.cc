@@ -1,5 +1,5 @@
 // h5py_writer FOLDER: writes FOLDER/step-00000001 with tensors of every type, shape and name that
-// is odd, and beside it what h5py_reader.py must find: per tensor the bytes of the whole array.
+// is odd, and, for h5py_reader.py to compare, a file per tensor with the bytes of the whole array.
 
 #include <cstdio>
 #include <exception>

@@ -181,7 +181,7 @@ TEST(Hdf5Groups, LinksOf180MiBAreFound) {
   ASSERT_EQ(number_at(file, paths.back()), kCount - 1);
 }
 
-// The library believes what a heap's header says of its content, so the bytes are looked at.
+// The library believes a heap's header, so the test looks at the bytes.
 TEST(Hdf5Groups, AHeapSaysWhatItHoldsAndWhatIsFree) {
   constexpr std::size_t kFree = 30, kAllocated = 54, kObjects = 70, kName = 4;
   for (const std::uint64_t count : {9U, 20U, 4000U}) {
@@ -289,7 +289,7 @@ TEST(Hdf5Groups, TheLibraryCanChangeThem) {
   }
 }
 
-// And all of it: what the heap says of its content is right to the last object.
+// Removes every link, so the heap's header must be right to the last object.
 TEST(Hdf5Groups, TheLibraryCanEmptyThem) {
   const TempDir dir;
   const Hdf5Lock lock;

@@ -167,8 +167,8 @@ std::pair<Messages, Bytes> library_virtual(const Virtual& v, float fill) {
   return {messages, mappings};
 }
 
-// Whatever the number of boxes: more than one collection of the heap holds, and extents beyond 32
-// bits. The header, and what the heap holds.
+// Compares the header and the heap's contents for any number of boxes, also more than one
+// collection of the heap holds, and for extents beyond 32 bits.
 TEST(Hdf5Objects, VirtualDatasetsAreTheLibrarys) {
   constexpr std::int64_t kHuge = 5'000'000'000;
   std::vector<Box> many;

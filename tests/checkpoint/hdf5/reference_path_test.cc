@@ -1,5 +1,5 @@
 // Our pipeline places bytes and then lets HDF5 describe them. The reference path has no part in
-// that: a second file in which HDF5 itself stores the same tensors, under its own driver, chunk by
+// that: HDF5 itself stores the same tensors in a second file, under its own driver, chunk by
 // chunk through H5Dwrite_chunk or whole through H5Dwrite and its filters. Both files must be the
 // same to h5diff, to the library and to our reader: the second one, too, which needs nothing but a
 // manifest and a chunk table that say where HDF5 has put what.
@@ -146,7 +146,7 @@ struct Comparison {
   std::string said;
 };
 
-/// What h5diff finds, with the plugin of the build tree.
+/// Runs h5diff with the plugin of the build tree.
 Comparison h5diff(const fs::path& ours, const fs::path& reference) {
   const TempDir scratch;
   const fs::path log = scratch / "log";
@@ -394,7 +394,7 @@ TEST(ReferencePath, GivesTheSameFileForEveryType) {
   }
 }
 
-// What the comparison is worth: one bit of one element, and h5diff says so.
+// The comparison is sharp: h5diff reports one changed bit of one element.
 TEST(ReferencePath, AChangedElementIsADifference) {
   const TempDir dir;
   const HostTensor tensor = host_tensor("t", DType::bf16, {300, 7}, "", "-,-", Values::ramp);
