@@ -503,9 +503,9 @@ class CheckpointManager(FolderManager):
 
     def restore_latest(self, restore: Callable[[Checkpoint], Any] | None = None) -> Restored | None:
         """Calls restore(checkpoint) with the newest valid step; None if there is no step. If its data turns
-        out to be damaged (it raises Corrupt), it is called again for the step before: what it has filled by
-        then is to be filled again. Raises Corrupt if there are steps and none can be restored, Unsupported if
-        there are only those of another library, and what else `restore` raises. Without a function it is
+        out to be damaged (it raises Corrupt), it is called again for the step before: parts that it has
+        filled must be filled again. Raises Corrupt if there are steps and none can be restored, Unsupported
+        if there are only those of another library, and what else `restore` raises. Without a function it is
         restore(restore)."""
         return self._restored_by(restore) if callable(restore) else self.restore(restore)
 

@@ -7,7 +7,7 @@
     arrays = swj.load("ckpt/final")                     # numpy, on a machine without accelerators too
 
     with swj.CheckpointManager("run", keep_last=3, save_every=100) as manager:
-        found = manager.restore(state)      # the newest whole step; None if there is none
+        found = manager.restore(state)      # the newest whole step; None if no step is there
         if manager.should_save(step):
             manager.save_async(step, state)
 

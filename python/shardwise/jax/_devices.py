@@ -27,7 +27,7 @@ class Numbering:
         return _numbering(jax.process_count(), tuple(jax.devices()))
 
     def even(self) -> Numbering:
-        """Returns a numbering of the same devices in which all processes have ranges of one length, as the
+        """Returns a numbering of the same devices that gives all processes ranges of one length, as the
         core's groups count."""
         by_process: dict[int, list[Any]] = {}
         for device in self.numbers:  # ascending

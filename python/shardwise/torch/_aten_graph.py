@@ -115,7 +115,7 @@ def as_results(build: Builder, out: Any, values: Sequence[Any]) -> Any:
 
 
 def written(build: Builder, function: Callable[..., Any], operands: Sequence[Value]) -> list[Any]:
-    """Writes a function of torch. Returns its result, or several, each of which may be None."""
+    """Writes a function of torch. Returns its results; each may be None."""
 
     def functional(tensors: list[torch.Tensor]) -> list[Any]:
         with FunctionalTensorMode(), torch.enable_grad():

@@ -43,9 +43,10 @@ _OTHERS_WITHOUT_STATE = {**_OTHER_NAMES, **dict.fromkeys(("map_location", "devic
 
 
 class Loaded(dict[str, Any]):
-    """The state that load() was given, with plain objects as they were saved, and what was filled on this process:
-    `tensors` and `objects` by number, `bytes` read, `missing` (names of the state that the checkpoint has not) and `unused`
-    (stored names that the state has not), `skipped` (names whose shapes did not fit)."""
+    """The state that load() was given, with plain objects as they were saved, and counts for this process:
+    the numbers of `tensors` and `objects`, `bytes` read, `missing` (names of the state that the checkpoint
+    has not) and `unused` (stored names that the state has not), `skipped` (names whose shapes did not
+    fit)."""
 
     tensors: int
     objects: int
@@ -60,26 +61,28 @@ def load(path: FilePath, state: Mapping[str, Any] | None = None, *, strict: bool
          names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None,
          skip_mismatched: bool = False, resize: Resize | Extents | None = None, transpose: Transpose | None = None,
          split: Split | None = None, join: Join | None = None, group: Group | None = None, threads: int = 0) -> Loaded:
-    """Restores a checkpoint into a state as save() takes it, on any number of processes. Without a state: what was saved, as
-    load_state_dict() gives it, and resize then says extents.
+    """Restores a checkpoint into a state as save() takes it, on any number of processes. Without a state: the
+    saved tree, as load_state_dict() gives it, and resize then says extents.
 
-    Tensors, DTensors and numpy arrays are filled in place, each process reading only what it holds; modules, optimizers and
-    other Stateful objects, at any depth, are given their state: parameters and buffers must match in shape, what else an
-    object's own load_state_dict() takes has its stored shape. Returns the state with its plain objects replaced by what
-    was saved, and what was filled. An empty dict, and None, are filled with all that is stored under their names. Modules
-    on the meta device get memory; other tensors there are refused.
+    Tensors, DTensors and numpy arrays are filled in place, each process reading only its own parts; modules,
+    optimizers and other Stateful objects, at any depth, are given their state: parameters and buffers must
+    match in shape, what else an object's own load_state_dict() takes has its stored shape. Returns a Loaded:
+    the state with its plain objects replaced by the saved ones, and counts. An empty dict, and None, are
+    filled with all that is stored under their names. Modules on the meta device get memory; other tensors
+    there are refused.
 
     Every name, dtype and shape that does not fit is in one InvalidArgument, before anything is changed; so are tensors that share
     memory, unless they are tied and the stored values of all their names are equal. names: patterns of
-    what is taken, "model.*", as if nothing else was stored. rename: new names of
-    what is stored, by patterns, {"model.module.*": "model.*"}. cast: dtypes of what is stored, "bf16" for all floats, or by
-    patterns of the stored names; else nothing is cast. transpose, split and join are those of shardwise.open(), for the names
-    that the state has. skip_mismatched=True leaves tensors of another shape as they are: they
-    are in `skipped`. resize: tensors that have grown or shrunk, by patterns of their names: "pad" fills the beginning of a larger
-    one and leaves the rest as it is (of an optimizer's state: zeros), "slice" takes the beginning of what is stored.
-    strict=False leaves what the checkpoint has not as it is, and warns of what is not there at all; a load that finds
-    nothing is an error. unused: what becomes of stored names that the state has not: "error" (the default if strict),
-    "warn" or "ignore". What a load_state_dict() raises, or damage of the stored bytes, comes when tensors are filled.
+    the names to load, "model.*", as if nothing else was stored. rename: new names of
+    stored tensors, by patterns, {"model.module.*": "model.*"}. cast: dtypes to cast to, "bf16" for all
+    floats, or by patterns of the stored names; else nothing is cast. transpose, split and join are those of
+    shardwise.open(), for the names that the state has. skip_mismatched=True leaves tensors of another shape
+    as they are: they are in `skipped`. resize: tensors that have grown or shrunk, by patterns of their names:
+    "pad" fills the beginning of a larger one and leaves the rest as it is (of an optimizer's state: zeros),
+    "slice" takes the beginning of the stored one. strict=False leaves tensors that the checkpoint lacks as
+    they are, and warns of names that are not there at all; a load that finds nothing is an error. unused:
+    what becomes of stored names that the state has not: "error" (the default if strict), "warn" or "ignore".
+    What a load_state_dict() raises, or damage of the stored bytes, comes when tensors are filled.
     """
     unused = unused or ("error" if strict else "ignore")
     check_choice("unused", unused, ("error", "warn", "ignore"))
@@ -97,7 +100,7 @@ def load(path: FilePath, state: Mapping[str, Any] | None = None, *, strict: bool
 
 
 def _whole(checkpoint: Checkpoint) -> Loaded:
-    """What load() gives without a state."""
+    """Returns the result of load() without a state."""
     loaded = Loaded(state_of(checkpoint, "cpu"))
     loaded.objects = len(checkpoint.objects)
     loaded.tensors, loaded.bytes = len(checkpoint), sum(checkpoint[name].nbytes for name in checkpoint)
@@ -106,7 +109,7 @@ def _whole(checkpoint: Checkpoint) -> Loaded:
 
 
 def filled(checkpoint: Checkpoint, target: Target, unused: str) -> Loaded:
-    """What load() gives when the target is filled."""
+    """Fills the target, and returns the result of load()."""
     target.check(unused)
     loaded = Loaded(target.fill())
     loaded.tensors, loaded.objects, loaded.bytes = target.tensors, target.objects, target.reads.bytes
@@ -121,7 +124,7 @@ def load_state_dict(path: FilePath, names: str | Iterable[str] | None = None, *,
                     rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
                     split: Split | None = None, join: Join | None = None, resize: Extents | None = None,
                     threads: int = 0) -> dict[str, Any]:
-    """What was saved, as the tree it was saved as, without a target: whole tensors, and numpy's arrays as such. names:
+    """Returns the saved tree without a target: whole tensors, and numpy's arrays as such. names:
     patterns, as "model.*"; rename, cast, transpose, split and join as load() takes them, resize as shardwise.open():
     {"*embed*": "pad:50304,-"}. Raises NotFound, NameNotFound, InvalidArgument, Corrupt."""
     device = memory_device(f"load {path}", device)

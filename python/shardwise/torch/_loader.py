@@ -53,7 +53,7 @@ def _tensor(array: np.ndarray[Any, Any], device: Any) -> torch.Tensor:
 
 
 class Options(TypedDict, total=False):
-    """What shardwise.Loader takes beside."""
+    """Further arguments, passed on to shardwise.Loader."""
 
     devices: Sequence[int] | None
     epochs: int
@@ -96,10 +96,11 @@ class Loader(IterableDataset[Batch]):
         for batch in loader:
             step(batch["image"])
 
-    mesh: a DeviceMesh, of which this process is a rank, or what shardwise.Loader takes. If torch.distributed is
-    initialised, each rank gets its rows of the batch of batch_size rows: without a mesh, they are cut over the default
-    group; on a mesh of as many devices as ranks, the rank is the device. Give mesh="batch=1" for all rows on every rank.
-    fields: specs, or DTensor placements. device: where the tensors go. The rest as shardwise.Loader.
+    mesh: a DeviceMesh that this process is a rank of, or a mesh as for shardwise.Loader. If torch.distributed
+    is initialised, each rank gets its rows of the batch of batch_size rows: without a mesh, they are cut over
+    the default group; on a mesh of as many devices as ranks, the rank is the device. Give mesh="batch=1" for
+    all rows on every rank. fields: specs, or DTensor placements. device: where the tensors go. The rest as
+    shardwise.Loader.
 
     It reads ahead by threads of its own, so a DataLoader around it needs no workers. Inside workers of
     DataLoader(loader, batch_size=None, num_workers=n) each delivers its part of the batches, in the same order.
@@ -130,8 +131,8 @@ class Loader(IterableDataset[Batch]):
         self._arguments = {"fields": placed, "batch_size": batch_size, "mesh": mesh, "rank": rank, **options}
         self._state: dict[str, Any] | None = None
         self._loader: _loader.Loader | None = None
-        self._begin = 0  # in a DataLoader's worker: the batch of the run at which it began, or its last epoch ended
-        self._made()  # what is wrong with the arguments is said here
+        self._begin = 0  # in a DataLoader's worker: the run's batch where it began, or its last epoch ended
+        self._made()  # raises here if arguments are wrong
 
     def __repr__(self) -> str:
         return f"<shardwise.torch.Loader of {self._source!r}: batches of {self._arguments['batch_size']} rows>"
@@ -193,10 +194,10 @@ class Loader(IterableDataset[Batch]):
         return self._batch(next(self._made()))
 
     def epoch(self) -> Iterator[Batch]:
-        """The batches up to the end of the epoch in which the next one begins; at the end of the run, as for a loop, of the
-        first of `epochs` further ones. In a DataLoader's worker: its part of them.
-        A DataLoader asks worker 0 first in every epoch, so with persistent workers the batches of later epochs come in
-        another order, unless the workers divide their number."""
+        """Yields the batches from the next one to the end of its epoch; at the end of the run, as for a loop,
+        those of the first of `epochs` further epochs. In a DataLoader's worker: its part of them. A
+        DataLoader asks worker 0 first in every epoch, so with persistent workers the batches of later epochs
+        come in another order, unless the workers divide their number."""
         if get_worker_info() is not None:
             yield from self._epoch_of_worker()
             return

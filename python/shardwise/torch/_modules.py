@@ -35,7 +35,7 @@ class Names:
                 self._added.add(".".join(_shown([*name.split("."), added] if name else [added])))
 
     def clean(self, name: str) -> str:
-        """Of a name in state_dict() or named_parameters()."""
+        """Returns a name of state_dict() or named_parameters() without the parts that wrappers add."""
         parts = _shown(name.split("."))
         return ".".join(part for i, part in enumerate(parts) if ".".join(parts[: i + 1]) not in self._added)
 
@@ -54,7 +54,7 @@ def without_wrappers(name: str) -> str:
 
 
 def parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """By clean names; tied ones by each of theirs."""
+    """Yields the parameters by clean names; tied ones by each of their names."""
     names = Names(module)
     for name, parameter in module.named_parameters(remove_duplicate=False):
         yield names.clean(name), parameter
@@ -126,7 +126,7 @@ def _loads_in_place(function: Any) -> bool:
 
 def given_names(module: torch.nn.Module, state: Mapping[str, Any]) -> list[str]:
     """The names in state_of() of values that load_state_dict() copies into no parameter and no buffer: of get_extra_state() and
-    of hooks, and of parameters that get their shape from what they are given."""
+    of hooks, and of parameters that get their shape from the loaded value."""
     names = Names(module)
     own = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     known = {names.clean(name) for name, _ in own}
@@ -160,8 +160,8 @@ def unsaved_on_meta(module: torch.nn.Module) -> list[str]:
 
 
 def materialise(module: torch.nn.Module) -> None:
-    """Gives what is on the meta device memory, uninitialised: DTensors on their mesh's devices, others beside what the
-    module has elsewhere, else on torch's default device. Tied parameters stay tied."""
+    """Gives tensors on the meta device memory, uninitialised: DTensors on their mesh's devices, others on the
+    device of the module's other tensors, else on torch's default device. Tied parameters stay tied."""
     here = next((t.device for t in (*module.parameters(), *module.buffers()) if not is_meta(t)), None)
     if here is None:
         default = torch.get_default_device()

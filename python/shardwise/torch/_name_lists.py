@@ -9,7 +9,8 @@ from .._nested import moved
 
 
 def grouped(names: Iterable[str], tops: Collection[str]) -> dict[str, list[str]]:
-    """More than three names below a key that the other side has not are one, "optim.*"; what each stands for."""
+    """Groups more than three names below a key that the other side lacks as one, "optim.*"; returns the names
+    of each."""
     below: dict[str, list[str]] = {}
     for name in names:
         top, dot, _ = name.partition(".")

@@ -16,13 +16,13 @@ import torch
 from .._nested import Path, named
 from . import _modules
 
-# Of the optimizers of torch.optim: state that has its parameter's shape.
+# Keys of state that has its parameter's shape, in the optimizers of torch.optim.
 _LIKE_PARAMETERS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "grad_avg",
                     "acc_delta")
 
 
 class ParameterNames:
-    """Of all modules of a state."""
+    """The names of parameters in all modules of a state."""
 
     def __init__(self, modules: Iterable[tuple[Path, torch.nn.Module]]) -> None:
         self.modules = list(modules)
@@ -39,7 +39,7 @@ class ParameterNames:
         return next((i for i, (_, found) in enumerate(self._by_module) if all(p in found for p in own)), None)
 
     def of(self, optimizer: torch.optim.Optimizer) -> list[str | int]:
-        """What each of its parameters is called, in their order."""
+        """Returns the names of its parameters, in their order."""
         own = parameters_of(optimizer)
         owner = self.owner(optimizer)
         if owner is not None:
@@ -59,7 +59,7 @@ class ParameterNames:
             for name in {*short, *self._full(parameter)}:
                 if numbers.setdefault(name, number) != number:
                     twice.add(name)
-        # What a single owner calls them goes first: two modules may each have a "weight".
+        # The names of a single owner go first: two modules may each have a "weight".
         for number, own in enumerate(self.of(optimizer)):
             numbers[own] = number
             twice.discard(own)
@@ -67,17 +67,17 @@ class ParameterNames:
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """All of them, in the order in which its state_dict() counts them."""
+    """Returns all of them, in the order of their numbers in its state_dict()."""
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def is_fsdp1(module: torch.nn.Module) -> bool:
-    """Whether its parameters are flattened, so that only torch knows their names."""
+    """True if its parameters are flattened, so that only torch knows their names."""
     return any(type(inner).__name__ == "FullyShardedDataParallel" for inner in module.modules())
 
 
 def state_of(optimizer: torch.optim.Optimizer, names: ParameterNames) -> Any:
-    """What is stored of it."""
+    """Returns the state that is stored."""
     owner = names.owner(optimizer)
     if owner is not None and is_fsdp1(names.modules[owner][1]):
         from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
@@ -92,7 +92,7 @@ def state_of(optimizer: torch.optim.Optimizer, names: ParameterNames) -> Any:
 
 
 def has_numbers(state: Any) -> bool:
-    """Whether it is a state_dict() as torch.optim's are, in which parameters are numbers."""
+    """True if it is a state_dict() like torch.optim's, where parameters are numbers."""
     return (isinstance(state, Mapping) and isinstance(state.get("state"), Mapping)
             and isinstance(state.get("param_groups"), (list, tuple))
             and all(isinstance(group, Mapping) and all(type(i) is int for i in group.get("params", ()))
@@ -163,7 +163,7 @@ def _numbers(optimizer: torch.optim.Optimizer, names: ParameterNames, lists: lis
 
 
 def existing(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, keys: Path) -> Any:
-    """What its state has of a parameter by these keys; None if that is nothing."""
+    """Returns the value that its state has for a parameter at these keys; None if it has no value."""
     found: Any = optimizer.state.get(parameter)
     for key in keys:
         found = found.get(key) if isinstance(found, Mapping) else None
@@ -181,5 +181,6 @@ def keep(optimizer: Any, own: Iterable[tuple[torch.Tensor, Path, torch.Tensor]])
 
 
 def must_be_like_parameter(key: Any, shape: Sequence[int]) -> bool:
-    """Whether the state by this key has the shape of its parameter. Adafactor's, for one, has fewer dims."""
+    """True if the state by this key must have the shape of its parameter. Adafactor's, for one, has fewer
+    dims."""
     return key in _LIKE_PARAMETERS and len(shape) > 0

@@ -1,4 +1,5 @@
-"""What is done to tensors of the emulated device before it runs: calls whose tensors are numbers."""
+"""The recording of operations on tensors of the emulated device before it runs: calls whose tensors are
+numbers."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class View:
 
 
 class Root:
-    """What a tensor and its views share: a value on the host (torch's own tensor), or one that is pending; how it is cut."""
+    """The part that a tensor and its views share: a value on the host (torch's own tensor), or a pending one;
+    and its cut."""
 
     __slots__ = ("__weakref__", "failed", "is_parameter", "mark", "meta", "number", "placement", "region", "value", "version")
 
@@ -65,7 +67,8 @@ class Root:
 
 @dataclass
 class Recording:
-    """The calls since the last run. Tensors are numbers: inputs and results in the order in which they come."""
+    """The calls since the last run. Tensors are numbers: inputs and results in the order that they come
+    in."""
 
     version: int = 0
     calls: list[Call] = field(default_factory=list)
@@ -98,7 +101,8 @@ class Now:
         return before
 
     def place(self) -> tuple[str, bool]:
-        """The line of the program that does what is recorded now; of a gradient (True), that of what it is of."""
+        """Returns the line of the program that makes the present call; for a gradient (True), that of the call
+        that it derives."""
         derived = torch._C._current_autograd_node()
         if derived is not None:
             return self._scopes.get(derived._sequence_nr(), ""), True

@@ -56,8 +56,8 @@ class _Distributed:
 
 
 class _Collected:
-    """What one process gives to a save, before the processes have compared it: values of this moment, if copied by a
-    staging. Raises what cannot be stored."""
+    """One process's part of a save, before the processes have compared theirs: values of this moment, if
+    copied by a staging. Raises for values that cannot be stored."""
 
     def __init__(self, state: Mapping[str, Any], user: Any, group: Group, staging: Staging | None) -> None:
         self.group, self.staging = group, staging

@@ -1,5 +1,5 @@
 """torch.autocast("xla", dtype=torch.bfloat16) for tensors of the emulated device: which operations are done in the lower precision, and which in
-f32, is as in PyTorch/XLA 2.9. All others take what they are given."""
+f32, is as in PyTorch/XLA 2.9. All others take their operands as they come."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class _Parts:
         return total if scale == 1.0 else total * scale
 
     def dim_of(self, dim: int) -> int:
-        """Of a part, counted from its first."""
+        """Returns a dim of a part, counted from its first."""
         dims: int = self.whole.dim() - self.rank
         if not -dims <= dim < dims:
             raise InvalidArgument(f"{self.operation}: found the dim {dim}, needed one of a tensor of {dims}")
@@ -98,7 +98,7 @@ class _Parts:
 
 
 def is_of_region(x: Any) -> bool:
-    """Whether each device has its own."""
+    """True if each device has a tensor of its own."""
     return isinstance(x, LazyTensor) and x._root.region is not None
 
 
@@ -109,7 +109,7 @@ def _region_of(operation: str, x: Any) -> Mesh:
 
 
 def _axes_of(mesh: Mesh, groups: Groups) -> tuple[int, ...] | None:
-    """The axes along which the devices of each group are, in their order; None if there are none."""
+    """Returns the axes that the devices of each group are along, in their order; None if no axes fit."""
     axes = range(len(mesh.mesh_shape))
     wanted = {tuple(group) for group in groups} if groups else {tuple(range(mesh.size()))}
     for count in range(len(mesh.mesh_shape) + 1):
@@ -132,9 +132,9 @@ def _order_of(operation: str, mesh: Mesh, groups: Sequence[Sequence[int]]) -> li
 
 
 def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Groups = None, pin_layout: bool = True) -> Any:
-    """The sum over the devices of a group (or product, minimum, ..), on each; groups: lists of device ids, all devices if there are none. Of a
-    list of tensors, in place. A tensor that is whole is given back, times the scale: as in SPMD mode of PyTorch/XLA, there is one. Raises
-    InvalidArgument."""
+    """Returns the sum over the devices of a group (or product, minimum, ..), on each; groups: lists of device
+    ids; all devices by default. Changes a list of tensors in place. A whole tensor is returned times the
+    scale, as in SPMD mode of PyTorch/XLA, where there is one of it. Raises InvalidArgument."""
     if not isinstance(inputs, torch.Tensor):
         for one in inputs:
             one.copy_(all_reduce(reduce_type, one, scale, groups))
@@ -164,7 +164,7 @@ def all_gather(value: torch.Tensor, dim: int = 0, groups: Groups = None, output:
 
 def reduce_scatter(reduce_type: str, input: torch.Tensor, scale: float, scatter_dim: int, shard_count: int, groups: Groups = None,
                    output: torch.Tensor | None = None, pin_layout: bool = True, channel_id: Any = None, use_global_device_ids: Any = None) -> Any:
-    """all_reduce, of which each device of a group keeps its part along a dim. Raises InvalidArgument."""
+    """As all_reduce(), but each device of a group keeps only its part along a dim. Raises InvalidArgument."""
     parts = _Parts("reduce_scatter", input, groups)
     dim = parts.dim_of(scatter_dim)
     made = parts.given(_exchanged(parts, parts.split(parts.reduced(reduce_type, scale), dim, shard_count), dim, dim, is_summed=True))
@@ -173,7 +173,8 @@ def reduce_scatter(reduce_type: str, input: torch.Tensor, scale: float, scatter_
 
 def all_to_all(value: torch.Tensor, split_dimension: int, concat_dimension: int, split_count: int, groups: Groups = None,
                pin_layout: bool = True) -> Any:
-    """Each device of a group sends the parts of a dim to the others, and puts what it is sent together along another. Raises InvalidArgument."""
+    """Each device of a group sends the parts of a dim to the others, and concatenates those that it receives
+    along another dim. Raises InvalidArgument."""
     parts = _Parts("all_to_all", value, groups)
     dim, to = parts.dim_of(split_dimension), parts.dim_of(concat_dimension)
     return parts.given(_exchanged(parts, parts.split(parts.whole, dim, split_count), dim, to, is_summed=False))
@@ -190,7 +191,8 @@ def _exchanged(parts: _Parts, whole: torch.Tensor, dim: int, to: int, is_summed:
 
 
 def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> Any:
-    """What the first of a pair of devices has, on the second; zeros on those that nobody sends to. Raises InvalidArgument."""
+    """Sends the value of the first of each pair of devices to the second; devices that nobody sends to get
+    zeros. Raises InvalidArgument."""
     parts = _Parts("collective_permute", value, [_region_of("collective_permute", value).device_ids.tolist()])
     sources: dict[int, int] = {}
     count = parts.mesh.size()

@@ -24,8 +24,9 @@ def _spec(tensor: torch.Tensor, extra_data_axis: str | None = None, by_largest: 
 
 class SpmdFullyShardedDataParallel(nn.Module):
     """A module whose parameters are cut over the axis "fsdp" of a mesh, each in its largest dim, if they have no mark, and whose output
-    is cut in its first. mesh: the global mesh, if there is none. shard_output(output, mesh) marks the output in another way;
-    auto_wrap_policy wraps parts of the module, as those of torch.distributed.fsdp.wrap do. Raises InvalidArgument."""
+    is cut in its first. mesh: the global mesh by default. shard_output(output, mesh) marks the output in
+    another way; auto_wrap_policy wraps parts of the module, as those of torch.distributed.fsdp.wrap do.
+    Raises InvalidArgument."""
 
     def __init__(self, module: nn.Module, *, mesh: Mesh | None = None, shard_output: Callable[[Any, Mesh], None] | None = None,
                  auto_wrap_policy: Callable[..., Any] | None = None, auto_wrapper_callable: Callable[..., Any] | None = None,
@@ -67,7 +68,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
 
     @property
     def module(self) -> nn.Module:
-        """What is wrapped."""
+        """The wrapped module."""
         return self._orig_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -28,7 +28,7 @@ _AXIS = re.compile(r"[A-Za-z_]\w*")
 
 
 def devices_of(text: str) -> int:
-    """Of CPU_NUM_DEVICES. Raises InvalidArgument."""
+    """Returns the number of devices in CPU_NUM_DEVICES. Raises InvalidArgument."""
     if not text.isdigit() or int(text) < 1:
         raise InvalidArgument(f"CPU_NUM_DEVICES: found {text!r}, needed a number of devices, such as 8")
     return int(text)
@@ -51,7 +51,7 @@ def set_device_count(devices: int) -> None:
 
 
 class ShardingType(IntEnum):
-    """What a sharding comes to, with torch_xla's numbers."""
+    """The types of a sharding, with torch_xla's numbers."""
 
     REPLICATED = 0
     MAXIMAL = 1
@@ -90,7 +90,7 @@ class Mesh:
         return self.device_ids.reshape(self.mesh_shape)
 
     def get_axis_name_idx(self, name: str) -> int | None:
-        """The number of an axis, None if there is none of that name."""
+        """Returns the number of an axis, None if no axis has that name."""
         return self.axis_names.index(name) if self.axis_names and name in self.axis_names else None
 
     def get_op_sharding(self, partition_spec: Sequence[Entry]) -> str:
@@ -138,7 +138,7 @@ class Placement:
 
     @functools.cached_property
     def tiles(self) -> tuple[int, ...]:
-        """By dim, how many parts there are."""
+        """The number of parts of each dim."""
         return tuple(math.prod(self.mesh.mesh_shape[axis] for axis in axes) for axes in self.spec)
 
     @property
@@ -161,7 +161,7 @@ class Placement:
 
     @functools.cached_property
     def groups(self) -> np.ndarray:
-        """By part, row by row, the devices that have it, by their ids."""
+        """The ids of the devices that have each part, a row for each part."""
         used = [axis for axes in self.spec for axis in axes]
         order = used + [axis for axis in range(len(self.mesh.mesh_shape)) if axis not in used]
         return np.sort(self.mesh.get_logical_mesh().transpose(order).reshape(math.prod(self.tiles), -1), axis=1)
@@ -174,7 +174,8 @@ class Placement:
 
 
 def tiles_of_text(text: str, devices: int) -> tuple[list[int], list[list[int]]]:
-    """By dim how many parts, and the devices of each part, of a sharding in XLA's words. Raises InvalidArgument."""
+    """Returns the number of parts of each dim, and the devices of each part, of a sharding in XLA's words.
+    Raises InvalidArgument."""
     if text == "{replicated}":
         return [], [list(range(devices))]
     found = re.fullmatch(r"\{devices=\[([\d,]+)\]([\d,]+)( last_tile_dim_replicate)?\}", text)
@@ -201,7 +202,7 @@ class HybridMesh(Mesh):
 
 class ProgramMesh:
     """The mesh of a program that has marks over some meshes of the same devices. Its axes are parts of theirs: marks over
-    (4, 2) and over (2, 4) are marks over (2, 2, 2). Raises InvalidArgument if there is none."""
+    (4, 2) and over (2, 4) are marks over (2, 2, 2). Raises InvalidArgument if no such mesh exists."""
 
     def __init__(self, meshes: Iterable[Mesh]) -> None:
         known = list(dict.fromkeys(meshes))
@@ -227,7 +228,7 @@ class ProgramMesh:
             self.names = own
 
     def entries_of(self, placement: Placement) -> list[str]:
-        """By dim, over the axes of this mesh: ["data", "-"]."""
+        """Returns an entry for each dim, over the axes of this mesh: ["data", "-"]."""
         ends = _ends(placement.mesh)
         entries = []
         for axes in placement.spec:
@@ -239,13 +240,14 @@ class ProgramMesh:
         return entries
 
     def placement(self, spec: PartitionSpec, rank: int) -> Placement:
-        """Of the first dims of a spec over the axes of this mesh."""
+        """Returns the placement by the first `rank` dims of a spec over the axes of this mesh."""
         names = [() if entry is None else (entry,) if isinstance(entry, str) else entry for entry in spec.entries[:rank]]
         return Placement(self.mesh, self.mesh.spec_of([tuple(entry) for entry in names]))
 
 
 def _ends(mesh: Mesh) -> list[int]:
-    """By axis, into how many parts it and those before it cut all devices; an axis of one device ends where it begins."""
+    """Returns for each axis the number of parts that it and those before it cut all devices into; an axis of
+    one device ends where it begins."""
     ends, parts = [], 1
     for size in mesh.mesh_shape:
         parts *= size

@@ -63,7 +63,7 @@ def global_runtime_device_attributes() -> list[dict[str, object]]:
 
 
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
-    """Whether it is on the emulated device."""
+    """True if the tensor is on the emulated device."""
     return isinstance(tensor, LazyTensor)
 
 
@@ -78,12 +78,12 @@ def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = 
 
 
 def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:
-    """What each process brings: of the one."""
+    """Returns the payload of each process; there is one process."""
     return [payload]
 
 
 def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
-    """reduce_fn of what each process brings, on the CPU: of the one."""
+    """Returns reduce_fn of each process's data, on the CPU; there is one process."""
     return reduce_fn([_on_cpu(data)])
 
 
@@ -107,7 +107,7 @@ def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (), ru
 
 @contextlib.contextmanager
 def step() -> Iterator[None]:
-    """What is done within is a step: sync() before and after."""
+    """Makes its block a step: sync() before and after."""
     sync()
     try:
         yield
@@ -117,7 +117,8 @@ def step() -> Iterator[None]:
 
 def compile(f: Callable[..., Any] | None = None, full_graph: bool = False, name: str | None = None,
             max_different_graphs: int | None = None) -> Any:
-    """step(), or f, each call of which is one. What changes nothing here: full_graph, name, max_different_graphs."""
+    """Returns step(), or f with each call a step. full_graph, name and max_different_graphs change nothing
+    here."""
     return step() if f is None else step()(f)
 
 

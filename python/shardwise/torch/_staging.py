@@ -9,7 +9,8 @@ import torch
 
 
 class Staging:
-    """The copies of one save. Takes the memory that the save before has left; those under way at once share none."""
+    """The copies of one save. Takes the memory that the save before has left; saves under way at once share
+    no memory."""
 
     def __init__(self) -> None:
         self._free = _kept.take()
@@ -17,7 +18,8 @@ class Staging:
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Of a tensor on the CPU, made by fill() and valid until release(). Has the strides of clone()."""
+        """Returns a copy of a tensor on the CPU, made by fill() and valid until release(). Has the strides of
+        clone()."""
         size = tensor.numel() * tensor.element_size()
         if size == 0:
             return tensor
@@ -51,7 +53,7 @@ class Staging:
             size -= dropped
 
     def drop_unused(self) -> None:
-        """Frees what no tensor was copied to."""
+        """Frees the memory that no tensor was copied to."""
         self._free.clear()
 
     def release(self, keep: bool) -> None:
@@ -63,7 +65,7 @@ class Staging:
 
 
 class _Kept:
-    """What the last save has left, by size."""
+    """The memory that the last save has left, by size."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

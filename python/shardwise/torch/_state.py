@@ -36,7 +36,7 @@ def is_stateful(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is stored as a tensor."""
+    """True if the value is stored as a tensor."""
     return isinstance(value, (torch.Tensor, np.ndarray))
 
 
@@ -45,13 +45,13 @@ def _is_value(value: Any) -> bool:
 
 
 def flat_values(tree: Any, path: Path) -> Flat:
-    """Of what a Stateful object or a PerRank has given."""
+    """Returns the leaves of a tree that a Stateful object or a PerRank has given."""
     return flatten(tree, lambda value: is_array(value) or isinstance(value, PerRank), path, every_dict=True)
 
 
 class State:
     """A state, taken apart as far as containers go: `flat` has modules, optimizers and other Stateful objects whole.
-    Raises InvalidArgument for what is no dict by names."""
+    Raises InvalidArgument for anything but a dict by names."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         if not isinstance(state, Mapping):
@@ -67,8 +67,8 @@ class State:
             (path, value) for path, value in self.stateful.items() if isinstance(value, torch.nn.Module))
 
     def tree_of(self, value: Any) -> Any:
-        """What a Stateful object gives: a module's by names without those of wrappers, an optimizer's by the names of its
-        parameters."""
+        """Returns the state of a Stateful object: a module's by names without those of wrappers, an
+        optimizer's by the names of its parameters."""
         if isinstance(value, torch.optim.Optimizer):
             return _optimizers.state_of(value, self.names)
         if isinstance(value, torch.nn.Module):
@@ -81,7 +81,7 @@ class State:
                 if isinstance(value, torch.nn.Module)}
 
     def given(self) -> Flat:
-        """All of it, Stateful objects by what they give."""
+        """Returns all of it, with Stateful objects replaced by their states."""
         found = Flat(kinds=dict(self.flat.kinds))
         for path, leaf in self.flat.leaves.items():
             if path in self.stateful:

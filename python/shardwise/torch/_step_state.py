@@ -1,5 +1,5 @@
-"""What a training step works on: the modules and optimizers that it holds, their tensors by name, and others in their
-places while the step is traced."""
+"""The state that a training step works on: the modules and optimizers that it holds, their tensors by name,
+and others in their places while the step is traced."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from ._variables import SEQUENCES, is_plain, items_of, memory_of
 # How far a step is searched: its functions, the object of its method, containers, the attributes of these.
 MOST_HOLDERS = 10_000
 
-# Of these a step from state that is all zeros is the same as one without state.
+# Optimizers whose step from state that is all zeros is the same as one without state.
 _BEGIN_WITH_ZEROS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.Adadelta, torch.optim.RMSprop,
                      torch.optim.RAdam, torch.optim.SGD)
 
 
 @dataclass
 class Slot:
-    """A tensor that a step takes: what it is called, its type, and of state the dict that holds it, by which key. A fresh one
-    is state that the first step would make: zero, until it is there."""
+    """A tensor that a step takes: its name and kind, and for state the dict that holds it and its key there.
+    A fresh one is state that the first step would make: zero, until it is there."""
 
     label: str
     kind: str
@@ -39,7 +39,7 @@ class Slot:
     home: Callable[[], Any] = dict
     key: Any = None
     is_fresh: bool = False
-    first: Callable[[], dict[Any, Any]] | None = None  #: of fresh state that is not zero: what the optimizer begins with
+    first: Callable[[], dict[Any, Any]] | None = None  #: makes fresh state that does not begin with zeros
     places: list[tuple[Any, Any]] = field(default_factory=list)  #: of a module's, all that hold it
 
     def value(self) -> torch.Tensor:
@@ -66,8 +66,8 @@ class Slot:
 
 
 class StepState:
-    """Of a step, or of the modules and optimizers that it is said to use. Thread-hostile: places are those of the
-    modules."""
+    """The state of a step, or of the modules and optimizers that it is said to use. Thread-hostile: it
+    replaces tensors of modules."""
 
     def __init__(self, step: Callable[..., Any], uses: Iterable[Any]) -> None:
         containers: list[tuple[str, Any, str]] = []  #: lists, dicts and variables, by name: see Variables
@@ -110,7 +110,8 @@ class StepState:
                     slot.places.append((held, name))
 
     def _add_places(self, container: Any) -> None:
-        """Of parameters and buffers in it: what clips gradients may have a list of them."""
+        """Notes the places of parameters and buffers in a container, such as a list of them to clip gradients
+        of."""
         for key, value in items_of(container):
             slot = self._slots.get(id(value)) if isinstance(value, torch.Tensor) else None
             if slot is not None:
@@ -145,7 +146,8 @@ class StepState:
         return slots
 
     def modes(self) -> Callable[[], None]:
-        """What a run calls: raises InvalidArgument for a module that is not in the mode, train() or eval(), of now, which is part of the program."""
+        """Returns a check for each run. It raises InvalidArgument for a module that is not in the mode,
+        train() or eval(), of now, which is part of the program."""
         known = [(".".join(filter(None, (name, path))) or type(inner).__name__, inner, inner.training)
                  for name, module in self._modules.items() for path, inner in module.named_modules()]
 
@@ -158,7 +160,8 @@ class StepState:
         return need_same
 
     def numbers(self) -> Callable[[], None]:
-        """What a run calls: raises InvalidArgument for numbers of optimizers, as betas, that are not those of now, which are part of the program."""
+        """Returns a check for each run. It raises InvalidArgument for numbers of optimizers, as betas, that
+        are not those of now, which are part of the program."""
         known = [(optimizer, _constants_of(optimizer)) for optimizer in self.optimizers]
 
         def need_same() -> None:
@@ -173,8 +176,9 @@ class StepState:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[dict[int, str]]:
-        """Labels of the modules' tensors, by their memory: a step that computes with one has it from elsewhere than its module, where no other
-        is in its place. Gradients are there meanwhile, of which the same holds."""
+        """Yields labels of the modules' tensors, by their memory: a step that computes with one has it from
+        elsewhere than its module, where another one replaces it. During the block they have gradients, which
+        are labelled, too."""
         labels: dict[int, str] = {}
         with contextlib.ExitStack() as undo:
             for slot in self._slots.values():
@@ -191,8 +195,8 @@ class StepState:
 
     @contextlib.contextmanager
     def replaced(self, slots: Sequence[Slot], tensors: Sequence[torch.Tensor]) -> Iterator[Callable[[], list[torch.Tensor]]]:
-        """Modules and optimizers have other tensors meanwhile, and then their own again. Gives what is in the places at
-        the end."""
+        """Gives modules and optimizers other tensors, and at the end their own again. Yields a function that
+        returns the tensors in the places."""
         new = {id(slot.tensor): tensor for slot, tensor in zip(slots, tensors, strict=True)}
         now: list[Callable[[], torch.Tensor]] = []
         with contextlib.ExitStack() as undo:
@@ -213,7 +217,7 @@ class StepState:
 
 
 def _one_of(slot: Slot) -> torch.Tensor:
-    """What is in its places. Raises Unsupported if these differ."""
+    """Returns the tensor in its places. Raises Unsupported if these differ."""
     found: list[torch.Tensor] = [held[key] for held, key in slot.places]
     if any(one is not found[0] for one in found):
         raise Unsupported(f"capture: found another tensor in place of {slot.label} in one of the places that hold it, needed one that is held there alone: its clone()")
@@ -248,7 +252,8 @@ class _Variables:
 
 
 class _Tuple:
-    """What a container has at a key, a tuple, as a dict of its items. A changed one is another tuple at that key."""
+    """A tuple at a key of a container, as a dict of its items. Setting an item puts another tuple at that
+    key."""
 
     def __init__(self, container: Any, key: Any) -> None:
         self._container, self._key = container, key
@@ -292,7 +297,7 @@ def _state_of(optimizer: Optimizer, parameter: torch.Tensor) -> dict[str, Any]:
 
 
 def _places_of(optimizer: Optimizer) -> list[Callable[[], torch.Tensor]]:
-    """Of its tensors, in the order of its slots."""
+    """Returns readers of the places of its tensors, in the order of its slots."""
     holders = [*optimizer.param_groups, *(optimizer.state.get(p, {}) for group in optimizer.param_groups for p in group["params"])]
     return [functools.partial(holder.__getitem__, key) for holder in holders for key, value in holder.items()
             if isinstance(value, torch.Tensor)]
@@ -326,7 +331,7 @@ def _optimizer_with(optimizer: Optimizer, rates: Mapping[int, torch.Tensor], fre
 
 
 class _Group(dict[str, Any]):
-    """Of parameters of an optimizer. Its rate is read by each run, and is not the step's to set."""
+    """A parameter group of an optimizer. Each run reads its rate, so the step must not set it."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key == "lr":
@@ -348,8 +353,8 @@ def _numbers_of(optimizer: Optimizer) -> dict[tuple[Any, ...], int | float]:
 
 
 def _plain_group(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
-    """With options by which the optimizer asks for no value on the host. What need not keep the number of the step as a tensor
-    counts in double."""
+    """Returns a group whose options make the optimizer ask for no value on the host. Optimizers that need not
+    keep the number of the step as a tensor count in double."""
     keeps = isinstance(optimizer, (torch.optim.RAdam, torch.optim.ASGD)) or isinstance(group["lr"], torch.Tensor)
     wanted: dict[str, Any] = {"foreach": False, "fused": False, "capturable": keeps}
     if isinstance(optimizer, torch.optim.SGD) and isinstance(group["lr"], torch.Tensor):
@@ -364,7 +369,7 @@ def _rates_of(optimizer: Optimizer) -> dict[int, torch.Tensor]:
 
 
 def _state_to_be_made(optimizer: Optimizer, fake: Callable[[torch.Tensor], torch.Tensor]) -> dict[torch.Tensor, dict[str, Any]]:
-    """Of parameters that have no state yet, what the first step makes."""
+    """Returns the state that the first step makes for parameters without state."""
     missing = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and not optimizer.state.get(p)]
     if not missing:
         return {}
@@ -476,7 +481,7 @@ def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tup
 
 
 def _hooks_of(module: torch.nn.Module) -> Iterator[Callable[..., Any]]:
-    """Of its parameters, and its own and its modules'."""
+    """Yields the hooks of its parameters, and its own and its modules'."""
     for parameter in module.parameters():
         yield from (parameter._backward_hooks or {}).values()
         yield from (parameter._post_accumulate_grad_hooks or {}).values()

@@ -1,4 +1,4 @@
-"""A state that a checkpoint is loaded into: what is asked for is compared with what there is, then filled."""
+"""A state that a checkpoint is loaded into: it is compared with the stored names, then filled."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ class Target:
         self._ties: list[tuple[str, str, torch.Tensor]] = []  # second names of memory, the first ones, and the target
         self._fills: list[tuple[str, torch.Tensor]] = []
         self._later: list[tuple[str, Path]] = []  # of tensors on the meta device, by their paths, as they have no memory yet
-        self._copies: list[tuple[np.ndarray, np.ndarray]] = []  # what torch cannot show, and what it is filled with
+        self._copies: list[tuple[np.ndarray, np.ndarray]] = []  # for arrays that torch cannot show
         self._own: dict[Path, list[tuple[torch.Tensor, Path, torch.Tensor]]] = {}  # optimizers' state that is filled in place
         self._found: dict[Path, Any] = {}  # leaves of containers
         self._inner: dict[Path, Any] = {}  # what Stateful objects are to be given
-        self._modules: dict[Path, Flat] = {}  # of those on the meta device, what they are to be given
-        self._hits: set[Path] = set()  # Stateful objects, and names at the top, of which something is there
-        self._misses: dict[Path, None] = {}  # of which something is not
+        self._modules: dict[Path, Flat] = {}  # the states for modules on the meta device
+        self._hits: set[Path] = set()  # Stateful objects, and names at the top, that have stored values
+        self._misses: dict[Path, None] = {}  # those that lack some
         self._filled: list[torch.Tensor] = []
         self._absent: list[tuple[Path, torch.Tensor]] = []
         for path, leaf in self.state.flat.leaves.items():
             self._take(path, leaf)
         filled = set(map(self._key, self._filled)) if self._absent else set()
-        for path, leaf in self._absent:  # what is filled by another of its names is not missing
+        for path, leaf in self._absent:  # a tensor filled under another name is not missing
             if self._key(leaf) in filled:
                 self.missing.remove(named(path))
                 self._hits.add(path[:1])
@@ -98,7 +98,7 @@ class Target:
     # ---- names
 
     def _name_of(self, path: Path) -> str | None:
-        """What a path is stored as; a checkpoint that says nothing of trees has its keys joined with dots."""
+        """Returns the stored name of a path; a checkpoint without trees has its keys joined with dots."""
         name = self._stored.get(path)
         if name is None:
             name = named(path)
@@ -270,7 +270,7 @@ class Target:
         return self._fresh(name, own=own)
 
     def _is_alike(self, name: str, own: Any) -> bool:
-        """Whether what is stored fits into a tensor or an array."""
+        """True if the stored tensor fits into a tensor or an array."""
         stored = self.checkpoint[name]
         there, here = ((TORCH[stored.dtype_name], own.dtype) if isinstance(own, torch.Tensor)
                        else (NUMPY[stored.dtype_name], own.dtype.newbyteorder("=")))
@@ -337,7 +337,7 @@ class Target:
                 taken.leaves[place] = self._take_array(place, name, leaf)
             elif name is not None and name in self.checkpoint.objects:
                 taken.leaves[place] = self._object(name)
-            elif place == path:  # the module has no values: what is stored below its name is not its own
+            elif place == path:  # the module has no values: those stored below its name are not its own
                 self._miss(place)
                 taken.leaves[place] = leaf
             else:
@@ -361,7 +361,7 @@ class Target:
         return build({at[len(place):]: leaf for at, leaf in own.items()}, {}, place)
 
     def _take_meta(self, place: Path, name: str | None, leaf: torch.Tensor, first: str | None) -> None:
-        """first: what is stored for the tensor that this one is tied to."""
+        """`first` is the stored name of the tensor that this one is tied to."""
         if name is None or name not in self.checkpoint:
             self.wrong.append(f"{named(place)!r} is on the meta device, and there is no such tensor that could fill it")
         elif self._fits(name, leaf.dtype, leaf.shape):
@@ -373,8 +373,8 @@ class Target:
                 self._ties.append((name, first, leaf))
 
     def _names_in_module(self, path: Path, places: Iterable[Path]) -> dict[Path, str]:
-        """What the values of a module are stored as: by their own names, and of what is left, the one that is the same
-        but for what wrappers add: earlier versions have stored it so."""
+        """Returns the stored names of a module's values: their own names, or else the one name that is the
+        same without the parts that wrappers add, as earlier versions stored them."""
         names: dict[Path, str] = {}
         here: dict[str, list[Path]] = {}
         for place in places:
@@ -392,7 +392,7 @@ class Target:
         return names
 
     def _take_stateful(self, path: Path, value: Any) -> Any:
-        """What is stored of it, as it was; in the memory of its own tensors if these fit."""
+        """Returns its stored state, as it was; in the memory of its own tensors if these fit."""
         template = flat_values(self.state.tree_of(value), path)
         if self._kinds is not None:
             self._kinds.update({place: kind for place, kind in template.kinds.items() if isinstance(kind, type)})
@@ -443,7 +443,7 @@ class Target:
             if key in match.numbers:
                 leaf = self._of_parameter(name, path, optimizer, parameters[match.numbers[key]], tuple(rest))
                 state.setdefault(key, {})[tuple(rest)] = leaf
-        # Of a parameter with another shape there is no state.
+        # A parameter with another shape gets no state.
         state = {key: leaves for key, leaves in state.items() if all(leaf is not _NOTHING for leaf in leaves.values())}
         packed = {match.numbers[key]: self._tree((*path, "state", key), leaves) for key, leaves in state.items()}
         unknown = set(range(len(parameters))) - set(match.numbers.values())
@@ -579,7 +579,8 @@ class Target:
                 yield shard, held
 
     def boxes(self) -> list[tuple[int, tuple[int, ...], list[int]]]:
-        """What fill() is going to read: numbers of tensors, and where each box begins and its shape."""
+        """Returns the boxes that fill() will read: the number of the tensor, the begin of the box, and its
+        shape."""
         on_meta = {place: leaf for taken in self._modules.values() for place, leaf in taken.leaves.items()}
         return [(self.checkpoint[name].number, shard.begin, held)
                 for name, target in [*self._fills, *((name, target) for name, _, target in self._ties),

@@ -56,7 +56,8 @@ def settled(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def address_of(tensor: torch.Tensor) -> int:
-    """Of its first element; 0 if it has none of its own: it is empty, or wraps others, or its memory was freed."""
+    """Returns the address of its first element; 0 if it has no own memory: it is empty, wraps others, or was
+    freed."""
     if isinstance(tensor, FakeTensor):
         return 0
     try:
@@ -81,7 +82,7 @@ def _is_wrapper(tensor: torch.Tensor) -> bool:
 
 
 def no_memory(tensor: torch.Tensor, name: str) -> str:
-    """What to say of one that has elements, and no address."""
+    """Returns the message for a tensor that has elements, and no address."""
     kind = f"{type(tensor).__module__}.{type(tensor).__qualname__}"
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is not None:
@@ -120,7 +121,7 @@ _SAME_SIZE = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64, 16: np.complex
 
 
 def is_shareable(array: np.ndarray[Any, Any]) -> bool:
-    """Whether torch can show its layout: not that of fields of packed records, nor of what is turned round."""
+    """True if torch can show its layout; it cannot show fields of packed records, or reversed arrays."""
     return all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
 
 
@@ -201,13 +202,14 @@ class TensorReads:
 
 
 def is_plain_memory(tensor: torch.Tensor) -> bool:
-    """Whether the core can write its elements where they are."""
+    """True if the core can write its elements where they are."""
     return (tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.layout == torch.strided
             and not tensor.is_conj() and not tensor.is_neg())
 
 
 def memory_device(operation: str, device: Any) -> torch.device:
-    """A device that holds values. Raises InvalidArgument for what is no device, is not there, or has no memory."""
+    """Returns a device that holds values. Raises InvalidArgument if it is no device, is not there, or has no
+    memory."""
     try:
         found = torch.device(device)
         torch.empty(0, device=found)

@@ -28,9 +28,9 @@ class TieredManager(Tiers):
 
     A save writes this process's part to fast/process-N and gives copies to other hosts; that is when it is committed. One
     save of drain_every goes on to the durable root in the background, where it is an ordinary checkpoint. restore() takes
-    the newest step of which every chunk is somewhere: on any host, in an older step's equal chunk, in the durable root. Every
-    byte is compared with its hash, and what was bad or passed over is told. The job may have another number of processes
-    then, and other placements.
+    the newest step whose chunks all exist somewhere: on any host, in an older step's equal chunk, in the
+    durable root. Every byte is compared with its hash, and bad chunks and passed-over steps are reported. The
+    job may have another number of processes then, and other placements.
 
     All processes of the job make it, with the same options, and call its methods together, in the same order. States are
     those of shardwise.torch.save(). One save is under way at a time.
@@ -47,12 +47,12 @@ class TieredManager(Tiers):
                  on_save_error: OnSaveError = "raise", most_failed_saves: int = 3, codec: Codec = "zstd",
                  fast_codec: Codec = "none", replicas: str = "check", group: Group | None = None,
                  threads: int = 0, memory: int = MEMORY, deadline: float = DEADLINE, address: str | None = None) -> None:
-        """copies: how many other hosts get what a process has written; 0: none. processes_per_host: neighbouring ranks,
-        which are lost together; None: as torchrun says, else 1. keep_fast, keep_durable: steps that stay; 0: all.
-        drain_bytes_per_second: that each process writes to the durable root at most; 0: no limit.
-        on_save_error, most_failed_saves: CheckpointManager's, for both tiers; a step that failed in the fast
-        one does not go on. codec: of the durable root. replicas, deadline: save()'s. address: other hosts
-        reach this one by it; None: that of the interface to torch's master."""
+        """copies: the number of other hosts that get a copy of a process's part; 0: none. processes_per_host:
+        neighbouring ranks, which are lost together; None: as torchrun says, else 1. keep_fast, keep_durable:
+        steps that stay; 0: all. drain_bytes_per_second: that each process writes to the durable root at most;
+        0: no limit. on_save_error, most_failed_saves: CheckpointManager's, for both tiers; a step that failed
+        in the fast one does not go on. codec: of the durable root. replicas, deadline: save()'s. address:
+        other hosts reach this one by it; None: that of the interface to torch's master."""
         check_choice("replicas", replicas, ("check", "trust"))
         self._replicas = replicas
         group = auto() if group is None else group

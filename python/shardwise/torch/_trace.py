@@ -50,18 +50,18 @@ from ._variables import NEEDED, Variables, is_plain, memory_of
 
 _aten = torch.ops.aten
 
-# What is simpler as operations of ours than as what core ATen makes of it.
+# Operations that are simpler in our operations than in core ATen's decomposition.
 _KEPT = ("lerp", "lerp_", "addcmul", "addcmul_", "addcdiv", "addcdiv_", "embedding_dense_backward", "silu", "silu_", "select_scatter",
          "stack", "logsumexp", "_safe_softmax")
 
-# What core ATen leaves as it is, and torch can take apart.
+# Operations that core ATen leaves as they are, and torch can take apart.
 _TAKEN_APART = (_aten.native_batch_norm, _aten._native_batch_norm_legit, _aten._native_batch_norm_legit_functional,
                 _aten._native_batch_norm_legit_no_training, _aten.native_group_norm, _aten._adaptive_avg_pool2d,
                 _aten.native_dropout, _aten.linalg_vector_norm)
 
 
 _NO_VALUES = "a step whose operations do not depend on values"
-#: What is found and what is needed, by what is in the words of torch.
+#: The found and the needed of an error, by a part of torch's message.
 _IN_WORDS = {
     ".numpy() is not supported": ("the values of a tensor", _NO_VALUES),
     "its data is not allocated yet": ("the values of a tensor", _NO_VALUES),
@@ -75,16 +75,16 @@ _COMPUTED = (torch.Tensor, torch.SymFloat, torch.SymInt, torch.SymBool)
 
 @dataclasses.dataclass
 class Traced:
-    """Placeholders of the graph are `inputs`. Its outputs are the leaves of what the step returns, then what has become
-    of the state: of each of the first inputs."""
+    """A traced step. Placeholders of the graph are `inputs`. Its outputs are the leaves of the step's result,
+    then the new state: for each of the first inputs."""
 
     graph: torch.fx.GraphModule
     inputs: list[Slot]
     state: int  #: how many of the inputs are state
     arguments: pytree.TreeSpec
     numbers: list[Any]  #: the leaves of the arguments, which are part of the program; of a tensor torch.Tensor
-    result: pytree.TreeSpec  #: of what the step returns
-    leaves: list[Any]  #: of it; of what is computed the type: torch.Tensor, or torch.SymFloat and the like (of .item())
+    result: pytree.TreeSpec  #: of the step's result
+    leaves: list[Any]  #: of the result; a computed one's type: torch.Tensor, torch.SymFloat (.item()), ..
     needs: list[Callable[[], None]]  #: that each run calls: see StepState.modes and StepState.numbers
     asked: dict[str, tuple[torch.Tensor, str]]  #: see Constants.asked
     assumed: list[str]  #: lines of checks
@@ -101,7 +101,8 @@ class Traced:
 
 
 def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], static: Sequence[str] = (), assume: Iterable[str] = ()) -> Traced:
-    """Raises Unsupported if the step asks for the value of a tensor, or keeps what no run would know."""
+    """Traces a step. Raises Unsupported if the step asks for the value of a tensor, or keeps one that no run
+    would know."""
     fake_mode, assumptions = without_memory(), Assumptions(assume)
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
@@ -162,7 +163,7 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any],
 
 
 def origin_of(node: torch.fx.Node) -> torch.fx.Node:
-    """What a value is another name of."""
+    """Returns the node that a value is another name of."""
     while node.op == "call_function" and node.target in (_aten.alias.default, _aten.detach.default):
         node = node.args[0]  # type: ignore[assignment]
     return node
@@ -196,12 +197,12 @@ def _kind_of(leaf: Any) -> Any:
 
 
 def _follows_from_values(leaf: Any) -> bool:
-    """Whether the shape of a tensor does."""
+    """True if the shape of a tensor follows from values."""
     return isinstance(leaf, torch.Tensor) and any(type(n) is not int for n in leaf.shape)
 
 
 def plain(value: Any) -> Any:
-    """Of a tensor that is computed without changes in place, what it is now."""
+    """Returns the present value of a tensor that is computed without changes in place."""
     if not isinstance(value, torch.Tensor):
         return value
     made = from_fun(value.detach())
@@ -215,13 +216,13 @@ def without_memory() -> FakeTensorMode:
 
 
 def graph_of(functional: Callable[..., Any], fakes: list[torch.Tensor]) -> torch.fx.GraphModule:
-    """What the function does to tensors without memory, in operations for which there are rules."""
+    """Returns the graph of a function of tensors without memory, in operations that have rules."""
     return make_fx(functional, decomposition_table=decompositions())(fakes)
 
 
 @functools.lru_cache(1)
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Of operations for which there are no rules, into those for which there are."""
+    """Returns decompositions of operations that have no rules into those that have."""
     table = {**dict(core_aten_decompositions()), **get_decompositions(_TAKEN_APART), **taken_apart()}
     return {**{op: rule for op, rule in table.items() if op.name().partition("::")[2].partition(".")[0] not in _KEPT}, **_aten_ctc.decompositions()}
 
@@ -261,7 +262,7 @@ class _Gradients:
         self._zero.pop(id(parameter.grad), None)
 
     def without_those_before(self, parameters: Iterable[torch.Tensor]) -> None:
-        """An optimizer steps: of what the step does not derive it sees none."""
+        """Hides gradients that the step does not derive from an optimizer that steps."""
         own = set(map(id, parameters))
         for label, parameter in self._parameters.items():
             if id(parameter) in own and parameter.grad is self._before[label]:
@@ -379,7 +380,7 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func, args, kwargs
 
     def _places_in(self, mask: torch.Tensor) -> list[torch.Tensor] | None:
-        """For each dim, those at which the mask holds. None if it is not known."""
+        """Returns for each dim the places that the mask selects; None if they are not known."""
         found = self._constants.asked_places(mask, line_of_step())
         return None if found is None else [self._literal(one, mask) for one in found]
 
@@ -461,7 +462,7 @@ def _scopes(state: StepState, gradients: _Gradients, elsewhere: dict[int, str], 
             raise InvalidArgument(f"capture: found a step of {name} that the step's variables do not hold, needed uses=[.., optimizer]")
 
     def put(tensor: torch.Tensor, value: torch.Tensor) -> None:
-        """tensor.data = value. torch's own changes what no graph has."""
+        """Sets tensor.data = value; torch's own setter makes a change that no graph records."""
         if (tensor.shape, tensor.dtype) != (value.shape, value.dtype):
             raise Unsupported(f"capture: found .data of {tensor.dtype} {list(tensor.shape)} set to {value.dtype} {list(value.shape)}, needed one of the same")
         with torch.no_grad():
@@ -491,7 +492,8 @@ def _scopes(state: StepState, gradients: _Gradients, elsewhere: dict[int, str], 
 
 @contextlib.contextmanager
 def in_words() -> Iterator[None]:
-    """What torch raises of a value that is not there, with the line of the step that asks for it."""
+    """Replaces torch's errors about values that are not there by ours, with the line of the step that asks
+    for them."""
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:

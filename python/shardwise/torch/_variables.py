@@ -1,4 +1,5 @@
-"""What a step's variables hold beside the state of modules and optimizers. A step may read it; it is not the step's to change."""
+"""The contents of a step's variables other than the state of modules and optimizers. A step may read them,
+and must not change them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Variables:
     """Lists, dicts and variables, by name, as they are before the step is traced."""
 
     def __init__(self, containers: Sequence[tuple[str, Any, str]]) -> None:
-        """The third: "module" of attributes of a module and what is in them, "items" of a list or dict, else "names"."""
+        """containers: name, container and kind: "module" for a module's attributes and their contents,
+        "items" for a list or dict, else "names"."""
         self._before = [(name, container, dict(items_of(container)), kind) for name, container, kind in containers]
         self._labels: dict[int, str] = {}  #: of tensors, by memory
         self._leaves: list[torch.Tensor] = []
@@ -38,14 +40,14 @@ class Variables:
                         self._leaves.append(tensor)
 
     def label(self, tensor: torch.Tensor) -> str | None:
-        """Of one that is held."""
+        """Returns the label of a tensor that is held, else None."""
         return self._labels.get(memory_of(tensor)) if is_plain(tensor) else None
 
     @contextlib.contextmanager
     def kept(self, step: str, seen: set[int]) -> Iterator[None]:
         """After the step all is there again that was there before. Raises Unsupported if the step, which is called so, has changed any of it,
-        but for what it adds to a list or dict, as a log has it, for flags of a module, and for what a module derives anew: in place of no
-        tensor, or of one whose memory is not `seen`."""
+        but for items that it adds to a list or dict, as a log has it, for flags of a module, and for tensors
+        that a module derives again: in place of no tensor, or of one whose memory is not `seen`."""
         gradients = [(tensor, tensor.grad) for tensor in self._leaves]
         try:
             yield
@@ -74,8 +76,8 @@ class Variables:
 
 
 def _restore(container: Any, before: dict[Any, Any]) -> None:
-    """It holds what it held, in that order. Objects that the step has made stay in its places, and what other threads put there (in a deque, as
-    that of a queue)."""
+    """Puts the old items back, in their order. Objects that the step has made stay in its places, as do items
+    that other threads put there (in a deque, as that of a queue)."""
     if isinstance(container, SEQUENCES):
         is_shorter = isinstance(container, list) and len(container) < len(before)
         if is_shorter or any(new is not before.get(key, _ABSENT) and (_is_value(new) or _is_traced(new)) for key, new in items_of(container)):
@@ -93,7 +95,7 @@ def _restore(container: Any, before: dict[Any, Any]) -> None:
         if key not in now:
             container[key] = before[key]
     if isinstance(container, dict) and any(key not in now for key in before):
-        for key in before:  # what was gone is at its place again, and not at the end
+        for key in before:  # removed items return to their places, not to the end
             container[key] = container.pop(key)
 
 
@@ -132,5 +134,5 @@ def _is_value(value: Any) -> bool:
 
 
 def _differ(old: Any, new: Any) -> bool:
-    """Of values, of which one may be computed."""
+    """True if two values differ, or the new one is computed."""
     return isinstance(new, (torch.SymInt, torch.SymFloat)) or type(old) is not type(new) or bool(old != new)

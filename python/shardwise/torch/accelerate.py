@@ -26,8 +26,9 @@ _FOLDER = "weights.sw"
 def register(accelerator: Any, *, codec: Codec = "zstd") -> None:
     """save_state(folder) and load_state(folder) of the accelerator keep the weights of its models in folder/weights.sw;
     all processes call them. Optimizers, schedulers and random states stay in accelerate's own files, which are pickles.
-    With FSDP2 optimizers are in folder/weights.sw, too, each process writes what it holds, and any number of processes
-    may load it. Raises InvalidArgument for FSDP1, DeepSpeed and Megatron-LM, by which accelerate saves weights itself."""
+    With FSDP2 optimizers are in folder/weights.sw, too, each process writes its own part, and any number of
+    processes may load it. Raises InvalidArgument for FSDP1, DeepSpeed and Megatron-LM, where accelerate saves
+    weights itself."""
     kind = str(accelerator.distributed_type).rpartition(".")[2]
     if kind == "FSDP" and not accelerator.is_fsdp2:
         raise InvalidArgument("register for FSDP: found FSDP1, whose parameters are flattened, needed is FSDP2, as "

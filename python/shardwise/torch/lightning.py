@@ -32,7 +32,7 @@ class CheckpointIO(_CheckpointIO):
         self._codec = codec
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Path, storage_options: Any = None) -> None:
-        """Replaces what is there."""
+        """Replaces an existing checkpoint."""
         if storage_options is not None:
             raise InvalidArgument(f"save {path}: found storage_options {storage_options!r}, needed are none")
         save(path, checkpoint, codec=self._codec, existing="replace", group=single())

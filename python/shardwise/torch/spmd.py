@@ -113,7 +113,7 @@ def use_spmd(auto: bool = False) -> None:
 
 
 def is_spmd() -> bool:
-    """Whether use_spmd() was called."""
+    """True if use_spmd() was called."""
     return _is_spmd
 
 
@@ -168,7 +168,7 @@ def set_global_mesh(mesh: Mesh) -> None:
 
 
 def get_global_mesh() -> Mesh | None:
-    """What set_global_mesh() was given; None before."""
+    """Returns the mesh that set_global_mesh() was given; None before."""
     return _global_mesh
 
 
@@ -270,7 +270,7 @@ class ShardingSpec:
         self.mesh.spec_of(self.partition_spec)
 
     def can_apply(self, t: torch.Tensor) -> bool:
-        """Whether t has as many dims."""
+        """True if t has as many dims as the spec."""
         return t.dim() == len(self.partition_spec)
 
     def apply(self, t: torch.Tensor) -> None:
@@ -359,8 +359,8 @@ def apply_backward_optimization_barrier(m: torch.nn.Module) -> None:
 
 class MpDeviceLoader:
     """Batches of a loader, on the device: every tensor in them, marked by input_sharding, a ShardingSpec or one for each key of
-    a batch that is a dict. Each next batch is a mark_step() of what was done with the one before. Raises InvalidArgument for a dict of
-    specs and a batch that is none, or lacks a key."""
+    a batch that is a dict. Each next batch is a mark_step() of the operations on the one before. Raises
+    InvalidArgument for a dict of specs and a batch that is no dict, or lacks a key."""
 
     def __init__(self, loader: Any, device: torch.device, input_sharding: ShardingSpec | Mapping[str, ShardingSpec | None] | None = None,
                  **options: Any) -> None:

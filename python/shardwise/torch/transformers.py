@@ -25,7 +25,7 @@ from .._errors import InvalidArgument
 from ._manager import CheckpointManager, rng
 from ._state import PerRank
 
-# Of the trainer's state, what each process has of its own. The Trainer sets it anew.
+# Fields of the trainer's state that each process has for itself. The Trainer sets them again.
 _OF_PROCESS = ("is_local_process_zero", "is_world_process_zero")
 
 
@@ -48,8 +48,8 @@ class CheckpointCallback(TrainerCallback):
         self._due = False
 
     def resume(self) -> str | None:
-        """For train(): a folder in which the Trainer finds its own state of the newest step, and no weights, which it
-        warns of: they are restored when the training begins. None if there is no step."""
+        """Returns, for train(), a folder where the Trainer finds its own state of the newest step, but no
+        weights, which it warns of: they are restored when the training begins. None if there is no step."""
         found = self.manager.restore({"trainer": None}, strict=False)
         self._step = None if found is None else found.step
         if found is None:
