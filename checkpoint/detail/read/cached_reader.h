@@ -20,8 +20,8 @@ namespace shardwise::detail {
 /// the order of a tensor, as a save asks for them. Thread-safe.
 class CachedReader final : public BoxReader {
  public:
-  /// Keeps up to `cache_bytes` of decoded chunks, beside what `reader` takes, which must outlive it
-  /// and reads the checkpoint with these tensors.
+  /// Keeps up to `cache_bytes` of decoded chunks, in addition to the memory of `reader`, which must
+  /// outlive it and reads the checkpoint with these tensors.
   CachedReader(ChunkReader& reader, std::vector<TensorInfo> tensors, std::size_t cache_bytes)
       : reader_(reader), infos_(std::move(tensors)), cache_bytes_(cache_bytes) {}
 

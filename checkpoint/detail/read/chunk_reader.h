@@ -20,7 +20,7 @@ namespace shardwise::detail {
 /// Fills targets from a checkpoint: plans, reads, checks, decodes and scatters. Thread-safe.
 class ChunkReader {
  public:
-  /// The checkpoint with what was loaded of it until now; stays as it is while it is held.
+  /// The checkpoint with all that was loaded of it until now; stays as it is while it is held.
   class View {
    public:
     View(ChunkReader& reader, std::shared_ptr<const StoredCheckpoint> checkpoint)

@@ -17,8 +17,8 @@ namespace shardwise::detail {
 /// How bytes are copied to their places: for who reads them next, or past the caches.
 enum class CopyBy { cache, stream };
 
-/// What a target takes of a chunk: the elements that both boxes share, as runs of bytes in the
-/// order of the chunk. Thread-compatible.
+/// The part of a chunk that a target takes: the elements that both boxes share, as runs of bytes in
+/// the order of the chunk. Thread-compatible.
 class ChunkPart {
  public:
   ChunkPart(const StoredCheckpoint& checkpoint, const ChunkId& chunk, const ReadTarget& target);
@@ -56,7 +56,7 @@ class ChunkScatter {
   /// XXH3-64 of all bytes so far.
   std::uint64_t hash() const { return hasher_ ? hasher_->digest() : hash_; }
 
-  /// What one of them takes for a chunk that comes in several windows, for that many targets.
+  /// Bytes that one of them takes for a chunk in several windows, for that many targets.
   static constexpr std::size_t held_bytes(std::size_t targets) {
     return targets * sizeof(ChunkPart);
   }

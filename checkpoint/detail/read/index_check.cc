@@ -18,7 +18,7 @@ constexpr std::size_t kComparedBytes = std::size_t{1} << 20;
 // No file system takes a longer one.
 constexpr std::size_t kMaxFileName = 255;
 
-// What the manifest says that no index can hold: the writer is not made for it.
+// The reason that no index can hold the manifest, as the writer is not made for it; or empty.
 std::string impossible(const Manifest& manifest) {
   for (const FileEntry& file : manifest.files) {
     if (file.name.size() > kMaxFileName || file.name.find('\0') != std::string::npos) {
@@ -53,7 +53,7 @@ std::string difference(File& file, std::span<const std::byte> expected) {
 
 std::vector<std::byte> index_of(const Manifest& manifest) {
   if (!impossible(manifest).empty()) return {};
-  // Not from what the shard files say: one of them may be what is damaged.
+  // The shard files' tables are not used: one of them may be damaged.
   Manifest placed;
   placed.writers = manifest.writers;
   placed.files = manifest.files;

@@ -19,16 +19,16 @@ constexpr std::size_t kExtentBytes = std::size_t{1} << 20;
 constexpr std::uint64_t kHoleBytes = std::uint64_t{64} << 10;
 
 // A part from memory is so small that it stays in a core's second-level cache until it is used.
-// What the disk has to bring comes in larger parts: announced before and then read in small steps
-// it would come into memory in single pages, which takes the disk longer, and all later readers.
+// Bytes from the disk come in larger parts: announced before and then read in small steps they
+// would come into memory in single pages, which takes the disk longer, and all later readers.
 constexpr std::size_t kCachedPartBytes = std::size_t{256} << 10;
 constexpr std::size_t kUncachedPartBytes = std::size_t{1} << 20;
 
 std::uint64_t page_below(std::uint64_t address) { return address / kPageBytes * kPageBytes; }
 std::uint64_t page_above(std::uint64_t address) { return page_below(address + kPageBytes - 1); }
 
-/// What a lane does at once: it reads ranges that follow one another in a file, all together; or
-/// one range part by part.
+/// The work of a lane at a time: ranges that follow one another in a file, read together; or one
+/// range, read part by part.
 struct Extent {
   std::size_t first_range, num_ranges;
   std::uint64_t begin, end;

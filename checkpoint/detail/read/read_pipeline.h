@@ -35,11 +35,11 @@ class RangeBytes {
   virtual std::span<const std::byte> next() = 0;
 };
 
-/// Room for what is read or decoded. Thread-compatible.
+/// Room for bytes that are read or decoded. Thread-compatible.
 class ReadBuffer {
  public:
   /// Memory that begins on a page, of at least `bytes`, valid until the next call. The system gives
-  /// pages for what is used of it, so it is made for a large chunk at once.
+  /// only pages that are used, so it is made for a large chunk at once.
   std::byte* room(std::size_t bytes) {
     if (bytes > held_bytes_ || memory_ == nullptr) {
       memory_.reset();  // first, so that never both are there
@@ -59,10 +59,10 @@ class ReadBuffer {
 };
 
 /// Buffers that are kept from one job to the next. If each job made its own, the allocator would
-/// keep what many threads free, for each thread, and so several times what is in use.
+/// keep freed memory for each of many threads, and so several times the memory in use.
 using ReadBuffers = ScratchPool<ReadBuffer>;
 
-/// What to read, and what to do with it.
+/// Ranges to read, and the function that consumes them.
 struct ReadJob {
   OpenFiles& files;
   ReadBuffers& buffers;
@@ -77,7 +77,7 @@ struct ReadJob {
   /// and twice as many bytes that come in parts.
   std::function<void(std::size_t range, RangeBytes& bytes)> consume;
 
-  /// What a range is, for the message if it cannot be read.
+  /// Names a range, for the message if it cannot be read.
   std::function<std::string(std::size_t range)> describe;
 
   /// Called on the caller's thread from time to time, and when all is consumed. May be null.
@@ -92,10 +92,10 @@ struct ReadJob {
   std::size_t call_bytes = 0;
 };
 
-/// Reads neighbouring ranges together, by threads of its own, each of which reads and consumes in
-/// turn: what it has read is still in its processor's cache then. Throws what the first range that
-/// cannot be read or consumed threw, first by its number and not by time; then nothing is under way
-/// any more.
+/// Reads neighbouring ranges together, on threads of its own; each reads and consumes in turn, so
+/// that the bytes are still in its processor's cache. Throws the error of the first range that
+/// cannot be read or consumed, first by its number and not by time; then nothing is under way any
+/// more.
 void run_read_job(const ReadJob& job);
 
 }  // namespace shardwise::detail

@@ -10,7 +10,7 @@
 namespace shardwise::detail {
 namespace {
 
-// What the transfer plan takes for places: nothing that is stored is where it is wanted already.
+// Places for the transfer plan: no stored element is at its target already.
 constexpr DeviceId kOnDisk = 0, kInMemory = 1;
 
 // Smaller chunks are read with their neighbours.

@@ -29,9 +29,9 @@ std::vector<std::size_t> files_to_load(const StoredCheckpoint& checkpoint,
 /// something from each. Immutable.
 class ReadPlan {
  public:
-  /// Requires targets inside their tensors, whose files are loaded, and of which it keeps the
-  /// numbers only. Takes time for what is wanted, not for what is stored: a piece's chunks are
-  /// found by division.
+  /// Requires targets inside their tensors, whose files are loaded; keeps only the targets'
+  /// numbers. Takes time for the wanted chunks, not for all stored ones: a piece's chunks are found
+  /// by division.
   ReadPlan(const StoredCheckpoint& checkpoint, std::span<const ReadTarget> targets);
 
   /// Number of chunks.

@@ -29,7 +29,7 @@ class Batches {
   std::vector<BufferBatch> batches_;
 };
 
-/// What the devices of a mesh hold of arrays of one spec: a model has many arrays of few specs.
+/// The shards of arrays of one spec on a mesh's devices: a model has many arrays of few specs.
 struct ArrayLayout {
   explicit ArrayLayout(const ArraySpec& array) : spec(array) {
     const Mesh& mesh = spec.sharding.mesh();

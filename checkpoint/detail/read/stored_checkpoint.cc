@@ -46,8 +46,8 @@ void read_table(File& file, const std::string& path, std::span<std::byte> bytes,
                                               path, to_hex(hash), to_hex(must_be)));
 }
 
-/// The words of a file's piece table. Completes the entry by the file's description, and by what it
-/// says of linked files.
+/// The words of a file's piece table. Completes the entry by the file's description, and by its
+/// list of linked files.
 std::vector<std::uint64_t> read_piece_table(File& file, const std::string& path, FileEntry& entry) {
   read_linked_files(file, path, entry);
   std::vector<std::uint64_t> words(static_cast<std::size_t>(entry.pieces_words));
@@ -177,7 +177,7 @@ Manifest read_manifest(const OpenDirectory& directory) {
 
 namespace {
 
-// Of a file that must be in the checkpoint, whose size has been said.
+// Opens a file that must be in the checkpoint and have this size.
 std::unique_ptr<File> open_named(const OpenDirectory& directory, const std::string& name,
                                  std::uint64_t must_have) {
   const fs::path path = directory.path / name;
@@ -386,7 +386,7 @@ StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& direct
       return open_once(file_system, directory, as_needed);
     } catch (const Error& e) {
       check_still_there(directory);
-      // Another process may have removed it and saved it anew: the files were of both. Retention
+      // Another process may have removed it and saved it again: the files were of both. Retention
       // that sees a pin late takes its name away for a moment.
       const bool replaced = DirectoryState(directory) != before;
       const bool again =

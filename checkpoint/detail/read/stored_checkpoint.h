@@ -28,7 +28,7 @@ struct ChunkId {
   auto operator<=>(const ChunkId&) const = default;
 };
 
-/// Of a checkpoint with more shard files a reader opens those alone that hold what is asked for.
+/// A reader of a checkpoint with more shard files opens only those that hold requested elements.
 inline constexpr std::size_t kMostFilesReadAtOnce = 64;
 
 /// A committed checkpoint, opened: its manifest, its shard files and their chunk tables, all
@@ -57,7 +57,7 @@ struct StoredCheckpoint {
     return record.linked == 0 ? shard_file : linked_of[shard_file][record.linked - 1];
   }
 
-  /// Of a number in `files`.
+  /// Name and size of a file by its number in `files`.
   std::string file_name(std::size_t number) const;
   std::uint64_t file_bytes(std::size_t number) const;
 
@@ -65,7 +65,7 @@ struct StoredCheckpoint {
   PieceEntry piece(const ChunkId& id) const { return tensor(id).pieces[id.piece]; }
   const ChunkRecord& record(const ChunkId& id) const;
 
-  /// Of the chunk's decoded bytes.
+  /// The hash of the chunk's decoded bytes.
   std::uint64_t decoded_hash(const ChunkId& id) const;
   Box box(const ChunkId& id) const { return chunk_box(piece(id), id.chunk); }
 
@@ -76,12 +76,12 @@ struct StoredCheckpoint {
     return bytes;
   }
 
-  /// For messages: the file's path, and which chunk of which tensor, with its global box.
+  /// For messages: the file's path, the chunk's number and tensor, and its global box.
   std::string describe(const ChunkId& id) const;
 };
 
-/// The directory of a committed checkpoint, opened: what is in it is found also while another
-/// process removes or replaces it.
+/// The directory of a committed checkpoint, opened: its files are found also while another process
+/// removes or replaces it.
 struct OpenDirectory {
   std::filesystem::path path;
   std::int64_t step;  ///< as its name says; or kNoStep
@@ -104,9 +104,9 @@ std::string read_manifest_text(const OpenDirectory& directory);
 /// corrupt.
 Manifest read_manifest(const OpenDirectory& directory);
 
-/// Opens one of the checkpoint's files and compares its size with the manifest's. Throws corrupt
-/// if it is not there, not a regular file or of another size; not_found if the checkpoint was
-/// removed or replaced meanwhile.
+/// Opens one of the checkpoint's files and compares its size with the manifest's. Throws corrupt if
+/// it is not there, not a regular file or of another size; not_found if the checkpoint was removed
+/// or replaced in between.
 std::unique_ptr<File> open_file(const OpenDirectory& directory, const FileEntry& entry);
 
 /// A checkpoint with this manifest, of whose shard files none is read yet. They are opened so, and
@@ -117,27 +117,26 @@ StoredCheckpoint unread_checkpoint(const OpenDirectory& directory, Manifest mani
 /// not_found as open_file does.
 std::unique_ptr<File> open_linked_file(const OpenDirectory& directory, const LinkedFile& linked);
 
-/// What a linked file says about itself, whose writer it names. Throws corrupt.
+/// Reads the description of a linked file, which names its writer. Throws corrupt.
 FileEntry describe_linked_file(File& file, const std::string& path, const LinkedFile& linked);
 
 /// The content table of a shard file, whose description is in the entry and says that there is one.
 /// Throws corrupt.
 ContentTable read_content_table(File& file, const std::string& path, const FileEntry& entry);
 
-/// Reads the description of a shard file into its entry, which has what the manifest
-/// says; `path` is for messages. Throws corrupt if it is not that of the entry.
+/// Reads the description of a shard file into its entry, which has the manifest's values; `path` is
+/// for messages. Throws corrupt if it is not that of the entry.
 void read_file_description(File& file, const std::string& path, FileEntry& entry);
 
 /// The same, with the linked files that it names. Throws corrupt.
 void read_linked_files(File& file, const std::string& path, FileEntry& entry);
 
-/// Reads what a shard file says about itself: completes its entry in the manifest, and
-/// adds its pieces to the tensors. Gives these pieces. Throws
-/// corrupt, and has added none.
+/// Reads the tables of a shard file: completes its entry in the manifest, and adds its pieces to
+/// the tensors. Gives these pieces. Throws corrupt, and has added none.
 std::vector<PieceId> read_file_pieces(File& file, const std::filesystem::path& directory,
                                       Manifest& manifest, std::size_t number);
 
-/// What is thrown if a writer should have stored a box of a tensor, but has no file.
+/// The error if a writer should have stored a box of a tensor, but has no file.
 Error no_file_of(std::int64_t writer, const TensorEntry& tensor, const Box& box,
                  const std::filesystem::path& directory);
 
@@ -151,16 +150,16 @@ ChunkTable read_chunk_table(File& file, const std::filesystem::path& directory,
                             const Manifest& manifest, std::size_t number,
                             std::span<const PieceId> pieces);
 
-/// All of the above: what a reader asks of a checkpoint before it trusts it. With more files than
-/// kMostFilesReadAtOnce, or `as_needed`, the manifest alone. The file system must outlive it.
+/// Does all of the above, as a reader must before it trusts a checkpoint. Reads the manifest alone
+/// with more files than kMostFilesReadAtOnce, or `as_needed`. The file system must outlive it.
 StoredCheckpoint open_checkpoint(FileSystem& file_system, const std::filesystem::path& directory,
                                  bool as_needed = false);
 
 /// Opens the checkpoint and all shard files that open_checkpoint has not read, and gives its step.
-/// Throws what is wrong with it; reads no data.
+/// Throws if anything is wrong with it; reads no data.
 std::int64_t check_readable(FileSystem& file_system, const std::filesystem::path& directory);
 
-/// What a shard file says of itself and of its chunks, read but not yet compared with the manifest.
+/// The tables of a shard file and of its chunks, read but not yet compared with the manifest.
 struct FileTables {
   FileEntry entry;                   ///< completed by the file's description
   std::vector<std::uint64_t> words;  ///< of its piece table
@@ -176,8 +175,8 @@ FileTables read_file_tables(File& file, const std::filesystem::path& directory,
 /// nothing.
 void add_file_tables(StoredCheckpoint& checkpoint, std::size_t number, FileTables tables);
 
-/// A checkpoint with those of its shard files loaded that can be; `why_not` gets what is wrong with
-/// each other one. Throws as opening the directory and its manifest does.
+/// A checkpoint with those of its shard files loaded that can be; `why_not` gets the error of each
+/// other one. Throws as opening the directory and its manifest does.
 StoredCheckpoint open_what_is_readable(
     FileSystem& file_system, const std::filesystem::path& directory,
     const std::function<void(std::size_t file, const Error& error)>& why_not = nullptr);
@@ -188,11 +187,11 @@ void add_linked_files(StoredCheckpoint& checkpoint, std::size_t number);
 /// Both. Throws as opening does, and has changed nothing.
 void load_file(StoredCheckpoint& checkpoint, std::size_t number);
 
-/// What a reader tells of each tensor, in the manifest's order.
+/// The TensorInfo of each tensor, in the manifest's order.
 std::vector<TensorInfo> tensor_infos(const StoredCheckpoint& checkpoint);
 
 /// To be called when something is found wrong: throws not_found if the checkpoint was removed or
-/// replaced meanwhile, so that nothing is corrupt.
+/// replaced in between, so that nothing is corrupt.
 void check_still_there(const std::filesystem::path& directory);
 
 /// Takes the seal from the file that the chunk is in: no later save links it (File::unseal).
@@ -202,8 +201,8 @@ void note_damage(const StoredCheckpoint& checkpoint, const ChunkId& id) noexcept
 /// tensor, chunk and box.
 void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash);
 
-/// The same of a chunk's decoded bytes, for the code that decoded it: what was decoded is what was
-/// saved. Throws corrupt naming file, tensor, chunk and box.
+/// The same of a chunk's decoded bytes, which checks the decoder: they must be the saved bytes.
+/// Throws corrupt naming file, tensor, chunk and box.
 void check_decoded_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash);
 
 /// The decoded chunk, still shuffled, valid until the decoder's next call. Requires a chunk that is

@@ -59,8 +59,8 @@ inline Bytes sealed(Bytes message) {
   return message;
 }
 
-/// What sealed() was given; valid as long as `message`. Throws corrupt, naming `what`, if the hash
-/// is not that of the message.
+/// The bytes that sealed() was given; valid as long as `message`. Throws corrupt, naming `what`, if
+/// the hash is not that of the message.
 inline std::span<const std::byte> unsealed(std::span<const std::byte> message,
                                            std::string_view what) {
   std::uint64_t stated = 0;
@@ -80,7 +80,7 @@ class Unpacker {
  public:
   Unpacker(std::span<const std::byte> bytes, std::string_view what) : rest_(bytes), what_(what) {}
 
-  /// Of what sealed() gave; throws as unsealed() does.
+  /// Reads the bytes that sealed() was given; throws as unsealed() does.
   static Unpacker of_sealed(std::span<const std::byte> message, std::string_view what) {
     return {unsealed(message, what), what};
   }
@@ -128,7 +128,7 @@ class Unpacker {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
 
-  /// Throws invalid_argument if it is none.
+  /// Throws invalid_argument if the numbers are no box.
   Box box(std::size_t rank) {
     Index begin, end;
     for (std::size_t d = 0; d < rank; ++d) {
@@ -155,7 +155,7 @@ class Unpacker {
     if (!rest_.empty()) fail("found " + std::to_string(rest_.size()) + " bytes after its end");
   }
 
-  /// Throws with what is wrong with the message.
+  /// Throws invalid_argument with this problem of the message.
   [[noreturn]] void fail(const std::string& problem) const {
     throw Error(ErrorCode::invalid_argument,
                 "read " + std::string(what_) + ": " + problem +

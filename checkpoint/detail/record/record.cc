@@ -117,7 +117,7 @@ std::string description(const TensorEntry& tensor) {
                             sharding.spec().to_string(), sharding.policy().to_string());
 }
 
-/// What the processes of a save say, put together. Thread-compatible.
+/// Merges the records of a save's processes. Thread-compatible.
 class Merge {
  public:
   Merge(std::span<const RecordHead> heads, std::string_view process)
@@ -368,7 +368,7 @@ class Merge {
     return {};
   }
 
-  // What each process has written follows from its list, and no two have the same boxes: so the
+  // Each process has written the boxes that follow from its list, and no two have the same: so the
   // sum of their bytes says whether all elements are there.
   void check_complete() const {
     Wide needed = 0;

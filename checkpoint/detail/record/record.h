@@ -13,9 +13,9 @@
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/process/process_group.h"
 
-// The one record of a save: what a process has written, for the process that publishes. It is hash
-// first: a head of some 70 bytes holds a hash of the list of tensors, and the list itself is sent
-// only if somebody needs it. Each of the two ends with a hash of itself.
+// The one record of a save: a process's account of its files, for the process that publishes. It is
+// hash first: a head of some 70 bytes holds a hash of the list of tensors, and the list itself is
+// sent only if somebody needs it. Each of the two ends with a hash of itself.
 namespace shardwise::detail {
 
 /// The head of a record.
@@ -46,8 +46,8 @@ RecordHead head_of(std::uint64_t run, const SavePlan& plan, WriterRange mine,
 /// The tensors of a plan.
 TensorList list_of(const SavePlan& plan);
 
-/// Tells the records of one attempt from those of any other. `attempt`: what no other attempt has,
-/// as its id.
+/// Tells the records of one attempt from those of any other. `attempt` is unique to the attempt,
+/// such as its id.
 std::uint64_t run_of(std::string_view attempt);
 
 Bytes encode(const RecordHead& head);
@@ -55,8 +55,8 @@ Bytes encode(const TensorList& list);
 Hash128 hash_of(std::span<const std::byte> encoded_list);
 
 /// The inverse. Throws corrupt if a hash is not that of the bytes; invalid_argument or corrupt if
-/// they hold what no process can have written: numbers out of bounds, bad names, shardings that do
-/// not fit, boxes outside their tensor.
+/// no process can have written them: numbers out of bounds, bad names, shardings that do not fit,
+/// boxes outside their tensor.
 RecordHead decode_head(std::span<const std::byte> bytes);
 TensorList decode_list(std::span<const std::byte> bytes);
 
@@ -80,11 +80,11 @@ struct NumberedList {
 /// For each list among the heads, the number of the first head that has it; ascending.
 std::vector<std::size_t> first_with_each_list(std::span<const RecordHead> heads);
 
-/// The manifest of all heads together, but for id, step and texts of the caller's, and what was
-/// written. `lists`: one for each of first_with_each_list(). `process`: what a head stands for in
+/// The manifest of all heads together, but for id, step and texts of the caller's, and the save's
+/// counts. `lists`: one for each of first_with_each_list(). `process`: the word for a head in
 /// messages, "rank" or "writer". Throws invalid_argument if two processes say different things of
 /// the writers or of a tensor, a writer is missing or comes twice, or a process was not given a
-/// tensor of which its devices hold a part.
+/// tensor that its devices hold a part of.
 std::pair<Manifest, SaveStats> merge(std::span<const RecordHead> heads,
                                      std::vector<NumberedList> lists, std::string_view process);
 
