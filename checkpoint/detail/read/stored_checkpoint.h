@@ -95,8 +95,8 @@ std::filesystem::path real_directory(const std::filesystem::path& directory);
 /// it.
 OpenDirectory open_directory(FileSystem& file_system, const std::filesystem::path& path);
 
-/// The bytes of the manifest, not looked at. Throws not_found if there is none, corrupt if it has
-/// more than kMaxManifestBytes.
+/// The bytes of the manifest, not looked at. Throws not_found if the file is missing, corrupt if it
+/// has more than kMaxManifestBytes.
 std::string read_manifest_text(const OpenDirectory& directory);
 
 /// Reads the manifest alone, with the directory's step if it names none; without

@@ -30,7 +30,7 @@ void write_whole_file(FileSystem& file_system, const std::filesystem::path& path
 
 namespace {
 
-// Removing what is no checkpoint is not for us.
+// Only a checkpoint may be replaced: anything else is not ours to remove.
 void check_replaceable(FileSystem& file_system, const std::filesystem::path& target) {
   try {
     if (std::ranges::binary_search(file_system.list(target), std::string_view(kManifestName)))
@@ -79,7 +79,7 @@ Attempt::Attempt(FileSystem& file_system, const std::filesystem::path& target,
 
 Attempt::~Attempt() {
   if (!maker_.is_this_process()) return;
-  // What stays is anyone's to remove when the lease is gone.
+  // Anyone may remove the rest when the lease is gone.
   if (!name_may_be_kept_) {
     try {
       remove_tree(file_system_, directory_);  // published, it is no longer there
@@ -172,7 +172,7 @@ void Attempt::publish_as(const std::filesystem::path& target, Existing existing)
   }
 }
 
-// What is aside has no name of ours: nobody removes it, if this process ends just then.
+// The name aside is not one of ours: nobody removes it, if this process ends just then.
 void Attempt::exchange(const std::filesystem::path& target) {
   exchange_by_any_means(file_system_, directory_, target,
                         root_ / fmt::format("{}.replaced-{}", name_, id_));

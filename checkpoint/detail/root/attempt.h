@@ -29,7 +29,7 @@ class Attempt {
   Attempt(FileSystem& file_system, const std::filesystem::path& root, std::int64_t step,
           std::vector<std::filesystem::path>& leftovers, Spare* spare = nullptr);
 
-  /// Becomes the checkpoint `target`, whose name may be any: beside it, if its parent is there.
+  /// Becomes the checkpoint `target`, whose name may be any: next to it, if its parent is there.
   /// Throws invalid_argument if the path names no directory.
   Attempt(FileSystem& file_system, const std::filesystem::path& target,
           std::vector<std::filesystem::path>& leftovers);
@@ -41,15 +41,15 @@ class Attempt {
   const std::string& id() const { return id_; }
   const std::filesystem::path& directory() const { return directory_; }
 
-  /// Whether it was a spare.
+  /// True if the directory was a spare.
   bool is_reused() const { return reused_; }
 
   /// Makes it a checkpoint, whose directory it returns. A step that is replaced stays, as an
-  /// earlier generation; of another target the two change places in one step, and the old one is
-  /// removed (if the file system cannot do that, there is neither for a moment, and the old one
-  /// is beside it). Throws already_exists, also if what is to be replaced is no checkpoint; io;
-  /// and unsupported if the step has the last generation that there can be; then it is none,
-  /// unless that cannot even be undone.
+  /// earlier generation; another target changes places with it in one step, and the old one is
+  /// removed (if the file system cannot do that, neither is there for a moment, and the old one is
+  /// next to it). Throws already_exists, also if the target to be replaced is no checkpoint; io;
+  /// and unsupported if the step has the last generation that there can be; then it is no
+  /// checkpoint, unless that cannot even be undone.
   std::filesystem::path publish(Existing existing);
 
  private:

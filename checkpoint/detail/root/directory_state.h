@@ -6,9 +6,9 @@
 
 namespace shardwise::detail {
 
-/// Which directory a path led to, and when its entries or its name changed last. If something
-/// was wrong with a checkpoint, and this is another one than before, nothing is proved: somebody
-/// has removed or replaced it meanwhile. Immutable.
+/// The directory that a path led to, and when its entries or its name changed last. If something
+/// was wrong with a checkpoint, and this has changed since, nothing is proved: somebody has removed
+/// or replaced it in between. Immutable.
 class DirectoryState {
  public:
   /// There need not be one.
@@ -18,7 +18,7 @@ class DirectoryState {
 
   bool exists() const { return status_.st_mode != 0; }
 
-  /// Of a file: when its bytes changed last, in seconds since 1970.
+  /// For a file: when its bytes changed last, in seconds since 1970.
   std::int64_t modified_seconds() const { return status_.st_mtim.tv_sec; }
 
   bool operator==(const DirectoryState& other) const {

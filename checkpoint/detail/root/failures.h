@@ -30,7 +30,7 @@ class Failures {
     if (first_) std::rethrow_exception(first_);
   }
 
-  /// One line: the first five errors, and how many more there are. Empty if there is none.
+  /// One line: the first five errors, and how many more there are. Empty if nothing failed.
   std::string text() const;
 
  private:

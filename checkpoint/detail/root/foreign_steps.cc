@@ -43,7 +43,7 @@ bool has_checkpoint_word(std::string_view name) {
       kWords, [&](std::string_view word) { return name.find(word) != std::string_view::npos; });
 }
 
-// The number behind "step", else the last one: of epoch=3-step=100.ckpt 100.
+// The number after "step", else the last one: 100 in epoch=3-step=100.ckpt.
 std::optional<std::int64_t> number_in(std::string_view name) {
   if (const std::size_t step = name.rfind("step"); step != std::string_view::npos) {
     const auto begin = std::ranges::find_if(name.substr(step), is_digit);
@@ -63,7 +63,7 @@ std::optional<std::int64_t> number_in(std::string_view name) {
   return number;
 }
 
-// Nothing of what is no folder, or cannot be listed.
+// The names in a folder; absent if it is no folder, or cannot be listed.
 std::optional<std::vector<std::string>> names_in(FileSystem& files, const fs::path& folder) {
   try {
     return files.list(folder);
@@ -82,7 +82,7 @@ Kind kind_of_file(std::string_view name) {
   return Kind::none;
 }
 
-// What a folder's files say that it is.
+// The kind of a folder, by its files.
 Kind kind_of_folder(FileSystem& files, const fs::path& folder, int levels) {
   const std::vector<std::string> names =
       names_in(files, folder).value_or(std::vector<std::string>());
@@ -125,7 +125,7 @@ Kind kind_of(FileSystem& files, const fs::path& root, const std::string& name) {
     return kind == Kind::none && is_named_file_of_step(name) ? Kind::pickle : kind;
   }
   const Kind kind = kind_of_folder(files, root / name, kMostLevels);
-  // run/best may be beside the steps; a step by its own name was published since they were listed.
+  // run/best may be next to the steps; a step by its own name was published since they were listed.
   const bool is_beside = kind == Kind::ours && (!number || parse_step_name(name));
   return is_beside ? Kind::none : kind;
 }

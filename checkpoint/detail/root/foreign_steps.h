@@ -16,14 +16,14 @@ struct ForeignSteps {
   std::string newest;  ///< of the names; "." if the root itself is one
   std::string is;      ///< names the newest one and the command to type: "a step of Orbax: ..."
 
-  std::string text() const;  ///< "100 of 2 is a step of Orbax: ..."; empty if there are none
+  std::string text() const;  ///< "100 of 2 is a step of Orbax: ..."; empty without names
 };
 
 /// A run that did not see them would begin again from nothing.
 ForeignSteps foreign_steps(FileSystem& file_system, const std::filesystem::path& root);
 
-/// Of these names in the root, those whose number is above `step`: a run that did not see them
-/// would go on from an older step of ours.
+/// Those of these names in the root whose number is above `step`: a run that did not see them would
+/// go on from an older step of ours.
 ForeignSteps foreign_steps(FileSystem& file_system, const std::filesystem::path& root,
                            std::span<const std::string> names, std::int64_t step);
 

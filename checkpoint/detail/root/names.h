@@ -9,20 +9,20 @@ namespace shardwise::detail {
 
 // The hidden names in a root: docs/checkpoint_format.md, heading "Directory layout".
 
-/// What a hidden name of ours stands for.
+/// The meaning of a hidden name of ours.
 enum class HiddenKind { attempt, lease, unfinished_lease, pin, trash, aside, writer };
 
 struct HiddenName {
   HiddenKind kind;
-  /// What an attempt and its leases have in common; of a pin, a mark and of trash the checkpoint's
-  /// name.
+  /// The common part of the names of an attempt and its leases; of a pin, a mark and of trash the
+  /// checkpoint's name.
   std::string stem;
 };
 
 /// Absent for names that are not ours.
 std::optional<HiddenName> parse_hidden_name(std::string_view name);
 
-/// ".step-00000101.<id>", of which the names below are made.
+/// ".step-00000101.<id>", the stem of the names below.
 std::string attempt_stem(std::int64_t step, std::string_view id);
 
 /// ".shardwise.<name>.<id>", of a checkpoint of any name.
@@ -39,8 +39,8 @@ std::string aside_name(std::string_view name);
 /// ".writer.<id>", of a manager that saves in the root (writer_lease.h).
 std::string writer_name(std::string_view id);
 
-/// ".repair-<name>.<id>", in a checkpoint: a file that is being made again, or what was in its
-/// place.
+/// ".repair-<name>.<id>", in a checkpoint: a file that is being made again, or the one that was in
+/// its place.
 std::string repair_name(std::string_view name, std::string_view id);
 bool is_repair_name(std::string_view name);
 

@@ -37,7 +37,7 @@ class Collector {
     failures_.attempt([&] {
       const bool owned = is_owned(name, *hidden);
       if (!owned) remove(name, *hidden);
-      // What says something of a root is no leftover.
+      // A note about the root is no leftover.
       const bool is_note = hidden->kind == HiddenKind::aside || hidden->kind == HiddenKind::writer;
       if (!is_note || !owned) (owned ? report_.kept : report_.removed).push_back(name);
     });

@@ -12,14 +12,14 @@
 
 namespace shardwise::detail {
 
-// What is done to a root by its users. Several processes may do any of it at the same time.
+// Operations of a root's users. Several processes may run any of them at the same time.
 
 /// Makes the root if it is not there, and the folders above it, on the disk when it returns. Only
 /// looks at one that is there. Throws io if it is not a directory.
 void make_root(FileSystem& file_system, const std::filesystem::path& root);
 
 /// Removes a file, or a directory with all it holds. It is no error if the path is missing, or if
-/// another process removes it meanwhile.
+/// another process removes it at the same time.
 void remove_tree(FileSystem& file_system, const std::filesystem::path& path);
 
 /// Removes a checkpoint: first its name, on the disk, then its bytes, so that no one finds half of
@@ -30,7 +30,7 @@ void remove_checkpoint(FileSystem& file_system, const std::filesystem::path& roo
 /// A checkpoint that has lost its name: bytes to be removed.
 struct Trash {
   std::filesystem::path directory;  ///< holds the bytes
-  std::filesystem::path was, is;    ///< what was renamed; back again, it is a checkpoint again
+  std::filesystem::path was, is;    ///< names before and after; renamed back, it is a checkpoint
 };
 
 /// The first half of that: its name is gone, on the disk; nothing if it is missing. The directory
@@ -39,8 +39,8 @@ struct Trash {
 std::optional<Trash> trash_checkpoint(FileSystem& file_system, const std::filesystem::path& root,
                                       const StepName& name);
 
-/// Whether the writer of this lease may be at work. A lease has its content from the moment
-/// it has its name, so none and a strange one both mean nobody.
+/// True if the writer of this lease may be at work. A lease is renamed into place complete, so an
+/// empty or unknown one has no live owner.
 bool has_live_owner(FileSystem& file_system, const std::filesystem::path& lease,
                     const GarbageOptions& options = {});
 
@@ -54,11 +54,11 @@ std::filesystem::path absolute_root(const std::filesystem::path& root);
 /// The committed names in a root, ascending by step and generation.
 std::vector<StepName> committed_names(FileSystem& file_system, const std::filesystem::path& root);
 
-/// Throws already_exists, which names what a save can do instead, if a step is there that is not
-/// set aside.
+/// Throws already_exists, which names the save's other options, if a step is there that is not set
+/// aside.
 void refuse_existing(FileSystem& file_system, const std::filesystem::path& root, std::int64_t step);
 
-/// What Existing::skip throws if something is at `path` that is not a valid checkpoint.
+/// The error of Existing::skip if something is at `path` that is not a valid checkpoint.
 Error not_skipped(const std::filesystem::path& path, const std::string& reason);
 
 /// Removes what dead processes have left in a root: attempts, leases, pins, trash. Attempts and

@@ -71,7 +71,7 @@ void Spare::take(const std::filesystem::path& trash, const StepName& name) {
     holds_any = true;
   }
   if (!holds_any) return remove();
-  // A name that was removed is given anew only when its removal is on the disk.
+  // A name that was removed is used again only when its removal is on the disk.
   file_system_.sync_directory(directory_);
 }
 

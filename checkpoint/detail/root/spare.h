@@ -8,7 +8,7 @@
 
 namespace shardwise::detail {
 
-/// The emptied files of a checkpoint that was removed, in which the next save writes: so the disk
+/// The emptied files of a checkpoint that was removed, for the next save to write in: so the disk
 /// has nothing to free, and need not find room that it has never been written to. It stays hidden
 /// in its root as trash does; any cleaning up there may remove it at any time. Thread-compatible.
 class Spare {
@@ -24,15 +24,15 @@ class Spare {
   Spare& operator=(const Spare&) = delete;
 
   /// Moves the data files of a checkpoint, which has become trash, to a trash directory of their
-  /// own, empties and keeps them in the place of what was kept before. A program that still
-  /// copies the old directory then sees missing files, not files of zeros. Files that cannot be
-  /// reused are removed. Throws io, having gone on; the next clean-up removes what stays.
+  /// own, empties and keeps them in place of those kept before. A program that still copies the old
+  /// directory then sees missing files, not files of zeros. Files that cannot be reused are
+  /// removed. Throws io, having gone on; the next clean-up removes what stays.
   void keep(const std::filesystem::path& trash, const StepName& name);
 
-  /// Removes it; what cannot be removed the next clean-up of the root does.
+  /// Removes it; the next clean-up of the root removes the rest.
   void drop() noexcept;
 
-  /// Gives the directory another name, in the same root, and forgets it. False: there is none.
+  /// Gives the directory another name, in the same root, and forgets it. False without a directory.
   /// Throws io; then it is kept.
   bool become(const std::filesystem::path& directory);
 

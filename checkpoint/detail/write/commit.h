@@ -12,11 +12,11 @@
 
 namespace shardwise::detail {
 
-/// Throws invalid_argument if a JSON text of the caller's is none.
+/// Throws invalid_argument if a JSON text of the caller's is not JSON.
 void check_json(const PublishOptions& options);
 
-/// The text of a manifest. It was parsed as a reader parses it, and says what it was made of.
-/// Throws corrupt, unsupported.
+/// The text of a manifest. It was parsed as a reader parses it, and gave the same tensors and
+/// files. Throws corrupt, unsupported.
 std::string checked_manifest(const Manifest& manifest);
 
 /// Completes the directory of an attempt when its shard files are there. The manifest is on the

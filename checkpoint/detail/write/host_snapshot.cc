@@ -13,7 +13,7 @@
 namespace shardwise::detail {
 namespace {
 
-// What a worker copies at once, over the borders of tensors.
+// A worker copies so much at once, over the borders of tensors.
 constexpr std::size_t kBlockBytes = std::size_t{4} << 20;
 
 // Copies begin at multiples of this, as allocations of their own would; large ones on pages, to be

@@ -60,7 +60,7 @@ class ShardFiles {
                 ENOSPC);
   }
 
-  // What a spare held and this checkpoint does not goes first: its room may be needed.
+  // Files of a spare that this checkpoint lacks go first: their room may be needed.
   void remove_all_but(std::span<const FileEntry> wanted) {
     std::unordered_set<std::string_view> names;
     for (const FileEntry& file : wanted) names.insert(file.name);
@@ -75,7 +75,7 @@ class ShardFiles {
     if (directory_.is_reused) {
       if (auto file = tools_.file_system.reuse(path, Caching::direct)) return file;
       tools_.file_system.remove(path);
-      tools_.file_system.sync_directory(directory_.path);  // the name is given anew
+      tools_.file_system.sync_directory(directory_.path);  // the name is used again
     }
     return tools_.file_system.create(path, Caching::direct);
   }

@@ -14,7 +14,7 @@
 
 namespace shardwise::detail {
 
-/// What writes shard files.
+/// The means of writing shard files.
 struct PartTools {
   FileSystem& file_system;
   const Executor& executor;
@@ -33,7 +33,7 @@ struct AttemptDirectory {
 using FindEarlier = std::function<EarlierStep()>;
 
 /// Writes the shard files of a plan, one after the other; they are on the disk when it returns, and
-/// what a reader checks of each was checked. Throws as CheckpointManager::save does.
+/// each has passed a reader's checks. Throws as CheckpointManager::save does.
 std::vector<WrittenShardFile> write_part(const PartTools& tools, const AttemptDirectory& directory,
                                          const SavePlan& plan, const EncodeOptions& options,
                                          const FindEarlier& find_earlier = nullptr);

@@ -15,13 +15,13 @@
 
 namespace shardwise::detail {
 
-/// What a caller's own function threw. It passes through a save unchanged, so it must not look
+/// An exception of a caller's own function. It passes through a save unchanged, so it must not look
 /// like one of our errors on the way.
 struct CallerError {
   std::exception_ptr cause;
 };
 
-/// Calls a function of the caller's; throws CallerError with what it throws.
+/// Calls a function of the caller's; throws its exception as a CallerError.
 template <class Call>
 void call_caller(Call&& call) {
   try {
@@ -41,7 +41,7 @@ inline WriterRange writers_of(int rank, std::int64_t writers) {
   return {rank * writers, (rank + 1) * writers};
 }
 
-/// What a process is going to write, decided before the first byte.
+/// The part of a save that a process is going to write, decided before the first byte.
 struct SavePlan {
   std::vector<TensorSource> sources;  ///< sorted by name, each with a sharding or boxes
   std::vector<TensorEntry> tensors;   ///< for each source; with the pieces of this process
@@ -52,8 +52,8 @@ struct SavePlan {
   std::int64_t chunks = 0;            ///< of these files
   std::size_t logical_bytes = 0;      ///< of these files
 
-  /// What they take on the disk if all is written and none of it shrinks better than twice as well
-  /// as its samples.
+  /// Their bytes on the disk if all is written and none of it shrinks better than twice as well as
+  /// its samples.
   std::size_t least_bytes = 0;
 
   Effort effort(std::int64_t file, std::size_t tensor) const {
@@ -80,7 +80,7 @@ WriterMap writers_for(std::span<const TensorSource> sources, std::int64_t count,
                       std::int64_t devices = 0);
 
 /// Cuts the tensors into pieces and chunks, and chooses the codec of each tensor in each file by
-/// samples of what is in it. Considers only what the writers in `mine` store. Requires that
+/// samples of its elements. Considers only pieces that the writers in `mine` store. Requires that
 /// check_sources passed. Throws CallerError.
 SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executor& executor,
                    const WriterMap& writers = WriterMap(), WriterRange mine = {});

@@ -175,8 +175,8 @@ std::vector<Hdf5Mapping> parts_of(const PieceEntry& piece, std::size_t number,
   return parts;
 }
 
-/// HDF5's own bytes of a file whose chunks are written, and the tables beside them. The library
-/// makes the chunked datasets; what else there is may be thousands, see hdf5/. Thread-compatible.
+/// HDF5's own bytes of a file whose chunks are written, and the file's tables. The library makes
+/// the chunked datasets; the others may be thousands, see hdf5/. Thread-compatible.
 class Structure {
  public:
   /// Keeps references; completes the entry.
@@ -255,7 +255,7 @@ class Structure {
     put(content, entry_.content_address, entry_.content_hash);
   }
 
-  // Of pieces that have chunks in linked files.
+  // Adds the pieces that have chunks in linked files.
   void add_virtual(const Hdf5Types& types, Hdf5Datasets& datasets) {
     std::vector<std::string> linked_names;
     for (const LinkedFile& linked : entry_.linked) linked_names.push_back(linked.name());

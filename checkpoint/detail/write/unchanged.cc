@@ -9,8 +9,8 @@
 namespace shardwise::detail {
 namespace {
 
-// A linked file is used only if this part of it is: so what a shard file links has at most twice
-// the bytes of the chunks that it has there, whatever becomes of the steps that they come from.
+// A linked file is used only if this part of it is: so the linked files of a shard file have at
+// most twice the bytes of its chunks there, whatever becomes of the steps that they come from.
 constexpr std::uint64_t kLeastLivePart = 2;
 
 std::span<const ChunkRecord> records_of(const DescribedPiece& piece,
@@ -19,7 +19,7 @@ std::span<const ChunkRecord> records_of(const DescribedPiece& piece,
                          static_cast<std::size_t>(piece.end_chunk - piece.first_chunk));
 }
 
-// Whether two of a file's own chunks share bytes: a reader would refuse each file that refers to
+// True if two of a file's own chunks share bytes: a reader would refuse each file that refers to
 // both.
 bool has_overlap(std::span<const ChunkRecord> records) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> spans;
@@ -233,7 +233,7 @@ void UnchangedChunks::match_piece(std::size_t number, const TensorEntry& tensor,
   }
 }
 
-// Whether a chunk can be so; a reader would refuse it, and with it the file that refers to it.
+// True if a reader would accept the record, and with it the file that refers to it.
 bool UnchangedChunks::is_sound(const Source& source, const ChunkRecord& record, bool raw,
                                std::uint64_t chunk_bytes) {
   const std::uint64_t end = source.file.data_end - kDescriptionBytes;
@@ -243,7 +243,7 @@ bool UnchangedChunks::is_sound(const Source& source, const ChunkRecord& record, 
               : record.stored_bytes > 0 && record.stored_bytes <= chunk_bytes);
 }
 
-// Of each file and chunk, what is looked for is known now.
+// Called when the wanted values of each file and chunk are known.
 void UnchangedChunks::forget_tables() {
   for (Source& source : sources_) {
     source.words = {};

@@ -17,14 +17,14 @@
 #include "shardwise/shard/host/mutex.h"
 #include "shardwise/storage/file.h"
 
-// Increments: what has not changed since the step before is not written again, but stays in that
-// step's shard file, which gets a second name in the new one (docs/checkpoint_format.md, heading
-// "Linked files").
+// Increments: chunks that have not changed since the step before are not written again, but stay in
+// that step's shard file, which gets a second name in the new one (docs/checkpoint_format.md,
+// heading "Linked files").
 namespace shardwise::detail {
 
-/// A committed step, and what its manifest says of its shard files, or of those of this process.
+/// A committed step, and its manifest's entries of its shard files, or of those of this process.
 struct EarlierStep {
-  std::filesystem::path directory;  ///< empty: there is none
+  std::filesystem::path directory;  ///< empty: no such step
   std::vector<FileEntry> files;
 };
 
@@ -57,8 +57,8 @@ class UnchangedChunks {
   /// content and the file that it is in could be linked into the attempt. Thread-safe.
   std::optional<ChunkRecord> find(std::int64_t chunk, const Hash128& content);
 
-  /// When all chunks have been looked for: the numbers of those that are in files of which less
-  /// than half is used by this file, ascending. They are to be written here.
+  /// When all chunks have been looked for: the numbers of those in files that this file uses to
+  /// less than half, ascending. They are to be written here.
   std::vector<std::int64_t> little_used(std::span<const ChunkRecord> records) const;
 
   /// When all chunks are written: numbers the linked files that records refer to, and notes them in
@@ -87,7 +87,7 @@ class UnchangedChunks {
   };
 
   struct Chunk {
-    ChunkRecord record;  // linked: the source's number and 1; 0: there is none
+    ChunkRecord record;  // linked: the source's number and 1; 0: no source
     Hash128 content;
   };
 
@@ -96,7 +96,7 @@ class UnchangedChunks {
       : file_system_(file_system), earlier_(std::move(earlier)), attempt_(std::move(attempt)) {}
 
   void read(const FileEntry& entry);
-  FileTables add(const FileEntry& entry);  // gives what it has not kept
+  FileTables add(const FileEntry& entry);  // gives the tables that it has not kept
   static bool is_sound(const Source& source, const ChunkRecord& record, bool raw,
                        std::uint64_t chunk_bytes);
   bool link(const Source& source) const;

@@ -35,8 +35,8 @@ std::optional<std::string> read_all(int fd) {
   }
 }
 
-// What a file of the system says: nothing if it is not there. Absent if it cannot be read,
-// for example if no descriptor is free: then nobody knows.
+// The text of a file of the system: empty if it is not there. Absent if it cannot be read, for
+// example if no descriptor is free: then nobody knows.
 std::optional<std::string> system_file(const std::string& path) {
   const auto gone = [] { return errno == ENOENT || errno == ENOTDIR || errno == ESRCH; };
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -47,7 +47,7 @@ std::optional<std::string> system_file(const std::string& path) {
   return text;
 }
 
-// Of a /proc/<pid>/stat; absent if the process has ended and nobody has asked how.
+// The start in a /proc/<pid>/stat; absent if the process has ended and nobody has asked how.
 std::optional<std::uint64_t> parse_start(const std::string& stat) {
   // Field 2 is the command in brackets and may hold anything, so count from its end.
   const std::size_t bracket = stat.rfind(')');
@@ -73,7 +73,7 @@ std::optional<std::string> line_of(const char* path) {
 
 std::optional<std::string> boot_id() { return line_of("/proc/sys/kernel/random/boot_id"); }
 
-// Empty if there is none, as in many containers.
+// Empty if there is no such file, as in many containers.
 std::optional<std::string> machine_id() { return line_of("/etc/machine-id"); }
 
 std::uint64_t inode_of(const char* path) {
@@ -95,7 +95,7 @@ std::uint64_t image() {
   return bytes == nullptr ? 0 : hash64(bytes, 16) >> 32;
 }
 
-// Whether the owner, a process of this pid namespace since the machine's last start, may run.
+// True if the owner, a process of this pid namespace since the machine's last start, may run.
 bool may_run(const LeaseOwner& owner) {
   const std::optional<std::string> stat = stat_of(owner.pid);
   if (!stat || stat->empty()) {

@@ -24,7 +24,7 @@ Pin::Pin(FileSystem& file_system, const std::filesystem::path& directory)
   std::error_code error;
   const std::filesystem::path real = std::filesystem::canonical(directory, error);
   const std::optional<StepName> name = parse_step_name(real.filename().string());
-  if (error || !name) return;  // the open says what is wrong
+  if (error || !name) return;  // opening it reports the problem
   const std::filesystem::path root = real.parent_path();
   // Others may take an unfinished lease for a dead process's and remove it: then once more.
   for (int tries = 1; path_.empty() && tries <= kMostPins; ++tries) {
@@ -34,14 +34,14 @@ Pin::Pin(FileSystem& file_system, const std::filesystem::path& directory)
     std::filesystem::path pin = root / pin_name(to_string(*name), id);
     try {
       const std::string text = print_lease(this_process());
-      // Not synced: what a power loss leaves of it belongs to nobody.
+      // Not synced: the remains after a power loss have no owner.
       const std::unique_ptr<File> file = file_system.create(unfinished, Caching::cached);
       file->write_at(0, std::as_bytes(std::span(text)).data(), text.size());
       file->close();
       file_system.rename(unfinished, pin);
       path_ = std::move(pin);
     } catch (const Error& e) {
-      // What is left of it is anyone's to remove.
+      // Anyone may remove the remains.
       if (e.code() != ErrorCode::not_found) return;
     }
   }
@@ -74,7 +74,7 @@ bool remove_unless_pinned(FileSystem& file_system, const std::filesystem::path& 
   const std::optional<Trash> trash = trash_checkpoint(file_system, root, name);
   if (!trash) return true;
   if (!is_pinned(file_system, root, name)) {
-    // What cannot be renamed would have to be copied to be moved.
+    // A directory that cannot be renamed would have to be copied to be moved.
     const bool renamed = trash->is == trash->directory;
     if (spare != nullptr && renamed) {
       spare->keep(trash->directory, name);

@@ -11,9 +11,9 @@
 namespace shardwise::detail {
 
 /// Keeps a checkpoint from being removed by retention, of any process on its root, while somebody
-/// reads it: a file beside it that holds the reader's lease. If none can be made, on a read-only
-/// root say, nothing is kept. It ends with the process that made it, or that process's object: what
-/// a forked child does with its copy changes nothing. Immutable.
+/// reads it: a file next to it that holds the reader's lease. If none can be made, on a read-only
+/// root say, nothing is kept. It ends with the process that made it, or that process's object: a
+/// forked child's copy changes nothing. Immutable.
 class Pin {
  public:
   /// `directory` is the checkpoint's. Pin first, then open: what can be opened then stays.
@@ -26,10 +26,10 @@ class Pin {
  private:
   FileSystem& file_system_;
   Maker maker_;
-  std::filesystem::path path_;  // empty: there is none
+  std::filesystem::path path_;  // empty: no pin was made
 };
 
-/// Whether a process that may be alive has pinned the checkpoint.
+/// True if a process that may be alive has pinned the checkpoint.
 bool is_pinned(FileSystem& file_system, const std::filesystem::path& root, const StepName& name,
                const GarbageOptions& options = {});
 

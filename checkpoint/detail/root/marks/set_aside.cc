@@ -12,7 +12,7 @@
 namespace shardwise::detail {
 namespace {
 
-/// Of the names in a root, the steps that have a mark.
+/// The steps that have a mark among these names in a root.
 std::set<std::string> marked_in(const std::vector<std::string>& names) {
   std::set<std::string> marked;
   for (const std::string& name : names) {

@@ -24,8 +24,8 @@ double per_second(std::size_t bytes, double seconds) {
   return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
 }
 
-// Anybody may have a file of such a name: no save removes what is not of a save. Of a save that was
-// killed there is only the beginning, or nothing yet.
+// Anybody may have a file of such a name: no save removes a file that no save wrote. A save that
+// was killed leaves only the beginning, or nothing yet.
 bool is_stats_file(FileSystem& file_system, const std::filesystem::path& path) {
   try {
     const std::unique_ptr<File> file = file_system.open(path);

@@ -28,7 +28,7 @@ class WriterLease {
  private:
   Maker maker_;
   const std::filesystem::path root_;
-  std::string name_;  // empty: there is none
+  std::string name_;  // empty: no lease
 };
 
 }  // namespace shardwise::detail

@@ -40,7 +40,7 @@ void check_unchanged(const TensorSource& source, const Box& box,
                   source.name, to_string(box)));
 }
 
-// What is stored as it is can be put where it is written from.
+// Elements that are not coded can be put where they are written from.
 std::span<const std::byte> ChunkEncoder::put_in_memory(const TensorSource& source,
                                                        const FileChunk& chunk,
                                                        std::span<const std::byte> in_place,
@@ -71,7 +71,7 @@ EncodedChunk ChunkEncoder::encode(const TensorSource& source, const FileChunk& c
                                : in_place;
   EncodedChunk encoded;
   ChunkRecord& record = encoded.record;
-  // Before the coder has seen them: what it makes of them has no part in this hash.
+  // Taken before the coder sees the elements: its faults have no part in this hash.
   if (chunk.piece.layout == Layout::contiguous) {
     encoded.decoded_hash = hash64(elements.data(), elements.size());
   } else {

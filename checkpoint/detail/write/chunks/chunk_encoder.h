@@ -17,7 +17,7 @@ namespace shardwise::detail {
 /// Gives the record of a chunk that is in an earlier step's file and has this XXH3-128.
 using FindUnchanged = std::function<std::optional<ChunkRecord>(const Hash128& content)>;
 
-/// What became of a chunk.
+/// The result of encoding a chunk.
 struct EncodedChunk {
   ChunkRecord record;  ///< without an address
   std::uint64_t decoded_hash = 0;

@@ -26,7 +26,7 @@ struct FilePiece {
   std::int64_t end_chunk;  ///< after its last one
 };
 
-/// A chunk of a shard file: which box of which tensor it is.
+/// A chunk of a shard file: its tensor and box.
 struct FileChunk {
   std::size_t tensor;  ///< number in the list of tensors
   PieceEntry piece;    ///< of that tensor
@@ -34,13 +34,13 @@ struct FileChunk {
   std::size_t element_bytes;
   std::size_t bytes;  ///< of all elements, also those over the edge
 
-  /// What reaches over the edge left out.
+  /// Bytes of the elements inside the piece's edge.
   std::size_t held_bytes() const {
     return static_cast<std::size_t>(box.num_elements()) * element_bytes;
   }
 };
 
-/// Whole groups of chunks, and what is before them in the file if nothing shrinks.
+/// Whole groups of chunks, and the bytes before them in the file if nothing shrinks.
 struct Slab {
   std::int64_t first, end;  ///< chunk numbers
   std::size_t bytes_before;
@@ -68,14 +68,14 @@ class ChunkLayout {
   /// Requires 0 <= number < num_chunks(). O(log pieces).
   FileChunk chunk(std::int64_t number) const;
 
-  /// Whether a group begins with this chunk.
+  /// True if a group begins with this chunk.
   bool begins_group(std::int64_t number) const;
 
   /// Bytes of the elements, without what reaches over the edges of pieces.
   std::size_t logical_bytes() const { return logical_bytes_; }
 
-  /// Bytes in the file from the first chunk on, whole pages: what is certain to be needed, as it is
-  /// not compressed, and what is needed if nothing shrinks.
+  /// Bytes in the file from the first chunk on, whole pages: those that are certain to be needed,
+  /// as they are not compressed, and those that are needed if nothing shrinks.
   std::size_t least_bytes() const;
   std::size_t most_bytes() const { return groups_.empty() ? 0 : groups_.back().end_bytes; }
 

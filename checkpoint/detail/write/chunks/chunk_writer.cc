@@ -14,8 +14,8 @@
 #include "shardwise/shard/host/mutex.h"
 #include "shardwise/shard/host/page_memory.h"
 
-// A lane takes the next slab, encodes its chunks into its own buffer, gets an address for what came
-// out, and writes it. What holds meanwhile:
+// A lane takes the next slab, encodes its chunks into its own buffer, gets an address for the
+// result, and writes it. These facts hold:
 //
 // 1. A slab is whole groups, and each group begins and ends on a page. So how the chunks are cut
 //    into slabs, which depends on the buffers, cannot be seen in the file.
@@ -23,13 +23,13 @@
 //    faster cannot be seen in the file either.
 // 3. A stored chunk is never larger than a decoded one. So a slab fits its buffer, and the file
 //    ends between least_bytes() and most_bytes() after `begin`; with an earlier step it may be
-//    shorter, and what is written in the second round (7) comes after that.
+//    shorter, and the chunks of the second round (7) come after that.
 // 4. The records and hashes of a slab are written by the lane that has it, and read by nobody
 //    before all lanes have ended. Addresses in them count from the slab's begin until it has one.
 // 5. A decoded hash is that of the source's bytes, taken before the coder sees them.
 // 6. A slab without an address ends the work: those after it get none, and the error that is thrown
 //    is that of the first one that failed.
-// 7. Chunks of linked files of which too little is used are written in a second round, one to a
+// 7. Chunks of linked files that are too little used are written in a second round, one to a
 //    slab, in their order.
 
 namespace shardwise::detail {
@@ -158,8 +158,8 @@ class ChunkWriter {
   }
 
  private:
-  // Makes the chunks of files of which too little is used the slabs that are written next; says
-  // whether there are any.
+  // Makes the chunks of files that are too little used the next slabs to write; returns whether
+  // there are any.
   bool write_little_used() {
     const std::vector<std::int64_t> chunks =
         std::exchange(unchanged_, nullptr)->little_used(table_.records);
@@ -243,8 +243,8 @@ class ChunkWriter {
     return held_bytes;
   }
 
-  // Asked before each chunk: a disk that catches up is not to wait for compression. The disk lags
-  // behind where as many lanes wait for it as do not compute.
+  // Called before each chunk: a disk that catches up must not wait for compression. The disk lags
+  // if as many lanes wait for it as do not compute.
   std::optional<Effort> effort_of(const FileChunk& chunk, const Slab& slab) const {
     if (chunk.piece.codec == StoredCodec::none) return std::nullopt;
     if (plan_.adaptive && slab.bytes_before >= kAdaptiveFromBytes) {

@@ -12,7 +12,7 @@
 
 namespace shardwise::detail {
 
-/// What is in a file after write_chunks().
+/// The content of a file after write_chunks().
 struct WrittenChunks {
   ChunkTable table;
   std::uint64_t end = 0;  ///< after the last chunk; a multiple of kPageBytes

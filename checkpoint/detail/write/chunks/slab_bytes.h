@@ -24,26 +24,26 @@ class SlabBytes {
   std::byte* room() { return room_; }
   void add(std::size_t bytes);
 
-  /// Whether bytes may stay at `data`: enough of them to be worth it, and on a page both there and
+  /// True if bytes may stay at `data`: enough of them to be worth it, and on a page both there and
   /// in the slab.
   bool takes(std::span<const std::byte> data) const;
 
-  /// Adds bytes that stay where they are until the slab is written, but for what is left of the
-  /// last page. Requires takes(data).
+  /// Adds bytes that stay where they are until the slab is written, except the rest after the last
+  /// whole page. Requires takes(data).
   void add_in_place(std::span<const std::byte> data);
 
   /// Zeros up to a multiple.
   void pad_to(std::size_t multiple);
 
-  /// Valid as long as the buffer, and what was added in place.
+  /// Valid as long as the buffer, and the bytes that were added in place.
   std::span<const WriteRun> runs();
 
  private:
-  /// What the buffer has got since becomes a run.
+  /// Makes a run of the bytes that the buffer has got since the last one.
   void end_run();
 
   std::byte* room_;
-  std::byte* pending_;  // the begin of what is in no run yet
+  std::byte* pending_;  // the begin of the bytes in no run yet
   std::size_t size_ = 0;
   std::vector<WriteRun> runs_;
 };
