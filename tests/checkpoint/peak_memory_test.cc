@@ -51,12 +51,12 @@ std::vector<std::byte> weights() {
   return all;
 }
 
-// What the process needs at most beyond what it has now and `wanted_bytes`.
+// The growth of the process's peak memory from now on, beyond `wanted_bytes`.
 class Growth {
  public:
   explicit Growth(std::size_t wanted_bytes) : wanted_bytes_(wanted_bytes), peak_(trimmed()) {}
 
-  // Below it, if less than what was wanted was new.
+  // Negative if less than the wanted bytes was new.
   std::int64_t bytes() const {
     return static_cast<std::int64_t>(peak_.growth_bytes().value()) -
            static_cast<std::int64_t>(wanted_bytes_);

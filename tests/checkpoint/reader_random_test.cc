@@ -90,8 +90,8 @@ HandMadeTensor wide_tensor(RandomCheckpoints& random) {
   return tensor;
 }
 
-// Parts of large chunks, to one target and to several, beside each other and over each other; with
-// the files in the page cache and out of it.
+// Parts of large chunks, to one target and to several, next to each other and over each other;
+// with the files in the page cache and out of it.
 TEST(ReaderRandom, ReadsPartsOfLargeChunks) {
   RandomCheckpoints random(13);
   Devices devices(48, {.threads = 2});

@@ -223,7 +223,7 @@ TEST_F(Reader, AJobMayHaveMoreThanTheCheckpoint) {
   EXPECT_EQ(arrays[1].to_host(), reader.restore(devices, "w", more[1].spec.sharding).to_host());
   EXPECT_EQ(arrays[2].to_host(), std::vector<std::byte>(2, std::byte{1}));
 
-  // All that is there is asked for, and more; what is there must fit all the same.
+  // `exact` needs all stored tensors to be asked for; those that are must fit all the same.
   options.exact = true;
   EXPECT_THAT(
       message_of(ErrorCode::invalid_argument, [&] { reader.restore(devices, more, options); }),

@@ -1,4 +1,4 @@
-// What a manager removes of dead processes and of replaced steps, and what it leaves.
+// A manager removes leftovers of dead processes and replaced steps, and nothing else.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// latest() beside another process that changes the root while it looks.
+// latest() while another process changes the root.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ TEST(CheckpointManagerLatest, LatestSeesAStepThatIsReplacedWhileItLooks) {
   }
 }
 
-// The same with a step that is removed and saved anew under its name.
+// The same with a step that is removed and saved again under its name.
 TEST(CheckpointManagerLatest, LatestSeesAStepThatIsSavedAnewWhileItLooks) {
   for (int at = 1; at <= 12; ++at) {
     SCOPED_TRACE(at);

@@ -82,8 +82,8 @@ TEST(CheckpointManager, SavesWhatReadersFind) {
   EXPECT_THAT(manager.latest()->rejected, IsEmpty());
 }
 
-// What a path means must not change where the program goes to another directory: retention would
-// remove another run's steps.
+// A path must keep its meaning if the program changes its directory: else retention would remove
+// another run's steps.
 TEST(CheckpointManager, ARelativeRootStaysWhereItWas) {
   const TempDir dir;
   const std::filesystem::path before = std::filesystem::current_path();
@@ -257,7 +257,7 @@ TEST(CheckpointManager, KeepsTheNewestValidSteps) {
   CheckpointManager manager(dir.path(), {.keep = {.last = 2}});
   for (const std::int64_t step : {10, 20, 30}) manager.save(step, sources_of(model(1)));
   EXPECT_THAT(numbers(manager.steps()), ElementsAre(20, 30));
-  // A damaged one does not count: what is kept are valid ones.
+  // A damaged step does not count among those that are kept.
   damage_manifest(manager.step(30).directory);
   manager.save(40, sources_of(model(1)));
   EXPECT_THAT(numbers(manager.steps()), ElementsAre(20, 30, 40));

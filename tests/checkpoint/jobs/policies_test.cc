@@ -233,8 +233,8 @@ TEST_F(SavePolicies, AFileOfANameThatHoldsNoNumberKeepsAllSteps) {
   EXPECT_THAT(steps(manager), ElementsAre(1, 2));
 }
 
-// With rules that read metrics and names. Whatever fails, what a rule keeps stays, and what has
-// failed is told.
+// Rules read metrics and names. Whatever fails, the steps that a rule keeps stay, and the failure
+// is told.
 TEST_F(SavePolicies, AnyOperationMayFailAndWhatIsKeptStays) {
   const ManagerOptions rules{.keep = {.last = 1, .every = 5, .best = BestSteps{.metric = "loss"}},
                              .write = {.reuse_files = false},
@@ -350,7 +350,7 @@ TEST_F(SavePolicies, ARestartOfDamagedStepsAloneIsNoFreshStart) {
   EXPECT_THAT(message_of(ErrorCode::corrupt, run),
               testing::AllOf(HasSubstr("none of 2 is whole"), HasSubstr("step-00000002: "),
                              HasSubstr("step-00000001: ")));
-  // What is no damage is the caller's to hear, at once.
+  // An error that is no damage goes to the caller at once.
   EXPECT_EQ(message_of(ErrorCode::invalid_argument,
                        [&] {
                          manager.restore_latest([](const CheckpointReader&) {
@@ -436,7 +436,7 @@ TEST(SaveSchedule, RefusesASaveThatCannotEndInTime) {
   EXPECT_THAT(
       message_of(ErrorCode::cancelled, [&] { watched({.done_bytes = 100, .total_bytes = 1000}); }),
       HasSubstr("needed are about 9000.0 s"));
-  watched({.done_bytes = 1000, .total_bytes = 1000});  // what is done is not thrown away
+  watched({.done_bytes = 1000, .total_bytes = 1000});  // a finished save is not thrown away
   EXPECT_EQ(calls, 3);
 }
 
@@ -480,7 +480,7 @@ TEST_F(SavePolicies, WhatASaveDidIsKeptBesideItsStep) {
   EXPECT_EQ(file_text(dir_ / "stats-step-00000001.json"), "mine");
   EXPECT_EQ(file_text(dir_ / "stats-step-00000005.json"), "mine");
 
-  // What saves that were killed have left.
+  // Killed saves leave files like these.
   write_file(dir_ / "stats-step-00000002.json", "{\"dire");
   write_file(dir_ / "stats-step-00000006.json", "");
   EXPECT_EQ(save(manager, 6).cleanup_error, "");

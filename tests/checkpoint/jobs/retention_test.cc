@@ -1,4 +1,4 @@
-// What retention does with steps that cannot be removed, or not as others are.
+// Retention with steps that cannot be removed, or not as others are.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -120,7 +120,7 @@ TEST_F(Retention, RemovesAtTheNextSaveWhatOnlyLostItsName) {
   EXPECT_THAT(names(), ElementsAre("step-00000003"));
 }
 
-// It may be valid or not: what is kept beside it are steps that are known to be.
+// It may be valid or not: the kept steps in addition to it are known to be.
 TEST_F(Retention, DoesNotCountAStepThatCannotBeRead) {
   fill(3);
   manager_.emplace(dir_.path(),

@@ -337,7 +337,7 @@ TEST_F(SaveErrorsOfGroups, ADeadRankIsNotGoneOnWithout) {
   EXPECT_THAT(warnings_, IsEmpty());
 }
 
-// Of the fast root of one process, and then of the durable one.
+// Errors come from the fast root of one process, and then from the durable one.
 TEST_F(SaveErrors, OfATierLetTheJobGoOn) {
   const std::vector<HostTensor> tensors = {
       host_tensor("a", DType::f32, {60, 500}, "data=2", "data,-", Values::noise, 1)};

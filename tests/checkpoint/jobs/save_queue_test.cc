@@ -1,4 +1,4 @@
-// What becomes of a save that comes while another one is under way.
+// Saves that come while another one is under way.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Many asynchronous saves of one process, with retention, increments and parity: memory, file
-// descriptors, threads and files are what they were after the first saves.
+// descriptors, threads and files are as after the first saves.
 
 #include <gtest/gtest.h>
 #include <malloc.h>

@@ -1,5 +1,5 @@
-// Any damage of up to as many blocks of a group as there is parity for leaves every byte to be
-// read; more leaves what is not in that group.
+// Every byte can be read after damage of up to as many blocks of a group as there is parity for;
+// after more damage, every byte outside that group.
 
 #include "shardwise/mend/detail/parity_file.h"
 

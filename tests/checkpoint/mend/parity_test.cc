@@ -1,5 +1,5 @@
-// With parity, a checkpoint of which there is no copy is repaired, exactly, or the boxes that are
-// lost are named.
+// With parity, a checkpoint without a copy is repaired, exactly, or the boxes that are lost are
+// named.
 
 #include "shardwise/mend/parity.h"
 
@@ -297,7 +297,7 @@ TEST_F(Parity, AndItsFileCanBothBeDamaged) {
   expect_repaired(report);
 }
 
-// HDF5's own bytes and a chunk: the file is made anew, and both are told.
+// HDF5's own bytes and a chunk are bad: the file is made again, and both are told.
 TEST_F(Parity, MakesAFileAnewAndTellsOfAllThatWasWrong) {
   const std::string name = shard_files()[0];
   flip(step_ / name, 9, std::byte{1});
@@ -420,7 +420,7 @@ TEST_F(Parity, OfALinkedFileIsALink) {
   EXPECT_TRUE(verify_checkpoint(two).ok());
 }
 
-// What other users of a root do with a step does not change with parity.
+// Other users of a root treat a step with parity as one without.
 TEST_F(Parity, IsInNobodysWay) {
   CheckpointManager manager(root_, {.keep = {.last = 1}});
   EXPECT_EQ(manager.latest()->step.step, 1);

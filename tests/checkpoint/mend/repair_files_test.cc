@@ -1,4 +1,4 @@
-// Files that are missing or damaged beside their chunks are made again, exactly as they were.
+// Files that are missing or damaged outside their chunks are made again, exactly as they were.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A repair makes every byte what it was, or leaves it; it never changes a byte that was right.
+// A repair restores a byte or leaves it; it never changes a byte that was right.
 
 #include "shardwise/mend/repair.h"
 
@@ -36,7 +36,7 @@ namespace fs = std::filesystem;
 
 using Bytes = std::map<std::string, std::vector<std::byte>>;
 
-/// Whether each byte is as it was or as it should be.
+/// True if each byte is as it was or as it should be.
 bool is_no_worse(std::span<const std::byte> now, std::span<const std::byte> before,
                  std::span<const std::byte> good) {
   if (now.size() != good.size() || now.size() != before.size()) return false;
@@ -233,7 +233,7 @@ TEST_F(Repair, OfALinkedChunkIsForAllStepsThatShareIt) {
   EXPECT_THAT(none.repaired, IsEmpty());
   const RepairReport report = repair_checkpoint(two, {.from = {dir_ / "copy"}});
   EXPECT_TRUE(report.ok());
-  // What only the other step has of that file is for its own repair.
+  // The chunks of that file that only the other step uses are for its own repair.
   EXPECT_THAT(verify_checkpoint(one).damage, SizeIs(1));
   EXPECT_TRUE(repair_checkpoint(one, {.from = {dir_ / "copy"}}).ok());
   EXPECT_TRUE(bytes_of_files(one) == good_one);

@@ -44,8 +44,8 @@ Box random_box_over(const Box& held, const Shape& shape) {
   return box;
 }
 
-/// Bytes that no chunk writes stay as they are: each target is compared with what an independent
-/// copy of the shared box makes of the same memory.
+/// Bytes that no chunk writes stay as they are: each target is compared with an independent copy of
+/// the shared box into the same memory.
 void expect_scattered(const StoredCheckpoint& checkpoint, const ChunkId& id, CopyBy copy_by,
                       std::size_t most_window) {
   const TensorEntry& tensor = checkpoint.tensor(id);
@@ -89,8 +89,8 @@ void expect_scattered(const StoredCheckpoint& checkpoint, const ChunkId& id, Cop
   EXPECT_TRUE(memory == expected);
 }
 
-// Chunks of any rank, some of which reach over the edge; runs of every length, also over the
-// borders of windows.
+// Chunks have any rank, and some reach over the edge; runs have every length, also over the borders
+// of windows.
 TEST(ChunkScatter, PutsEachByteWhereItBelongsAndHashesThemAll) {
   for (int round = 0; round < 400; ++round) {
     SCOPED_TRACE(testing::Message() << "round " << round);

@@ -79,7 +79,7 @@ TEST_F(FileCheck, FindsEveryChangedByteButThoseThatBelongToNothing) {
       flip(file(number), place, std::byte{0x10});
       try {
         check(number);
-        // A gap before what is aligned.
+        // It is in a gap before aligned bytes.
         ++unused;
         EXPECT_LE(entry.data_begin, place);
         EXPECT_LT(place, entry.data_end);

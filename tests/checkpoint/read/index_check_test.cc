@@ -117,7 +117,7 @@ TEST_F(IndexCheck, FindsEveryKindOfWrongMapping) {
   }
 }
 
-// What the writer could not write: nobody's index is that.
+// No writer could write an index of such a manifest, so no index is right.
 TEST_F(IndexCheck, FindsAManifestThatNoIndexCanHold) {
   for (const std::string& name : {std::string(100'000, 'x'), std::string("a\0b", 3)}) {
     Manifest changed = manifest();

@@ -73,7 +73,7 @@ class ManyFiles : public testing::Test {
 };
 
 TEST_F(ManyFiles, AreOpenedOnlyWhereABoxTouchesThem) {
-  // What is where, found by loading every file.
+  // Loads every file to find the place of each piece.
   StoredCheckpoint all = open_checkpoint(*posix_file_system(), path_);
   ASSERT_GT(all.manifest.files.size(), kMostFilesReadAtOnce);
   ASSERT_FALSE(all.is_complete());
@@ -139,7 +139,7 @@ TEST_F(ManyFiles, AreRestoredReshardedAndVerified) {
   EXPECT_TRUE(holds(CheckpointReader(stats.directory), tensors_));
 }
 
-// What cannot be known without opening every file is not told.
+// Counts that need every file to be opened are not told.
 TEST_F(ManyFiles, LeaveTheNumbersOfPiecesOpen) {
   const CheckpointReader reader(path_);
   for (const TensorInfo& info : reader.tensors()) {

@@ -16,7 +16,7 @@
 namespace shardwise::detail {
 namespace {
 
-/// What was read of a file, however often it was opened, and how it is to answer.
+/// Counts the reads of a file, however often it was opened, and says how it is to answer.
 struct Disk {
   std::atomic<int> reads{0};
   Mutex mutex;
@@ -30,7 +30,7 @@ struct Disk {
   }
 };
 
-/// Byte i of a file is i * 7; counts what is read, and fails where it is told to.
+/// Byte i of a file is i * 7; counts reads, and fails where it is told to.
 class CountingFile : public File {
  public:
   explicit CountingFile(Disk& disk) : disk_(disk) {}
@@ -127,7 +127,7 @@ TEST_F(Pipeline, ReadsNeighboursTogetherAndLeavesOutLargeHoles) {
   EXPECT_EQ(disks_[1].take_largest(), 150u);
 }
 
-// Three threads compute, so six read: a sixth of the budget each, less what a call takes itself.
+// Three threads compute, so six read: a sixth of the budget each, less a call's own memory.
 TEST_F(Pipeline, KeepsToItsBudget) {
   std::vector<FileRange> items;
   for (std::uint64_t i = 0; i < 64; ++i) items.push_back({0, i * 1000, 1000});

@@ -71,7 +71,7 @@ TEST_F(Stored, IsNotFoundWhereNothingWasCommitted) {
   fs::create_directory(dir_ / "empty");
   EXPECT_THAT(missing(dir_ / "empty"), HasSubstr("it was not committed: it has no manifest.json"));
 
-  // An attempt is none, though all its files are there already.
+  // An attempt is no checkpoint, though all its files are there already.
   const fs::path attempt = dir_ / ".step-00000100.0123456789abcdef0123456789abcdef.tmp";
   fs::rename(path_, attempt);
   EXPECT_THAT(missing(attempt), HasSubstr("it was not committed"));
@@ -129,8 +129,8 @@ TEST_F(Stored, IsOpenedAlsoWhereItLosesItsNameMeanwhile) {
   }
 }
 
-// Another process removes the step and saves it anew, under the same name, between two steps of
-// opening it: what is opened is one or the other, never files of both.
+// Another process removes the step and saves it again, under the same name, between two steps of
+// opening it: the reader has one or the other, never files of both.
 TEST_F(Stored, IsNeverOfTwoCheckpointsThatHadItsName) {
   const auto read = [](const CheckpointReader& reader, const std::string& name) {
     std::vector<std::byte> out(reader.tensor(name).logical_bytes);
@@ -163,7 +163,7 @@ std::size_t open_descriptors() {
       std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator()));
 }
 
-// More files than a process may have open at once, by far the most of which are closed meanwhile.
+// The checkpoint has more files than a process may have open at once; most are closed again.
 TEST_F(Stored, OpensNoMoreFilesThanItNeeds) {
   constexpr std::int64_t kFiles = 400;
   HandMadeTensor tensor{.name = "t", .dtype = DType::u8, .shape = {kFiles, 3}};
@@ -180,7 +180,7 @@ TEST_F(Stored, OpensNoMoreFilesThanItNeeds) {
     EXPECT_GE(open_descriptors(), before + OpenFiles::kMostOpen);
   }
 
-  // What is opened anew is looked for in the same directory.
+  // A file that is opened again is looked for in the same directory.
   fs::rename(path, dir_ / "trash");
   reader.read("t", Box::whole(tensor.shape), out);
   EXPECT_EQ(out, tensor.data);

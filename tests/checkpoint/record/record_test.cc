@@ -1,4 +1,4 @@
-// What the processes of a save tell each other: nothing damaged or foreign is published.
+// Messages between the processes of a save: nothing damaged or foreign is published.
 
 #include "shardwise/checkpoint/detail/record/record.h"
 
@@ -195,7 +195,7 @@ class Publishing : public testing::Test {
     return records;
   }
 
-  // False where it is refused; else what was published must be right.
+  // False if it is refused; else the published checkpoint must be right.
   bool publishes(CheckpointAttempt& attempt, const std::vector<ShardRecord>& records) const {
     try {
       attempt.publish(records);
@@ -214,7 +214,7 @@ class Publishing : public testing::Test {
       host_tensor("w", DType::f32, {256, 80}, "data=4", "data,-", Values::noise)};
 };
 
-// One place of a record is damaged: it is refused, or what is published is what was saved. Every
+// One place of a record is damaged: it is refused, or the published values are those saved. Every
 // second time the hashes are made right, as if a process had sent it so.
 TEST_F(Publishing, NeverPublishesWhatADamagedRecordSays) {
   int refused = 0;

@@ -1,5 +1,5 @@
-// Whatever goes wrong on one rank: all ranks are told, nothing is listed, what was saved before
-// stays, and the next save works.
+// Whatever goes wrong on one rank: all ranks are told, nothing is listed, earlier steps stay, and
+// the next save works.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -180,7 +180,7 @@ TEST_F(GroupFaults, WhatASourceThrowsIsToldToAll) {
   }
 }
 
-// As a server that loses what it has taken: the rank reports a file that is not what it wrote.
+// As a server that loses bytes that it has taken: the rank reports a longer file than there is.
 TEST_F(GroupFaults, AFileThatIsNotWhatItsRankSaysIsNotPublished) {
   GroupSaveOptions options{.ranks = kRanks};
   options.file_system = [](int rank) -> std::shared_ptr<FileSystem> {

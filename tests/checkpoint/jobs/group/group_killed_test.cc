@@ -108,7 +108,7 @@ void kill_random_ranks(int kills) {
   }
   EXPECT_GT(in_saves, kills / 2);
   EXPECT_GT(known, kills / 2) << "steps were saved in between";
-  // What they have left is cleared away.
+  // Their leftovers are cleared away.
   CheckpointManager manager(root);
   manager.collect_garbage();
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
@@ -117,7 +117,7 @@ void kill_random_ranks(int kills) {
   std::cout << kills << " kills, " << known << " steps\n";
 }
 
-// Three hosts that are folders. Each job restores what was certain, with right values: it says so.
+// Hosts are folders. Each job restores the last step that was certain, or a newer one, and says so.
 void kill_random_ranks_of_tiers(int kills) {
   const TempDir dir;
   constexpr int kProcesses = 3;

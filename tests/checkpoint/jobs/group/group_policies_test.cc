@@ -1,5 +1,5 @@
-// What the processes of a job, which are threads here, agree on: when they save, and from which
-// step they go on.
+// The processes of a job, which are threads here, agree when they save, and from which step they go
+// on.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ constexpr int kPolicyRanks = 4;
 
 class GroupPolicies : public testing::Test {
  protected:
-  /// Runs on every rank; gives what each has thrown.
+  /// Runs on every rank; gives the error of each.
   std::vector<std::string> on_ranks(
       const std::function<void(int rank, CheckpointManager&)>& run,
       const std::function<void(int rank, ManagerOptions&)>& change = {}) const {

@@ -1,6 +1,5 @@
-// One process of a job that is killed by group_killed_test.cc. It restores what is there, says
-// which step, and saves one step after another, saying each; it ends where a save fails, saying
-// why.
+// One process of a job that is killed by group_killed_test.cc. It restores the latest step, says
+// which, and saves one step after another, saying each; it ends if a save fails, saying why.
 //
 //   group_program KIND ROOT RANK SOCKET...      a socket to each rank, -1 for its own
 //

@@ -1,4 +1,4 @@
-// What several processes save together is what one saves alone.
+// Several processes together save the same as one alone.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -162,7 +162,7 @@ TEST(GroupSave, TakesTheTensorsOfPipelineStages) {
   EXPECT_TRUE(holds(CheckpointReader(outcome.stats[0].directory), all));
 }
 
-// No sharding says what a rank has: it lists its boxes, of one tensor none.
+// Without a sharding a rank lists its boxes; it has none of one tensor.
 TEST(GroupSave, TakesListedBoxes) {
   const TempDir dir;
   const HostTensor a = host_tensor("a", DType::f32, {10, 300}, "1", "-,-", Values::noise, 1),
