@@ -28,7 +28,7 @@ class Managed:
     write: Callable[..., SaveStats] = write_together  #: writes the save that the ranks agreed on
     begun: float = field(default_factory=time.monotonic)  #: when its caller called
     started: Callable[[PendingSave], None] = lambda pending: None  #: with a save on a thread, also if it is to fail there
-    same: dict[str, Any] = field(default_factory=dict)  #: what must be the same on all ranks
+    same: dict[str, Any] = field(default_factory=dict)  #: values that must be the same on all ranks
 
 
 @dataclass

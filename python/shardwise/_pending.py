@@ -203,15 +203,15 @@ class Turn:
         self._wake.set()
 
     def replace(self) -> bool:
-        """It is not to begin any more; False if it has."""
+        """Keeps it from beginning; False if it has begun."""
         with self._lock:
             self._is_replaced = not self._has_begun
         self.wake()
         return self._is_replaced
 
     def begins(self, call: Call) -> bool:
-        """Waits for it, and says whether it has come: on all ranks of the call what rank 0 says. Another rank comes to the
-        end of the save before at another time."""
+        """Waits for the turn, and returns True if it has come: as rank 0 decides for all ranks of the call,
+        since ranks come to the end of the save before at different times."""
         self._wake.wait()
 
         def decide(_: list[bytes]) -> bytes:
@@ -222,8 +222,8 @@ class Turn:
         return bool(call.agree(lambda: b"", decide))
 
 
-#: What becomes of a save that comes now: how many of those before, from the first on, have ended; whether one of these has
-#: failed; and its turn, which is "now", "later" or "skipped".
+#: The decision on a save that comes now: how many of those before, from the first on, have ended; True if one
+#: of these has failed; and its turn, which is "now", "later" or "skipped".
 Word = tuple[int, bool, str]
 
 
@@ -263,7 +263,7 @@ class SaveQueue:
         return turn
 
     def _word(self) -> Word:
-        """On rank 0. If none has ended, the one that waits does not begin any more."""
+        """Decides, on rank 0. If no save has ended, the one that waits does not begin any more."""
         ended, has_failed = 0, False
         for pending in (self._current, self._waiting):
             if pending is None:
@@ -282,7 +282,8 @@ class SaveQueue:
         return pending.end() is not None if self._is_shared else pending.has_unseen_error()
 
     def _end_current(self) -> BaseException | None:
-        """Waits for it; what waits takes its place. Gives its error if that is to be raised."""
+        """Waits for the current save; the one that waits takes its place. Returns its error if that is to be
+        raised."""
         current = self._current
         assert current is not None
         error = current.end()  # else Ctrl-C has ended the wait, not the save

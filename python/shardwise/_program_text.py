@@ -80,7 +80,7 @@ class Refused(Exception):
 
 
 class Place(Protocol):
-    """Where a front end has a node from, for messages. Its `str` is a line or a module."""
+    """The place that a front end has a node from, for messages. Its `str` is a line or a module."""
 
     @property
     def operation(self) -> str: ...
@@ -112,7 +112,7 @@ class _Line:
     source: Place | None
     body: int  #: that it is in
     bodies: tuple[int, ...] = ()  #: that it has
-    results: tuple[int, ...] = ()  #: the lines of what its bodies give
+    results: tuple[int, ...] = ()  #: the lines of its bodies' results
     kind: str = ""
     mark: str | None = None
 
@@ -447,7 +447,7 @@ class ProgramText:
 
     def _body(self, operands: Sequence[Value], shapes: Sequence[Shape], write: Callable[[list[Value]], Sequence[Value]],
               carries: int = 0) -> int:
-        """With an input of the shape for each operand."""
+        """Writes a body with an input of the shape for each operand."""
         outside, self.body = self.body, len(self._bodies)
         self._bodies.append(_Body(carries))
         try:
@@ -564,7 +564,7 @@ class ProgramText:
                 line.words = before + "".join(letters[dim] for dim in order) + after
 
     def _raise_refusals(self, lines: list[int]) -> None:
-        """Each with how many places have it and the first of them."""
+        """Raises Unsupported with each refusal, the number of places that have it, and the first of them."""
         places: dict[str, list[Any]] = {}
         for number in lines:
             found = places.setdefault(self._refusals[number], [])

@@ -201,7 +201,7 @@ class Caller:
     copied_bytes: int = 0
 
     def part(self) -> tuple[float, bool, int]:
-        """How long it has waited, whether it still does, and the bytes."""
+        """Returns how long it has waited, True if it still does, and the copied bytes."""
         waited = time.monotonic() - self.begun if self.waited is None else self.waited
         return waited, self.waited is None, self.copied_bytes
 
@@ -219,7 +219,7 @@ def shown_by_first(progress: Progress, rank: int, path: str) -> ProgressFunction
 
 def core_arguments(plan: Plan, group: Group, starts: Sequence[int], user: Any, codec: str,
                    existing: str) -> dict[str, Any]:
-    """Those that C++ takes for a save by all processes of a group."""
+    """Returns the arguments that C++ takes for a save by all processes of a group."""
     is_job = group.size > 1
 
     def document(said: list[bytes]) -> str:

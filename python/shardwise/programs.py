@@ -214,7 +214,7 @@ class Program:
         return self._graph.text
 
     def __len__(self) -> int:
-        """How many operations it has."""
+        """The number of its operations."""
         return self._graph.size
 
     def __repr__(self) -> str:
@@ -360,7 +360,7 @@ class Plan:
 
     @property
     def wire_bytes(self) -> dict[tuple[str, str], int]:
-        """That one device sends, by collective and axes: {("all-reduce", "data"): 4096}."""
+        """The bytes that one device sends, by collective and axes: {("all-reduce", "data"): 4096}."""
         total: dict[tuple[str, str], int] = {}
         for one in self.traffic:
             key = one.collective, "+".join(one.axes)
@@ -377,7 +377,7 @@ class Plan:
         return self._executable.suggest(capacity)
 
     def spec(self, label: str) -> PartitionSpec:
-        """How an input is cut. Raises NameNotFound."""
+        """Returns the cut of an input. Raises NameNotFound."""
         labels = [found for found, *_ in self._program._graph.inputs]
         if label not in labels:
             self._executable.explain(label)  # raises, with the nearest labels

@@ -92,7 +92,7 @@ def _plain_array(value: Any) -> Any:
 
 
 def _result_of_modules(result: Any, after: list[Any], changed: list[int], modules: Modules) -> Callable[[Sequence[np.ndarray]], Any]:
-    """With new values of the variables that the step changes."""
+    """Returns a result function that also sets the new values of the variables that the step changes."""
     both = _result_of((result, [after[place] for place in changed]))
 
     def result_of(arrays: Sequence[np.ndarray]) -> Any:
@@ -151,7 +151,8 @@ def _abstract(value: Any, label: str) -> Any:
 
 
 def _struct(leaf: Any) -> Any:
-    """With a NamedSharding: where the axes of its mesh are explicit, JAX traces by it."""
+    """Returns the type of a leaf with its NamedSharding: if the axes of its mesh are explicit, JAX traces by
+    it."""
     sharding = getattr(leaf, "sharding", None)
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=bool(getattr(leaf, "weak_type", False)),  # type: ignore[no-untyped-call]
                                 sharding=sharding if isinstance(sharding, NamedSharding) else None)

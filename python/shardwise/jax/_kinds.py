@@ -70,7 +70,7 @@ def _types(tree: Any) -> tuple[Any, ...]:
 
 
 def _places(tree: Any, first: int) -> Iterator[tuple[Any, int, int]]:
-    """Each node that is no leaf, from the root down, and the range of its leaves."""
+    """Yields each node that is no leaf, from the root down, and the range of its leaves."""
     children = _tree.children_of(tree)
     if children is None:
         return

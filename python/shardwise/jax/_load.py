@@ -122,7 +122,7 @@ class Planned:
 
 def planned(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = (), *, strict: bool = True,
             skip_mismatched: bool = False, resize: Resize | None = None) -> Planned:
-    """Raises what does not fit."""
+    """Plans a restore. Raises InvalidArgument for all that does not fit."""
     root = root_of(checkpoint)
     found, node = _tree.find(root, prefix)
     if not found:
@@ -221,7 +221,7 @@ class _Restore:
             self._wrong.append(f"{name!r} {error}")
 
     def _below(self, parts: _tree.Parts, name: str, asked: set[str]) -> Callable[[dict[str, Any]], Any]:
-        """All that is below a node."""
+        """Plans all leaves below a node."""
         found, node = _tree.find(self._node, parts)
         stored = [] if found else self._stored_below(parts)
         if not found and not stored:
@@ -274,7 +274,8 @@ def _read(checkpoint: Checkpoint, readings: dict[str, Reading]) -> dict[str, Any
 
 
 def _batches(readings: dict[str, Reading]) -> Iterator[dict[str, Reading]]:
-    """All at once, so that a chunk is read once; but by and by what only passes through the host."""
+    """Yields all readings at once, so that a chunk is read once; but in batches those that only pass through
+    the host."""
     batch: dict[str, Reading] = {}
     passing = 0
     for name, reading in readings.items():

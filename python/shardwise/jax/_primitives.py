@@ -400,7 +400,7 @@ def _ragged_dot(call: Call, a: Value, b: Value, sizes: Value) -> Value:
     is_inside = text.elementwise("logical_and", text.elementwise("le", begin, place), text.elementwise("lt", place, end))
     rows = text.select(text.broadcast(is_inside, wide, [0, dim + 1]), text.broadcast(a, wide, range(1, len(wide))), Number(0, a.dtype, wide))
     summed = [one + 1 for one in a_summed]
-    if dim in a_summed:  # the gradient of what there is one of for each group
+    if dim in a_summed:  # the gradient of an operand that has one matrix for each group
         return _product(call, ((summed, b_summed), ((), ())), rows, b)
     return _product(call, (([0, *summed], [*numbers.rhs_group_dimensions, *b_summed]), ((), ())), rows, b)
 
@@ -486,7 +486,7 @@ def _cond(call: Call, *operands: Value) -> Sequence[Value]:
 
 @rule("platform_index")
 def _platform(call: Call) -> Value:
-    """Which of the cases a CPU takes, or the default."""
+    """Returns the number of the case that a CPU takes, or of the default."""
     cases = call.params["platforms"]
     found = [place for place, names in enumerate(cases) if names is None or "cpu" in names]
     if not found:

@@ -94,7 +94,7 @@ def _axes_by_dim(spec: Any, rank: int) -> list[tuple[str, ...]]:
 
 
 def _split(text: ProgramText, x: Value, axes: Sequence[tuple[str, ...]], sizes: dict[str, int]) -> Value:
-    """With a dim for each axis that cuts it, in the order of the mesh, before its own."""
+    """Returns x with a dim for each axis that cuts it, in the order of the mesh, before its own."""
     shape: list[int] = []
     places: dict[str, int] = {}
     for extent, names in zip(x.shape, axes):

@@ -48,7 +48,7 @@ class Leaf:
 
 @dataclass
 class Snapshot:
-    """All that is to be saved of a tree."""
+    """The content of a tree that is saved."""
 
     leaves: list[Leaf] = field(default_factory=list)
     objects: dict[str, Any] = field(default_factory=dict)  #: encoded
@@ -80,8 +80,8 @@ class Snapshot:
 
 
 def common(described: list[bytes]) -> bytes:
-    """On rank 0: the names, as JSON, of what every process has for itself, of the same value. Raises InvalidArgument
-    naming all that differs."""
+    """Returns, on rank 0, the names, as JSON, of leaves that every process has for itself with the same
+    value. Raises InvalidArgument naming all that differs."""
     all_kinds, all_rows = zip(*(json.loads(zlib.decompress(d)) for d in described))
     tables = [{row[0]: row[1:] for row in rows} for rows in all_rows]
     same: list[str] = []
@@ -196,7 +196,7 @@ class _Cuts:
         self._cuts: dict[Any, _Cut] = {}
 
     def of(self, array: jax.Array, name: str) -> _Cut:
-        """Raises Unsupported and TypeError for what cannot be stored."""
+        """Raises Unsupported and TypeError for values that cannot be stored."""
         key = array.sharding, array.shape, array.dtype
         cut = self._cuts.get(key)
         if cut is None:
@@ -205,7 +205,8 @@ class _Cuts:
 
     @staticmethod
     def _made(array: jax.Array, name: str) -> _Cut:
-        """Each box once. Without a description one process has to write each: it is replica 0's."""
+        """Returns a cut with each box once. Without a description of the sharding, the process of replica 0
+        writes a box."""
         if getattr(getattr(array.sharding, "spec", None), "unreduced", None):
             raise WrongType("it holds unreduced sums: reduce it first")
         mesh, spec = _devices.described(array.sharding, array.shape) or ("", "")
@@ -222,7 +223,7 @@ class _Cuts:
 
 
 def _of_jax(name: str, array: jax.Array, cuts: _Cuts) -> tuple[Leaf, jax.Array, _Cut]:
-    """Without its parts, whose copies to the host have begun."""
+    """Returns the leaf of an array without its parts, whose copies to the host have begun."""
     if isinstance(array, jax.core.Tracer):
         raise WrongType(f"{name!r} is being traced: save outside of jit")
     if array.is_deleted():

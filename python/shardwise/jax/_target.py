@@ -23,7 +23,7 @@ Arrays = dict[Box, np.ndarray]
 
 
 class Refused(Exception):
-    """Why a leaf does not fit, without its name."""
+    """The reason why a leaf does not fit, without its name."""
 
 
 @dataclass

@@ -55,7 +55,7 @@ def replaced(shape: Sequence[int], dim: int, extent: int) -> Shape:
 
 
 def dims_of(x: Value, dims: int | Iterable[int] | None) -> list[int]:
-    """From the front, in order; all, if none or an empty list is given."""
+    """Returns dims counted from the front, in order; all dims for None or an empty list."""
     given = [dims] if isinstance(dims, int) else list(dims or range(len(x.shape)))
     return sorted(d % len(x.shape) for d in given) if x.shape else []
 

@@ -32,7 +32,7 @@ def _distances(x: Tensor, y: Tensor, p: float, _: int | None = None) -> Tensor:
 
 @composed("_cdist_backward")
 def _of_distances(gradient: Tensor, x: Tensor, y: Tensor, p: float, distances: Tensor) -> Tensor:
-    """That of x. Equal rows have none."""
+    """Returns the gradient of x; it is zero for equal rows."""
     share = gradient / torch.where(distances == 0, torch.inf, distances)
     if p == 2:
         return x * share.sum(-1, keepdim=True) - share @ y
@@ -157,7 +157,7 @@ def _index_reduce(x: Tensor, dim: int, ids: Tensor, source: Tensor, reduce: str,
 @composed("searchsorted")
 def _search_sorted(edges: Tensor, x: Tensor | float, *, out_int32: bool = False, right: bool = False, side: str | None = None,
                    sorter: Tensor | None = None) -> Tensor:
-    """How many of the edges are below x, in the same row. NaN is above all."""
+    """Counts the edges that are below x, in the same row. NaN is above all."""
     x = torch.as_tensor(x, dtype=None if isinstance(x, Tensor) or not edges.is_floating_point() else edges.dtype)
     edges = edges if sorter is None else edges.gather(-1, sorter)
     edges = edges if edges.dim() == 1 else edges.unsqueeze(-2)

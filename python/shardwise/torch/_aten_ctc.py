@@ -58,7 +58,7 @@ def decompositions() -> dict[Any, Any]:
 
 @rule("masked_select")
 def _masked_select(build: Builder, out: Type, x: Value, mask: Value) -> Value:
-    """Those that are selected, one after the other, and then the others."""
+    """Returns the selected elements, one after the other, and then the others."""
     shape = np.broadcast_shapes(x.shape, mask.shape)
     line = (math.prod(shape),)
     x, mask = (build.reshape(build.broadcast_to(one, shape), line) for one in (x, mask))
@@ -91,7 +91,7 @@ class _States:
             self.follows = build.elementwise("logical_and", self.follows, build.binary("gt", build.iota("i32", self.shape, 1), 1))
 
     def moved(self, x: Value, by: int, rest: float) -> Value:
-        """Each element as many places later, or earlier."""
+        """Moves each element `by` places on, or back if `by` is negative."""
         low, high = ([0, max(0, n)] for n in (by, -by))
         states = self.shape[1]
         if abs(by) >= states:
@@ -121,7 +121,8 @@ class _States:
 
 @rule("ctc_loss")
 def _loss(build: Builder, out: list[Type], scores: Value, targets: Value, lengths: Value, target_lengths: Value, blank: int) -> list[Value]:
-    """And the logarithm of what paths to each state and time have together: [times, count, states]."""
+    """Returns the loss, and the logarithm of the sum of paths to each state and time: [times, count,
+    states]."""
     times, count, classes = scores.shape
     wide = build.wide(scores)
     states = _States(build, classes, out[1].shape[2], targets, target_lengths, blank)

@@ -127,7 +127,7 @@ def _floor_division(build: Builder, out: Type, a: Value | Scalar, b: Value | Sca
 
 @rule("remainder")
 def _remainder(build: Builder, out: Type, a: Value | Scalar, b: Value | Scalar) -> Value:
-    """With the sign of the divisor."""
+    """Returns the remainder with the sign of the divisor."""
     rest, divisor = _on(build, "rem", out, a, b), build.operand(b, out.dtype, out.shape)
     return build.select(_has_other_sign(build, rest, divisor), build.binary("add", rest, divisor), rest)
 
@@ -221,7 +221,7 @@ def _shrink_backward(build: Builder, out: Type, gradient: Value, x: Value, size:
 
 @rule("signbit")
 def _signbit(build: Builder, out: Type, x: Value) -> Value:
-    """Also of -0, whose quotient is the other infinity."""
+    """True for negative numbers, and for -0: 1 / -0 is the negative infinity."""
     if not is_float(x):
         return build.binary("lt", x, 0)
     below = build.binary("lt", build.binary("div", build.full(x, 1), x), 0)

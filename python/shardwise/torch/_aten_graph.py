@@ -108,7 +108,7 @@ def _as_traced(function: Callable[..., Any], build: Builder, out: Any, args: tup
 
 
 def as_results(build: Builder, out: Any, values: Sequence[Any]) -> Any:
-    """As torch has them. None is what only torch's own gradient would use."""
+    """Returns results in torch's form. None stands for a result that only torch's own gradient needs."""
     results = [one and build.refused("a result that only torch's own gradient uses", [], one.dtype, one.shape) if value is None else value
                for value, one in zip(values, out if isinstance(out, list) else [out], strict=True)]
     return results if isinstance(out, list) else results[0]

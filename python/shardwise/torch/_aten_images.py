@@ -138,7 +138,7 @@ class _Windows:
 
 
 def _windows(x: Value, shape: Numbers, window: Numbers, stride: Numbers, padding: Numbers, dilation: Numbers = (1,)) -> _Windows:
-    """Those of a result of that shape; with ceil_mode, the last ones reach over the edge."""
+    """Returns the windows of a result of that shape; with ceil_mode, the last ones reach over the edge."""
     count = 1 if len(window) == 1 and len(x.shape) < 4 else 2 if len(window) <= 2 else 3
     window = _spatial(window, count)
     steps, around, gaps = _spatial(stride or window, count), _spatial(padding, count), _spatial(dilation, count)
@@ -193,7 +193,7 @@ def _counts(build: Builder, x: Value, shape: Numbers, windows: _Windows, padding
     if divisor is not None:
         return build.operand(divisor, x.dtype, shape)
     ones = build.operand(1, x.dtype, x.shape)
-    if include_pad:  # what ceil_mode adds does not count
+    if include_pad:  # elements that ceil_mode adds do not count
         around = [0] * (len(x.shape) - len(windows.low)) + list(windows.low)
         ones = build.operand(1, x.dtype, [n + 2 * p for n, p in zip(x.shape, around, strict=True)])
         high = [h - p for h, p in zip(windows.high, windows.low, strict=True)]

@@ -441,7 +441,8 @@ def _median_of_numbers(build: Builder, out: Sequence[Type], x: Value, dim: int |
 
 
 def _extreme_so_far(op: str) -> Callable[..., list[Value]]:
-    """With the index of the last element that is it, or that is NaN."""
+    """Returns the rule of a cumulative extreme with the index of the last element that equals it, or is
+    NaN."""
 
     def of(build: Builder, out: Sequence[Type], x: Value, dim: int) -> list[Value]:
         if not x.shape:

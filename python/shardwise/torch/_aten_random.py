@@ -42,7 +42,7 @@ def _fraction(build: Builder, out: Type, bits: int, generator: Any, added: float
 
 
 def _uniform(build: Builder, out: Type, generator: Any) -> Value:
-    """From 0 to below 1."""
+    """Draws numbers from 0 to below 1."""
     return build.convert(_fraction(build, out, _BITS.get(out.dtype, 0), generator), out.dtype)
 
 

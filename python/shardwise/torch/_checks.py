@@ -44,7 +44,7 @@ class Assumptions:
 
 
 def line_of_step() -> str:
-    """That is traced now: "train.py:12"."""
+    """Returns the line that is traced now: "train.py:12"."""
     frame = next((frame for frame in _frames() if not frame.f_code.co_filename.startswith(_TORCH)), None)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "the step"
 

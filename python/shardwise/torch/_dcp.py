@@ -210,7 +210,7 @@ def _replicas(state: Mapping[str, Any]) -> dict[str, str]:
     hashes = {}
     for name, value in state.items():
         if isinstance(value, torch.Tensor):
-            if type(value) not in (torch.Tensor, torch.nn.Parameter):  # DTensors, and what else has parts
+            if type(value) not in (torch.Tensor, torch.nn.Parameter):  # DTensors, and others with parts
                 continue
             memory = on_host(value, name).contiguous()
             size = memory.numel() * memory.element_size()
@@ -259,7 +259,7 @@ def _or_pickle(value: Any) -> Any:
 
 
 def _empty_dicts(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Where a state has empty dicts. Of what DCP takes apart: dicts and lists."""
+    """Yields the paths of empty dicts in the dicts and lists of a state, which DCP takes apart."""
     if isinstance(node, Mapping):
         if not node and path:
             yield path

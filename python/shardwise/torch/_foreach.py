@@ -1,4 +1,5 @@
-"""torch's operations on lists of tensors, each taken apart into operations on one: what averages, clips and steps optimizers by lists."""
+"""torch's operations on lists of tensors, each taken apart into operations on one: averaging, clipping and
+optimizers use lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A training step as a program: what torch traces (_trace.py), each operation written by its rule (_aten.py and the like)."""
+"""A training step as a program: torch's trace (_trace.py), each operation written by its rule (_aten.py and
+the like)."""
 
 from __future__ import annotations
 

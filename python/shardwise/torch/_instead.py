@@ -62,13 +62,13 @@ def _update_parameters(averaged: AveragedModel, model: torch.nn.Module) -> None:
 
 
 def _of_all_classes(module: torch.nn.AdaptiveLogSoftmaxWithLoss, x: torch.Tensor, target: torch.Tensor) -> Any:
-    """Not only of those clusters that the targets are in."""
+    """Computes all clusters, not only those that the targets are in."""
     made = module.log_prob(x.reshape(-1, x.shape[-1])).gather(1, target.reshape(-1, 1)).reshape(target.shape)
     return _AdaptiveOutput(made, -made.mean())
 
 
 def _gaussian_loss(x: torch.Tensor, target: torch.Tensor, var: torch.Tensor | float, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Any:
-    """Without an error for a negative variance."""
+    """Computes the loss without an error for a negative variance."""
     var = var * torch.ones_like(x) if isinstance(var, float) else var
     if var.shape != x.shape and x.shape[:-1] == var.shape:
         var = var.unsqueeze(-1)
@@ -85,7 +85,7 @@ def _across_maps(module: torch.nn.CrossMapLRN2d, x: torch.Tensor) -> torch.Tenso
 
 
 def _without_gradients(self: Any) -> None:
-    """A trace needs what inference mode leaves out."""
+    """Replaces inference mode by no_grad(): a trace needs the notes that inference mode leaves out."""
     self._without = torch.no_grad() if self.mode else contextlib.nullcontext()
     self._without.__enter__()
 
@@ -111,7 +111,7 @@ def least_squares(a: torch.Tensor, b: torch.Tensor, rcond: float | None = None, 
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """torch.compiler.is_compiling() holds: libraries then leave out what looks at values."""
+    """torch.compiler.is_compiling() holds: libraries then skip checks of values."""
     before = torch.compiler._is_compiling_flag
     torch.compiler._is_compiling_flag = True
     try:

@@ -1,4 +1,4 @@
-"""How DTensors are cut: boxes of each, and what this process has of them."""
+"""The cuts of DTensors: boxes of each, and the parts that this process has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Shard:
 
 @dataclass
 class Layout:
-    """How a DTensor is cut."""
+    """The cut of a DTensor."""
 
     shape: tuple[int, ...]
     local: torch.Tensor

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch._meta_registrations  # what of operations on the meta device is written in Python
+import torch._meta_registrations  # the meta device's operations that are written in Python
 from torch.utils import _pytree as pytree
 
 from .._errors import InvalidArgument, Unsupported

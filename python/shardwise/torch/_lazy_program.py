@@ -114,7 +114,7 @@ class Step:
         return calls, inputs, tuple((number, root.mark) for number, root in self.wanted), global_runtime_device_count(), self.auto
 
     def _marks(self) -> list[Placement]:
-        """That the user asked for."""
+        """Returns the marks that the user asked for."""
         marks = [one.root.mark for one in self.inputs] + [root.mark for _, root in self.wanted]
         marks += [leaf for call in self.calls for leaf in call.leaves if isinstance(leaf, Placement)]
         return [mark for mark in marks if mark]
@@ -238,7 +238,7 @@ class _Planned:
 
 
 def _manual(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
-    """Those of a manual region: each device has its own."""
+    """Returns the nodes of a manual region, whose values differ between devices."""
     found: set[torch.fx.Node] = set()
     for node in nodes:
         if node.target is torch.ops.shardwise.enter_manual.default:
@@ -249,7 +249,7 @@ def _manual(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
 
 
 def _as(meta: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """In memory as torch has it."""
+    """Returns the value in the memory layout that torch expects."""
     if meta.is_contiguous():
         return value
     return torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype).copy_(value)

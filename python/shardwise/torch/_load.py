@@ -135,7 +135,7 @@ def load_state_dict(path: FilePath, names: str | Iterable[str] | None = None, *,
 
 
 def state_of(checkpoint: Checkpoint, device: Any) -> dict[str, Any]:
-    """All of a checkpoint, whole."""
+    """Reads all of a checkpoint, with whole tensors."""
     of_numpy = checkpoint.document.get("numpy", {})
     found: dict[Path, Any] = {}
     reads = TensorReads(checkpoint._reader)

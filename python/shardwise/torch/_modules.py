@@ -49,7 +49,8 @@ def _own(module: torch.nn.Module) -> set[str]:
 
 
 def without_wrappers(name: str) -> str:
-    """A stored name without what may be of wrappers: checkpoints of earlier versions have it."""
+    """Returns a stored name without parts that wrappers may add: checkpoints of earlier versions have
+    them."""
     return ".".join(part for part in name.split(".") if part not in _ADDED)
 
 
@@ -141,7 +142,7 @@ def given_names(module: torch.nn.Module, state: Mapping[str, Any]) -> list[str]:
 
 
 def _storage_of(value: Any) -> tuple[int, int] | None:
-    """Where its elements begin; None for what has no memory."""
+    """Returns device and address of its first element; None for values without memory."""
     local = value.to_local() if isinstance(value, DTensor) else value
     if not isinstance(local, torch.Tensor) or is_lazy(local) or local.is_meta:
         return None

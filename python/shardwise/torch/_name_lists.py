@@ -39,7 +39,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def what_to_write(tops: Iterable[str], asked: Iterable[str], missing: Iterable[str], there: Iterable[str]) -> str:
-    """If all that differs is what wrappers of modules put before their names, or the state does, or levels of containers."""
+    """Returns the advice for names that differ only by prefixes of module wrappers or the state, or by levels
+    of containers."""
     wanted, stored, absent = set(asked), list(there), list(missing)
     for top in tops:
         if any(name.removeprefix(f"{top}.") in stored for name in absent if name.startswith(f"{top}.")):

@@ -101,7 +101,7 @@ def has_numbers(state: Any) -> bool:
 
 @dataclass
 class Matched:
-    """How stored parameters belong to those of an optimizer."""
+    """A match of stored parameters with those of an optimizer."""
 
     numbers: dict[Any, int]  #: of the optimizer's, by stored key
     groups: list[dict[str, Any]]  #: the optimizer's, with the stored options

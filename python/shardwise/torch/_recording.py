@@ -101,8 +101,8 @@ class Now:
         return before
 
     def place(self) -> tuple[str, bool]:
-        """Returns the line of the program that makes the present call; for a gradient (True), that of the call
-        that it derives."""
+        """Returns the line of the program that makes the present call; for a gradient (True), that of the
+        call that it derives."""
         derived = torch._C._current_autograd_node()
         if derived is not None:
             return self._scopes.get(derived._sequence_nr(), ""), True

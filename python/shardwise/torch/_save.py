@@ -46,7 +46,7 @@ _OTHER_NAMES = {
 
 @dataclass
 class _Distributed:
-    """A DTensor to be saved: what this process writes of it, and how it is cut."""
+    """A DTensor to be saved: the parts that this process writes, and its cut."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -152,7 +152,8 @@ class _Collected:
         return self.staging.copy(host) if self.staging and not is_copy else host
 
     def describe(self, compare: bool) -> bytes:
-        """For the other ranks. Of plain tensors: dtype, shape and, if replicas are compared, a hash."""
+        """Describes the part for other ranks: dtype, shape and, if replicas are compared, a hash of plain
+        tensors."""
         described = {}
         for name, tensor in self.plain.items():
             tensor = tensor.contiguous()
@@ -165,8 +166,8 @@ class _Collected:
                            "untied": [name for name, found in self.distributed.items() if not found.is_empty]}).encode()
 
     def add_agreed(self, owners: Mapping[str, int], aliases: Mapping[str, str]) -> None:
-        """Adds what this rank writes. A tensor that all ranks have is divided among them; else its owner writes it. What
-        is not tied on all ranks alike is stored by each of its names."""
+        """Adds the parts that this rank writes. A tensor that all ranks have is divided among them; else its
+        owner writes it. A tensor that is not tied on all ranks alike is stored by each of its names."""
         for name, first in self.aliases.items():
             if name not in aliases and first in self.plain:
                 self.plain[name] = self.plain[first]
@@ -184,8 +185,8 @@ class _Collected:
 
 
 def _agree_on(values: list[bytes]) -> bytes:
-    """On rank 0: who writes the plain tensors that not all ranks have, the first that has; and which names are tied.
-    Raises InvalidArgument if replicas or kinds of containers differ."""
+    """Returns, on rank 0, the owners of plain tensors that not all ranks have (the first that has it), and
+    the tied names. Raises InvalidArgument if replicas or kinds of containers differ."""
     said = [json.loads(value) for value in values]
     ranks: dict[str, list[int]] = {}
     first: dict[str, Any] = {}
@@ -212,7 +213,7 @@ def _agree_on(values: list[bytes]) -> bytes:
 
 
 def _agreed_aliases(said: list[dict[str, Any]]) -> dict[str, str]:
-    """Those that every rank has alike that has the name at all."""
+    """Returns the aliases that are the same on all ranks that have the name."""
     agreed: dict[str, str | None] = {}
     for of_rank in said:
         for name, first in of_rank["aliases"].items():

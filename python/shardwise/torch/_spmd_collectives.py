@@ -58,7 +58,7 @@ class _Parts:
         self.size = math.prod(self.sizes)
 
     def given(self, whole: torch.Tensor) -> Any:
-        """To each device its part of that."""
+        """Gives each device its part of a whole tensor."""
         shape = list(whole.shape[self.rank:])
         if self.order is not None:
             back = np.argsort(self.order).tolist()
@@ -69,7 +69,7 @@ class _Parts:
         return made.reshape(shape)
 
     def reduced(self, reduce_type: str, scale: float) -> torch.Tensor:
-        """Over the group, whose dims are 1."""
+        """Returns the reduction over the group, whose dims become 1."""
         if reduce_type not in _REDUCTIONS:
             raise InvalidArgument(f"{self.operation}: found the reduction {reduce_type!r}, needed one of {', '.join(_REDUCTIONS)}")
         total = _REDUCTIONS[reduce_type](self.whole, list(self.members or ()))
@@ -83,7 +83,8 @@ class _Parts:
         return int(dim % dims)
 
     def split(self, whole: torch.Tensor, dim: int, count: int) -> torch.Tensor:
-        """With the dims of the group before that dim of a part, which is cut into as many."""
+        """Returns the tensor with a dim of parts cut among the devices: the dims of the group come before
+        it."""
         extent = whole.shape[self.rank + dim]
         if count != self.size or extent % self.size:
             raise InvalidArgument(f"{self.operation}: found {extent} rows cut {count} ways in groups of {self.size} devices, needed as many parts "
@@ -92,7 +93,7 @@ class _Parts:
         return whole.reshape(*whole.shape[:at], *self.sizes, extent // self.size, *whole.shape[at + 1:])
 
     def merged(self, whole: torch.Tensor, dim: int) -> torch.Tensor:
-        """With the dims of the group before that dim of a part made one with it."""
+        """Returns the tensor with the dims of the group merged into the dim of parts that follows them."""
         at = self.rank + dim
         return whole.reshape(*whole.shape[:at], -1, *whole.shape[at + len(self.sizes) + 1:])
 

@@ -72,7 +72,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
         return self._orig_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """That of the module, whose output is cut."""
+        """Calls the module, and marks its output."""
         output = self._orig_module(*args, **kwargs)
         self._shard_output(output, self._mesh)
         return output

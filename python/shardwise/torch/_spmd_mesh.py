@@ -1,4 +1,5 @@
-"""Meshes and specs of PyTorch/XLA SPMD, what XLA calls them, and the one mesh of a program that has marks over several."""
+"""Meshes and specs of PyTorch/XLA SPMD, their names in XLA, and the one mesh of a program that has marks over
+several."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ class Mesh:
             raise InvalidArgument(f"mesh: found the devices {self.device_ids.tolist()}, needed 0 to {len(self.device_ids) - 1}, once each")
 
     def size(self) -> int:
-        """How many devices it has."""
+        """Returns the number of its devices."""
         return len(self.device_ids)
 
     def shape(self) -> OrderedDict[str | int, int]:
@@ -131,7 +132,7 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Placement:
-    """How a tensor is cut: a mesh, and by dim the axes that cut it."""
+    """The cut of a tensor: a mesh, and for each dim the axes that cut it."""
 
     mesh: Mesh
     spec: Spec

@@ -73,7 +73,7 @@ def is_master_ordinal(local: bool = True) -> bool:
 
 
 def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = False) -> None:
-    """print() to the file fd, or what sys.stdout is."""
+    """Calls print() with the file fd, or sys.stdout."""
     print(*args, file=fd, flush=flush)
 
 
@@ -91,9 +91,9 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
 
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
-    """Runs what has been done to tensors of the device: those that are alive then have their values; then what add_step_closure() was
-    given. A step that was run before is not planned again. mark_step() is the same. Raises Unsupported for operations that no program
-    has, each with its line."""
+    """Runs the operations recorded on tensors of the device: those that are alive then have their values;
+    then the closures of add_step_closure(). A step that was run before is not planned again. mark_step() is
+    the same. Raises Unsupported for operations that no program has, each with its line."""
     _lazy.run()
     closures, _closures[:] = list(_closures), []
     for closure, args in closures:

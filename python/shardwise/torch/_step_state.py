@@ -43,7 +43,7 @@ class Slot:
     places: list[tuple[Any, Any]] = field(default_factory=list)  #: of a module's, all that hold it
 
     def value(self) -> torch.Tensor:
-        """As it is now. Raises InvalidArgument if it has none."""
+        """Returns the present value. Raises InvalidArgument if it has none."""
         found = self.home().get(self.key)
         if isinstance(found, (int, float)):  # a learning rate
             found = torch.tensor(found, dtype=torch.float64)
@@ -92,8 +92,9 @@ class StepState:
         return self._optimizers.values()
 
     def slots(self, fake: Callable[[torch.Tensor], torch.Tensor]) -> list[Slot]:
-        """Parameters and buffers, then what optimizers hold. State that an optimizer will make at its first step is
-        found by a step with no values: `fake` gives a tensor of the same type without memory."""
+        """Returns parameters and buffers, then the state of optimizers. State that an optimizer will make at
+        its first step is found by a step with no values: `fake` gives a tensor of the same type without
+        memory."""
         slots = list(self._slots.values())
         for name, optimizer in self._optimizers.items():
             slots += self._optimizer_slots("" if len(self._optimizers) == 1 else f"{name}.", optimizer, fake)
@@ -225,7 +226,7 @@ def _one_of(slot: Slot) -> torch.Tensor:
 
 
 class _Variables:
-    """Those of a function's surroundings that it uses, as a dict."""
+    """The outer variables that a function uses, as a dict."""
 
     def __init__(self, function: types.FunctionType) -> None:
         self._cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
@@ -363,7 +364,7 @@ def _plain_group(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rates_of(optimizer: Optimizer) -> dict[int, torch.Tensor]:
-    """Those that are numbers, as tensors, by the number of their group."""
+    """Returns the learning rates that are numbers, as tensors, by the number of their group."""
     return {number: torch.tensor(float(group["lr"]), dtype=torch.float64) for number, group in enumerate(optimizer.param_groups)
             if isinstance(group.get("lr"), (int, float))}
 
@@ -435,7 +436,7 @@ def _first_state(optimizer: Optimizer, parameter: torch.Tensor) -> dict[str, Any
 
 
 def _roots(modules: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
-    """Those that are in no other one. If only one has tensors, its names need none before them."""
+    """Returns the modules that are in no other one. If only one has tensors, its names get no prefix."""
     inner = {id(m) for module in modules.values() for m in module.modules() if m is not module}
     roots = {name: m for name, m in modules.items() if id(m) not in inner}
     with_tensors = [name for name, m in roots.items() if any(True for _ in m.parameters()) or any(True for _ in m.buffers())]

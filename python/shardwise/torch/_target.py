@@ -28,7 +28,8 @@ _NOTHING = object()
 
 
 class Target:
-    """Made, it has compared all names, dtypes and shapes; check() raises what does not fit; fill() reads."""
+    """The constructor compares all names, dtypes and shapes; check() raises for those that do not fit; fill()
+    reads."""
 
     def __init__(self, checkpoint: Checkpoint, state: Mapping[str, Any], rank: int, ranks: int, strict: bool,
                  skip_mismatched: bool = False, resize: Resize | None = None) -> None:
@@ -60,7 +61,7 @@ class Target:
         self._copies: list[tuple[np.ndarray, np.ndarray]] = []  # for arrays that torch cannot show
         self._own: dict[Path, list[tuple[torch.Tensor, Path, torch.Tensor]]] = {}  # optimizers' state that is filled in place
         self._found: dict[Path, Any] = {}  # leaves of containers
-        self._inner: dict[Path, Any] = {}  # what Stateful objects are to be given
+        self._inner: dict[Path, Any] = {}  # the states for Stateful objects
         self._modules: dict[Path, Flat] = {}  # the states for modules on the meta device
         self._hits: set[Path] = set()  # Stateful objects, and names at the top, that have stored values
         self._misses: dict[Path, None] = {}  # those that lack some
@@ -238,7 +239,7 @@ class Target:
         local = target = settled(target)
         cut = ""
         if isinstance(target, DTensor):
-            layout = self._layouts.of(target, name)  # refuses what cannot be loaded
+            layout = self._layouts.of(target, name)  # refuses layouts that cannot be loaded
             local, cut = layout.local, str(id(layout.how))
         if local.numel() and local.device.type == "cpu" and not address_of(local):
             self.wrong.append(no_memory(local, name))
@@ -278,7 +279,7 @@ class Target:
             tuple(own.shape) == stored.shape or self._resizing.allows(name, stored.shape, tuple(own.shape)))
 
     def _subtree(self, path: Path) -> Any:
-        """All that is stored below a path, as a tree."""
+        """Returns all that is stored below a path, as a tree."""
         return self._tree(path, {self._paths[name][len(path):]: self._object(name) if name in self.checkpoint.objects
                                  else self._fresh(name) for name in self._names_below(path)})
 
@@ -569,7 +570,7 @@ class Target:
             self.reads.add(stored.number, shard.begin, shard.local.detach()[tuple(map(slice, held))], TORCH[stored.dtype_name])
 
     def _held(self, name: str, target: torch.Tensor) -> Iterable[tuple[Shard, list[int]]]:
-        """The parts of a target, and what of each is stored."""
+        """Yields the parts of a target, and the stored extents of each."""
         shards = (self._layouts.of(target, name).shards if isinstance(target, DTensor)
                   else [Shard((0,) * target.ndim, target.detach())])
         for shard in shards:

@@ -91,7 +91,7 @@ class Traced:
 
     @property
     def results(self) -> int:
-        """How many tensors the step returns."""
+        """The number of tensors that the step returns."""
         return sum(leaf in _COMPUTED for leaf in self.leaves)
 
     def result_of(self, tensors: Sequence[torch.Tensor]) -> Any:
@@ -170,7 +170,7 @@ def origin_of(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def is_computed_with(node: torch.fx.Node) -> bool:
-    """Not only returned."""
+    """True if a value is used for more than to be returned."""
     same = _aten.alias.default, _aten.detach.default
     return any(user.op != "output" and (user.target not in same or is_computed_with(user)) for user in node.users)
 
@@ -211,7 +211,7 @@ def plain(value: Any) -> Any:
 
 
 def without_memory() -> FakeTensorMode:
-    """In it tensors have no memory; numbers of .item() are symbols."""
+    """Returns a mode that gives tensors no memory; numbers of .item() are symbols."""
     return FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=False))
 
 
@@ -390,7 +390,8 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def _need_known(self, arguments: Any, func: Any) -> None:
-        """Tensors must be of modules, and their shapes must not follow from values, but of what _aten_ctc.TAKES_SELECTED has."""
+        """Refuses tensors from outside modules, and shapes that follow from values unless
+        _aten_ctc.TAKES_SELECTED has the op."""
         for leaf in pytree.tree_leaves(arguments):
             if _follows_from_values(leaf) and (not isinstance(func, torch._ops.OpOverload) or func._schema.name not in _aten_ctc.TAKES_SELECTED):
                 raise DynamicOutputShapeException(func)

@@ -117,7 +117,8 @@ def is_plain(value: Any) -> bool:
 
 
 def _plain_tensors(value: Any, label: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """In a tree that holds nothing of the step's search by itself: a tensor, or a list, dict or tuple of such. By name."""
+    """Yields, by name, the tensors in a value that the search of the step leaves out: a tensor, or a list,
+    dict or tuple of such."""
     if is_plain(value):
         yield label, value
     elif type(value) in (list, tuple, dict):
