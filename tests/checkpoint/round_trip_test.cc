@@ -1,5 +1,5 @@
-// Arrays of any sharding are saved and restored onto any other; what each device then holds is
-// compared with the one array that all was cut from, row by row.
+// Arrays of any sharding are saved and restored onto any other; the contents of each device are
+// then compared with the one array that all was cut from, row by row.
 
 #include <gtest/gtest.h>
 
@@ -71,7 +71,7 @@ class RandomTrips : public RandomShardings {
   }
 };
 
-// Compares what a box holds with the whole array, row by row. `at` is the place, in the whole
+// Compares a box's contents with the whole array, row by row. `at` is the place, in the whole
 // array, of the box's first element in this dim and the later ones; `found` moves on in the box's
 // memory.
 bool holds_rows(const Box& box, std::size_t dim, std::size_t row_bytes, const Dims& stride_bytes,
@@ -182,7 +182,7 @@ TEST(RoundTrip, AnyShardingToAnyOther) {
     restore_and_compare(reader, tensors, devices, random, seen);
     if (HasFailure()) return;
   }
-  // Chance has brought forth what it is asked for.
+  // The random cases cover enough of each kind.
   EXPECT_GT(seen.empty, 30);
   EXPECT_GT(seen.several_chunks, 30);
   EXPECT_GT(seen.several_files, 60);

@@ -83,8 +83,8 @@ std::vector<std::vector<std::uint64_t>> decoded_hashes(const std::filesystem::pa
   return hashes;
 }
 
-// Normal floats, which our own coder codes, beside what zstd does, what does not shrink, and what
-// is not filtered at all.
+// Normal floats, which our own coder codes, values for zstd, values that do not shrink, and values
+// that are not filtered at all.
 std::vector<HostTensor> tensors_of_every_kind() {
   std::vector<HostTensor> tensors;
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::u8}) {

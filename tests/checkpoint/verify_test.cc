@@ -78,7 +78,7 @@ std::string only_damage(const VerifyReport& report) {
   return only(report.damage);
 }
 
-/// Of a report that tells of no damage.
+/// The only unread part of a report without damage.
 std::string only_unread(const VerifyReport& report) {
   EXPECT_TRUE(report.damage.empty());
   EXPECT_FALSE(report.ok());
@@ -338,7 +338,7 @@ TEST_F(Verify, FindsChangesBesideWhatTheDiskCannotRead) {
   ASSERT_EQ(report.damage.size(), 1u);
   EXPECT_THAT(report.damage[0].message, HasSubstr("the hash of its bytes is"));
 
-  // What is not a chunk is unread in its file.
+  // A part that is not a chunk is unread in its file.
   report = verify_checkpoint(
       path_, {.file_system =
                   bad_disk({{file.name, file.data_end, file.data_end + 1}, {"index.h5", 5, 6}})});
@@ -389,7 +389,7 @@ TEST_F(Verify, EveryOperationMayFailOnce) {
   EXPECT_GE(thrown, 4);
 }
 
-// The process is at fault, not the checkpoint: who deletes what is damaged must not delete it.
+// The process is at fault, not the checkpoint: one who deletes damaged checkpoints must keep it.
 TEST_F(Verify, NamesWhatItHasNoDescriptorOrNoRightToOpen) {
   const fs::path path = [&] {
     CheckpointManager manager(dir_.path());
@@ -510,7 +510,7 @@ TEST_F(Verify, PassesOverHolesThatTheFileSystemKnows) {
               HasSubstr("the byte at " + std::to_string(kHole / 2 + 7) + " belongs to nothing"));
 }
 
-// Removed and saved anew in the midst of it, under the same name: of both some files are read.
+// The step is replaced under its name during the verification: files of both steps are read.
 TEST_F(Verify, DoesNotCallAStepDamagedThatIsSavedAnewMeanwhile) {
   int operations = 0;
   for (int at = 1, most = 1; at <= most; ++at) {

@@ -25,7 +25,7 @@ def wanted(folder, entry):
     raw = (folder / entry["file"]).read_bytes()
     if entry["dtype"] == "bf16":  # h5py shows it as float32, with the same values
         values = (numpy.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4")
-    elif entry["dtype"] == "f8_e5m2":  # as float16, of which it is the upper byte
+    elif entry["dtype"] == "f8_e5m2":  # as float16, whose upper byte it is
         values = (numpy.frombuffer(raw, "u1").astype("<u2") << 8).view("<f2")
     else:
         values = numpy.frombuffer(raw, NUMPY[entry["dtype"]])

@@ -104,7 +104,7 @@ std::vector<std::size_t> drawn_order(std::size_t rank, RandomShardings& random) 
   return order;
 }
 
-/// A tensor, and what a transpose, a resize and a cast make of it, element by element.
+/// A tensor, and the result of a transpose, a resize and a cast, element by element.
 struct Resized {
   static Resized draw(std::string name, DType from, DType to, std::size_t rank,
                       RandomShardings& random, std::int64_t seed) {
@@ -158,8 +158,8 @@ struct Resized {
   Shape shape = {};
 };
 
-/// Of a box, the elements, and how many of them are stored. `place` says which element of which
-/// tensor an index is.
+/// The elements of a box, and how many of them are stored. `place` gives the tensor and the element
+/// for an index.
 template <class Place>
 std::pair<std::vector<std::byte>, std::size_t> elements_of(const Box& box, Place&& place) {
   std::pair<std::vector<std::byte>, std::size_t> made;
@@ -187,7 +187,7 @@ TEST(EditedTensors, ReadsAnyBoxOfWhatIsResized) {
       parts.push_back(
           Resized::draw("w" + std::to_string(parts.size()), from, to, rank, random, round + p));
       Resized& part = parts.back();
-      for (std::size_t d = 0; d < rank; ++d) {  // so that they fit beside each other
+      for (std::size_t d = 0; d < rank; ++d) {  // so that they fit next to each other
         if (kind != 1 || d == dim) continue;
         part.rule.how = pad;
         part.shape[d] = part.rule.extents[d] = 9;

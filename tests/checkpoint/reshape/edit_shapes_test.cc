@@ -77,7 +77,7 @@ TEST(TensorEdits, ShapesThatDoNotFitAreInTheSameError) {
             "join \"s=s@0\" is not used: earlier rules take all that it matches");
 }
 
-// What dims and ranges of a tensor become, told element by element.
+// Says element by element where dims and ranges of a tensor go.
 struct Oracle {
   /// One element of the source for each of a new tensor, row-major.
   std::vector<std::byte> elements(const Box& box, DType to) const {
@@ -227,7 +227,7 @@ TEST(EditedTensors, NumberedTensorsAreIndicesOfANewDimAndBack) {
     });
     ASSERT_EQ(found, expected) << to_string(box) << " of " << to_string(made);
 
-    // Each layer again is what a transpose alone gives.
+    // Each layer is again the result of the transpose alone.
     const EditedTensors parts(
         stacked, {.splits = {{"*", {"h.#.*"}, std::int64_t(dim) - std::int64_t(rank) - 1}}});
     stack.joins.clear();

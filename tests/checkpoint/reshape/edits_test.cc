@@ -193,7 +193,7 @@ TEST(TensorEdits, APatternOfManyCastsFloatsAlone) {
             "pattern with \"*\" or \"?\" casts floats alone");
 }
 
-// Of any box, the elements are those of the source, each converted alone.
+// The elements of any box are those of the source, each converted alone.
 TEST(EditedTensors, ReadsAnyBoxAsConvertedElements) {
   RandomShardings random(3);
   const DType floats[] = {DType::f64, DType::f32, DType::f16, DType::bf16};

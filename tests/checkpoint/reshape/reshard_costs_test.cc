@@ -34,7 +34,7 @@ detail::SavePlan plan_of(const std::shared_ptr<const BoxReader>& reader, const M
   return detail::plan_save(std::move(sources), codec, executor);
 }
 
-// What is said to be read is what a reader then counts, whatever fits in its cache.
+// The predicted reads are those that a reader then counts, whatever fits in its cache.
 TEST(ReshardCosts, AreThoseOfARun) {
   RandomCheckpoints random(5);
   for (int round = 0; round < 60; ++round) {

@@ -196,7 +196,7 @@ TEST_F(Reshard, ListsAllTensorsThatDoNotFitBeforeItReads) {
   EXPECT_FALSE(fs::exists(dir_ / "to"));
 }
 
-// What is written there would be no part of the checkpoint, and damage to verify.
+// Files that are written there would be no part of the checkpoint, and damage to verify.
 TEST_F(Reshard, RefusesATargetInsideACheckpoint) {
   const fs::path step = reshard("data=2", "").directory;
   fs::create_directory_symlink(step, dir_ / "link");

@@ -153,7 +153,7 @@ TEST_F(Pins, ArePerCheckpoint) {
   EXPECT_FALSE(is_pinned(*files_, dir_.path(), {10, 2}));
 }
 
-// A reader comes between the look at the pins and the rename: what it has opened must stay.
+// A reader comes between the look at the pins and the rename: the step that it opened must stay.
 TEST_F(Pins, OneMadeWhileACheckpointLosesItsNameBringsItBack) {
   CheckpointManager manager(dir_.path());
   save(manager, 1);

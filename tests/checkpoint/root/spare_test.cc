@@ -1,5 +1,5 @@
-// What a removed checkpoint leaves to the next save: detail/root/spare.h, and what a manager does
-// with it. Faults, kills and power losses are in manager_faults_test.cc, manager_killed_test.cc and
+// A removed checkpoint leaves its files to the next save: detail/root/spare.h, and its use by a
+// manager. Faults, kills and power losses are in manager_faults_test.cc, manager_killed_test.cc and
 // crash_states_test.cc.
 
 #include "shardwise/checkpoint/detail/root/spare.h"
@@ -177,7 +177,7 @@ class ReusedFiles : public SpareTest {
     return alone.save(next_alone_++, sources_of(tensors), std::move(options)).directory;
   }
 
-  // Shard files that were made anew.
+  // The number of shard files that were created.
   std::int64_t created_ = 0;
   const std::shared_ptr<FileSystem> hooked_ = std::make_shared<HookedFileSystem>(
       [this](std::string_view operation, const std::filesystem::path& path) {
@@ -242,7 +242,7 @@ TEST_F(ReusedFiles, OfAReplacedGenerationServeToo) {
   EXPECT_EQ(manager_->step(5).generation, 3);
 }
 
-// By other numbers of writers shard files have other names, all or some.
+// With other numbers of writers, all or some shard files have other names.
 TEST_F(ReusedFiles, OfAnotherNumberOfWritersLeaveNothingBehind) {
   std::int64_t step = 0;
   for (const std::int64_t writers : {1, 1, 2, 2, 2, 1, 4, 4}) {
@@ -279,7 +279,7 @@ TEST_F(ReusedFiles, ThatACleanUpRemovesAreMadeAnew) {
   EXPECT_EQ(created_, 4);
 }
 
-// What was reused is lost with the save that fails; the one after that makes new files.
+// Reused files are lost with the save that fails; the one after that makes new files.
 TEST_F(ReusedFiles, GoWithASaveThatFails) {
   save(1, model(1));
   save(2, model(2));
@@ -294,7 +294,7 @@ TEST_F(ReusedFiles, GoWithASaveThatFails) {
   EXPECT_EQ(created_, reuses_ ? 3 : 4);
 }
 
-// Their room may be what it lacks.
+// The save may lack the room that they take.
 TEST_F(ReusedFiles, GoWithASaveThatCannotBegin) {
   bool full = false;
   const auto files = std::make_shared<HookedFileSystem>(
@@ -357,7 +357,7 @@ TEST_F(ReusedFiles, HaveTheRightsOfNewOnes) {
   }
 }
 
-// Each time it cannot remove what it has kept.
+// Each save fails to remove the files that the manager has kept.
 TEST_F(ReusedFiles, ThatCannotBeRemovedDoNotKeepOthers) {
   const auto files = std::make_shared<HookedFileSystem>(
       [](std::string_view operation, const std::filesystem::path& path) {

@@ -57,7 +57,7 @@ class AssembleTest : public testing::Test {
     }
   }
 
-  /// What each process gets, and its error.
+  /// Each process's step and error.
   struct Outcome {
     std::vector<AssembledStep> steps;
     std::vector<std::string> errors;
@@ -176,7 +176,7 @@ TEST_F(AssembleTest, AllSayTheSameIfNoGoodCopyIsLeft) {
   EXPECT_EQ(outcome.steps[1].problem, outcome.steps[0].problem);
   EXPECT_TRUE(outcome.steps[0].directory.empty());
 
-  // Of others' files nobody asks.
+  // No process needs the bad file.
   EXPECT_EQ(assembled({{{"a", Box({0}, {8})}}, {}}).steps[0].problem, "");
 }
 

@@ -1,5 +1,5 @@
-// What a restart makes of damaged files in the fast tier, on hosts that are directories and
-// processes that are threads.
+// Restarts with damaged files in the fast tier, on hosts that are directories and processes that
+// are threads.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -121,8 +121,8 @@ TEST_F(DamagedTiers, TheDurableStepHasTheChunksThatNoHostHas) {
   expect_step(Tier::fast, 3, "step 3 of the fast tier");
 }
 
-// The rank's host is lost, and the copy that another one has is bad; so is the durable root newer
-// than what is left.
+// Both copies of a rank's file are bad: the durable root is taken once the rest of the fast tier is
+// older.
 TEST_F(DamagedTiers, AStepWithNoGoodCopyIsPassedOverForTheDurableOne) {
   flip(step_4(copy_of(1)) / file_of(1));
   flip(step_4(1) / file_of(1));

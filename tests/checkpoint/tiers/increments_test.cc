@@ -1,6 +1,6 @@
-// What has not changed since the step before is neither written again in the fast tier, nor sent
-// again to those that keep copies, nor written again in the durable root. Processes are threads
-// here, and each has a directory as its host's disk.
+// Chunks that have not changed since the step before are neither written again in the fast tier,
+// nor sent again to those that keep copies, nor written again in the durable root. Processes are
+// threads here, and each has a directory as its host's disk.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,8 +34,8 @@ constexpr int kTwoHosts = 2;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kFirstChunk = 4096;  // where the data of a shard file begin
 
-/// Each host has three chunks of 1 MiB of "frozen", of which the first depends on `seed`, and a
-/// small tensor that depends on the step.
+/// Each host has three chunks of 1 MiB of "frozen" (the first depends on `seed`) and a small tensor
+/// that depends on the step.
 std::vector<HostTensor> mostly_frozen(std::int64_t step, std::uint8_t seed = 0) {
   HostTensor frozen = host_tensor("frozen", DType::u8, {2, 3 * kMiB}, "2", "0,-");
   std::vector<std::byte> bytes = *frozen.data;
@@ -59,7 +59,7 @@ class TierIncrements : public testing::Test {
     }
     return found;
   }
-  /// Of what is linked there, the file that has another name too.
+  /// The file that is linked in `step` and is the same as `file`.
   static fs::path linked_of(const fs::path& step, const fs::path& file) {
     for (const fs::path& linked : linked_in(step)) {
       if (fs::equivalent(linked, file)) return linked;
@@ -76,7 +76,7 @@ class TierIncrements : public testing::Test {
     ASSERT_THAT(errors, Each(""));
   }
 
-  /// Of whole steps all is asked for, so that each host has to have it.
+  /// Asks for whole tensors, so that each host has to have all files.
   static TierStep expect_latest(Devices& devices, TieredManager& manager, Tier tier,
                                 std::int64_t step, std::span<const HostTensor> tensors) {
     std::vector<TensorRequest> requests;
@@ -97,7 +97,7 @@ class TierIncrements : public testing::Test {
     return *found;
   }
 
-  /// Steps 1 and 2, of which only the small tensor differs; only step 1 is in the durable root.
+  /// Steps 1 and 2 differ only in the small tensor; only step 1 is in the durable root.
   void save_two() const {
     on_ranks([](Devices&, TieredManager& tiers) {
       tiers.save(1, sources_of(mostly_frozen(1)));
@@ -110,8 +110,8 @@ class TierIncrements : public testing::Test {
   static std::vector<HostTensor> of_five(int step) {
     return mostly_frozen(step, static_cast<std::uint8_t>(step / 3));
   }
-  /// Steps 1 to 5, of which the first chunks change at step 3. Step 5 has them of step 3's files,
-  /// and the others of step 1's: the names of those two of rank 0's that it links.
+  /// Saves steps 1 to 5; the first chunks change at step 3. Step 5 links them from step 3's files,
+  /// and the others from step 1's: gives the names of the two files that rank 0's links.
   std::pair<fs::path, fs::path> save_five() const {
     fs::path of_1, of_3;
     on_ranks([&](Devices& devices, TieredManager& tiers) {
@@ -125,7 +125,7 @@ class TierIncrements : public testing::Test {
     return {of_1, of_3};
   }
 
-  /// Restarts with this step; what each rank is told.
+  /// Restarts with this step; gives each rank's result.
   std::vector<TierStep> expect_fast(int step, std::span<const HostTensor> tensors,
                                     const TierOptions& options = {}) const {
     std::vector<TierStep> told(kTwoHosts);
@@ -169,7 +169,7 @@ TEST_F(TierIncrements, AreNeitherWrittenNorSentNorDrainedAgain) {
   for (const TierStep& step : expect_step_2()) EXPECT_EQ(step.files_taken, 0);
 }
 
-// What a step has of an older one it has from the oldest that wrote it, and of several.
+// A step links unchanged chunks from the oldest step that wrote them, and from several steps.
 TEST_F(TierIncrements, GoOnOverManySteps) {
   on_ranks([&](Devices& devices, TieredManager& tiers) {
     for (const int step : {1, 2, 3, 4, 5, 6}) {
@@ -273,7 +273,7 @@ TEST_F(TierIncrements, KeepSharingWhatIsWholeIfAnotherFileIsMended) {
 }
 
 // The first chunk of step 1's file is not step 5's: its host cannot read a sector there, in the
-// middle of the chunk and beside what step 5 has.
+// middle of the chunk and next to those of step 5.
 TEST_F(TierIncrements, AreMendedIfWhatOnlyOtherStepsHaveCannotBeRead) {
   const auto [of_1, of_3] = save_five();
   shardwise::flip(at(0, 5) / of_1, kFirstChunk + kMiB + 100, std::byte{1});
@@ -304,7 +304,7 @@ TEST_F(TierIncrements, WithABadLinkedFileAreTakenFromAnotherCopy) {
     EXPECT_EQ(expect_step_2()[0].files_taken, 1);
     EXPECT_TRUE(file_bytes(linked) == file_bytes(at(1, 2) / linked.filename()));
     EXPECT_EQ(expect_step_2()[0].files_taken, 0);
-    // Nothing else has come into the directory: two files, what they link, and the manifest.
+    // Nothing else has come into the directory: two files, their linked files, and the manifest.
     EXPECT_EQ(std::distance(fs::directory_iterator(at(0, 2)), fs::directory_iterator()), 5);
   }
 }
@@ -341,8 +341,8 @@ TEST_F(TierIncrements, TakeOfALinkedFileWithABadChunkThatChunk) {
   }
 }
 
-// The first chunk of step 2 is bad on all hosts, and nowhere else: what is saved next has the same
-// bytes there.
+// The first chunk of step 2 is bad on all hosts, and nowhere else: the next save has the same bytes
+// there.
 TEST_F(TierIncrements, AreNotBuiltOnAStepThatWasPassedOver) {
   on_ranks([](Devices&, TieredManager& tiers) {
     tiers.save(1, sources_of(mostly_frozen(1)));

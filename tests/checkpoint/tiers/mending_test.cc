@@ -96,7 +96,7 @@ class MendTest : public testing::Test {
   fs::path own(std::int64_t rank) const { return process_of(dir_.path(), static_cast<int>(rank)); }
   fs::path durable() const { return dir_ / "durable"; }
 
-  /// What each process gets of step 5.
+  /// Each process's result for step 5.
   std::vector<AssembledStep> assembled(const std::vector<std::vector<TensorBox>>& needed) const {
     std::vector<AssembledStep> steps(needed.size());
     const auto errors = run_ranks(
@@ -127,8 +127,8 @@ const std::vector<std::vector<TensorBox>> kNeeds = {
     {{"b", Box({0}, {kChunk})}}};
 const std::vector<std::vector<std::size_t>> kFilesOf = {{}, {0, 1, 2}, {0}, {2}};
 
-// Every copy of every file is damaged at random; so are an older step, of which some chunks are the
-// same, on each host, and the durable root's, which is cut otherwise.
+// Every copy of every file is damaged at random; so are an older step with some equal chunks, on
+// each host, and the durable root's, which is cut otherwise.
 TEST_F(MendTest, AStepIsHadUnlessAChunkOfItIsNowhere) {
   RandomShardings random(11);
   const auto chance = [&](std::int64_t of_ten) { return random.draw(1, 10) <= of_ten; };

@@ -26,7 +26,7 @@ class SavedTensorsTest : public testing::Test {
     return out;
   }
 
-  // Not in the order in which a checkpoint lists them.
+  // These are not in a checkpoint's order.
   const std::vector<HostTensor> tensors_{
       host_tensor("c", DType::f32, {40, 30}, "data=2", "data,-"),
       host_tensor("a", DType::bf16, {7}, "data=2", "-", Values::noise, 2),

@@ -1,5 +1,5 @@
-// What tiers leave if an operation of a restart fails, or the power goes in a save. Processes are
-// threads here; group_killed_test.cc kills real ones.
+// The state of tiers after an operation of a restart fails, or the power goes in a save. Processes
+// are threads here; group_killed_test.cc kills real ones.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ std::vector<std::string> save(const fs::path& job, std::int64_t step,
       });
 }
 
-/// The step that is found; it must hold what it was saved with.
+/// The step that is found; it must have the values of its save.
 std::int64_t restored(Devices& devices, TieredManager& tiers) {
   std::vector<TensorRequest> requests;
   for (const HostTensor& tensor : tiers_model(1)) requests.push_back({tensor.name, tensor.spec});
@@ -69,8 +69,7 @@ std::int64_t restored(Devices& devices, TieredManager& tiers) {
 }
 
 /// Both hosts have steps 1 and 2, the durable root step 1. Of step 2, both hosts' copies of rank
-/// 0's file are bad, in different chunks, and so are those of what it links, which is step 1's
-/// file.
+/// 0's file are bad, in different chunks, and so are those of its linked file, which is step 1's.
 void damage(const fs::path& job) {
   for (int rank = 0; rank < kHosts; ++rank) {
     const fs::path file = fast_step(job, rank, 2) / "shards-00000-of-00002.h5";

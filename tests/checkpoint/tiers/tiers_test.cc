@@ -41,8 +41,8 @@ std::vector<HostTensor> with_frozen(std::vector<HostTensor> tensors) {
 
 class Tiers : public TierJob {
  protected:
-  /// That both of two hosts have the files of both processes, with what they link, and the same
-  /// bytes in them. How many there are, with the manifest.
+  /// Expects that both of two hosts have the files of both processes, with their linked files, and
+  /// the same bytes in them. Gives their number, with the manifest.
   std::size_t expect_copies(const std::string& step) const {
     const fs::path first = process_of(dir_.path(), 0) / step,
                    second = process_of(dir_.path(), 1) / step;
@@ -203,7 +203,7 @@ TEST_F(Tiers, AskWhatIsNeededOfAStepThatIsNotHereYet) {
   EXPECT_THAT(errors, Each(""));
 }
 
-// What fails on one rank fails on all; the step before stays whole.
+// An operation that fails on one rank fails the save on all; the step before stays whole.
 TEST_F(Tiers, EveryFileOperationThatFailsIsToldToAll) {
   const Mesh mesh = Mesh::line(12);
   const auto at_step = [&](std::uint64_t step) { return with_frozen(model(mesh, "0,-", step)); };
@@ -265,7 +265,7 @@ TEST_F(Tiers, ASaveWithoutItsCopiesFailsOnAllRanks) {
   }
 }
 
-/// Loses what is written to files of a name, as a bad disk does: zeros are there instead.
+/// Loses the bytes that are written to files of a name, as a bad disk does: zeros replace them.
 class LosingFileSystem final : public ForwardingFileSystem {
  public:
   LosingFileSystem(fs::path folder, std::string name)
@@ -357,7 +357,7 @@ class TimedWrites final : public ForwardingFileSystem {
   std::vector<Write> writes_ SHARDWISE_GUARDED_BY(mutex_);
 };
 
-// By a clock that goes on only if the limiter waits.
+// The clock goes on only if the limiter waits.
 TEST_F(Tiers, TheDrainWritesNoFasterThanItsLimit) {
   constexpr std::int64_t kRate = 100'000;
   const auto clock = std::make_shared<FakeClock>();

@@ -71,7 +71,7 @@ TEST(Commit, ManifestsWithoutAnIndexSaySo) {
   EXPECT_FALSE(parse_manifest(text, "m").has_index());
 }
 
-// What the manifest says is looked at before it is written, if the index is there or not.
+// The manifest is checked before it is written, whether the index is there or not.
 TEST(Commit, WritesNoManifestThatAReaderWouldNotTake) {
   const std::vector<std::byte> index(100);
   for (const bool has_index : {false, true}) {

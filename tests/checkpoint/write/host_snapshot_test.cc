@@ -75,7 +75,7 @@ class Host {
   std::vector<std::vector<std::byte>> bytes_;
 };
 
-// Where the elements are; empty where there are none.
+// The memory of the elements; empty without elements.
 std::span<const std::byte> memory_of(const TensorSource& source) {
   const TensorInfo& info = source.reader->tensors()[source.tensor];
   const Box whole = Box::whole(info.shape);

@@ -1,5 +1,5 @@
-// What has not changed since the step before is not written again, and every step is whole whatever
-// becomes of the others.
+// Chunks that have not changed since the step before are not written again, and every step is whole
+// whatever becomes of the others.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ std::vector<std::string> linked_names(const fs::path& step) {
   return names;
 }
 
-// Of the step's files, each counted once whatever its names.
+// The bytes of the step's files, each counted once whatever its names.
 std::size_t disk_bytes(const fs::path& step) {
   std::size_t bytes = 0;
   for (const auto& entry : fs::directory_iterator(step)) bytes += entry.file_size();
@@ -74,7 +74,7 @@ void expect_whole(const fs::path& step, std::span<const HostTensor> model) {
   EXPECT_TRUE(holds(CheckpointReader(step), model)) << step;
 }
 
-// By the HDF5 library alone, which follows the index into the shard files.
+// Reads with the HDF5 library alone, which follows the index into the shard files.
 void expect_read_by_hdf5(const fs::path& step, const HostTensor& tensor) {
   const detail::Hdf5Lock lock;
   EXPECT_EQ(read_raw(step / "index.h5", "/" + tensor.name).data, *tensor.data) << tensor.name;
@@ -285,8 +285,8 @@ TEST_F(Increments, LinkNoFileThatIsDamaged) {
   }
 }
 
-// Two chunks of one content, of which the table of the step before says that they are in one place.
-// No save writes so, and no reader takes it; but a save looks only for what it links.
+// Two chunks have equal bytes, and the table of the step before says that they are in one place.
+// No save writes so, and no reader takes it; but a save checks only the chunks that it links.
 TEST_F(Increments, LinkNoFileWhoseChunksOverlap) {
   HostTensor twice = noise_;
   std::vector<std::byte> data = *noise_.data;
@@ -344,7 +344,7 @@ TEST_F(Increments, OfWhichALinkedFileIsMissingAreNoValidStep) {
               HasSubstr("it is missing"));
 }
 
-// What is replaced may be damaged: the values in memory are not.
+// The replaced step may be damaged: the values in memory are not.
 TEST_F(Increments, AreNotBuiltOnTheStepThatIsReplaced) {
   save(1, noise_, {.codec = Codec::none});
   flip(at(1) / "shards-00000-of-00001.h5", 4096 + 100, std::byte{4});
@@ -422,8 +422,8 @@ TEST_F(Increments, OfSavesWithoutAManagerAreSaidByTheirOption) {
       HasSubstr("save what has changed since"));
 }
 
-// Any tensors, cut in any way, of which any bytes change from step to step, some of which is
-// removed meanwhile.
+// Any bytes of any tensors, cut in any way, change from step to step, and some steps are removed in
+// between.
 TEST(IncrementsRandom, EveryStepThatIsLeftIsWhole) {
   int shared = 0;
   for (std::uint32_t seed = 1; seed <= 12; ++seed) {

@@ -1,4 +1,4 @@
-// What a checkpoint's pieces and chunks take on the heap, by counted allocations. A program of its
+// The heap memory of a checkpoint's pieces and chunks, by counted allocations. A program of its
 // own: it replaces operator new.
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ void operator delete[](void* memory, std::size_t) noexcept { operator delete(mem
 namespace shardwise {
 namespace {
 
-/// What is allocated beyond what was when it was made.
+/// The growth of the allocated memory since its construction.
 class Growth {
  public:
   Growth() : before_(held) { peak = before_; }
@@ -90,7 +90,7 @@ std::vector<TensorSource> sources_of(const Model& model) {
   return sources;
 }
 
-/// The peak of a second save, whose buffers are there from the first one, and what a reader holds.
+/// The peak of a second save, whose buffers are there from the first one, and a reader's memory.
 struct Heap {
   std::int64_t save_bytes, reader_bytes;
 };
@@ -109,7 +109,7 @@ Heap heap_of(const Model& model) {
   return {peak, read.held_bytes()};
 }
 
-// What SaveOptions::memory_budget_bytes says of what describes tensors.
+// The limit that SaveOptions::memory_budget_bytes states for the description of tensors.
 TEST(PieceMemory, ASaveTakes2900BytesAPieceAtMost) {
   const std::pair<Model, std::int64_t> models[] = {
       {{1, 4000, 64}, 150}, {{500, 8, 64}, 300}, {{4000, 1, 64}, 1000}};

@@ -82,7 +82,7 @@ TEST(SavePlan, RefusesAShapeThatTheShardingDoesNotAllow) {
   check_sources(sources(0));
 }
 
-// Shardings are equal where they place the same; what is stored is what the caller wrote.
+// Shardings are equal if they place the same; the stored one is the caller's.
 TEST(SavePlan, KeepsEachTensorsOwnMeshAndSpec) {
   const auto source = [](const char* name, const char* mesh, const char* spec) {
     const Sharding sharding(Mesh::parse(mesh), PartitionSpec::parse(spec));

@@ -175,7 +175,7 @@ TEST(ShardFile, EntryAndTableDescribeEveryByte) {
   EXPECT_EQ(std::memcmp(table.data.data(), written.file.table.records.data(), table_bytes), 0);
 }
 
-// Chunks that do not shrink are stored as they are, beside chunks that do.
+// Chunks that do not shrink are stored as they are, in one file with chunks that do.
 TEST(ShardFile, StoresChunksThatDoNotShrinkAsTheyAre) {
   const TempDir dir;
   HostTensor tensor = host_tensor("t", DType::u8, {4 << 20}, "", "-");

@@ -21,7 +21,7 @@ std::vector<std::byte> joined(std::span<const WriteRun> runs) {
 }
 
 // Random chunks, from the buffer and from a source's memory, at any place in it, with padding in
-// between: the runs are what was added, and all of them whole pages where the slab is.
+// between: the runs are the bytes added, and all of them whole pages if the slab is.
 TEST(SlabBytes, RunsAreWhatWasAdded) {
   constexpr std::size_t kSize = std::size_t{8} << 20;
   const PageMemory buffer = page_memory(kSize), source = page_memory(kSize);

@@ -16,7 +16,7 @@ TEST(Staging, SizesStayWithinTheBudget) {
       for (const std::size_t data : {std::size_t{0}, mib / 3, 5 * mib, 100 * mib, 100'000 * mib}) {
         const StagingSizes sizes = staging_sizes(budget, threads, data);
         SCOPED_TRACE(testing::Message() << budget << " " << threads << " " << data);
-        // What a worker holds beside its buffers: two chunks, one shuffled, and zstd's own.
+        // A worker holds more than its buffers: two chunks, one shuffled, and zstd's own.
         const std::size_t workers = static_cast<std::size_t>(sizes.workers);
         EXPECT_LE(sizes.buffers * sizes.buffer_bytes + workers * 5 * kChunkBytes, budget);
         EXPECT_GE(sizes.workers, 1);
