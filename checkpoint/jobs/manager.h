@@ -34,7 +34,7 @@ struct ManagerOptions {
   WhenOptions when = {};    ///< when to save
   WriteOptions write = {};  ///< how a save is written
 
-  /// Removes what dead processes left, at construction. What cannot be removed then is kept:
+  /// Removes leftovers of dead processes, at construction. Those that cannot be removed stay:
   /// collect_garbage() says why.
   bool collect_garbage = true;
 
@@ -92,7 +92,7 @@ class CheckpointManager {
   CheckpointManager& operator=(const CheckpointManager&) = delete;
 
   /// Returns when the step is committed. Throws invalid_argument (step < 0, bad or repeated names,
-  /// user_json that is not JSON), already_exists, io, or what a source or progress threw.
+  /// user_json that is not JSON), already_exists, io, or the error of a source or of progress.
   SaveStats save(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions options = {});
   template <class = void>
   void save(std::int64_t, std::vector<std::pair<std::string, std::any>>,  // host_source() of each
@@ -173,7 +173,7 @@ class CheckpointManager {
   /// invalid_argument if it is pinned by name, io.
   bool remove(std::int64_t step, WhenRead when_read = WhenRead::remove);
 
-  /// Removes what dead processes left, and generations that a valid one replaces. Goes on if
+  /// Removes leftovers of dead processes, and generations that a valid one replaces. Goes on if
   /// something cannot be removed, and throws the first error, mostly io, at the end.
   GarbageReport collect_garbage(const GarbageOptions& options = {});
 

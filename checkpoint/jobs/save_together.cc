@@ -131,8 +131,8 @@ void set_seconds(SaveStats& stats, double seconds) {
       std::max(0.0, stats.total_seconds - stats.plan_seconds - stats.write_seconds);
 }
 
-// Writes and commits the step. Throws what has failed; if that is damage, it may be that of the
-// step before, on which none is built then.
+// Writes and commits the step. Rethrows failures; if one is damage, it may be that of the step
+// before, and no step is built on that then.
 SaveStats write_step(const Rendezvous& ranks, Manager& manager, std::int64_t step,
                      std::vector<TensorSource> sources, const JobSave& job,
                      const EncodeOptions& encode, const PublishOptions& publish) {

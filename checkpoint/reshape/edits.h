@@ -33,7 +33,7 @@ struct TensorEdits {
   };
 
   /// Floats become any floats, rounded to nearest, ties to even; beyond the range infinite; NaN
-  /// stays NaN. Integers and bool become what holds each of their values exactly. A pattern with
+  /// stays NaN. Integers and bool become dtypes that hold all their values exactly. A pattern with
   /// "*" or "?" and a floating dtype takes floats alone and leaves other tensors as they are.
   struct Cast {
     std::string pattern;
@@ -97,8 +97,8 @@ struct TensorEdits {
     static Join parse(std::string_view text);
   };
 
-  std::vector<std::string> select = {};    ///< what one of these matches; empty: all
-  std::vector<std::string> exclude = {};   ///< without what one of these matches
+  std::vector<std::string> select = {};    ///< tensors that one of these matches; empty: all
+  std::vector<std::string> exclude = {};   ///< without those that one of these matches
   std::vector<Rename> renames = {};        ///< the first rule that matches counts
   std::vector<Cast> casts = {};            ///< the first rule that takes it counts
   std::vector<Transpose> transposes = {};  ///< the first rule that takes it counts

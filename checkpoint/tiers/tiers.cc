@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // The fast tier keeps two steps or more. When a job has saved two, all that a restart needs is its
-// own, and what other jobs' ranks have left may go.
+// own, and the leftovers of other jobs' ranks may go.
 constexpr std::int64_t kSavesUntilOwn = 2;
 
 ManagerOptions fast_options(const TierOptions& options) {

@@ -99,7 +99,7 @@ PendingSave CheckpointManager::Impl::start(std::int64_t step, std::vector<Tensor
           std::make_exception_ptr(Error(e, fmt::format("save step {}: {}", step, e.what())));
     }
   };
-  // First, so that what cannot be saved replaces nothing.
+  // Comes first, so that a save that cannot be done replaces nothing.
   if (options.write.when_busy == WhenBusy::replace) refuse_existing();
   auto turn = jobs_detail::SaveQueue::Turn::now;
   if (host_memory == HostMemory::copied) {

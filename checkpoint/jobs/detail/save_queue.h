@@ -44,7 +44,7 @@ class SaveQueue {
   SaveQueue& operator=(const SaveQueue&) = delete;
 
   /// Decides about a save that comes now. With WhenBusy::replace, one that waits ends as skipped.
-  /// Every process of the group calls it, and rank 0 says what all do: if a save has ended with an
+  /// Every process of the group calls it, and rank 0 decides for all: if a save has ended with an
   /// error that nobody has seen there, all throw EarlierSaveFailed. Throws cancelled.
   Turn next_turn(const ProcessGroup& group);
 

@@ -144,7 +144,7 @@ void FileMaker::copy_chunks(Described& from, File* damaged, File& to) {
         read(*damaged, old);
         bytes = old;
       } catch (const Error& e) {
-        if (e.code() != ErrorCode::corrupt) throw;  // of what cannot be read nothing is known
+        if (e.code() != ErrorCode::corrupt) throw;  // unreadable bytes may be good
       }
     }
     to.write_at(record.address, bytes.data(), bytes.size());

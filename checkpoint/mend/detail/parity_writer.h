@@ -32,7 +32,7 @@ struct ParityWriting {
 /// message.
 void check_parity_blocks(const std::string& what, std::int64_t blocks);
 
-/// Writes the parity of one file, in place of what there is.
+/// Writes the parity of one file, in place of the old parity.
 void put_parity(FileSystem& file_system, Replacer& replacer, const detail::ProtectedFile& file,
                 std::int64_t blocks, const ParityEncoding& encoding);
 

@@ -12,7 +12,7 @@
 namespace shardwise::mend_detail {
 
 /// Puts files into a committed checkpoint. Each is made under a hidden name, synced, and then takes
-/// the place of what had its name in one step. Thread-compatible.
+/// the place of the file with its name in one step. Thread-compatible.
 class Replacer {
  public:
   using Fill = std::function<void(File& file)>;

@@ -209,7 +209,7 @@ std::string Assembly::apply(std::span<const AssemblyState> states) {
   std::map<std::int64_t, std::string> problems;
   for (const AssemblyState& state : states) {
     for (const BadCopy& copy : state.bad) {
-      if (copy.bad_chunks > 0) {  // what else it has is of use
+      if (copy.bad_chunks > 0) {  // its other chunks are of use
         const bool is_new = with_bad_chunks_.emplace(copy.file, copy.holder).second;
         if (is_new) result_.damaged.push_back(copy.problem);
         continue;

@@ -36,7 +36,7 @@ struct SaveContext {
   /// Absent: all processes have the same root.
   std::optional<LocalRoots> local_roots = {};
 
-  /// Effort for tensors in which only byte values repeat: zstd_huffman leaves our own coder out.
+  /// Effort for tensors with repeated byte values only: zstd_huffman leaves our own coder out.
   Effort huffman = Effort::huffman_only;
 
   /// The step before, whose unchanged chunks are not written again; is set to this one when it is

@@ -69,14 +69,14 @@ class LatestSteps {
 /// Calls `restore` with the newest valid step. If that throws corrupt on any rank, its bytes are
 /// damaged: then all ranks go on with the step before it. Gives the step that all have restored
 /// their part of, with those that were passed over; nothing if there is no step. Throws corrupt if
-/// there are and none can be restored; on all ranks, what else `restore` throws on one.
+/// there are and none can be restored; on all ranks, any other error that `restore` throws on one.
 std::optional<LatestStep> restore_newest(const LatestSteps& steps,
                                          const std::filesystem::path& root, const Rendezvous& ranks,
                                          const std::function<void(const Step&)>& restore);
 
 /// Calls `restore` with this step on all ranks. Returns why its bytes are damaged for one of them,
-/// with the rank; nothing if all have restored their part. Throws what else `restore` throws on
-/// one.
+/// with the rank; nothing if all have restored their part. Throws any other error that `restore`
+/// throws on one.
 std::optional<std::string> restore_step(const Step& step, const Rendezvous& ranks,
                                         const std::function<void(const Step&)>& restore);
 

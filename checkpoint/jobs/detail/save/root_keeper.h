@@ -48,7 +48,7 @@ class RootKeeper {
   /// Removes all that dead processes left, and generations that a valid one replaces.
   GarbageReport collect_garbage(const GarbageOptions& options, Failures& failures);
 
-  /// Removes what says something of steps that are gone.
+  /// Removes files about steps that are gone.
   void remove_stale() const;
 
   /// Takes over leases of failed attempts that could not be removed. If there is no memory to note

@@ -96,7 +96,7 @@ void RunSteps::tell(const std::string& text) const {
   std::fputs(fmt::format("shardwise: {}\n", text).c_str(), stderr);
 }
 
-// Once: what another process commits later is its own.
+// Acts once: steps that another process commits later are its own.
 void RunSteps::claim_below(std::int64_t step, const std::vector<StepName>& names) {
   if (lease_) return;
   lease_.emplace(root_);

@@ -12,7 +12,7 @@ using namespace detail;
 
 namespace {
 
-// Each term with its name, in the order in which differences are told.
+// Visits each term with its name, in the order of reports of differences.
 template <class Visit>
 void for_each_term(const SaveTerms& terms, const Visit& visit) {
   visit("step", fmt::to_string(terms.step));

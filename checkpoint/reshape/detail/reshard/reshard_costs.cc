@@ -89,8 +89,8 @@ ReadCosts costs_of_reading(detail::ChunkReader& reader, const detail::SavePlan& 
 
 std::size_t most_file_bytes(const detail::SavePlan& plan,
                             std::span<const detail::ChunkLayout> files) {
-  // Beside the chunks: what describes chunks, pieces (in a shard file and in the index), tensors
-  // and files, each with room to spare.
+  // The bytes that describe each chunk, piece (in a shard file and in the index), tensor and file,
+  // with room to spare.
   constexpr std::size_t kChunk = 64, kPiece = 8192, kTensor = 4096;
   constexpr std::size_t kFile = std::size_t{256} << 10;
   std::size_t bytes = kFile;
