@@ -14,6 +14,6 @@ void guesses(CheckpointManager& manager, std::vector<float> w) {
   r.read("w", Box::whole(r.tensor("w").shape), std::as_writable_bytes(std::span(w)));
   manager.restore_latest([&](const CheckpointReader& reader) { reader.read("w", w); });
   CheckpointReader latest(manager.latest());  // shows: latest->step.directory
-  CheckpointReader of_manager(manager);       // shows: of which step? latest()
+  CheckpointReader of_manager(manager);       // shows: which step? latest()
   auto m = r.metadata();                      // shows: user_json(), or tensor(name)
 }
