@@ -19,7 +19,7 @@ void guesses(CheckpointManager& manager, const CheckpointReader& r, std::vector<
   ArraySpec spec{
       DType::f32, {12, 4}, Sharding()};       // shows: Sharding::replicated(Mesh::line(1), rank)
   CheckpointReader latest(manager.latest());  // shows: latest->step.directory
-  CheckpointReader of_manager(manager);       // shows: of which step? latest()
+  CheckpointReader of_manager(manager);       // shows: which step? latest()
   r.read("w", Box::of({12, 4}), w);           // shows: Box::whole(shape)
   auto m = r.metadata();                      // shows: user_json(), or tensor(name)
   auto source = tensor_source("w", w);        // shows: host_source(name, shape, values)
