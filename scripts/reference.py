@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Writes docs/reference: a page for each public module of Python, from its signatures and docstrings.
 
-  reference.py [FOLDER]       into docs/reference, or into FOLDER
+  reference.py [FOLDER]       writes docs/reference, or the folder
 
 Sources are read, not imported, so neither a build nor PyTorch or JAX is needed. A test compares the pages
 with the sources.
 """
 
+import argparse
 import ast
 import inspect
 import pathlib
 import re
-import sys
 from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -374,7 +374,9 @@ def anchor(heading):
 
 
 def main():
-    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "reference"
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=pathlib.Path, default=ROOT / "docs" / "reference")
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     index = [
         "# The Python package, name by name",

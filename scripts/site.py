@@ -7,6 +7,7 @@
 README.md is the first page. A link to a source file leads to a copy of it, and a link whose text is a page's
 name gets the page's title. A link that leads nowhere ends the build.
 """
+import argparse
 import pathlib
 import re
 import shutil
@@ -131,8 +132,11 @@ def broken_links(html):
 
 
 def main():
-    if sys.argv[1:2] == ["--pages"]:
-        write_pages(pathlib.Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pages", metavar="FOLDER", type=pathlib.Path,
+                        help="only writes the pages for the generator there, and needs no package")
+    if folder := parser.parse_args().pages:
+        write_pages(folder)
         return
     pages, html, venv = SITE / "pages", SITE / "html", SITE / "venv"
     number = write_pages(pages)
