@@ -42,12 +42,12 @@ class TogetherSource final : public Source {
   }
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
     const std::lock_guard lock(mutex_);
-    std::set<std::int64_t>& made = made_[std::this_thread::get_id()];
-    if (!made.contains(sample.record)) {
-      std::set<std::int64_t>& named = named_[std::this_thread::get_id()];
-      if (!named.contains(sample.record)) ++unnamed_;
-      groups_.push_back(named.size());
-      made = std::exchange(named, {});
+    // Each is handed out once for each naming: a thread may have the same records in the next epoch.
+    std::multiset<std::int64_t>& made = made_[std::this_thread::get_id()];
+    if (!made.extract(sample.record)) {
+      made = std::exchange(named_[std::this_thread::get_id()], {});
+      groups_.push_back(made.size());
+      if (!made.extract(sample.record)) ++unnamed_;
     }
     const std::int64_t value = first_ + sample.record;
     for (const FieldBox& box : boxes) {
@@ -59,7 +59,7 @@ class TogetherSource final : public Source {
   std::int64_t unnamed() const { return unnamed_; }
 
  private:
-  using OfThreads = std::map<std::thread::id, std::set<std::int64_t>>;
+  using OfThreads = std::map<std::thread::id, std::multiset<std::int64_t>>;
 
   std::int64_t size_, first_;
   Field field_;
