@@ -5,8 +5,8 @@
 
 Runs `shardwise bench save` and `bench restore` (of $SHARDWISE, or of build/release) for 64 tensors, MIB in
 all: 4096 for saves and 1024 for restores by default. Each row shows the limit that it has to reach: "auto" is
-compared with "none", others with raw writes or reads. Then the script reshards the saved checkpoint; that time
-is compared with one save and one restore. Exit status 1: a limit was missed. DIRECTORY is on the disk to
+compared with "none", others with raw writes or reads. Then the script reshards the saved checkpoint; that
+time is compared with one save and one restore. Exit status 1: a limit was missed. DIRECTORY is on the disk to
 measure.
 """
 import json

@@ -381,7 +381,8 @@ def main():
     index = [
         "# The Python package, name by name",
         NOTE,
-        "[python.md](../python.md) shows in ten minutes what most jobs need; [each task](../README.md) has a page.",
+        "[python.md](../python.md) shows in ten minutes what most jobs need; [each task](../README.md) has a "
+        "page.",
     ]
     for name in MODULES:
         page = Page(name)

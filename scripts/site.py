@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Builds the site of the documentation: build/site/html/index.html.
 
-  site.py                   builds the site, and first installs scripts/site_requirements.txt in build/site/venv
-  site.py --pages FOLDER    only writes the pages for the generator, and needs no package
+  site.py                   builds the site, and first installs scripts/site_requirements.txt in
+  build/site/venv site.py --pages FOLDER    only writes the pages for the generator, and needs no package
 
 README.md is the first page. A link to a source file leads to a copy of it, and a link whose text is a page's
 name gets the page's title. A link that leads nowhere ends the build.
@@ -121,12 +121,16 @@ def write_pages(folder):
 
 def broken_links(html):
     """Links within the built site that lead to no file, or to no place in it."""
-    places = {page.resolve(): set(re.findall(r'\bid="([^"]+)"', page.read_text())) for page in html.rglob("*.html")}
+    places = {
+        page.resolve(): set(re.findall(r'\bid="([^"]+)"', page.read_text())) for page in html.rglob("*.html")
+    }
     for page in sorted(places):
         for link in re.findall(r'(?:href|src)="([^"#?]*)(?:\?[^"#]*)?(?:#([^"]*))?"', page.read_text()):
             file, anchor = map(urllib.parse.unquote, link)
             target = page.parent.joinpath(file).resolve() if file else page
-            if re.match(r"\w+:|//", file) or (target.exists() and (not anchor or anchor in places.get(target, {anchor}))):
+            if re.match(r"\w+:|//", file) or (
+                target.exists() and (not anchor or anchor in places.get(target, {anchor}))
+            ):
                 continue
             yield f"{page.relative_to(html.resolve())}: {file}#{anchor}"
 

@@ -1,7 +1,8 @@
 """Training steps of Llama-like models in plain JAX, to be captured and planned: abstract arrays, nothing is computed.
 
-A step follows the source of a measurement: the values kept for the gradient, the dtypes of weights, gradients and optimizer
-state, and the cuts of the batch, the sequence, weights and heads (over the axes data and model).
+A step follows the source of a measurement: the values kept for the gradient, the dtypes of weights, gradients
+and optimizer state, and the cuts of the batch, the sequence, weights and heads (over the axes data and
+model).
 """
 import dataclasses
 from typing import Any
@@ -200,7 +201,9 @@ def captured(sizes: Sizes, job: Job, *, looped: bool = False) -> Any:
         more = jax.ShapeDtypeStruct((job.micro_batches, *tokens.shape), jnp.int32)
         program = swj.capture(all_of, arrays(jnp.bfloat16), state | {"master": wide}, more, more, kinds=kinds)
     else:
-        program = swj.capture(zero1, arrays(jnp.bfloat16), state | {"master": wide, "sums": wide}, tokens, tokens, kinds=kinds)
+        program = swj.capture(
+            zero1, arrays(jnp.bfloat16), state | {"master": wide, "sums": wide}, tokens, tokens, kinds=kinds
+        )
     return program.mark(_marks(program, job, looped))
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The model of docs/how_sure.md beside published measurements: points.py [--only N1,T1] [--update]
 
-points.json holds published facts of jobs: sizes, mesh, batch, recomputation, memory, time. This program captures each
-job (llama.py), plans it on its mesh and prints the tables of docs/how_sure.md; --update writes them there.
-PYTHONPATH=build/release/python/package build/venv/bin/python bench/planning/points.py
+points.json holds published facts of jobs: sizes, mesh, batch, recomputation, memory, time. This program
+captures each job (llama.py), plans it on its mesh and prints the tables of docs/how_sure.md; --update writes
+them there. PYTHONPATH=build/release/python/package build/venv/bin/python bench/planning/points.py
 """
 import argparse
 import functools
@@ -26,7 +26,8 @@ BAND = 0.10  #: of a peak
 
 
 def margin() -> float:
-    """GiB that PyTorch's allocator reserves beyond allocated memory: the median of the jobs whose source reports both."""
+    """GiB that PyTorch's allocator reserves beyond allocated memory: the median of the jobs whose source
+    reports both."""
     return statistics.median(one["reserved_mib"] - one["allocated_mib"] for one in POINTS if "allocated_mib" in one) / 1024
 
 

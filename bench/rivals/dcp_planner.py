@@ -1,4 +1,5 @@
-"""The work of torch.distributed.checkpoint's coordinator for one save, on one core, to compare with bench/scale_bench.
+"""The work of torch.distributed.checkpoint's coordinator for one save, on one core, to compare with
+bench/scale_bench.
 
     .venv/bin/python bench/rivals/dcp_planner.py [PROCESSES] [TENSORS]
 

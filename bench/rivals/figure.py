@@ -3,10 +3,11 @@
 
   figure.py FOLDER [--measure] [--svg docs/figures/rivals.svg]
 
-FOLDER has the files that run.py, python/jobs.py and input/run.py wrote with --json, or some of them: storage.json,
-jobs.json, input.json. With --measure they run first, which needs an idle machine, set up as README.md here describes.
-A bar is the rival's time over Shardwise's, or Shardwise's rate over the rival's; for a rival that was measured in
-several ways, of the fastest one. Machine and date are those of the measurement.
+FOLDER has the files that run.py, python/jobs.py and input/run.py wrote with --json, or some of them:
+storage.json, jobs.json, input.json. With --measure they run first, which needs an idle machine, set up as
+README.md here describes. A bar is the rival's time over Shardwise's, or Shardwise's rate over the rival's;
+for a rival that was measured in several ways, of the fastest one. Machine and date are those of the
+measurement.
 """
 import argparse
 import html

@@ -64,8 +64,8 @@ def fail(message):
 
 
 def run(what, *processes):
-    """Runs programs side by side, each a command and additions to its environment; returns the output of the first.
-    If one fails, the others end, too, and this program."""
+    """Runs programs side by side, each a command and additions to its environment; returns the output of the
+    first. If one fails, the others end, too, and this program."""
     running = [subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                 env=os.environ | environment) for command, environment in processes]
     try:

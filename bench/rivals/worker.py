@@ -1,7 +1,7 @@
 """Measures one case of one rival in a process of its own, for run.py: prints one line of JSON.
 
-Each step is timed from files and memory in a known state, and the restored tensors are compared, bit for bit, with
-the saved ones. Exit status 1: they differ.
+Each step is timed from files and memory in a known state, and the restored tensors are compared, bit for bit,
+with the saved ones. Exit status 1: they differ.
 """
 import argparse
 import ctypes
@@ -56,8 +56,8 @@ def touch(size):
 
 
 def settle(path, size):
-    """Keeps the disk writing, always in one place, as long as the raw writes that `shardwise bench save` makes before
-    each save: in that time a file system discards removed files."""
+    """Keeps the disk writing, always in one place, as long as the raw writes that `shardwise bench save`
+    makes before each save: in that time a file system discards removed files."""
     block = b"\1" * (8 << 20)
     with open(path, "r+b" if os.path.exists(path) else "wb", buffering=0) as file:
         for _ in range(0, size, len(block)):

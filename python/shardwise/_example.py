@@ -30,8 +30,10 @@ def example_of(step: Callable[..., Any], example: tuple[Any, ...], more: Mapping
     the step does not take, TypeError for unknown options."""
     name = name_of(step)
     if _is_lowered(step):
-        raise InvalidArgument("capture: found StableHLO, which a step has been lowered to, needed is the function itself: "
-                              "capture(step, x, y)")
+        raise InvalidArgument(
+            "capture: found StableHLO, which a step has been lowered to, needed is the function itself: "
+            "capture(step, x, y)"
+        )
     if not callable(step):
         raise InvalidArgument(f"capture: found {type(step).__name__} as the step, needed is a function or a module: capture(step, x, y)")
     try:

@@ -181,7 +181,9 @@ class ProgramText:
         assert all(self._lines[number].body == self.body for number in numbers), f"{op}: an operand is in another body"
         extents = tuple(int(extent) for extent in shape)
         if len(self._lines) >= MOST_NODES:
-            raise Unsupported(f"capture: {self.source}: found more than {MOST_NODES} operations, needed at most that many")
+            raise Unsupported(
+                f"capture: {self.source}: found more than {MOST_NODES} operations, needed at most that many"
+            )
         self._lines.append(_Line(op, numbers, words, dtype, extents, self.scope, self.backward, self.source, self.body, bodies))
         return Node(len(self._lines) - 1, dtype, extents)
 

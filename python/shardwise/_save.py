@@ -234,13 +234,27 @@ def core_arguments(plan: Plan, group: Group, starts: Sequence[int], user: Any, c
 def log_saved(stats: SaveStats, group: Group) -> None:
     if group.rank == 0 and not stats.skipped:
         together = f" by {group.size} processes" if group.size > 1 else ""
-        log.info("saved %s%s: %.1f MiB in %.2f s", stats.path, together, stats.file_bytes / 2**20, stats.seconds)
+        log.info(
+            "saved %s%s: %.1f MiB in %.2f s", stats.path, together, stats.file_bytes / 2**20, stats.seconds
+        )
 
 
-def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequence[int], *, user: Any = None,
-                   codec: Codec = "zstd", existing: Existing = "fail", threads: int = 0, memory: int = MEMORY,
-                   progress: Progress = None, find_earlier: FindEarlier = no_step,
-                   caller: Caller | None = None) -> SaveStats:
+def write_together(
+    call: Call,
+    path: str,
+    plan: Plan,
+    group: Group,
+    starts: Sequence[int],
+    *,
+    user: Any = None,
+    codec: Codec = "zstd",
+    existing: Existing = "fail",
+    threads: int = 0,
+    memory: int = MEMORY,
+    progress: Progress = None,
+    find_earlier: FindEarlier = no_step,
+    caller: Caller | None = None,
+) -> SaveStats:
     """Saves by all processes of a group: rank r stands for the devices [starts[r], starts[r + 1]).
 
     What fails on one rank is raised on all, and then nothing is committed. A progress function is

@@ -195,8 +195,15 @@ class Program:
     """One step, written as if for one device, and the marks that say how tensors are cut over a mesh. Captured
     (shardwise.jax.capture, shardwise.torch.capture) or loaded from a file (load)."""
 
-    def __init__(self, graph: _core.Graph, name: str = "program", inputs_of: _InputsOf | None = None,
-                 result_of: _ResultOf | None = None, sources: Sequence[object] = (), assumed: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        graph: _core.Graph,
+        name: str = "program",
+        inputs_of: _InputsOf | None = None,
+        result_of: _ResultOf | None = None,
+        sources: Sequence[object] = (),
+        assumed: Sequence[str] = (),
+    ) -> None:
         """For front ends: inputs_of makes the inputs of the arguments of run(), result_of its result of the outputs; the str of
         a source is the line that a node comes from. assumed: lines of checks that are taken to pass."""
         self.assumed = tuple(assumed)
@@ -435,7 +442,8 @@ class Plan:
                changes: Changes | None = None) -> str:
         """A page for people, as `shardwise plan` prints it. machine: "h100-80gb" or another of meshes(), for modelled times. save_rate:
         bytes a second that checkpoints are written with. search, changes: what search() and changes() have found for this
-        plan, to be told with it; a search needs the machine. Checks that the capture has taken to pass are listed at its end."""
+        plan, to be told with it; a search needs the machine. Checks that the capture has taken to pass are
+        listed at its end."""
         page = self._executable.page(self._how(machine, save_rate, search, changes))
         assumed = "".join(f"\n  {line}" for line in self._program.assumed)
         return f"{page.rstrip()}\n\nassumed to pass:{assumed}\n" if assumed else page

@@ -77,9 +77,9 @@ class Reading(Case):
 
 class Managing(Case):
     covers = """Manager.save Manager.steps Manager.latest Manager.step Manager.remove Manager.collect_garbage
-        Manager.restore Manager.should_save Manager.request_save Manager.reached_preemption Manager.time_left Manager.best Manager.pin
-        Manager.unpin Manager.pinned Manager.begin_later Manager.save_together Manager.stats
-        Manager.take_warnings Manager.close Source.name"""
+        Manager.restore Manager.should_save Manager.request_save Manager.reached_preemption Manager.time_left
+        Manager.best Manager.pin Manager.unpin Manager.pinned Manager.begin_later Manager.save_together
+        Manager.stats Manager.take_warnings Manager.close Source.name"""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -97,14 +97,40 @@ class Managing(Case):
         core.request_save()
         core.begin_later(step)
         assert core.stats()[0] == 0
-        source = _core.Source("w", "f32", list(W.shape), [([0, 0], list(W.shape), W.ctypes.data, list(W.strides))])
+        source = _core.Source(
+            "w", "f32", list(W.shape), [([0, 0], list(W.shape), W.ctypes.data, list(W.strides))]
+        )
         with sw.CheckpointManager(f"{self.folder}/together-{step}") as alone:
-            alone._manager.save_together(sw.group.Call(), sw.group.Call(), step, [], [source], "zstd", "fail", "{}", b"",
-                                         lambda said: "", 1 << 28, (0.0, True, 0), lambda done, total: None)
-            assert alone._manager.restore(sw.group.Call(), sw.load)[0] == step  # of no other thread's, as it goes back
-        for ask in (lambda: core.latest(sw.group.Call()), core.best, lambda: core.pin(step, f"n{step}"), core.pinned, lambda: core.unpin(f"n{step}"),
-                    lambda: core.step(step), lambda: core.remove(step),
-                    lambda: core.collect_garbage([]), core.take_warnings, core.close):
+            alone._manager.save_together(
+                sw.group.Call(),
+                sw.group.Call(),
+                step,
+                [],
+                [source],
+                "zstd",
+                "fail",
+                "{}",
+                b"",
+                lambda said: "",
+                1 << 28,
+                (0.0, True, 0),
+                lambda done, total: None,
+            )
+            assert (
+                alone._manager.restore(sw.group.Call(), sw.load)[0] == step
+            )  # of no other thread's, as it goes back
+        for ask in (
+            lambda: core.latest(sw.group.Call()),
+            core.best,
+            lambda: core.pin(step, f"n{step}"),
+            core.pinned,
+            lambda: core.unpin(f"n{step}"),
+            lambda: core.step(step),
+            lambda: core.remove(step),
+            lambda: core.collect_garbage([]),
+            core.take_warnings,
+            core.close,
+        ):
             try:
                 ask()
             except (sw.NotFound, sw.IOFailed, sw.InvalidArgument):  # another thread's save has removed it; no best=

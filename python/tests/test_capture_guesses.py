@@ -103,12 +103,19 @@ def test_a_lowered_step_is_told_to_be_the_function(tmp_path):
     x = jax.numpy.ones(4)
     lowered, exported = jax.jit(jax.numpy.sin).lower(x), export.export(jax.jit(jax.numpy.sin))(x)
     for form in (lowered, lowered.as_text(), exported, exported.mlir_module_serialized):
-        with pytest.raises(sw.InvalidArgument, match=r"found StableHLO.*needed is the function itself: capture\(step, x, y\)"):
+        with pytest.raises(
+            sw.InvalidArgument, match=r"found StableHLO.*needed is the function itself: capture\(step, x, y\)"
+        ):
             swj.capture(form, x)
-    with pytest.raises(AttributeError, match=r"needed is capture\(step, \*example\), of the function that was lowered"):
+    with pytest.raises(
+        AttributeError, match=r"needed is capture\(step, \*example\), of the function that was lowered"
+    ):
         swj.from_stablehlo
     (tmp_path / "step.mlir").write_text(lowered.as_text())
-    with pytest.raises(sw.InvalidArgument, match=r"step.mlir: read a program: found MLIR.*shardwise.jax.capture\(step, x\).save"):
+    with pytest.raises(
+        sw.InvalidArgument,
+        match=r"step.mlir: read a program: found MLIR.*shardwise.jax.capture\(step, x\).save",
+    ):
         sw.programs.load(tmp_path / "step.mlir")
 
 

@@ -1,4 +1,4 @@
-"""README and docs/: every sample of Python runs, every public name has a docstring, and the tutorial is short."""
+"""README and docs/: every sample of Python runs, every public name has a docstring, the tutorial is short."""
 
 import importlib
 import importlib.util
@@ -21,8 +21,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 TUTORIAL = ROOT / "docs" / "python.md"
 PLANNING = ROOT / "docs" / "planning.md"
 # Not ours, and not always there.
-OPTIONAL = ("torch", "jax", "orbax", "h5py", "safetensors", "mpi4py", "transformers", "accelerate", "lightning",
-            "hdf5plugin")
+OPTIONAL = ("torch", "jax", "orbax", "h5py", "safetensors", "mpi4py", "transformers", "accelerate",
+            "lightning", "hdf5plugin")
 
 
 @dataclass
@@ -59,7 +59,8 @@ def sections(page: pathlib.Path) -> dict[str, list[Block]]:
     return found
 
 
-#: Each page is one program: a block goes on from those before it. A block of ```py is an excerpt, which is not run.
+#: Each page is one program: a block goes on from those before it. A block of ```py is an excerpt that does
+#: not run.
 PAGES = {page: blocks for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
          if (blocks := [block for part in sections(page).values() for block in part])}
 
@@ -97,7 +98,8 @@ def test_the_page_of_a_plan_is_what_is_printed(capsys):
 
 
 def run_script(page: pathlib.Path, block: Block) -> None:
-    """As its first line says: "# torchrun --nproc-per-node 2 train.py", "# job.py: python job.py 0 & python job.py 1"."""
+    """Runs a block as its first line says: "# torchrun --nproc-per-node 2 train.py",
+    "# job.py: python job.py 0 & python job.py 1"."""
     comment = block.code.split("\n")[0]
     commands = re.sub(r"^# (?:\S+: )?", "", comment).split(" & ")
     name = next(word for word in commands[0].split() if word.endswith(".py"))

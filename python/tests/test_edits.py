@@ -380,5 +380,8 @@ def test_all_loads_take_names_and_resizes(tmp_path):
             with pytest.raises(sw.InvalidArgument, match="'model.b'"):
                 load(mine, names="model.w")
     for call in (lambda: sw.load(path, wanted), lambda: swt.load_state_dict(path, wanted), lambda: swj.load(path, names=wanted)):
-        with pytest.raises(sw.InvalidArgument, match="names is a dict, needed are patterns, as 'layers/\\*'; a tree to fill goes to target="):
+        with pytest.raises(
+            sw.InvalidArgument,
+            match="names is a dict, needed are patterns, as 'layers/\\*'; a tree to fill goes to target=",
+        ):
             call()

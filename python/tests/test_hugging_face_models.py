@@ -38,7 +38,8 @@ class Case:
     attention: str = "eager"
     experts: str = ""
     parts: dict[str, Any] = field(default_factory=dict)  #: configurations within the configuration
-    capture: dict[str, Any] = field(default_factory=dict)  #: keywords of the capture: docs/capture.md lists them
+    #: Keywords of the capture: docs/capture.md lists them.
+    capture: dict[str, Any] = field(default_factory=dict)
 
 
 CASES = {
@@ -115,14 +116,16 @@ CASES = {
     "hubert": Case("HubertForCTC", dict(SPEECH, vocab_size=32, ctc_zero_infinity=True), of="speech",
                    capture=dict(assume=["modeling_hubert.py:labels.max() >= self.config.vocab_size"])),
     "llava": Case("LlavaForConditionalGeneration", dict(image_token_index=40), of="pictures in text",
-                  parts=dict(text_config=dict(CAUSAL, model_type="llama", max_position_embeddings=32), vision_config=dict(VISION, model_type="clip_vision_model")),
+                  parts=dict(text_config=dict(CAUSAL, model_type="llama", max_position_embeddings=32),
+                              vision_config=dict(VISION, model_type="clip_vision_model")),
                   capture=dict(assume=["modeling_llava.py:torch_compilable_check("])),
     "qwen2-vl": Case("Qwen2VLForConditionalGeneration", dict(image_token_id=40, vision_start_token_id=41, vision_end_token_id=42, video_token_id=43),
                      of="grids in text",
                      parts=dict(text_config=dict(CAUSAL, rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[1, 1, 0])),
                                 vision_config=dict(depth=2, embed_dim=16, hidden_size=16, num_heads=4, mlp_ratio=2, patch_size=4, spatial_merge_size=2,
                                                    temporal_patch_size=2, in_channels=3)),
-                     capture=dict(static=["3", "4"], assume=["modeling_qwen2_vl.py:torch_compilable_check("])),  # image_grid_thw, mm_token_type_ids
+                     capture=dict(static=["3", "4"],   # image_grid_thw, mm_token_type_ids
+                                   assume=["modeling_qwen2_vl.py:torch_compilable_check("])),
 }
 
 

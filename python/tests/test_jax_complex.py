@@ -94,7 +94,9 @@ def test_is_what_jax_computes(name):
 
 def test_many_complex_numbers_that_a_step_holds():
     many = (np.arange(300) * (1 - 2j)).astype("c8")
-    found = swj.capture(lambda x: x * jnp.asarray(many), np.ones(300, "f4")).run(np.ones(300, "f4"), devices=1)
+    found = swj.capture(lambda x: x * jnp.asarray(many), np.ones(300, "f4")).run(
+        np.ones(300, "f4"), devices=1
+    )
     np.testing.assert_array_equal(found, many)
 
 

@@ -422,8 +422,13 @@ def test_kinds_are_told_by_what_comes_back_and_by_patterns():
 
     example = ({"step": 0, "opt_state": {"mu": 1.0}, "params": 2.0}, S((3,), jnp.float32), S((4,), jnp.float32))
     kinds = {i.label: i.kind for i in swj.capture(step, *example).inputs}
-    assert kinds == {"state/step": "parameter", "state/opt_state/mu": "parameter", "state/params": "parameter", "w": "parameter",
-                     "x": "loader"}
+    assert kinds == {
+        "state/step": "parameter",
+        "state/opt_state/mu": "parameter",
+        "state/params": "parameter",
+        "w": "parameter",
+        "x": "loader",
+    }
     kinds = {i.label: i.kind for i in swj.capture(step, *example, kinds={"x": "parameter", "state/*": "loader"}).inputs}
     assert kinds["x"] == "parameter" and kinds["state/params"] == "loader" and kinds["w"] == "parameter"
 
@@ -431,7 +436,11 @@ def test_kinds_are_told_by_what_comes_back_and_by_patterns():
 def test_a_parameter_that_a_rule_does_not_know_is_refused(monkeypatch):
     """As a later JAX may have it."""
     monkeypatch.setitem(_primitives.UNREAD, "argmax", "")
-    with pytest.raises(sw.Unsupported, match=r"argmax: found the parameter index_dtype=.*, needed those that its rule knows \(at .*test_jax_programs"):
+    with pytest.raises(
+        sw.Unsupported,
+        match=r"argmax: found the parameter index_dtype=.*, "
+        r"needed those that its rule knows \(at .*test_jax_programs",
+    ):
         swj.capture(lambda x: jnp.argmax(x), S((4,), jnp.float32))
 
 
@@ -443,8 +452,13 @@ def test_names_of_arguments_tell_no_kind():
     array, names = S((4,), jnp.float32), ("v", "m", "mu", "count", "params")
     batch = {"step": S((), jnp.int32), **dict.fromkeys(names, array)}
     kinds = {i.label: i.kind for i in swj.capture(step, [array, array], batch, array).inputs}
-    assert kinds == {"weights/0": "parameter", "weights/1": "parameter", "opt": "loader", "batch/step": "loader",
-                     **{f"batch/{name}": "loader" for name in names}}
+    assert kinds == {
+        "weights/0": "parameter",
+        "weights/1": "parameter",
+        "opt": "loader",
+        "batch/step": "loader",
+        **{f"batch/{name}": "loader" for name in names},
+    }
     plan = swj.capture(step, [array, array], batch, array).plan("d=1")
     assert plan.bytes_by_kind.get("optimizer", 0) == 0
 
@@ -456,9 +470,18 @@ def test_state_that_comes_back_deeper_or_beside_data_is_state():
     def step(held: Any, more: Any, x: Any) -> Any:
         return x.sum(), ({"state": jax.tree.map(lambda w: w * x.sum(), held["state"])}, more)
 
-    kinds = {i.label: i.kind for i in swj.capture(step, {"state": state, "batch": array}, [array, number], array).inputs}
-    assert kinds == {"held/batch": "loader", "held/state/w": "parameter", "held/state/b": "parameter", "more/0": "parameter",
-                     "more/1": "parameter", "x": "loader"}
+    kinds = {
+        i.label: i.kind
+        for i in swj.capture(step, {"state": state, "batch": array}, [array, number], array).inputs
+    }
+    assert kinds == {
+        "held/batch": "loader",
+        "held/state/w": "parameter",
+        "held/state/b": "parameter",
+        "more/0": "parameter",
+        "more/1": "parameter",
+        "x": "loader",
+    }
 
 
 def test_the_state_of_optax_is_the_optimizers():
@@ -471,7 +494,9 @@ def test_the_state_of_optax_is_the_optimizers():
         return optax.apply_updates(params, updates), state
 
     kinds = {i.label: i.kind for i in swj.capture(step, params, tx.init(params), jnp.ones((2, 4))).inputs}
-    assert {kind for label, kind in kinds.items() if label.startswith("state/")} == {"optimizer"} and kinds["x"] == "loader"
+    assert {kind for label, kind in kinds.items() if label.startswith("state/")} == {"optimizer"} and kinds[
+        "x"
+    ] == "loader"
     assert kinds["params/w"] == kinds["params/b"] == "parameter"
 
 

@@ -21,14 +21,28 @@ import shardwise.jax as swj
 
 # Of two arrays of 8 x 6, continuous: rounding, which differs by devices, changes no element by much.
 STEPS: list[Any] = [
-    lambda x, y: jnp.sin(x) * y, lambda x, y: x @ y.T @ x / 8, lambda x, y: jnp.concatenate([x[:3], y[3:]]), lambda x, y: jnp.cumsum(x, 0) / 4 + y,
-    lambda x, y: x[::-1] + y[:, ::-1], lambda x, y: x.at[jnp.array([1, 1, 7])].add(y[:3]), lambda x, y: x[jnp.array([0, 2, 2, 1, 7, 5, 3, 9])] - y,
-    lambda x, y: jax.nn.softmax(x) + y, lambda x, y: x.max(1, keepdims=True) * y, lambda x, y: jnp.roll(x, 2, 1) + jnp.tril(y),
-    lambda x, y: jnp.pad(x, ((1, 0), (0, 2)))[:-1, 2:] + y, lambda x, y: lax.scan(lambda c, r: (jnp.tanh(c + r), c), x[0], y)[1] + x,
-    lambda x, y: lax.fori_loop(1, 4, lambda i, v: v * 0.5 + x[i], y), lambda x, y: lax.cond(x[0, 0] > 5, jnp.sin, jnp.cos, y) + x,
-    lambda x, y: jnp.einsum("ij,kj->ik", x, y) @ y / 8, lambda x, y: x.reshape(4, 12).T.reshape(8, 6) + y, lambda x, y: jax.nn.gelu(x) - jax.nn.relu(y),
-    lambda x, y: jnp.take_along_axis(x, jnp.arange(48).reshape(8, 6) % 6, 1) * y, lambda x, y: lax.dynamic_update_slice(x, y[:2, :3], (3, 2)),
-    lambda x, y: lax.map(lambda r: r[0] * r[1], (x, y)), lambda x, y: jax.checkpoint(lambda v: jnp.sin(v) * jnp.cos(v))(x) + y]
+    lambda x, y: jnp.sin(x) * y,
+    lambda x, y: x @ y.T @ x / 8,
+    lambda x, y: jnp.concatenate([x[:3], y[3:]]),
+    lambda x, y: jnp.cumsum(x, 0) / 4 + y,
+    lambda x, y: x[::-1] + y[:, ::-1],
+    lambda x, y: x.at[jnp.array([1, 1, 7])].add(y[:3]),
+    lambda x, y: x[jnp.array([0, 2, 2, 1, 7, 5, 3, 9])] - y,
+    lambda x, y: jax.nn.softmax(x) + y,
+    lambda x, y: x.max(1, keepdims=True) * y,
+    lambda x, y: jnp.roll(x, 2, 1) + jnp.tril(y),
+    lambda x, y: jnp.pad(x, ((1, 0), (0, 2)))[:-1, 2:] + y,
+    lambda x, y: lax.scan(lambda c, r: (jnp.tanh(c + r), c), x[0], y)[1] + x,
+    lambda x, y: lax.fori_loop(1, 4, lambda i, v: v * 0.5 + x[i], y),
+    lambda x, y: lax.cond(x[0, 0] > 5, jnp.sin, jnp.cos, y) + x,
+    lambda x, y: jnp.einsum("ij,kj->ik", x, y) @ y / 8,
+    lambda x, y: x.reshape(4, 12).T.reshape(8, 6) + y,
+    lambda x, y: jax.nn.gelu(x) - jax.nn.relu(y),
+    lambda x, y: jnp.take_along_axis(x, jnp.arange(48).reshape(8, 6) % 6, 1) * y,
+    lambda x, y: lax.dynamic_update_slice(x, y[:2, :3], (3, 2)),
+    lambda x, y: lax.map(lambda r: r[0] * r[1], (x, y)),
+    lambda x, y: jax.checkpoint(lambda v: jnp.sin(v) * jnp.cos(v))(x) + y,
+]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -53,7 +53,9 @@ def deep() -> Any:
 
 def normed() -> Any:
     first, second = torch.nn.Linear(256, 512), torch.nn.Linear(512, 256)
-    return torch.nn.Sequential(first, torch.nn.LayerNorm(512), torch.nn.GELU(), second, torch.nn.LayerNorm(256))
+    return torch.nn.Sequential(
+        first, torch.nn.LayerNorm(512), torch.nn.GELU(), second, torch.nn.LayerNorm(256)
+    )
 
 
 def step_of(model: Any, count: int, adds: str) -> tuple[Any, list[Any]]:

@@ -1,4 +1,5 @@
-"""bench/planning: the tables of docs/how_sure.md, of plans beside published measurements, are what points.py makes."""
+"""bench/planning: the tables of docs/how_sure.md, of plans beside published measurements, are what points.py
+makes."""
 
 import importlib
 import pathlib

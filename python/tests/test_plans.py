@@ -198,12 +198,16 @@ def test_a_search_is_no_worse_than_the_plan_that_people_write(name, mesh):
 
     step, state, batches = getattr(jax_steps, name)(np.random.default_rng(1))
     plans = {"moe": jax_steps.MOE_PLANS, "resnet": jax_steps.RESNET_PLANS, "stacked_gpt": jax_steps.STACKED_PLANS}[name]
-    program = swj.capture(step, jax_steps.abstract(state), jax_steps.abstract(batches[0]), kinds={"state/opt/*": "optimizer"})
+    program = swj.capture(
+        step, jax_steps.abstract(state), jax_steps.abstract(batches[0]), kinds={"state/opt/*": "optimizer"}
+    )
     found_without = program.search(mesh, MACHINE)
     axis, size = mesh.split("=")
     (hand,) = program.mark(plans[mesh]).meshes(int(size), machine=MACHINE)
     assert hand.mesh == mesh and found_without.cost.seconds <= hand.cost.seconds
-    program = swj.capture(step, jax_steps.abstract(state), jax_steps.abstract(batches[0]), kinds={"state/opt/*": "optimizer"})
+    program = swj.capture(
+        step, jax_steps.abstract(state), jax_steps.abstract(batches[0]), kinds={"state/opt/*": "optimizer"}
+    )
     found = program.search(mesh, MACHINE, hand.cost.peak_bytes)
     assert found.fits and found.cost.seconds <= hand.cost.seconds
     assert program.mark(found.marks).plan(mesh).peak_bytes == found.cost.peak_bytes <= hand.cost.peak_bytes

@@ -38,7 +38,9 @@ def test_too_many_places_are_refused(tmp_path, name, kind, leaf):
     tree = leaf
     for _ in range(40):
         tree = SHARED[kind](tree)
-    refused(tmp_path, name, tree, "'m/.*': found containers at [0-9]+ places, .* save a shared container once")
+    refused(
+        tmp_path, name, tree, "'m/.*': found containers at [0-9]+ places, .* save a shared container once"
+    )
 
 
 @pytest.mark.parametrize("name", ["sw", "torch", "jax"])

@@ -1,4 +1,5 @@
-"""Arguments whose values a captured step asks for: static ones are part of the program, others are refused."""
+"""Arguments whose values a captured step asks for: static ones are part of the program, others are
+refused."""
 
 import pytest
 
@@ -26,11 +27,19 @@ def test_a_step_may_ask_for_the_values_of_an_argument():
         gradient, weight.weight.grad, weight.bias.grad = weight.weight.grad, None, None
         return made, gradient, mask.nonzero(), torch.tensor([x.detach().max(), x.detach().min()]), torch.unique_consecutive(grid.flatten())
 
-    with pytest.raises(sw.Unsupported, match=r'^capture: .*test_torch_asked.py:\d+ \(for height.*found the value of a tensor, .* static=\["grid"\]$'):
+    with pytest.raises(
+        sw.Unsupported,
+        match=r'^capture: .*test_torch_asked.py:\d+ \(for height.*'
+        r'found the value of a tensor, .* static=\["grid"\]$',
+    ):
         swt.capture(step, X, GRID, MASK)
-    with pytest.raises(sw.Unsupported, match=r'\(rows = .*found a shape that depends on values, .* static=\["mask"\]$'):
+    with pytest.raises(
+        sw.Unsupported, match=r'\(rows = .*found a shape that depends on values, .* static=\["mask"\]$'
+    ):
         swt.capture(step, X, GRID, MASK, static=["grid"])
-    with pytest.raises(sw.InvalidArgument, match="static: found 'size', needed one of the step's tensors: x, grid, mask"):
+    with pytest.raises(
+        sw.InvalidArgument, match="static: found 'size', needed one of the step's tensors: x, grid, mask"
+    ):
         swt.capture(step, X, GRID, MASK, static=["size"])
     program = swt.capture(step, X, GRID, MASK, static=["grid", "mask"])
     for _ in range(2):
@@ -41,7 +50,13 @@ def test_a_step_may_ask_for_the_values_of_an_argument():
 
 
 def test_a_comparison_asks_for_the_values_of_both():
-    program = swt.capture(lambda x, grid, other: x if torch.equal(grid, other) else -x, X, GRID, GRID.clone(), static=["grid", "other"])
+    program = swt.capture(
+        lambda x, grid, other: x if torch.equal(grid, other) else -x,
+        X,
+        GRID,
+        GRID.clone(),
+        static=["grid", "other"],
+    )
     torch.testing.assert_close(program.run(X, GRID, GRID, devices=1), X)
     for other in ([GRID + 1, GRID], [GRID, GRID + 1]):
         with pytest.raises(sw.InvalidArgument, match=r"^run: found other values of (grid|other) than at the capture, needed the same: .*asks for them"):
@@ -86,5 +101,8 @@ def test_floats_may_be_static():
 
 def test_what_is_static_has_values_and_is_small():
     for n in (torch.tensor(2, device="meta"), torch.ones(70000, dtype=torch.int64)):
-        with pytest.raises(sw.InvalidArgument, match=r"static: found n of \d+ elements on (cpu|meta), needed one with values, of at most 65536"):
+        with pytest.raises(
+            sw.InvalidArgument,
+            match=r"static: found n of \d+ elements on (cpu|meta), needed one with values, of at most 65536",
+        ):
             swt.capture(lambda x, n: x[:int(n.sum())], X, n, static=["n"])

@@ -79,11 +79,17 @@ def test_checks_pass_if_they_are_assumed_to_and_a_plan_lists_them():
     program = swt.capture(checked, torch.ones(3), assume=said)
     assert torch.equal(program.run(torch.full((3,), 4.0), devices=1), torch.full((3,), 8.0))
     page = program.plan("d=1").report()
-    assert page.count("test_torch_ctc.py:") == 5 and f"{__file__}:{first + 1} (if x.max() > 3:)" in page.partition("assumed to pass:")[2]
+    assert (
+        page.count("test_torch_ctc.py:") == 5
+        and f"{__file__}:{first + 1} (if x.max() > 3:)" in page.partition("assumed to pass:")[2]
+    )
     by_text = ["test_torch_ctc.py:x.max() > 3", "test_torch_ctc.py:(x > -9).all()", *said[2:]]
     assert swt.capture(checked, torch.ones(3), assume=by_text).text == program.text
     for number, place in enumerate(said):
-        with pytest.raises(sw.Unsupported, match=rf"^capture: .*{place} \(.*found the value of a tensor, .*assume=\[\"{place}\"\]$"):
+        with pytest.raises(
+            sw.Unsupported,
+            match=rf"^capture: .*{place} \(.*found the value of a tensor, .*assume=\[\"{place}\"\]$",
+        ):
             swt.capture(checked, torch.ones(3), assume=said[:number] + said[number + 1:])
     with pytest.raises(sw.InvalidArgument, match=r"assume: found \['model.py'\], needed a file and a line"):
         swt.capture(checked, torch.ones(3), assume=["model.py"])
@@ -102,7 +108,9 @@ def test_a_check_that_is_caught_or_that_does_more_is_the_users_to_assume():
 
     with pytest.raises(sw.Unsupported, match=r"^capture: .*test_torch_ctc.py:\d+ \(if x.max"):
         swt.capture(step, torch.ones(3))
-    program = swt.capture(step, torch.ones(3), assume=["test_torch_ctc.py:if x.max() > 3:", "test_torch_ctc.py:isfinite(x)"])
+    program = swt.capture(
+        step, torch.ones(3), assume=["test_torch_ctc.py:if x.max() > 3:", "test_torch_ctc.py:isfinite(x)"]
+    )
     assert torch.equal(program.run(torch.full((3,), 2.0), devices=1), torch.full((3,), 2.0))
 
 
@@ -112,8 +120,13 @@ def test_checks_of_torch_itself_are_assumed_by_its_lines_or_by_the_steps():
 
     with pytest.raises(sw.Unsupported, match="found the value of a tensor"):
         swt.capture(step, torch.ones(3))
-    for said in (["distribution.py:bool(torch._is_all_true(valid))"], ["test_torch_ctc.py:torch.distributions.Normal"]):
-        torch.testing.assert_close(swt.capture(step, torch.ones(3), assume=said).run(torch.ones(3), devices=1), step(torch.ones(3)))
+    for said in (
+        ["distribution.py:bool(torch._is_all_true(valid))"],
+        ["test_torch_ctc.py:torch.distributions.Normal"],
+    ):
+        torch.testing.assert_close(
+            swt.capture(step, torch.ones(3), assume=said).run(torch.ones(3), devices=1), step(torch.ones(3))
+        )
 
 
 def test_state_that_the_step_makes_larger_is_refused():

@@ -1,4 +1,5 @@
-"""What a captured step keeps from one call to the next: state of modules and optimizers. A change of anything else is one clear error."""
+"""What a captured step keeps from one call to the next: state of modules and optimizers. A change of anything
+else is one clear error."""
 
 import collections
 import copy
@@ -136,7 +137,8 @@ def test_averages_go_on_with_each_run(extra):
 def test_what_a_step_keeps_is_called_as_its_variables():
     program = swt.capture(learner(in_buffers)[0], *batch())
     kinds = {one.label: one.kind for one in program.inputs}
-    assert {"shadow.count", "shadow.hidden", "shadow.0_weight"} <= set(kinds) and kinds["shadow.count"] == "parameter"
+    assert {"shadow.count", "shadow.hidden", "shadow.0_weight"} <= set(kinds)
+    assert kinds["shadow.count"] == "parameter"
 
 
 def test_state_that_a_step_takes_and_returns_needs_no_module():
@@ -172,19 +174,31 @@ def in_a_default(model):
     return ends, lambda: [ends.__defaults__[0]["sum"]]
 
 
-NEEDED = "needed a parameter or buffer of a module \\(register_buffer, AveragedModel\\), or an argument that the step returns"
+NEEDED = "needed a parameter or buffer of a module \\(register_buffer, AveragedModel\\), "
+NEEDED += "or an argument that the step returns"
 HERE = "^capture: .*test_torch_kept.py:\\d+( \\(.*\\))?: "
 
 
-@pytest.mark.parametrize("extra, found", [
-    (in_a_dict(lambda shadow, name, p: shadow[name].mul_(0.9).add_(p, alpha=0.1)), "a change of 'shadow.0.weight', a tensor that the step holds"),
-    (in_a_dict(lambda shadow, name, p: shadow[name].lerp_(p, 0.1)), "a change of 'shadow.0.weight'"),
-    (in_a_dict(lambda shadow, name, p: shadow.update({name: shadow[name] * 0.9 + p * 0.1})), "that the step puts a tensor into 'shadow.0.weight'"),
-    (in_an_object, "that the step puts a tensor into '(averages.shadow.0|averages.steps)'"),
-    (in_a_variable, "a change of 'last'"),
-    (in_a_queue(list), "that the step puts a tensor into 'last.2'"), (in_a_queue(lambda items: collections.deque(items, 3)), "that the step puts a tensor into 'last.2'"),
-    (in_a_default, "that the step puts a tensor into 'held.sum'"),
-], ids=["in place", "lerp", "new", "object", "variable", "list", "deque", "default"])
+@pytest.mark.parametrize(
+    "extra, found",
+    [
+        (
+            in_a_dict(lambda shadow, name, p: shadow[name].mul_(0.9).add_(p, alpha=0.1)),
+            "a change of 'shadow.0.weight', a tensor that the step holds",
+        ),
+        (in_a_dict(lambda shadow, name, p: shadow[name].lerp_(p, 0.1)), "a change of 'shadow.0.weight'"),
+        (
+            in_a_dict(lambda shadow, name, p: shadow.update({name: shadow[name] * 0.9 + p * 0.1})),
+            "that the step puts a tensor into 'shadow.0.weight'",
+        ),
+        (in_an_object, "that the step puts a tensor into '(averages.shadow.0|averages.steps)'"),
+        (in_a_variable, "a change of 'last'"),
+        (in_a_queue(list), "that the step puts a tensor into 'last.2'"),
+        (in_a_queue(lambda items: collections.deque(items, 3)), "that the step puts a tensor into 'last.2'"),
+        (in_a_default, "that the step puts a tensor into 'held.sum'"),
+    ],
+    ids=["in place", "lerp", "new", "object", "variable", "list", "deque", "default"],
+)
 def test_a_change_of_what_is_no_state_is_one_clear_error(extra, found):
     step, kept = learner(extra)
     before = [one.clone() for one in kept()]
@@ -205,7 +219,9 @@ def test_tensors_of_no_module_do_not_learn():
                 one.grad = None
         return loss.detach()
 
-    with pytest.raises(sw.Unsupported, match=f"{HERE}found a change of 'w', a tensor that the step holds, {NEEDED}"):
+    with pytest.raises(
+        sw.Unsupported, match=f"{HERE}found a change of 'w', a tensor that the step holds, {NEEDED}"
+    ):
         swt.capture(step, *batch())
     assert w.grad is None and b[0].grad is None
 
@@ -242,7 +258,11 @@ def test_state_that_a_step_makes_is_refused():
     for hidden in (None, torch.zeros(8, 4)):
         one = Recurrent()
         one.hidden = hidden
-        with pytest.raises(sw.Unsupported, match=f"{HERE}found that the step (puts a tensor into|changes) '(hidden|mask|seen|last)'.*{NEEDED}"):
+        with pytest.raises(
+            sw.Unsupported,
+            match=f"{HERE}found that the step (puts a tensor into|changes) "
+                  f"'(hidden|mask|seen|last)'.*{NEEDED}",
+        ):
             swt.capture(one.step, *batch())
         assert (one.hidden is hidden, one.mask, one.seen, one.last, one.log) == (True, None, 0, 0.0, [])
 
@@ -282,7 +302,10 @@ def test_numbers_that_a_step_changes_are_refused():
         return x * float(own["number"])
 
     for step, name in ((counts, "count"), (means, "mean"), (counts_in_numpy, "own.number")):
-        with pytest.raises(sw.Unsupported, match=f"{HERE}found that the step changes '{name}', which is part of the program, {NEEDED}"):
+        with pytest.raises(
+            sw.Unsupported,
+            match=f"{HERE}found that the step changes '{name}', which is part of the program, {NEEDED}",
+        ):
             swt.capture(step, batch()[0])
     assert (count, mean, own["number"]) == (0, 0.0, 1)
 
@@ -317,10 +340,15 @@ class Sometimes:
         return self.first, self.phase, self.pending, self.names, list(self.sizes.items())
 
 
-@pytest.mark.parametrize("name, found", [
-    ("by_flag", "the step changes 'first', which is part of the program"),
-    ("by_name", "the step changes 'phase'"), ("by_none", "the step changes 'pending'"), ("by_values", "the value of a tensor"),
-])
+@pytest.mark.parametrize(
+    "name, found",
+    [
+        ("by_flag", "the step changes 'first', which is part of the program"),
+        ("by_name", "the step changes 'phase'"),
+        ("by_none", "the step changes 'pending'"),
+        ("by_values", "the value of a tensor"),
+    ],
+)
 def test_steps_that_are_others_the_next_time_are_refused_and_leave_nothing(name, found):
     one = Sometimes()
     with pytest.raises(sw.Unsupported, match=found):
@@ -352,7 +380,9 @@ def test_a_capture_that_fails_leaves_the_same_objects():
 def test_what_a_run_could_not_keep_is_refused():
     flat = torch.zeros(10)
     parts = [flat[:5], flat[5:]]
-    with pytest.raises(sw.Unsupported, match=f"{HERE}found a change of '(flat|parts.0)', a tensor that the step holds"):
+    with pytest.raises(
+        sw.Unsupported, match=f"{HERE}found a change of '(flat|parts.0)', a tensor that the step holds"
+    ):
         swt.capture(lambda x: (parts[0].add_(x.sum()), flat.sum()), batch()[0])
     with pytest.raises(sw.Unsupported, match="found a change of 'flat', a tensor that the step holds"):
         swt.capture(lambda x: flat[:5].add_(x.sum()), batch()[0])

@@ -67,13 +67,26 @@ def scheduled(schedule, optimizer_of):
     return model, schedule(optimizer), step_of(model, optimizer)
 
 
-@pytest.mark.parametrize("schedule, optimizer", [
-    (lambda o: RATES.StepLR(o, 2, 0.1), lambda p: torch.optim.AdamW(p, lr=1e-2)),
-    (lambda o: RATES.CosineAnnealingLR(o, 5), lambda p: torch.optim.SGD(p, lr=torch.tensor(0.1), momentum=0.9)),
-    (lambda o: RATES.SequentialLR(o, [RATES.LinearLR(o, 0.5), RATES.ExponentialLR(o, 0.9)], [2]), lambda p: torch.optim.SGD(p, lr=0.1)),
-    (lambda o: RATES.ExponentialLR(o, 0.5), lambda p: torch.optim.Adafactor(p, lr=0.1)),
-    (lambda o: RATES.OneCycleLR(o, 0.1, 10, cycle_momentum=False), lambda p: torch.optim.SGD([{"params": [one]} for one in p], lr=0.1)),
-], ids=["adamw", "tensor", "sequential", "adafactor", "groups"])
+@pytest.mark.parametrize(
+    "schedule, optimizer",
+    [
+        (lambda o: RATES.StepLR(o, 2, 0.1), lambda p: torch.optim.AdamW(p, lr=1e-2)),
+        (
+            lambda o: RATES.CosineAnnealingLR(o, 5),
+            lambda p: torch.optim.SGD(p, lr=torch.tensor(0.1), momentum=0.9),
+        ),
+        (
+            lambda o: RATES.SequentialLR(o, [RATES.LinearLR(o, 0.5), RATES.ExponentialLR(o, 0.9)], [2]),
+            lambda p: torch.optim.SGD(p, lr=0.1),
+        ),
+        (lambda o: RATES.ExponentialLR(o, 0.5), lambda p: torch.optim.Adafactor(p, lr=0.1)),
+        (
+            lambda o: RATES.OneCycleLR(o, 0.1, 10, cycle_momentum=False),
+            lambda p: torch.optim.SGD([{"params": [one]} for one in p], lr=0.1),
+        ),
+    ],
+    ids=["adamw", "tensor", "sequential", "adafactor", "groups"],
+)
 def test_each_run_reads_the_rates(schedule, optimizer):
     (ours, rates, step), (theirs, other_rates, torch_step) = (scheduled(schedule, optimizer) for _ in range(2))
     program = swt.capture(step, *batch())
@@ -107,7 +120,10 @@ def test_other_numbers_of_an_optimizer_are_those_of_the_capture():
     program = swt.capture(step, *batch())
     program.run(*batch(), devices=1)
     rates.step()
-    with pytest.raises(sw.InvalidArgument, match=r"run: found momentum=0\.\d+ of SGD, needed 0\.95, which is part of the program"):
+    with pytest.raises(
+        sw.InvalidArgument,
+        match=r"run: found momentum=0\.\d+ of SGD, needed 0\.95, which is part of the program",
+    ):
         program.run(*batch(), devices=1)
 
 
@@ -142,7 +158,11 @@ def test_a_step_that_sets_a_rate_is_refused():
         return rest
 
     for body in (scheduled_inside, decays):
-        with pytest.raises(sw.Unsupported, match=r"capture: .*test_torch_optimizers.py:\d+: found a learning rate that the step sets, needed one .* between runs"):
+        with pytest.raises(
+            sw.Unsupported,
+            match=r"capture: .*test_torch_optimizers.py:\d+: found a learning rate that the step sets, "
+            r"needed one .* between runs",
+        ):
             swt.capture(with_model(body), *batch())
     assert rates[0].last_epoch == 0
 

@@ -146,7 +146,10 @@ def test_a_hostile_tree_is_one_clear_error(tmp_path, monkeypatch, key, value):
 
     monkeypatch.setattr(_save, "plan_of", hostile)
     sw.save(tmp_path / "a", {"of": [np.ones(1), np.ones(2)], "w": np.ones(1)})
-    with pytest.raises(sw.Corrupt, match="cannot be decoded: |is below 'w', which is no container"), sw.open(tmp_path / "a") as c:
+    with (
+        pytest.raises(sw.Corrupt, match="cannot be decoded: |is below 'w', which is no container"),
+        sw.open(tmp_path / "a") as c,
+    ):
         c.load() if key != "metrics" else c.metrics
 
 

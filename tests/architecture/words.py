@@ -1,12 +1,13 @@
-"""Counts words that stop a reader, in comments, docstrings, messages and pages, and holds the counts: words.py WORDS.
-Run in the folder of the sources. Prints each pattern that stands in more lines than its line of WORDS allows.
+"""Counts words that stop a reader, in comments, docstrings, messages and pages, and holds the counts:
+words.py WORDS. Run in the folder of the sources. Prints each pattern that stands in more
+lines than its line of WORDS allows.
 A line of WORDS: the most lines, a space, a regular expression that is looked for in each line."""
 import pathlib
 import re
 import sys
 
-FOLDERS = ("shard", "storage", "runtime", "loader", "checkpoint", "convert", "tools", "python", "examples", "bench",
-           "docs", "tests", "scripts")
+FOLDERS = ("shard", "storage", "runtime", "loader", "checkpoint", "convert", "tools", "python", "examples",
+           "bench", "docs", "tests", "scripts")
 ENDINGS = (".h", ".cc", ".py", ".pyi", ".md", ".sh")
 
 

@@ -75,5 +75,11 @@ with tempfile.TemporaryDirectory() as scratch:
     os.environ.pop("HDF5_PLUGIN_PATH", None)
     looked = run(sys.executable, "-c", "import h5py; print(h5py.h5pl.get(0).decode())").strip()
     assert f"/{os.path.dirname(plugins[0])}" == looked, (plugins, looked)
-    print(run("/usr/bin/python3", f"{SOURCE}/tests/checkpoint/hdf5/hdf5_tools.py", f"{BUILD}/tests/checkpoint/checkpoint_h5py_writer",
-              HDF5_PLUGIN_PATH=str(folder)))
+    print(
+        run(
+            "/usr/bin/python3",
+            f"{SOURCE}/tests/checkpoint/hdf5/hdf5_tools.py",
+            f"{BUILD}/tests/checkpoint/checkpoint_h5py_writer",
+            HDF5_PLUGIN_PATH=str(folder),
+        )
+    )

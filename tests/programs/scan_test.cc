@@ -17,8 +17,7 @@
 #include "tensors.h"
 #include "testing/errors.h"
 
-// scan(): what it gives is what the program gives that is written out, on one device and on any
-// mesh.
+// scan() gives what the program written out gives, on one device and on any mesh.
 
 namespace shardwise {
 namespace {

@@ -35,7 +35,11 @@ class Figures(unittest.TestCase):
         self.assertTrue(shown, "README.md does not show docs/figures/two_meshes.svg with a text of 40 characters")
 
     def test_ratios_of_readme_are_those_of_the_figure(self):
-        drawn = [bar.text for bar in xml.etree.ElementTree.parse(COMMITTED / "rivals.svg").getroot().iter() if bar.tag.endswith("}title")]
+        drawn = [
+            bar.text
+            for bar in xml.etree.ElementTree.parse(COMMITTED / "rivals.svg").getroot().iter()
+            if bar.tag.endswith("}title")
+        ]
         rows = re.findall(r"(?m)^\| (.+) \| (.+) \| ([\d.]+ x) \|$", (SOURCE / "README.md").read_text())
         self.assertEqual(len(rows), 5)
         for what, rival, ratio in rows:

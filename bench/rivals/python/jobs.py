@@ -268,7 +268,8 @@ print(status("VmHWM") - before)
 
 
 def peaks(folder: pathlib.Path, mib: int) -> dict[str, tuple[int, int]]:
-    """MiB that a call takes beyond the existing state, and how many of them are its result or a copy that it must make."""
+    """MiB that a call takes beyond the existing state, and how many of them are its result or a copy that it
+    must make."""
     given = {"sw.save": 0, "sw.load": mib, "swt.save": 0, "swt.save_async": mib, "swt.load": 0, "swj.save": 0, "swj.save_async": 0,
              "swj.load": mib}
     return {kind: (int(subprocess.run([sys.executable, "-c", PEAK, kind, str(folder / "peak"), str(mib)], capture_output=True,

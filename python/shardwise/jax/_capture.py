@@ -23,10 +23,9 @@ def capture(step: Callable[..., Any], *example: Any, kinds: Mapping[str, str] | 
     array of its type is at its place. States of optax and flax.nnx are the optimizer's. A result that
     replaces a parameter or optimizer state takes its memory, as donate_argnums has it.
 
-    Raises Unsupported, naming each primitive that no program has, or a parameter of one that its rule does not know, how often it
-    is there, and the source line of the first;
-    InvalidArgument for an example that is no tree of arrays, or that the step does not take. `by_name`: arguments by the step's
-    own names.
+    Raises Unsupported, naming each primitive that no program has, or a parameter of one that its rule does
+    not know, how often it is there, and the source line of the first; InvalidArgument for an example that is
+    no tree of arrays, or that the step does not take. `by_name`: arguments by the step's own names.
 
     progress: on a terminal, a capture that takes longer than two seconds shows on stderr how far it is; False: never."""
     from ._jaxpr import captured

@@ -11,7 +11,8 @@ _PHILOX = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)  #: factors, and th
 
 
 def random_bits(text: ProgramText, algorithm: str, state: Value, dtype: str, shape: Shape) -> tuple[Value, Value]:
-    """The state after, and unsigned numbers of the shape. state: two u64, a key and a counter. Raises Refused."""
+    """The state after, and unsigned numbers of the shape. state: two u64, a key and a counter. Raises
+    Refused."""
     if math.prod(shape) >= 2**32:
         raise Refused(f"found {list(shape)} random numbers, needed fewer than 2^32")
     draw = _threefry_bits if algorithm.endswith("THREE_FRY") else _philox_bits

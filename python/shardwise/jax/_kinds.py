@@ -14,10 +14,16 @@ from . import _tree
 KINDS = ("parameter", "optimizer", "loader")
 
 
-def kinds_of(labels: Sequence[str], names: Sequence[str], arguments: Sequence[Any], result: Any, own: Sequence[str],
-             patterns: Mapping[str, str]) -> list[str]:
-    """The kind of each leaf. own: the kinds that are known already, or "". A pattern counts more than these, the first that
-    matches. Optax's classes are the optimizer's; what comes back is a parameter."""
+def kinds_of(
+    labels: Sequence[str],
+    names: Sequence[str],
+    arguments: Sequence[Any],
+    result: Any,
+    own: Sequence[str],
+    patterns: Mapping[str, str],
+) -> list[str]:
+    """The kind of each leaf. own: the kinds that are known already, or "". A pattern counts more than these,
+    the first that matches. Optax's classes are the optimizer's; what comes back is a parameter."""
     for pattern, kind in patterns.items():
         if kind not in KINDS:
             raise InvalidArgument(f"kinds: found {kind!r} for {pattern!r}, needed one of {', '.join(KINDS)}")
@@ -34,17 +40,23 @@ def kinds_of(labels: Sequence[str], names: Sequence[str], arguments: Sequence[An
 def _returned(names: Sequence[str], arguments: Sequence[Any], result: Any) -> list[bool]:
     """Tells for each leaf if it is in a tree that is also in the result, or is an array whose type is at its
     place. The type of a single number is no evidence: a rate is not a loss."""
-    trees: dict[Any, list[Any]] = {}  # structures, by the types of their leaves: data of a node may have no hash
+    # Structures, by the types of their leaves: data of a node may have no hash.
+    trees: dict[Any, list[Any]] = {}
     for node, _, _ in _places(result, 0):
         trees.setdefault(_types(node), []).append(jax.tree.structure(node))
-    parts = result if isinstance(result, dict) else dict(enumerate(result)) if isinstance(result, (tuple, list)) else {}
+    parts = result if isinstance(result, dict) else {}
+    if isinstance(result, (tuple, list)):
+        parts = dict(enumerate(result))
     found = []
     for place, (name, argument) in enumerate(zip(names, arguments)):
         same_place: list[dict[Any, Any]] = [_leaves(result)]
         same_place += [_leaves(parts[key]) for key in (place, name) if key in parts]
         for path, leaf in _leaves(argument).items():
             own = leaf.shape, leaf.dtype
-            found.append(bool(leaf.shape) and any(path in one and (one[path].shape, one[path].dtype) == own for one in same_place))
+            found.append(
+                bool(leaf.shape)
+                and any(path in one and (one[path].shape, one[path].dtype) == own for one in same_place)
+            )
         begin = len(found) - len(jax.tree.leaves(argument))
         for node, first, end in _places(argument, begin):
             if end - first > 1 and jax.tree.structure(node) in trees.get(_types(node), ()):

@@ -32,10 +32,13 @@ class Params(Mapping[str, Any]):
         return len(self._params)
 
     def need_read(self, unread: str) -> None:
-        """Raises Refused for a parameter that the rule has not read, unless it is one of these, which change no value."""
+        """Raises Refused for a parameter that the rule has not read, unless it is one of these, which change
+        no value."""
         for name in self._params:
             if name not in self._read and name not in unread.split() and name not in _HINTS:
-                raise Refused(f"found the parameter {name}={self._params[name]!r}, needed those that its rule knows")
+                raise Refused(
+                    f"found the parameter {name}={self._params[name]!r}, needed those that its rule knows"
+                )
 
 
 @dataclass
@@ -71,20 +74,44 @@ rule = RULES.rule
 _HINTS = "accuracy precision preferred_element_type out_dtype sharding out_sharding".split()
 
 #: Others of single primitives, of JAX since 0.6.
-_OF_CALLS = """name inline keep_unused donated_invars ctx_mesh resource_env in_layouts out_layouts compiler_options_kvs abstracted_axes
-    num_consts symbolic_zeros jvp_jaxpr_fun jvp_jaxpr_thunk fwd_jaxpr_thunk bwd out_trees differentiated policy prevent_cse function_type"""
+_OF_CALLS = """name inline keep_unused donated_invars ctx_mesh resource_env in_layouts out_layouts
+    compiler_options_kvs abstracted_axes num_consts symbolic_zeros jvp_jaxpr_fun jvp_jaxpr_thunk
+    fwd_jaxpr_thunk bwd out_trees differentiated policy prevent_cse function_type"""
 _OF_INDICES = "indices_are_sorted unique_indices update_consts"
 UNREAD = {
-    **dict.fromkeys(INLINED, _OF_CALLS), "gather": f"{_OF_INDICES} fill_value", "scatter-sub": f"{_OF_INDICES} update_jaxpr",
+    **dict.fromkeys(INLINED, _OF_CALLS),
+    "gather": f"{_OF_INDICES} fill_value",
+    "scatter-sub": f"{_OF_INDICES} update_jaxpr",
     **dict.fromkeys((f"scatter{how}" for how in ("", "-add", "-mul", "-min", "-max")), _OF_INDICES),
-    "approx_top_k": "aggregate_to_topk recall_target reduction_input_size_override", "argmax": "index_dtype", "argmin": "index_dtype",
-    "bitcast_convert_type": "new_dtype", "broadcast_in_dim": "shape", "cond": "branches_platforms", "conj": "input_dtype",
-    "convert_element_type": "new_dtype weak_type", "device_put": "srcs copy_semantics", "dynamic_slice": "slice_sizes",
-    **dict.fromkeys(("dot_product_attention_fwd_wrapper", "dot_product_attention_bwd_wrapper"), "seed variadic_args is_training"),
-    "empty2": "dtype memory_space", "iota": "dtype shape", "iota_2x32_shape": "shape", "lu_pivots_to_permutation": "permutation_size",
-    "name": "name", "pvary": "axes", "qr": "use_magma", "random_wrap": "impl", "reshard": "concrete_mesh",
-    "rng_bit_generator": "dtype shape", "scan": "unroll linear _split_transpose", "shard_map": "check_vma check_rep rewrite auto",
-    "sharding_constraint": "context_mesh resource_env layout unconstrained_dims", "sort": "is_stable", "squeeze": "dimensions",
+    "approx_top_k": "aggregate_to_topk recall_target reduction_input_size_override",
+    "argmax": "index_dtype",
+    "argmin": "index_dtype",
+    "bitcast_convert_type": "new_dtype",
+    "broadcast_in_dim": "shape",
+    "cond": "branches_platforms",
+    "conj": "input_dtype",
+    "convert_element_type": "new_dtype weak_type",
+    "device_put": "srcs copy_semantics",
+    "dynamic_slice": "slice_sizes",
+    **dict.fromkeys(
+        ("dot_product_attention_fwd_wrapper", "dot_product_attention_bwd_wrapper"),
+        "seed variadic_args is_training",
+    ),
+    "empty2": "dtype memory_space",
+    "iota": "dtype shape",
+    "iota_2x32_shape": "shape",
+    "lu_pivots_to_permutation": "permutation_size",
+    "name": "name",
+    "pvary": "axes",
+    "qr": "use_magma",
+    "random_wrap": "impl",
+    "reshard": "concrete_mesh",
+    "rng_bit_generator": "dtype shape",
+    "scan": "unroll linear _split_transpose",
+    "shard_map": "check_vma check_rep rewrite auto",
+    "sharding_constraint": "context_mesh resource_env layout unconstrained_dims",
+    "sort": "is_stable",
+    "squeeze": "dimensions",
     "triangular_solve": "conjugate_a",
 }
 

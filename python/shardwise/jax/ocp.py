@@ -53,13 +53,23 @@ _NOT_HERE = {
 
 # Names of Orbax's that users reach for, and what does the same here.
 _ELSEWHERE = {
-    "Checkpointer": "PyTreeCheckpointer(), of trees", "AsyncCheckpointer": "StandardCheckpointer(), whose saves go on in the background",
-    "StandardCheckpointHandler": "StandardCheckpointer()", "PyTreeCheckpointHandler": "PyTreeCheckpointer()",
-    "RestoreArgs": "a target with the sharding wanted, leaf by leaf", "ArrayRestoreArgs": "a target with the sharding wanted, leaf by leaf",
-    "SaveArgs": "cast= of shardwise.jax.load()", "PLACEHOLDER": "a target without that name, and strict=False",
-    **dict.fromkeys(("restore", "load", "load_pytree"), "StandardCheckpointer().restore(path, target), or shardwise.jax.load(path, target)"),
-    **dict.fromkeys(("save", "save_pytree"), "StandardCheckpointer().save(path, tree), or shardwise.jax.save(path, tree)"),
-    "checkpoint_utils": "jax.eval_shape(), or arrays to be like, as a target", "type_handlers": "leaves of the kinds of docs/tasks/jax.md",
+    "Checkpointer": "PyTreeCheckpointer(), of trees",
+    "AsyncCheckpointer": "StandardCheckpointer(), whose saves go on in the background",
+    "StandardCheckpointHandler": "StandardCheckpointer()",
+    "PyTreeCheckpointHandler": "PyTreeCheckpointer()",
+    "RestoreArgs": "a target with the sharding wanted, leaf by leaf",
+    "ArrayRestoreArgs": "a target with the sharding wanted, leaf by leaf",
+    "SaveArgs": "cast= of shardwise.jax.load()",
+    "PLACEHOLDER": "a target without that name, and strict=False",
+    **dict.fromkeys(
+        ("restore", "load", "load_pytree"),
+        "StandardCheckpointer().restore(path, target), or shardwise.jax.load(path, target)",
+    ),
+    **dict.fromkeys(
+        ("save", "save_pytree"), "StandardCheckpointer().save(path, tree), or shardwise.jax.save(path, tree)"
+    ),
+    "checkpoint_utils": "jax.eval_shape(), or arrays to be like, as a target",
+    "type_handlers": "leaves of the kinds of docs/tasks/jax.md",
 }
 
 if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
@@ -162,8 +172,11 @@ class CheckpointManager(ManagerContext):
 
     def _last(self) -> int:
         last = self.manager._on_first(
-            lambda: max((one for one, _, is_replaced in self.manager._manager.steps() if not is_replaced), default=-1),
-            "which step is the last")
+            lambda: max(
+                (one for one, _, is_replaced in self.manager._manager.steps() if not is_replaced), default=-1
+            ),
+            "which step is the last",
+        )
         # Later ones are set aside when the first save of a run that goes back is committed, or are another job's.
         return last if self._newest < 0 else self._newest
 

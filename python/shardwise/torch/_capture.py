@@ -14,8 +14,15 @@ if TYPE_CHECKING:
     from ..programs import Program
 
 
-def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Module | torch.optim.Optimizer] = (),
-            static: Iterable[str] = (), assume: Iterable[str] = (), progress: bool = True, **by_name: Any) -> Program:
+def capture(
+    step: Callable[..., Any],
+    *example: Any,
+    uses: Iterable[torch.nn.Module | torch.optim.Optimizer] = (),
+    static: Iterable[str] = (),
+    assume: Iterable[str] = (),
+    progress: bool = True,
+    **by_name: Any,
+) -> Program:
     """The program of step(*example): forward, loss, backward and optimizer, as the step calls them.
 
         def step(tokens, labels):
@@ -28,22 +35,23 @@ def capture(step: Callable[..., Any], *example: Any, uses: Iterable[torch.nn.Mod
         program = swt.capture(step, tokens, labels)
 
     `example`: trees of tensors; their values do not matter, so that they may be on the meta device, as the model may.
-    torch traces the step on tensors without memory: nothing is computed. Modules and optimizers are those that the step's
-    variables hold, or its object's attributes; `uses` names those that are held otherwise. A module instead of a step is its
-    forward pass.
+    torch traces the step on tensors without memory: nothing is computed. Modules and optimizers are those
+    that the step's variables hold, or its object's attributes; `uses` names those that are held otherwise. A
+    module instead of a step is its forward pass.
 
-    Inputs are called as the module calls its parameters and buffers ("layers.3.attn.wq.weight"), then optimizer state
-    ("exp_avg.layers.3.attn.wq.weight"), then the step's arguments ("tokens"). The learning rate of each group of an optimizer is an input ("lr"), which each run reads: a scheduler is called between
+    Inputs are called as the module calls its parameters and buffers ("layers.3.attn.wq.weight"), then
+    optimizer state ("exp_avg.layers.3.attn.wq.weight"), then the step's arguments ("tokens"). The learning
+    rate of each group of an optimizer is an input ("lr"), which each run reads: a scheduler is called between
     runs. Program.run(*args) does the same as step(*args): it returns the step's result, and updates the
     module and the optimizer.
 
-    static: names of arguments whose values the step may ask for (grid.tolist(), x[mask]): those are part of the program then, and a run with
-    others is refused.
+    static: names of arguments whose values the step may ask for (grid.tolist(), x[mask]): those are part of
+    the program then, and a run with others is refused.
 
-    assume: checks that are taken to pass, in the capture and in runs: "modeling_detr.py:1042", a file and a line as the error
-    names it, or "modeling_detr.py:isfinite(x).all()", a file and a part of the line. The condition of an `if`
-    is false then, that of an `assert` or a function that checks is true, and after `not` the other way.
-    Plan.report() lists them.
+    assume: checks that are taken to pass, in the capture and in runs: "modeling_detr.py:1042", a file and a
+    line as the error names it, or "modeling_detr.py:isfinite(x).all()", a file and a part of the line. The
+    condition of an `if` is false then, that of an `assert` or a function that checks is true, and after `not`
+    the other way. Plan.report() lists them.
 
     Random numbers (dropout) are the program's own, and not those that torch would draw: they follow from an input, "random_key",
     which each run draws from torch's generator.

@@ -14,18 +14,33 @@ from .._errors import InvalidArgument
 
 _TORCH, _OURS = (os.path.join(os.path.dirname(file), "") for file in (torch.__file__, __file__))
 #: What carries a question of torch's own code, or the step's, to the trace.
-_BETWEEN = tuple(_TORCH + name for name in ("_ops.py", "_tensor.py", "_compile.py", "_prims", "_subclasses", "_functorch", "_dynamo", "fx",
-                                            "utils/_"))
+_BETWEEN = tuple(
+    _TORCH + name
+    for name in (
+        "_ops.py",
+        "_tensor.py",
+        "_compile.py",
+        "_prims",
+        "_subclasses",
+        "_functorch",
+        "_dynamo",
+        "fx",
+        "utils/_",
+    )
+)
 
 
 class Assumptions:
-    """Checks that pass: "modeling_detr.py:1042", a file and a line, or "modeling_detr.py:isfinite(x).all()", a file and a part of the
-    line's text."""
+    """Checks that pass: "modeling_detr.py:1042", a file and a line, or "modeling_detr.py:isfinite(x).all()",
+    a file and a part of the line's text."""
 
     def __init__(self, said: Iterable[str]) -> None:
         self._said = [(file, text.strip()) for file, colon, text in (one.partition(":") for one in said)]
         if not all(file and text for file, text in self._said):
-            raise InvalidArgument(f"capture: assume: found {list(said)}, needed a file and a line, or a part of its text, as \"model.py:12\"")
+            raise InvalidArgument(
+                f"capture: assume: found {list(said)}, needed a file and a line, or a part of its text, "
+                'as "model.py:12"'
+            )
         self.used: dict[str, None] = {}  #: lines, in order
 
     def passing_value(self) -> bool | None:
@@ -35,11 +50,17 @@ class Assumptions:
         frames = list(_frames())
         for frame in frames:
             file, line = frame.f_code.co_filename, _text(frame)
-            if any(file.endswith("/" + name) and text in (str(frame.f_lineno), line) or (file.endswith("/" + name) and not text.isdigit() and text in line)
-                   for name, text in self._said):
+            if any(
+                file.endswith("/" + name)
+                and text in (str(frame.f_lineno), line)
+                or (file.endswith("/" + name) and not text.isdigit() and text in line)
+                for name, text in self._said
+            ):
                 self.used[f"{file}:{frame.f_lineno} ({line})"] = None
                 first, _, rest = _text(frames[0]).partition(" ")
-                return (first not in ("if", "elif")) != (first in ("if", "elif", "assert") and rest.startswith("not "))
+                return (first not in ("if", "elif")) != (
+                    first in ("if", "elif", "assert") and rest.startswith("not ")
+                )
         return None
 
 

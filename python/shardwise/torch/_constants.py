@@ -1,5 +1,5 @@
-"""Tensors whose values are known while a step is traced: those that it makes of numbers of its own, and those that it makes of arguments
-that are said to be static, which are part of the program if it asks for them."""
+"""Tensors whose values are known while a step is traced: those that it makes of numbers of its own, and those
+that it makes of arguments that are said to be static, which are part of the program if it asks for them."""
 
 from __future__ import annotations
 
@@ -42,11 +42,19 @@ class Constants:
     def give(self, label: str, tensor: torch.Tensor, value: torch.Tensor) -> None:
         """Notes an argument of the step, with the value of the example. Raises InvalidArgument for a static
         one without values."""
-        has_values = value.device.type != "meta" and value.numel() <= MOST_ELEMENTS and not isinstance(value, FakeTensor)
+        has_values = (
+            value.device.type != "meta"
+            and value.numel() <= MOST_ELEMENTS
+            and not isinstance(value, FakeTensor)
+        )
         if self._is_static(label) and not has_values:
-            raise InvalidArgument(f"capture: static: found {label} of {value.numel()} elements on {value.device.type}, needed one with values, of at most "
-                                  f"{MOST_ELEMENTS}")
-        if not has_values or (not self._is_static(label) and (value.is_floating_point() or value.is_complex())):
+            raise InvalidArgument(
+                f"capture: static: found {label} of {value.numel()} elements on {value.device.type}, "
+                f"needed one with values, of at most {MOST_ELEMENTS}"
+            )
+        if not has_values or (
+            not self._is_static(label) and (value.is_floating_point() or value.is_complex())
+        ):
             return
         with _disable_current_modes():
             self._given[label] = value.detach().clone()
@@ -66,7 +74,8 @@ class Constants:
         return self._known[tensor][1].arguments if tensor in self._known else frozenset()
 
     def asked_value(self, tensor: torch.Tensor, line: str) -> torch.Tensor | None:
-        """As value(), for the step: the arguments from which it follows are part of the program then. None if one of them is not static."""
+        """As value(), for the step: the arguments from which it follows are part of the program then. None if
+        one of them is not static."""
         value = self.value(tensor)
         if not all(map(self._is_static, self.follows_from(tensor))):
             return None
@@ -92,7 +101,10 @@ class Constants:
         """Returns the result of an operation whose operands are all known; None for others."""
         leaves, tree = pytree.tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        if any(self.value(one) is None or not all(map(self._is_static, self.follows_from(one))) for one in tensors):
+        if any(
+            self.value(one) is None or not all(map(self._is_static, self.follows_from(one)))
+            for one in tensors
+        ):
             return None
         values = [self.asked_value(leaf, line) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         with _disable_current_modes():
@@ -107,9 +119,13 @@ class Constants:
         made = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         changes = func._schema.is_mutable
         values = [self.value(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        if (any(value is None and isinstance(leaf, torch.Tensor) for value, leaf in zip(values, leaves))
-                or (changes and len(memories) < len(tensors)) or torch.Tag.nondeterministic_seeded in func.tags
-                or any(not isinstance(one.numel(), int) or one.numel() > MOST_ELEMENTS for one in made) or func._schema.name in _WITHOUT_VALUES):
+        if (
+            any(value is None and isinstance(leaf, torch.Tensor) for value, leaf in zip(values, leaves))
+            or (changes and len(memories) < len(tensors))
+            or torch.Tag.nondeterministic_seeded in func.tags
+            or any(not isinstance(one.numel(), int) or one.numel() > MOST_ELEMENTS for one in made)
+            or func._schema.name in _WITHOUT_VALUES
+        ):
             for memory in memories if changes else ():
                 memory.is_known = False
             return

@@ -27,14 +27,26 @@ from ._tensors import OURS, array_of, shared_tensor
 from ._trace import Traced, is_computed_with, origin_of, trace
 
 
-def captured(step: Callable[..., Any], example: tuple[Any, ...], uses: tuple[Any, ...], static: Sequence[str], assume: Iterable[str]) -> Program:
+def captured(
+    step: Callable[..., Any],
+    example: tuple[Any, ...],
+    uses: tuple[Any, ...],
+    static: Sequence[str],
+    assume: Iterable[str],
+) -> Program:
     """See capture()."""
     traced = trace(step, example, uses, static, assume)
     writer = Writer()
     outputs = writer.run(traced)
     graph, _ = writer.build.graph(outputs)
     values = _Values(traced, writer)
-    return Program(graph, getattr(step, "__name__", type(step).__name__), values.inputs_of, values.result_of, assumed=traced.assumed)
+    return Program(
+        graph,
+        getattr(step, "__name__", type(step).__name__),
+        values.inputs_of,
+        values.result_of,
+        assumed=traced.assumed,
+    )
 
 
 class Writer:

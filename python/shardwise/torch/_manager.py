@@ -91,8 +91,17 @@ class CheckpointManager(JobManager):
         begun, step = time.monotonic(), step_number("save", step)
         self.wait()
         path, managed = self._prepare(step, metrics, begun)
-        return save_managed(path, state, user, self._options(existing), self._replicas, self._saves, self._deadline,
-                            progress, managed)
+        return save_managed(
+            path,
+            state,
+            user,
+            self._options(existing),
+            self._replicas,
+            self._saves,
+            self._deadline,
+            progress,
+            managed,
+        )
 
     def save_async(self, step: int, state: Mapping[str, Any], *, user: Any = None,
                    metrics: Mapping[str, float] | None = None, existing: Existing = "fail") -> PendingSave:

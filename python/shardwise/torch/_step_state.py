@@ -84,8 +84,13 @@ class StepState:
             self._add_module(f"{name}." if name else "", module)
         for _, container, _ in containers:
             self._add_places(container)
-        self._keys = [(container, key) for _, container, _ in containers if isinstance(container, dict) for key in container
-                      if isinstance(key, torch.Tensor) and id(key) in self._slots]
+        self._keys = [
+            (container, key)
+            for _, container, _ in containers
+            if isinstance(container, dict)
+            for key in container
+            if isinstance(key, torch.Tensor) and id(key) in self._slots
+        ]
 
     @property
     def optimizers(self) -> Iterable[Optimizer]:
@@ -126,7 +131,15 @@ class StepState:
         for number, group in enumerate(optimizer.param_groups):
             for key, value in group.items():
                 if isinstance(value, torch.Tensor):
-                    slots.append(Slot(_group_label(prefix, key, number), "optimizer", value, functools.partial(_group_of, optimizer, number), key))
+                    slots.append(
+                        Slot(
+                            _group_label(prefix, key, number),
+                            "optimizer",
+                            value,
+                            functools.partial(_group_of, optimizer, number),
+                            key,
+                        )
+                    )
         fresh = _state_to_be_made(optimizer, fake)
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             if id(parameter) not in labels:
@@ -142,8 +155,17 @@ class StepState:
                                       is_fresh=not optimizer.state.get(parameter),
                                       first=None if _begins_with_zeros(optimizer) else functools.partial(_first_state, optimizer, parameter)))
         self._fresh[id(optimizer)] = fresh
-        slots += [Slot(_group_label(prefix, "lr", number), "optimizer", rate, functools.partial(_group_of, optimizer, number), "lr", is_fresh=True)
-                  for number, rate in self._rates[id(optimizer)].items()]
+        slots += [
+            Slot(
+                _group_label(prefix, "lr", number),
+                "optimizer",
+                rate,
+                functools.partial(_group_of, optimizer, number),
+                "lr",
+                is_fresh=True,
+            )
+            for number, rate in self._rates[id(optimizer)].items()
+        ]
         return slots
 
     def modes(self) -> Callable[[], None]:
@@ -170,8 +192,10 @@ class StepState:
                 now = _constants_of(optimizer)
                 for place, value in before.items():
                     if now.get(place) != value:
-                        raise InvalidArgument(f"run: found {place[1]}={now.get(place)!r} of {type(optimizer).__name__}, needed {value!r}, which is part of the "
-                                              f"program: of what changes only the rate, lr, is read by each run")
+                        raise InvalidArgument(
+                            f"run: found {place[1]}={now.get(place)!r} of {type(optimizer).__name__}, "
+                            f"needed {value!r}, which is part of the program: only the rate, lr, may change"
+                        )
 
         return need_same
 
@@ -213,7 +237,10 @@ class StepState:
             for optimizer in self.optimizers:
                 rates = {number: new[id(rate)] for number, rate in self._rates[id(optimizer)].items()}
                 undo.enter_context(_optimizer_with(optimizer, rates, self._fresh[id(optimizer)], new))
-                now += [*_places_of(optimizer), *(functools.partial(_itself, rate) for rate in rates.values())]
+                now += [
+                    *_places_of(optimizer),
+                    *(functools.partial(_itself, rate) for rate in rates.values()),
+                ]
             yield lambda: [get() for get in now]
 
 
@@ -305,16 +332,28 @@ def _places_of(optimizer: Optimizer) -> list[Callable[[], torch.Tensor]]:
 
 
 @contextlib.contextmanager
-def _optimizer_with(optimizer: Optimizer, rates: Mapping[int, torch.Tensor], fresh: dict[torch.Tensor, dict[str, Any]], new: dict[int, torch.Tensor]) -> Iterator[None]:
+def _optimizer_with(
+    optimizer: Optimizer,
+    rates: Mapping[int, torch.Tensor],
+    fresh: dict[torch.Tensor, dict[str, Any]],
+    new: dict[int, torch.Tensor],
+) -> Iterator[None]:
     """It works on other tensors, with rates that only a run knows."""
     groups, state = optimizer.param_groups, optimizer.state
 
     def mapped(value: Any) -> Any:
         return new.get(id(value), value) if isinstance(value, torch.Tensor) else value
 
-    optimizer.param_groups = [_Group({**_plain_group(optimizer, {key: mapped(value) for key, value in group.items()}),
-                                      **({"lr": rates[number].item()} if number in rates else {}),
-                                      "params": [mapped(p) for p in group["params"]]}) for number, group in enumerate(groups)]
+    optimizer.param_groups = [
+        _Group(
+            {
+                **_plain_group(optimizer, {key: mapped(value) for key, value in group.items()}),
+                **({"lr": rates[number].item()} if number in rates else {}),
+                "params": [mapped(p) for p in group["params"]],
+            }
+        )
+        for number, group in enumerate(groups)
+    ]
     optimizer.state = type(state)(dict)
     for parameter in (p for group in groups for p in group["params"]):
         own = state.get(parameter) or fresh.get(parameter)
@@ -336,14 +375,24 @@ class _Group(dict[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key == "lr":
-            raise Unsupported(f"capture: {line_of_step()}: found a learning rate that the step sets, needed one that is set between runs, as by "
-                              f"scheduler.step(): each run reads it")
+            raise Unsupported(
+                f"capture: {line_of_step()}: found a learning rate that the step sets, "
+                "needed one that is set between runs, as by scheduler.step(): each run reads it"
+            )
         super().__setitem__(key, value)
 
 
 def _constants_of(optimizer: Optimizer) -> dict[tuple[int, str], Any]:
-    return {(number, key): value for number, group in enumerate(optimizer.param_groups) for key, value in group.items()
-            if key not in ("lr", "initial_lr") and (isinstance(value, (int, float)) or (isinstance(value, tuple) and all(isinstance(one, (int, float)) for one in value)))}
+    return {
+        (number, key): value
+        for number, group in enumerate(optimizer.param_groups)
+        for key, value in group.items()
+        if key not in ("lr", "initial_lr")
+        and (
+            isinstance(value, (int, float))
+            or (isinstance(value, tuple) and all(isinstance(one, (int, float)) for one in value))
+        )
+    }
 
 
 def _numbers_of(optimizer: Optimizer) -> dict[tuple[Any, ...], int | float]:
@@ -365,11 +414,16 @@ def _plain_group(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
 
 def _rates_of(optimizer: Optimizer) -> dict[int, torch.Tensor]:
     """Returns the learning rates that are numbers, as tensors, by the number of their group."""
-    return {number: torch.tensor(float(group["lr"]), dtype=torch.float64) for number, group in enumerate(optimizer.param_groups)
-            if isinstance(group.get("lr"), (int, float))}
+    return {
+        number: torch.tensor(float(group["lr"]), dtype=torch.float64)
+        for number, group in enumerate(optimizer.param_groups)
+        if isinstance(group.get("lr"), (int, float))
+    }
 
 
-def _state_to_be_made(optimizer: Optimizer, fake: Callable[[torch.Tensor], torch.Tensor]) -> dict[torch.Tensor, dict[str, Any]]:
+def _state_to_be_made(
+    optimizer: Optimizer, fake: Callable[[torch.Tensor], torch.Tensor]
+) -> dict[torch.Tensor, dict[str, Any]]:
     """Returns the state that the first step makes for parameters without state."""
     missing = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and not optimizer.state.get(p)]
     if not missing:
@@ -411,8 +465,13 @@ def _tensors_in(state: dict[str, Any]) -> set[str]:
 def _on_stand_ins(optimizer: Optimizer, stand_ins: dict[int, torch.Tensor]) -> Iterator[None]:
     """It works on these alone, by the ids of its own, and has no state."""
     before, state = optimizer.param_groups, optimizer.state
-    optimizer.param_groups = [{**_plain_group(optimizer, group),
-                               "params": [stand_ins[id(p)] for p in group["params"] if id(p) in stand_ins]} for group in before]
+    optimizer.param_groups = [
+        {
+            **_plain_group(optimizer, group),
+            "params": [stand_ins[id(p)] for p in group["params"] if id(p) in stand_ins],
+        }
+        for group in before
+    ]
     optimizer.state = type(state)(dict)
     try:
         yield
@@ -445,9 +504,11 @@ def _roots(modules: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
     return roots
 
 
-def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tuple[str, Any, str]]) -> Iterator[tuple[str, Any]]:
-    """Modules and optimizers, each once, by the names of the variables that hold them. `containers` gets the lists,
-    dicts and variables that may hold their tensors."""
+def _held_by(
+    step: Callable[..., Any], uses: Iterable[Any], containers: list[tuple[str, Any, str]]
+) -> Iterator[tuple[str, Any]]:
+    """Modules and optimizers, each once, by the names of the variables that hold them. `containers` gets the
+    lists, dicts and variables that may hold their tensors."""
     open_: deque[tuple[str, Any]] = deque([*((type(one).__name__.lower(), one) for one in uses), ("step", step)])
     seen: set[int] = set()
     names: set[str] = set()
@@ -465,8 +526,11 @@ def _held_by(step: Callable[..., Any], uses: Iterable[Any], containers: list[tup
             for path, module in holder.named_modules():
                 place = ".".join(filter(None, (name, path)))
                 containers.append((place, vars(module), "module"))
-                containers += ((place if key == "_buffers" else f"{place}.{key}", value, "module") for key, value in vars(module).items()
-                               if isinstance(value, (*SEQUENCES, dict)) and key != "_parameters")
+                containers += (
+                    (place if key == "_buffers" else f"{place}.{key}", value, "module")
+                    for key, value in vars(module).items()
+                    if isinstance(value, (*SEQUENCES, dict)) and key != "_parameters"
+                )
             open_ += (("hook", hook) for hook in _hooks_of(holder))
         elif not isinstance(holder, Optimizer):
             if isinstance(holder, (*SEQUENCES, dict)):

@@ -28,8 +28,7 @@ _NOTHING = object()
 
 
 class Target:
-    """The constructor compares all names, dtypes and shapes; check() raises for those that do not fit; fill()
-    reads."""
+    """Compares all names, dtypes and shapes when it is made; check() raises for misfits; fill() reads."""
 
     def __init__(self, checkpoint: Checkpoint, state: Mapping[str, Any], rank: int, ranks: int, strict: bool,
                  skip_mismatched: bool = False, resize: Resize | None = None) -> None:

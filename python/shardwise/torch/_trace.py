@@ -100,7 +100,8 @@ class Traced:
         return pytree.tree_unflatten(made, self.result)
 
 
-def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], static: Sequence[str] = (), assume: Iterable[str] = ()) -> Traced:
+def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], static: Sequence[str] = (),
+          assume: Iterable[str] = ()) -> Traced:
     """Traces a step. Raises Unsupported if the step asks for the value of a tensor, or keeps one that no run
     would know."""
     fake_mode, assumptions = without_memory(), Assumptions(assume)
@@ -118,10 +119,13 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any],
     known = [slot.label for slot in arguments]
     for name in static:
         if not any(label == name or label.startswith(f"{name}.") for label in known):
-            raise InvalidArgument(f"capture: static: found {name!r}, needed one of the step's tensors: {', '.join(known)}")
+            raise InvalidArgument(
+                f"capture: static: found {name!r}, needed one of the step's tensors: {', '.join(known)}"
+            )
     for path, leaf in paths:
         _need_no_holder(_argument_name(step, path), leaf)
-    with variables.kept(_line_of_definition(step), seen), _counted_draws(), compiling(), counting_in_f64(), fake_mode, in_words():
+    with (variables.kept(_line_of_definition(step), seen), _counted_draws(), compiling(), counting_in_f64(),
+          fake_mode, in_words()):
         assert fake_mode.shape_env is not None
         with fake_mode.shape_env.ignore_fresh_unbacked_symbols():  # of a step that makes state
             slots = state.slots(fake)
@@ -140,8 +144,9 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any],
                 given = iter(own[len(slots):])
                 values = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
                 gradients = _Gradients({slot.label: tensor for slot, tensor in zip(slots, own, strict=False) if tensor.requires_grad})
-                with (state.replaced(slots, own[:len(slots)]) as now, state.guarded() as elsewhere,
-                      _scopes(state, gradients, elsewhere, constants, variables, seen, fused, assumptions)):
+                with state.replaced(slots, own[:len(slots)]) as now, state.guarded() as elsewhere, \
+                        _scopes(state, gradients, _ScopeMode(gradients, elsewhere, constants, variables, seen,
+                                                             fused, assumptions)):
                     made, result = pytree.tree_flatten(step(*pytree.tree_unflatten(values, treespec)))
                     returned[:] = [result, [_kind_of(leaf) for leaf in made]]
                     made = [leaf for leaf in made if _kind_of(leaf) in _COMPUTED]
@@ -157,8 +162,9 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any],
 
         with sdpa_kernel(list(fused.TRACED)), scores_again(step, fused), tensors_of_tensors(), without_mkldnn(), noted_modes(sets_modes), chosen_by_values():
             graph = graph_of(functional, fakes)
-    return Traced(graph, [*slots, *arguments], len(slots), treespec, [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves],
-                  returned[0], returned[1], [need_numbers, *([] if sets_modes else [need_modes])], constants.asked,
+    numbers = [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    return Traced(graph, [*slots, *arguments], len(slots), treespec, numbers, returned[0], returned[1],
+                  [need_numbers, *([] if sets_modes else [need_modes])], constants.asked,
                   list(assumptions.used))
 
 
@@ -172,7 +178,9 @@ def origin_of(node: torch.fx.Node) -> torch.fx.Node:
 def is_computed_with(node: torch.fx.Node) -> bool:
     """True if a value is used for more than to be returned."""
     same = _aten.alias.default, _aten.detach.default
-    return any(user.op != "output" and (user.target not in same or is_computed_with(user)) for user in node.users)
+    return any(
+        user.op != "output" and (user.target not in same or is_computed_with(user)) for user in node.users
+    )
 
 
 def _need_no_holder(label: str, argument: Any) -> None:
@@ -283,12 +291,14 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True  # no program has one: they are named as others are
 
-    def __init__(self, gradients: _Gradients, elsewhere: dict[int, str], constants: Constants, variables: Variables, seen: set[int],
-                 fused: FusedAttention, assumptions: Assumptions) -> None:
+    def __init__(self, gradients: _Gradients, elsewhere: dict[int, str], constants: Constants,
+                 variables: Variables, seen: set[int], fused: FusedAttention,
+                 assumptions: Assumptions) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._gradients, self._constants, self._elsewhere = gradients, constants, elsewhere
         self._variables, self._seen, self._fused, self._assumptions = variables, seen, fused, assumptions
-        self.viewed: dict[str, None] = {}  #: names of tensors that the step's variables hold, and that it has taken a view of
+        #: Names of tensors that the step's variables hold and that the step has taken a view of.
+        self.viewed: dict[str, None] = {}
         self.path: list[str] = [""]
         self._of_sequence: dict[int, str] = {}
         self._kernels: dict[str, list[int]] = {}  #: calls of fused attention, by scope
@@ -298,7 +308,11 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._need_known((args, kwargs), func)
         if isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable:
             self._need_own(func, args)
-        if isinstance(func, torch._ops.OpOverload) and func.is_view and (label := self._variables.label(args[0])) is not None:
+        if (
+            isinstance(func, torch._ops.OpOverload)
+            and func.is_view
+            and (label := self._variables.label(args[0])) is not None
+        ):
             self.viewed[label] = None
         derived = torch._C._current_autograd_node()
         scope = self.path[-1] if derived is None else self._of_sequence.get(derived._sequence_nr(), "")
@@ -408,7 +422,10 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for leaf in pytree.tree_leaves(written):
             label = self._variables.label(leaf) if isinstance(leaf, torch.Tensor) else None
             if label is not None:
-                raise Unsupported(f"capture: {line_of_step()}: found a change of {label!r}, a tensor that the step holds, {NEEDED}")
+                raise Unsupported(
+                    f"capture: {line_of_step()}: found a change of {label!r}, "
+                    f"a tensor that the step holds, {NEEDED}"
+                )
 
 
 class _Asked(DataDependentOutputException):
@@ -439,10 +456,7 @@ def _counted_draws() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _scopes(state: StepState, gradients: _Gradients, elsewhere: dict[int, str], constants: Constants, variables: Variables,
-            seen: set[int], fused: FusedAttention, assumptions: Assumptions) -> Iterator[None]:
-    mode = _ScopeMode(gradients, elsewhere, constants, variables, seen, fused, assumptions)
-
+def _scopes(state: StepState, gradients: _Gradients, mode: _ScopeMode) -> Iterator[None]:
     def enter(module: torch.nn.Module, _: Any) -> None:
         mode.path.append(state.scopes.get(id(module), mode.path[-1]))
 
@@ -481,7 +495,10 @@ def _scopes(state: StepState, gradients: _Gradients, elsewhere: dict[int, str], 
             yield
     except RuntimeError as error:
         if mode.viewed and "mutating a non-functional tensor" in str(error):
-            raise Unsupported(f"capture: {_line_of(error)}: found a change of {', '.join(map(repr, mode.viewed))}, a tensor that the step holds, {NEEDED}") from None
+            raise Unsupported(
+                f"capture: {_line_of(error)}: found a change of {', '.join(map(repr, mode.viewed))}, "
+                f"a tensor that the step holds, {NEEDED}"
+            ) from None
         raise
     finally:
         setattr(FunctionalTensor, "tolist", torch_to_list)
@@ -501,7 +518,8 @@ def in_words() -> Iterator[None]:
         what = "a shape that depends on values" if isinstance(error, DynamicOutputShapeException) else "the value of a tensor"
         line = _line_of(error)
         place = line.partition(" ")[0].rpartition("/")[2]
-        or_said = f", or, for a check that is to pass, assume=[\"{place}\"]" if getattr(error, "is_check", False) else ""
+        is_check = getattr(error, "is_check", False)
+        or_said = f', or, for a check that is to pass, assume=["{place}"]' if is_check else ""
         arguments = ", ".join(f'"{label}"' for label in sorted(getattr(error, "arguments", ())))
         or_said += f", or, for values that are part of the program, static=[{arguments}]" if arguments else ""
         raise Unsupported(f"capture: {line}: found {what}, needed {_NO_VALUES}{or_said}") from None

@@ -17,7 +17,8 @@ from torch.utils import _pytree as pytree
 from .._errors import Unsupported
 
 SEQUENCES = (list, deque)  #: which are asked by number
-NEEDED = "needed a parameter or buffer of a module (register_buffer, AveragedModel), or an argument that the step returns"
+NEEDED = ("needed a parameter or buffer of a module (register_buffer, AveragedModel), or an argument "
+          "that the step returns")
 _ABSENT = object()
 _HOLDING = {torch.Tensor, torch.nn.Parameter, list, tuple, dict}
 _VALUES = (numbers.Number, str, torch.SymInt, torch.SymFloat)  #: numpy's numbers are there, too
@@ -29,12 +30,16 @@ class Variables:
     def __init__(self, containers: Sequence[tuple[str, Any, str]]) -> None:
         """containers: name, container and kind: "module" for a module's attributes and their contents,
         "items" for a list or dict, else "names"."""
-        self._before = [(name, container, dict(items_of(container)), kind) for name, container, kind in containers]
+        self._before = [
+            (name, container, dict(items_of(container)), kind) for name, container, kind in containers
+        ]
         self._labels: dict[int, str] = {}  #: of tensors, by memory
         self._leaves: list[torch.Tensor] = []
         for name, _, items, _ in self._before:
             for key, value in items.items():
-                for label, tensor in _plain_tensors(value, label_of(name, key)) if type(value) in _HOLDING else ():
+                for label, tensor in (
+                    _plain_tensors(value, label_of(name, key)) if type(value) in _HOLDING else ()
+                ):
                     self._labels.setdefault(memory_of(tensor), label)
                     if tensor.requires_grad and tensor.is_leaf:
                         self._leaves.append(tensor)
@@ -45,9 +50,10 @@ class Variables:
 
     @contextlib.contextmanager
     def kept(self, step: str, seen: set[int]) -> Iterator[None]:
-        """After the step all is there again that was there before. Raises Unsupported if the step, which is called so, has changed any of it,
-        but for items that it adds to a list or dict, as a log has it, for flags of a module, and for tensors
-        that a module derives again: in place of no tensor, or of one whose memory is not `seen`."""
+        """After the step all is there again that was there before. Raises Unsupported if the step, which is
+        called so, has changed any of it, but for items that it adds to a list or dict, as a log has it, for
+        flags of a module, and for tensors that a module derives again: in place of no tensor, or of one whose
+        memory is not `seen`."""
         gradients = [(tensor, tensor.grad) for tensor in self._leaves]
         try:
             yield
@@ -63,16 +69,26 @@ class Variables:
             is_module = kind == "module"
             for key, new in items_of(container):
                 old = before.get(key, _ABSENT)
-                if old is new or (key == "training" and not isinstance(container, SEQUENCES)):  # see StepState.modes
+                is_mode = key == "training" and not isinstance(container, SEQUENCES)  # see StepState.modes
+                if old is new or is_mode:
                     continue
                 if old is _ABSENT and kind == "items":
                     continue
                 if _is_traced(new):
                     if not is_module or any(memory_of(tensor) in seen for _, tensor in _plain_tensors(old)):
-                        raise Unsupported(f"capture: {step}: found that the step puts a tensor into {label_of(name, key)!r}, {NEEDED}")
-                elif _is_value(new) and (not _is_value(old) or _differ(old, new)) and not (is_module and isinstance(new, (bool, str, type(None)))):
-                    raise Unsupported(f"capture: {step}: found that the step changes {label_of(name, key)!r}, which is part of the program, {NEEDED}, or a change "
-                                      f"between runs")
+                        raise Unsupported(
+                            f"capture: {step}: found that the step puts a tensor into "
+                            f"{label_of(name, key)!r}, {NEEDED}"
+                        )
+                elif (
+                    _is_value(new)
+                    and (not _is_value(old) or _differ(old, new))
+                    and not (is_module and isinstance(new, (bool, str, type(None))))
+                ):
+                    raise Unsupported(
+                        f"capture: {step}: found that the step changes {label_of(name, key)!r}, "
+                        f"which is part of the program, {NEEDED}, or a change between runs"
+                    )
 
 
 def _restore(container: Any, before: dict[Any, Any]) -> None:
@@ -80,7 +96,10 @@ def _restore(container: Any, before: dict[Any, Any]) -> None:
     that other threads put there (in a deque, as that of a queue)."""
     if isinstance(container, SEQUENCES):
         is_shorter = isinstance(container, list) and len(container) < len(before)
-        if is_shorter or any(new is not before.get(key, _ABSENT) and (_is_value(new) or _is_traced(new)) for key, new in items_of(container)):
+        if is_shorter or any(
+            new is not before.get(key, _ABSENT) and (_is_value(new) or _is_traced(new))
+            for key, new in items_of(container)
+        ):
             container.clear()
             container.extend(before.values())
         return
