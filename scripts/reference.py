@@ -3,8 +3,8 @@
 
   reference.py [FOLDER]       writes docs/reference, or the folder
 
-Sources are read, not imported, so neither a build nor PyTorch or JAX is needed. A test compares the pages
-with the sources.
+Sources are read, not imported, so PyTorch and JAX are not needed; classes that C++ binds are read from the
+stub of a build with Python. A test compares the pages with the sources.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import ast
 import inspect
 import pathlib
 import re
+import sys
 from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -33,6 +34,7 @@ MODULES = [
 ]
 NOTE = "<!-- scripts/reference.py writes this page: change the docstrings instead. -->"
 WIDTH = 100  # of signatures
+STUB = "shardwise._core"  # of the bindings: in PYTHONPATH, or in a build of this tree
 INSIDE = ("Generic", "ManagerContext", "FolderManager", "Protocol")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -55,8 +57,13 @@ class Module:
         base = SOURCES.joinpath(*name.split("."))
         self.is_package = base.is_dir()
         path = base / "__init__.py" if self.is_package else base.with_suffix(".py")
+        if name == STUB:
+            path = stub_path()
         self.lines = path.read_text().split("\n")
         self.tree = ast.parse("\n".join(self.lines))
+        if name == STUB:
+            for node in self.tree.body:
+                node.body = [*map(bound_field, getattr(node, "body", ()))]
         self.public: list[str] = []
         self._found: dict[str, Found | tuple[str, str]] = {}
         self._read(self.tree.body)
@@ -65,7 +72,7 @@ class Module:
     def get(cls, name):
         if name not in cls.known:
             base = SOURCES.joinpath(*name.split("."))
-            if not base.is_dir() and not base.with_suffix(".py").exists():
+            if name != STUB and not base.is_dir() and not base.with_suffix(".py").exists():
                 return None
             cls.known[name] = cls(name)
         return cls.known[name]
@@ -112,7 +119,26 @@ class Module:
         if Module.get(f"{origin}.{original}"):
             return None  # a module
         module = Module.get(origin)
-        return module.find(original) if module and original != "_core" else None
+        return module.find(original) if module else None
+
+
+def stub_path():
+    folders = [*map(pathlib.Path, sys.path), *sorted(ROOT.glob("build/*/python/package"))]
+    path = STUB.replace(".", "/") + ".pyi"
+    found = [folder / path for folder in folders if (folder / path).exists()]
+    if not found:
+        sys.exit(f"reference: found no {path}, needed a build with Python: target _core_stub")
+    return found[0]
+
+
+def bound_field(node):
+    """A property of a stub as a field, its docstring as the comment; sentences make properties."""
+    text = ast.get_docstring(node) or "" if isinstance(node, ast.FunctionDef) else "."
+    if text.endswith(".") or not node.decorator_list:
+        return node
+    field = ast.AnnAssign(ast.Name(node.name), node.returns, None, 1)
+    field.note = text
+    return field
 
 
 def is_overload(node):
@@ -123,6 +149,8 @@ def is_overload(node):
 
 def comment_of(lines, node):
     """Of an assignment or a field: "#: .." on its line, or on those before it."""
+    if hasattr(node, "note"):
+        return node.note
     on_line = re.search(r"#: ?(.*)$", lines[node.end_lineno - 1])
     before = []
     for line in reversed(lines[: node.lineno - 1]):

@@ -51,6 +51,11 @@ def known_name(native: np.dtype) -> str | None:
     return _OURS.get(native)
 
 
+def exported(array: np.ndarray) -> np.ndarray:
+    """Returns the array as C++ takes it: numpy exports elements of ml_dtypes only as unsigned integers."""
+    return array.view(f"u{array.itemsize}") if array.dtype.type.__module__ == "ml_dtypes" else array
+
+
 def is_known(name: str) -> bool:
     """True if a name of a dtype is one of ours."""
     return name in _PLAIN or name in _ML_DTYPES

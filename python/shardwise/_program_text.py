@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from . import _core
-from ._dtypes import NUMPY, name_of
+from ._dtypes import NUMPY, exported, name_of
 from ._errors import Error, Unsupported
 
 Shape = tuple[int, ...]
@@ -213,7 +213,7 @@ class ProgramText:
             if bits.size and (bits[:2] == bits[0]).all() and (bits == bits[0]).all():
                 first = array.reshape(-1)[:1]
                 return Number(first.astype(np.float64).item() if dtype in FLOATS else int(first.item()), dtype, array.shape)
-        self._literals.append(_core.Literal.of(array.ctypes.data, array.nbytes))
+        self._literals.append(_core.Literal.of(exported(array)))
         return self.node("literal", (), dtype, array.shape, " " + self._literals[-1].hash)
 
     def marked(self, x: Value, spec: str) -> Node:

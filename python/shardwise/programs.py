@@ -16,14 +16,23 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
 
 from . import _core
+from ._core import Change as Change
+from ._core import Changes as Changes
+from ._core import Cost as Cost
+from ._core import Edit as Edit
+from ._core import Input as Input
+from ._core import MeshPlan as MeshPlan
+from ._core import Searched as Searched
+from ._core import Storage as Storage
+from ._core import Traffic as Traffic
+from ._core import WhyNot as WhyNot
 from ._argument_types import check_calls
-from ._dtypes import NUMPY
+from ._dtypes import NUMPY, exported
 from ._errors import InvalidArgument, IOFailed, Unsupported
 from ._paths import Path, local
 from ._plan_html import small_html
@@ -35,160 +44,6 @@ _MOST_DEVICES = 1 << 20  #: as `shardwise plan` has it: plans of more devices fi
 
 _InputsOf = Callable[[tuple[Any, ...]], Sequence[Any]]
 _ResultOf = Callable[[Sequence[np.ndarray]], Any]
-
-
-@dataclass(frozen=True)
-class Input:
-    """A tensor that a program is given. `kind`: parameter, optimizer or loader; array if nobody has said."""
-
-    label: str
-    dtype: str
-    shape: tuple[int, ...]
-    kind: str
-    mark: str | None  #: how it is to be cut
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """The traffic of collectives of one kind over the same axes in one scope. `is_asked_for`: it combines
-    parts of a sum or moves a tensor that is marked; else two operations cut a tensor differently."""
-
-    collective: str
-    axes: tuple[str, ...]
-    scope: str
-    is_asked_for: bool
-    tensors: int
-    bytes: int  #: of the results on one device
-    wire_bytes: int  #: that one device sends
-    largest: str  #: of the tensors
-    needed_by: str  #: what needs that one, and which cut was kept if two were wished for
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The cost of a step on a mesh: bytes are planned, times are modelled (0 without a machine)."""
-
-    peak_bytes: int  #: of the device that needs most
-    wire_bytes: int  #: that one device sends
-    compute_seconds: float  #: of operations that take longer to compute than to read and write
-    memory_seconds: float  #: of the others
-    wire_seconds: float  #: of collectives, one after another
-    bound_by: str  #: what takes the longest: "compute", "memory" or "wire"
-
-    @property
-    def seconds(self) -> float:
-        return self.compute_seconds + self.memory_seconds + self.wire_seconds
-
-
-@dataclass(frozen=True)
-class Searched:
-    """Marks that Program.search() has chosen; Program.mark() takes them, and Program.plan() the mesh."""
-
-    mesh: str
-    marks: dict[str, str]
-    cost: Cost
-    fits: bool
-    plans: int  #: that were made
-    is_exact: bool  #: all choices were planned: no choice is better
-    hand_made: dict[str, Cost]  #: plans as people write them: "data", "fsdp", "tensor over model"
-    hand_made_fit: dict[str, bool]  #: which of these fit
-
-
-@dataclass(frozen=True)
-class MeshPlan:
-    """A program on one of the meshes that Program.meshes() compares."""
-
-    mesh: str
-    cost: Cost | None  #: None if the program cannot be planned on it
-    refused: str  #: why not
-    fits: bool
-    searched: Searched | None = None  #: of meshes(.., search=True)
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change to a step, and the cost of the step with it."""
-
-    kind: str  #: "marks", "mesh", "batch" or "recompute"
-    text: str  #: "batch 32 in place of 64"
-    marks: dict[str, str]  #: of the kind marks: Program.mark() takes them
-    mesh: str  #: of the kind mesh
-    batch: int  #: of the kind batch: the largest that fits
-    cost: Cost
-    fits: bool
-    part: float  #: of the batch that a step takes: 0.5 of one that is half as large
-
-    @property
-    def seconds(self) -> float:
-        """For a whole batch, modelled."""
-        return self.cost.seconds / self.part
-
-
-@dataclass(frozen=True)
-class Changes:
-    """The cheapest change of each kind: what fits first, then the shortest time for a whole batch."""
-
-    found: list[Change]
-    batch_refused: str  #: why the batch cannot be changed; "" if it can
-
-
-@dataclass(frozen=True)
-class Edit:
-    """Marks of other inputs with which a tensor is cut as wanted, and the cost of the step with them."""
-
-    marks: dict[str, str]
-    cost: Cost
-
-
-@dataclass(frozen=True)
-class WhyNot:
-    """The reasons against another cut of a tensor."""
-
-    now: str
-    wanted: str
-    against: list[str]  #: marks that say otherwise, and wishes that were heard instead
-    uneven: list[str]  #: dims that do not divide, each with its treatment
-    cost_now: Cost | None  #: None if the tensor is cut so already
-    cost_wanted: Cost | None  #: with that mark on the tensor itself
-    edits: list[Edit]  #: the smallest that were found, the cheapest first
-    has_tried_all: bool  #: all single marks of other inputs, and all pairs if no single one does
-
-
-@dataclass(frozen=True)
-class Storage:
-    """The demands of a step on storage."""
-
-    parameter_bytes: int  #: of a checkpoint, before it is packed
-    optimizer_bytes: int
-    device_bytes: int  #: of these, on the device that holds most: an asynchronous save copies them to the host
-    input_bytes: int  #: of all inputs of the kind loader
-
-
-def _cost_tuple(cost: Cost) -> tuple[Any, ...]:
-    return cost.peak_bytes, cost.wire_bytes, cost.compute_seconds, cost.memory_seconds, cost.wire_seconds, cost.bound_by
-
-
-def _marks_list(marks: Mapping[str, str]) -> list[str]:
-    return [f"{pattern}={spec}" for pattern, spec in marks.items()]
-
-
-def _search_tuple(found: Searched) -> tuple[Any, ...]:
-    hand_made = [(name, _cost_tuple(cost), found.hand_made_fit[name]) for name, cost in found.hand_made.items()]
-    return _marks_list(found.marks), _cost_tuple(found.cost), found.fits, found.plans, found.is_exact, hand_made
-
-
-def _searched(mesh: str, marks: Sequence[str], cost: Any, fits: bool, plans: int, is_exact: bool, hand_made: Any) -> Searched:
-    return Searched(mesh, _rules(marks), Cost(*cost), fits, plans, is_exact,
-                    {name: Cost(*one) for name, one, _ in hand_made}, {name: fits for name, _, fits in hand_made})
-
-
-def _changes_tuple(changes: Changes) -> tuple[Any, ...]:
-    return [(one.kind, one.text, _marks_list(one.marks), one.mesh, one.batch, _cost_tuple(one.cost), one.fits, one.part)
-            for one in changes.found], changes.batch_refused
-
-
-def _rules(marks: Sequence[str]) -> dict[str, str]:
-    return {pattern: spec for pattern, _, spec in (mark.rpartition("=") for mark in marks)}
 
 
 class Program:
@@ -213,7 +68,7 @@ class Program:
 
     @property
     def inputs(self) -> list[Input]:
-        return [Input(label, dtype, tuple(shape), kind, mark) for label, dtype, shape, kind, mark in self._graph.inputs]
+        return self._graph.inputs
 
     @property
     def text(self) -> str:
@@ -291,9 +146,7 @@ class Program:
         if search and machine is None:
             raise InvalidArgument("compare meshes: found a search without a machine, needed the machine of its times")
         with WorkLine("search" if search else "compare meshes", progress):
-            plans = graph.meshes(devices, machine, capacity or 0, search)
-        return [MeshPlan(mesh, cost and Cost(*cost), refused, fits, found and _searched(mesh, *found))
-                for mesh, cost, refused, fits, found in plans]
+            return graph.meshes(devices, machine, capacity or 0, search)
 
     def search(self, mesh: _MeshLike | None = None, machine: str | None = None, capacity: int | None = None, *,
                devices: int | None = None, progress: bool = True, attention: str = "fused") -> Searched:
@@ -314,7 +167,7 @@ class Program:
             return best.searched
         whole = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
         with WorkLine("search", progress):
-            return _searched(str(whole), *self._graph_with(attention).search(whole._mesh, machine, capacity or 0))
+            return self._graph_with(attention).search(whole._mesh, machine, capacity or 0)
 
     def run(self, *args: Any, devices: int | None = None, mesh: _MeshLike | None = None) -> Any:
         """plan(mesh).run(*args). devices: that many along the axis that the marks name, instead of a mesh."""
@@ -330,7 +183,7 @@ class Program:
         return Mesh({axis: devices for axis in axes})
 
     def _by_label(self, args: tuple[Any, ...]) -> list[Any]:
-        labels = [label for label, *_ in self._graph.inputs]
+        labels = [one.label for one in self._graph.inputs]
         if len(args) != 1 or not isinstance(args[0], Mapping):
             raise InvalidArgument(f"run: found {len(args)} arguments, needed one mapping of labels to arrays: the program is "
                                   f"from a file")
@@ -361,9 +214,7 @@ class Plan:
     @property
     def traffic(self) -> list[Traffic]:
         """Traffic that nobody asked for comes first; then by bytes."""
-        return [Traffic(kind, tuple(axes), scope, is_asked_for, tensors, result_bytes, wire_bytes, largest, needed_by)
-                for kind, axes, scope, is_asked_for, tensors, result_bytes, wire_bytes, largest, needed_by
-                in self._executable.traffic]
+        return self._executable.traffic
 
     @property
     def wire_bytes(self) -> dict[tuple[str, str], int]:
@@ -385,7 +236,7 @@ class Plan:
 
     def spec(self, label: str) -> PartitionSpec:
         """Returns the cut of an input. Raises NameNotFound."""
-        labels = [found for found, *_ in self._program._graph.inputs]
+        labels = [one.label for one in self._program.inputs]
         if label not in labels:
             self._executable.explain(label)  # raises, with the nearest labels
         return PartitionSpec.parse(str(self._executable.input_spec(labels.index(label))))
@@ -409,9 +260,7 @@ class Plan:
         if self.capacity is None and machine is None:
             raise InvalidArgument("changes: found neither a capacity nor a machine, needed one: what has to fit")
         with WorkLine("compare changes", progress):
-            found, refused = self._executable.changes(self._graph, machine, self.capacity or 0)
-        return Changes([Change(kind, text, _rules(marks), mesh, batch, Cost(*cost), fits, part)
-                        for kind, text, marks, mesh, batch, cost, fits, part in found], refused)
+            return self._executable.changes(self._graph, machine, self.capacity or 0)
 
     def why(self, what: str) -> str:
         """Names, for an input by its label or an operation as "%98", the mark that cuts each dim, with the
@@ -425,10 +274,8 @@ class Plan:
         NameNotFound, InvalidArgument."""
         wanted = spec if isinstance(spec, PartitionSpec) else PartitionSpec.parse(spec)
         with WorkLine("compare marks", progress):
-            now, told, against, uneven, cost_now, cost_wanted, edits, has_tried_all = self._executable.why_not(
-                self._graph, what, wanted._spec, self._lines(), machine, self.capacity or 0)
-        return WhyNot(now, told, against, uneven, cost_now and Cost(*cost_now), cost_wanted and Cost(*cost_wanted),
-                      [Edit(_rules(marks), Cost(*cost)) for marks, cost in edits], has_tried_all)
+            return self._executable.why_not(self._graph, what, wanted._spec, self._lines(), machine,
+                                            self.capacity or 0)
 
     def _lines(self) -> list[str]:
         return [str(source or "") for source in self._program._sources]
@@ -436,7 +283,7 @@ class Plan:
     @property
     def storage(self) -> Storage:
         """Bytes of a checkpoint and of the input."""
-        return Storage(*self._executable.storage)
+        return self._executable.storage
 
     def report(self, machine: str | None = None, save_rate: float | None = None, *, search: Searched | None = None,
                changes: Changes | None = None) -> str:
@@ -454,11 +301,10 @@ class Plan:
         found: dict[str, Any] = json.loads(self._executable.json(self._how(machine, save_rate, search, changes)))
         return found
 
-    def _how(self, machine: str | None, save_rate: float | None, search: Searched | None, changes: Changes | None) -> Any:
+    def _how(self, machine: str | None, save_rate: float | None, search: Searched | None, changes: Changes | None) -> _core.PageOptions:
         if search is not None and machine is None:
             raise InvalidArgument("tell a plan: found a search without a machine, needed the machine of its times")
-        return (self._program._name, self.capacity or 0, machine, save_rate or 0.0, search and _search_tuple(search),
-                changes and _changes_tuple(changes))
+        return _core.PageOptions(self._program._name, self.capacity or 0, machine, save_rate or 0.0, search, changes)
 
     @overload
     def to_html(self, path: None = None, *, machine: str | None = None, save_rate: float | None = None,
@@ -488,20 +334,20 @@ class Plan:
         function has them. A program from a file takes a mapping of labels to arrays and gives a list. Raises
         InvalidArgument for arrays of another shape or dtype, ResourceExhausted if the capacity is too small."""
         program = self._program
-        arrays = [_fitting(value, *one) for value, one in zip(program._inputs_of(args), program._graph.inputs)]
+        arrays = [_fitting(value, one) for value, one in zip(program._inputs_of(args), program.inputs)]
         results = [np.empty(shape, NUMPY[dtype]) for dtype, shape in program._graph.outputs]
         if not self._runs:  # which bytes go where is planned when it is needed: on a large mesh that takes long
             self._executable, self._runs = _core.Executable(self._graph, self.mesh._mesh, True), True
-        self._executable.run([array.ctypes.data for array in arrays], [array.ctypes.data for array in results],
-                             self.capacity or 0, threads)
+        self._executable.run([*map(exported, arrays)], [*map(exported, results)], self.capacity or 0, threads)
         return program._result_of(results)
 
 
-def _fitting(value: Any, label: str, dtype: str, shape: list[int], *_: Any) -> np.ndarray:
+def _fitting(value: Any, one: Input) -> np.ndarray:
     """An input's array, row-major. A Python number is of the dtype that is needed."""
-    array = np.asarray(value, NUMPY[dtype] if isinstance(value, (bool, int, float)) else None, order="C")
-    if array.dtype != NUMPY[dtype] or array.shape != tuple(shape):
-        raise InvalidArgument(f"run: {label}: found {array.dtype}{list(array.shape)}, needed {NUMPY[dtype]}{shape}")
+    dtype = NUMPY[one.dtype]
+    array = np.asarray(value, dtype if isinstance(value, (bool, int, float)) else None, order="C")
+    if array.dtype != dtype or array.shape != one.shape:
+        raise InvalidArgument(f"run: {one.label}: found {array.dtype}{list(array.shape)}, needed {dtype}{list(one.shape)}")
     return array
 
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "arrays.h"
 #include "bindings.h"
 #include "gil.h"
 #include "parts.h"
@@ -17,6 +18,7 @@
 #include "shardwise/runtime/spmd/executable.h"
 #include "shardwise/runtime/spmd/plans.h"
 #include "shardwise/shard/error.h"
+#include "value_class.h"
 
 namespace shardwise::python {
 namespace {
@@ -52,26 +54,34 @@ void save(const PythonGraph& self, const std::string& path) {
   save_program(*self.graph, path);
 }
 
-std::optional<std::string> mark_of(const Node& node) {
-  return node.mark ? std::optional(node.mark->to_string()) : std::nullopt;
-}
+/// An input of a graph, which holds it.
+struct PythonInput {
+  std::shared_ptr<const Graph> graph;
+  std::size_t number;
 
-/// label, dtype, shape, kind, mark
-using InputTuple =
-    std::tuple<std::string, std::string, Ints, std::string, std::optional<std::string>>;
-std::vector<InputTuple> inputs_of(const PythonGraph& self) {
-  std::vector<InputTuple> all;
-  for (const GraphInput& input : self.graph->inputs) {
-    const Node& node = self.graph->node(input.node);
-    all.emplace_back(input.label, name(node.type.dtype), ints(node.type.shape), name(input.kind),
-                     mark_of(node));
-  }
+  const GraphInput& input() const { return graph->inputs[number]; }
+  const Node& node() const { return graph->node(input().node); }
+};
+
+std::vector<PythonInput> inputs_of(const PythonGraph& self) {
+  std::vector<PythonInput> all;
+  for (std::size_t i = 0; i < self.graph->inputs.size(); ++i) all.push_back({self.graph, i});
   return all;
 }
 
+template <class T>
+using TupleOf = nb::typed<nb::tuple, T, nb::ellipsis>;
+
+template <class T, class Values>
+TupleOf<T> tuple_of(const Values& values) {
+  nb::list all;
+  for (const auto& value : values) all.append(value);
+  return TupleOf<T>(nb::tuple(all));
+}
+
 /// dtype, shape
-std::vector<std::tuple<std::string, Ints>> outputs_of(const PythonGraph& self) {
-  std::vector<std::tuple<std::string, Ints>> all;
+std::vector<std::pair<std::string, Ints>> outputs_of(const PythonGraph& self) {
+  std::vector<std::pair<std::string, Ints>> all;
   for (const NodeId output : self.graph->outputs) {
     const TensorType& type = self.graph->node(output).type;
     all.emplace_back(name(type.dtype), ints(type.shape));
@@ -107,109 +117,56 @@ CompareOptions compare_options(const std::optional<std::string>& machine,
   return options;
 }
 
-/// peak_bytes, wire_bytes, seconds by what bounds them, what takes the longest
-using CostTuple = std::tuple<std::size_t, std::size_t, double, double, double, std::string>;
-CostTuple cost_of(const PlanCost& cost) {
-  return {cost.peak_bytes,     cost.wire_bytes,   cost.compute_seconds,
-          cost.memory_seconds, cost.wire_seconds, std::string(cost.bound())};
-}
-
-PlanCost cost_from(const CostTuple& tuple) {
-  const auto& [peak_bytes, wire_bytes, compute, memory, wire, bound] = tuple;
-  return {peak_bytes, wire_bytes, compute, memory, wire};
-}
-
-/// marks, cost, whether it fits, plans made, whether all, hand-made ones with name, cost and fits
-using SearchTuple = std::tuple<std::vector<std::string>, CostTuple, bool, std::int64_t, bool,
-                               std::vector<std::tuple<std::string, CostTuple, bool>>>;
-SearchTuple tuple_of(const SearchedPlan& found) {
-  std::vector<std::tuple<std::string, CostTuple, bool>> hand_made;
-  for (const HandMadePlan& one : found.hand_made) {
-    hand_made.emplace_back(one.name, cost_of(one.cost), one.fits);
+/// Rules by patterns: Program.mark() takes them.
+using Rules = nb::typed<nb::dict, std::string, std::string>;
+Rules rules_of(const std::vector<std::string>& marks) {
+  Rules rules;
+  for (const std::string& mark : marks) {
+    const std::size_t at = mark.rfind('=');
+    rules[mark.substr(0, at).c_str()] = mark.substr(at + 1);
   }
-  return {found.marks, cost_of(found.cost), found.fits, found.plans, found.is_exact, hand_made};
+  return rules;
 }
 
-SearchTuple search(const PythonGraph& self, const Mesh& mesh, const std::string& machine,
-                   std::size_t capacity_bytes) {
-  const CompareOptions options = compare_options(machine, capacity_bytes);
-  const GilRelease released;
-  return tuple_of(search_marks(self.graph, mesh, options));
-}
+/// The result of a search, without its graph.
+struct Searched {
+  std::string mesh;
+  SearchedPlan plan;
 
-/// mesh, cost, why it has no plan, whether it fits, the result of a search
-using MeshPlanTuple = std::tuple<std::string, std::optional<CostTuple>, std::string, bool,
-                                 std::optional<SearchTuple>>;
-std::vector<MeshPlanTuple> meshes_of(const PythonGraph& self, std::int64_t devices,
-                                     const std::optional<std::string>& machine,
-                                     std::size_t capacity_bytes, bool has_search) {
-  const CompareOptions options = compare_options(machine, capacity_bytes);
-  const GilRelease released;
-  std::vector<MeshPlanTuple> all;
-  for (const MeshPlan& plan :
-       (has_search ? search_meshes : plan_meshes)(self.graph, devices, options)) {
-    all.emplace_back(plan.mesh.to_string(),
-                     plan.cost ? std::optional(cost_of(*plan.cost)) : std::nullopt, plan.refused,
-                     plan.fits,
-                     plan.searched ? std::optional(tuple_of(*plan.searched)) : std::nullopt);
+  Searched(const Mesh& on, SearchedPlan found) : mesh(on.to_string()), plan(std::move(found)) {
+    plan.graph = nullptr;
   }
+};
+
+/// A member of each hand-made plan, by the plan's name.
+template <class Member>
+nb::typed<nb::dict, std::string, Member> by_name(const Searched& searched,
+                                                 Member HandMadePlan::*member) {
+  nb::typed<nb::dict, std::string, Member> all;
+  for (const HandMadePlan& one : searched.plan.hand_made) all[one.name.c_str()] = one.*member;
   return all;
 }
 
-SearchedPlan searched_of(const SearchTuple& tuple) {
-  const auto& [marks, cost, fits, plans, is_exact, hand_made] = tuple;
-  SearchedPlan found{.graph = nullptr,
-                     .marks = marks,
-                     .cost = cost_from(cost),
-                     .fits = fits,
-                     .plans = plans,
-                     .is_exact = is_exact};
-  for (const auto& [plan, its_cost, its_fits] : hand_made) {
-    found.hand_made.push_back({plan, cost_from(its_cost), its_fits});
-  }
-  return found;
-}
-
-/// kind, text, marks, mesh, batch, cost, whether it fits, part of the batch
-using ChangeTuple = std::tuple<std::string, std::string, std::vector<std::string>, std::string,
-                               std::int64_t, CostTuple, bool, double>;
-/// The changes, and why the batch cannot be changed.
-using ChangesTuple = std::pair<std::vector<ChangeTuple>, std::string>;
-
-Change::Kind kind_of(const std::string& text) {
-  using enum Change::Kind;
-  for (const Change::Kind kind : {marks, mesh, batch}) {
-    if (text == name(kind)) return kind;
-  }
-  return recompute;
-}
-
-Changes changes_from(const ChangesTuple& tuple) {
-  Changes found{.changes = {}, .batch_refused = tuple.second};
-  for (const auto& [kind, text, marks, mesh, batch, cost, fits, part] : tuple.first) {
-    Change change{.kind = kind_of(kind), .text = text, .marks = marks};
-    if (!mesh.empty()) change.mesh = Mesh::parse(mesh);
-    change.batch = batch;
-    change.cost = cost_from(cost);
-    change.fits = fits;
-    change.part = part;
-    found.changes.push_back(std::move(change));
-  }
-  return found;
-}
-
-ChangesTuple changes_of(const Executable& self, const PythonGraph& program,
-                        const std::optional<std::string>& machine, std::size_t capacity_bytes) {
+Searched search(const PythonGraph& self, const Mesh& mesh, const std::string& machine,
+                std::size_t capacity_bytes) {
   const CompareOptions options = compare_options(machine, capacity_bytes);
   const GilRelease released;
-  const Changes found = changes_that_fit(program.graph, self.mesh(), options);
-  std::vector<ChangeTuple> all;
-  for (const Change& change : found.changes) {
-    all.emplace_back(name(change.kind), change.text, change.marks,
-                     change.mesh ? change.mesh->to_string() : "", change.batch,
-                     cost_of(change.cost), change.fits, change.part);
-  }
-  return {std::move(all), found.batch_refused};
+  return {mesh, search_marks(self.graph, mesh, options)};
+}
+
+std::vector<MeshPlan> meshes_of(const PythonGraph& self, std::int64_t devices,
+                                const std::optional<std::string>& machine,
+                                std::size_t capacity_bytes, bool has_search) {
+  const CompareOptions options = compare_options(machine, capacity_bytes);
+  const GilRelease released;
+  return (has_search ? search_meshes : plan_meshes)(self.graph, devices, options);
+}
+
+Changes changes_of(const Executable& self, const PythonGraph& program,
+                   const std::optional<std::string>& machine, std::size_t capacity_bytes) {
+  const CompareOptions options = compare_options(machine, capacity_bytes);
+  const GilRelease released;
+  return changes_that_fit(program.graph, self.mesh(), options);
 }
 
 /// The lines of the nodes, by number; "" of those that have none.
@@ -219,27 +176,13 @@ LineOf line_of(std::vector<std::string> lines) {
   };
 }
 
-/// now, wanted, against, uneven, cost now and as wanted (none if it is so already), edits of other
-/// marks with their costs, whether all were tried
-using WhyNotTuple =
-    std::tuple<std::string, std::string, std::vector<std::string>, std::vector<std::string>,
-               std::optional<CostTuple>, std::optional<CostTuple>,
-               std::vector<std::tuple<std::vector<std::string>, CostTuple>>, bool>;
-WhyNotTuple why_not_of(const Executable& self, const PythonGraph& program, const std::string& what,
-                       const PartitionSpec& wanted, std::vector<std::string> lines,
-                       const std::optional<std::string>& machine, std::size_t capacity_bytes) {
+WhyNot why_not_of(const Executable& self, const PythonGraph& program, const std::string& what,
+                  const PartitionSpec& wanted, std::vector<std::string> lines,
+                  const std::optional<std::string>& machine, std::size_t capacity_bytes) {
   const CompareOptions options = compare_options(machine, capacity_bytes);
   const GilRelease released;
-  const WhyNot answer = why_not(program.graph, self.mesh(), find_tensor(*program.graph, what),
-                                wanted, line_of(std::move(lines)), options);
-  std::vector<std::tuple<std::vector<std::string>, CostTuple>> edits;
-  for (const MarkEdit& edit : answer.edits) edits.emplace_back(edit.marks, cost_of(edit.cost));
-  const auto cost = [&](const PlanCost& one) {
-    return answer.is_so_already ? std::nullopt : std::optional(cost_of(one));
-  };
-  return {answer.now,       answer.wanted,         answer.against,
-          answer.uneven,    cost(answer.cost_now), cost(answer.cost_wanted),
-          std::move(edits), answer.has_tried_all};
+  return why_not(program.graph, self.mesh(), find_tensor(*program.graph, what), wanted,
+                 line_of(std::move(lines)), options);
 }
 
 void plan(Executable* self, const PythonGraph& program, const Mesh& mesh, bool to_run) {
@@ -254,64 +197,48 @@ void plan(Executable* self, const PythonGraph& program, const Mesh& mesh, bool t
 
 std::size_t peak_of(const Executable& self) { return self.memory(0).peak_bytes; }
 
-/// What a plan is told with: what it is called, the capacity (0: not asked for), the machine of the
-/// times, the bytes a second of a save (0: not told), and what was found beside it.
-using ToldTuple = std::tuple<std::string, std::size_t, std::optional<std::string>, double,
-                             std::optional<SearchTuple>, std::optional<ChangesTuple>>;
+/// The parts of a plan's page that the plan itself lacks. capacity_bytes, rate: 0 if unknown.
+struct PythonPageOptions {
+  std::string program;
+  std::size_t capacity_bytes;
+  std::optional<std::string> machine;  ///< of the times
+  double save_bytes_per_second;
+  std::optional<Searched> search;
+  std::optional<Changes> changes;
+};
 
 /// A plan as a text that write(executable, report, options) makes.
 template <class Write>
-std::string told(const Executable& self, const ToldTuple& how, const Write& write) {
-  const auto& [program, capacity_bytes, machine, save_bytes_per_second, search, changes] = how;
-  const std::optional<Machine> named = machine_of(machine);
+std::string written(const Executable& self, const PythonPageOptions& how, const Write& write) {
+  const std::optional<Machine> named = machine_of(how.machine);
   const GilRelease released;
-  std::optional<SearchedPlan> searched;
-  if (search) searched = searched_of(*search);
-  std::optional<Changes> found;
-  if (changes) found = changes_from(*changes);
   return write(self, report(self, named.value_or(machines().front())),
-               PageOptions{.program = program,
+               PageOptions{.program = how.program,
                            .has_times = named.has_value(),
-                           .capacity_bytes = capacity_bytes,
-                           .save_bytes_per_second = save_bytes_per_second,
-                           .search = searched ? &*searched : nullptr,
-                           .changes = found ? &*found : nullptr});
+                           .capacity_bytes = how.capacity_bytes,
+                           .save_bytes_per_second = how.save_bytes_per_second,
+                           .search = how.search ? &how.search->plan : nullptr,
+                           .changes = how.changes ? &*how.changes : nullptr});
 }
 
-std::string page_of(const Executable& self, const ToldTuple& how) { return told(self, how, page); }
-
-std::string json_of(const Executable& self, const ToldTuple& how) {
-  return told(self, how, plan_json);
+std::string page_of(const Executable& self, const PythonPageOptions& how) {
+  return written(self, how, page);
 }
 
-std::string html_of(const Executable& self, const ToldTuple& how, std::vector<std::string> lines) {
-  return told(self, how,
-              [&](const Executable& one, const StepReport& costs, const PageOptions& options) {
-                return plan_html(one, costs, options, line_of(std::move(lines)));
-              });
+std::string json_of(const Executable& self, const PythonPageOptions& how) {
+  return written(self, how, plan_json);
 }
 
-/// As Traffic of programs.py has it.
-using TrafficTuple = std::tuple<std::string, std::vector<std::string>, std::string, bool,
-                                std::int64_t, std::size_t, std::size_t, std::string, std::string>;
-std::vector<TrafficTuple> traffic_of(const Executable& self) {
-  std::vector<TrafficTuple> all;
-  for (const Traffic& one : traffic(self)) {
-    all.emplace_back(name(one.kind), one.axes, one.scope, one.is_asked_for, one.tensors, one.bytes,
-                     one.wire_bytes, one.largest, one.needed_by);
-  }
-  return all;
+std::string html_of(const Executable& self, const PythonPageOptions& how,
+                    std::vector<std::string> lines) {
+  return written(self, how,
+                 [&](const Executable& one, const StepReport& costs, const PageOptions& options) {
+                   return plan_html(one, costs, options, line_of(std::move(lines)));
+                 });
 }
 
-/// Memory of Python's that holds a tensor.
-using Addresses = std::vector<std::uintptr_t>;
-
-std::span<std::byte> memory_at(std::uintptr_t address, const TensorType& type) {
-  return {reinterpret_cast<std::byte*>(address), num_bytes(type.shape, size_bytes(type.dtype))};
-}
-
-/// Runs on new devices: from the tensors at the first addresses to those at the others.
-void run(const Executable& self, const Addresses& from, const Addresses& to,
+/// Runs on new devices, from arrays to arrays.
+void run(const Executable& self, const std::vector<ArrayIn>& from, const std::vector<ArrayOut>& to,
          std::size_t capacity_bytes, int threads) {
   const GilRelease released;
   const Graph& graph = self.graph();
@@ -330,24 +257,156 @@ void run(const Executable& self, const Addresses& from, const Addresses& to,
   for (std::size_t i = 0; i < from.size(); ++i) {
     const GraphInput& input = graph.inputs[i];
     inputs.push_back(ShardedArray::from_host(devices, self.input_spec(i),
-                                             memory_at(from[i], graph.node(input.node).type),
+                                             memory_of(from[i], graph.node(input.node).type),
                                              input.label, input.kind));
   }
   const std::vector<ShardedArray> outputs = self.run(devices, std::move(inputs));
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const TensorType& type = graph.node(graph.outputs[i]).type;
-    outputs[i].read(Box::whole(type.shape), memory_at(to[i], type));
+    outputs[i].read(Box::whole(type.shape), memory_of(to[i], type));
   }
+}
+
+void bind_values(nb::module_& module) {
+  ValueClass<PythonInput>(module, "Input",
+                          "A tensor that a program is given. `kind`: parameter, optimizer or "
+                          "loader; array if nobody has said.")
+      .field("label", [](const PythonInput& self) { return self.input().label; })
+      .field("dtype", [](const PythonInput& self) { return name(self.node().type.dtype); })
+      .field("shape", [](const PythonInput& self) { return tuple_of<int>(self.node().type.shape); })
+      .field("kind", [](const PythonInput& self) { return name(self.input().kind); })
+      .field(
+          "mark",
+          [](const PythonInput& self) -> std::optional<std::string> {
+            if (!self.node().mark) return std::nullopt;
+            return self.node().mark->to_string();
+          },
+          "how it is to be cut");
+  ValueClass<Traffic>(module, "Traffic",
+                      "The traffic of collectives of one kind over the same axes in one scope. "
+                      "`is_asked_for`: it combines\nparts of a sum or moves a tensor that is "
+                      "marked; else two operations cut a tensor differently.")
+      .field("collective", [](const Traffic& self) { return name(self.kind); })
+      .field("axes", [](const Traffic& self) { return tuple_of<std::string>(self.axes); })
+      .field("scope", &Traffic::scope)
+      .field("is_asked_for", &Traffic::is_asked_for)
+      .field("tensors", &Traffic::tensors)
+      .field("bytes", &Traffic::bytes, "of the results on one device")
+      .field("wire_bytes", &Traffic::wire_bytes, "that one device sends")
+      .field("largest", &Traffic::largest, "of the tensors")
+      .field("needed_by", &Traffic::needed_by,
+             "what needs that one, and which cut was kept if two were wished for");
+  ValueClass<PlanCost>(module, "Cost",
+                       "The cost of a step on a mesh: bytes are planned, times are modelled (0 "
+                       "without a machine).")
+      .field("peak_bytes", &PlanCost::peak_bytes, "of the device that needs most")
+      .field("wire_bytes", &PlanCost::wire_bytes, "that one device sends")
+      .field("compute_seconds", &PlanCost::compute_seconds,
+             "of operations that take longer to compute than to read and write")
+      .field("memory_seconds", &PlanCost::memory_seconds, "of the others")
+      .field("wire_seconds", &PlanCost::wire_seconds, "of collectives, one after another")
+      .field("bound_by", &PlanCost::bound,
+             "what takes the longest: \"compute\", \"memory\" or \"wire\"")
+      .property("seconds", &PlanCost::seconds);
+  ValueClass<Searched>(module, "Searched",
+                       "Marks that Program.search() has chosen; Program.mark() takes them, and "
+                       "Program.plan() the mesh.")
+      .field("mesh", &Searched::mesh)
+      .field("marks", [](const Searched& self) { return rules_of(self.plan.marks); })
+      .field("cost", [](const Searched& self) { return self.plan.cost; })
+      .field("fits", [](const Searched& self) { return self.plan.fits; })
+      .field(
+          "plans", [](const Searched& self) { return self.plan.plans; }, "that were made")
+      .field(
+          "is_exact", [](const Searched& self) { return self.plan.is_exact; },
+          "all choices were planned: no choice is better")
+      .field(
+          "hand_made", [](const Searched& self) { return by_name(self, &HandMadePlan::cost); },
+          "plans as people write them: \"data\", \"fsdp\", \"tensor over model\"")
+      .field(
+          "hand_made_fit", [](const Searched& self) { return by_name(self, &HandMadePlan::fits); },
+          "which of these fit");
+  ValueClass<MeshPlan>(module, "MeshPlan",
+                       "A program on one of the meshes that Program.meshes() compares.")
+      .field("mesh", [](const MeshPlan& self) { return self.mesh.to_string(); })
+      .field("cost", &MeshPlan::cost, "None if the program cannot be planned on it")
+      .field("refused", &MeshPlan::refused, "why not")
+      .field("fits", &MeshPlan::fits)
+      .field(
+          "searched",
+          [](const MeshPlan& self) {
+            return self.searched ? std::optional<Searched>({self.mesh, *self.searched})
+                                 : std::nullopt;
+          },
+          "of meshes(.., search=True)");
+  ValueClass<Change>(module, "Change", "A change to a step, and the cost of the step with it.")
+      .field(
+          "kind", [](const Change& self) { return name(self.kind); },
+          "\"marks\", \"mesh\", \"batch\" or \"recompute\"")
+      .field("text", &Change::text, "\"batch 32 in place of 64\"")
+      .field(
+          "marks", [](const Change& self) { return rules_of(self.marks); },
+          "of the kind marks: Program.mark() takes them")
+      .field(
+          "mesh", [](const Change& self) { return self.mesh ? self.mesh->to_string() : ""; },
+          "of the kind mesh")
+      .field("batch", &Change::batch, "of the kind batch: the largest that fits")
+      .field("cost", &Change::cost)
+      .field("fits", &Change::fits)
+      .field("part", &Change::part,
+             "of the batch that a step takes: 0.5 of one that is half as large")
+      .property("seconds", &Change::seconds, "For a whole batch, modelled.");
+  ValueClass<Changes>(module, "Changes",
+                      "The cheapest change of each kind: what fits first, then the shortest time "
+                      "for a whole batch.")
+      .field("found", &Changes::changes)
+      .field("batch_refused", &Changes::batch_refused,
+             "why the batch cannot be changed; \"\" if it can");
+  ValueClass<MarkEdit>(module, "Edit",
+                       "Marks of other inputs with which a tensor is cut as wanted, and the cost "
+                       "of the step with them.")
+      .field("marks", [](const MarkEdit& self) { return rules_of(self.marks); })
+      .field("cost", &MarkEdit::cost);
+  const auto unless_so = [](PlanCost WhyNot::*cost) {
+    return [cost](const WhyNot& self) {
+      return self.is_so_already ? std::nullopt : std::optional(self.*cost);
+    };
+  };
+  ValueClass<WhyNot>(module, "WhyNot", "The reasons against another cut of a tensor.")
+      .field("now", &WhyNot::now)
+      .field("wanted", &WhyNot::wanted)
+      .field("against", &WhyNot::against,
+             "marks that say otherwise, and wishes that were heard instead")
+      .field("uneven", &WhyNot::uneven, "dims that do not divide, each with its treatment")
+      .field("cost_now", unless_so(&WhyNot::cost_now), "None if the tensor is cut so already")
+      .field("cost_wanted", unless_so(&WhyNot::cost_wanted), "with that mark on the tensor itself")
+      .field("edits", &WhyNot::edits, "the smallest that were found, the cheapest first")
+      .field("has_tried_all", &WhyNot::has_tried_all,
+             "all single marks of other inputs, and all pairs if no single one does");
+  ValueClass<StorageNeeds>(module, "Storage", "The demands of a step on storage.")
+      .field("parameter_bytes", &StorageNeeds::parameter_bytes,
+             "of a checkpoint, before it is packed")
+      .field("optimizer_bytes", &StorageNeeds::optimizer_bytes)
+      .field("device_bytes", &StorageNeeds::device_bytes,
+             "of these, on the device that holds most: an asynchronous save copies them to the "
+             "host")
+      .field("input_bytes", &StorageNeeds::input_bytes, "of all inputs of the kind loader");
+  nb::class_<PythonPageOptions>(module, "PageOptions")
+      .def(nb::init<std::string, std::size_t, std::optional<std::string>, double,
+                    std::optional<Searched>, std::optional<Changes>>(),
+           nb::arg("program"), nb::arg("capacity_bytes"), nb::arg("machine").none(),
+           nb::arg("save_bytes_per_second"), nb::arg("search").none(), nb::arg("changes").none());
 }
 
 void bind_graph(nb::module_& module) {
   nb::class_<Literal>(module, "Literal")
       .def_static(
           "of",
-          [](std::uintptr_t address, std::size_t bytes) {
-            return Literal{LiteralAttributes({reinterpret_cast<const std::byte*>(address), bytes})};
+          [](const ArrayIn& array) {
+            return Literal{
+                LiteralAttributes({static_cast<const std::byte*>(array.data()), array.nbytes()})};
           },
-          nb::arg("address"), nb::arg("bytes"))
+          nb::arg("array"))
       .def_prop_ro("hash", &Literal::hash);
   nb::class_<PythonGraph>(module, "Graph")
       .def_static("parse", &parse, nb::arg("text"), nb::arg("literals"))
@@ -374,6 +433,7 @@ void bind_graph(nb::module_& module) {
 }  // namespace
 
 void bind_programs(nb::module_& module) {
+  bind_values(module);
   bind_graph(module);
   nb::class_<Executable>(module, "Executable")
       .def("__init__", &plan, nb::arg("graph"), nb::arg("mesh"), nb::arg("to_run"))
@@ -387,7 +447,7 @@ void bind_programs(nb::module_& module) {
             }
             return kinds;
           })
-      .def_prop_ro("traffic", &traffic_of)
+      .def_prop_ro("traffic", &traffic)
       .def(
           "input_spec",
           [](const Executable& self, std::size_t input) {
@@ -405,12 +465,7 @@ void bind_programs(nb::module_& module) {
       .def("page", &page_of, nb::arg("how"))
       .def("json", &json_of, nb::arg("how"))
       .def("html", &html_of, nb::arg("how"), nb::arg("lines"))
-      .def_prop_ro("storage",
-                   [](const Executable& self) {
-                     const StorageNeeds needs = storage_needs(self);
-                     return std::tuple(needs.parameter_bytes, needs.optimizer_bytes,
-                                       needs.device_bytes, needs.input_bytes);
-                   })
+      .def_prop_ro("storage", &storage_needs)
       .def(
           "why",
           [](const Executable& self, const std::string& what, std::vector<std::string> lines) {

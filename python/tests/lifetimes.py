@@ -365,7 +365,7 @@ class Planning(Case):
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
-        self.literal = _core.Literal.of(W.ctypes.data, W.nbytes)
+        self.literal = _core.Literal.of(W)
         self.text = (f'%0 = input() "x" : f32[8, 300] kind=loader\n%1 = literal() {self.literal.hash} : f32[300, 1000]\n'
                      '%2 = dot_general(%0, %1) "bi,io->bo" : f32[8, 1000]\nreturn %2\n')
         self.graph = _core.Graph.parse(self.text, [self.literal])
@@ -380,7 +380,11 @@ class Planning(Case):
             assert str(plan.spec("x")) == "data,-" and "x" in plan.explain("x") and "%2" in plan.explain("%2")
             assert plan.suggest(1) and str(plan._executable.output_spec(0)) == "data,-"
             assert plan.why("x") and plan.why_not("x", "-,data").now == "data,-" and plan.storage.input_bytes == x.nbytes
-            assert plan.changes("tpu-v4").found is not None and plan._program.search("data=4", "tpu-v4").plans > 0
+            changes, found = plan.changes("tpu-v4"), plan._program.search("data=4", "tpu-v4")
+            assert changes.found is not None and found.plans > 0 and changes == plan.changes("tpu-v4")
+            assert plan.report("tpu-v4", search=found, changes=changes) and repr(found).startswith("Searched(mesh='data=4', marks={")
+            values = [found, changes, plan.storage, plan.why_not("x", "-,data"), *plan._program.inputs, *plan._program.meshes(4)]
+            assert all(repr(value) for value in values)
             assert [one.mesh for one in plan._program.meshes(4)] == ["data=4"]
             assert plan.report("tpu-v4").startswith("program: 3 operations on data=4 (4 devices)")
             assert plan.to_json()["operations"] == 3 and "</html>" in plan.to_html()

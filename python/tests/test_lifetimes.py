@@ -27,6 +27,8 @@ def test_no_binding_is_left_out():
     for name, value in vars(sw._core).items():
         if name.startswith("__"):
             continue
+        if hasattr(value, "__match_args__"):  # a value: its repr reads all of its fields
+            continue
         if isinstance(value, type):
             bindings |= {f"{name}.{member}" for member in vars(value) if not member.startswith("_")}
         else:

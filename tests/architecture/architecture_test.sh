@@ -153,7 +153,7 @@ order_tiers="detail/inventory|detail/saved_tensors detail/mending tiers+detail"
 order_convert="detail ."
 order_runtime="parallel+stopwatch+timeline|process memory device+sharded_array program manual gemm|graph kernels ops spmd tensor+tracer+detail/tracer_impl nn"
 order_tools="usage+commands/python/import+commands/python/package+disk_use+foreign_format+output+launched+interrupt+compare+objects steps parse other_words bench|options commands completion command_line main"
-order_python_src="bindings gil+work+python_source parts python_tensors errors|calls|compare|convert|loader|programs|read|records|save|sharding|stages|tiers|verify module"
+order_python_src="bindings arrays value_class gil+work+python_source parts python_tensors errors|calls|compare|convert|loader|programs|read|records|save|sharding|stages|tiers|verify module"
 for component in $components $rooms tools python/src; do
   order=order_${component//\//_}
   [[ -n ${!order:-} ]] || continue

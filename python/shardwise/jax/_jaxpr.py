@@ -59,7 +59,7 @@ def captured(step: Callable[..., Any], example: tuple[Any, ...], kinds: Mapping[
     given = given[:count] + [given[count + place] for place in changed]
     graph, places = text.graph([text.in_one(x) if isinstance(x, Complex) else x for x in given])
     shardings = [_mark(leaf, label) for label, leaf in leaves.items()]
-    marks = [own if own is not None else mark for own, (*_, mark) in zip(shardings, graph.inputs)]
+    marks = [own if own is not None else one.mark for own, one in zip(shardings, graph.inputs)]
     if marks != [None] * len(marks):
         graph = graph.marked_inputs([None if mark is None else _core.PartitionSpec.parse(mark) for mark in marks])
     result_of = _result_of(result) if not changed else _result_of_modules(result, after, changed, modules)
