@@ -24,50 +24,62 @@ import importlib as _importlib
 from typing import TYPE_CHECKING, Any
 
 from . import _core as _core  # before numpy: its error in a subinterpreter would be the one that is seen
-from . import _guesses
+from . import _foreign_names as _guesses
 from . import group as group
 from . import sources as sources
 from ._argument_types import check_calls as _check_calls
-from ._compare import DiffReport as DiffReport
-from ._compare import Histogram as Histogram
-from ._compare import Kind as Kind
-from ._compare import TensorDiff as TensorDiff
-from ._compare import TensorStats as TensorStats
-from ._compare import diff as diff
-from ._compare import stats as stats
-from ._convert import explain as explain
-from ._convert import export_model as export_model
-from ._convert import import_dcp as import_dcp
-from ._convert import import_model as import_model
-from ._convert import import_orbax as import_orbax
-from ._convert import reshard as reshard
+from ._checkpoint.compare import DiffReport as DiffReport
+from ._checkpoint.compare import Histogram as Histogram
+from ._checkpoint.compare import Kind as Kind
+from ._checkpoint.compare import TensorDiff as TensorDiff
+from ._checkpoint.compare import TensorStats as TensorStats
+from ._checkpoint.compare import diff as diff
+from ._checkpoint.compare import stats as stats
+from ._checkpoint.edits import Cast, Join, Rename, Resize, Split, Transpose
+from ._checkpoint.fill import Filling as _Filling
+from ._checkpoint.resize import check_extents as _check_extents
+from ._checkpoint.save import SaveStats as SaveStats
+from ._checkpoint.save import save as save
+from ._checkpoint.tensor import Checkpoint as Checkpoint
+from ._checkpoint.tensor import Tensor as Tensor
+from ._checkpoint.verify import Damage as Damage
+from ._checkpoint.verify import Lost as Lost
+from ._checkpoint.verify import ParityStats as ParityStats
+from ._checkpoint.verify import RepairReport as RepairReport
+from ._checkpoint.verify import Repaired as Repaired
+from ._checkpoint.verify import VerifyReport as VerifyReport
+from ._checkpoint.verify import remove_parity as remove_parity
+from ._checkpoint.verify import repair as repair
+from ._checkpoint.verify import verify as verify
+from ._checkpoint.verify import write_parity as write_parity
+from ._convert.convert import explain as explain
+from ._convert.convert import export_model as export_model
+from ._convert.convert import import_dcp as import_dcp
+from ._convert.convert import import_model as import_model
+from ._convert.convert import import_orbax as import_orbax
+from ._convert.convert import reshard as reshard
 from ._errors import AlreadyExists as AlreadyExists
 from ._errors import Cancelled as Cancelled
 from ._errors import Corrupt as Corrupt
 from ._errors import Error as Error
 from ._errors import GroupError as GroupError
-from ._errors import InvalidArgument as InvalidArgument
 from ._errors import IOFailed as IOFailed
+from ._errors import InvalidArgument as InvalidArgument
 from ._errors import NameNotFound as NameNotFound
 from ._errors import NotFound as NotFound
 from ._errors import ResourceExhausted as ResourceExhausted
 from ._errors import Unsupported as Unsupported
 from ._errors import WrongType as WrongType
-from ._edits import Cast, Join, Rename, Resize, Split, Transpose
-from ._fill import Filling as _Filling
+from ._jobs.manager import CheckpointManager as CheckpointManager
+from ._jobs.manager import LatestStep as LatestStep
+from ._jobs.manager import ManagerStats as ManagerStats
+from ._jobs.manager import Restored as Restored
+from ._jobs.pending import PendingSave as PendingSave
 from ._loader import Batch as Batch
 from ._loader import Loader as Loader
 from ._loader import Shard as Shard
-from ._manager import CheckpointManager as CheckpointManager
-from ._manager import LatestStep as LatestStep
-from ._manager import ManagerStats as ManagerStats
-from ._pending import PendingSave as PendingSave
-from ._manager import Restored as Restored
 from ._paths import Path as Path
 from ._progress import Progress as Progress
-from ._resize import check_extents as _check_extents
-from ._save import SaveStats as SaveStats
-from ._save import save as save
 from ._sharding import Device as Device
 from ._sharding import HybridMesh as HybridMesh
 from ._sharding import Mesh as Mesh
@@ -77,18 +89,6 @@ from ._sharding import Sharding as Sharding
 from ._sharding import TransferPlan as TransferPlan
 from ._sharding import device_mesh as device_mesh
 from ._sharding import explain_reshard as explain_reshard
-from ._tensor import Checkpoint as Checkpoint
-from ._tensor import Tensor as Tensor
-from ._verify import Damage as Damage
-from ._verify import Lost as Lost
-from ._verify import ParityStats as ParityStats
-from ._verify import Repaired as Repaired
-from ._verify import RepairReport as RepairReport
-from ._verify import VerifyReport as VerifyReport
-from ._verify import remove_parity as remove_parity
-from ._verify import repair as repair
-from ._verify import verify as verify
-from ._verify import write_parity as write_parity
 
 if TYPE_CHECKING:
     from . import programs as programs

@@ -18,8 +18,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ._arrays.arrays import unknown_option
 from ._errors import ResourceExhausted, WrongType
-from ._sources import unknown_option
 
 #: A wrong argument causes errors of exactly these classes, never of a class derived from them.
 _RAW = (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError, RuntimeError, UnicodeEncodeError)

@@ -16,12 +16,12 @@ import numpy as np
 
 from . import _core
 from . import sources as _sources
-from ._containers import public_name
+from ._arrays.arrays import refuse_unknown
 from ._errors import InvalidArgument, NameNotFound, WrongType, stops_no_loop
-from ._guesses import options_of_others
-from ._loader_names import OTHER_METHODS, OTHER_OPTIONS, no_attribute
+from ._foreign_names import options_of_others
+from ._records.foreign_names import OTHER_METHODS, OTHER_OPTIONS, no_attribute
 from ._sharding import Mesh, PartitionSpec, Sharding
-from ._sources import refuse_unknown
+from ._trees.containers import public_name
 
 Spec = str | PartitionSpec | Sharding | None
 Array = np.ndarray[Any, Any]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from . import _core
 from ._errors import InvalidArgument, NotFound, Unsupported, WrongType
-from ._objects import is_text
+from ._trees.objects import is_text
 
 Path = str | os.PathLike[str]
 

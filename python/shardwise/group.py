@@ -21,13 +21,13 @@ from typing import Any, Callable, Mapping
 
 from . import _core
 from ._argument_types import check_calls
-from ._containers import public_name
 from ._stores import FileStore as FileStore
 from ._stores import JaxStore as JaxStore
 from ._stores import MpiStore as MpiStore
 from ._stores import Store as Store
 from ._stores import TorchStore as TorchStore
 from ._stores import store_of_torch
+from ._trees.containers import public_name
 
 DEADLINE = 600.0
 """Seconds that a step of a save waits for the other processes, by default."""

@@ -21,8 +21,8 @@ from typing import Any
 import orbax.checkpoint as ocp
 
 from ._argument_types import check_calls
-from ._sources import MEMORY, Codec
-from ._tensor import Checkpoint
+from ._arrays.arrays import MEMORY, Codec
+from ._checkpoint.tensor import Checkpoint
 from .group import DEADLINE, from_jax
 from .jax import _load
 from .jax._save import prepare

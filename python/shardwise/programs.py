@@ -35,7 +35,7 @@ from ._argument_types import check_calls
 from ._dtypes import NUMPY, exported
 from ._errors import InvalidArgument, IOFailed, Unsupported
 from ._paths import Path, local
-from ._plan_html import small_html
+from ._programs.html import small_html
 from ._progress import WorkLine
 from ._sharding import Entry, Mesh, PartitionSpec
 

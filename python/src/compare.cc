@@ -50,7 +50,7 @@ nb::object kind_of(const std::optional<DType>& dtype, const Shape& shape) {
   return nb::make_tuple(std::string(name(*dtype)), shape_of(shape));
 }
 
-/// As DiffReport of _compare.py has it.
+/// As DiffReport of _checkpoint/compare.py has it.
 using Report = nb::typed<nb::tuple, bool, std::size_t, std::size_t, List>;
 
 /// Each tensor as TensorDiff of _compare.py has it.

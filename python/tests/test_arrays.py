@@ -293,7 +293,7 @@ def test_importing_imports_no_framework():
 def test_importing_a_framework_s_part_imports_no_capture(framework):
     pytest.importorskip(framework)
     code = (f"import sys, shardwise.{framework} as part; assert not [name for name in sys.modules if name in ('shardwise.programs', "
-            f"'shardwise._program_text', 'jax.extend.core')]; part.capture")
+            f"'shardwise._programs.text', 'jax.extend.core')]; part.capture")
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
 
 
@@ -305,7 +305,7 @@ def test_relative_paths_and_other_path_types(tmp_path, monkeypatch):
 
 
 def test_sets_are_stored_in_one_order_whatever_the_process():
-    program = "from shardwise import _objects; print(_objects.dumps({'s': {'a', 'b', 'c', 'd', 1, (2, 'e')}, 'f': frozenset('xyz')}))"
+    program = "from shardwise._trees import objects; print(objects.dumps({'s': {'a', 'b', 'c', 'd', 1, (2, 'e')}, 'f': frozenset('xyz')}))"
     texts = {subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
                             env={**os.environ, "PYTHONHASHSEED": str(seed)}).stdout for seed in range(4)}
     assert len(texts) == 1
@@ -332,7 +332,7 @@ class Range:
 
 
 def test_an_index_is_not_walked_through(tmp_path):
-    from shardwise._tensor import Selection
+    from shardwise._checkpoint.tensor import Selection
 
     flat = np.arange(1000, dtype=np.int16)
     sw.save(tmp_path / "a", {"flat": flat})

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise import _save
+from shardwise._checkpoint import save as _save
 
 COMMAND = pathlib.Path(str(sw._core.__file__)).parent / "bin" / "shardwise"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise import _export
+from shardwise._convert import export as _export
 
 torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
 import torch.distributed as dist  # noqa: E402
@@ -19,7 +19,7 @@ from processes import free_port, run_ranks  # noqa: E402
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save  # noqa: E402
 
 import shardwise.torch as swt  # noqa: E402
-from shardwise.torch._tensors import TORCH, array_of  # noqa: E402
+from shardwise._arrays.torch_tensors import TORCH, array_of  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -185,7 +185,7 @@ def test_what_is_there_stays(tmp_path):
 
 def test_without_torch_it_says_what_to_install(tmp_path, monkeypatch):
     sw.save(tmp_path / "a", {"w": np.ones(2)})
-    monkeypatch.delitem(sys.modules, "shardwise._export_dcp", raising=False)
+    monkeypatch.delitem(sys.modules, "shardwise._convert.export_dcp", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(sw.Unsupported, match="export to .*out: found no torch in .*which the format dcp needs: `.* -m pip install torch`"):
         sw.export_model(tmp_path / "a", tmp_path / "out", format="dcp")

@@ -23,7 +23,7 @@ from every_dtype import DTYPES, random_bits, same
 
 import shardwise as sw
 import shardwise.jax as swj
-from shardwise import _export, _export_orbax
+from shardwise._convert import export as _export, export_orbax as _export_orbax
 
 logging.getLogger("absl").setLevel(logging.CRITICAL)
 

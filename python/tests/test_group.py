@@ -87,8 +87,8 @@ def test_what_goes_wrong_is_the_same_error_everywhere(tmp_path, kind):
 
 def save_with_faults(rank: int, size: int, folder: str) -> list[str]:
     """Plain numpy processes that save together over a folder."""
-    from shardwise._save import Plan, call_of, write_together
-    from shardwise._sources import Sources
+    from shardwise._checkpoint.save import Plan, call_of, write_together
+    from shardwise._arrays.arrays import Sources
 
     g = group.from_files(folder + "/store", rank, size)
     whole = np.arange(40.0).reshape(8, 5)

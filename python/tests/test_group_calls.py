@@ -17,8 +17,8 @@ import pytest
 
 import shardwise as sw
 from shardwise import group
-from shardwise._save import Plan, call_of, write_together
-from shardwise._sources import Sources
+from shardwise._checkpoint.save import Plan, call_of, write_together
+from shardwise._arrays.arrays import Sources
 
 LONG = 100.0  # a deadline that nothing here waits for
 
@@ -40,7 +40,7 @@ def groups(folder: Any, size: int) -> list[group.Group]:
     return [group.from_files(folder, rank, size) for rank in range(size)]
 
 
-def save(g: group.Group, path: str, value: float, **how: Any) -> sw._save.SaveStats:
+def save(g: group.Group, path: str, value: float, **how: Any) -> sw.SaveStats:
     sources = Sources()
     sources.add_array(f"part{g.rank}", np.full(3, value), listed=True)
     options = {"user": None, "codec": "zstd", "existing": "fail", "deadline": LONG, **how}

@@ -13,7 +13,7 @@ import zipfile
 import pytest
 
 import shardwise as sw
-from shardwise import _import_dcp
+from shardwise._formats import dcp as _import_dcp
 
 torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
 import torch.distributed.checkpoint as dcp  # noqa: E402

@@ -29,7 +29,8 @@ import shardwise as sw
 import shardwise.jax as swj
 from shardwise import _core
 from shardwise._dtypes import name_of
-from shardwise.jax import _devices, _tree
+from shardwise.jax import _devices
+from shardwise._trees import pytree as _tree
 
 KNOWN = {name for name, _ in _core.dtypes()}
 DTYPES = [np.dtype(d) for d in ("f4", "f2", ml_dtypes.bfloat16, "i1", "u4", "?", "c8", ml_dtypes.float8_e4m3fn,

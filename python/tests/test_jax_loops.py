@@ -21,7 +21,7 @@ import jax_steps
 import shardwise as sw
 import shardwise.jax as swj
 from jax_steps import abstract, on_host, trains_as_jax_does, worst
-from shardwise import _program_text
+from shardwise._programs import text as _program_text
 
 S = jax.ShapeDtypeStruct
 RNG = np.random.default_rng(5)

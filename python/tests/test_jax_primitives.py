@@ -20,7 +20,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 import shardwise.jax as swj  # noqa: F401 - its own rules are there with it
 from jax_steps import computes_as_jax_does
-from shardwise.jax import _primitives
+from shardwise._capture.jax.ops import rules as _primitives
 
 RNG = np.random.default_rng(3)
 F = RNG.normal(size=(8, 6)).astype(np.float32)

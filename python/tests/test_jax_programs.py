@@ -21,7 +21,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import shardwise as sw
 import shardwise.jax as swj
-from shardwise.jax import _primitives
+from shardwise._capture.jax.ops import rules as _primitives
 from jax_steps import abstract, trains_as_jax_does
 
 S = jax.ShapeDtypeStruct

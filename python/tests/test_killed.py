@@ -16,8 +16,8 @@ import pytest
 
 import shardwise as sw
 from shardwise import group
-from shardwise._save import Plan, call_of, write_together
-from shardwise._sources import Sources
+from shardwise._checkpoint.save import Plan, call_of, write_together
+from shardwise._arrays.arrays import Sources
 
 ROUNDS = int(os.environ.get("SHARDWISE_ROUNDS", "3"))
 SIZE = 3

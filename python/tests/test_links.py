@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from shardwise import group
-from shardwise._links import _MOST_STRANGERS, Links
+from shardwise._jobs.links import _MOST_STRANGERS, Links
 
 
 @contextlib.contextmanager

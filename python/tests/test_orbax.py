@@ -22,8 +22,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 import shardwise as sw
 import shardwise.jax as swj
 import shardwise.orbax as swo
-from shardwise import _import_orbax
-from shardwise._import_orbax import import_orbax
+from shardwise._formats import orbax as _import_orbax
+from shardwise._formats.orbax import import_orbax
 
 logging.getLogger("absl").setLevel(logging.CRITICAL)
 

@@ -40,7 +40,7 @@ def orbax(tmp_path_factory):
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("look", [False, True])
 def test_keys_of_orbax_stay_in_the_folder(tmp_path, orbax, seed, look):
-    from shardwise import _import_orbax
+    from shardwise._formats import orbax as _import_orbax
 
     rng = random.Random(seed)
     shutil.copytree(orbax / "good", tmp_path / "bad")

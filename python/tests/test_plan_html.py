@@ -12,7 +12,7 @@ import test_plans
 
 import shardwise as sw
 from shardwise import programs
-from shardwise._plan_html import bytes_text, data_of
+from shardwise._programs.html import bytes_text, data_of
 
 ROOT = pathlib.Path(__file__).parents[2]
 MESH, MACHINE = "data=4,model=2", "h100-80gb"

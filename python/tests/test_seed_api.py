@@ -14,7 +14,7 @@ from torch import nn
 
 import shardwise as sw
 import shardwise.torch.spmd as spmd
-from shardwise.torch._spmd_mesh import devices_of
+from shardwise.torch._spmd.mesh import devices_of
 
 EXAMPLES = {
     "Mesh": """

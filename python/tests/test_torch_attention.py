@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention as by_another_name
 from torch.utils.checkpoint import checkpoint
 
 import shardwise.torch as swt
-from shardwise.torch import _trace
+from shardwise._capture.torch import trace as _trace
 from test_torch_programs import MESHES, adamw, marked, step_with
 
 BATCH, WIDTH, HEADS, CLASSES = 2, 32, 4, 24

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="needs torch, which this environment
 from torch import nn
 
 import shardwise.torch.spmd as spmd
-from shardwise.torch import _backend
+from shardwise._capture.torch import backend as _backend
 
 OPTIONS = {"mesh": "data=4,model=2", "marks": {"*0.weight": "model,-", "*2.weight": "-,model", "x": "data,-", "y": "data"}}
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 import shardwise as sw  # noqa: E402
 import shardwise.torch as swt  # noqa: E402
 from processes import free_port, run_ranks  # noqa: E402
-from shardwise import _links  # noqa: E402
+from shardwise._jobs import links as _links  # noqa: E402
 
 SIZE = 3
 KILLED = 1

@@ -11,7 +11,7 @@ from torch import nn
 
 import shardwise as sw
 import shardwise.torch as swt
-from shardwise.torch._aten import RULES
+from shardwise._capture.torch.ops.rules import RULES
 
 MESHES = {"one": "data=1", "data": "data=8", "fsdp": "data=8", "tensor": "data=4,model=2"}
 

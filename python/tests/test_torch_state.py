@@ -13,8 +13,8 @@ import pytest
 from processes import free_port, run_ranks
 
 import shardwise as sw
-from shardwise import _save
-from shardwise._sources import Sources
+from shardwise._checkpoint import save as _save
+from shardwise._arrays.arrays import Sources
 
 torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
 

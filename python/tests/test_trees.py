@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise import _core, _objects
-from shardwise._sources import Sources
+from shardwise import _core
+from shardwise._trees import objects as _objects
+from shardwise._arrays.arrays import Sources
 
 
 class Level(enum.IntEnum):

@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise import _objects, _save
+from shardwise._trees import objects as _objects
+from shardwise._checkpoint import save as _save
 
 UTC, EAST = datetime.timezone.utc, datetime.timezone(datetime.timedelta(hours=5, minutes=30, seconds=1))
 NAMED = datetime.timezone(datetime.timedelta(hours=-3), "BRT")

@@ -12,7 +12,7 @@ STEP = GOLDEN / "step-00000001"
 
 class ExportByPython(Cli):
     def python(self, script):
-        """Its arguments are -m shardwise._export_command FORMAT SOURCE FOLDER OPTIONS."""
+        """Its arguments are -m shardwise._convert.export_command FORMAT SOURCE FOLDER OPTIONS."""
         path = self.dir.parent / f"{self.dir.name}-python3"
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
@@ -32,7 +32,7 @@ class ExportByPython(Cli):
         self.assertEqual(said["files"], [str(out / ".metadata")])
         self.assertEqual(said["logical_bytes"], 40)
         module, format, source, options = (out / ".metadata").read_text().splitlines()
-        self.assertEqual((module, format, source), ("shardwise._export_command", "dcp", str(STEP)))
+        self.assertEqual((module, format, source), ("shardwise._convert.export_command", "dcp", str(STEP)))
         self.assertEqual(json.loads(options), {
             "target": str(out), "max_shard": 5 * 10**9, "memory": 16 << 20, "threads": 3,
             "edits": [["a*"], ["ab"], [["a*", "c*"]], [["*", "bf16"]], [["a", "1,0"]], [["c", "d,e@0"]], [["f,g", "h@+0"]],

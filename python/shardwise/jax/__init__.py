@@ -20,9 +20,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._argument_types import check_calls as _check_calls
-from .._guesses import names_of_others
-from .._tiers import RestoredTier as RestoredTier
-from ._capture import capture as capture
+from .._capture.jax.capture import capture as capture
+from .._foreign_names import names_of_others
+from .._jobs.tiers import RestoredTier as RestoredTier
 from ._load import ANY as ANY
 from ._load import load as load
 from ._loader import Batch as Batch

@@ -13,17 +13,17 @@ from typing import Any, Callable, Iterator
 import jax
 import numpy as np
 
-from .. import _nested
-from .._containers import check_places
-from .._edits import Cast, Join, Rename, Split, Transpose
-from .._edits import Resize as Extents
+from .._arrays.arrays import MEMORY, Path
+from .._checkpoint.edits import Cast, Join, Rename, Split, Transpose
+from .._checkpoint.edits import Resize as Extents
+from .._checkpoint.resize import Resize, Resizing, check_extents
+from .._checkpoint.tensor import Checkpoint, aligned_empty, read_boxes
 from .._errors import InvalidArgument
-from .._nested import moved
-from .._resize import Resize, Resizing, check_extents
-from .._guesses import options_of_others
-from .._sources import MEMORY, Path
-from .._tensor import Checkpoint, aligned_empty, read_boxes
-from . import _tree
+from .._foreign_names import options_of_others
+from .._trees import nested as _nested
+from .._trees import pytree as _tree
+from .._trees.containers import check_places
+from .._trees.nested import moved
 from ._target import Refused, Reading, reading_of
 
 log = logging.getLogger("shardwise")

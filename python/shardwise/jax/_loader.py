@@ -10,8 +10,8 @@ import jax
 from .. import _loader
 from .. import sources as _sources
 from .._errors import InvalidArgument, stops_no_loop, warn
-from .._guesses import options_of_others
-from .._loader_names import OTHER_OPTIONS
+from .._foreign_names import options_of_others
+from .._records.foreign_names import OTHER_OPTIONS
 from .._sharding import Mesh, Sharding
 
 

@@ -8,13 +8,13 @@ from typing import Any, NoReturn, Unpack
 
 import jax
 
-from .._job import JobManager, Rules
-from .._manager import Restored, is_step, refuse_others, step_number
+from .._arrays.arrays import MEMORY, Codec, Existing
+from .._checkpoint.save import SaveStats
+from .._jobs.job_manager import JobManager, Rules
+from .._jobs.manager import Restored, is_step, refuse_others, step_number
+from .._jobs.pending import OnSaveError, PendingSave, WhenBusy, skipped
 from .._paths import Path
-from .._pending import OnSaveError, PendingSave, WhenBusy, skipped
 from .._progress import Progress
-from .._save import SaveStats
-from .._sources import MEMORY, Codec, Existing
 from ..group import DEADLINE, from_jax
 from ._load import load
 from ._save import prepare

@@ -8,13 +8,13 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from .. import _objects
-from .._job import Managed
+from .._arrays.arrays import MEMORY, Codec, Existing, check_choice, check_codec
+from .._checkpoint.save import Caller, SaveStats, call_of
+from .._jobs.job_manager import Managed
+from .._jobs.pending import PendingSave, Turn, skipped
 from .._paths import Path, local
-from .._pending import PendingSave, Turn, skipped
 from .._progress import Progress
-from .._save import Caller, SaveStats, call_of
-from .._sources import MEMORY, Codec, Existing, check_choice, check_codec
+from .._trees import objects as _objects
 from ..group import DEADLINE, Call, Group, from_jax
 from . import _devices
 from ._snapshot import Snapshot, common, snapshot

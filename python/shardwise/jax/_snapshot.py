@@ -13,12 +13,13 @@ from typing import Any, Iterable
 import jax
 import numpy as np
 
-from .. import _objects
+from .._arrays.arrays import Sources, as_array, is_array
+from .._checkpoint.save import Plan
 from .._dtypes import name_of as dtype_name
 from .._errors import Error, InvalidArgument, Unsupported, WrongType
-from .._save import Plan
-from .._sources import Sources, as_array, is_array
-from . import _devices, _tree
+from .._trees import objects as _objects
+from .._trees import pytree as _tree
+from . import _devices
 
 Begin = tuple[int, ...]
 

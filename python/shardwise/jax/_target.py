@@ -11,12 +11,12 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from .._containers import like
+from .._arrays.arrays import is_array
+from .._checkpoint.resize import Resizing
+from .._checkpoint.tensor import Checkpoint, Tensor
 from .._errors import InvalidArgument
-from .._resize import Resizing
-from .._sources import is_array
-from .._tensor import Checkpoint, Tensor
-from . import _tree
+from .._trees import pytree as _tree
+from .._trees.containers import like
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # begin, shape
 Arrays = dict[Box, np.ndarray]

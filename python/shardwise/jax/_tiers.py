@@ -6,17 +6,17 @@ from typing import Any, Unpack
 
 import jax
 
-from .._edits import Resize as Extents
-from .._job import Edits, Managed
-from .._links import own_address
+from .._arrays.arrays import MEMORY, Codec, Existing
+from .._checkpoint.edits import Resize as Extents
+from .._checkpoint.resize import Resize, check_extents
+from .._checkpoint.save import SaveStats
+from .._checkpoint.tensor import Checkpoint
+from .._jobs.job_manager import Edits, Managed
+from .._jobs.links import own_address
+from .._jobs.pending import OnSaveError, PendingSave
+from .._jobs.tiers import Boxes, RestoredTier, Tiers
 from .._paths import Path
-from .._pending import OnSaveError, PendingSave
 from .._progress import Progress
-from .._resize import Resize, check_extents
-from .._save import SaveStats
-from .._sources import MEMORY, Codec, Existing
-from .._tensor import Checkpoint
-from .._tiers import Boxes, RestoredTier, Tiers
 from ..group import DEADLINE, from_jax
 from . import _load
 from ._devices import Numbering

@@ -25,14 +25,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from .._argument_types import check_calls
-from .._containers import class_name
+from .._arrays.arrays import check_choice
+from .._checkpoint.tensor import Checkpoint
 from .._errors import InvalidArgument, NameNotFound, NotFound
-from .._manager import ManagerContext, step_number
+from .._jobs.manager import ManagerContext, step_number
+from .._jobs.pending import PendingSave
 from .._paths import Path, local
-from .._pending import PendingSave
-from .._sources import check_choice
-from .._tensor import Checkpoint
-from . import _load, _tree
+from .._trees import pytree as _tree
+from .._trees.containers import class_name
+from . import _load
 from . import args as args_
 from ._manager import CheckpointManager as _Manager
 from ._save import save_async

@@ -20,8 +20,9 @@ import importlib as _importlib
 from typing import TYPE_CHECKING, Any
 
 from .._argument_types import check_calls as _check_calls
-from .._guesses import names_of_others
-from ._capture import capture as capture
+from .._capture.torch.capture import capture as capture
+from .._foreign_names import names_of_others
+from .._jobs.tiers import RestoredTier as RestoredTier
 from ._dcp import StorageReader as StorageReader
 from ._dcp import StorageWriter as StorageWriter
 from ._load import Loaded as Loaded
@@ -38,7 +39,6 @@ from ._save import prepare_async as prepare_async
 from ._save import save as save
 from ._save import save_async as save_async
 from ._state import PerRank as PerRank
-from .._tiers import RestoredTier as RestoredTier
 from ._tiers import TieredManager as TieredManager
 
 _whole = 'save(path, {"model": model, "optim": optimizer}), which takes modules and optimizers themselves'

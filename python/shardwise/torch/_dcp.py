@@ -32,16 +32,17 @@ from torch.distributed.checkpoint.storage import StorageWriter as _StorageWriter
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from .. import _core, _objects
+from .. import _core
+from .._arrays.arrays import MEMORY, Codec, Existing, Sources, check_choice
+from .._arrays.overlap import Regions
+from .._arrays.torch_tensors import TORCH, Memory, TensorReads, dtype_name, on_host, region_of, settled
+from .._checkpoint.save import encode_objects
+from .._checkpoint.tensor import Checkpoint, Tensor
+from .._checkpoint.ties import differ_text, differ_there
 from .._errors import AlreadyExists, InvalidArgument, NameNotFound, WrongType, warn
-from .._nested import decoded_path, encoded_path
-from .._overlap import Regions
 from .._paths import Path, local
-from .._save import encode_objects
-from .._sources import MEMORY, Codec, Existing, Sources, check_choice
-from .._tensor import Checkpoint, Tensor
-from .._ties import differ_text, differ_there
-from ._tensors import TORCH, Memory, TensorReads, dtype_name, on_host, region_of, settled
+from .._trees import objects as _objects
+from .._trees.nested import decoded_path, encoded_path
 
 log = logging.getLogger("shardwise")
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from .. import _core
+from .._arrays.torch_tensors import address_of, settled
 from .._errors import InvalidArgument, Unsupported
 from .._sharding import Mesh, placement_text
-from ._tensors import address_of, settled
 
 
 @dataclass

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._arrays.arrays import Path as FilePath
+from .._arrays.arrays import check_choice
+from .._arrays.torch_tensors import TORCH, TensorReads, memory_device, shared_tensor
+from .._checkpoint.edits import Cast, Join, Rename, Split, Transpose
+from .._checkpoint.edits import Resize as Extents
+from .._checkpoint.resize import Resize, check_extents
+from .._checkpoint.tensor import Checkpoint
 from .._dtypes import NUMPY
-from .._edits import Cast, Join, Rename, Split, Transpose
-from .._edits import Resize as Extents
-from .._guesses import options_of_others
-from .._nested import Path, build, decoded_kinds
-from .._resize import Resize, check_extents
-from .._sources import Path as FilePath
-from .._sources import check_choice
-from .._tensor import Checkpoint
+from .._foreign_names import options_of_others
+from .._trees.nested import Path, build, decoded_kinds
 from ..group import Group, auto
 from ._target import Target
-from ._tensors import TORCH, TensorReads, memory_device, shared_tensor
 
 log = logging.getLogger("shardwise")
 

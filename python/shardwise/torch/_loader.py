@@ -12,13 +12,13 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .. import _loader
-from .._errors import InvalidArgument, stops_no_loop
-from .._sharding import Mesh, PartitionSpec, Sharding
 from .. import sources as _sources
-from .._guesses import options_of_others
-from .._loader_names import OTHER_METHODS, OTHER_OPTIONS, no_attribute
-from .._sources import refuse_unknown
-from ._tensors import shared_tensor
+from .._arrays.arrays import refuse_unknown
+from .._arrays.torch_tensors import shared_tensor
+from .._errors import InvalidArgument, stops_no_loop
+from .._foreign_names import options_of_others
+from .._records.foreign_names import OTHER_METHODS, OTHER_OPTIONS, no_attribute
+from .._sharding import Mesh, PartitionSpec, Sharding
 
 
 class Batch(dict[str, Any]):

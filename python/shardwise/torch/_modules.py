@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 from torch.nn.parameter import is_lazy
 
-from .. import _objects
-from ._tensors import address_of
+from .._arrays.torch_tensors import address_of
+from .._trees import objects as _objects
 
 _WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
 # Activation checkpointing and FSDP1 leave these out of state_dict() by themselves, but not out of named_parameters().

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Sized
 
-from .._nested import moved
+from .._trees.nested import moved
 
 
 def grouped(names: Iterable[str], tops: Collection[str]) -> dict[str, list[str]]:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import _tensor
-from .._edits import Cast, Join, Rename, Resize, Split, Transpose
+from .._arrays.arrays import Path
+from .._arrays.overlap import several_places
+from .._arrays.torch_tensors import TORCH, Memory, is_plain_memory, memory_device, region_of, shared_tensor
+from .._checkpoint import tensor as _tensor
+from .._checkpoint.edits import Cast, Join, Rename, Resize, Split, Transpose
+from .._checkpoint.tensor import read_boxes
 from .._errors import InvalidArgument
-from .._overlap import several_places
-from .._sources import Path
-from .._tensor import read_boxes
 from ._load import state_of
-from ._tensors import TORCH, Memory, is_plain_memory, memory_device, region_of, shared_tensor
 
 
 def open(path: Path, *, device: Any = "cpu", pin: bool = True, threads: int = 0,  # noqa: A001 - as safetensors' safe_open

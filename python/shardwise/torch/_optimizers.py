@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .._nested import Path, named
+from .._trees.nested import Path, named
 from . import _modules
 
 # Keys of state that has its parameter's shape, in the optimizers of torch.optim.

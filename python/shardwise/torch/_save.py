@@ -11,22 +11,23 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from .. import _core, _objects
+from .. import _core
+from .._arrays.arrays import MEMORY, Codec, Existing, Faults, Sources, as_array, check_choice, check_codec
+from .._arrays.arrays import Path as FilePath
+from .._arrays.torch_tensors import Memory, address_of, dtype_name, on_host, settled, shared_tensor
+from .._checkpoint.save import Caller, Plan, SaveStats, call_of, encode_objects, since
 from .._errors import InvalidArgument
-from .._guesses import options_of_others
-from .._job import Managed
-from .._nested import encoded_kinds, encoded_path, names_of
+from .._foreign_names import options_of_others
+from .._jobs.job_manager import Managed
+from .._jobs.pending import PendingSave, Turn, skipped
 from .._paths import local
-from .._pending import PendingSave, Turn, skipped
 from .._progress import Progress
-from .._save import Caller, Plan, SaveStats, call_of, encode_objects, since
-from .._sources import MEMORY, Codec, Existing, Faults, Sources, as_array, check_choice, check_codec
-from .._sources import Path as FilePath
+from .._trees import objects as _objects
+from .._trees.nested import encoded_kinds, encoded_path, names_of
 from ..group import DEADLINE, Call, Group, auto, single
-from ._staging import Staging
 from ._layouts import Layouts, MemoryKey, memory_key
+from ._staging import Staging
 from ._state import PerRank, State, flat_values, is_array
-from ._tensors import Memory, address_of, dtype_name, on_host, settled, shared_tensor
 
 
 #: What torch.save, DCP and others call it.

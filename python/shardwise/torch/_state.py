@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from .._errors import InvalidArgument
-from .._nested import Flat, Path, flatten, named
+from .._trees.nested import Flat, Path, flatten, named
 from . import _modules, _optimizers
 
 

@@ -10,19 +10,19 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 
-from .. import _containers
+from .._arrays.overlap import Region, Regions
+from .._arrays.torch_tensors import TORCH, TensorReads, address_of, empty_beside, is_shareable, no_memory, region_of, settled, shared_tensor
+from .._checkpoint.resize import Resize, Resizing
+from .._checkpoint.tensor import Checkpoint
+from .._checkpoint.ties import differ_text, differ_there
 from .._dtypes import NUMPY
 from .._errors import InvalidArgument, warn
-from .._nested import Flat, Path, build, decoded_path, moved, named, places
-from .._overlap import Region, Regions
-from .._resize import Resize, Resizing
-from .._tensor import Checkpoint
-from .._ties import differ_text, differ_there
+from .._trees import containers as _containers
+from .._trees.nested import Flat, Path, build, decoded_path, moved, named, places
 from . import _modules, _optimizers
-from ._name_lists import count_of, few_of, grouped, nearest, number_of, what_to_write
 from ._layouts import Layouts, MemoryKey, Shard, memory_key
+from ._name_lists import count_of, few_of, grouped, nearest, number_of, what_to_write
 from ._state import PerRank, State, flat_values, is_array
-from ._tensors import TORCH, TensorReads, address_of, empty_beside, is_shareable, no_memory, region_of, settled, shared_tensor
 
 _NOTHING = object()
 

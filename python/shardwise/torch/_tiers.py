@@ -6,16 +6,16 @@ import os
 from collections.abc import Mapping
 from typing import Any, Unpack
 
-from .._job import Edits, Managed
-from .._links import own_address
+from .._arrays.arrays import MEMORY, Codec, Existing, check_choice
+from .._checkpoint.resize import Resize
+from .._checkpoint.save import SaveStats
+from .._checkpoint.tensor import Checkpoint
+from .._jobs.job_manager import Edits, Managed
+from .._jobs.links import own_address
+from .._jobs.pending import OnSaveError, PendingSave
+from .._jobs.tiers import Boxes, RestoredTier, Tiers
 from .._paths import Path
-from .._pending import OnSaveError, PendingSave
 from .._progress import Progress
-from .._resize import Resize
-from .._save import SaveStats
-from .._sources import MEMORY, Codec, Existing, check_choice
-from .._tensor import Checkpoint
-from .._tiers import Boxes, RestoredTier, Tiers
 from ..group import DEADLINE, Group, auto
 from ._load import Loaded, filled
 from ._save import save_async_managed, save_managed

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .._argument_types import check_calls
+from .._arrays.arrays import Codec
 from .._errors import InvalidArgument
-from .._sources import Codec
 from ._load import load
 from ._save import save
 

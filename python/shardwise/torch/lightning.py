@@ -16,9 +16,9 @@ import torch
 from lightning.fabric.plugins import CheckpointIO as _CheckpointIO
 
 from .._argument_types import check_calls
+from .._arrays.arrays import Codec, Path
 from .._errors import InvalidArgument
 from .._paths import local
-from .._sources import Codec, Path
 from ..group import single
 from ._load import load_state_dict
 from ._save import save

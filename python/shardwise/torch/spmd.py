@@ -28,60 +28,60 @@ import torch
 from .._argument_types import check_calls
 from .._errors import InvalidArgument
 from ..programs import Plan
-from . import _lazy, _lazy_dispatch, _lazy_program, _spmd_autocast
-from ._lazy import LazyTensor
-from ._lazy import XLAShardedTensor as XLAShardedTensor
-from ._lazy_shards import XLAShard as XLAShard
-from ._lazy_shards import sharding_text
-from ._lazy_shards import sharding_type as get_xla_sharding_type
-from ._spmd_collectives import REDUCE_AND as REDUCE_AND
-from ._spmd_collectives import REDUCE_MAX as REDUCE_MAX
-from ._spmd_collectives import REDUCE_MIN as REDUCE_MIN
-from ._spmd_collectives import REDUCE_MUL as REDUCE_MUL
-from ._spmd_collectives import REDUCE_OR as REDUCE_OR
-from ._spmd_collectives import REDUCE_SUM as REDUCE_SUM
-from ._spmd_collectives import all_gather as all_gather
-from ._spmd_collectives import all_reduce as all_reduce
-from ._spmd_collectives import all_to_all as all_to_all
-from ._spmd_collectives import collective_permute as collective_permute
-from ._spmd_collectives import reduce_scatter as reduce_scatter
-from ._spmd_fsdp import SpmdFullyShardedDataParallel as SpmdFullyShardedDataParallel
-from ._spmd_mesh import Entry, Placement
-from ._spmd_mesh import HybridMesh as HybridMesh
-from ._spmd_mesh import Mesh as Mesh
-from ._spmd_mesh import ShardingType as ShardingType
-from ._spmd_mesh import global_runtime_device_count as global_runtime_device_count
-from ._spmd_mesh import set_device_count as set_device_count
-from ._spmd_mesh import tiles_of_text
-from ._spmd_runtime import add_step_closure as add_step_closure
-from ._spmd_runtime import addressable_runtime_device_count as addressable_runtime_device_count
-from ._spmd_runtime import broadcast_master_param as broadcast_master_param
-from ._spmd_runtime import compile as compile
-from ._spmd_runtime import device_type as device_type
-from ._spmd_runtime import fork_rng as fork_rng
-from ._spmd_runtime import get_rng_state as get_rng_state
-from ._spmd_runtime import global_ordinal as global_ordinal
-from ._spmd_runtime import global_runtime_device_attributes as global_runtime_device_attributes
-from ._spmd_runtime import is_bf16_supported as is_bf16_supported
-from ._spmd_runtime import is_master_ordinal as is_master_ordinal
-from ._spmd_runtime import is_xla_tensor as is_xla_tensor
-from ._spmd_runtime import manual_seed as manual_seed
-from ._spmd_runtime import master_print as master_print
-from ._spmd_runtime import mesh_reduce as mesh_reduce
-from ._spmd_runtime import optimization_barrier_ as optimization_barrier_
-from ._spmd_runtime import optimizer_step as optimizer_step
-from ._spmd_runtime import process_count as process_count
-from ._spmd_runtime import reduce_gradients as reduce_gradients
-from ._spmd_runtime import rendezvous as rendezvous
-from ._spmd_runtime import save as save
-from ._spmd_runtime import send_cpu_data_to_device as send_cpu_data_to_device
-from ._spmd_runtime import step as step
-from ._spmd_runtime import sync as sync
-from ._spmd_runtime import unlazy as unlazy
-from ._spmd_runtime import wait_device_ops as wait_device_ops
-from ._spmd_runtime import world_size as world_size
-from ._spmd_runtime import xla_device_hw as xla_device_hw
-from ._spmd_runtime import REFUSED, refused
+from ._spmd import tensors as _lazy, dispatch as _lazy_dispatch, program as _lazy_program, autocast as _spmd_autocast
+from ._spmd.collectives import REDUCE_AND as REDUCE_AND
+from ._spmd.collectives import REDUCE_MAX as REDUCE_MAX
+from ._spmd.collectives import REDUCE_MIN as REDUCE_MIN
+from ._spmd.collectives import REDUCE_MUL as REDUCE_MUL
+from ._spmd.collectives import REDUCE_OR as REDUCE_OR
+from ._spmd.collectives import REDUCE_SUM as REDUCE_SUM
+from ._spmd.collectives import all_gather as all_gather
+from ._spmd.collectives import all_reduce as all_reduce
+from ._spmd.collectives import all_to_all as all_to_all
+from ._spmd.collectives import collective_permute as collective_permute
+from ._spmd.collectives import reduce_scatter as reduce_scatter
+from ._spmd.fsdp import SpmdFullyShardedDataParallel as SpmdFullyShardedDataParallel
+from ._spmd.mesh import Entry, Placement
+from ._spmd.mesh import HybridMesh as HybridMesh
+from ._spmd.mesh import Mesh as Mesh
+from ._spmd.mesh import ShardingType as ShardingType
+from ._spmd.mesh import global_runtime_device_count as global_runtime_device_count
+from ._spmd.mesh import set_device_count as set_device_count
+from ._spmd.mesh import tiles_of_text
+from ._spmd.runtime import REFUSED, refused
+from ._spmd.runtime import add_step_closure as add_step_closure
+from ._spmd.runtime import addressable_runtime_device_count as addressable_runtime_device_count
+from ._spmd.runtime import broadcast_master_param as broadcast_master_param
+from ._spmd.runtime import compile as compile
+from ._spmd.runtime import device_type as device_type
+from ._spmd.runtime import fork_rng as fork_rng
+from ._spmd.runtime import get_rng_state as get_rng_state
+from ._spmd.runtime import global_ordinal as global_ordinal
+from ._spmd.runtime import global_runtime_device_attributes as global_runtime_device_attributes
+from ._spmd.runtime import is_bf16_supported as is_bf16_supported
+from ._spmd.runtime import is_master_ordinal as is_master_ordinal
+from ._spmd.runtime import is_xla_tensor as is_xla_tensor
+from ._spmd.runtime import manual_seed as manual_seed
+from ._spmd.runtime import master_print as master_print
+from ._spmd.runtime import mesh_reduce as mesh_reduce
+from ._spmd.runtime import optimization_barrier_ as optimization_barrier_
+from ._spmd.runtime import optimizer_step as optimizer_step
+from ._spmd.runtime import process_count as process_count
+from ._spmd.runtime import reduce_gradients as reduce_gradients
+from ._spmd.runtime import rendezvous as rendezvous
+from ._spmd.runtime import save as save
+from ._spmd.runtime import send_cpu_data_to_device as send_cpu_data_to_device
+from ._spmd.runtime import step as step
+from ._spmd.runtime import sync as sync
+from ._spmd.runtime import unlazy as unlazy
+from ._spmd.runtime import wait_device_ops as wait_device_ops
+from ._spmd.runtime import world_size as world_size
+from ._spmd.runtime import xla_device_hw as xla_device_hw
+from ._spmd.shards import XLAShard as XLAShard
+from ._spmd.shards import sharding_text
+from ._spmd.shards import sharding_type as get_xla_sharding_type
+from ._spmd.tensors import LazyTensor
+from ._spmd.tensors import XLAShardedTensor as XLAShardedTensor
 
 runtime = sys.modules[__name__]  # torch_xla.runtime.use_spmd(), if this module is torch_xla
 

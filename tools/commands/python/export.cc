@@ -90,7 +90,7 @@ shardwise::ExportStats export_by_python(const ExportOptions& options, const fs::
       export_folder(options.target, options.format, options.existing, [&](const fs::path& folder) {
         logical_bytes = bytes_said(
             run_package(
-                "shardwise._export_command",
+                "shardwise._convert.export_command",
                 {options.format, fs::absolute(source).string(), fs::absolute(folder).string(),
                  words},
                 "export",

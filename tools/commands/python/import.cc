@@ -39,7 +39,7 @@ std::string run_import_package(std::string_view format, const fs::path& source,
     arguments.push_back(said.dump());
   }
   const std::string_view operation = target.empty() ? "read" : "import";
-  return run_package("shardwise._import_command", std::move(arguments), operation,
+  return run_package("shardwise._convert.import_command", std::move(arguments), operation,
                      [&](const std::string& end) {
                        return fmt::format(
                            "{} {}: the Python package reads this format, and {}; needed is a "

@@ -1,0 +1,1 @@
+"""Arrays and tensors as memory that the core reads and writes."""

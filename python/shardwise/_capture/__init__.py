@@ -1,0 +1,1 @@
+"""Training steps as programs: the front ends of PyTorch and JAX."""

@@ -1,0 +1,1 @@
+"""Steps of JAX as programs."""

@@ -1,0 +1,1 @@
+"""Rules that write JAX's primitives, by family."""

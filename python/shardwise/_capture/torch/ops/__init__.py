@@ -1,0 +1,1 @@
+"""Rules that write ATen operations, by family."""

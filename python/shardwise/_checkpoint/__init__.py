@@ -1,0 +1,1 @@
+"""One checkpoint: saved, opened, edited, loaded into arrays, verified and compared."""

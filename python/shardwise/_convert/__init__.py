@@ -1,0 +1,1 @@
+"""Checkpoints from one mesh or format to another."""

@@ -1,0 +1,50 @@
+"""Run by `shardwise import` for formats that only packages of Python can read. An error is a line of JSON.
+
+    python3 -m shardwise._convert.import_command dcp|orbax SOURCE TARGET [SELECTION]
+
+SELECTION is {"select": [PATTERN, ..], "exclude": [PATTERN, ..]}: tensors of these names alone, and no
+objects. Without TARGET the last line lists the tensors, from the metadata alone: [["w", "f32", [2, 3]], ..].
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import NoReturn
+
+
+def main(format: str, source: str, target: str | None = None, selection: str = "{}") -> NoReturn:
+    import shardwise as sw
+    from shardwise._formats import dcp as _import_dcp, orbax as _import_orbax
+
+    from .._formats.readers import PACKAGES
+
+    status, said = 0, ""
+    chosen = json.loads(selection)
+    names, exclude = chosen.get("select") or None, chosen.get("exclude", ())
+    try:
+        if target is None:
+            said = json.dumps(_described(format, source))
+        elif format == "dcp":
+            _import_dcp.imported(source, target, "fail", "zstd", None, names, exclude)
+        else:
+            _import_orbax.imported(source, target, "fail", None, names, exclude)
+    except sw.Error as error:
+        status, said = 3, json.dumps({"code": error.code, "message": str(error)})
+    except ImportError as error:
+        status, said = 3, json.dumps({
+            "code": "unsupported", "message": f"read {source}: found no {error.name} in {sys.executable}, which this format "
+                                              f"needs: `{sys.executable} -m pip install {PACKAGES[format]}`"})
+    print("\n" + said, flush=True)
+    os._exit(status)  # so that it is the last line, even if Orbax's threads print
+
+
+def _described(format: str, source: str) -> list[tuple[str, str, list[int]]]:
+    from shardwise._formats import dcp as _import_dcp, orbax as _import_orbax
+
+    return _import_dcp.described(source) if format == "dcp" else _import_orbax.described(source)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

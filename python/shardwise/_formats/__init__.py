@@ -1,0 +1,1 @@
+"""Readers of formats that only packages of Python read: DCP and Orbax."""

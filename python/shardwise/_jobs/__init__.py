@@ -1,0 +1,1 @@
+"""The checkpoints of a training job: folders of steps, saves on threads, tiers."""

@@ -1,0 +1,169 @@
+"""The common base of torch's and JAX's CheckpointManager: the steps of a job of any number of processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from .._checkpoint.edits import Cast, Join, Rename, Split, Transpose
+from .._checkpoint.resize import Resize
+from .._checkpoint.save import Caller, Plan, SaveStats, core_arguments, log_saved, shown_by_first, write_together
+from .._errors import Corrupt
+from .._paths import Path
+from .._progress import Progress
+from ..group import Call, Group
+from .manager import FolderManager, Restored, step_number, tell_warnings
+from .pending import PendingSave
+
+
+@dataclass
+class Managed:
+    """A manager's part in a save of its own, on every rank."""
+
+    metrics: dict[str, Any] = field(default_factory=dict)  #: encoded; rank 0's count
+    write: Callable[..., SaveStats] = write_together  #: writes the save that the ranks agreed on
+    begun: float = field(default_factory=time.monotonic)  #: when its caller called
+    started: Callable[[PendingSave], None] = lambda pending: None  #: with a save on a thread, also if it is to fail there
+    same: dict[str, Any] = field(default_factory=dict)  #: values that must be the same on all ranks
+
+
+@dataclass
+class OneStep:
+    """A call of one step, which begins with that."""
+
+    group: Group
+    what: str
+    deadline: float
+
+    @property
+    def rank(self) -> int:
+        return self.group.rank
+
+    @property
+    def size(self) -> int:
+        return self.group.size
+
+    def agree(self, work: Callable[[], bytes], merge: Callable[[list[bytes]], bytes]) -> bytes:
+        return self.group.agree(work, merge, self.deadline, self.what)
+
+
+class Edits(TypedDict, total=False):
+    """The selection of a step's tensors, and changes to names, dtypes and shapes on restore: arguments of
+    open()."""
+
+    names: str | Iterable[str] | None
+    rename: Rename | None
+    cast: Cast | None
+    transpose: Transpose | None
+    split: Split | None
+    join: Join | None
+
+
+class Rules(Edits, total=False):
+    """Edits, and the handling of targets with another shape: arguments of load()."""
+
+    skip_mismatched: bool
+    resize: Resize | None
+
+
+class JobManager(FolderManager):
+    """A job's CheckpointManager without the content of a save and the way to restore it."""
+
+    def __init__(self, root: Path, group: Group, *, increments: bool, parity_blocks: int, deadline: float,
+                 **policies: Any) -> None:
+        # Two for the thread that saves, one for the thread that calls.
+        self._saves, self._ends, self._calls = group.duplicate(), group.duplicate(), group.duplicate()
+        super().__init__(root, collect_garbage=group.rank == 0, is_shared=group.size > 1, increments=increments,
+                         parity_blocks=parity_blocks, **policies)
+        self._deadline, self._parity_blocks = deadline, parity_blocks
+        self._preempted = False
+
+    def _where(self) -> str:
+        return f"{self.root!r}, rank {self._saves.rank} of {self._saves.size}"
+
+    def should_save(self, step: int) -> bool:
+        """True if the policies of any rank say to save this step."""
+        step = step_number("should_save", step)
+        told = self._is_told_to_end(step)
+        own = (self._manager.should_save(step) or told, self._manager.reached_preemption() or told)
+        save, preempted = self._agreed(lambda said: [any(of) for of in zip(*said)], f"whether to save step {step}", own)
+        self._preempted = self._preempted or preempted
+        return bool(save)
+
+    def _is_told_to_end(self, step: int) -> bool:
+        """True if something other than a signal tells the job to save this step and end."""
+        return False
+
+    def reached_preemption(self) -> bool:
+        """True if a signal of preemption_signals had come to a rank when should_save() was called last."""
+        return self._preempted
+
+    @property
+    def best_metric(self) -> str | None:
+        """The metric that best= names."""
+        return None if self._best is None else self._best[0]
+
+    def remove(self, step: int) -> None:
+        """Waits for the save under way; then rank 0 removes the step. Raises NotFound, IOFailed, InvalidArgument if it is
+        pinned by name."""
+        self.wait()
+        super().remove(step)
+
+    def _call(self, what: str) -> Call:
+        return self._calls.call(f"{self.root}: {what}", self._deadline)
+
+    def _restored(self, read: Callable[[str], Any], step: int | None = None) -> Restored | None:
+        def read_alone(path: str) -> Any:
+            try:
+                return read(path)
+            except Corrupt as error:
+                raise Corrupt(f"rank 0: {error}") from None
+
+        self.wait()
+        return super()._restored(read_alone if self._calls.size == 1 else read, step)
+
+    def _options(self, existing: str) -> dict[str, Any]:
+        """Returns the arguments of a save."""
+        return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory}
+
+    def _prepare(self, step: int, metrics: Mapping[str, float] | None, begun: float) -> tuple[str, Managed]:
+        """The path of a step that is to be saved, for messages, and how it is saved."""
+        encoded = self._on_first(lambda: self._encoded(step, metrics), f"save step {step}", self._save_errors)
+        ends = OneStep(self._ends, f"{self.root}: how the save of step {step} has ended", self._deadline)
+
+        def write(call: Call, path: str, plan: Plan, group: Group, starts: Sequence[int], *, user: Any,
+                  codec: str, existing: str, threads: int, memory: int, progress: Progress,
+                  caller: Caller) -> SaveStats:
+            arguments = core_arguments(plan, group, starts, user, codec, existing)
+            try:
+                stats = SaveStats(**self._manager.save_together(
+                    call, ends, step, **arguments, memory=memory, caller=caller.part(),
+                    progress=shown_by_first(progress, group.rank, path)))
+            finally:
+                tell_warnings(self._manager)
+            if not stats.error:
+                log_saved(stats, group)
+            self._tell(step, stats)
+            return stats
+
+        return (os.path.join(self.root, f"step-{step:08d}"),
+                Managed(encoded, write, begun, same={"parity_blocks": self._parity_blocks}))
+
+    def _next_turn(self, step: int) -> str:
+        """Returns "now", "later" or "skipped" for a save_async() that is called now, as rank 0 decides."""
+        return self._queue.next_turn(lambda word: self._on_first(word, f"when to save step {step}"))
+
+    def _on_first(self, work: Callable[[], Any], what: str, same: Mapping[str, Any] | None = None) -> Any:
+        """Returns rank 0's result of work() on all ranks."""
+        return self._agreed(lambda said: work(), what, None, same)
+
+    def _agreed(self, merge: Callable[[list[Any]], Any], what: str, own: Any,
+                same: Mapping[str, Any] | None = None) -> Any:
+        said = self._calls.agree(lambda: json.dumps(own).encode(),
+                                 lambda values: json.dumps(merge([json.loads(value) for value in values])).encode(),
+                                 self._deadline, f"{self.root}: {what}", same)
+        return json.loads(said)

@@ -1,0 +1,526 @@
+"""The checkpoints of a training run: a folder of steps."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+import operator
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import numpy as np
+
+from .. import _core
+from .._arrays.arrays import MEMORY, Codec, Existing, check_choice, check_codec, copied, refuse_unknown
+from .._checkpoint.save import Caller, Plan, SaveStats, plan_of
+from .._checkpoint.tensor import Checkpoint
+from .._errors import AlreadyExists, Error, InvalidArgument, NotFound, WrongType
+from .._paths import Path, local
+from .._progress import Progress, function_of
+from .._trees import objects as _objects
+from .._trees.containers import public_name
+from ..group import Call
+from .pending import (ON_SAVE_ERROR, WHEN_BUSY, OnSaveError, OwnLock, PendingSave, SaveQueue, Turn, WhenBusy,
+                       skipped)
+
+log = logging.getLogger("shardwise")
+
+NO_LIMIT = 2**63 - 1
+
+
+@dataclass
+class LatestStep:
+    """The newest valid step, and the newer ones that had to be passed over: (path, reason)."""
+
+    step: int
+    path: str
+    rejected: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass
+class ManagerStats:
+    """How a manager's saves have ended, with on_save_error="warn": the same on all ranks."""
+
+    failed_saves: int = 0  #: of all
+    failed_in_a_row: int = 0  #: since the last one that was committed
+    failed_step: int | None = None  #: the last one that failed
+    error: str = ""  #: why, with the rank
+
+
+#: What Orbax, Hugging Face's Trainer, accelerate and Lightning call it.
+_OTHER_NAMES = {
+    "max_to_keep": "keep_last=", "keep": "keep_last=", "max_keep": "keep_last=", "keep_n": "keep_last=",
+    "keep_checkpoint_max": "keep_last=", "save_total_limit": "keep_last=", "total_limit": "keep_last=",
+    "save_top_k": 'best=("loss", "min", n)', "best_fn": 'best=("loss", "min", n)', "best_mode": 'best=("loss", "min", n)',
+    "save_interval_steps": "save_every=", "save_steps": "save_every=", "every_n_train_steps": "save_every=",
+    "keep_period": "keep_every=", "keep_time_interval": "keep_interval= seconds",
+    "options": "the options themselves, as keep_last= and save_every= (shardwise.jax.ocp has Orbax's)",
+    "enable_async_checkpointing": "save() or save_async()", "async_save": "save() or save_async()",
+    "should_save_fn": "an if before save()", "save_on_steps": "an if before save()",
+    "save_decision_policy": "save_every=, save_interval= or preemption_signals=",
+    "preservation_policy": "keep_last=, keep_every=, keep_interval= or best="}
+
+
+#: Methods as others call them.
+_OTHER_METHODS = {
+    "async_save": "save_async(step, ...)", "all_steps": "steps()", "best_step": "best()", "delete": "remove(step)",
+    "wait_until_finished": "wait()", "is_saving_in_progress": "is_saving()", "load": "restore()", "load_latest": "restore()",
+    "restore_or_initialize": "restore(), which gives None for a fresh start", "latest_checkpoint": "latest().path",
+    "checkpoints": "steps()", "save_checkpoint": "save(step, ...)", "restore_checkpoint": "restore()",
+    "should_keep": "keep_last=, keep_every=, keep_interval= or best=", "metrics": "open(step).metrics"}
+
+
+def step_number(what: str, step: Any) -> int:
+    """A step as callers give it: an integer of any library. Raises InvalidArgument."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if not 0 <= number < NO_LIMIT or isinstance(step, bool):
+        shown = repr(step) if isinstance(step, (int, float, str, bytes, np.generic, type(None))) else f"of {type(step).__name__}"
+        raise InvalidArgument(f"{what} step {shown}: needed is an integer, 0 or more")
+    return number
+
+
+def is_step(value: Any) -> bool:
+    """True if restore(3, state) has the step first. Raises InvalidArgument for a text."""
+    if isinstance(value, str):
+        step_number("restore", value)
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def refuse_others(kind: type, unknown: Iterable[str]) -> None:
+    """Raises TypeError for options that a manager of this class has not."""
+    known = [name for name in inspect.signature(kind).parameters if name not in ("root", "unknown")]
+    refuse_unknown("checkpoint manager", unknown, known, _OTHER_NAMES)
+
+
+@dataclass
+class Restored:
+    """The step that a restart continued from, and the newer steps that it passed over: (path, reason)."""
+
+    step: int
+    path: str
+    rejected: list[tuple[str, str]]
+    value: Any = None  #: result of the function that restores
+
+
+def _whole_seconds(option: str, seconds: float) -> int:
+    if not 0 <= seconds < NO_LIMIT:
+        raise InvalidArgument(f"checkpoint manager: {option} is {seconds}, needed is a number of seconds, 0 or more")
+    return math.ceil(seconds)
+
+
+def _signals(signals: Iterable[int]) -> list[int]:
+    try:
+        return [operator.index(number) for number in signals]
+    except TypeError:
+        raise WrongType(f"checkpoint manager: preemption_signals is {signals!r}, needed are numbers, as [signal.SIGTERM]") from None
+
+
+def tell_warnings(manager: _core.Manager | _core.Tiers) -> None:
+    """Logs that the run goes back, another manager saves in the root, newer steps are passed over."""
+    for warning in manager.take_warnings():
+        log.warning("%s", warning)
+
+
+class ManagerContext:
+    """A manager as a context, whose end waits for the saves under way."""
+
+    _queue: SaveQueue
+
+    def is_saving(self) -> bool:
+        return self._queue.is_saving()
+
+    def close(self) -> None:
+        """Waits for the saves under way. Raises the error of one that nobody has seen."""
+        raise NotImplementedError
+
+    def _where(self) -> str:
+        """The folders, and which process of how many this is."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{public_name(type(self))} {self._where()}{', saving' if self._queue.is_saving() else ''}>"
+
+    if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+        def __getattr__(self, name: str) -> Any:
+            said = f": needed is {_OTHER_METHODS[name]}" if name in _OTHER_METHODS else ""
+            raise AttributeError(f"{public_name(type(self))} has no {name!r}{said}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._queue.settle()  # the error under way is raised, not this one
+            self._release()
+
+    def _release(self) -> None:
+        """Lets another manager take the run up."""
+
+
+class FolderManager(ManagerContext):
+    """A manager of a folder of steps, but for the tensors and how they are restored."""
+
+    def __init__(self, root: Path, *, keep_interval: float, best: tuple[str, str, int] | None,
+                 save_interval: float, preemption_signals: Iterable[int], when_busy: WhenBusy,
+                 on_save_error: OnSaveError, most_failed_saves: int, codec: Codec, write_stats: bool,
+                 threads: int, memory: int, is_shared: bool = False, **policies: Any) -> None:
+        """policies: as C++'s manager takes them."""
+        self.root = os.path.abspath(local(root, "open a folder of steps"))
+        check_codec(codec)
+        check_choice("when_busy", when_busy, WHEN_BUSY)
+        check_choice("on_save_error", on_save_error, ON_SAVE_ERROR)
+        if best is not None:
+            check_choice("best[1]", best[1], ("min", "max"))
+        self._best, self._codec, self._threads, self._memory = best, codec, threads, memory
+        self._save_errors: dict[str, Any] = {"on_save_error": on_save_error,
+                                             "most_failed_saves": most_failed_saves}
+        self._manager = _core.Manager(
+            self.root, best=None if best is None else (best[0], best[1] == "max", best[2]), threads=threads,
+            keep_interval=_whole_seconds("keep_interval", keep_interval),
+            save_interval=_whole_seconds("save_interval", save_interval),
+            preemption_signals=_signals(preemption_signals), write_stats=write_stats, **self._save_errors,
+            **policies)
+        self._queue = SaveQueue(when_busy, is_shared)
+
+    def _on_first(self, work: Callable[[], Any], what: str, same: Mapping[str, Any] | None = None) -> Any:
+        """The value that rank 0 finds, on all ranks. same: facts that must be the same on all."""
+        return work()
+
+    def _raises(self) -> bool:
+        return bool(self._save_errors["on_save_error"] == "raise")
+
+    def _call(self, what: str) -> Call:
+        """A call of all ranks."""
+        return Call()
+
+    def _listed(self) -> list[tuple[int, str, bool]]:
+        """Before a save: the steps with their paths, and whether a save replaces them, as they are damaged or
+        set aside."""
+        try:
+            return self._manager.steps()
+        except Error:
+            if self._raises():
+                raise
+            return []  # the save finds it, too, and is counted as failed
+
+    def _encoded(self, step: int, metrics: Mapping[str, float] | None) -> dict[str, Any]:
+        """Metrics as a step keeps them. Raises InvalidArgument without the one that best= names."""
+        if self._best is not None and metrics and self._best[0] not in metrics:
+            raise InvalidArgument(f"save step {step}: found the metrics {', '.join(map(repr, metrics))}, "
+                                  f"needed also {self._best[0]!r}, by which best= keeps steps")
+        return {name: _objects.encode(float(value)) for name, value in (metrics or {}).items()}
+
+    def _tell(self, step: int, stats: SaveStats) -> None:
+        """Logs the warnings and the cleanup error of a save."""
+        tell_warnings(self._manager)
+        if stats.cleanup_error:
+            log.warning("after the save of step %d: %s", step, stats.cleanup_error)
+
+    def request_save(self) -> None:
+        """should_save() is true the next time, on all ranks."""
+        self._manager.request_save()
+
+    def stats(self) -> ManagerStats:
+        """How the saves so far have ended, on all ranks: on_save_error."""
+        return ManagerStats(*self._manager.stats())
+
+    def time_left(self) -> float | None:
+        """How many seconds this process still lives, by preemption_grace; None: no signal has told it that it
+        ends."""
+        return self._manager.time_left()
+
+    def latest_step(self) -> int | None:
+        """The newest valid step; None if there is no step. As latest()."""
+        found = self.latest()
+        return None if found is None else found.step
+
+    def latest(self) -> LatestStep | None:
+        """The newest valid step; None if there is no step at all. Raises Corrupt if no step is valid,
+        and Unsupported if there are only those of another library: that is never taken for a fresh start."""
+        try:
+            with self._call("which step is the latest") as call:
+                found = self._manager.latest(call)
+        finally:
+            tell_warnings(self._manager)
+        return None if found is None else LatestStep(*found)
+
+    def _restored(self, read: Callable[[str], Any], step: int | None = None) -> Restored | None:
+        """The value of read() for the path of a step, or of the newest one that all ranks can read. If one
+        cannot, all go back to the step before."""
+        value: Any = None
+
+        def fill(path: str) -> None:
+            nonlocal value
+            value = read(path)
+
+        number = None if step is None else step_number("restore", step)
+        try:
+            what = "restore the latest step" if number is None else f"restore step {number}"
+            with self._call(what) as call:
+                found = self._manager.restore(call, fill, number)
+        finally:
+            tell_warnings(self._manager)
+        return None if found is None else Restored(*found, value)
+
+    def _restored_by(self, function: Callable[[Checkpoint], Any]) -> Restored | None:
+        def read(path: str) -> Any:
+            with Checkpoint(path, threads=self._threads) as checkpoint:
+                return function(checkpoint)
+
+        return self._restored(read)
+
+    def step(self, step: int) -> str:
+        """Its path. Raises NotFound."""
+        number = step_number("find", step)
+        return str(self._on_first(lambda: self._manager.step(number), f"where step {number} is"))
+
+    def steps(self) -> list[int]:
+        """Committed steps, ascending, as this process's file system shows them. Says nothing about their
+        bytes. While no save is under way it is the same on all ranks: a save ends on each of them when
+        the steps that it supersedes are gone, or its stats have a cleanup_error. Raises Unsupported if
+        there are only steps of another library."""
+        steps = [step for step, *_ in self._manager.steps()]
+        if not steps:
+            self._manager.latest(Call())  # raises, for a job that would else begin from nothing
+        return steps
+
+    def open(self, step: int | None = None) -> Checkpoint:
+        """The checkpoint of a step, or of the latest valid one. Raises NotFound."""
+        if step is not None:
+            return Checkpoint(self.step(step))
+        latest = self.latest()
+        if latest is None:
+            raise NotFound(f"{self.root} holds no step")
+        return Checkpoint(latest.path)
+
+    def best(self) -> int | None:
+        """The best step by best=; None if none has its metric. Raises InvalidArgument without best=."""
+        found = self._on_first(self._manager.best, "which step is the best")
+        return None if found is None else int(found)
+
+    def pin(self, step: int, name: str) -> None:
+        """Gives a step a name, and the step stays; a name that another step has moves. Raises NotFound,
+        InvalidArgument."""
+        number = step_number("pin", step)
+        self._on_first(lambda: self._manager.pin(number, name), f"pin step {number}")
+
+    def unpin(self, name: str) -> None:
+        """Takes a name away. Raises NotFound."""
+        self._on_first(lambda: self._manager.unpin(name), f"unpin {name!r}")
+
+    def pinned(self) -> dict[str, int]:
+        """Steps by name."""
+        return dict(self._manager.pinned())
+
+    def remove(self, step: int) -> None:
+        """Removes a step. Raises NotFound, IOFailed, InvalidArgument if it is pinned by name."""
+        number = step_number("remove", step)
+        self._on_first(lambda: self._manager.remove(number), f"remove step {number}")
+
+    def wait(self) -> None:
+        """Waits for the saves under way. Raises the error of one that nobody has seen; in a job of several
+        processes, on every rank, seen or not, so that all stay in step."""
+        self._queue.finish()
+
+    def close(self) -> None:
+        """wait(); then another manager may take the run up."""
+        try:
+            self.wait()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        self._manager.close()
+
+
+class CheckpointManager(FolderManager):
+    """The steps in a folder, made if it is not there. One save is under way at a time. A context manager, whose end
+    waits. Safe on several threads. A job of several processes uses shardwise.torch's or shardwise.jax's manager.
+
+    These steps stay after a commit: those that any of four rules keeps, the newest, those that a reader has
+    open, and pinned ones. A step that restore_latest() has found damaged is replaced when it is saved again.
+    keep_last: the newest valid ones, this number. keep_every: those that it divides. keep_interval: the
+    oldest, and each that was committed this number of seconds after the last one that the rule keeps.
+    best=("loss", "min", n): the n best by a metric of save(metrics=...); as long as no step has it, all stay.
+    Without a rule all stay.
+
+    When should_save() says yes: save_every: the steps that it divides (0: none); save_interval: this number of seconds
+    after the last save began; after request_save(); and when one of preemption_signals has come, as
+    [signal.SIGTERM]; Python's own handlers do not see these signals. preemption_grace: how many seconds after
+    the signal the process lives: a save that would take longer raises Cancelled.
+
+    when_busy: what save_async() does if a save is under way: "wait" for it, and raise its error if nobody has seen it;
+    "skip" this one; or "replace": copy the arrays and return, and save them next. A save that waits so and has not begun
+    ends as skipped when another one comes, which takes its place: two copies of the state at most. A signal's handler may
+    call the methods: a save in it waits for the one that it interrupts.
+
+    on_save_error: how the job goes on if the disk fails a save: no room, a broken device, a missing file.
+    "raise": it raises. "warn": the job goes on; SaveStats.error and stats() say why, the log does once, and
+    should_save() says yes the next time. Raised all the same: one more in a row than most_failed_saves, wrong
+    arguments, a step that is there, Ctrl-C, and in a job of several processes that one of them is gone.
+
+    If the first save is below steps that others have written, the run has gone back: those steps are set aside, and the log
+    says so. latest(), best() and retention do not take them; they stay until remove(), or until that step is saved again,
+    whatever existing= says. While
+    another manager has saved in the folder and is not closed, nothing is set aside, and retention removes only steps that
+    this one has written.
+
+    increments: chunks of about 1 MiB that have not changed since the newest step are linked and not written again
+    (SaveStats.unchanged_bytes); each step is whole all the same, whatever becomes of the others. write_stats:
+    the SaveStats of each save are kept next to its step, as stats-step-00000100.json. parity_blocks: each
+    step gets parity, as by write_parity(), before its save ends; if it cannot be written,
+    SaveStats.cleanup_error says why. 0: none.
+    """
+
+    def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, keep_interval: float = 0,
+                 best: tuple[str, str, int] | None = None, save_every: int = 1, save_interval: float = 0,
+                 preemption_signals: Iterable[int] = (), preemption_grace: float = 0, when_busy: WhenBusy = "wait",
+                 on_save_error: OnSaveError = "raise", most_failed_saves: int = 3, codec: Codec = "zstd",
+                 increments: bool = True, write_stats: bool = True, parity_blocks: int = 0,
+                 threads: int = 0, memory: int = MEMORY, **unknown: NoReturn) -> None:
+        refuse_others(CheckpointManager, unknown)
+        super().__init__(
+            root, keep_last=keep_last, keep_every=keep_every, keep_interval=keep_interval, best=best,
+            save_every=save_every, save_interval=save_interval, preemption_signals=preemption_signals,
+            preemption_grace=preemption_grace,
+            when_busy=when_busy, on_save_error=on_save_error, most_failed_saves=most_failed_saves,
+            codec=codec, increments=increments, write_stats=write_stats, parity_blocks=parity_blocks,
+            threads=threads, memory=memory)
+        self._replaces = when_busy == "replace"
+        self._pools: list[dict[str, Any]] = []  # memory of copies that no save reads
+        self._lock = OwnLock("a CheckpointManager")  # reentrant: a signal's handler may save while this thread saves
+
+    def _where(self) -> str:
+        return repr(self.root)
+
+    def should_save(self, step: int) -> bool:
+        """True if the policies say to save this step."""
+        return self._manager.should_save(step_number("should_save", step))
+
+    def reached_preemption(self) -> bool:
+        """True if a signal of preemption_signals had come when should_save() was called last: save, and
+        end."""
+        return self._manager.reached_preemption()
+
+    def save(self, step: int, tensors: Mapping[str, Any], *, user: Any = None, metrics: Mapping[str, float] | None = None,
+             existing: Existing = "fail", progress: Progress = None) -> SaveStats:
+        """Returns when the step is committed. Arguments and errors as those of shardwise.save(). Raises InvalidArgument if
+        there are metrics, but not the one that best= names."""
+        caller = Caller()
+        step = step_number("save", step)
+        encoded = self._encoded(step, metrics)
+        plan = plan_of(tensors, encoded)
+        with self._lock:
+            self._queue.finish()
+            return self._write(step, plan, user, existing, progress, caller)
+
+    def save_async(self, step: int, tensors: Mapping[str, Any], *, user: Any = None,
+                   metrics: Mapping[str, float] | None = None, existing: Existing = "fail") -> PendingSave:
+        """Copies the arrays, in memory that it keeps for the next one, and returns while the save goes on."""
+        caller = Caller()
+        step = step_number("save", step)
+        encoded = self._encoded(step, metrics)
+        with self._lock:
+            if self._replaces:
+                self._refuse_existing(step, existing)  # first: a refused save replaces nothing
+            if self._queue.next_turn() == "skipped":
+                return PendingSave(step, lambda progress: skipped())
+            # None is there twice, so a save in a signal's handler does not use that memory.
+            pool = self._pools.pop() if self._pools else {}
+            try:
+                plan = plan_of(copied(tensors, pool), encoded)
+                user = _objects.plain_copy(user, "user")
+                self._refuse_existing(step, existing)
+                said = self._queue.next_turn()  # after saves that a signal's handler began
+                turn = self._queue.turn(said)
+                if turn is not None:
+                    self._manager.begin_later(step)
+            except BaseException:
+                self._pools.append(pool)
+                raise
+            caller.waited = time.monotonic() - caller.begun
+            caller.copied_bytes = sum(copy.nbytes for copy in pool.values())
+            pending = PendingSave(step, lambda progress: self._save_copies(
+                step, plan, pool, user, existing, progress, caller, turn, said == "skipped"))
+            if said != "skipped":
+                self._queue.add(pending, turn)
+            return pending
+
+    def _save_copies(self, step: int, plan: Plan, pool: dict[str, Any], user: Any, existing: str, progress: Progress,
+                     caller: Caller, turn: Turn | None, skips: bool) -> SaveStats:
+        try:
+            if skips or turn is not None and not turn.begins(Call()):
+                return skipped()
+            return self._write(step, plan, user, existing, progress, caller)
+        finally:
+            self._pools.append(pool)
+
+    def _refuse_existing(self, step: int, existing: Existing) -> None:
+        if existing != "fail":
+            return
+        for there, path, is_replaced in self._listed():
+            if there == step and not is_replaced:
+                raise AlreadyExists(f'save step {step}: {path} is already there; existing="replace" writes a new generation '
+                                    f'of it, existing="skip" writes nothing')
+
+    def _write(self, step: int, plan: Plan, user: Any, existing: str, progress: Progress,
+               caller: Caller) -> SaveStats:
+        user_json = _objects.plain_json({} if user is None else user, "user")
+        stats = SaveStats(**self._manager.save(
+            step, plan.sources.list, self._codec, existing, user_json, plan.document(), self._memory,
+            caller.part(), function_of(progress, f"save step {step}")))
+        self._tell(step, stats)
+        if stats.skipped:
+            log.info("step %d is already there: nothing was written", step)
+        elif not stats.error:
+            log.info("saved step %d: %.1f MiB in %.2f s", step, stats.file_bytes / 2**20, stats.seconds)
+        return stats
+
+    def restore(self, target: Mapping[str, Any] | None = None, step: int | None = None, *, strict: bool = True,
+                **rules: Any) -> Restored | None:
+        """A step, or the newest one that is whole, by restore_latest(). `value` of the result is what shardwise.load(path,
+        target=target) gives; strict and rules (rename, cast, resize, ..) are its arguments. restore(3, target) is the same as
+        restore(target, 3). None if there is no step. Raises what load() and restore_latest() raise."""
+        from .. import load
+
+        tree: Any = target
+        number: Any = step
+        if is_step(tree):
+            tree, number = number, tree
+
+        def read(path: str) -> Any:
+            return load(path, target=tree, strict=strict, **rules)
+
+        return self._restored(read, number)
+
+    def restore_latest(self, restore: Callable[[Checkpoint], Any] | None = None) -> Restored | None:
+        """Calls restore(checkpoint) with the newest valid step; None if there is no step. If its data turns
+        out to be damaged (it raises Corrupt), it is called again for the step before: parts that it has
+        filled must be filled again. Raises Corrupt if there are steps and none can be restored, Unsupported
+        if there are only those of another library, and what else `restore` raises. Without a function it is
+        restore(restore)."""
+        return self._restored_by(restore) if callable(restore) else self.restore(restore)
+
+    def collect_garbage(self, dead_hosts: Iterable[str] = ()) -> tuple[list[str], list[str]]:
+        """Removes what dead processes left: names removed, and names kept as their owners may live.
+
+        Nothing is known here of processes on other machines. They count as alive, unless their host
+        is named in `dead_hosts`.
+        """
+        removed, kept = self._manager.collect_garbage(list(dead_hosts))
+        return list(removed), list(kept)
+
+    def wait(self) -> None:
+        """Waits for the saves under way. Raises the error of one that nobody has seen."""
+        with self._lock:
+            self._queue.finish()
+

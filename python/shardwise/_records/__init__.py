@@ -1,0 +1,1 @@
+"""Values of records, and names of other loaders and data sets."""

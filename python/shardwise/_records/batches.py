@@ -1,0 +1,109 @@
+"""Records that an object makes in one call: `__getitems__`, as torch's DataLoader calls it."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._errors import InvalidArgument
+from .values import array_of
+
+if TYPE_CHECKING:
+    from ..sources import Field
+
+
+_dtype, _shape = operator.attrgetter("dtype"), operator.attrgetter("shape")
+
+
+class Columns(dict[str, Any]):
+    """Values of several records by field: dim 0 counts the records."""
+
+
+def together_of(source: Any) -> Callable[[list[int]], Any] | None:
+    """Returns a function of a list of numbers that makes these records, if the object has one: rows, or
+    Columns of a `datasets.Dataset`, which makes rows of its columns."""
+    dataset: Any = source
+    kinds: Any = getattr(sys.modules.get("datasets"), "Dataset", ())
+    if isinstance(source, kinds) and dataset.format["type"] in ("arrow", "polars"):  # records would be tables
+        source = dataset = dataset.with_format(None, columns=dataset.format["columns"])
+    getitems = getattr(source, "__getitems__", None)
+    if not callable(getitems):
+        return None
+    kind = type(source).__name__
+
+    def rows(records: list[int]) -> list[Any]:
+        found: Any = getitems(list(records))
+        if not hasattr(found, "__len__") or isinstance(found, (str, bytes, Mapping)):
+            raise InvalidArgument(f"{kind}: __getitems__: found {type(found).__name__}, needed a list of records")
+        if len(found) != len(records):
+            raise InvalidArgument(f"{kind}: __getitems__: found {len(found)} records, needed {len(records)}, one for each number")
+        return found if isinstance(found, list) else list(found)
+
+    if not isinstance(source, kinds) or dataset.format["type"] not in ("torch", "numpy"):
+        return rows
+
+    def columns(records: list[int]) -> Any:
+        found = Columns(dataset[list(records)])
+        return found if all(len(column) == len(records) for column in found.values()) else rows(records)
+
+    return columns
+
+
+def rows_of(made: Any) -> list[Any]:
+    """Returns the records one by one."""
+    if isinstance(made, Columns):
+        return [dict(zip(made, row)) for row in zip(*made.values())]
+    rows: list[Any] = made
+    return rows
+
+
+def columns_of(made: Any, fields: Sequence[Field]) -> list[np.ndarray[Any, Any]] | None:
+    """Returns an array for each field with the values of all records, if these have one dtype and the field's
+    shape. None if each record has to be looked at, also to say which one is wrong."""
+    columns = []
+    for number, field in enumerate(fields):
+        column = None if field.ragged else _column(made, field.name, number)
+        if column is None or column.shape[1:] != field.shape or not np.can_cast(column.dtype, field.dtype, "same_kind"):
+            return None
+        columns.append(np.ascontiguousarray(column, dtype=field.dtype))
+    return columns
+
+
+def _column(made: Any, name: str, number: int) -> np.ndarray[Any, Any] | None:
+    if isinstance(made, Columns):
+        return _array(made[name], name) if name in made else None
+    kinds = set(map(type, made))
+    try:
+        values = (list(map(operator.itemgetter(name), made)) if kinds == {dict} else
+                  list(map(operator.itemgetter(number), made)) if kinds <= {tuple, list} else made)
+    except (KeyError, IndexError):
+        return None
+    kind = type(values[0])
+    if set(map(type, values)) != {kind}:
+        return None
+    if kind in (int, float, bool):
+        return _array(values, name)
+    torch = sys.modules.get("torch")
+    if kind is np.ndarray or issubclass(kind, np.generic):
+        if len(set(map(_dtype, values))) > 1 or len(set(map(_shape, values))) > 1 or values[0].dtype.kind not in "biufc":
+            return None
+        shape = values[0].shape  # concatenate() takes half the time of stack()
+        return np.concatenate(values).reshape(len(values), *shape) if shape else np.array(values)
+    # stack() refuses unequal shapes itself. To ask each tensor for its shape took longer than the stack.
+    if torch is not None and kind is torch.Tensor and len(set(map(_dtype, values))) == 1:
+        return _array(values, name, torch.stack)
+    return None
+
+
+def _array(column: Any, name: str, stack: Callable[[Any], Any] | None = None) -> np.ndarray[Any, Any] | None:
+    """Returns a column as an array; None if it is no array: array_of() of each record's value then raises
+    why."""
+    try:
+        array = array_of(column if stack is None else stack(column), name)
+    except Exception:  # noqa: BLE001 - torch may raise anything for a tensor that cannot be read
+        return None
+    return array if array.ndim else None

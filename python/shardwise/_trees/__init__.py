@@ -1,0 +1,1 @@
+"""Trees of Python: containers and objects as names, arrays and JSON."""

@@ -1,0 +1,1 @@
+"""The emulated device that shardwise.torch.spmd records on."""

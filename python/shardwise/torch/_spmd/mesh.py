@@ -1,0 +1,258 @@
+"""Meshes and specs of PyTorch/XLA SPMD, their names in XLA, and the one mesh of a program that has marks over
+several."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from ..._argument_types import check_calls
+from ..._errors import InvalidArgument
+from ..._sharding import Device, PartitionSpec, Sharding
+from ..._sharding import HybridMesh as CoreHybridMesh
+from ..._sharding import Mesh as CoreMesh
+
+#: The axes that cut a dim: None, an axis by name or number, or several.
+Entry = None | int | str | tuple[int | str, ...]
+Spec = tuple[tuple[int, ...], ...]  #: by dim, the numbers of axes
+
+_AXIS = re.compile(r"[A-Za-z_]\w*")
+
+
+def devices_of(text: str) -> int:
+    """Returns the number of devices in CPU_NUM_DEVICES. Raises InvalidArgument."""
+    if not text.isdigit() or int(text) < 1:
+        raise InvalidArgument(f"CPU_NUM_DEVICES: found {text!r}, needed a number of devices, such as 8")
+    return int(text)
+
+
+_devices = devices_of(os.environ.get("CPU_NUM_DEVICES", "8"))
+
+
+def global_runtime_device_count() -> int:
+    """How many devices are emulated: CPU_NUM_DEVICES of the environment, or 8, or what set_device_count() said."""
+    return _devices
+
+
+def set_device_count(devices: int) -> None:
+    """Emulates that many devices from now on. Meshes of another size are refused then. Raises InvalidArgument."""
+    global _devices
+    if devices < 1:
+        raise InvalidArgument(f"set_device_count: found {devices}, needed 1 or more")
+    _devices = devices
+
+
+class ShardingType(IntEnum):
+    """The types of a sharding, with torch_xla's numbers."""
+
+    REPLICATED = 0
+    MAXIMAL = 1
+    TUPLE = 2
+    TILED = 3
+    MANUAL = 4
+    PARTIAL = 5
+    UNKNOWN = 6
+
+
+class Mesh:
+    """All devices as a grid: Mesh(np.arange(8), (4, 2), ("data", "model")). device_ids fill it row by row; axes without names
+    are called by their number. Raises InvalidArgument if they are not all devices, once each."""
+
+    def __init__(self, device_ids: np.ndarray | Sequence[int], mesh_shape: Sequence[int], axis_names: Sequence[str] | None = None) -> None:
+        self.device_ids = np.asarray(device_ids).reshape(-1)
+        self.mesh_shape = tuple(int(size) for size in mesh_shape)
+        self.axis_names = None if axis_names is None else tuple(axis_names)
+        if self.axis_names is not None and not len(self.axis_names) == len(set(self.axis_names)) == len(self.mesh_shape):
+            raise InvalidArgument(f"mesh: found the axis names {self.axis_names}, needed {len(self.mesh_shape)} different ones")
+        if min(self.mesh_shape, default=1) < 1 or math.prod(self.mesh_shape) != len(self.device_ids):
+            raise InvalidArgument(f"mesh: found {len(self.device_ids)} devices for the shape {self.mesh_shape}, needed its product")
+        if sorted(self.device_ids.tolist()) != list(range(len(self.device_ids))):
+            raise InvalidArgument(f"mesh: found the devices {self.device_ids.tolist()}, needed 0 to {len(self.device_ids) - 1}, once each")
+
+    def size(self) -> int:
+        """Returns the number of its devices."""
+        return len(self.device_ids)
+
+    def shape(self) -> OrderedDict[str | int, int]:
+        """The size of each axis, by its name, or its number."""
+        return OrderedDict(zip(self.axis_names or range(len(self.mesh_shape)), self.mesh_shape))
+
+    def get_logical_mesh(self) -> np.ndarray:
+        """The device ids as an array of the mesh's shape."""
+        return self.device_ids.reshape(self.mesh_shape)
+
+    def get_axis_name_idx(self, name: str) -> int | None:
+        """Returns the number of an axis, None if no axis has that name."""
+        return self.axis_names.index(name) if self.axis_names and name in self.axis_names else None
+
+    def get_op_sharding(self, partition_spec: Sequence[Entry]) -> str:
+        """The sharding in XLA's words: "{devices=[4,1,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}"."""
+        return Placement(self, self.spec_of(partition_spec)).text
+
+    def spec_of(self, partition_spec: Sequence[Entry]) -> Spec:
+        """A spec by axes' numbers. Raises InvalidArgument for axes that there are not, and for one that is there twice."""
+        spec = tuple(self._axes_of(entry) for entry in partition_spec)
+        flat = [axis for axes in spec for axis in axes]
+        if len(set(flat)) != len(flat):
+            raise InvalidArgument(f"partition spec {tuple(partition_spec)}: found an axis twice, needed each at most once")
+        return spec
+
+    def _axes_of(self, entry: Any) -> tuple[int, ...]:
+        if entry is None:
+            return ()
+        axes = []
+        for axis in entry if isinstance(entry, tuple) else (entry,):
+            number = axis if type(axis) is int else self.get_axis_name_idx(axis) if isinstance(axis, str) else None
+            if number is None or not 0 <= number < len(self.mesh_shape):
+                raise InvalidArgument(f"partition spec: found {axis!r}, needed None or an axis of {dict(self.shape())}")
+            axes.append(number)
+        return tuple(axes)
+
+    def _key(self) -> tuple[Any, ...]:
+        return self.device_ids.tobytes(), self.mesh_shape, self.axis_names
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mesh) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.device_ids.tolist()}, {self.mesh_shape}, {self.axis_names})"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The cut of a tensor: a mesh, and for each dim the axes that cut it."""
+
+    mesh: Mesh
+    spec: Spec
+
+    @functools.cached_property
+    def tiles(self) -> tuple[int, ...]:
+        """The number of parts of each dim."""
+        return tuple(math.prod(self.mesh.mesh_shape[axis] for axis in axes) for axes in self.spec)
+
+    @property
+    def type(self) -> ShardingType:
+        """As XLA takes it: axes of one device cut nothing."""
+        parts = math.prod(self.tiles)
+        if parts == 1:
+            return ShardingType.REPLICATED
+        return ShardingType.TILED if parts == self.mesh.size() else ShardingType.PARTIAL
+
+    @functools.cached_property
+    def text(self) -> str:
+        """As XLA writes it, in full; devices with the same part by their ids."""
+        if self.type is ShardingType.REPLICATED:
+            return "{replicated}"
+        groups = self.groups
+        dims = [*self.tiles, groups.shape[1]] if groups.shape[1] > 1 else self.tiles
+        last = " last_tile_dim_replicate" if groups.shape[1] > 1 else ""
+        return f"{{devices=[{','.join(map(str, dims))}]{','.join(map(str, groups.reshape(-1)))}{last}}}"
+
+    @functools.cached_property
+    def groups(self) -> np.ndarray:
+        """The ids of the devices that have each part, a row for each part."""
+        used = [axis for axes in self.spec for axis in axes]
+        order = used + [axis for axis in range(len(self.mesh.mesh_shape)) if axis not in used]
+        return np.sort(self.mesh.get_logical_mesh().transpose(order).reshape(math.prod(self.tiles), -1), axis=1)
+
+    @property
+    def sharding(self) -> Sharding:
+        """As shardwise has it."""
+        mesh = ProgramMesh((self.mesh,))
+        return Sharding(mesh.core, ",".join(mesh.entries_of(self)))
+
+
+def tiles_of_text(text: str, devices: int) -> tuple[list[int], list[list[int]]]:
+    """Returns the number of parts of each dim, and the devices of each part, of a sharding in XLA's words.
+    Raises InvalidArgument."""
+    if text == "{replicated}":
+        return [], [list(range(devices))]
+    found = re.fullmatch(r"\{devices=\[([\d,]+)\]([\d,]+)( last_tile_dim_replicate)?\}", text)
+    if not found:
+        raise InvalidArgument(f"visualize_sharding: found {text!r}, needed a sharding such as {{devices=[4,2]0,1,2,3,4,5,6,7}}")
+    dims, ids = ([int(number) for number in part.split(",")] for part in found.groups()[:2])
+    each = dims.pop() if found[3] else 1
+    return dims, [ids[begin:begin + each] for begin in range(0, len(ids), each)]
+
+
+class HybridMesh(Mesh):
+    """Slices of devices, dcn_mesh_shape of them, each with ici_mesh_shape: an axis has the product of both. An emulated slice is a
+    run of device ids. Raises InvalidArgument if they are not all devices."""
+
+    def __init__(self, *, ici_mesh_shape: Sequence[int], dcn_mesh_shape: Sequence[int] | None = None,
+                 axis_names: Sequence[str] | None = None) -> None:
+        self.ici_mesh_shape = tuple(ici_mesh_shape)
+        self.dcn_mesh_shape = (1,) * len(self.ici_mesh_shape) if dcn_mesh_shape is None else tuple(dcn_mesh_shape)
+        in_slice = math.prod(self.ici_mesh_shape)
+        places = [Device(number, slice_index=number // in_slice) for number in range(global_runtime_device_count())]
+        devices = CoreHybridMesh(self.ici_mesh_shape, self.dcn_mesh_shape, devices=places).devices
+        super().__init__(devices, [inner * outer for inner, outer in zip(self.ici_mesh_shape, self.dcn_mesh_shape)], axis_names)
+
+
+class ProgramMesh:
+    """The mesh of a program that has marks over some meshes of the same devices. Its axes are parts of theirs: marks over
+    (4, 2) and over (2, 4) are marks over (2, 2, 2). Raises InvalidArgument if no such mesh exists."""
+
+    def __init__(self, meshes: Iterable[Mesh]) -> None:
+        known = list(dict.fromkeys(meshes))
+        self._first = known[0]
+        for mesh in known:
+            if not np.array_equal(mesh.device_ids, self._first.device_ids):
+                raise InvalidArgument(f"mark_sharding: found marks over {self._first} and {mesh} in one step, needed the same devices in the "
+                                      f"same order")
+        self._ends = sorted({end for mesh in known for end in _ends(mesh)} - {1})  # of axes: how many parts there are after each
+        sizes = [end // begin for begin, end in zip([1, *self._ends], self._ends)]
+        if any(end % begin for begin, end in zip([1, *self._ends], self._ends)):
+            raise InvalidArgument(f"mark_sharding: found marks over {' and '.join(map(repr, known))} in one step, needed meshes whose axes "
+                                  f"divide each other")
+        self.names = [f"axis{number}" for number in range(len(sizes))]
+        if len(known) == 1:
+            self._name_after(self._first)
+        self.core = CoreMesh(list(zip(self.names, sizes)) or [("axis0", 1)], self._first.device_ids.tolist())
+        self.mesh = Mesh(self._first.device_ids, tuple(self.core.shape.values()), tuple(self.core.shape))
+
+    def _name_after(self, mesh: Mesh) -> None:
+        own = [name for name, size in zip(mesh.axis_names or (), mesh.mesh_shape) if size > 1]
+        if own and all(_AXIS.fullmatch(name) for name in own):
+            self.names = own
+
+    def entries_of(self, placement: Placement) -> list[str]:
+        """Returns an entry for each dim, over the axes of this mesh: ["data", "-"]."""
+        ends = _ends(placement.mesh)
+        entries = []
+        for axes in placement.spec:
+            names: list[str] = []
+            for axis in axes:
+                begin = ends[axis - 1] if axis else 1
+                names += [name for name, end in zip(self.names, self._ends) if begin < end <= ends[axis]]
+            entries.append("+".join(names) or "-")
+        return entries
+
+    def placement(self, spec: PartitionSpec, rank: int) -> Placement:
+        """Returns the placement by the first `rank` dims of a spec over the axes of this mesh."""
+        names = [() if entry is None else (entry,) if isinstance(entry, str) else entry for entry in spec.entries[:rank]]
+        return Placement(self.mesh, self.mesh.spec_of([tuple(entry) for entry in names]))
+
+
+def _ends(mesh: Mesh) -> list[int]:
+    """Returns for each axis the number of parts that it and those before it cut all devices into; an axis of
+    one device ends where it begins."""
+    ends, parts = [], 1
+    for size in mesh.mesh_shape:
+        parts *= size
+        ends.append(parts)
+    return ends
+
+check_calls(__name__)

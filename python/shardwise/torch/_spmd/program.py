@@ -1,0 +1,303 @@
+"""Recordings of the emulated device as programs: written by the rules of capture, planned once, run as often
+as they recur."""
+
+from __future__ import annotations
+
+import atexit
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd.functional_utils import to_fun
+from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch.fx import traceback as fx_traceback
+from torch.utils import _pytree as pytree
+
+from ... import _core
+from ..._arrays.torch_tensors import array_of, shared_tensor
+from ..._capture.torch.ops.rules import Builder, Type, rule
+from ..._capture.torch.trace import graph_of, in_words, plain, without_memory
+from ..._capture.torch.writer import Writer, live_of
+from ..._errors import InvalidArgument, Unsupported
+from ..._programs.text import Value
+from ..._sharding import PartitionSpec
+from ...programs import Plan, Program
+from .mesh import Mesh, Placement, ProgramMesh, global_runtime_device_count
+from .recording import Call, Recording, Ref, Root
+from .tensors import Hooks
+
+MOST_PROGRAMS = 128  #: that are kept; those that were used last
+MACHINE = "tpu-v4"  #: whose modelled times a search for marks compares
+
+
+@dataclass
+class Auto:
+    """The mesh that marks are searched over if a step has none; None: no search."""
+
+    mesh: Mesh | None = None
+
+
+auto = Auto()
+
+_library: Any = torch.library.Library("shardwise", "DEF")  # type: ignore[no-untyped-call]
+_library.define("mark_sharding(Tensor x, str spec) -> Tensor")
+_library.define("enter_manual(Tensor x, str spec, int[] shape) -> Tensor")
+_library.define("leave_manual(Tensor x, str spec, int[] shape) -> Tensor")
+_library.impl("mark_sharding", lambda x, spec: x.clone(), "CompositeExplicitAutograd")
+_library.impl("enter_manual", lambda x, spec, shape: x.new_empty(shape), "CompositeExplicitAutograd")
+_library.impl("leave_manual", lambda x, spec, shape: x.new_empty(shape), "CompositeExplicitAutograd")
+
+
+@rule("mark_sharding")
+def _marked(build: Builder, out: Type, x: Value, spec: str) -> Value:
+    return build.marked(x, spec)
+
+
+@rule("enter_manual")
+def _enter_manual(build: Builder, out: Type, x: Value, spec: str, _: Sequence[int]) -> Value:
+    return build.node("enter_manual", (x,), out.dtype, out.shape, f' "{spec}" dims=[1]')
+
+
+@rule("leave_manual")
+def _leave_manual(build: Builder, out: Type, x: Value, spec: str, _: Sequence[int]) -> Value:
+    return build.node("leave_manual", (x,), out.dtype, out.shape, f' "{spec}" dims=[1]')
+
+
+@dataclass
+class Input:
+    """A tensor that the program is given, and how it comes: cut by its mark or as the run that made it left it; None: whole."""
+
+    number: int
+    root: Root
+    value: torch.Tensor
+    mark: Placement | None
+    kind: str
+
+
+@dataclass
+class _Known:
+    """A program with its recording's floats. Python's numbers are constants of it, but for those seen to
+    change."""
+
+    floats: list[float]
+    changing: frozenset[int]
+    step: _Planned
+
+
+class Step:
+    """A recording: its inputs, calls and wanted results. The same key means the same program, but for
+    numbers."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.calls = recording.calls
+        alive = [(number, ref()) for number, ref in sorted(recording.changed.items())]
+        self.wanted = [(number, root) for number, root in alive if root is not None]
+        changed = {number for number, _ in self.wanted}
+        self.inputs = [Input(number, root, value, root.mark or root.placement,
+                             "parameter" if root.is_parameter else "optimizer" if number in changed else "loader")
+                       for number, root, value in recording.inputs]
+        self.floats = [leaf for call in self.calls for leaf in call.leaves if type(leaf) is float]
+        self.auto = None if self._marks() or not any(one.kind == "parameter" for one in self.inputs) else auto.mesh
+        if self.auto is not None:
+            for one in self.inputs:
+                one.mark = None
+
+    def key(self) -> tuple[Any, ...]:
+        """Hashable."""
+        calls = tuple((call.func, _tree_number(call.tree), tuple(float if type(leaf) is float else leaf for leaf in call.leaves),
+                       tuple(type(leaf) for leaf in call.leaves), tuple(call.made), call.backward) for call in self.calls)
+        inputs = tuple((one.number, one.root.meta.dtype, one.root.meta.shape, one.root.meta.stride(), one.mark, one.kind)
+                       for one in self.inputs)
+        return calls, inputs, tuple((number, root.mark) for number, root in self.wanted), global_runtime_device_count(), self.auto
+
+    def _marks(self) -> list[Placement]:
+        """Returns the marks that the user asked for."""
+        marks = [one.root.mark for one in self.inputs] + [root.mark for _, root in self.wanted]
+        marks += [leaf for call in self.calls for leaf in call.leaves if isinstance(leaf, Placement)]
+        return [mark for mark in marks if mark]
+
+    def mesh(self) -> ProgramMesh:
+        """Returns the mesh of all marks. A value that is cut over a mesh that does not fit them comes whole.
+        Raises InvalidArgument if marks do not fit together."""
+        meshes = [self.auto] if self.auto else [mark.mesh for mark in self._marks()]
+        for one in self.inputs:
+            try:
+                ProgramMesh([*meshes, one.mark.mesh] if one.mark else meshes or [_ONE])
+            except InvalidArgument:
+                if one.root.mark:
+                    raise
+                one.mark = None
+            else:
+                meshes += [one.mark.mesh] if one.mark else []
+        return ProgramMesh(meshes or [_ONE])
+
+
+_ONE = Mesh([0], (1,))  #: of a program without marks
+_trees: dict[str, int] = {}
+
+
+def _tree_number(tree: pytree.TreeSpec) -> int:
+    return _trees.setdefault(repr(tree), len(_trees))
+
+
+class _Planned:
+    """The program of a step, planned."""
+
+    def __init__(self, step: Step, changing: frozenset[int]) -> None:
+        self.mesh = step.mesh()
+        self._changing = sorted(changing)
+        writer = Writer()
+        graph = self._traced(step)
+        nodes = list(graph.graph.nodes)
+        placeholders = [node for node in nodes if node.op == "placeholder"]
+        returned = next(node for node in nodes if node.op == "output").args[0]
+        manual = _manual(nodes)
+        self._wanted = [place for place, node in enumerate(returned) if node not in manual]
+        live = live_of(nodes, [returned[place] for place in self._wanted])
+        self._given = [place for place, node in enumerate(placeholders) if node in live]
+        for place in self._given:
+            self._give(writer, placeholders[place], step, place)
+        writer.write(graph, live)
+        outputs = self._marked(writer, writer.outputs_of([returned[place] for place in self._wanted]), step)
+        self._pairs_in, self._pairs_out = writer.pairs_in, writer.pairs_out
+        program = Program(writer.build.graph(outputs)[0], "step", lambda args: args[0])
+        if step.auto:
+            program.mark(program.search(self.mesh.core, MACHINE).marks)
+        self.plan = Plan(_core.Executable(program._graph, self.mesh.core._mesh, True), program, program._graph, self.mesh.core, None, True)
+        self._results = [self._placement(place) for place in range(len(outputs))]
+
+    def _traced(self, step: Step) -> torch.fx.GraphModule:
+        def replayed(tensors: list[torch.Tensor]) -> list[Any]:
+            with FunctionalTensorMode(), fx_traceback.preserve_node_meta(), torch.no_grad():
+                own = [to_fun(tensor) for tensor in tensors]
+                numbers = dict(zip(self._changing, (tensor.item() for tensor in own[len(step.inputs):])))
+                made = {one.number: tensor for one, tensor in zip(step.inputs, own)}
+                floats = iter(range(len(step.floats)))
+                for call in step.calls:
+                    self._again(call, made, lambda leaf: numbers.get(next(floats), leaf))
+                fx_traceback.current_meta.pop("custom", None)
+                return [plain(made[number]) for number, _ in step.wanted]
+
+        with without_memory(), in_words():
+            like = [torch.empty_strided(one.root.meta.shape, one.root.meta.stride(), dtype=one.root.meta.dtype) for one in step.inputs]
+            return graph_of(replayed, [*like, *(torch.empty((), dtype=torch.float64) for _ in self._changing)])
+
+    def _again(self, call: Call, made: dict[int, Any], number: Callable[[float], Any]) -> None:
+        leaves = [made[leaf.number] if isinstance(leaf, Ref) else number(leaf) if type(leaf) is float
+                  else ",".join(self.mesh.entries_of(leaf)) if isinstance(leaf, Placement) else leaf for leaf in call.leaves]
+        fx_traceback.current_meta["custom"] = {"scope": call.scope, "backward": call.backward}
+        args, kwargs = pytree.tree_unflatten(leaves, call.tree)
+        for own, value in zip(call.made, pytree.tree_leaves(call.func(*args, **kwargs))):
+            if own is not None:
+                made[own] = value
+
+    def _give(self, writer: Writer, placeholder: torch.fx.Node, step: Step, place: int) -> None:
+        """An input of the program. What is not marked is whole on each device, as PyTorch/XLA has it."""
+        if place >= len(step.inputs):
+            writer.give(placeholder, f"number{place - len(step.inputs)}", torch.empty((), dtype=torch.float64), "loader")
+            return
+        one = step.inputs[place]
+        spec = self.mesh.entries_of(one.mark) if one.mark else None if step.auto else ["-"] * one.root.meta.dim()
+        writer.give(placeholder, f"{one.kind}{place}", one.root.meta, one.kind, spec)
+
+    def _marked(self, writer: Writer, outputs: Sequence[Value], step: Step) -> list[Value]:
+        """Returns the outputs; one that replaces a marked tensor gets its mark."""
+        made = []
+        for value, place, is_pair in zip(outputs, self._wanted, writer.pairs_out, strict=True):
+            mark = step.wanted[place][1].mark
+            text = ",".join([*self.mesh.entries_of(mark), *["-"] * is_pair]) if mark else ""
+            made.append(writer.build.marked(value, text) if mark else value)
+        return made
+
+    def _placement(self, place: int) -> Placement | None:
+        spec = PartitionSpec.parse(str(self.plan._executable.output_spec(place)))
+        found = self.mesh.placement(spec, len(spec) - self._pairs_out[place])
+        return found if max(found.tiles, default=1) > 1 else None
+
+    def run(self, step: Step) -> None:
+        """Gives the step's tensors their values. Raises InvalidArgument."""
+        if len(self._wanted) < len(step.wanted):
+            self._refuse_manual([root for place, (_, root) in enumerate(step.wanted) if place not in self._wanted])
+        numbers = [torch.tensor(step.floats[place], dtype=torch.float64) for place in self._changing]
+        values = [*(one.value for one in step.inputs), *numbers]
+        arrays = [array_of(torch.view_as_real(values[place].resolve_conj()) if is_pair else values[place])
+                  for place, is_pair in zip(self._given, self._pairs_in, strict=True)]
+        for place, array, is_pair, placement in zip(self._wanted, self.plan.run(arrays), self._pairs_out, self._results, strict=True):
+            root, value = step.wanted[place][1], shared_tensor(array)
+            root.value, root.placement = _as(root.meta, torch.view_as_complex(value) if is_pair else value), placement
+
+    def _refuse_manual(self, roots: Sequence[Root]) -> None:
+        told = "found one of a manual region, of which each device has another, needed disable_manual_sharding() of it"
+        for root in roots:
+            root.failed = told
+            if root.value is not None:
+                raise InvalidArgument(f"mark_step: a tensor of {list(root.meta.shape)}, changed in place: {told}")
+
+
+def _manual(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
+    """Returns the nodes of a manual region, whose values differ between devices."""
+    found: set[torch.fx.Node] = set()
+    for node in nodes:
+        if node.target is torch.ops.shardwise.enter_manual.default:
+            found.add(node)
+        elif node.target is not torch.ops.shardwise.leave_manual.default and found.intersection(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _as(meta: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Returns the value in the memory layout that torch expects."""
+    if meta.is_contiguous():
+        return value
+    return torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype).copy_(value)
+
+
+_known: OrderedDict[tuple[Any, ...], _Known] = OrderedDict()
+last: list[Plan] = []  #: of the program that ran last
+atexit.register(_known.clear)  # before Python takes their module apart
+atexit.register(last.clear)
+
+
+def _planned_of(step: Step) -> _Planned:
+    key = step.key()
+    known = _known.get(key)
+    if known is None:
+        known = _known[key] = _Known(step.floats, frozenset(), _Planned(step, frozenset()))
+    _known.move_to_end(key)
+    while len(_known) > MOST_PROGRAMS:
+        _known.popitem(last=False)
+    others = {place for place, (now, then) in enumerate(zip(step.floats, known.floats)) if now.hex() != then.hex()} - known.changing
+    if others:
+        changing = known.changing | others
+        try:
+            known.step, known.changing = _Planned(step, changing), changing
+        except (NotImplementedError, RuntimeError, TypeError, ValueError):  # it decides by the number: a program for each
+            known.step = _Planned(step, known.changing)
+        known.floats = step.floats
+    return known.step
+
+
+def run(recording: Recording) -> None:
+    """Gives the results that are alive their values. Raises Unsupported, InvalidArgument; tensors without a
+    value then raise it when they are used."""
+    step = Step(recording)
+    if not step.wanted:
+        return
+    try:
+        planned = _planned_of(step)
+        planned.run(step)
+    except Exception as error:
+        told = re.sub("^(capture|run): ", "mark_step: ", str(error))
+        for _, root in step.wanted:
+            if root.value is None:
+                root.failed = f"its step failed: {told}"
+        if isinstance(error, (Unsupported, InvalidArgument)):
+            raise type(error)(told) from None
+        raise
+    last[:] = [planned.plan]
+
+
+Hooks.run = run
