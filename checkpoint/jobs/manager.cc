@@ -81,7 +81,7 @@ std::optional<LatestStep> CheckpointManager::latest(std::int64_t below) const {
 Step CheckpointManager::step(std::int64_t step) const { return impl_->find(step); }
 
 bool CheckpointManager::should_save(std::int64_t step) {
-  return impl_->schedule.should_save(step, impl_->calls);
+  return impl_->schedule.should_save(step, GroupRendezvous(impl_->calls, ""));
 }
 
 void CheckpointManager::request_save() { impl_->schedule.request_save(); }

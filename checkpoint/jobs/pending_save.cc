@@ -2,7 +2,7 @@
 
 namespace shardwise {
 
-bool PendingSave::done() const { return !state_ || state_->is_done(); }
+bool PendingSave::done() const { return !state_ || state_->done; }
 
 SaveStats PendingSave::wait() const {
   if (!state_) return {};

@@ -234,6 +234,11 @@ void begin_later(CheckpointManager& manager, std::int64_t step) {
   jobs_detail::ManagerInternals::impl(manager).schedule.begin(step, 0);
 }
 
+bool should_save_together(const Rendezvous& ranks, CheckpointManager& manager, std::int64_t step,
+                          bool is_told) {
+  return jobs_detail::ManagerInternals::impl(manager).schedule.should_save(step, ranks, is_told);
+}
+
 std::optional<LatestStep> latest_together(const Rendezvous& ranks, CheckpointManager& manager) {
   return jobs_detail::ManagerInternals::impl(manager).latest(ranks,
                                                              jobs_detail::LatestSteps::kNoLimit);

@@ -74,6 +74,11 @@ SaveStats save_together(const Rendezvous& ranks, const JobStep& step,
 /// here. Throws `cancelled` if the process ends before (preemption_grace).
 void begin_later(CheckpointManager& manager, std::int64_t step);
 
+/// CheckpointManager::should_save() by all processes of a rendezvous. is_told: something other than
+/// a signal tells this process that it ends, as a signal would.
+bool should_save_together(const Rendezvous& ranks, CheckpointManager& manager, std::int64_t step,
+                          bool is_told);
+
 /// CheckpointManager::latest() by all processes of a rendezvous, which call it together. Each has a
 /// manager of the root, without a group.
 std::optional<LatestStep> latest_together(const Rendezvous& ranks, CheckpointManager& manager);

@@ -54,6 +54,7 @@ using List = nb::typed<nb::list, nb::any>;
 void bind_errors(nb::module_& module);
 void bind_parts(nb::module_& module);
 void bind_save(nb::module_& module);
+void bind_save_turns(nb::module_& module);
 void bind_read(nb::module_& module);
 void bind_sharding(nb::module_& module);
 void bind_compare(nb::module_& module);

@@ -8,6 +8,7 @@ NB_MODULE(core_of_main, module) {
   bind_errors(module);
   bind_parts(module);
   bind_save(module);
+  bind_save_turns(module);
   bind_read(module);
   bind_sharding(module);
   bind_compare(module);

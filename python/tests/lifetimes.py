@@ -79,7 +79,9 @@ class Managing(Case):
     covers = """Manager.save Manager.steps Manager.latest Manager.step Manager.remove Manager.collect_garbage
         Manager.restore Manager.should_save Manager.request_save Manager.reached_preemption Manager.time_left
         Manager.best Manager.pin Manager.unpin Manager.pinned Manager.begin_later Manager.save_together
-        Manager.stats Manager.take_warnings Manager.close Source.name"""
+        Manager.stats Manager.take_warnings Manager.close Source.name
+        SaveTurns.next SaveTurns.finish SaveTurns.add SaveTurns.has SaveTurns.later Turn.begins
+        Saving.end Saving.done Saving.wait Saving.see_error Saving.number"""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -96,6 +98,17 @@ class Managing(Case):
         assert self.manager.should_save(step) and core.time_left() is None and not core.reached_preemption()
         core.request_save()
         core.begin_later(step)
+        turns, saving = _core.SaveTurns("replace", False), _core.Saving(step)
+        turns.add(saving)
+        turn = turns.later()
+        with STARTING:
+            waits = threading.Thread(target=lambda: (saving.wait(), turn.begins(sw.group.Call())))
+            waits.start()
+        saving.end(True)
+        waits.join()
+        assert saving.done() and turns.has(saving) and turns.finish() == saving.number
+        saving.see_error()
+        assert turns.next(sw.group.Call()) == ("now", None)
         assert core.stats()[0] == 0
         source = _core.Source(
             "w", "f32", list(W.shape), [([0, 0], list(W.shape), W.ctypes.data, list(W.strides))]

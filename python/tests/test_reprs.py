@@ -14,7 +14,7 @@ def test_objects_say_what_they_are(tmp_path):
         may_go_on = threading.Event()
         manager._queue.add(sw.PendingSave(1, lambda progress: may_go_on.wait() and None), None)
         assert repr(manager) == f"<shardwise.CheckpointManager {str(tmp_path / 'run')!r}, saving>"
-        assert repr(manager._queue._current) == "<shardwise.PendingSave: save of step 1, under way>"
+        assert repr(manager._queue._saves[0]) == "<shardwise.PendingSave: save of step 1, under way>"
         may_go_on.set()
         pending = manager.save_async(2, {"w": np.ones(3)})
         assert pending.result() and repr(pending) == "<shardwise.PendingSave: save of step 2, done>"

@@ -47,7 +47,7 @@ checkpoint:storage/detail/json_reader.h convert:storage/detail/json_reader.h loa
 mend:storage/detail/open_files.h jobs:mend/detail/parity_writer.h \
 reshape:jobs/detail/save/save_together.h reshape:jobs/detail/save/latest_step.h \
 tiers:jobs/detail/internals.h tiers:jobs/detail/save/file_transfer.h tiers:jobs/detail/save/terms.h tiers:jobs/detail/save_queue.h \
-tiers:mend/detail/chunk_finder.h tiers:mend/detail/chunk_mender.h"
+python:jobs/detail/save_turns.h tiers:mend/detail/chunk_finder.h tiers:mend/detail/chunk_mender.h"
 # The bricks in checkpoint/detail/ that each room may use.
 bricks_mend="codec format parity read root"
 bricks_jobs="format hdf5 lanes read record root write"
@@ -147,13 +147,13 @@ order_storage="detail/attributes+detail/hdf5+detail/page_cache . detail/open_fil
 order_loader="detail/mix+detail/prefetch+detail/row_stretch+detail/scratch_memory+detail/sample_numbers source+detail/read_frame+detail/common_fields+detail/copy_row detail/order order sources/file_options+sources/images detail/files detail/image sources stages loader_options+loader_stats+placement detail/engine host_loader+loader+open_source+loader_state"
 order_checkpoint="box_reader+read_options+save+steps+detail/host_reader detail/format detail/codec|detail/lanes|detail/hdf5|detail/root detail/read detail/write|detail/parity detail/record attempt|reader|verify+verify_report|staged_output detail/internals"
 order_mend="detail/erasure_code|detail/replacer|detail/chunk_finder|detail/chunk_mender detail/parity_file|detail/file_maker parity+detail/parity_writer repair+repair_report"
-order_jobs="policies detail/policy detail/save pending_save+detail/pending_state+detail/save_queue manager+detail/manager_impl+detail/internals save_together"
+order_jobs="policies detail/policy detail/save detail/save_turns pending_save+detail/pending_state+detail/save_queue manager+detail/manager_impl+detail/internals save_together"
 order_reshape="edits+detail/edits reshard+spec_rules+detail/reshard"
 order_tiers="detail/inventory|detail/saved_tensors detail/mending tiers+detail"
 order_convert="detail ."
 order_runtime="parallel+stopwatch+timeline|process memory device+sharded_array program manual gemm|graph kernels ops spmd tensor+tracer+detail/tracer_impl nn"
 order_tools="usage+commands/python/import+commands/python/package+disk_use+foreign_format+output+launched+interrupt+compare+objects steps parse other_words bench|options commands completion command_line main"
-order_python_src="bindings arrays value_class gil+work+python_source parts python_tensors errors|calls|compare|convert|loader|programs|read|records|save|sharding|stages|tiers|verify module"
+order_python_src="bindings arrays value_class gil+work+python_source+call_ranks parts python_tensors errors|calls|compare|convert|loader|programs|read|records|save|save_turns|sharding|stages|tiers|verify module"
 for component in $components $rooms tools python/src; do
   order=order_${component//\//_}
   [[ -n ${!order:-} ]] || continue

@@ -103,7 +103,7 @@ PendingSave CheckpointManager::Impl::start(std::int64_t step, std::vector<Tensor
   if (options.write.when_busy == WhenBusy::replace) refuse_existing();
   auto turn = jobs_detail::SaveQueue::Turn::now;
   if (host_memory == HostMemory::copied) {
-    turn = queue.next_turn(caller.group);
+    turn = queue.next_turn(GroupRendezvous(caller.group, fmt::format("save step {}", step)));
   } else {
     queue.finish();
   }

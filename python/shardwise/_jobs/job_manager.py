@@ -16,8 +16,8 @@ from .._errors import Corrupt
 from .._paths import Path
 from .._progress import Progress
 from ..group import Call, Group
-from .manager import FolderManager, Restored, step_number, tell_warnings
-from .pending import PendingSave
+from .manager import FolderManager, Restored, tell_warnings
+from .pending import OneStep, PendingSave
 
 
 @dataclass
@@ -29,26 +29,6 @@ class Managed:
     begun: float = field(default_factory=time.monotonic)  #: when its caller called
     started: Callable[[PendingSave], None] = lambda pending: None  #: with a save on a thread, also if it is to fail there
     same: dict[str, Any] = field(default_factory=dict)  #: values that must be the same on all ranks
-
-
-@dataclass
-class OneStep:
-    """A call of one step, which begins with that."""
-
-    group: Group
-    what: str
-    deadline: float
-
-    @property
-    def rank(self) -> int:
-        return self.group.rank
-
-    @property
-    def size(self) -> int:
-        return self.group.size
-
-    def agree(self, work: Callable[[], bytes], merge: Callable[[list[bytes]], bytes]) -> bytes:
-        return self.group.agree(work, merge, self.deadline, self.what)
 
 
 class Edits(TypedDict, total=False):
@@ -80,27 +60,9 @@ class JobManager(FolderManager):
         super().__init__(root, collect_garbage=group.rank == 0, is_shared=group.size > 1, increments=increments,
                          parity_blocks=parity_blocks, **policies)
         self._deadline, self._parity_blocks = deadline, parity_blocks
-        self._preempted = False
 
     def _where(self) -> str:
         return f"{self.root!r}, rank {self._saves.rank} of {self._saves.size}"
-
-    def should_save(self, step: int) -> bool:
-        """True if the policies of any rank say to save this step."""
-        step = step_number("should_save", step)
-        told = self._is_told_to_end(step)
-        own = (self._manager.should_save(step) or told, self._manager.reached_preemption() or told)
-        save, preempted = self._agreed(lambda said: [any(of) for of in zip(*said)], f"whether to save step {step}", own)
-        self._preempted = self._preempted or preempted
-        return bool(save)
-
-    def _is_told_to_end(self, step: int) -> bool:
-        """True if something other than a signal tells the job to save this step and end."""
-        return False
-
-    def reached_preemption(self) -> bool:
-        """True if a signal of preemption_signals had come to a rank when should_save() was called last."""
-        return self._preempted
 
     @property
     def best_metric(self) -> str | None:
@@ -155,15 +117,10 @@ class JobManager(FolderManager):
 
     def _next_turn(self, step: int) -> str:
         """Returns "now", "later" or "skipped" for a save_async() that is called now, as rank 0 decides."""
-        return self._queue.next_turn(lambda word: self._on_first(word, f"when to save step {step}"))
+        what = f"{self.root}: when to save step {step}"
+        return self._queue.next_turn(OneStep(self._calls, what, self._deadline))
 
     def _on_first(self, work: Callable[[], Any], what: str, same: Mapping[str, Any] | None = None) -> Any:
         """Returns rank 0's result of work() on all ranks."""
-        return self._agreed(lambda said: work(), what, None, same)
-
-    def _agreed(self, merge: Callable[[list[Any]], Any], what: str, own: Any,
-                same: Mapping[str, Any] | None = None) -> Any:
-        said = self._calls.agree(lambda: json.dumps(own).encode(),
-                                 lambda values: json.dumps(merge([json.loads(value) for value in values])).encode(),
-                                 self._deadline, f"{self.root}: {what}", same)
-        return json.loads(said)
+        return json.loads(self._calls.agree(lambda: b"", lambda _: json.dumps(work()).encode(),
+                                            self._deadline, f"{self.root}: {what}", same))

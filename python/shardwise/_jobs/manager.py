@@ -24,7 +24,7 @@ from .._progress import Progress, function_of
 from .._trees import objects as _objects
 from .._trees.containers import public_name
 from ..group import Call
-from .pending import (ON_SAVE_ERROR, WHEN_BUSY, OnSaveError, OwnLock, PendingSave, SaveQueue, Turn, WhenBusy,
+from .pending import (ON_SAVE_ERROR, WHEN_BUSY, OnSaveError, OwnLock, PendingSave, SaveQueue, WhenBusy,
                        skipped)
 
 log = logging.getLogger("shardwise")
@@ -225,6 +225,21 @@ class FolderManager(ManagerContext):
         if stats.cleanup_error:
             log.warning("after the save of step %d: %s", step, stats.cleanup_error)
 
+    def should_save(self, step: int) -> bool:
+        """True if the policies say to save this step; in a job of several processes, those of any rank."""
+        step = step_number("should_save", step)
+        with self._call(f"whether to save step {step}") as call:
+            return self._manager.should_save(call, step, self._is_told_to_end(step))
+
+    def _is_told_to_end(self, step: int) -> bool:
+        """True if something other than a signal tells the job to save this step and end."""
+        return False
+
+    def reached_preemption(self) -> bool:
+        """True if a signal of preemption_signals had come, in a job to any rank, when should_save() was
+        called last: save, and end."""
+        return self._manager.reached_preemption()
+
     def request_save(self) -> None:
         """should_save() is true the next time, on all ranks."""
         self._manager.request_save()
@@ -402,15 +417,6 @@ class CheckpointManager(FolderManager):
     def _where(self) -> str:
         return repr(self.root)
 
-    def should_save(self, step: int) -> bool:
-        """True if the policies say to save this step."""
-        return self._manager.should_save(step_number("should_save", step))
-
-    def reached_preemption(self) -> bool:
-        """True if a signal of preemption_signals had come when should_save() was called last: save, and
-        end."""
-        return self._manager.reached_preemption()
-
     def save(self, step: int, tensors: Mapping[str, Any], *, user: Any = None, metrics: Mapping[str, float] | None = None,
              existing: Existing = "fail", progress: Progress = None) -> SaveStats:
         """Returns when the step is committed. Arguments and errors as those of shardwise.save(). Raises InvalidArgument if
@@ -432,7 +438,7 @@ class CheckpointManager(FolderManager):
         with self._lock:
             if self._replaces:
                 self._refuse_existing(step, existing)  # first: a refused save replaces nothing
-            if self._queue.next_turn() == "skipped":
+            if self._queue.next_turn(Call()) == "skipped":
                 return PendingSave(step, lambda progress: skipped())
             # None is there twice, so a save in a signal's handler does not use that memory.
             pool = self._pools.pop() if self._pools else {}
@@ -440,7 +446,7 @@ class CheckpointManager(FolderManager):
                 plan = plan_of(copied(tensors, pool), encoded)
                 user = _objects.plain_copy(user, "user")
                 self._refuse_existing(step, existing)
-                said = self._queue.next_turn()  # after saves that a signal's handler began
+                said = self._queue.next_turn(Call())  # after saves that a signal's handler began
                 turn = self._queue.turn(said)
                 if turn is not None:
                     self._manager.begin_later(step)
@@ -456,7 +462,7 @@ class CheckpointManager(FolderManager):
             return pending
 
     def _save_copies(self, step: int, plan: Plan, pool: dict[str, Any], user: Any, existing: str, progress: Progress,
-                     caller: Caller, turn: Turn | None, skips: bool) -> SaveStats:
+                     caller: Caller, turn: _core.Turn | None, skips: bool) -> SaveStats:
         try:
             if skips or turn is not None and not turn.begins(Call()):
                 return skipped()

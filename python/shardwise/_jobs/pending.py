@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from .. import _core
 from .._checkpoint.save import SaveStats
 from .._errors import Cancelled, Unsupported
 from .._progress import Progress
-from ..group import Call
+from ..group import Call, Group
 
 log = logging.getLogger("shardwise")
 
@@ -19,6 +22,9 @@ WhenBusy = Literal["wait", "skip", "replace"]
 WHEN_BUSY = ("wait", "skip", "replace")
 OnSaveError = Literal["raise", "warn"]
 ON_SAVE_ERROR = ("raise", "warn")
+
+
+_numbers = itertools.count()
 
 
 def skipped() -> SaveStats:
@@ -64,11 +70,10 @@ class PendingSave:
         self.step = step
         self._what = what or f"save of step {step}"
         self._run = run
-        self._done = threading.Event()
+        self._saving = _core.Saving(next(_numbers))
         self._cancel = False
         self._result: SaveStats | None = None
         self._error: BaseException | None = None
-        self._seen = False
         self._callbacks: list[Callable[[PendingSave], None]] = []
         self._has_callbacks = False
         self.process = OwnProcess(self._what)
@@ -98,7 +103,7 @@ class PendingSave:
             log.error("%s failed: %s", self._what, error)
         del run
         with self._lock:
-            self._done.set()
+            self._saving.end(self._error is not None)
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             self._call(callback)
@@ -120,12 +125,12 @@ class PendingSave:
 
     def __repr__(self) -> str:
         end = "failed" if self._error is not None else "done"
-        return f"<shardwise.PendingSave: {self._what}, {end if self._done.is_set() else 'under way'}>"
+        return f"<shardwise.PendingSave: {self._what}, {end if self._saving.done() else 'under way'}>"
 
     def done(self) -> bool:
         """True if it has ended, well or not."""
         self.process.check()
-        return self._done.is_set()
+        return self._saving.done()
 
     def cancel(self) -> bool:
         """Ends it; nothing is committed unless it is already. Says whether it was still under way."""
@@ -135,7 +140,7 @@ class PendingSave:
     def result(self, timeout: float | None = None) -> SaveStats | None:
         """Waits until it is committed. Raises the save's error, and TimeoutError."""
         self._wait(timeout)
-        self._seen = True
+        self._saving.see_error()
         if self._error is not None:
             raise self._error
         return self._result
@@ -143,181 +148,107 @@ class PendingSave:
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Waits until it has ended."""
         self._wait(timeout)
-        self._seen = True
+        self._saving.see_error()
         return self._error
 
     def add_done_callback(self, callback: Callable[[PendingSave], None]) -> None:
         """Calls it with this object at the end, on the thread that saves; at once if it has ended."""
         with self._lock:
-            if not self._done.is_set():
+            if not self._saving.done():
                 self._has_callbacks = True
                 self._callbacks.append(callback)
                 return
         self._call(callback)
 
-    def wake_at_end(self, turn: Turn) -> None:
-        """Before callbacks: one of them may wait for the save that waits for this one."""
-        with self._lock:
-            if not self._done.is_set():
-                self._callbacks.insert(0, lambda _: turn.wake())
-                return
-        turn.wake()
-
     def _wait(self, timeout: float | None, callbacks: bool = True) -> None:
         self.process.check()
-        if self._done.is_set() and threading.current_thread() is self._thread:
+        if self._saving.done() and threading.current_thread() is self._thread:
             return  # from a callback
-        # In steps, so that Ctrl-C is seen.
-        end = None if timeout is None else threading.TIMEOUT_MAX if timeout < 0 else timeout
-        waited = 0.0
-        while not self._done.wait(0.1 if end is None else max(0.0, min(0.1, end - waited))):
-            waited += 0.1
-            if end is not None and waited >= end:
-                raise TimeoutError(f"{self._what} is not done after {timeout:g} s")
+        if not self._saving.wait(timeout):
+            raise TimeoutError(f"{self._what} is not done after {timeout:g} s")
         if callbacks or not self._has_callbacks:
             self._thread.join()
 
-    def end(self) -> BaseException | None:
-        """Waits, and gives its error. Callbacks may still run: they may call the manager, whose lock the caller has."""
+    def end(self) -> None:
+        """Waits. Callbacks may still run: they may call the manager, whose lock the caller has."""
         self._wait(None, callbacks=False)
-        return self._error
-
-    def has_unseen_error(self) -> bool:
-        """True if it ended with an error that nobody has been told of."""
-        return self._error is not None and not self._seen
 
 
-class Turn:
-    """The turn of a save that begins when the one before has ended, unless a newer one takes its place."""
+@dataclass
+class OneStep:
+    """A call of one step, which begins with that."""
 
-    def __init__(self, before: PendingSave | None) -> None:
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._has_begun = self._is_replaced = False
-        if before is None:
-            self.wake()
-        else:
-            before.wake_at_end(self)
+    group: Group
+    what: str
+    deadline: float
 
-    def wake(self) -> None:
-        self._wake.set()
+    @property
+    def rank(self) -> int:
+        return self.group.rank
 
-    def replace(self) -> bool:
-        """Keeps it from beginning; False if it has begun."""
-        with self._lock:
-            self._is_replaced = not self._has_begun
-        self.wake()
-        return self._is_replaced
+    @property
+    def size(self) -> int:
+        return self.group.size
 
-    def begins(self, call: Call) -> bool:
-        """Waits for the turn, and returns True if it has come: as rank 0 decides for all ranks of the call,
-        since ranks come to the end of the save before at different times."""
-        self._wake.wait()
-
-        def decide(_: list[bytes]) -> bytes:
-            with self._lock:
-                self._has_begun = not self._is_replaced
-                return b"begins" if self._has_begun else b""
-
-        return bool(call.agree(lambda: b"", decide))
-
-
-#: The decision on a save that comes now: how many of those before, from the first on, have ended; True if one
-#: of these has failed; and its turn, which is "now", "later" or "skipped".
-Word = tuple[int, bool, str]
+    def agree(self, work: Callable[[], bytes], merge: Callable[[list[bytes]], bytes]) -> bytes:
+        return self.group.agree(work, merge, self.deadline, self.what)
 
 
 class SaveQueue:
-    """The saves of a manager whose end nobody has waited for: one under way and, with when_busy="replace", one that waits
-    for it. Not for several threads at a time; a signal's handler may call it."""
+    """The saves of a manager whose end nobody has waited for, as C++'s SaveTurns holds them. Not for several
+    threads at a time; a signal's handler may call it."""
 
     def __init__(self, when_busy: WhenBusy, is_shared: bool = False) -> None:
-        """is_shared: of the processes of a job, where an error is raised on all ranks, seen or not, so that all stay in
-        step."""
-        self._when_busy, self._is_shared = when_busy, is_shared
-        self._current: PendingSave | None = None
-        self._waiting: PendingSave | None = None
-        self._turn: Turn | None = None  # of `_waiting`
+        """is_shared: of the processes of a job, where an error is raised on all ranks, seen or not, so that
+        all stay in step."""
+        self._turns = _core.SaveTurns(when_busy, is_shared)
+        self._saves: list[PendingSave] = []  # that it has
 
     def is_saving(self) -> bool:
-        return any(pending is not None and not pending._done.is_set() for pending in (self._current, self._waiting))
+        return any(not pending._saving.done() for pending in self._saves)
 
-    def next_turn(self, agree: Callable[[Callable[[], Word]], Word] = lambda word: word()) -> str:
-        """"now", "later" or "skipped". agree: gives all ranks the word of rank 0. A save that waits and has not begun is
+    def next_turn(self, call: Call | OneStep) -> str:
+        """"now", "later" or "skipped", as rank 0 of the call decides. A save that waits and has not begun is
         ended for the next one. Raises the error of one that has ended, if nobody has seen it."""
-        if self._when_busy == "wait":
-            self.finish()
-            return "now"
-        ended, has_failed, turn = agree(self._word)
-        error: BaseException | None = None
-        while self._current is not None and (ended > 0 or turn == "now"):
-            found = self._end_current()
-            error = found if error is None else error
-            ended -= 1
-        if has_failed:
-            raise Cancelled("save: the save before has failed on rank 0") if error is None else error
-        if turn == "later" and self._waiting is not None and self._turn is not None:
-            self._turn.replace()
-            self._waiting.end()
-            self._waiting = self._turn = None
+        self._check()
+        turn, failed = self._turns.next(call)
+        self._drop(failed)
         return turn
-
-    def _word(self) -> Word:
-        """Decides, on rank 0. If no save has ended, the one that waits does not begin any more."""
-        ended, has_failed = 0, False
-        for pending in (self._current, self._waiting):
-            if pending is None:
-                break
-            if not pending.done():
-                if self._when_busy == "skip":
-                    return ended, has_failed, "skipped"
-                if ended == 0 and self._turn is not None and not self._turn.replace():
-                    return self._word()  # the first has ended since
-                return ended, has_failed, "later"
-            ended += 1
-            has_failed = has_failed or self._counts(pending)
-        return ended, has_failed, "now"
-
-    def _counts(self, pending: PendingSave) -> bool:
-        return pending.end() is not None if self._is_shared else pending.has_unseen_error()
-
-    def _end_current(self) -> BaseException | None:
-        """Waits for the current save; the one that waits takes its place. Returns its error if that is to be
-        raised."""
-        current = self._current
-        assert current is not None
-        error = current.end()  # else Ctrl-C has ended the wait, not the save
-        counts = self._counts(current)
-        if self._current is current:  # else a signal's handler has done so
-            self._current, self._waiting, self._turn = self._waiting, None, None
-        return error if counts else None
-
-    def turn(self, turn: str) -> Turn | None:
-        """Returns a Turn for a save whose turn is "later"; None if it is "now"."""
-        return Turn(self._current) if turn == "later" else None
-
-    def add(self, pending: PendingSave, turn: Turn | None) -> None:
-        if self._current is None:
-            self._current = pending
-        else:
-            self._waiting, self._turn = pending, turn
-
-    def has(self, pending: PendingSave) -> bool:
-        """True if it has been added, and is not known to have ended."""
-        return pending in (self._current, self._waiting)
 
     def finish(self) -> None:
         """Waits for all, also for one that a signal's handler begins during the wait; raises the first error
         that nobody has seen."""
-        error: BaseException | None = None
-        while self._current is not None:
-            found = self._end_current()
-            error = found if error is None else error
-        if error is not None:
-            raise error
+        self._check()
+        self._drop(self._turns.finish())
+
+    def turn(self, turn: str) -> _core.Turn | None:
+        """Returns a Turn for a save whose turn is "later"; None if it is "now"."""
+        return self._turns.later() if turn == "later" else None
+
+    def add(self, pending: PendingSave, turn: _core.Turn | None) -> None:
+        self._saves.append(pending)
+        self._turns.add(pending._saving)
+
+    def has(self, pending: PendingSave) -> bool:
+        """True if it has been added, and is not known to have ended."""
+        return pending in self._saves
 
     def settle(self) -> None:
         """Waits for all. Their errors are not raised any more."""
-        for pending in (self._current, self._waiting):
-            if pending is not None and pending.process.is_own():
+        for pending in self._saves:
+            if pending.process.is_own():
                 pending.exception()
+
+    def _check(self) -> None:
+        for pending in self._saves:
+            pending.process.check()
+
+    def _drop(self, failed: int | None) -> None:
+        """Forgets those that it has waited for. Raises the error of the one with this number."""
+        ended = [pending for pending in self._saves if not self._turns.has(pending._saving)]
+        self._saves = [pending for pending in self._saves if pending not in ended]
+        for pending in ended:
+            pending.end()
+        for pending in ended:
+            if pending._saving.number == failed and pending._error is not None:
+                raise pending._error

@@ -8,10 +8,11 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable
 
+from .. import _core
 from .._arrays.arrays import MEMORY, Codec, Existing, check_choice, check_codec
 from .._checkpoint.save import Caller, SaveStats, call_of
 from .._jobs.job_manager import Managed
-from .._jobs.pending import PendingSave, Turn, skipped
+from .._jobs.pending import PendingSave, skipped
 from .._paths import Path, local
 from .._progress import Progress
 from .._trees import objects as _objects
@@ -70,7 +71,7 @@ class Prepared:
 
 
 def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None, deadline: float = DEADLINE,
-            existing: Existing = "fail", turn: Turn | None = None, managed: Managed | None = None, is_even: bool = False,
+            existing: Existing = "fail", turn: _core.Turn | None = None, managed: Managed | None = None, is_even: bool = False,
             **options: Any) -> Prepared:
     """Returns the save of a tree. Nothing else holds the values, so they are freed when it is done. turn:
     decides when it begins, if at all. copy: its caller waits for this alone, and else for `write`, too.

@@ -19,7 +19,7 @@ from .._checkpoint.save import Caller, Plan, SaveStats, call_of, encode_objects,
 from .._errors import InvalidArgument
 from .._foreign_names import options_of_others
 from .._jobs.job_manager import Managed
-from .._jobs.pending import PendingSave, Turn, skipped
+from .._jobs.pending import PendingSave, skipped
 from .._paths import local
 from .._progress import Progress
 from .._trees import objects as _objects
@@ -305,7 +305,7 @@ def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, co
 
 
 def save_async_managed(path: str, state: Mapping[str, Any], user: Any, options: dict[str, Any], replicas: str, group: Group,
-                       deadline: float, keep_copy: bool, managed: Managed, turn: Turn | None = None) -> PendingSave:
+                       deadline: float, keep_copy: bool, managed: Managed, turn: _core.Turn | None = None) -> PendingSave:
     call = _call(group, path, user, options, deadline, replicas, managed)
     staging = Staging()
     collected: _Collected | None = None

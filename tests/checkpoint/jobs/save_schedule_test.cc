@@ -15,17 +15,19 @@ namespace {
 
 using jobs_detail::SaveSchedule;
 
+const GroupRendezvous alone({}, "");
+
 TEST(SaveSchedule, SaysYesForMultiplesTimesAndRequests) {
   const auto clock = std::make_shared<FakeClock>();
   SaveSchedule schedule({.every = 10, .interval = std::chrono::seconds(60), .clock = clock}, "t");
-  EXPECT_TRUE(schedule.should_save(20, {}));
-  EXPECT_FALSE(schedule.should_save(21, {}));
+  EXPECT_TRUE(schedule.should_save(20, alone));
+  EXPECT_FALSE(schedule.should_save(21, alone));
   schedule.request_save();
-  EXPECT_TRUE(schedule.should_save(21, {}));
+  EXPECT_TRUE(schedule.should_save(21, alone));
   schedule.begin(21, 1);
-  EXPECT_FALSE(schedule.should_save(22, {}));
+  EXPECT_FALSE(schedule.should_save(22, alone));
   clock->wait_until(std::chrono::seconds(61));
-  EXPECT_TRUE(schedule.should_save(23, {}));
+  EXPECT_TRUE(schedule.should_save(23, alone));
   EXPECT_FALSE(schedule.reached_preemption());
   EXPECT_FALSE(schedule.time_left());
 }

@@ -23,6 +23,13 @@ constexpr double kLeastPart = 1.0 / 16;
 constexpr double kMostRatio = 10, kLeastSeconds = 1;
 constexpr std::size_t kLeastBytes = 1'000'000;
 
+std::byte bits_of(const Bytes& said, std::size_t rank) {
+  if (said.size() == 1) return said[0];
+  throw Error(ErrorCode::corrupt,
+              fmt::format("decide whether to save: found {} bytes from rank {}, needed 1",
+                          said.size(), rank));
+}
+
 double seconds(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
 nanoseconds after(double seconds) {
@@ -46,28 +53,25 @@ SaveSchedule::SaveSchedule(const WhenOptions& rules, const std::string& what)
   check("preemption_grace", rules.preemption_grace.count());
 }
 
-bool SaveSchedule::should_save(std::int64_t step, const ProcessGroup& group) {
-  std::byte own{};
-  if (signals_.age()) own |= kPreempted;
-  if (requested_) own |= kRequested;
-  if (rules_.interval.count() > 0) {
-    const MutexLock lock(mutex_);
-    if (clock_->now() - last_begun_ >= rules_.interval) own |= kIntervalOver;
-  }
-  std::byte all = own;
-  if (group.size() > 1) {
-    // Rank 0's clock counts.
-    const std::vector<Bytes> said = group.all_gather(Bytes{own});
-    for (std::size_t rank = 0; rank < said.size(); ++rank) {
-      if (said[rank].size() != 1) {
-        throw Error(ErrorCode::corrupt,
-                    fmt::format("decide whether to save: found {} bytes from rank {}, needed 1",
-                                said[rank].size(), rank));
-      }
-      all |= said[rank][0] & (kPreempted | kRequested);
+bool SaveSchedule::should_save(std::int64_t step, const Rendezvous& ranks, bool is_told) {
+  const auto own = [&] {
+    std::byte bits{};
+    if (is_told || signals_.age()) bits |= kPreempted;
+    if (requested_) bits |= kRequested;
+    if (rules_.interval.count() > 0) {
+      const MutexLock lock(mutex_);
+      if (clock_->now() - last_begun_ >= rules_.interval) bits |= kIntervalOver;
     }
-    all = (all & ~kIntervalOver) | (said[0][0] & kIntervalOver);
-  }
+    return Bytes{bits};
+  };
+  const auto merged = [](const std::vector<Bytes>& said) {
+    std::byte all = bits_of(said[0], 0) & kIntervalOver;  // rank 0's clock counts
+    for (std::size_t rank = 0; rank < said.size(); ++rank) {
+      all |= bits_of(said[rank], rank) & (kPreempted | kRequested);
+    }
+    return Bytes{all};
+  };
+  const std::byte all = bits_of(ranks.agree(own, merged), 0);
   const bool is_preempted = (all & kPreempted) != std::byte{};
   preempted_ = preempted_ || is_preempted;
   if ((all & kRequested) != std::byte{}) requested_ = false;

@@ -11,7 +11,7 @@
 #include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/jobs/detail/policy/stop_signals.h"
 #include "shardwise/jobs/policies.h"
-#include "shardwise/runtime/process/process_group.h"
+#include "shardwise/runtime/process/rendezvous.h"
 #include "shardwise/shard/host/mutex.h"
 #include "shardwise/storage/rate_limit.h"
 
@@ -23,8 +23,9 @@ class SaveSchedule {
   /// Throws invalid_argument, beginning with `what`.
   SaveSchedule(const WhenOptions& rules, const std::string& what);
 
-  /// CheckpointManager's. Every process of the group calls it.
-  bool should_save(std::int64_t step, const ProcessGroup& group);
+  /// CheckpointManager's. Every rank calls it. is_told: something other than a signal tells this
+  /// process that it ends.
+  bool should_save(std::int64_t step, const Rendezvous& ranks, bool is_told = false);
   void request_save() { requested_ = true; }
   bool reached_preemption() const { return preempted_; }
 
