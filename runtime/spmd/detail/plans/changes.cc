@@ -2,15 +2,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "shardwise/runtime/spmd/detail/plans/batch.h"
+#include "shardwise/runtime/spmd/detail/plans/further.h"
 #include "shardwise/runtime/spmd/detail/plans/groups.h"
-#include "shardwise/runtime/spmd/detail/plans/plan_all.h"
 #include "shardwise/runtime/spmd/detail/plans/recompute.h"
 #include "shardwise/runtime/spmd/detail/plans/trials.h"
 #include "shardwise/runtime/spmd/detail/propagate.h"
@@ -22,157 +21,32 @@ namespace {
 using detail::Outcome;
 using detail::planned_outcome;
 
-// Number of groups of inputs that are cut further, those with the most bytes on a device first.
-constexpr std::size_t kMostCutFurther = 10;
+// Number of sets of marks that are tried: more than there are.
+constexpr std::int64_t kMostMarks = 1'000;
 
 // Number of sets of blocks that are recomputed.
 constexpr std::size_t kMostBlocks = 3;
 
-// Number of marks that are combined.
-constexpr std::size_t kMostRemarks = 8;
-
-/// Groups of inputs cut differently, and the resulting cost.
-struct Remarked {
-  std::vector<detail::GroupMark> remarks;
-  Outcome outcome;
-};
-
-/// Marks of inputs.
-class MarkChange {
- public:
-  MarkChange(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
-             const CompareOptions& options)
-      : graph_(graph),
-        mesh_(mesh),
-        options_(options),
-        groups_(detail::input_groups(*graph, detail::Layers::together)) {
-    const Propagation now = propagate(*graph, mesh);
-    for (const detail::InputGroup& group : groups_) {
-      cuts_.push_back(without_tiles(now.cuts[as_size(graph->inputs[group.inputs[0]].node)]));
-    }
+/// Marks of inputs over one more axis each.
+std::optional<Change> mark_change(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
+                                  const CompareOptions& options) {
+  detail::Trials trials(graph, mesh, options,
+                        detail::input_groups(*graph, detail::Layers::together), kMostMarks,
+                        detail::step_cost);
+  const Propagation now = propagate(*graph, mesh);
+  std::vector<Cut> cuts;
+  for (const detail::InputGroup& group : trials.groups()) {
+    cuts.push_back(without_tiles(now.cuts[as_size(graph->inputs[group.inputs[0]].node)]));
   }
-
-  std::optional<Change> run() {
-    std::vector<Remarked> tried = singles();
-    plan(tried);
-    if (!best_) return std::nullopt;
-    if (best_->outcome.excess_bytes > 0) put_together(std::move(tried));
-    if (best_->outcome.excess_bytes > 0) all_weights();
-    Change change{.kind = Change::Kind::marks,
-                  .text = "",
-                  .cost = best_->outcome.cost,
-                  .fits = best_->outcome.excess_bytes == 0};
-    change.marks = detail::mark_texts(*graph_, groups_, best_->remarks);
-    change.text = fmt::format("mark {}", fmt::join(change.marks, " and "));
-    return change;
-  }
-
- private:
-  std::size_t held_bytes(std::size_t group) const {
-    return groups_[group].bytes() / as_size(ways(axes_of(cuts_[group]), mesh_));
-  }
-
-  /// Puts one more axis on the longest dim that it divides.
-  std::optional<detail::GroupMark> further(std::size_t group, const Cut& cut,
-                                           std::size_t axis) const {
-    const Shape& shape = groups_[group].type.shape;
-    const std::int64_t size = mesh_.axes()[axis].size;
-    if (size == 1 || (axes_of(cut) >> axis & 1)) return std::nullopt;
-    std::optional<std::size_t> best;
-    for (std::size_t dim = 0; dim < shape.size(); ++dim) {
-      if (shape[dim] == 0 || shape[dim] % (ways(cut[dim], mesh_) * size) != 0) continue;
-      const auto order = [&](std::size_t d) { return std::tuple(cut[d].empty(), shape[d]); };
-      if (!best || order(dim) > order(*best)) best = dim;
-    }
-    if (!best) return std::nullopt;
-    Cut more = cut;
-    more[*best].push_back(axis);
-    return detail::GroupMark{group, to_spec(more, mesh_)};
-  }
-
-  std::vector<Remarked> singles() const {
-    std::vector<std::size_t> order;
-    for (std::size_t g = 0; g < groups_.size(); ++g) order.push_back(g);
-    std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
-      return std::tuple(groups_[b].is_data, held_bytes(a)) >
-             std::tuple(groups_[a].is_data, held_bytes(b));
-    });
-    if (order.size() > kMostCutFurther) order.resize(kMostCutFurther);
-    std::vector<Remarked> all;
-    for (const std::size_t group : order) {
-      for (std::size_t axis = 0; axis < mesh_.rank(); ++axis) {
-        if (auto remark = further(group, cuts_[group], axis)) all.push_back({{*remark}, {}});
-      }
-    }
-    return all;
-  }
-
-  void plan(std::vector<Remarked>& all) {
-    const auto count = static_cast<std::int64_t>(all.size());
-    detail::plan_all(
-        count, options_,
-        [&](std::int64_t i) {
-          Remarked& one = all[as_size(i)];
-          one.outcome =
-              planned_outcome(detail::with_marks(*graph_, groups_, one.remarks), mesh_, options_);
-        },
-        0, count);
-    for (const Remarked& one : all) {
-      if (one.outcome.is_planned && (!best_ || one.outcome.is_better_than(best_->outcome))) {
-        best_ = one;
-      }
-    }
-  }
-
-  /// Takes the best single mark first, then marks that improve it.
-  void put_together(std::vector<Remarked> tried) {
-    std::ranges::stable_sort(tried, [](const Remarked& a, const Remarked& b) {
-      return a.outcome.is_better_than(b.outcome);
-    });
-    Remarked together = tried.front();
-    for (std::size_t i = 1; i < tried.size() && together.remarks.size() < kMostRemarks; ++i) {
-      const detail::GroupMark& next = tried[i].remarks.front();
-      if (std::ranges::any_of(together.remarks, [&](const detail::GroupMark& one) {
-            return one.group == next.group;
-          })) {
-        continue;
-      }
-      std::vector<Remarked> more{{together.remarks, {}}};
-      more[0].remarks.push_back(next);
-      plan(more);
-      if (more[0].outcome.is_better_than(together.outcome)) together = more[0];
-      if (together.outcome.excess_bytes == 0) return;
-    }
-  }
-
-  /// Cuts all weights and their state over an axis, and over all axes.
-  void all_weights() {
-    std::vector<Remarked> all;
-    std::vector<Cut> cuts = cuts_;
-    for (std::size_t axis = 0; axis < mesh_.rank(); ++axis) {
-      Remarked one, both;
-      for (std::size_t g = 0; g < groups_.size(); ++g) {
-        if (groups_[g].is_data) continue;
-        if (auto remark = further(g, cuts_[g], axis)) one.remarks.push_back(*remark);
-        if (auto remark = further(g, cuts[g], axis)) {
-          cuts[g] = to_cut(remark->spec, mesh_, cuts[g].size());
-        }
-        if (cuts[g] != cuts_[g]) both.remarks.push_back({g, to_spec(cuts[g], mesh_)});
-      }
-      for (Remarked& remarked : {std::ref(one), std::ref(both)}) {
-        if (!remarked.remarks.empty()) all.push_back(remarked);
-      }
-    }
-    plan(all);
-  }
-
-  const std::shared_ptr<const Graph> graph_;
-  const Mesh mesh_;
-  const CompareOptions options_;
-  std::vector<detail::InputGroup> groups_;
-  std::vector<Cut> cuts_;  ///< by group, as now
-  std::optional<Remarked> best_;
-};
+  const auto best = detail::cut_further(trials, cuts, detail::Goal::best);
+  if (!best) return std::nullopt;
+  std::vector<std::string> marks = detail::mark_texts(*graph, trials.groups(), best->marks);
+  return Change{.kind = Change::Kind::marks,
+                .text = fmt::format("mark {}", fmt::join(marks, " and ")),
+                .marks = std::move(marks),
+                .cost = best->outcome.cost,
+                .fits = best->outcome.excess_bytes == 0};
+}
 
 /// True if the axes have the same sizes, in any order.
 bool is_same(const Mesh& a, const Mesh& b) {
@@ -266,7 +140,7 @@ Changes changes_that_fit(const std::shared_ptr<const Graph>& graph, const Mesh& 
   const auto add = [&](std::optional<Change> change) {
     if (change) result.changes.push_back(*std::move(change));
   };
-  add(MarkChange(graph, mesh, options).run());
+  add(mark_change(graph, mesh, options));
   add(mesh_change(graph, mesh, options));
   add(recompute_change(graph, mesh, options));
   try {

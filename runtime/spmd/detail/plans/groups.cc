@@ -218,7 +218,7 @@ std::vector<std::string> mark_texts(const Graph& graph, const std::vector<std::s
 }
 
 std::shared_ptr<const Graph> with_marks(const Graph& graph, const std::vector<InputGroup>& groups,
-                                        const std::vector<GroupMark>& marks) {
+                                        const Marks& marks) {
   auto marked = std::make_shared<Graph>(graph);
   std::vector<std::optional<PartitionSpec>> specs(graph.inputs.size());
   for (const GroupMark& mark : marks) {
@@ -229,7 +229,7 @@ std::shared_ptr<const Graph> with_marks(const Graph& graph, const std::vector<In
 }
 
 std::vector<std::string> mark_texts(const Graph& graph, const std::vector<InputGroup>& groups,
-                                    const std::vector<GroupMark>& marks) {
+                                    const Marks& marks) {
   std::vector<std::string> all;
   for (const GroupMark& mark : marks) {
     for (std::string& text : mark_texts(graph, groups[mark.group].inputs, mark.spec)) {

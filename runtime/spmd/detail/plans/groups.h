@@ -36,13 +36,16 @@ struct GroupMark {
   PartitionSpec spec;
 };
 
+/// Marks of several groups, each at most once.
+using Marks = std::vector<GroupMark>;
+
 /// The graph with these groups marked.
 std::shared_ptr<const Graph> with_marks(const Graph& graph, const std::vector<InputGroup>& groups,
-                                        const std::vector<GroupMark>& marks);
+                                        const Marks& marks);
 
 /// In the form of --mark, for each group in turn.
 std::vector<std::string> mark_texts(const Graph& graph, const std::vector<InputGroup>& groups,
-                                    const std::vector<GroupMark>& marks);
+                                    const Marks& marks);
 
 /// In the form of --mark: "model.layers.*.wq=model,-"; several if no pattern matches only these
 /// inputs.

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/runtime/spmd/detail/plans/plan_all.h"
 #include "shardwise/runtime/spmd/detail/plans/trials.h"
 #include "shardwise/runtime/spmd/plans.h"
 

@@ -156,15 +156,15 @@ using detail::Choice;
 using detail::Trials;
 
 SearchedPlan searched(const Trials& trials, const detail::Outcome& outcome, const Choice& best) {
-  return {.graph = trials.marked(best),
-          .marks = detail::mark_texts(trials.graph(), trials.groups(), trials.marks(best)),
+  const detail::Marks marks = trials.marks(best);
+  return {.graph = trials.marked(marks),
+          .marks = detail::mark_texts(trials.graph(), trials.groups(), marks),
           .cost = outcome.cost,
           .fits = outcome.excess_bytes == 0,
           .plans = trials.planned()};
 }
 
-SearchedPlan search(Trials& trials, const std::vector<detail::HandMade>& starts, bool is_exact,
-                    const CompareOptions& options) {
+SearchedPlan search(Trials& trials, const std::vector<detail::HandMade>& starts, bool is_exact) {
   std::vector<Choice> choices;
   choices.reserve(starts.size());
   for (const detail::HandMade& start : starts) choices.push_back(start.choice);
@@ -180,7 +180,7 @@ SearchedPlan search(Trials& trials, const std::vector<detail::HandMade>& starts,
     choices.insert(choices.begin(), detail::best_from(trials, choices));
   }
   const Choice& best = detail::best_of(trials, choices, choices.front());
-  if (!trials.of(best).is_planned) plan_cost(trials.marked(best), trials.mesh(), options.machine);
+  if (!trials.of(best).is_planned) detail::step_cost(trials, trials.marks(best));  // throws
   SearchedPlan plan = searched(trials, trials.of(best), best);
   plan.is_exact = is_exact;
   for (const detail::HandMade& start : starts) {
@@ -200,7 +200,7 @@ SearchedPlan search_marks(const std::shared_ptr<const Graph>& graph, const Mesh&
     const bool is_exact = detail::choices_of(trials, detail::kMostChoices) <=
                           std::min(detail::kMostChoices, trials.most_plans());
     if (layers == detail::Layers::apart && !is_exact) continue;
-    return search(trials, detail::hand_made(trials), is_exact, options);
+    return search(trials, detail::hand_made(trials), is_exact);
   }
   return {};
 }

@@ -10,7 +10,6 @@
 
 #include "shardwise/runtime/spmd/detail/planned.h"
 #include "shardwise/runtime/spmd/detail/plans/groups.h"
-#include "shardwise/runtime/spmd/detail/plans/plan_all.h"
 #include "shardwise/runtime/spmd/detail/plans/tensors.h"
 #include "shardwise/runtime/spmd/detail/plans/trials.h"
 #include "shardwise/runtime/spmd/plans.h"
@@ -27,7 +26,8 @@ constexpr std::size_t kMostPriced = 8;
 
 constexpr std::size_t kMostSpecsTried = 27;
 
-using Edit = std::vector<detail::GroupMark>;
+using detail::Marks;
+using detail::Trials;
 
 class Asker {
  public:
@@ -135,28 +135,32 @@ class Asker {
   }
 
   void add_edits(const Cut& wanted, WhyNot& result) {
-    groups_ = detail::input_groups(*graph_, detail::Layers::together);
-    for (detail::InputGroup& group : groups_) {
+    std::vector<detail::InputGroup> groups =
+        detail::input_groups(*graph_, detail::Layers::together);
+    for (detail::InputGroup& group : groups) {
       if (input_) std::erase(group.inputs, *input_);
     }
-    std::erase_if(groups_, [](const detail::InputGroup& group) { return group.inputs.empty(); });
-    const Graph base = unmarked();
-    const std::vector<Edit> singles = single_edits();
-    left_ = std::clamp<std::int64_t>(
-        kMostPropagated / std::max<std::int64_t>(1, static_cast<std::int64_t>(base.nodes.size())),
-        1, kMostTried);
+    std::erase_if(groups, [](const detail::InputGroup& group) { return group.inputs.empty(); });
+    const auto base = std::make_shared<const Graph>(unmarked());
+    Trials trials(base, mesh_, options_, std::move(groups),
+                  detail::trials_within(kMostPropagated, kMostTried, *base),
+                  [&](const Trials& self, const Marks& marks) {
+                    const Propagation then = propagate(*self.marked(marks), mesh_);
+                    return detail::Outcome{.is_planned = then.cuts[as_size(node_)] == wanted};
+                  });
+    const std::vector<Marks> singles = single_edits(trials.groups());
     result.has_tried_all = true;
-    std::vector<Edit> found = those_that_bring(base, singles, wanted, result);
-    if (found.empty()) found = those_that_bring(base, pairs(singles), wanted, result);
-    price(base, std::move(found), result);
+    std::vector<Marks> found = those_that_bring(trials, singles, result);
+    if (found.empty()) found = those_that_bring(trials, pairs(singles, trials.left()), result);
+    price(trials, std::move(found), result);
   }
 
-  std::vector<Edit> single_edits() const {
-    std::vector<Edit> edits;
-    for (std::size_t g = 0; g < groups_.size(); ++g) {
-      const auto& mark = graph_->node(graph_->inputs[groups_[g].inputs[0]].node).mark;
+  std::vector<Marks> single_edits(const std::vector<detail::InputGroup>& groups) const {
+    std::vector<Marks> edits;
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const auto& mark = graph_->node(graph_->inputs[groups[g].inputs[0]].node).mark;
       for (const PartitionSpec& spec :
-           detail::even_specs(groups_[g].type.shape, mesh_, kMostSpecsTried)) {
+           detail::even_specs(groups[g].type.shape, mesh_, kMostSpecsTried)) {
         if (mark != spec) edits.push_back({{g, spec}});
       }
     }
@@ -164,11 +168,11 @@ class Asker {
   }
 
   /// As many pairs as may be tried, and one more.
-  std::vector<Edit> pairs(const std::vector<Edit>& singles) const {
-    std::vector<Edit> edits;
+  static std::vector<Marks> pairs(const std::vector<Marks>& singles, std::int64_t most) {
+    std::vector<Marks> edits;
     for (std::size_t i = 0; i < singles.size(); ++i) {
       for (std::size_t j = i + 1; j < singles.size(); ++j) {
-        if (static_cast<std::int64_t>(edits.size()) > left_) return edits;
+        if (static_cast<std::int64_t>(edits.size()) > most) return edits;
         if (singles[i][0].group == singles[j][0].group) continue;
         edits.push_back({singles[i][0], singles[j][0]});
       }
@@ -176,40 +180,22 @@ class Asker {
     return edits;
   }
 
-  std::vector<Edit> those_that_bring(const Graph& base, std::vector<Edit> edits, const Cut& wanted,
-                                     WhyNot& result) {
-    if (static_cast<std::int64_t>(edits.size()) > left_) {
-      edits.resize(as_size(left_));
+  static std::vector<Marks> those_that_bring(Trials& trials, std::vector<Marks> edits,
+                                             WhyNot& result) {
+    if (static_cast<std::int64_t>(edits.size()) > trials.left()) {
+      edits.resize(as_size(trials.left()));
       result.has_tried_all = false;
     }
-    const auto count = static_cast<std::int64_t>(edits.size());
-    left_ -= count;
-    std::vector<char> brings(edits.size(), 0);
-    detail::plan_all(
-        count, options_,
-        [&](std::int64_t i) {
-          try {
-            const Propagation then =
-                propagate(*detail::with_marks(base, groups_, edits[as_size(i)]), mesh_);
-            brings[as_size(i)] = then.cuts[as_size(node_)] == wanted ? 1 : 0;
-          } catch (const Error&) {  // does not help
-            return;
-          }
-        },
-        0, count);
-    std::vector<Edit> found;
-    for (std::size_t i = 0; i < edits.size(); ++i) {
-      if (brings[i] != 0) found.push_back(std::move(edits[i]));
-    }
-    return found;
+    trials.plan(edits);
+    std::erase_if(edits, [&](const Marks& edit) { return !trials.of(edit).is_planned; });
+    return edits;
   }
 
-  void price(const Graph& base, std::vector<Edit> edits, WhyNot& result) const {
+  void price(const Trials& trials, std::vector<Marks> edits, WhyNot& result) const {
     if (edits.size() > kMostPriced) edits.resize(kMostPriced);
-    for (const Edit& edit : edits) {
-      result.edits.push_back(
-          {.marks = detail::mark_texts(*graph_, groups_, edit),
-           .cost = plan_cost(detail::with_marks(base, groups_, edit), mesh_, options_.machine)});
+    for (const Marks& edit : edits) {
+      result.edits.push_back({.marks = detail::mark_texts(*graph_, trials.groups(), edit),
+                              .cost = plan_cost(trials.marked(edit), mesh_, options_.machine)});
     }
     std::ranges::stable_sort(result.edits, [&](const MarkEdit& a, const MarkEdit& b) {
       return detail::outcome_of(a.cost, options_)
@@ -223,8 +209,6 @@ class Asker {
   const PartitionSpec wanted_;
   const CompareOptions options_;
   std::optional<std::size_t> input_;  ///< the node's number in Graph::inputs
-  std::vector<detail::InputGroup> groups_;
-  std::int64_t left_ = 0;  ///< propagations that may be tried
 };
 
 }  // namespace
