@@ -137,6 +137,36 @@ return %20
 )");
 }
 
+/// As a step that adds up the gradients of two parts of its batch.
+TEST(Recompute, KeepsValuesThatBlocksMakeAfterTheirGradientBegan) {
+  const auto graph = parsed(R"(
+%0 = input() "w" : f32[32] kind=parameter
+%1 = exp(%0) : f32[32]  # layer0
+%2 = tanh(%1) : f32[32]  # layer1
+%3 = mul(%2, %1) : f32[32] backward  # layer1
+%4 = sin(%0) : f32[32]  # layer0
+%5 = neg(%4) : f32[32]  # layer0
+%6 = tanh(%5) : f32[32]  # layer1
+%7 = mul(%6, %4) : f32[32] backward  # layer0
+%8 = add(%3, %7) : f32[32] backward
+return %8
+)");
+  EXPECT_EQ(dump(*detail::recomputed(*graph, detail::repeated_blocks(*graph).at(0))),
+            R"(%0 = input() "w" : f32[32] kind=parameter
+%1 = exp(%0) : f32[32]  # layer0
+%2 = tanh(%1) : f32[32]  # layer1
+%3 = tanh(%1) : f32[32] backward  # layer1
+%4 = mul(%3, %1) : f32[32] backward  # layer1
+%5 = sin(%0) : f32[32]  # layer0
+%6 = neg(%5) : f32[32]  # layer0
+%7 = tanh(%6) : f32[32]  # layer1
+%8 = sin(%0) : f32[32] backward  # layer0
+%9 = mul(%7, %8) : f32[32] backward  # layer0
+%10 = add(%4, %9) : f32[32] backward
+return %10
+)");
+}
+
 TEST(Recompute, IsNothingWithoutBlocksOrAGradient) {
   EXPECT_TRUE(detail::repeated_blocks(*parsed(program(64))).empty());
   std::string text = dump(*three_blocks());

@@ -70,6 +70,13 @@ class Recomputing {
       open.pop_back();
       for (const NodeId operand : graph.node(id).operands) need(operand);
     }
+    // A block that runs again after its gradient began, as for the next part of a batch, keeps
+    // those values.
+    for (std::size_t i = 0; i < copied_.size(); ++i) {
+      if (!copied_[i]) continue;
+      const NodeId first = first_use_[as_size(block_number(static_cast<NodeId>(i)))];
+      copied_[i] = static_cast<NodeId>(i) < first;
+    }
   }
 
   std::int64_t count() const { return std::ranges::count(copied_, true); }
