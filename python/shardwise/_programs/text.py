@@ -104,7 +104,7 @@ class Rules(dict[str, Callable[..., Any]]):
 class _Line:
     op: str
     operands: tuple[int, ...]
-    words: str  #: of the label or the attributes
+    words: str  #: of the label or the other attributes
     dtype: str
     shape: Shape
     scope: str
@@ -112,6 +112,8 @@ class _Line:
     source: Place | None
     body: int  #: that it is in
     bodies: tuple[int, ...] = ()  #: that it has
+    dims: tuple[int, ...] = ()  #: the first attribute
+    equation: str = ""  #: of a product
     results: tuple[int, ...] = ()  #: the lines of its bodies' results
     kind: str = ""
     mark: str | None = None
@@ -176,7 +178,7 @@ class ProgramText:
     # ---- What others are made of.
 
     def node(self, op: str, operands: Sequence[Value], dtype: str, shape: Sequence[int], words: str = "",
-             bodies: tuple[int, ...] = ()) -> Node:
+             bodies: tuple[int, ...] = (), dims: Iterable[int] = (), equation: str = "") -> Node:
         numbers = tuple(self._written(operand).line for operand in operands)
         assert all(self._lines[number].body == self.body for number in numbers), f"{op}: an operand is in another body"
         extents = tuple(int(extent) for extent in shape)
@@ -184,7 +186,8 @@ class ProgramText:
             raise Unsupported(
                 f"capture: {self.source}: found more than {MOST_NODES} operations, needed at most that many"
             )
-        self._lines.append(_Line(op, numbers, words, dtype, extents, self.scope, self.backward, self.source, self.body, bodies))
+        self._lines.append(_Line(op, numbers, words, dtype, extents, self.scope, self.backward, self.source, self.body, bodies,
+                                 tuple(int(dim) for dim in dims), equation))
         return Node(len(self._lines) - 1, dtype, extents)
 
     def _written(self, value: Value) -> Node:
@@ -279,9 +282,9 @@ class ProgramText:
         line = self._lines[x.line]
         if line.op == "broadcast" and line.mark is None:  # of a broadcast: of what that was made of
             (operand,) = line.operands
-            inner = [int(dim) for dim in re.findall(r"\d+", line.words)]
-            return self.broadcast(Node(operand, x.dtype, self._lines[operand].shape), shape, [dims[dim] for dim in inner])
-        return self.node("broadcast", [x], x.dtype, shape, listed("dims", dims))
+            inner = [dims[dim] for dim in line.dims]
+            return self.broadcast(Node(operand, x.dtype, self._lines[operand].shape), shape, inner)
+        return self.node("broadcast", [x], x.dtype, shape, dims=dims)
 
     def counts_along(self, x: Value, dim: int) -> bool:
         """True if each element is its place along the dim."""
@@ -289,8 +292,8 @@ class ProgramText:
             return x.shape[dim] <= 1 and x.value == 0
         line = self._lines[x.line]
         if line.op == "iota":
-            return line.words == listed("dims", [dim])
-        if line.op == "broadcast" and line.words == listed("dims", [dim]):
+            return line.dims == (dim,)
+        if line.op == "broadcast" and line.dims == (dim,):
             return self.counts_along(Node(line.operands[0], x.dtype, x.shape[dim:dim + 1]), 0)
         return False
 
@@ -312,7 +315,7 @@ class ProgramText:
         shape = tuple(x.shape[dim] for dim in order)
         if isinstance(x, Number):
             return Number(x.value, x.dtype, shape)
-        return x if list(order) == sorted(order) else self.node("transpose", [x], x.dtype, shape, listed("dims", order))
+        return x if list(order) == sorted(order) else self.node("transpose", [x], x.dtype, shape, dims=order)
 
     def slice(self, x: Value, begin: Sequence[int], end: Sequence[int], stride: Sequence[int] | None = None) -> Value:
         steps = [1] * len(begin) if stride is None else list(stride)
@@ -346,15 +349,15 @@ class ProgramText:
             return parts[0]
         shape = list(parts[0].shape)
         shape[dim] = sum(part.shape[dim] for part in parts)
-        return self.node("concatenate", parts, parts[0].dtype, shape, listed("dims", [dim]))
+        return self.node("concatenate", parts, parts[0].dtype, shape, dims=[dim])
 
     def reverse(self, x: Value, dims: Sequence[int]) -> Value:
-        return self.node("reverse", [x], x.dtype, x.shape, listed("dims", sorted(dims))) if dims else x
+        return self.node("reverse", [x], x.dtype, x.shape, dims=sorted(dims)) if dims else x
 
     def iota(self, dtype: str, shape: Sequence[int], dim: int) -> Value:
         """Adds an iota of one dim and broadcasts it: an elementwise op reads a broadcast in place, which
         takes no memory."""
-        return self.broadcast(self.node("iota", (), dtype, [shape[dim]], listed("dims", [0])), tuple(shape), [dim])
+        return self.broadcast(self.node("iota", (), dtype, [shape[dim]], dims=[0]), tuple(shape), [dim])
 
     def pair(self, x: Value) -> Complex:
         """A real tensor with a last dim of 2 as a complex one."""
@@ -372,36 +375,36 @@ class ProgramText:
         shape = [extent for dim, extent in enumerate(x.shape) if dim not in dims]
         if all(x.shape[dim] == 1 for dim in dims):
             return self.reshape(x, shape)
-        return self.node(op, [x], x.dtype, shape, listed("dims", sorted(dims)))
+        return self.node(op, [x], x.dtype, shape, dims=sorted(dims))
 
     def along(self, op: str, x: Value, dim: int, words: str = "") -> Node:
         """Adds an op with the shape of x: a cumulative one, or argsort."""
-        return self.node(op, [x], "i32" if op == "argsort" else x.dtype, x.shape, listed("dims", [dim]) + words)
+        return self.node(op, [x], "i32" if op == "argsort" else x.dtype, x.shape, words, dims=[dim])
 
     def einsum(self, equation: str, a: Value, b: Value, dtype: str) -> Node:
         operands, result = equation.split("->")
         extents = dict(zip(operands.replace(",", ""), a.shape + b.shape))
         wider = "" if dtype == a.dtype else f" in {dtype}"
-        return self.node("dot_general", [a, b], dtype, [extents[c] for c in result], f' "{equation}"{wider}')
+        return self.node("dot_general", [a, b], dtype, [extents[c] for c in result], wider, equation=equation)
 
     def take(self, x: Value, ids: Value, dim: int) -> Node:
-        return self.node("take", [x, ids], x.dtype, x.shape[:dim] + ids.shape + x.shape[dim + 1:], listed("dims", [dim]))
+        return self.node("take", [x, ids], x.dtype, x.shape[:dim] + ids.shape + x.shape[dim + 1:], dims=[dim])
 
     def take_along(self, x: Value, ids: Value, dim: int) -> Node:
-        return self.node("take_along", [x, ids], x.dtype, ids.shape, listed("dims", [dim]))
+        return self.node("take_along", [x, ids], x.dtype, ids.shape, dims=[dim])
 
     def index_of(self, op: str, x: Value, dim: int) -> Node:
         """argmax or argmin."""
         extreme = self.reduce({"argmax": "reduce_max", "argmin": "reduce_min"}[op], x, [dim])
-        return self.node("index_of", [x, extreme], "i32", extreme.shape, listed("dims", [dim]))
+        return self.node("index_of", [x, extreme], "i32", extreme.shape, dims=[dim])
 
     def scatter_add(self, ids: Value, updates: Value, dim: int, extent: int) -> Node:
         shape = updates.shape[:dim] + (extent,) + updates.shape[dim + len(ids.shape):]
-        return self.node("scatter_add", [ids, updates], updates.dtype, shape, listed("dims", [dim, extent]))
+        return self.node("scatter_add", [ids, updates], updates.dtype, shape, dims=[dim, extent])
 
     def scatter_add_along(self, ids: Value, updates: Value, dim: int, extent: int) -> Node:
         shape = ids.shape[:dim] + (extent,) + ids.shape[dim + 1:]
-        return self.node("scatter_add_along", [ids, updates], updates.dtype, shape, listed("dims", [dim, extent]))
+        return self.node("scatter_add_along", [ids, updates], updates.dtype, shape, dims=[dim, extent])
 
     def plus(self, x: Value, added: Value) -> Value:
         """x + added, without a sum if x is 0."""
@@ -558,12 +561,12 @@ class ProgramText:
         for number, line in enumerate(self._lines):
             product = self._lines[line.operands[0]] if needed[number] and line.op == "transpose" else None
             if product and product.op == "dot_general" and product.mark is None and uses[line.operands[0]] == 1:
-                before, letters, after = re.split(r'(?<=>)(\w*)(?=")', product.words)
-                order = [int(dim) for dim in re.findall(r"\d+", line.words)]
+                factors, result = product.equation.split("->")
+                equation = f"{factors}->{''.join(result[dim] for dim in line.dims)}"
                 needed[line.operands[0]] = False
                 line.op, line.operands, line.scope, line.backward, line.source = (
                     product.op, product.operands, product.scope, product.backward, product.source)
-                line.words = before + "".join(letters[dim] for dim in order) + after
+                line.words, line.dims, line.equation = product.words, (), equation
 
     def _raise_refusals(self, lines: list[int]) -> None:
         """Raises Unsupported with each refusal, the number of places that have it, and the first of them."""
@@ -580,7 +583,8 @@ class ProgramText:
 
 def _text_of(line: _Line, number: int, numbers: list[int]) -> str:
     operands = ", ".join(f"%{numbers[operand]}" for operand in line.operands)
-    text = f"%{number} = {line.op}({operands}){line.words} : {line.dtype}[{', '.join(map(str, line.shape))}]"
+    attributes = (f' "{line.equation}"' if line.equation else "") + listed("dims", line.dims) + line.words
+    text = f"%{number} = {line.op}({operands}){attributes} : {line.dtype}[{', '.join(map(str, line.shape))}]"
     if line.mark is not None:
         text += f" marked {line.mark or quoted('')}"
     if line.kind:
