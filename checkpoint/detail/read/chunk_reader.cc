@@ -23,8 +23,7 @@ std::size_t logical_bytes(const StoredCheckpoint& checkpoint, const ChunkId& id)
 }  // namespace
 
 ChunkReader::ChunkReader(StoredCheckpoint checkpoint, const ReadOptions& options)
-    : id_(checkpoint.manifest.id),
-      directory_(checkpoint.directory),
+    : directory_(checkpoint.directory),
       checkpoint_(std::make_shared<StoredCheckpoint>(std::move(checkpoint))),
       options_(options),
       threads_(Executor::threads_for(options.threads)) {

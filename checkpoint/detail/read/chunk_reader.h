@@ -43,16 +43,12 @@ class ChunkReader {
 
   void fill(std::span<const ReadTarget> targets);
 
-  /// Tells the save that wrote the checkpoint from others.
-  const std::string& checkpoint_id() const { return id_; }
-
   ReadStats stats() const;
 
  private:
   struct Call;
   void consume(Call& call, std::size_t number, RangeBytes& bytes);
 
-  const std::string id_;
   const std::filesystem::path directory_;
   // Loaded in place unless it is held by a view: these come and go under the mutex.
   Mutex mutex_;
