@@ -88,9 +88,9 @@ PendingSave CheckpointManager::Impl::start(std::int64_t step, std::vector<Tensor
                                            SaveOptions save_options, HostMemory host_memory,
                                            Caller& caller) {
   jobs_detail::check_save(step, tensors, save_options, executor.threads(), options.group.size());
-  if (damaged.contains(step)) save_options.existing = Existing::replace;
+  caller.is_damaged = damaged.contains(step);
   const auto refuse_existing = [&] {
-    if (save_options.existing != Existing::fail || !owns_root()) return;
+    if (save_options.existing != Existing::fail || caller.is_damaged || !owns_root()) return;
     try {
       detail::refuse_existing(*files, root, step);
     } catch (const Error& e) {
@@ -139,6 +139,7 @@ void CheckpointManager::Impl::run(std::int64_t step, std::vector<TensorSource> t
     jobs_detail::SaveContext context{*files, root,  executor,        pool,
                                      left,   spare, options.devices, local_roots};
     context.most_failed_saves = save_errors.most();
+    context.is_damaged = caller.is_damaged;
     if (options.write.increments) {
       context.earlier = &earlier;
       context.find_earlier = [this, step] { return damaged.find_earlier(*files, root, step); };

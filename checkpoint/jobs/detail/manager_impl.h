@@ -47,6 +47,7 @@ struct CheckpointManager::Impl {
     double before = 0;                  // how long it waited before it called
     std::optional<double> waited = {};  // for copies of the tensors; nothing: for all of the save
     std::size_t copied_bytes = 0;
+    bool is_damaged = false;             // the step that is there: rank 0 says so for all
     bool has_told = false;               // all this, so that it is told of no other times
     std::exception_ptr error = nullptr;  // the save ends with it on all processes
   };

@@ -168,12 +168,14 @@ TEST(Messages, ComeBackAsTheyWere) {
       .directory = ".step-00000005.tmp",
       .is_reused = true,
       .skipped = true,
+      .existing = Existing::replace,
       .base = "/run/step-00000004",
       .terms = {.step = 5, .writers = 3, .copies = 1, .processes_per_host = 2}};
   const jobs_detail::AttemptNotice again = jobs_detail::decode_notice(encode(notice));
   EXPECT_EQ(again.id, notice.id);
   EXPECT_EQ(again.directory, notice.directory);
   EXPECT_TRUE(again.skipped);
+  EXPECT_EQ(again.existing, Existing::replace);
   EXPECT_EQ(again.base, notice.base);
   EXPECT_EQ(again.terms, notice.terms);
   notice.directory = "../elsewhere";

@@ -38,6 +38,7 @@ SaveRequest request_of(const SaveContext& context, const ProcessGroup& group, st
                        const SaveOptions& options) {
   SaveRequest request{
       .step = step,
+      .is_damaged = context.is_damaged,
       .terms =
           terms_of(step, options, context.devices, context.local_roots, context.most_failed_saves),
       .publish = {.user_json = options.user_json,

@@ -47,6 +47,7 @@ struct SaveContext {
   std::function<EarlierStep()> find_earlier = nullptr;
 
   std::int64_t most_failed_saves = 0;  ///< as SaveTerms has it
+  bool is_damaged = false;             ///< as SaveRequest has it
 };
 
 /// Writes a step of a root together with the other processes of the group, and commits it; returns

@@ -30,6 +30,7 @@ Bytes encode(const AttemptNotice& notice) {
   packer.text(notice.directory);
   packer.number(std::uint64_t{notice.is_reused ? 1u : 0u});
   packer.number(std::uint64_t{notice.skipped ? 1u : 0u});
+  packer.number(static_cast<std::int64_t>(notice.existing));
   packer.text(notice.base);
   put(packer, notice.terms);
   return sealed(packer.take());
@@ -45,6 +46,7 @@ AttemptNotice decode_notice(std::span<const std::byte> bytes) {
   notice.directory = take_name(unpacker);
   notice.is_reused = unpacker.flag();
   notice.skipped = unpacker.flag();
+  notice.existing = static_cast<Existing>(unpacker.integer(0, static_cast<int>(Existing::skip)));
   notice.base = unpacker.text();
   if (notice.base.find('\0') != std::string::npos) unpacker.fail("found a path with a NUL");
   notice.terms = take_terms(unpacker);

@@ -24,7 +24,8 @@ struct AttemptNotice {
   std::string directory;   ///< its name in the root; empty if each process has a root of its own
   bool is_reused = false;  ///< it was a spare: files are in it
   bool skipped = false;    ///< nothing is written: `directory` is the checkpoint that is there
-  std::string base;        ///< the path of the step before, if rank 0 finds it for all
+  Existing existing = Existing::fail;  ///< the terms' one, or replace: rank 0 knows of damage
+  std::string base;                    ///< the path of the step before, if rank 0 finds it for all
   SaveTerms terms;
 };
 

@@ -69,7 +69,7 @@ SaveStats SaveTogether::run(std::vector<TensorSource> sources) {
               return publish(std::move(lists));
             });
     }
-    place_.finish(ranks_, outcome_.stats, request_.terms.existing);
+    place_.finish(ranks_, outcome_.stats, notice_.existing);
   } catch (const Error&) {
     // It may be committed: another rank is gone, or the message is lost that says so.
     if (ranks_.rank() == 0 && place_.has_index() && !outcome_.stats.directory.empty()) {
@@ -89,7 +89,8 @@ SaveStats SaveTogether::run(std::vector<TensorSource> sources) {
 Bytes SaveTogether::begin(std::vector<Bytes> described) {
   notice_.id = to_hex(Hash128{});
   notice_.terms = request_.terms;
-  if (request_.terms.existing == Existing::skip) {
+  notice_.existing = request_.is_damaged ? Existing::replace : request_.terms.existing;
+  if (notice_.existing == Existing::skip) {
     if (const auto there = place_.find_valid()) {
       notice_.skipped = true;
       notice_.directory = *there;
@@ -186,7 +187,7 @@ Bytes SaveTogether::publish(std::vector<NumberedList> lists) {
   if (differ && place_.has_index()) {
     index_ = build_useful_index(manifest.writers, manifest.tensors);
   }
-  place_.publish(ranks_, manifest, stats, index_, request_.terms.existing);
+  place_.publish(ranks_, manifest, stats, index_, notice_.existing);
   outcome_.stats = std::move(stats);
   return outcome_message();
 }

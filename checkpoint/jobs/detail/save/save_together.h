@@ -25,6 +25,7 @@ using namespace detail;
 /// A save as one rank asks for it; alike on all ranks but for the tools and functions.
 struct SaveRequest {
   std::int64_t step = kNoStep;  ///< in the manifest
+  bool is_damaged = false;  ///< the checkpoint that is there, which is replaced; rank 0's counts
   SaveTerms terms;
   PublishOptions publish;  ///< rank 0's count
   EncodeOptions encode;

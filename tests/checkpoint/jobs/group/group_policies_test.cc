@@ -17,6 +17,7 @@
 
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/detail/internals.h"
 #include "shardwise/jobs/manager.h"
 #include "shardwise/shard/error.h"
 #include "testing/fake_clock.h"
@@ -108,6 +109,25 @@ TEST_F(GroupPolicies, ARestartGoesBackOnAllRanksIfBytesAreDamagedForOne) {
               Each(""));
   EXPECT_THAT(steps, Each(2));
   EXPECT_THAT(reasons, Each("rank 1: a chunk is damaged"));
+}
+
+TEST_F(GroupPolicies, ADamagedStepIsReplacedOnAllRanksIfRankZeroKnowsOfIt) {
+  for (const int knower : {0, 2}) {
+    const std::int64_t step = knower + 1;
+    const std::vector<std::string> errors = on_ranks([&](int rank, CheckpointManager& manager) {
+      save(manager, step);
+      if (rank == knower) jobs_detail::ManagerInternals::note_damaged(manager, step);
+      save(manager, step);
+    });
+    if (knower == 0) {
+      EXPECT_THAT(errors, Each(""));
+    } else {
+      EXPECT_THAT(errors, Each(HasSubstr("already")));
+    }
+    const Step there = CheckpointManager(dir_ / "root").step(step);
+    EXPECT_EQ(there.generation, knower == 0 ? 2 : 1);
+    EXPECT_TRUE(verify_checkpoint(there.directory).ok());
+  }
 }
 
 TEST_F(GroupPolicies, AnotherErrorOfOneRankEndsTheRestartOnAll) {
