@@ -71,6 +71,7 @@ class Further {
   /// Returns those that can be planned.
   std::vector<FurtherMarks> try_all(std::vector<FurtherMarks> all) {
     std::vector<Marks> marks;
+    marks.reserve(all.size());
     for (const FurtherMarks& one : all) marks.push_back(one.marks);
     if (!is_quick_) trials_.plan(marks);
     std::vector<FurtherMarks> tried;

@@ -127,6 +127,7 @@ bool Trials::plan(const std::vector<Marks>& all, std::int64_t shown) {
   const auto count = static_cast<std::int64_t>(unknown.size());
   if (count > left()) return false;
   std::vector<std::pair<const Marks*, Outcome*>> tried;
+  tried.reserve(unknown.size());
   const std::int64_t before = planned();
   for (const auto& [text, marks] : unknown) tried.emplace_back(marks, &known_[text]);
   plan_all(
