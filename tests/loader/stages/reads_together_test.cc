@@ -42,7 +42,8 @@ class TogetherSource final : public Source {
   }
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
     const std::lock_guard lock(mutex_);
-    // Each is handed out once for each naming: a thread may have the same records in the next epoch.
+    // Each is handed out once for each naming: a thread may have the same records in the next
+    // epoch.
     std::multiset<std::int64_t>& made = made_[std::this_thread::get_id()];
     if (!made.extract(sample.record)) {
       made = std::exchange(named_[std::this_thread::get_id()], {});
