@@ -301,7 +301,8 @@ class Plan:
         found: dict[str, Any] = json.loads(self._executable.json(self._how(machine, save_rate, search, changes)))
         return found
 
-    def _how(self, machine: str | None, save_rate: float | None, search: Searched | None, changes: Changes | None) -> _core.PageOptions:
+    def _how(self, machine: str | None, save_rate: float | None, search: Searched | None,
+             changes: Changes | None) -> _core.PageOptions:
         if search is not None and machine is None:
             raise InvalidArgument("tell a plan: found a search without a machine, needed the machine of its times")
         return _core.PageOptions(self._program._name, self.capacity or 0, machine, save_rate or 0.0, search, changes)
@@ -347,7 +348,8 @@ def _fitting(value: Any, one: Input) -> np.ndarray:
     dtype = NUMPY[one.dtype]
     array = np.asarray(value, dtype if isinstance(value, (bool, int, float)) else None, order="C")
     if array.dtype != dtype or array.shape != one.shape:
-        raise InvalidArgument(f"run: {one.label}: found {array.dtype}{list(array.shape)}, needed {dtype}{list(one.shape)}")
+        raise InvalidArgument(f"run: {one.label}: found {array.dtype}{list(array.shape)}, "
+                              f"needed {dtype}{list(one.shape)}")
     return array
 
 

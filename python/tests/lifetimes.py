@@ -395,8 +395,10 @@ class Planning(Case):
             assert plan.why("x") and plan.why_not("x", "-,data").now == "data,-" and plan.storage.input_bytes == x.nbytes
             changes, found = plan.changes("tpu-v4"), plan._program.search("data=4", "tpu-v4")
             assert changes.found is not None and found.plans > 0 and changes == plan.changes("tpu-v4")
-            assert plan.report("tpu-v4", search=found, changes=changes) and repr(found).startswith("Searched(mesh='data=4', marks={")
-            values = [found, changes, plan.storage, plan.why_not("x", "-,data"), *plan._program.inputs, *plan._program.meshes(4)]
+            assert plan.report("tpu-v4", search=found, changes=changes)
+            assert repr(found).startswith("Searched(mesh='data=4', marks={")
+            values = [found, changes, plan.storage, plan.why_not("x", "-,data"), *plan._program.inputs,
+                      *plan._program.meshes(4)]
             assert all(repr(value) for value in values)
             assert [one.mesh for one in plan._program.meshes(4)] == ["data=4"]
             assert plan.report("tpu-v4").startswith("program: 3 operations on data=4 (4 devices)")

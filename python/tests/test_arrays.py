@@ -305,7 +305,8 @@ def test_relative_paths_and_other_path_types(tmp_path, monkeypatch):
 
 
 def test_sets_are_stored_in_one_order_whatever_the_process():
-    program = "from shardwise._trees import objects; print(objects.dumps({'s': {'a', 'b', 'c', 'd', 1, (2, 'e')}, 'f': frozenset('xyz')}))"
+    program = ("from shardwise._trees import objects; "
+               "print(objects.dumps({'s': {'a', 'b', 'c', 'd', 1, (2, 'e')}, 'f': frozenset('xyz')}))")
     texts = {subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
                             env={**os.environ, "PYTHONHASHSEED": str(seed)}).stdout for seed in range(4)}
     assert len(texts) == 1

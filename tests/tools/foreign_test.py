@@ -89,7 +89,7 @@ class Foreign(Cli):
                     self.fails(3, [f"import {path}: ", f"needed is a python3 with shardwise and {package}"], *words)
 
     def python(self, script):
-        """A stand-in for python3, whose arguments are -m shardwise._convert.import_command FORMAT SOURCE [TARGET]."""
+        """A stand-in for python3; its arguments: -m shardwise._convert.import_command FORMAT SOURCE [TARGET]."""
         path = self.dir / "python3"
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)

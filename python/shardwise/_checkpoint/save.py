@@ -12,7 +12,8 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from .. import _core
-from .._arrays.arrays import MEMORY, Codec, Existing, Faults, Sources, check_choice, check_codec, flattened, is_array
+from .._arrays.arrays import (MEMORY, Codec, Existing, Faults, Sources, check_choice, check_codec, flattened,
+                              is_array)
 from .._errors import InvalidArgument, WrongType
 from .._paths import Path, local
 from .._progress import Progress, ProgressFunction, function_of

@@ -11,7 +11,8 @@ from typing import Any, TypedDict
 
 from .._checkpoint.edits import Cast, Join, Rename, Split, Transpose
 from .._checkpoint.resize import Resize
-from .._checkpoint.save import Caller, Plan, SaveStats, core_arguments, log_saved, shown_by_first, write_together
+from .._checkpoint.save import (Caller, Plan, SaveStats, core_arguments, log_saved, shown_by_first,
+                                write_together)
 from .._errors import Corrupt
 from .._paths import Path
 from .._progress import Progress

@@ -33,8 +33,8 @@ def skipped() -> SaveStats:
 
 
 class OwnProcess:
-    """The process that made an object. A child made by fork has no threads of its parent, so nothing there may wait for
-    one, or for a lock that one of them holds."""
+    """The process that made an object. A child made by fork has no threads of its parent, so nothing there may
+    wait for one, or for a lock that one of them holds."""
 
     def __init__(self, what: str) -> None:
         self._what, self._pid = what, os.getpid()
@@ -45,8 +45,8 @@ class OwnProcess:
     def check(self) -> None:
         """Raises Unsupported in a forked child."""
         if not self.is_own():
-            raise Unsupported(f'{self._what}: it was made in process {self._pid}, and this process is a fork of that one: '
-                              f'make it here, or start processes by "spawn"')
+            raise Unsupported(f'{self._what}: it was made in process {self._pid}, and this process is a fork of '
+                              f'that one: make it here, or start processes by "spawn"')
 
 
 class OwnLock:
@@ -64,7 +64,8 @@ class OwnLock:
 
 
 class PendingSave:
-    """A save under way. Its methods are those of concurrent.futures.Future. In a forked child they raise Unsupported."""
+    """A save under way. Its methods are those of concurrent.futures.Future. In a forked child they raise
+    Unsupported."""
 
     def __init__(self, step: int | None, run: Callable[[Progress], SaveStats | None], what: str = "") -> None:
         self.step = step
@@ -90,7 +91,8 @@ class PendingSave:
             self._begin.set()
 
     def _work(self) -> None:
-        # start() returns as soon as this waits. Else it would wait for the interpreter, which this thread has for 5 ms.
+        # start() returns as soon as this waits; else it would wait for the interpreter, which this thread has
+        # for 5 ms.
         self._begin.wait()
         if self._is_dropped:
             return
@@ -120,7 +122,8 @@ class PendingSave:
 
     if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
         def __getattr__(self, name: str) -> Any:
-            said = ": needed is result()" if name in ("wait", "join", "get", "block_until_ready", "wait_until_finished") else ""
+            waits = name in ("wait", "join", "get", "block_until_ready", "wait_until_finished")
+            said = ": needed is result()" if waits else ""
             raise AttributeError(f"shardwise.PendingSave has no {name!r}{said}")
 
     def __repr__(self) -> str:

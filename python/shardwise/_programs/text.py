@@ -186,8 +186,8 @@ class ProgramText:
             raise Unsupported(
                 f"capture: {self.source}: found more than {MOST_NODES} operations, needed at most that many"
             )
-        self._lines.append(_Line(op, numbers, words, dtype, extents, self.scope, self.backward, self.source, self.body, bodies,
-                                 tuple(int(dim) for dim in dims), equation))
+        self._lines.append(_Line(op, numbers, words, dtype, extents, self.scope, self.backward, self.source,
+                                 self.body, bodies, tuple(int(dim) for dim in dims), equation))
         return Node(len(self._lines) - 1, dtype, extents)
 
     def _written(self, value: Value) -> Node:

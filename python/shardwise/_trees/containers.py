@@ -38,7 +38,8 @@ def class_name(kind: type) -> str:
 
 def public_name(kind: type) -> str:
     """Returns the name of a class of this package, with the module that users import it from."""
-    return ".".join([*itertools.takewhile(lambda part: not part.startswith("_"), kind.__module__.split(".")), kind.__name__])
+    modules = itertools.takewhile(lambda part: not part.startswith("_"), kind.__module__.split("."))
+    return ".".join([*modules, kind.__name__])
 
 
 def loaded_class(name: Any) -> Any:

@@ -71,8 +71,8 @@ class Prepared:
 
 
 def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None, deadline: float = DEADLINE,
-            existing: Existing = "fail", turn: _core.Turn | None = None, managed: Managed | None = None, is_even: bool = False,
-            **options: Any) -> Prepared:
+            existing: Existing = "fail", turn: _core.Turn | None = None, managed: Managed | None = None,
+            is_even: bool = False, **options: Any) -> Prepared:
     """Returns the save of a tree. Nothing else holds the values, so they are freed when it is done. turn:
     decides when it begins, if at all. copy: its caller waits for this alone, and else for `write`, too.
     is_even: each process stands for as many devices."""

@@ -305,7 +305,8 @@ def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, co
 
 
 def save_async_managed(path: str, state: Mapping[str, Any], user: Any, options: dict[str, Any], replicas: str, group: Group,
-                       deadline: float, keep_copy: bool, managed: Managed, turn: _core.Turn | None = None) -> PendingSave:
+                       deadline: float, keep_copy: bool, managed: Managed,
+                       turn: _core.Turn | None = None) -> PendingSave:
     call = _call(group, path, user, options, deadline, replicas, managed)
     staging = Staging()
     collected: _Collected | None = None

@@ -11,7 +11,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 
 from .._arrays.overlap import Region, Regions
-from .._arrays.torch_tensors import TORCH, TensorReads, address_of, empty_beside, is_shareable, no_memory, region_of, settled, shared_tensor
+from .._arrays.torch_tensors import (TORCH, TensorReads, address_of, empty_beside, is_shareable, no_memory,
+                                     region_of, settled, shared_tensor)
 from .._checkpoint.resize import Resize, Resizing
 from .._checkpoint.tensor import Checkpoint
 from .._checkpoint.ties import differ_text, differ_there
@@ -36,8 +37,7 @@ class Target:
         self.strict, self.skip_mismatched = strict, skip_mismatched
         self._of_absent_ranks: set[str] = set()
         self._resizing = Resizing(resize)
-        self.state = State(state)
-        self._top = state
+        self.state, self._top = State(state), state
         self.wrong: list[str] = []
         self.missing: list[str] = []
         self.unused: list[str] = []

@@ -28,7 +28,10 @@ import torch
 from .._argument_types import check_calls
 from .._errors import InvalidArgument
 from ..programs import Plan
-from ._spmd import tensors as _lazy, dispatch as _lazy_dispatch, program as _lazy_program, autocast as _spmd_autocast
+from ._spmd import autocast as _spmd_autocast
+from ._spmd import dispatch as _lazy_dispatch
+from ._spmd import program as _lazy_program
+from ._spmd import tensors as _lazy
 from ._spmd.collectives import REDUCE_AND as REDUCE_AND
 from ._spmd.collectives import REDUCE_MAX as REDUCE_MAX
 from ._spmd.collectives import REDUCE_MIN as REDUCE_MIN

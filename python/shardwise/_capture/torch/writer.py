@@ -1,5 +1,4 @@
-"""A training step as a program: torch's trace (trace.py), each operation written by its rule (ops/rules.py and
-the like)."""
+"""A training step as a program: torch's trace (trace.py), each operation written by its rule (ops/)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tensors of the emulated device. What is done to them is recorded, below autograd (dispatch.py), and runs when a value is looked
-at (program.py)."""
+"""Tensors of the emulated device. Operations on them are recorded below autograd (dispatch.py), and run when
+a value is looked at (program.py)."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...._programs.text import PARTS, Complex, Number, Refused, Rules, Value
-from ...shared.complex import (cosine, equal, exponential, hypotenuse, logarithm, one_like, power, product, quotient, root, scaled, sine,
-                        whole_power)
+from ...shared.complex import (cosine, equal, exponential, hypotenuse, logarithm, one_like, power, product,
+                               quotient, root, scaled, sine, whole_power)
 from ...shared.fourier import of_real, to_real, transformed
 from .rules import RULES, Call
 

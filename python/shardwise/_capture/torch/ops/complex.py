@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...._programs.text import PARTS, Complex, Refused, Rules, Value
-from ...shared.complex import cosine, equal, exponential, hypotenuse, logarithm, one_like, power, product, quotient, root, sine, whole_power
+from ...shared.complex import (cosine, equal, exponential, hypotenuse, logarithm, one_like, power, product,
+                               quotient, root, sine, whole_power)
 from .rules import RULES, Builder, Scalar, Type
 
 #: Those that look at both parts at once, by the name of the ATen operation.
