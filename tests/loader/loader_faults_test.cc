@@ -1,4 +1,4 @@
-// What a run does when things go wrong, or stop: tests of loader/loader.cc with faulty, slow and
+// Runs in which things go wrong, or stop: tests of loader/loader.cc with faulty, slow and
 // blocked sources and devices that are full.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -16,7 +16,7 @@
 namespace shardwise {
 
 /// Records that are computed: every element's bytes tell field, record and place within it. Counts
-/// what is read, and calls a hook before each read, which may throw or wait. Thread-safe.
+/// reads, and calls a hook before each, which may throw or wait. Thread-safe.
 class PatternSource final : public Source {
  public:
   using Hook = std::function<void(std::size_t field, std::int64_t record)>;

@@ -51,7 +51,7 @@ TEST(Abstract, PlansWhatTheStepThenNeeds) {
     return loss;
   };
   const std::vector<float> before = [&] {
-    tracer.mark_step();  // places what is marked
+    tracer.mark_step();  // places marked tensors
     return floats(w);
   }();
   Tensor planned_loss = record();
@@ -63,7 +63,7 @@ TEST(Abstract, PlansWhatTheStepThenNeeds) {
   for (const DeviceId id : devices.addressable()) devices.at(id).reset_peak();
   const Tensor loss = record();
   tracer.mark_step();
-  EXPECT_EQ(tracer.counters().hits, 1) << tracer.last_miss();  // what was planned
+  EXPECT_EQ(tracer.counters().hits, 1) << tracer.last_miss();  // as planned
   EXPECT_EQ(tracer.counters().traces, 1);
   for (std::int64_t p = 0; p < mesh.size(); ++p) {
     EXPECT_EQ(planned->memory(p).peak_bytes, devices.at(p).memory().peak_bytes);

@@ -16,7 +16,7 @@
 #include "tensors.h"
 #include "testing/errors.h"
 
-// What a program is refused for: whole messages, with the operation, its operands as nodes, where
+// Refusals of programs: whole messages, with the operation, its operands as nodes, where
 // in the program it was recorded, what was found and what was needed.
 
 namespace shardwise {
@@ -189,7 +189,7 @@ TEST_F(BadInput, AGradientOfAMaximumInAManualRegion) {
   EXPECT_EQ(message_of(ErrorCode::unsupported, [&] { grad(loss, {x_}); }),
             "grad of %3 = manual_all_reduce(%2) \"data\" max : f32[1, 3] in \"layer0/attention\": "
             "found a maximum or minimum, needed a sum");
-  // What is recorded afterwards belongs to no gradient, and to the scope that is open.
+  // Later nodes belong to no gradient, and to the scope that is open.
   EXPECT_EQ(refused([&] { add(x_, y_); }),
             "add(%0 f32[2, 3], %11 f32[4]) in \"layer0/attention\": found shapes [2, 3] and [4], "
             "needed one shape, or extents that are equal or 1 from the last dim on");

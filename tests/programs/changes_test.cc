@@ -15,7 +15,7 @@
 #include "shardwise/runtime/spmd/plans.h"
 #include "testing/errors.h"
 
-// What makes a program fit: marks, another mesh, a smaller batch.
+// Changes that make a program fit: marks, another mesh, a smaller batch.
 
 namespace shardwise {
 namespace {
@@ -82,7 +82,7 @@ TEST(BatchSize, RefusesWhatSaysTheBatchInAnotherWay) {
             "the program has no batch of several rows");
 }
 
-/// Three blocks, each of a product and tanh, and what the gradient of the last two uses.
+/// Three blocks, each of a product and tanh, and the values that the gradient of the last two uses.
 std::shared_ptr<const Graph> three_blocks() {
   return parsed(R"(
 %0 = input() "x" : f32[64, 32] marked data,- kind=loader
@@ -110,7 +110,7 @@ TEST(Recompute, IsOfWhatBlocksKeepForTheGradient) {
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0].name, "net/layer*");
   EXPECT_EQ(all[0].count, 3);
-  // What goes from block to block (%4, %7) is kept; all else comes just before its first use.
+  // Values between blocks (%4, %7) are kept; all else comes just before its first use.
   EXPECT_EQ(dump(*detail::recomputed(*graph, all[0])),
             R"(%0 = input() "x" : f32[64, 32] marked data,- kind=loader
 %1 = input() "w" : f32[32, 32] kind=parameter
@@ -199,7 +199,7 @@ TEST(Changes, OfTheBatchIsTheLargestThatFits) {
     EXPECT_DOUBLE_EQ(change->seconds(),
                      change->cost.seconds() * 64 / static_cast<double>(change->batch));
   }
-  // Of too small a device the smallest is told.
+  // If no batch fits, the smallest is given.
   const Changes none = changes_that_fit(graph, mesh, {.machine = h100(), .capacity_bytes = 1});
   EXPECT_FALSE(of_kind(none, Change::Kind::batch)->fits);
   EXPECT_EQ(of_kind(none, Change::Kind::batch)->batch, 4);
@@ -241,7 +241,7 @@ TEST(Changes, OfMarksAndMeshCostWhatTheySay) {
   EXPECT_TRUE(marks->fits);
   EXPECT_LT(marks->cost.peak_bytes, now);
   EXPECT_FALSE(marks->marks.empty());
-  // What fits comes first, and of that the fastest.
+  // Changes that fit come first, the fastest before others.
   for (std::size_t i = 1; i < changes.changes.size(); ++i) {
     const Change &before = changes.changes[i - 1], &after = changes.changes[i];
     EXPECT_TRUE(before.fits || !after.fits);

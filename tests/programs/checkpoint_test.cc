@@ -18,7 +18,7 @@
 #include "testing/errors.h"
 #include "trial.h"
 
-// Blocks of checkpoint(): what they compute again, that the numbers stay, and what they save.
+// Blocks of checkpoint(): recomputed nodes, equal numbers, and saved memory.
 
 namespace shardwise {
 namespace {
@@ -34,7 +34,7 @@ std::pair<int, int> count(const Graph& graph, Op op) {
   return found;
 }
 
-/// Gradients of sum(tanh(x w) * tanh(x w)), of which the block makes both factors.
+/// Gradients of sum(tanh(x w) * tanh(x w)); the block makes both factors.
 Graph two_layers(const CheckpointPolicy& policy, bool in_block = true) {
   Graph graph;
   const NodeRef x{&graph, append_input(graph, {DType::f32, {4, 4}}, "x")};

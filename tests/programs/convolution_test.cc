@@ -77,8 +77,8 @@ TEST(Convolution, OfRandomShapesIsThatOfOneDeviceAndOfTheReferenceOnAnyMesh) {
   EXPECT_GT(windows, 60);
 }
 
-// Tiles of patches have some thousand elements: these have several by columns, and by what is
-// summed over, in each of the two orders in which a tile is filled.
+// Tiles of patches have some thousand elements: these cases have several by columns, and by the
+// summed dim, in each of the two orders in which a tile is filled.
 TEST(Convolution, LargerThanATileIsThatOfTheReference) {
   struct Case {
     Shape lhs, rhs;

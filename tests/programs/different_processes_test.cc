@@ -26,7 +26,7 @@ using testing::HasSubstr;
 
 constexpr std::int64_t kDevices = 4;
 
-/// What each rank says of `job`, after which it meets the others, as jobs do.
+/// The error of `job` on each rank, which then meets the others, as in jobs.
 std::vector<std::string> run_job(int ranks, const std::function<void(Devices&, int)>& job) {
   return run_ranks(ranks, {}, [&](std::shared_ptr<SocketTransport> transport) {
     const int rank = transport->rank();

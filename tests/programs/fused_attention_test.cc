@@ -26,7 +26,7 @@ using testing::IsEmpty;
 
 constexpr std::size_t kScores = std::size_t{2} * 64 * 64 * 4;
 
-/// Two operations use the scores, and one beside the kernel uses the result once more.
+/// Two operations use the scores, and one outside the kernel uses the result once more.
 std::shared_ptr<const Graph> attention_in(std::string_view scope) {
   return std::make_shared<const Graph>(
       parse_graph(fmt::format(R"(%0 = input() "q" : f32[2, 64, 16] marked data,-,- kind=loader

@@ -8,7 +8,7 @@
 #include "shardwise/runtime/tracer.h"
 #include "tensors.h"
 
-// What the partitioner of XLA inserts for small programs, or the textbook where that moves less:
+// Collectives that XLA's partitioner inserts for small programs, or the textbook if less moves:
 // the cases of JAX 0.10.2 on 8 CPU devices, measured for this project. Bytes are those of a ring,
 // on one device.
 
@@ -54,7 +54,7 @@ std::function<Tensor(Tracer&)> fsdp_product(std::int64_t batch) {
   };
 }
 
-/// Of rows that are cut, to rows that are cut.
+/// Operand and result are cut by rows.
 std::function<Tensor(Tracer&)> of_rows(std::function<Tensor(const Tensor&)> op) {
   return [=](Tracer& tracer) {
     Tensor y = op(marked(tracer, {1024, 64}, {{"d"}, {}}, MemoryKind::loader));
@@ -63,7 +63,7 @@ std::function<Tensor(Tracer&)> of_rows(std::function<Tensor(const Tensor&)> op) 
   };
 }
 
-/// Of 64 rows of logits, of which each device has some columns.
+/// 64 rows of logits; each device has some columns.
 std::function<Tensor(Tracer&)> of_a_vocabulary(std::function<Tensor(const Tensor&)> op) {
   return [=](Tracer& tracer) {
     return op(marked(tracer, {64, 1024}, {{}, {"m"}}, MemoryKind::loader));

@@ -296,7 +296,7 @@ const std::vector<GradientCase>& gradient_cases() {
   return all;
 }
 
-/// Of a case: the graph of sum(sin(weights) * result) and of its gradients.
+/// The graph of sum(sin(weights) * result) and of its gradients, for a case.
 struct GradientProgram {
   Graph graph;
   std::vector<std::vector<double>> values;

@@ -4,7 +4,7 @@
 
 namespace shardwise {
 
-/// What plans are modelled on.
+/// The machine that plans are modelled on.
 inline const Machine& h100() { return machines()[1]; }
 
 }  // namespace shardwise

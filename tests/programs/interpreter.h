@@ -89,7 +89,7 @@ class Interpreter {
     const auto* const one = std::get_if<DimAttributes>(&node_->attributes);
     return one != nullptr ? Dims{one->dim} : get<DimsAttributes>().dims;
   }
-  /// Of an op along one dim.
+  /// The dim of an op along one dim.
   std::size_t dim() const {
     if (const auto* const a = std::get_if<ScatterAttributes>(&node_->attributes)) {
       return as_size(a->dim);
@@ -123,7 +123,7 @@ class Interpreter {
     for (Number& element : out_.elements) element = rounded(dtype(), element);
   }
 
-  /// Of an attribute, as the dtype has it.
+  /// An attribute's number, rounded to the dtype.
   Number number_of(const Scalar& scalar) const {
     std::array<std::byte, sizeof(double)> element{};
     scalar.write(dtype(), element.data());

@@ -1,4 +1,4 @@
-"""What lax_cases (C++) has written: each node of its programs, with its operands and what was found."""
+"""What lax_cases (C++) has written: each node of its programs, with its operands and the results."""
 
 import dataclasses
 import json

@@ -97,7 +97,7 @@ Told told(const ReduceAttributes& a) {
           .text = fmt::format("{}", fmt::join(a.axes, "+"))};
 }
 
-/// What of a case is not its arrays.
+/// All of a case but its arrays.
 std::string json(const Node& node, const std::string& origin, bool zeros_have_signs) {
   const Told a =
       std::visit([](const auto& attributes) { return told(attributes); }, node.attributes);
@@ -144,7 +144,7 @@ void LaxCases::add(const std::string& origin, const Graph& graph, const Arrays& 
     }
   }
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    // What a body gives is not said by the operands alone.
+    // Operands alone do not determine the result of a body.
     if (has_bodies(graph.nodes[i].op) || graph.nodes[i].op == Op::result) continue;
     std::vector<std::size_t> operands;
     for (const NodeId operand : graph.nodes[i].operands) {
@@ -196,7 +196,7 @@ namespace {
 constexpr std::uint32_t kConvolutions = 500;
 constexpr std::uint32_t kWindows = 150;
 
-/// Numbers of which sums are exact.
+/// Numbers with exact sums.
 std::vector<std::byte> small_numbers(std::mt19937& random, const shardwise::Shape& shape) {
   std::vector<float> values;
   for (std::int64_t i = 0; i < shardwise::num_elements(shape); ++i) {

@@ -11,12 +11,12 @@
 
 namespace shardwise {
 
-/// What our runtime gives for nodes of graphs, written for lax_test.py, which asks jax.lax for the
-/// same. A case is a node: its op and attributes, its operands and what was found for it, on one
+/// Writes our runtime's results of nodes for lax_test.py, which asks jax.lax for the same.
+/// A case is a node: its op and attributes, its operands and its results, on one
 /// device and on several. Thread-compatible.
 class LaxCases {
  public:
-  /// Writes arrays to `path`.bin, and on close() what they are to `path`.json.
+  /// Writes arrays to `path`.bin, and on close() their description to `path`.json.
   explicit LaxCases(const std::string& path);
 
   /// A case for each node that is in no manual region. All nodes are computed on one device, one by

@@ -89,12 +89,12 @@ constexpr double kMoreFloats[] = {
     127.0, 127.5, 128.0, 255.0, 255.5, 256.0, 257.0, 32767.0, 32768.0, 65504.0, 65535.0, 65536.0,
     16777215.0, 16777217.0, 2147483520.0, 2147483647.0, 2147483648.0, 4294967295.0, 4294967296.0,
     0x1p53, 0x1p63, 0x1p64, 0x1.fffffffffffffp62,
-    // that narrower floats have not: ties, and what is a tie only after another rounding
+    // that narrower floats have not: ties, and numbers that are ties only after another rounding
     0x1.01p0, 0x1.03p0, 0x1.0100000000001p0, 0x1.000001p0, 0x1.00000100000001p0, 0x1.002p0,
     0x1.0020000000001p0, 0x1.ffffffp127, 65519.0, 65520.0, 0x1p-24, 0x1p-25, 0x1.8p-25, 0x1p-149,
     0x1p-150, 0x1.8p-150, 0x1p-133, 0x1p-134, 0x1.0000000000001p-134};
 
-/// Of either sign.
+/// Special floats of either sign.
 std::vector<double> special_floats(DType dtype) {
   // Bits of mantissa, and the least exponent of a normal number.
   const auto [mantissa, least] = dtype == DType::f64   ? std::pair(52, -1022)
@@ -126,7 +126,7 @@ std::vector<double> special_floats(DType dtype) {
   return values;
 }
 
-/// Of a dtype that is computed with.
+/// Special values of a dtype that is computed with.
 Bytes special_values(DType dtype) {
   const std::size_t width = size_bytes(dtype);
   Bytes bytes;
@@ -228,7 +228,7 @@ Bytes windows(DType dtype, std::int64_t rows, std::int64_t columns) {
   return made;
 }
 
-/// rows x columns elements: a special value in each row, beside small ones; so that no order of
+/// rows x columns elements: a special value in each row, the rest small; so that no order of
 /// additions overflows where another does not.
 Bytes one_special(DType dtype, std::int64_t rows, std::int64_t columns) {
   const std::size_t width = size_bytes(dtype);
@@ -460,7 +460,7 @@ void add_sums(LaxCases& cases, Op op) {
         }
       } else {
         // Rows are images of one feature; three taps of a kernel with two features. XLA multiplies
-        // infinities with zeros that are not there, so there are none.
+        // infinities with padding zeros, so no infinities are here.
         const NodeRef z = one.input(dtype, {columns, 2}, small);
         const NodeRef images = reshape(z, {2, 1, columns});
         const NodeRef kernel = slice(reshape(y, {2, 1, columns}), {0, 0, 0}, {2, 1, 3});

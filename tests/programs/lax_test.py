@@ -1,13 +1,13 @@
-"""Every op of our programs beside jax.lax, whose names and meaning they have (runtime/graph/op.h).
+"""Compares every op of our programs with jax.lax, whose names and meaning they have (runtime/graph/op.h).
 
 lax_cases (C++) runs a table of special values and random programs, on one device and on eight, and writes each node
-with its operands and what was found. Here jax.lax computes the node from the same operands.
+with its operands and results. Here jax.lax computes the node from the same operands.
 
 Results of integers and bool are equal; floats of ops that round once are equal, too, signs of zeros included; where
 one is NaN, the other is. Other floats differ by at most ULPS units in the last place, sums by their rounding errors.
 
 JAX on a CPU takes numbers too small to be normal as zeros, and rounds f16 and bf16 more or less often. So it is given
-floats of at most 4 bytes as f64, which has room for them and for what is made of two of them; the result is rounded
+floats of at most 4 bytes as f64, which has room for them and for results of two of them; the result is rounded
 here, once. It is given them as they are, too, for where there are NaN, infinities and zeros. Where f64 itself is too
 small to be normal, numpy is asked instead.
 """
@@ -40,7 +40,7 @@ from lax_windows import jax_lacks, reduce_window, select_and_scatter_add, window
 
 jax.config.update("jax_enable_x64", True)
 
-# Of the random programs' ops that are not elementwise, this number of each is compiled: that takes 10 ms each.
+# Cases of random programs that are compiled for each op that is not elementwise, at 10 ms each.
 SHAPES = 8
 
 
@@ -332,7 +332,7 @@ def all_reduce(case: Case, x: Any) -> Any:
 
 
 def asked(case: Case) -> tuple[Callable[..., Any], list[Array]]:
-    """What JAX is asked for, and of which arrays."""
+    """The function of JAX for a case, and its arrays."""
     op = case.op
     if op in MOVES:
         return MOVES[op], [x if op in ("take", "take_along") and i == 1 else as_bits(x) for i, x in enumerate(case.operands)]
@@ -416,7 +416,7 @@ def wrong_in(case: Case, made: Array, total: Array | None) -> str:
 
 
 def all_of(cases: list[Case], operand: int) -> Array:
-    """That operand of all that was found, and in the end what was found, one after the other."""
+    """That operand of all cases, one after the other; the results if `operand` is their number."""
     return np.concatenate([(case.operands + [found])[operand].ravel() for case in cases for found in case.found])
 
 

@@ -28,7 +28,7 @@ class LayerCase {
     return least + static_cast<std::int64_t>(random_()) % (most - least + 1);
   }
 
-  /// An input of f64, of which gradients are wanted unless it is state.
+  /// An input of f64; gradients are wanted unless it is state.
   NodeRef input(Shape shape, bool is_state = false) {
     const NodeRef x{&graph_, append_input(graph_, {DType::f64, shape}, "x")};
     std::vector<double> values;

@@ -1,6 +1,6 @@
-"""Layers for pictures beside torch: values, and gradients of their sum with weights, on one device and on several.
+"""Compares layers for pictures with torch: values and gradients of their sum with weights, on one device and on several.
 
-layer_cases (C++) writes random cases with what was found; torch is asked for the same here.
+layer_cases (C++) writes random cases with their results; torch is asked for the same here.
 """
 
 import json

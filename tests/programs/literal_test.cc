@@ -20,7 +20,7 @@ std::vector<std::byte> some_bytes(std::size_t count) {
   return bytes;
 }
 
-// Of every dtype, those that are only stored too; cut, each device makes its part of it.
+// Every dtype, stored ones too; if it is cut, each device makes its part.
 TEST(Literal, KeepsEveryBitAndMovesNothing) {
   for (const DType dtype : all_dtypes()) {
     SCOPED_TRACE(name(dtype));

@@ -17,7 +17,7 @@ using testing::HasSubstr;
 
 const std::string kData[] = {"data"};
 
-/// x * x + the sum of all rows, in a region in which each device has two rows, and without.
+/// x * x + the sum of all rows, with and without a region where each device has two rows.
 TEST(ManualRegionInAProgram, ComputesAndDifferentiatesAsTheProgramWithoutIt) {
   Devices devices(8);
   Tracer tracer(devices, {.mesh = Mesh::parse("data=4,model=2")});

@@ -155,8 +155,7 @@ TEST(PlanOffsets, TheWorkGrowsAsTheProgramDoes) {
   }
 }
 
-/// What comes out is x again: reversed 20 times, with one added and taken away, and with products
-/// that are zero.
+/// The result is x: reversed 20 times, with one added and taken away, and with zero products.
 TEST(MemoryPlan, MemoryIsUsedAgainAndTheRightValuesComeOut) {
   Devices devices(4);
   Tracer tracer(devices, {.mesh = Mesh::parse("data=2,model=2")});
@@ -222,7 +221,7 @@ TEST(MemoryPlan, AnAllReduceIsWrittenOverItsParts) {
   }
 }
 
-/// A batch of six, of which each micro-batch is a slice: only the sum has memory beside it.
+/// Each micro-batch is a slice of a batch of six: only the sum has memory of its own.
 TEST(MemoryPlan, ASliceThatIsOneRangeOfAnInputTakesNoMemory) {
   Devices devices(4);
   for (const char* const spec : {"-,data,-", "-,-,data"}) {

@@ -12,7 +12,7 @@
 #include "testing/random_shardings.h"
 #include "trial.h"
 
-// What may be changed about a program, its mesh or its devices without a change of what comes out.
+// Changes of a program, its mesh or its devices that keep its results.
 
 namespace shardwise {
 namespace {
@@ -37,8 +37,7 @@ std::string different_traffic(const Outcome& found, const Outcome& expected) {
   return "found " + text(found) + "expected " + text(expected);
 }
 
-/// The nodes in the order in which they are computed.
-/// Each once: what only moves elements may be made again.
+/// Computed nodes, each once: a node that only moves elements may be made again.
 std::set<NodeId> computed(const Outcome& outcome) {
   std::set<NodeId> nodes;
   for (const PartitionedGraph::Step& step : outcome.partitioned.steps) {

@@ -60,7 +60,7 @@ TEST(NarrowSums, OfTheLargestNumberStayNarrow) {
               Not(HasSubstr("f32")));
 }
 
-/// What a function of tensors of one narrow dtype gives on a mesh, the first of which is cut.
+/// The result of a function of tensors of a narrow dtype on a mesh that cuts the first.
 template <class Function>
 std::vector<float> on_mesh(const char* mesh, DType dtype, const Shape& shape,
                            const std::vector<float>& values, const Function& function) {
@@ -77,7 +77,7 @@ std::vector<float> on_mesh(const char* mesh, DType dtype, const Shape& shape,
 
 TEST(NarrowSums, AreThoseOfOneDevice) {
   const auto total = [](Tracer&, const Tensor& x) { return sum(x); };
-  // Parts of 257 and 258, of which bf16 has 256 and 258.
+  // Parts of 257 and 258; bf16 rounds 257 to 256.
   const std::vector<float> near{256, 1, 256, 2};
   EXPECT_THAT(on_mesh("data=1", DType::bf16, {4}, near, total), ElementsAre(516));
   EXPECT_THAT(on_mesh("data=2", DType::bf16, {4}, near, total), ElementsAre(516));

@@ -12,7 +12,7 @@
 #include "tensors.h"
 #include "testing/errors.h"
 
-// What a program says that a device has no room for.
+// Errors of programs that a device has no room for.
 
 namespace shardwise {
 namespace {
@@ -94,7 +94,7 @@ TEST(OutOfMemory, IsFoundForInputsThatAreNotOnTheDevicesYet) {
   EXPECT_EQ(devices.at(0).memory().in_use_bytes, 0u);
   Devices larger(4, {.capacity_bytes = executable.memory(0).peak_bytes});
   executable.check_memory(larger, {false, false, false, false});
-  // What is there already is not needed once more.
+  // Inputs already on the device need no more room.
   Devices smaller(4, {.capacity_bytes = executable.memory(0).peak_bytes - 2 * kWeight});
   executable.check_memory(smaller, {false, false, true, true});
 }

@@ -11,13 +11,13 @@
 #include "shardwise/runtime/program/detail/schedule.h"
 #include "shardwise/runtime/spmd/detail/planned.h"
 
-// Each pass of the compiler by itself: a small graph goes in as text, and what the pass makes of it
+// Each pass of the compiler by itself: a small graph goes in as text, and the pass's result
 // comes out as text.
 
 namespace shardwise {
 namespace {
 
-/// What the passes make of a text on a mesh.
+/// Results of the passes for a text on a mesh.
 class Passes {
  public:
   Passes(std::string_view mesh, std::string_view text, const CompileOptions& options = {})
@@ -42,7 +42,7 @@ class Passes {
     return text;
   }
 
-  /// What was thought of for the node, with its costs, the cheapest first.
+  /// The choices that were considered for the node, with their costs, the cheapest first.
   std::string chosen(NodeId node) const {
     for (const auto& [of, choices] : planned_.partitioned.choices) {
       if (of == node) return choices;

@@ -129,7 +129,7 @@ TEST(Partition, SumsOverStepsInTimeAreCombinedOnce) {
   EXPECT_EQ(wire_bytes(b.graph, mesh), 2 * 7 * (kWidth * 4 * kGate * sizeof(float)) / 8);
 }
 
-/// A product of which two things that are no slices need the whole is combined at once.
+/// A product is combined at once if two users need the whole.
 TEST(Partition, WhatIsUsedTwiceIsCombinedBeforeIt) {
   const Mesh mesh = Mesh::parse("data=8");
   Builder b;
@@ -140,7 +140,7 @@ TEST(Partition, WhatIsUsedTwiceIsCombinedBeforeIt) {
   EXPECT_LE(wire_bytes(b.graph, mesh), 2u * 7 * (24 * 32 * sizeof(float)) / 8);
 }
 
-// A weight that is marked anew, and what replaces it; a result that has a mark of its own keeps it.
+// A weight gets a new mark, and so does its replacement; a result keeps a mark of its own.
 TEST(MarkInputs, MarksWhatReplacesAWeightToo) {
   Graph graph = parse_graph(R"(
       %0 = input() "w1" : f32[8, 4] marked -,- kind=parameter

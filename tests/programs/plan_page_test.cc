@@ -47,7 +47,7 @@ struct Case {
   StepReport told;
 };
 
-/// What has memory at a step, by kind, each value looked at.
+/// Bytes in memory at a step, by kind, found by looking at each value.
 std::map<std::string_view, std::size_t> brute_force(const PlannedProgram& planned,
                                                     std::size_t step) {
   std::map<std::string_view, std::size_t> bytes;
@@ -90,7 +90,7 @@ TEST(MemoryCurve, IsWhatHasMemoryAtEachStep) {
                   planned.plan.bytes[as_size(point.largest[i])]);
       }
     }
-    // The fullest point is what the page's text and JSON say of the peak.
+    // The fullest point equals the peak in the page's text and JSON.
     const detail::CurvePoint& fullest = curve.points[curve.fullest];
     EXPECT_EQ(std::accumulate(fullest.bytes.begin(), fullest.bytes.end(), std::size_t{0}), most);
     for (const auto& [kind, bytes] :
@@ -150,8 +150,8 @@ TEST(CollectiveTimes, AreThoseOfTheReportAndBytesThoseOfTheTraffic) {
   EXPECT_GT(loops, 0U) << "no program sends something in a loop";
 }
 
-/// By move of a step, slices without bytes left out: what a device sends, of what is no sum what
-/// one receives at most by the move's plan.
+/// Bytes that a device sends in each move of a step, without empty slices; if the move is no sum,
+/// the most that one receives by its plan.
 std::vector<std::size_t> sent_by_plans(const PlannedProgram& planned, std::size_t step,
                                        std::size_t& windows) {
   std::vector<std::size_t> sent;

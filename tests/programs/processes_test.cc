@@ -116,7 +116,7 @@ TEST(ProcessesRunPrograms, WhatNeedsNoMessageRunsBeforeOneThatHasNotCome) {
   EXPECT_THAT(errors, Each(""));
 }
 
-/// A chain of layers, each of which sums over the devices.
+/// A chain of layers that each sum over the devices.
 Trial with_sums() {
   Trial trial{.mesh = Mesh::line(3, "x")};
   NodeRef x{&trial.graph, append_input(trial.graph, {DType::f32, {6, 6}}, "x")};

@@ -14,7 +14,7 @@
 namespace shardwise {
 namespace {
 
-/// What values of the dtype may be kept as.
+/// The largest magnitude that values of the dtype may have.
 double kept_limit(DType dtype) { return dtype == DType::bf16 ? 128 : 500; }
 
 }  // namespace
@@ -136,7 +136,7 @@ Scalar RandomProgram::special_number(DType dtype) {
     return numbers[below(8)];
   }
   std::byte element[sizeof(std::int64_t)] = {};
-  // Of the widest type each has the low bits: its own extremes among them.
+  // Shifting the widest type's maximum gives the dtype's own extremes.
   const std::int64_t most = Longs::max() >> (64 - 8 * size_bytes(dtype));
   const std::int64_t numbers[] = {most, -most - 1, -most, -1, 0, 1};
   Scalar(numbers[below(6)]).write(dtype, element);
@@ -280,7 +280,7 @@ void RandomProgram::add_unary() {
   const DType dtype = x.type().dtype;
   switch (below(10)) {
     case 8:
-      // Of integers: of floats, -0 and NaN have bits of their own.
+      // Integers only: -0 and NaN have bits of their own.
       if (is_floating_type(dtype)) return keep(clamp(-3.0, x, 4.0), value.bound + 4);
       return keep(population_count(x), 64);
     case 9: {
@@ -483,7 +483,7 @@ void RandomProgram::add_broadcast() {
   keep(broadcast(value.ref, wider, dims), value.bound);
 }
 
-/// The elements, split into factors and put together anew.
+/// Splits the extents into factors and puts these together in another way.
 void RandomProgram::add_reshape() {
   const Value value = any();
   std::vector<std::int64_t> factors;

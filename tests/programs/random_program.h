@@ -47,8 +47,8 @@ class RandomProgram {
 
   bool has_special_values() const { return has_special_values_; }
 
-  /// Marks some inputs and nodes, of bodies too, at random; in one program of eight only what it
-  /// returns, and in one of eight only the last nodes and gradients, so that marks go backward.
+  /// Marks some inputs and nodes, of bodies too, at random; in one program of eight only the
+  /// results, and in one of eight only the last nodes and gradients, so that marks go backward.
   void mark(const Mesh& mesh);
 
   /// Of 1 to 8 devices and up to 3 axes; half of them with the devices in another order.
@@ -56,7 +56,7 @@ class RandomProgram {
 
   PartitionSpec random_spec(const Mesh& mesh, const Shape& shape);
 
-  /// Of an input's type: integers from -8 to 8, and special values if the program has some.
+  /// Values for an input: integers from -8 to 8, and special values if the program has some.
   std::vector<std::byte> random_values(const TensorType& type);
 
   template <class Count>

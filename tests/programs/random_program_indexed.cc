@@ -65,7 +65,7 @@ void RandomProgram::add_indexed() {
   }
 }
 
-/// Of rows that are taken first and have changed since; ids may be outside.
+/// Scatters rows that were taken before and have changed since; ids may be outside.
 void RandomProgram::add_scatter(Value value, const NodeRef& source, std::int64_t dim) {
   const std::int64_t extent = value.ref.type().shape[as_size(dim)];
   const auto mode = static_cast<OutOfRange>(below(3));

@@ -8,12 +8,12 @@
 #include "reference_numbers.h"
 #include "shardwise/runtime/ops/autodiff.h"
 
-// What networks are made of: dims that are flattened and split again, layers, gradients.
+// Parts of networks: dims that are flattened and split again, layers, gradients.
 
 namespace shardwise {
 namespace {
 
-/// Up to this all integers are f64's, of a loss and of what it is made of.
+/// Bound of losses and their parts: f64 has all integers up to it.
 constexpr double kMostLoss = 0x1p45;
 
 /// Dims `dim` and `dim` + 1 as one.

@@ -13,7 +13,7 @@
 namespace shardwise {
 namespace {
 
-/// Of a carry, which may not grow from time to time.
+/// Bound of a carry, which may not grow from trip to trip.
 constexpr double kMostCarried = 16;
 
 /// So that the reference is done in time.
@@ -21,7 +21,7 @@ constexpr std::int64_t kMostTrips = 6, kMostElements = 100;
 
 }  // namespace
 
-/// x brought back to what a carry may be.
+/// x, or its remainder if it may be over the bound of a carry.
 NodeRef RandomProgram::carried(const Value& value) {
   const NodeRef& x = value.ref;
   const DType dtype = x.type().dtype;

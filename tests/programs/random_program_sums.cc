@@ -37,7 +37,7 @@ void RandomProgram::add_product() {
   keep(einsum(equation, a.ref, b.ref, result), std::max(1.0, a.bound * b.bound * summed));
 }
 
-/// Of numbers along a dim, and the product of all.
+/// Adds cumulative ops along a dim, and the product of all.
 void RandomProgram::add_cumulative(Value value, std::int64_t dim) {
   if (value.ref.type().dtype == DType::boolean) return;
   const bool reverse = below(2) == 0;
@@ -118,7 +118,7 @@ RandomProgram::Value RandomProgram::contract(const Value& value, std::int64_t di
   return {einsum(equation, value.ref, sign(value.ref + 1.0)), value.bound * extent};
 }
 
-/// What may be parts of a sum if the value is; `source` without `dim` is one more such.
+/// A result that is parts of a sum if the value is; `source` without `dim` is one more such.
 RandomProgram::Value RandomProgram::linear(const Value& value, const Value& source,
                                            std::int64_t dim) {
   const NodeRef& x = value.ref;
@@ -168,7 +168,7 @@ RandomProgram::Value RandomProgram::linear(const Value& value, const Value& sour
   }
 }
 
-/// Sums over a dim, and what is linear in them: where the dim is cut, parts of sums go far.
+/// Sums over a dim, and ops linear in them: if the dim is cut, parts of sums go far.
 void RandomProgram::add_sums() {
   Value source = number();
   const DType dtype = source.ref.type().dtype;

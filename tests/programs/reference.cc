@@ -255,7 +255,7 @@ void Interpreter::reduce(Op op) {
   round_all();
 }
 
-/// Each element from all that come before it, anew.
+/// Computes each element from all that come before it.
 void Interpreter::cumulate() {
   const bool reverse = get<CumulativeAttributes>().reverse;
   const std::int64_t extent = shape(0)[dim()];

@@ -58,7 +58,7 @@ void Interpreter::take() {
   });
 }
 
-/// Of the result, by one update of a scatter.
+/// Changes an element of the result by one update of a scatter.
 void Interpreter::update(const Index& to, Number value) {
   const auto* const a = std::get_if<ScatterIntoAttributes>(&node_->attributes);
   if (a == nullptr || a->combination == Combination::add) return accumulate(to, value);

@@ -11,7 +11,7 @@
 
 namespace shardwise {
 
-// What the reference computes with: one number for an element of any dtype.
+// Numbers of the reference: one for an element of any dtype.
 
 /// 64 bits of mantissa or more, so that every integer dtype fits.
 using Number = long double;
@@ -50,7 +50,7 @@ auto with_type(DType dtype, const Body& body) {
   }
 }
 
-/// An integer as 64 bits, in which sums and products wrap around as in every narrower type.
+/// An integer as 64 bits, whose sums and products wrap around as those of narrower types.
 std::uint64_t bits(Number value);
 
 /// The number that the dtype has for the low bits.
@@ -63,7 +63,7 @@ Number rounded(DType dtype, Number value);
 /// their low bits.
 Number converted(DType from, DType to, Number value);
 
-/// Of ops element by element: what they give for operands of a dtype.
+/// Results of elementwise ops for operands of a dtype.
 Number apply(Op op, DType dtype, Number x);
 Number apply(Op op, DType dtype, Number a, Number b);
 

@@ -17,7 +17,7 @@
 #include "tensors.h"
 #include "testing/errors.h"
 
-// scan() gives what the program written out gives, on one device and on any mesh.
+// scan() gives the results of the program written out, on one device and on any mesh.
 
 namespace shardwise {
 namespace {
@@ -89,7 +89,7 @@ Net make_net(Tracer& tracer, const Marks& marks, std::int64_t length) {
   return net;
 }
 
-/// A tracer on the mesh, with what the planned bytes are compared with.
+/// A tracer on the mesh, with the bytes that the plan is compared with.
 class OnMesh {
  public:
   explicit OnMesh(const std::string& mesh)

@@ -17,7 +17,7 @@
 #include "shardwise/runtime/spmd/detail/plans/hand_made.h"
 #include "shardwise/runtime/spmd/plans.h"
 
-// Marks that are searched for, beside all marks that there are.
+// Compares the search for marks with trying all marks.
 
 namespace shardwise {
 namespace {
@@ -230,7 +230,7 @@ TEST(EvenSpecs, AreAllThatDivide) {
   EXPECT_THAT(specs_of({6, 4, 8}, "a=2,b=3,one=1", 16),
               UnorderedElementsAre("-,-,-", "a,-,-", "-,a,-", "-,-,a", "b,-,-", "a+b,-,-", "b,a,-",
                                    "b,-,a"));
-  // Of the longest dims, if those of all would be too many.
+  // Only the longest dims are cut if specs of all would be too many.
   EXPECT_THAT(specs_of({6, 4, 8}, "a=2,b=3,one=1", 9),
               UnorderedElementsAre("-,-,-", "a,-,-", "-,-,a", "b,-,-", "a+b,-,-", "b,-,a"));
 }

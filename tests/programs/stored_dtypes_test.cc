@@ -19,7 +19,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Of every op that gives elements as they are, on several cuts.
+/// Results of every op that gives elements as they are, on several cuts.
 std::vector<Tensor> moved(Tracer& tracer, const Tensor& x) {
   const std::vector<std::int64_t> start{1};
   const Tensor one =

@@ -55,7 +55,7 @@ class Order {
   std::string problem() const {
     for (std::size_t b = 0; b < touches_.size(); ++b) {
       for (std::size_t a = 0; a < b; ++a) {
-        // Of one move's tasks each writes a part that no other one touches.
+        // Each task of a move writes a part that no other one touches.
         if (before_[b][a] || schedule_.tasks()[a].step == schedule_.tasks()[b].step) continue;
         if (!meet(touches_[a], touches_[b])) continue;
         return fmt::format("task {} ({}) and task {} ({}) are in no order", a, text(a), b, text(b));

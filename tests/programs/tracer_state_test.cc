@@ -10,7 +10,7 @@
 #include "tensors.h"
 #include "testing/errors.h"
 
-// What tensors hold after a step: marked ones, and those of a step that failed.
+// Values of tensors after a step: marked ones, and those of a step that failed.
 namespace shardwise {
 namespace {
 

@@ -15,7 +15,7 @@
 namespace shardwise {
 namespace {
 
-/// What is wrong; an exception too.
+/// The problem that the check finds, or the text of an exception.
 std::string problem(const Trial& trial, const Check& check) {
   try {
     return check(trial);
@@ -24,7 +24,7 @@ std::string problem(const Trial& trial, const Check& check) {
   }
 }
 
-/// Fewer marks and outputs that still show what is wrong.
+/// Fewer marks and outputs that still show the problem.
 Trial shrink(Trial trial, const Check& check) {
   const auto take = [&](Trial smaller) {
     if (!problem(smaller, check).empty()) trial = std::move(smaller);

@@ -12,7 +12,7 @@
 
 namespace shardwise {
 
-/// A random program, how it is to be run, and what it is given.
+/// A random program, its inputs, and how to run it.
 struct Trial {
   std::uint32_t seed = 0;
   Graph graph = {};
@@ -34,7 +34,7 @@ Graph unmarked(Graph graph);
 /// The same program for one device.
 Trial on_one_device(const Trial& trial);
 
-/// What a run gave.
+/// Results of a run.
 struct Outcome {
   std::vector<ShardedArray> outputs;  ///< of the last run
   PartitionedGraph partitioned;
@@ -47,15 +47,15 @@ struct Outcome {
 /// Runs the program, and checks that memory was planned to the byte.
 Outcome run(const Trial& trial);
 
-/// What is in an output that is not in the same one of another run; "" if nothing is. The sign of a
+/// The first difference of an output from that of another run; "" if they are equal. The sign of a
 /// zero is no integer's: where sums are made of parts, 0 + -0 is 0.
 std::string different_numbers(const Outcome& found, const Outcome& expected,
                               ZeroSign zero_sign = ZeroSign::ignored);
 
-/// What of a graph is not there again when its text is read; "" if all is.
+/// Parts of a graph that are lost when its text is read; "" if none.
 std::string lost_in_text(const Graph& graph);
 
-/// What is wrong about a trial, or "".
+/// Returns the problem of a trial, or "".
 using Check = std::function<std::string(const Trial&)>;
 
 /// Makes the trials of `count` seeds from `first` on and checks them. The first with which

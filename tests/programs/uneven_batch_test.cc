@@ -99,7 +99,7 @@ TEST(UnevenBatch, OtherAxesStayWhereTheyAre) {
   }
 }
 
-/// What a program gives has the tiles that its spec says, and what it takes, too.
+/// Inputs and outputs of a program have the tiles that their specs say.
 TEST(UnevenBatch, InputsAndOutputsAreCutAsSpecsSay) {
   Devices devices(8);
   Tracer tracer(devices, {.mesh = Mesh::parse("data=8")});

@@ -16,8 +16,7 @@
 #include "tensors.h"
 #include "testing/errors.h"
 
-// What programs compute from numbers that are easily confused: NaN, -0, integers at the ends of
-// their types.
+// Programs on numbers that are easily confused: NaN, -0, integers at the ends of their types.
 
 namespace shardwise {
 namespace {

@@ -15,7 +15,7 @@
 #include "shardwise/runtime/tracer.h"
 #include "tensors.h"
 
-// What moves where an op reads other places than it writes: what a device lacks, and nothing else.
+// If an op reads other places than it writes, only elements that a device lacks move.
 
 namespace shardwise {
 namespace {
@@ -223,7 +223,7 @@ TEST(Windows, MoveWhatADeviceLacksAndNothingElse) {
   EXPECT_GT(moved, 100);
 }
 
-/// What the places [begin, end) of a dim of a convolution read of it: the least range.
+/// The least range of a dim that the places [begin, end) of a convolution read.
 std::pair<std::int64_t, std::int64_t> read_by(std::int64_t begin, std::int64_t end,
                                               std::int64_t extent, std::int64_t kernel,
                                               const ConvolutionAttributes& a, std::size_t d) {
@@ -255,7 +255,7 @@ TEST(Windows, OfConvolutionsAreTheHalosThatTheResultReads) {
       a.stride.push_back(1 + random.below(3));
       a.low.push_back(random.below(9) - 1);
       a.high.push_back(random.below(9) - 1);
-      // With both, what is between the needed elements would move as well.
+      // With both, elements between the needed ones would move as well.
       a.lhs_dilation.push_back(a.stride[a.stride.size() - 1] == 1 && random.below(4) == 0 ? 2 : 1);
       a.rhs_dilation.push_back(random.below(4) == 0 ? 2 : 1);
     }

@@ -106,7 +106,7 @@ TEST(Engine, RefusesAStateWhoseSamplesAreNotThoseBeforeIt) {
       1);
 }
 
-// A padded last batch of a wrapped run has delivered what a longer run would have put elsewhere.
+// A padded last batch has delivered samples that a longer run would have put elsewhere.
 TEST(Engine, RefusesToLengthenAWrappedRunThatWasPadded) {
   LoaderOptions options{.batch_size = 8, .last_batch = LastBatch::wrap};
   Engine engine(numbered_records(20), placed_numbers(), options, {.seed = 1}, anywhere_home());

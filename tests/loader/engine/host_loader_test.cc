@@ -148,7 +148,8 @@ TEST(HostLoader, GivesTheSameGlobalBatchesOnAnyMeshHostsThreadsAndResumePoints) 
   }
 }
 
-// Which records are bad differs by field and by part of a record, so by what a process reads.
+// Which records are bad differs by field and by part of a record, so by the parts that a process
+// reads.
 TEST(HostLoader, PassesOverTheSameBadRecordsOnAnyMesh) {
   const auto is_bad = [](std::int64_t record, std::size_t field, const Box& box) {
     if (record % 5 == 1) return field == 0 && box.end(0) == 6 && box.end(1) == 4;  // last element

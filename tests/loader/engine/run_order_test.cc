@@ -117,7 +117,7 @@ TEST(DeliveryDigest, ChangesWithTheSamples) {
   }
 }
 
-// Of all that come before a number, the last of the source's samples, by looking at each.
+// Finds the last of the source's samples before each number by looking at each.
 TEST(RunOrder, KnowsWhichOfTheSourcesSamplesComeBefore) {
   for (const std::int64_t records : {4, 7, 12}) {
     for (const LastBatch last : {LastBatch::drop, LastBatch::pad, LastBatch::wrap}) {

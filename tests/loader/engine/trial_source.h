@@ -50,7 +50,7 @@ class TrialSource final : public Source {
     }
   }
 
-  /// What an element is; 0 beyond a record of text.
+  /// Value of an element; 0 beyond a record of text.
   static std::uint64_t element(std::size_t field, std::int64_t record, const Index& at) {
     if (field == 1 && at[0] >= text_length(record)) return 0;
     std::size_t offset = 1;

@@ -31,7 +31,7 @@ using ::testing::Not;
 constexpr std::uint64_t kChainSeed = 77;
 constexpr std::int64_t kChainRecords = 30;
 
-/// What a run is made of but for its data: the weights of both mixes from some sample on.
+/// New weights of both mixes from some sample on.
 struct ChainChange {
   std::int64_t first_sample;  // of the run's source: epoch * kChainRecords + record
   std::vector<std::int64_t> text, images;
@@ -259,7 +259,7 @@ TEST(WholeChain, GivesTheSameBatchesOnAnyMeshHowEverItIsInterruptedAndChanged) {
     }
     EXPECT_EQ(straight.state().digest, run.state().digest);
     EXPECT_EQ(straight.state().source, run.state().source);
-    // It cannot be resumed as what it was not.
+    // It cannot be resumed with other changes.
     if (run.changes().empty()) continue;
     const ChainChange& change = run.changes()[0];
     if (change.first_sample > kChainRecords) continue;

@@ -40,7 +40,7 @@ std::uint32_t to_8_bits(std::uint32_t sample, int depth) {
   return sample * 255 / ((1U << depth) - 1);
 }
 
-// What a pixel of a PNG means.
+// Color of a pixel of a PNG.
 Color color_of(const PngContent& content, std::size_t pixel) {
   const auto channels = static_cast<std::size_t>(png_channels(content.color_type));
   const std::uint16_t* raw = content.samples.data() + pixel * channels;
@@ -231,7 +231,7 @@ TEST(JpegImage, ReadsWhatWasMeant) {
 // Full ink of one kind takes away its light; black ink takes all.
 TEST(JpegImage, TurnsInksIntoLight) {
   const struct {
-    Bytes inks;  // cyan, magenta, yellow, black: 0 is none, 255 full
+    Bytes inks;  // cyan, magenta, yellow, black: from 0 (no ink) to 255 (full)
     Bytes light;
   } cases[] = {{bytes({0, 0, 0, 0}), bytes({255, 255, 255})},
                {bytes({255, 0, 0, 0}), bytes({0, 255, 255})},
@@ -288,7 +288,7 @@ TEST(JpegImage, RefusesBombsByTheirHeaders) {
   for (std::size_t i = 5; i < 9; ++i) jpeg[frame + i] = std::byte{0xfe};
   EXPECT_THAT(message_of(ErrorCode::unsupported, [&] { open_image(jpeg, kMostPixels); }),
               HasSubstr("65278 x 65278 pixels, needed is at most 1048576"));
-  // Of a progressive one each scan is work for all pixels: the last scan again and again.
+  // Each scan of a progressive JPEG is work for all pixels: repeat the last one.
   const Bytes scans = small_jpeg(true);
   std::size_t last = scans.size() - 2;
   while (scans[last] != std::byte{0xff} || scans[last + 1] != std::byte{0xda}) --last;
@@ -347,7 +347,7 @@ TEST(EncodedImage, CutAnywhereIsAnErrorOrAllPixels) {
     const Bytes whole = decoded(image, 3);
     std::size_t errors = 0;
     for (std::size_t size = 0; size < image.size(); ++size) {
-      // Of its own size, so that a sanitizer sees each byte too far.
+      // A copy of its own size lets a sanitizer see each byte too far.
       const Bytes part = first_of(image, size);
       try {
         EXPECT_EQ(decoded(part, 3), whole);

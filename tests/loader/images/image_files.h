@@ -13,7 +13,7 @@
 
 namespace shardwise {
 
-/// What a PNG is made of. Samples are of the file's depth, `channels` of them a pixel, row-major.
+/// Content of a PNG. Samples have the file's depth, `channels` of them a pixel, row-major.
 struct PngContent {
   std::uint32_t height, width;
   int color_type;  ///< of png.h: 0 grey, 2 colour, 3 palette, 4 grey and alpha, 6 colour and alpha
@@ -33,7 +33,7 @@ Bytes make_png(const PngContent& content);
 /// One of 8 bits, of 1, 3 or 4 channels.
 Bytes make_png(std::uint32_t height, std::uint32_t width, int channels, const Bytes& pixels);
 
-/// What a JPEG is made of: bytes, `channels` of them a pixel: 1 grey, 3 colour, 4 inks.
+/// Content of a JPEG: bytes, `channels` of them a pixel: 1 grey, 3 colour, 4 inks.
 struct JpegContent {
   std::uint32_t height, width;
   int channels;
@@ -48,7 +48,7 @@ struct JpegContent {
 /// Written by libjpeg.
 Bytes make_jpeg(const JpegContent& content);
 
-/// What libjpeg makes of it, without anything of ours: `channels` 1 or 3; 4 are inks.
+/// Decodes by libjpeg alone: `channels` 1 or 3; 4 are inks.
 Bytes plain_jpeg_pixels(const Bytes& jpeg, int channels);
 
 /// Pixels that differ from their neighbours.
@@ -70,7 +70,7 @@ struct TarEntry {
 Bytes tar_header(const TarEntry& entry);
 Bytes tar_entry(const TarEntry& entry);
 
-/// "LENGTH KEY=VALUE\n", of which the length counts all.
+/// "LENGTH KEY=VALUE\n"; the length counts all of it.
 std::string pax_record(std::string_view key, std::string_view value);
 
 /// The entries, and two blocks of zeros.

@@ -24,7 +24,7 @@ std::string big_end(std::uint32_t value, int bytes) {
   return all;
 }
 
-// A TIFF structure of two entries, the second of which is the orientation.
+// A TIFF structure of two entries; the second is the orientation.
 std::string tiff(std::uint32_t orientation, bool is_big) {
   const auto number = [&](std::uint32_t value, int bytes) {
     const std::string big = big_end(value, bytes);

@@ -109,7 +109,7 @@ TEST(TarIndex, NamesAreOnlyNames) {
 }
 
 TEST(TarIndex, ReadsLargeSizesOfAnArchiveWithHoles) {
-  // 9 GiB of zeros, of which nothing is there: only the headers are read.
+  // 9 GiB of zeros, none of them stored: only the headers are read.
   const std::uint64_t size = std::uint64_t{9} << 30;
   std::string base256(12, '\0');
   base256[0] = '\x80';

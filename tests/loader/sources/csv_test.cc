@@ -260,7 +260,7 @@ std::string quoted_cell(const std::string& value) {
   return cell + '"';
 }
 
-// Tables at random, larger than what is read at a time, written and read again.
+// Random tables, larger than a read of the source, written and read again.
 TEST(Csv, ReadsAnyTableThatIsWritten) {
   std::mt19937 random(7);
   constexpr std::string_view kLetters[] = {"a", "b", ",", "\"", "\n", "\r", "\xc3\xa4", " ", "0"};

@@ -129,7 +129,7 @@ TEST(SwapBytes, TurnsEachElementRound) {
   EXPECT_EQ(first_of(swapped(DType::c128), 9), bytes({8, 7, 6, 5, 4, 3, 2, 1, 16}));
 }
 
-// Rows across blocks, with and without what is kept, in both byte orders.
+// Rows across blocks, with and without kept ones, in both byte orders.
 TEST(FileRows, ReadsBoxesKeptOrNot) {
   const Field field{"x", DType::i16, {7, 13, 11}};
   const std::size_t row = num_bytes({7, 13, 11}, 2);
@@ -170,7 +170,7 @@ TEST(FileRows, OverlapsWhereTheStrideIsShort) {
   }
 }
 
-// What was read before the file was cut stays readable; the rest is an error that says where.
+// Rows read before the file was cut stay readable; the rest is an error that says where.
 TEST(FileRows, NamesTheRecordThatIsMissing) {
   for (const std::size_t hold : {std::size_t{0}, std::size_t{1000}}) {
     const auto content = std::make_shared<Bytes>(counted_bytes(1000));

@@ -10,7 +10,7 @@
 
 namespace shardwise {
 
-/// What a dataset of a test is written as.
+/// A dataset of a test and the form in which it is written.
 struct WrittenDataset {
   std::string name;
   DType dtype;

@@ -129,7 +129,7 @@ TEST(Hdf5Source, TakesAllDatasetsOfTheRoot) {
               ElementsAre(Field{"a", DType::u16, {1}}, Field{"y", DType::u8, {}}));
 }
 
-// What was never written reads as zeros, and nothing is read at the wrong place.
+// Chunks never written read as zeros, and nothing is read at the wrong place.
 TEST(Hdf5Source, ReadsWhatWasNeverWritten) {
   const TempDir dir;
   for (const Shape& chunk : {Shape{}, Shape{4, 3}}) {

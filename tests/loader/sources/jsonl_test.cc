@@ -331,7 +331,7 @@ TEST(JsonObject, IsNotBuriedByBrackets) {
   EXPECT_FALSE(is_json_object(text + std::string(open.size(), ']') + "}", {&value}));
 }
 
-// Records at random, larger than what is read at a time, against nlohmann's printer.
+// Records at random, larger than a read of the source, against nlohmann's printer.
 TEST(Jsonl, ReadsWhatAnotherWriterWrites) {
   std::mt19937 random(11);
   std::string text;

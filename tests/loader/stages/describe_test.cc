@@ -212,7 +212,7 @@ TEST(StagesOfMix, AreOfOneFingerprintWhateverTheWeights) {
   EXPECT_NE(plain->fingerprint(), mix({counted(5), counted(7)}, {1, 1})->fingerprint());
 }
 
-/// What was asked for: hints and reads.
+/// Records the hints and reads that it gets.
 class HeardSource final : public Source {
  public:
   explicit HeardSource(std::string name) : field_{std::move(name), DType::u8, {4}, true} {}

@@ -29,7 +29,7 @@ std::int32_t as_i32(const FieldValue& value) {
   return number;
 }
 
-// Keeps those of which `keep` holds; counts the calls.
+// Keeps numbers for which `keep` is true; counts the calls.
 RecordPredicate of_numbers(std::string name, std::function<bool(std::int32_t)> keep,
                            std::atomic<int>* calls = nullptr) {
   return {.name = std::move(name),

@@ -184,7 +184,7 @@ TEST(PackStage, EveryTokenComesExactlyOnceAndBoxesAreOfTheWhole) {
   }
 }
 
-// Every box of every pack: the bytes beside its place stay as they were. A piece may end where its
+// Every box of every pack: bytes outside its place stay as they were. A piece may end where its
 // document ends, with the eos in another pack or beyond the box.
 TEST(PackStage, WritesWithinItsBoxAlone) {
   RandomShardings random(5);

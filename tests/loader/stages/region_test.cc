@@ -137,7 +137,7 @@ TEST(PadStage, OfARaggedRecordBeginsAndEndsAtItsOwn) {
   }
 }
 
-// What a box of the result needs of the source, element by element, is what is asked for.
+// Stages ask the source for exactly the elements that a box of the result needs.
 TEST(RegionStages, AskForNoByteOutside) {
   RandomShardings random(5);
   for (int trial = 0; trial < 300; ++trial) {

@@ -19,7 +19,7 @@
 namespace shardwise {
 
 /// Records that are computed, as PatternSource's, of ragged fields too: their lengths are a
-/// function of field and record, and what is past them is zero. Keeps the boxes that were asked
+/// function of field and record, and elements past them are zero. Keeps the boxes that were asked
 /// for. Thread-safe.
 class RaggedSource final : public Source {
  public:
@@ -71,7 +71,7 @@ class RaggedSource final : public Source {
   }
 
  private:
-  // Of another epoch another value, so that a test sees which epoch was asked for.
+  // Values differ by epoch, so that a test sees which epoch was asked for.
   static std::uint64_t value_of(std::size_t field, const Sample& sample, std::size_t offset) {
     return PatternSource::element(field, sample.record, offset) ^
            static_cast<std::uint64_t>(sample.epoch) * 0x0101010101010101;
@@ -124,7 +124,7 @@ inline std::shared_ptr<const Source> counted(std::int64_t size, std::int32_t fir
   return numbers<std::int32_t>({"x", DType::i32, {}}, values);
 }
 
-/// What the records of an epoch of counted() hold.
+/// Values of the records of an epoch of counted().
 inline std::vector<std::int32_t> epoch_of(const Source& source, std::int64_t epoch,
                                           std::uint64_t seed = 0) {
   std::vector<std::int32_t> values;
@@ -134,7 +134,7 @@ inline std::vector<std::int32_t> epoch_of(const Source& source, std::int64_t epo
   return values;
 }
 
-/// Of one sample: boxes of all fields, any of them, asked for by one call, are parts of the whole;
+/// Any boxes of all fields of a sample, asked for by one call, are parts of the whole;
 /// a ragged field is zero past its length.
 inline void expect_boxes_of_whole(const Source& source, const Sample& sample, int boxes,
                                   RandomShardings& random) {
