@@ -39,7 +39,7 @@ using detail::FileEntry;
 using detail::Manifest;
 using detail::StoredCodec;
 
-// More would only make it slow. Nothing is refused for its size: what is stated may be anything.
+// More would only make it slow. Nothing is refused for its size: a stated size may be anything.
 constexpr std::size_t kFileBytes = std::size_t{1} << 18;
 constexpr std::size_t kDecodedBytes = std::size_t{1} << 20;
 
@@ -69,7 +69,7 @@ const Manifest& fixed_manifest() {
   return manifest;
 }
 
-/// The hash of what a chunk decodes to; that of nothing where it does not.
+/// The hash of a chunk's decoded bytes; that of no bytes if it does not decode.
 std::uint64_t decoded_hash(const ChunkRecord& record, const detail::PieceEntry& piece, DType dtype,
                            std::span<const std::byte> bytes) {
   if (is_raw(piece.codec, record)) return record.hash;
@@ -138,7 +138,7 @@ bool read_pieces(Manifest& manifest, std::size_t file, std::span<const std::byte
                 table.begin());
     entry.pieces_hash = hash64(table.data(), table.size());
     const std::size_t added = add_file_pieces(words, manifest, file, "input").size();
-    // What a save makes of a file that it knows no manifest of.
+    // A save reads a file like this if it has no manifest for it.
     require(detail::read_pieces(words, entry, "input").size() == added, "pieces", "input");
   } catch (const Error&) {
     try {
@@ -150,7 +150,7 @@ bool read_pieces(Manifest& manifest, std::size_t file, std::span<const std::byte
   return small_enough(manifest);
 }
 
-/// A shard file that others may link, and what they say of it.
+/// A shard file that others may link, and the record by which they do.
 struct Linkable {
   detail::LinkedFile linked;
   std::vector<std::byte> bytes;
@@ -202,7 +202,7 @@ void write_description(FileEntry& entry, std::span<std::byte> bytes) {
   entry.description_hash = hash128(description.data(), description.size());
 }
 
-/// States the sizes and hashes of these bytes in the file's entry, or of what they become.
+/// States the sizes and hashes of these bytes, or of their changed form, in the file's entry.
 std::vector<std::byte> seal(Manifest& manifest, std::size_t file, std::span<const std::byte> given,
                             unsigned wrong) {
   FileEntry& entry = manifest.files[file];

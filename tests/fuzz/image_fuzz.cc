@@ -25,7 +25,7 @@ void check(unsigned how, std::span<const std::byte> encoded) {
   const auto image = detail::open_image(encoded, kMostPixels);
   const detail::ImageSize size = image->size();
   require(size.height > 0 && size.width > 0 && size.height * size.width <= kMostPixels, "size", "");
-  // Of its own size each, so that the address sanitizer sees a byte too far.
+  // Exact sizes let the address sanitizer see a byte too far.
   const auto pixels =
       std::make_unique<std::byte[]>(static_cast<std::size_t>(size.height * size.width * channels));
   image->decode(channels, pixels.get());

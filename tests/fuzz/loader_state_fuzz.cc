@@ -1,4 +1,4 @@
-// What a run leaves for the next one. States of loaders: refused with an Error, or the same after a
+// Files that a run leaves for the next one. States of loaders: refused, or the same after a
 // turn through their text. Caches of filters, as they are and with the right hash after them:
 // refused with an Error, passed over, or the bits of all records.
 

@@ -1,6 +1,6 @@
 // Manifests: any bytes are read or refused with an Error, as they are and with their checksum made
-// right, without which hardly any would get further; what is read is printed and read again as the
-// same.
+// right (else hardly any would get further); a manifest that was read is printed and read again as
+// the same.
 
 #include <cstddef>
 #include <cstdint>
@@ -42,7 +42,7 @@ void check(std::string_view text) {
   require(print_manifest(again) == printed, "printed again",
           printed);  // shardings are compared by place
 
-  // What a reader asks of a piece that it has been told is right.
+  // Calls that a reader makes for a piece that passed the checks.
   for (const detail::TensorEntry& tensor : manifest.tensors) {
     for (const detail::PieceEntry& piece : tensor.pieces) {
       const Box last = chunk_box(piece, num_chunks(piece) - 1);

@@ -1,5 +1,5 @@
-// Messages between processes: what is read is written as the same bytes, and what is not read is
-// refused with an Error. The first byte says as what the rest is read; hashes are made right.
+// Messages between processes: each is written again as the same bytes, or refused with an Error.
+// The first byte says which message the rest is read as; hashes are made right.
 //
 // Built with -fsanitize=fuzzer by the fuzz preset; without it, run_corpus.cc feeds it the corpus.
 

@@ -1,5 +1,5 @@
-// What the processes of a save tell each other: any bytes whose hash is right are taken or refused
-// with an Error; what is taken is sent again as the same, and lists that are taken make a manifest
+// Messages between the processes of a save: any bytes whose hash is right are taken or refused
+// with an Error; taken ones are sent again as the same, and lists that are taken make a manifest
 // or are refused. And what processes of other machines leave in a root: names and leases are not
 // ours, or say what we would write.
 

@@ -1,4 +1,4 @@
-// Parity files: any bytes are refused as corrupt, or what they restore has the hashes that they
+// Parity files: any bytes are refused as corrupt, or the restored bytes have the hashes that they
 // state, and no read leaves any bounds.
 //
 // The input: one byte that says what to leave wrong and whether the file is there, one byte for the
@@ -31,7 +31,7 @@ constexpr detail::ParityOf kOf{kFileBytes, {5, 6}};
 // Bits of the first byte.
 constexpr unsigned kWrongHeader = 1, kMissing = 2, kDamaged = 4, kOtherSize = 8;
 
-/// Of a file of zeros, all of whose parity is zeros.
+/// The parity of a file of zeros, which is zeros.
 Bytes right_parity(const detail::ParityLayout& layout) {
   detail::ParityHeader header{.layout = layout, .hash = kOf.hash, .data = {}, .parity = {}};
   const Bytes zeros(kBlockBytes);

@@ -1,4 +1,4 @@
-// The text of a graph: any text is read or refused with an Error of one short line; what is read is
+// The text of a graph: any text is refused with an Error of one short line, or read, and then
 // written and read again as the same.
 
 #include <cstddef>

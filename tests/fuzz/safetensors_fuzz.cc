@@ -1,6 +1,6 @@
-// Safetensors: any bytes as a header are read or refused with an Error; what is read covers the
-// data and is printed and read again as the same. The same bytes as an index, as metadata, as a
-// config, and as the objects of a checkpoint, of which aliases are read.
+// Safetensors: any bytes as a header are refused with an Error, or read, cover the data, and are
+// printed and read again as the same. The same bytes as an index, as metadata, as a config, and as
+// the objects of a checkpoint, whose aliases are read.
 
 #include <cstddef>
 #include <cstdint>

@@ -23,8 +23,8 @@ inline void require_readable(const Error& error) {
   require(message.size() < 3000, "long message", message);
 }
 
-/// The first half of a field's dim 0, or all of a scalar, is what the whole has there; what is past
-/// the record's end is zeros.
+/// The first half of a field's dim 0, or all of a scalar, equals that part of the whole; elements
+/// past the record's end are zeros.
 inline void require_agreement(const Source& source, std::size_t field, std::int64_t record,
                               const Bytes& whole) {
   const Field& its = source.fields()[field];

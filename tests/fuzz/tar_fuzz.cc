@@ -47,7 +47,7 @@ void check(std::string_view archive) {
   }
 }
 
-// Of every block, as if it were a header: those that are data are changed, too.
+// Sets the checksum of every block as if it were a header; this changes data blocks, too.
 std::string with_checksums(std::string archive) {
   for (std::size_t at = 0; at + kBlockBytes <= archive.size(); at += kBlockBytes) {
     const std::span<char> block(archive.data() + at, kBlockBytes);

@@ -1,5 +1,5 @@
-// Every text form of shard/: what is read is printed, and read again as the same; what is not read
-// is refused with an Error. The first character says which form, the rest is the text.
+// Every text form of shard/: any text is refused with an Error, or read, printed, and read again as
+// the same. The first character says which form, the rest is the text.
 //
 // Built with -fsanitize=fuzzer by the fuzz preset; without it, run_corpus.cc feeds it the corpus.
 
@@ -36,7 +36,7 @@ void check_xla(std::string_view text) {
         const XlaSharding second = parse_xla_text(again, own, rank);
         require(*second.placement == *sharding.placement, again, text);
       }
-    } catch (const Error&) {  // of this rank it is none
+    } catch (const Error&) {  // no spec of this rank
     }
   }
 }

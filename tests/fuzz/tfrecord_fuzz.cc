@@ -1,6 +1,5 @@
 // TFRecord files: refused with an Error, or read. By its first byte the input is a file as it is,
-// or what is in a file's records, whose checksums are made right so that what they guard is
-// reached.
+// or the content of a file's records, with right checksums, so that parsing gets past them.
 
 #include <string>
 #include <string_view>

@@ -1,6 +1,5 @@
-// What processes tell each other when they give each other copies, and when they put a step of the
-// fast tier together: any bytes are refused with an Error, or are a message that is printed as it
-// was read.
+// Messages of processes that exchange copies or put a step of the fast tier together: any bytes are
+// refused with an Error, or are a message that is printed as it was read.
 //
 // The input: one byte that says which message, then its bytes; the hash after them is made right.
 

@@ -1,5 +1,5 @@
-// What people wrote of checkpoints and arrays before they had read a header: it compiles, and does
-// what they meant.
+// Code for checkpoints and arrays that people wrote before they had read a header: it compiles, and
+// does as they meant.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -17,7 +17,7 @@
 #include "shardwise/shard/view/process_view.h"
 #include "testing/temp_dir.h"
 
-// What the tests that generate.py makes of the examples in header comments are made with.
+// Setup of the tests that generate.py makes of the examples in header comments.
 namespace shardwise {
 
 /// The current folder is an empty one.

@@ -1,4 +1,4 @@
-// What people wrote before they had read a header: it compiles, and does what they meant.
+// Code that people wrote before they had read a header: it compiles, and does as they meant.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +22,7 @@ class FirstSave : public testing::Test {
   std::vector<float> w = std::vector<float>(48, 1.0F);
   std::int64_t step = 7;
 
-  // What the guess has saved as `name`.
+  // The values that the guess has saved as `name`.
   template <class T = float>
   std::vector<T> saved(const char* name = "w") {
     return CheckpointReader(manager.latest()->step.directory).read<T>(name);
@@ -444,7 +444,7 @@ TEST_F(FirstSave, OfAProgramByTheNamesOfItsTensors) {
   EXPECT_EQ(resumed.tracer.counters().hits, 2);
   EXPECT_EQ(straight.tracer.last_miss(), "");
 
-  // In the middle of a job: what is on the devices stays cut as it is.
+  // In the middle of a job: tensors on devices stay cut as they are.
   resumed.tracer.mark_step();
   const CheckpointReader reader(manager.latest()->step.directory);
   reader.restore(resumed.devices, with_state(resumed.params, resumed.state));
@@ -452,7 +452,7 @@ TEST_F(FirstSave, OfAProgramByTheNamesOfItsTensors) {
   resumed.step();
   EXPECT_EQ(resumed.tracer.counters().hits, 3);
 
-  // What does not fit is refused, and changes nothing.
+  // A tensor that does not fit is refused, and changes nothing.
   std::map<std::string, Tensor> other = resumed.params;
   other["b"] = full(resumed.tracer, {DType::f32, {2, 2}}, 3, "b");
   EXPECT_THROW(reader.restore(resumed.devices, other), Error);

@@ -7,7 +7,7 @@ import unittest
 SOURCE = pathlib.Path(sys.argv.pop(1))
 HEADERS = [*sorted((SOURCE / "runtime/ops").glob("*.h")), *sorted((SOURCE / "runtime/nn").glob("*.h")),
            SOURCE / "runtime/tensor.h"]
-# What the functions are made with.
+# Names that the functions use.
 WITHIN = {"append", "append_input", "append_to", "refuse", "refuse_all", "dim_of", "dims_of", "dims_in_order", "nearest_ids", "need_element_along", "all_dims", "last_dim", "binary",
           "parse_graph", "broadcast_shape", "complete_shape", "cumulative", "graph_of", "keep_named", "tensor_beside",
           "default_mesh", "set_default_mesh", "record_scan", "record_cond"}

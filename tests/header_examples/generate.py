@@ -1,8 +1,8 @@
 """Makes a test of every example in a comment of a public header: generate.py SOURCE_DIR COMPONENT OUT.cc
 (COMPONENT "docs": of the C++ of docs/loader.md, docs/sharding.md and docs/training.md)
 
-An example is what a "///" comment indents by two more spaces. It becomes the body of a test, after the
-setup below, if it needs one. What a comment after an expression says is checked, as text:
+An example is text that a "///" comment indents by two more spaces. It becomes the body of a test, after the
+setup below, if it needs one. A comment after an expression is compared with its value, as text:
 
     mesh.size();       // 8               the value's text comes first; more may follow, after a sign
     parse("x") == y;                      holds
@@ -12,7 +12,7 @@ import pathlib
 import re
 import sys
 
-# What an example takes as given, by header.
+# Setup of examples, by header.
 SETUP = {
     "checkpoint/attempt.h": """const InTempDir here;
         Devices devices(1);
@@ -179,7 +179,7 @@ SETUP = {
     "shard/view/process_view.h": 'const Sharding sharding(Mesh::line(16), {{"devices"}});',
 }
 
-# What an example needs beside its own header.
+# More headers that an example needs.
 INCLUDES = {
     "jobs/manager.h": ["checkpoint/reader.h"],
     "checkpoint/reader.h": ["checkpoint/attempt.h", "runtime/tracer.h"],
@@ -258,7 +258,7 @@ def body_of(lines):
     return "\n".join(body)
 
 
-# What docs/training.md takes as given, and what it does not show of a section's result.
+# Setup of the sections of docs/training.md, and results that the page does not show.
 TRAINING_SETUP = """const InTempDir here;
   std::vector<float> places;
   std::vector<std::int32_t> labels;

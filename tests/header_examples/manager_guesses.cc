@@ -1,4 +1,4 @@
-// What is guessed of a job's reads after its manager's header alone. refused_guesses_test.py
+// Guesses of a job's reads after its manager's header alone. refused_guesses_test.py
 // compiles this.
 #include <vector>
 

@@ -1,5 +1,4 @@
-// What is guessed of checkpoints and arrays, and is called otherwise. refused_guesses_test.py
-// compiles this.
+// Guessed names of checkpoints and arrays that do not exist. refused_guesses_test.py compiles this.
 #include <iostream>
 #include <vector>
 

@@ -9,7 +9,7 @@ lines = open(source).read().splitlines()
 needed = {n: line.partition("// shows: ")[2] for n, line in enumerate(lines, 1) if "// shows: " in line}
 run = subprocess.run([compiler, "-std=c++20", "-fsyntax-only", *flags, source], capture_output=True, text=True)
 
-# What is said of each line: from its first error on to the next line's, without the line itself.
+# The compiler's words for each line: from its first error to the next line's, without the line itself.
 said, current = {}, None
 for text in run.stderr.splitlines():
     error = re.match(re.escape(source) + r":(\d+):\d+: error:", text)

@@ -1,5 +1,4 @@
-// What is guessed of loaders and their sources, and is called otherwise. refused_guesses_test.py
-// compiles this.
+// Guessed names of loaders and sources that do not exist. refused_guesses_test.py compiles this.
 #include <memory>
 
 #include "shardwise/shardwise.h"

@@ -54,8 +54,7 @@ TEST(Block, LivesAsLongAsItsBuffers) {
   std::memset(survivor->data(), 1, survivor->size_bytes());
 }
 
-// Fresh memory of this size comes from the system and is zero: what is in it tells that it was
-// kept.
+// Fresh memory of this size comes from the system and is zero: other content shows a kept block.
 TEST(Block, IsKeptForTheNextOneOfItsSizeUpToWhatBlocksTook) {
   constexpr std::size_t kSize = std::size_t{64} << 20;
   Devices devices(1);
@@ -68,7 +67,7 @@ TEST(Block, IsKeptForTheNextOneOfItsSizeUpToWhatBlocksTook) {
     return is_kept;
   };
   EXPECT_FALSE(take_and_give_back());
-  // As of steps: each begins a peak, and what is read of one takes a little beside the next.
+  // As in steps: each begins a peak, and a loss that is read takes a little during the next.
   device.reset_peak();
   const auto loss = device.allocate(4, MemoryKind::array, "loss");
   EXPECT_TRUE(take_and_give_back());
@@ -94,7 +93,7 @@ TEST(Block, RefusesWhatItDoesNotHold) {
   EXPECT_THAT(message_of(ErrorCode::invalid_argument,
                          [&] { device.place(nullptr, 0, 0, MemoryKind::array, "w"); }),
               HasSubstr("\"w\""));
-  // The capacity is of what is counted.
+  // The capacity limits counted bytes only.
   EXPECT_THAT(message_of(ErrorCode::resource_exhausted,
                          [&] { device.place(block, 0, 501, MemoryKind::array, "w"); }),
               HasSubstr("device 0: found 500 bytes free, needed 501;"));

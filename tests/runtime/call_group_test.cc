@@ -40,7 +40,7 @@ std::string text(const Bytes& all) {
   return {reinterpret_cast<const char*>(all.data()), all.size()};
 }
 
-/// What an error says, and of which kind it is.
+/// Text and kind of an error.
 std::string shown(const std::function<std::string()>& body) {
   try {
     return body();
@@ -148,7 +148,7 @@ TEST(CallGroup, ACallThatOneRankLeftOutDoesNotShiftLaterOnes) {
     EXPECT_THAT(both("b"), Each("b+b"));
     EXPECT_THAT(both("c"), Each("c+c"));
   }
-  // A rank that hears nothing is told what it has missed.
+  // A rank that hears nothing gets an error that names the missed message.
   shown([&] { return agree(ranks[0], "save d", "", kShort); });
   EXPECT_THAT(shown([&] { return agree(ranks[1], "save e", "", kShort); }),
               HasSubstr(" Rank 0's last call ended without this rank: save d: rank 1 of 2"));

@@ -106,8 +106,8 @@ TEST(Device, FillsToTheLastByteAndNotOneMore) {
   hold(0, MemoryKind::array, "nothing either");
 }
 
-// Dropped in any order, also between a refusal and the next: what is held, and nothing else, is
-// in the message, the older of equal ones first.
+// Dropped in any order, also between refusals: the message has all held buffers and nothing
+// else, the older of equal ones first.
 TEST(Device, NamesWhatIsHeldWhateverTheOrderOfDropping) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
@@ -162,8 +162,7 @@ TEST(Device, TakesBuffersBackFromAnyThreadAndAfterItsEnd) {
   EXPECT_EQ(survivor->device(), 0);
 }
 
-// Of random sizes, some of which nobody has announced: apart, each counted alone, dropped in any
-// order.
+// Buffers of random sizes, announced or not, are apart, counted alone and dropped in any order.
 TEST(BufferBatch, MakesBuffersThatAreApartAndCounted) {
   std::mt19937 random(5);
   for (const bool announced : {true, false}) {

@@ -109,8 +109,8 @@ TEST(DevicesOfProcesses, CallbacksAreAskedForTheirBoxesAlone) {
   });
 }
 
-// Any sharding to any other: each device gets what it gets in one process, and the traffic is what
-// the plan says.
+// Any sharding to any other: each device gets the same as in one process, and the traffic is the
+// plan's.
 TEST(DevicesOfProcesses, RedistributeAsOneProcessDoes) {
   for (const int ranks : {2, 3, 4}) {
     on_ranks(ranks, 8, [](Devices& devices) {

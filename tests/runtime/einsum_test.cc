@@ -140,7 +140,7 @@ TEST(Einsum, EquationsOfModelsEqualTheLoopsOverAllLetters) {
   }
 }
 
-// What a mesh does: each device multiplies its parts, and parts of one element are added up.
+// As on a mesh: each device multiplies its parts, and parts of one element are added up.
 TEST(Einsum, PartsOfAnyCutOfTheLettersAddUpToTheWhole) {
   RandomShardings random(3);
   for (int round = 0; round < 300; ++round) {

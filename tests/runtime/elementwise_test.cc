@@ -84,7 +84,7 @@ Shape random_shape(std::mt19937& random) {
   return shape;
 }
 
-/// A kernel, and what it is made of.
+/// A kernel and its parts.
 struct Chain {
   std::vector<ElementwiseInput> inputs;
   std::vector<ElementwiseInstruction> instructions;
@@ -265,7 +265,7 @@ TEST(ElementwiseKernel, SwapsTwoArraysInPlace) {
   EXPECT_EQ(y, std::vector<float>(3000, 1));
 }
 
-// Where an array is cut, and so what is left over after whole vectors and tiles, changes no bits.
+// The place of a cut, and so the rest after whole vectors and tiles, changes no bits.
 TEST(ElementwiseKernel, GivesEachElementTheSameBitsHoweverTheArrayIsCut) {
   on_each_target([] {
     std::mt19937 random(7);

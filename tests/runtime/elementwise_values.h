@@ -146,7 +146,7 @@ inline constexpr Op kBinaryOps[] = {Op::add,
                                     Op::shift_right_logical,
                                     Op::shift_right_arithmetic};
 
-/// Of an op on operands of a dtype.
+/// Result dtype of an op on operands of a dtype.
 inline DType result_of(Op op, DType dtype) {
   const bool truth = op == Op::is_finite || (Op::eq <= op && op <= Op::ge);
   return truth ? DType::boolean : dtype;

@@ -53,7 +53,7 @@ struct TakeCase {
     return index;
   }
 
-  /// What a part of the rows needs of the ids.
+  /// The ids that a part of the rows needs.
   Box ids_box(const Box& rows_box) const {
     Box box;
     for (std::size_t d = dim; d < dim + ids.shape.size(); ++d) {
@@ -68,8 +68,8 @@ struct TakeCase {
   Shape rows;
 };
 
-// As on a mesh that cuts the table along the taken dim: each device gives what it holds and zeros,
-// and the sum is the whole.
+// As on a mesh that cuts the table along the taken dim: each device gives its rows and zeros, and
+// the sum is the whole.
 TEST(Take, PartsOfTheTableAddUpToTheWhole) {
   RandomShardings random(1);
   for (int round = 0; round < 4000; ++round) {

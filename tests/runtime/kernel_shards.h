@@ -51,10 +51,10 @@ inline Numbers random_numbers(const Shape& shape, std::int64_t low, std::int64_t
   return numbers;
 }
 
-/// What a device holds of a tensor.
+/// A device's part of a tensor.
 class TestShard {
  public:
-  /// Of no meaning.
+  /// Elements without meaning.
   TestShard(DType dtype, const Box& box)
       : dtype_(dtype),
         box_(box),

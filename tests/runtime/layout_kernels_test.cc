@@ -219,7 +219,7 @@ TEST(Layout, PadPutsElementsApartAndNumbersBetween) {
     }
     const Numbers whole = random_numbers_of(dtype, in_shape, random);
     const Box out_box = random_part(Box::whole(out_shape), random);
-    // What out needs of the operand, or all of it.
+    // The part of the operand that out needs, or all of it.
     const auto in_index = [&](const Index& o) -> std::optional<Index> {
       Index at = o;
       for (std::size_t d = 0; d < o.size(); ++d) {

@@ -21,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Value = ManualRegion::Value;
 
-/// What the device at `position` holds of an element: small, exact in every dtype, and different
+/// An element's value on the device at `position`: small, exact in every dtype, and different
 /// along the axes that the spec leaves unused.
 std::int64_t content(DType dtype, std::int64_t position, const Shape& shape, const Index& at) {
   const std::size_t element = offset_in(Box::whole(shape), at);
@@ -36,7 +36,7 @@ std::int64_t combine(Reduction reduction, DType dtype, std::int64_t a, std::int6
 
 /// A random region with one value of known content.
 struct Setting {
-  /// Of every dtype in turn: only those that are computed with where they are to be combined.
+  /// Takes the dtypes in turn; combining needs those that are computed with.
   Setting(RandomShardings& random, int round, std::span<const DType> dtypes = all_dtypes())
       : devices(48, {.threads = round % 2 == 0 ? 1 : 4}),
         mesh(random.mesh()),
@@ -83,7 +83,7 @@ struct Setting {
     return true;
   }
 
-  /// What the device at `position` must hold of an element, combined over all that differ from it
+  /// An element's value expected at `position`, combined over all devices that differ from it
   /// only along `axes` and hold the element.
   std::int64_t expected(std::int64_t position, const Index& at,
                         const std::vector<std::size_t>& axes, Reduction reduction) const {
@@ -129,7 +129,7 @@ std::vector<PartitionSpec::Entry> entries(const PartitionSpec& spec) {
   return all;
 }
 
-/// A dim that some axis cuts; rank() where there is none.
+/// A dim that some axis cuts; rank() if no axis cuts one.
 std::size_t cut_dim(const PartitionSpec& spec, RandomShardings& random) {
   std::vector<std::size_t> dims;
   for (std::size_t dim = 0; dim < spec.rank(); ++dim) {

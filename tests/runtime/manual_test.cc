@@ -145,7 +145,7 @@ TEST(ManualRegion, AStepThatDoesNotFitFailsBeforeAnythingRuns) {
             HasSubstr("\"hidden\" (array, 800 bytes)")));
   EXPECT_EQ(calls, 0);
   EXPECT_EQ(in_use(devices), 1600u);
-  region.run();  // what was recorded before still runs
+  region.run();  // nodes recorded before still run
   EXPECT_EQ(calls, 2);
 }
 

@@ -15,8 +15,8 @@
 #include "shardwise/shard/error.h"
 #include "testing/errors.h"
 
-// Moves without memory: a shard is a list of which (position, element) have been added up to make
-// each of its elements.
+// Moves without memory: a shard lists the (position, element) pairs that were added up to make each
+// of its elements.
 namespace shardwise {
 namespace {
 
@@ -100,7 +100,7 @@ struct RandomMove {
   std::vector<std::size_t> unused;  // axes
 };
 
-/// A mesh of up to 12 positions, some axes of which cut the dims of a small tensor.
+/// A mesh of up to 12 positions; some of its axes cut the dims of a small tensor.
 RandomMove random_move(std::mt19937& random) {
   RandomMove made{Mesh::line(1), {}, {}, {}};
   std::string text;

@@ -59,7 +59,7 @@ struct NnCase {
 
 void PrintTo(const NnCase& one, std::ostream* out) { *out << one.name; }
 
-/// Of the sum of the result's elements, each times a number of its own.
+/// Sum of the result's elements, each times its weight.
 double weighted(const Doubles& result, const Doubles& weights) {
   double sum = 0;
   for (std::size_t i = 0; i < result.size(); ++i) sum += result[i] * weights[i];
@@ -123,7 +123,7 @@ auto each(const Function& function) {
   };
 }
 
-/// Of rows of `width` numbers.
+/// The log-softmax of rows of `width` numbers.
 Doubles plain_log_softmax(const Doubles& x, std::size_t width) {
   Doubles out(x.size());
   for (std::size_t row = 0; row < x.size(); row += width) {

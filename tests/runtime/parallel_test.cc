@@ -108,7 +108,7 @@ TEST(Executor, BodiesMayLoopInParallelThemselves) {
 }
 
 /// Runs many short tasks, and among them one whose inner work is shared with a second thread, which
-/// takes long: the task must wait, and must not begin another of the short ones meanwhile.
+/// takes long: the task must wait, and must not begin another short one until then.
 void expect_waits_alone(
     const std::function<void(const Executor&, const std::function<void()>&)>& run_twice) {
   static thread_local int depth = 0;
@@ -378,7 +378,7 @@ TEST(TaskGraph, BodiesMayLoopInParallelAndRunGraphs) {
   EXPECT_EQ(sums, std::vector<std::int64_t>(40, 992));
 }
 
-/// A random graph of which some tasks are events. Each task adds up what is before it.
+/// A random graph; some tasks are events. Each task adds up the ones before it.
 struct WithEvents {
   explicit WithEvents(std::mt19937& random) {
     const std::size_t count = 1 + random() % 80;

@@ -75,7 +75,7 @@ TEST(ProcessGroup, DuplicatesDoNotMixWhateverThreadsDo) {
   EXPECT_THAT(errors, Each(""));
 }
 
-/// One of each operation; what is said is of no account.
+/// Runs one of each operation; the messages do not matter.
 void run_each_operation(const ProcessGroup& group) {
   const int size = group.size(), next = (group.rank() + 1) % size;
   group.broadcast({}, size - 1);
@@ -211,7 +211,7 @@ TEST(ProcessGroup, AnAbortReachesAllWhoWaitAndAllWhoComeLater) {
   EXPECT_THAT(errors, Each(""));
 }
 
-/// Of rank 1: rank 0 has ended, and what rank 2 said of that has not come yet.
+/// Rank 1's transport: rank 0 has ended, and rank 2's word about it has not come yet.
 class ReasonOnItsWay final : public Transport {
  public:
   int rank() const override { return 1; }

@@ -51,7 +51,7 @@ void twice(const LocalContext& local) {
   for (std::int64_t i = 0; i < local.inputs[0].box.num_elements(); ++i) to[i] = 2 * from[i];
 }
 
-// One program and one schedule, and memory that is bound anew for each run.
+// One program and one schedule; each run binds other memory.
 TEST(Program, RunsAgainOnOtherMemory) {
   for (const int threads : {1, 4}) {
     Devices devices(4, {.threads = threads});
@@ -83,7 +83,7 @@ TEST(Program, RunsAgainOnOtherMemory) {
           values_in(*storage.array(sum)),
           ElementsAre(4 * start, 4 * start + 4, 4 * start + 8, 4 * start + 12, 4 * start + 16));
     }
-    // 19 runs, in each of which both devices of two pairs hand over 3 and 2 elements.
+    // In each of 19 runs, both devices of two pairs hand over 3 and 2 elements.
     std::size_t sent = 0;
     for (DeviceId id = 0; id < 4; ++id) sent += devices.at(id).traffic().sent_bytes;
     std::size_t planned = 0;

@@ -47,7 +47,7 @@ std::int64_t combine_numbers(Reduction reduction, DType dtype, std::int64_t a, s
   return reduction == Reduction::max || dtype == DType::boolean ? std::max(a, b) : a + b;
 }
 
-/// The bytes of an element of which nothing was combined.
+/// The bytes of an element before anything was combined.
 void put_identity(Reduction reduction, DType dtype, std::byte* data, std::size_t element) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   // Integers saturate.
@@ -127,7 +127,7 @@ TEST(ReduceDimsNightly, LongerRowsAndColumnsEqualTheElementwiseResult) {
   check_long_rows_and_columns(std::vector<std::int64_t>{8200});
 }
 
-// What a mesh does: each device reduces its part, and the parts of one element are combined.
+// As on a mesh: each device reduces its part, and the parts of one element are combined.
 TEST(ReduceDims, PartsCombineToTheWhole) {
   RandomShardings random(3);
   for (int round = 0; round < 200; ++round) {
@@ -227,7 +227,7 @@ TEST(ReduceDims, TheOrderOfAdditionsDependsOnTheShapeAlone) {
   }
 }
 
-// Of values that are there and of some that are not, in boxes that begin anywhere.
+// Looks for present and absent values, in boxes that begin anywhere.
 TEST(IndexOf, FindsTheFirstThatEquals) {
   RandomShardings random(6);
   for (int round = 0; round < 1000; ++round) {

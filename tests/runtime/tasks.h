@@ -10,7 +10,7 @@
 
 namespace shardwise {
 
-/// A task graph together with what each of its tasks does.
+/// A task graph with the functions of its tasks.
 class Tasks {
  public:
   using TaskId = TaskGraph::TaskId;

@@ -111,7 +111,7 @@ double erf_inv_reference(double x) {
   for (int i = 0; i < 16400 && low < high; ++i) {
     const long double middle = (low + high) / 2;
     if (middle == low || middle == high) break;
-    // Far out it is what is left of 1 that tells numbers apart.
+    // Far out, only the distance to 1 tells numbers apart.
     const bool is_low = x > 0.5 || x < -0.5
                             ? std::erfc(middle) > 1 - static_cast<long double>(std::fabs(x))
                             : std::erf(middle) < static_cast<long double>(std::fabs(x));

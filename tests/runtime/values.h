@@ -23,8 +23,8 @@ inline std::size_t in_use(const Devices& devices) {
   return bytes;
 }
 
-/// Of a dtype that is not computed with: small numbers as the bits of a byte, as a complex number
-/// with twice as much in its imaginary part. A complex number of any other kind is -1 to get().
+/// Dtypes that are not computed with get small numbers as the bits of a byte, or a complex number
+/// with twice as much in its imaginary part. get() gives -1 for any other complex number.
 inline void put(DType dtype, std::byte* data, std::size_t element, std::int64_t value) {
   if (!is_computed(dtype)) {
     const DType part = dtype == DType::c128  ? DType::f64

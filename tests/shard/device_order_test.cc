@@ -135,7 +135,7 @@ TEST(DeviceOrder, AnyListIsKeptAsItIs) {
 }
 
 TEST(DeviceOrder, PatternsWithGapsStayCompact) {
-  // What a column of a 4 x 4 mesh, and one of two planes, are made of.
+  // A column of a 4 x 4 mesh, and one of two planes.
   const DeviceOrder column = DeviceOrder::list({1, 5, 9, 13});
   EXPECT_TRUE(column.is_compact());
   EXPECT_EQ(column.position_of(9), 2);

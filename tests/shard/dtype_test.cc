@@ -38,7 +38,7 @@ struct Format {
   std::uint64_t sign_bit() const { return std::uint64_t{1} << (mantissa_bits + exponent_bits); }
   bool is_nan(std::uint64_t bits) const { return (bits & (sign_bit() - 1)) > infinity(); }
 
-  /// Of a magnitude; infinity has the value that would come after the greatest finite number.
+  /// Value of a magnitude; infinity has the value after the greatest finite number.
   Exact value(std::uint64_t bits) const {
     const std::uint64_t one = std::uint64_t{1} << mantissa_bits;
     const int exponent = static_cast<int>(bits >> mantissa_bits);
@@ -179,7 +179,7 @@ std::vector<std::uint64_t> samples(DType dtype) {
   return all;
 }
 
-/// Numbers of `from` on every tie of `to` and just beside it, of both signs.
+/// Numbers of `from` on every tie of `to` and next to it, of both signs.
 std::vector<std::uint64_t> ties(const Format& from, const Format& to) {
   std::vector<std::uint64_t> all;
   for (std::uint64_t bits = 0; bits < to.infinity(); ++bits) {
@@ -402,7 +402,7 @@ TEST(DType, IsFoundForCppTypes) {
                 !TensorElement<float*>);
   static_assert(dtype_of_elements<const std::vector<float>&>() == DType::f32);
   static_assert(dtype_of_elements<int(&)[3]>() == DType::i32);
-  // What a temporary holds is gone after the expression; a view's elements are not.
+  // A temporary's elements are gone after the expression; a view's are not.
   static_assert(!ElementRange<std::vector<float>> && ElementRange<std::vector<float>&>);
   static_assert(ElementRange<std::span<const float>> && ElementValues<std::vector<float>>);
   static_assert(!ElementRange<std::vector<bool>&> && !ElementRange<std::vector<std::byte>&>);

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-/// What a library answered, one case a line; tests/data/README.md describes the fields.
+/// A library's answers, one case a line; tests/data/README.md describes the fields.
 std::vector<json> cases_of(const char* file_name) {
   std::ifstream file(test_data("sharding") / file_name);
   std::vector<json> cases;
@@ -81,7 +81,7 @@ TEST(Rivals, PlacesAsTorchXla) {
       EXPECT_EQ(replication_groups(sharding).size(), groups.size());
       EXPECT_EQ(group_assignment_dims(sharding).empty(), groups.empty());
     }
-    // What it prints it reads, as the same placement.
+    // It reads its own print as the same placement.
     const XlaSharding again = parse_xla_text(to_xla_v1(sharding), sharding.mesh(), shape.size());
     EXPECT_TRUE(*again.placement == sharding);
     ++agreed;

@@ -1,5 +1,5 @@
-// What other libraries' tests expect: tests/data/sharding/vectors.json, the kinds that the command
-// has no words for. tests/tools/vectors_test.py looks at the others.
+// Expectations of other libraries' tests in tests/data/sharding/vectors.json, of kinds that the
+// command has no words for. tests/tools/vectors_test.py looks at the others.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -101,7 +101,7 @@ Sharding equivalent_of(const json& side, std::size_t rank, std::int64_t devices)
 }
 
 TEST(Vectors, OfEquivalence) {
-  const auto listed = [](const json& side) {  // device ids in XLA's text, 0 where there are none
+  const auto listed = [](const json& side) {  // device ids in XLA's text, or 0
     const std::string text = side.dump();
     const std::size_t ids = text.find(']');
     return ids == text.npos ? 0

@@ -15,9 +15,9 @@ extern char** environ;
 
 namespace shardwise {
 
-/// A program that runs beside the test. It says lines on its standard output, and goes on when it
-/// is told to on its standard input; where that ends, so should the program. Who destroys it kills
-/// it. Thread-compatible.
+/// A program that runs along with the test. It prints lines on its standard output, and goes on
+/// when it is told to on its standard input; where that ends, so should the program. Who destroys
+/// it kills it. Thread-compatible.
 class ChildProcess {
  public:
   /// It has these descriptors, too, under their numbers.

@@ -22,15 +22,15 @@ void write_state(const DiskState& state, const std::filesystem::path& folder);
 /// Equal for equal states only, as far as a 128-bit hash can tell.
 std::string fingerprint(const DiskState& state);
 
-/// What may be on the disk after the power went, at any instant of a journal.
+/// States of the disk that are possible after the power went, at any instant of a journal.
 ///
-/// The rules are what POSIX and Linux promise, and no more; ext4, xfs and btrfs keep more order.
+/// The rules are the promises of POSIX and Linux alone; ext4, xfs and btrfs keep more order.
 ///
 /// - Nothing that was synced is lost: that is what fsync is for.
 /// - Bytes. Each block of 4 KiB of a file is, on its own, as it was at any instant since the file's
-///   last fsync: the page cache writes pages out when it likes, in any order, and a page is what is
-///   written at once. A block that was never written holds zeros: file systems do not show what
-///   others had left there. (If one did, hashes would find it as they find zeros.)
+///   last fsync: the page cache writes whole pages out at any time, in any order. A block that was
+///   never written holds zeros: file systems do not show what others had left there. (If one did,
+///   hashes would find it as they find zeros.)
 /// - Size. On its own any of the sizes since the last fsync: it is metadata, and goes to the disk
 ///   apart from the bytes.
 /// - Names. A file or directory has, on its own, any of the names it had since the last fsync of
@@ -44,7 +44,7 @@ std::string fingerprint(const DiskState& state);
 ///   is making a name. Its bytes are one: state() asks that they are on the disk when it is linked.
 /// - The content of a directory that has no name is gone.
 ///
-/// Giving a name anew before its directory was synced is not modelled: the library does not, and
+/// Giving a name twice before its directory was synced is not modelled: the library does not, and
 /// state() throws std::logic_error.
 ///
 /// Thread-compatible.
@@ -65,13 +65,13 @@ class CrashModel {
   /// Visits every state there can be, each once for each way to come by it; returns their number.
   std::size_t for_each_state(const std::function<void(const DiskState&)>& visit) const;
 
-  /// Any of them. How much of what is not synced is kept differs from one to the next.
+  /// Any state. States differ in how many writes without sync are kept.
   DiskState random_state(std::mt19937_64& random) const;
 
  private:
   using Bytes = std::shared_ptr<const std::vector<std::byte>>;
 
-  // A file or directory. Histories begin with what is on the disk and end with what is now.
+  // A file or directory. Histories begin with the state on the disk and end with the current one.
   struct Place {
     std::size_t parent;
     std::string name;  // "": none
@@ -90,7 +90,7 @@ class CrashModel {
   static Bytes torn(const std::vector<Bytes>& contents, const Choose& choose);
 
   std::vector<Node> nodes_;         // first the folder itself
-  std::vector<std::size_t> files_;  // their nodes, in the order in which they were opened
+  std::vector<std::size_t> files_;  // their nodes, in the order of opening
 };
 
 }  // namespace shardwise

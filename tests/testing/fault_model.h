@@ -16,14 +16,14 @@
 
 namespace shardwise {
 
-/// What goes wrong half-way in the fault tests. The root holds steps 1 and 2.
+/// Actions that the fault tests interrupt half-way. The root holds steps 1 and 2.
 enum class FaultAction {
   save,                 ///< step 3
   replace,              ///< step 2, by the model of seed 3
   remove,               ///< step 2
-  retention,            ///< step 3, of which two are kept
+  retention,            ///< step 3; two are kept
   reuse,                ///< step 4 in the files of step 1, which goes before; two are kept
-  increment,            ///< step 4, most of which is in the files of step 3; two are kept
+  increment,            ///< step 4, mostly in the files of step 3; two are kept
   save_until_progress,  ///< step 3, in several batches
   save_past_limit,      ///< step 3, where files may grow to 4 MiB only
   repair,               ///< step 1, by a copy of it in the folder "copy", if there is one
@@ -62,7 +62,7 @@ inline const std::vector<HostTensor>& fault_model(std::uint64_t seed) {
   return models[seed - 1];
 }
 
-/// Of which only one tensor depends on the seed.
+/// A model in which only one tensor depends on the seed.
 inline std::vector<HostTensor> increment_model(std::uint64_t seed) {
   return {host_tensor("frozen", DType::f32, {300, 200}, "2", "0,-", Values::noise, 1),
           host_tensor("ramp", DType::i32, {300, 200}, "2", "0,-", Values::ramp, seed)};
@@ -104,7 +104,7 @@ constexpr const char* kFaultName = "good";
 inline ManagerOptions fault_options(FaultAction action, std::shared_ptr<FileSystem> files) {
   const bool keeps_two = action == FaultAction::retention || action == FaultAction::reuse ||
                          action == FaultAction::increment;
-  // What a save says of itself is not synced: it would only multiply the states of a disk.
+  // Without stats, which are not synced: they would only multiply the states of a disk.
   ManagerOptions options{.keep = {.last = keeps_two ? 2 : 0},
                          .write = {.stats = false},
                          .collect_garbage = false,
@@ -116,7 +116,7 @@ inline ManagerOptions fault_options(FaultAction action, std::shared_ptr<FileSyst
   return options;
 }
 
-/// Of a step, by any process: no two are the same.
+/// The loss of a step in any process; no two steps have the same.
 inline double fault_loss(std::int64_t step) {
   return static_cast<double>(step * 7919 % 101) + static_cast<double>(step) * 1e-6;
 }
@@ -158,7 +158,7 @@ inline void leave_garbage(const std::filesystem::path& root) {
   }
 }
 
-/// What comes before an action by the same manager.
+/// Saves and pins that the same manager makes before an action.
 inline void prepare_fault_action(CheckpointManager& manager, FaultAction action) {
   const auto save = [&](std::int64_t step) {
     run_fault_action(manager, action, step, fault_model(3));

@@ -8,7 +8,7 @@
 
 namespace shardwise {
 
-/// What goes wrong at one operation.
+/// The fault of one operation.
 enum class Fault {
   io,         ///< it fails
   no_space,   ///< it fails as on a full disk

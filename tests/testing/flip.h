@@ -9,7 +9,7 @@
 
 namespace shardwise {
 
-/// Changes one byte in place, which is quicker than writing the file anew.
+/// Changes one byte in place, which is quicker than rewriting the file.
 inline void flip(const std::filesystem::path& path, std::uint64_t place, std::byte bits) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(static_cast<std::streamoff>(place));

@@ -14,7 +14,7 @@
 
 namespace shardwise {
 
-/// What a save by a group of threads came to, per rank.
+/// Results of a save by a group of threads, per rank.
 struct GroupOutcome {
   std::vector<std::string> errors;  ///< empty where it went well
   std::vector<SaveStats> stats;

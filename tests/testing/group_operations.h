@@ -19,7 +19,7 @@ inline Bytes bytes_of(const std::string& text) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// What a rank says in an operation: different everywhere, of several lengths.
+/// A rank's message in an operation: different everywhere, of several lengths.
 inline Bytes words(int rank, int operation, std::string_view to = "") {
   std::string text = "rank " + std::to_string(rank) + " operation " + std::to_string(operation);
   text += to;

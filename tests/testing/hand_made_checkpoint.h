@@ -29,7 +29,7 @@ struct HandMadeTensor {
 /// readers can be tested apart from the writer, and with files that no writer would make.
 ///
 /// Change what you like between the constructor and write(); hashes, addresses and sizes are as
-/// they were laid out until seal() states again what the bytes now are. Thread-compatible.
+/// they were laid out until seal() states those of the current bytes. Thread-compatible.
 class HandMadeCheckpoint {
  public:
   struct ShardFile {

@@ -13,7 +13,7 @@
 namespace shardwise {
 
 /// A file system, the real one if no other is given; a test's function is called before each
-/// operation on a name, with what is to be done to which path, and another before each read from an
+/// operation on a name, with the operation and the path, and another before each read from an
 /// open file. There it does what another process might do just then, or throws. Thread-safe if the
 /// functions are.
 class HookedFileSystem final : public ForwardingFileSystem {

@@ -87,7 +87,7 @@ inline std::vector<std::string> tensor_names(const BoxReader& reader) {
   return names;
 }
 
-/// What is said of edits that do not fit.
+/// The error for edits that do not fit.
 inline std::string edit_fault(const TensorEdits& edits,
                               std::shared_ptr<const BoxReader> source = usual_model()) {
   return message_of(ErrorCode::invalid_argument,

@@ -19,7 +19,7 @@ namespace shardwise {
 /// Numbers count up in small steps (they compress), or are any (they do not).
 enum class Values { ramp, noise };
 
-/// Floats of a byte, the bits of which these are, are finite without the upper bit of the exponent.
+/// Clears the upper bit of the exponent: without it, floats of one byte are finite.
 inline void make_finite(DType dtype, std::span<std::byte> bytes) {
   if (is_computed(dtype) || size_bytes(dtype) != 1) return;
   for (std::byte& byte : bytes) byte &= std::byte{0xBF};

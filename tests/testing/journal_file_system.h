@@ -32,7 +32,7 @@ struct Change {
   std::string to = {};                ///< rename, link
   std::uint64_t offset = 0;           ///< write; resize: the new size
   std::vector<std::byte> bytes = {};  ///< write
-  std::size_t file = 0;  ///< create, reuse, and what is done to the file: counted from 0
+  std::size_t file = 0;  ///< number of the file, from 0, if the change is one of a file
 };
 
 /// The real file system. Carries out one changing operation at a time and writes down those that

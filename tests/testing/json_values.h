@@ -13,7 +13,7 @@
 
 namespace shardwise {
 
-// What files of expected results say in JSON: tests/data/README.md.
+// Values in JSON files of expected results (tests/data/README.md).
 
 /// [8, 3]
 inline Dims dims_of(const nlohmann::json& numbers) {

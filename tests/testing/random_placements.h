@@ -45,7 +45,7 @@ class RandomPlacements {
     return Placements(mesh, list);
   }
 
-  /// Extents that are near the ways in which the placements cut a dim.
+  /// Extents near the numbers of parts into which the placements cut a dim.
   Shape shape(const Placements& placements, std::size_t rank) {
     Shape ways = Shape::filled(rank, 1);
     for (std::size_t axis = 0; axis < placements.list().size(); ++axis) {

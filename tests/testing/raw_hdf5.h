@@ -9,7 +9,7 @@
 
 namespace shardwise {
 
-/// What plain HDF5 sees of a dataset, with the zstd plugin of the build tree.
+/// A dataset as plain HDF5 sees it, with the zstd plugin of the build tree.
 struct RawDataset {
   detail::H5Type type;
   Shape shape;

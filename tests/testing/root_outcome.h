@@ -19,7 +19,7 @@
 
 namespace shardwise {
 
-/// Which model each step of a root holds: its number, from 1; 0 where it is none of them. More by
+/// Number, from 1, of the model that each step of a root holds; 0 for any other content. More by
 /// kPinned for each name that the step has, and by kAside if it is set aside.
 using Outcome = std::map<std::int64_t, std::uint64_t>;
 

@@ -163,7 +163,7 @@ void SocketTransport::deliver(Held held) {
   }
 }
 
-// Lets some of what is kept back come, or all of it, in any order.
+// Lets some or all of the messages that are kept back come, in any order.
 void SocketTransport::release(bool all) {
   const std::lock_guard lock(holding_);
   std::shuffle(held_.begin(), held_.end(), random_);

@@ -16,7 +16,7 @@
 
 namespace shardwise {
 
-/// What goes wrong on a rank with what it sends, counted from 1 on; 0: nothing does.
+/// Faults of a rank by the number of its message, from 1 on; 0: no fault.
 struct SocketFaults {
   std::int64_t lose = 0;                ///< this message is lost
   std::int64_t stop = 0;                ///< instead of this message, `stop_now` is called
@@ -76,13 +76,13 @@ class SocketTransport final : public Transport {
 std::vector<std::vector<int>> socket_mesh(int ranks);
 
 /// Runs a function for every rank of a group, each on a thread; gives what each threw, empty where
-/// it did not. `faults` by rank; a rank whose number is in none has none.
+/// it did not. `faults` by rank; a rank without an entry has none.
 std::vector<std::string> run_ranks(
     int ranks, const std::function<SocketFaults(int)>& faults,
     const std::function<void(std::shared_ptr<SocketTransport>)>& run);
 
-/// Of what is to end at a deadline: what run(deadline) gives. On a busy machine others than those
-/// who are to be late may be: that is not in order, and it is run again with a longer deadline.
+/// Result of run(deadline), a run that ends at a deadline. On a busy machine other ranks than the
+/// intended ones may be late: that is not in order, and it runs again with a longer deadline.
 template <class Run, class InOrder>
 auto with_patience(std::chrono::milliseconds deadline, const Run& run, const InOrder& in_order) {
   for (;; deadline *= 8) {

@@ -13,7 +13,7 @@ enum class Moves {
   bytes,  ///< the same with any number of bytes
 };
 
-/// What the operating system answers where it does not do as it is asked.
+/// Answers in place of the operating system's.
 struct SystemAnswers {
   bool opens_direct = true;       ///< else EINVAL for O_DIRECT, as tmpfs before Linux 6.6
   bool moves_direct = true;       ///< else EINVAL for each read and write with O_DIRECT
@@ -25,7 +25,7 @@ struct SystemAnswers {
   std::int64_t bytes_to_write = INT64_MAX;     ///< the same
 };
 
-/// What has happened so far.
+/// Counts of calls so far.
 struct SystemCounts {
   std::atomic<std::int64_t> refused{0};     ///< answers that were not the system's own
   std::atomic<std::int64_t> misaligned{0};  ///< reads and writes with O_DIRECT, not in whole pages

@@ -55,7 +55,7 @@ inline std::vector<std::string> run_tiers(
   });
 }
 
-/// A job of a small model, and what it has to find when it starts again.
+/// A job of a small model, and the step it has to find when it starts again.
 class TierJob : public testing::Test {
  protected:
   static constexpr std::int64_t kDevices = 12;
@@ -85,7 +85,7 @@ class TierJob : public testing::Test {
   std::filesystem::path host(int number) const { return host_of(dir_.path(), number); }
   std::filesystem::path durable() const { return dir_ / "durable"; }
 
-  /// Runs on every rank, of which `per_host` share a fast root; their errors.
+  /// Runs on every rank; `per_host` of them share a fast root. Returns their errors.
   std::vector<std::string> on_ranks(
       int ranks, int per_host, TierOptions options,
       const std::function<void(Devices&, TieredManager&)>& run) const {

@@ -210,7 +210,7 @@ UnevenPolicy random_policy(RandomPlacements& random) {
   return policies[random.draw(0, 3)];
 }
 
-/// Some order of the axes says what the placements say, where everything divides evenly.
+/// Whether some order of the axes gives the placements, if everything divides evenly.
 bool some_order_fits(const Placements& placements, std::size_t rank) {
   const Mesh& mesh = placements.mesh();
   const Shape shape = Shape::filled(rank, mesh.size() * 24);

@@ -76,7 +76,7 @@ TEST(Cover, TakesManyDimsOfWhichFewAreCut) {
     end[kMaxRank - 1] = 2 * i + 2;
     boxes.emplace_back(begin, end);
   }
-  // Of a tensor with 2^63 elements or more is_tiling() may not be asked.
+  // is_tiling() does not take a tensor of 2^63 elements or more.
   EXPECT_FALSE(find_miscount(packed(boxes, kMaxRank), Box::whole(shape)));
   boxes.erase(boxes.begin() + 500);
   const auto found = find_miscount(packed(boxes, kMaxRank), Box::whole(shape));

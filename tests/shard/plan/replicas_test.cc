@@ -47,13 +47,13 @@ TEST(Replicas, OfWhichOneIsInPlaceSendNothing) {
   const TransferPlan plan({{0, all}, {1, all}, {2, all}}, {{2, all}, {5, all}, {1, all}, {6, all}});
   std::vector<std::int64_t> senders;
   for (const Copy& copy : plan.copies()) senders.push_back(copy.source);
-  // What stays in place is not sent, so 1 and 2 are as free as before.
+  // Boxes that stay in place are not sent, so 1 and 2 are as free as before.
   EXPECT_THAT(senders, ElementsAre(2, 0, 1, 1));
   EXPECT_EQ(plan.moved_elements(), 20);
 }
 
 TEST(Replicas, ThatOverlapInPartShareTheSendingToo) {
-  // The first target makes source 0 busy, so that the second takes what it can from source 1.
+  // The first target makes source 0 busy, so the second takes all it can from source 1.
   const TransferPlan plan({{0, Box({0}, {8})}, {1, Box({2}, {8})}},
                           {{5, Box({0}, {8})}, {6, Box({0}, {8})}});
   ASSERT_EQ(plan.copies().size(), 3u);
@@ -92,7 +92,7 @@ TEST(Replicas, ThatAreNearerGiveFirst) {
   for (const Copy& copy : plan.copies()) senders.push_back(copy.source);
   EXPECT_THAT(senders, ElementsAre(1, 2, 1));
 
-  // What is nearer goes first also where boxes overlap in part.
+  // The nearer source goes first also if boxes overlap in part.
   const TransferPlan cut({{4, Box({0}, {8})}, {1, Box({4}, {10})}}, {{0, all}}, options);
   EXPECT_EQ(cut.copies()[0].box, Box({0}, {4}));
   EXPECT_EQ(cut.copies()[1].box, Box({4}, {10}));
@@ -110,7 +110,7 @@ TEST(Replicas, OfWhichThereAreManyShareTheSendingEvenly) {
   const TransferPlan plan = TransferPlan::reshard(from, to, {7});
   std::vector<int> sent(60, 0);
   for (const Copy& copy : plan.copies()) ++sent[static_cast<std::size_t>(copy.source)];
-  // What each gives to itself is in the plan, too.
+  // Copies from a device to itself are in the plan, too.
   for (std::size_t i = 0; i < sent.size(); ++i) EXPECT_EQ(sent[i], i < 30 ? 3 : 2) << i;
 }
 

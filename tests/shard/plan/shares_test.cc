@@ -52,7 +52,7 @@ TEST(Shares, AreOfTheFirstBoxThatHoldsEachElement) {
 }
 
 TEST(Shares, AreNotInMorePartsThanNeeded) {
-  // 1,000 bands that touch: space is cut many times, what each gives is not.
+  // 1,000 bands that touch: space is cut many times, but no band's share is.
   PackedBoxes bands(2);
   for (std::int64_t i = 0; i < 1000; ++i) bands.push_back(Box({0, i}, {1 + i, i + 1}));
   const Shares shares = share_out(bands, Box({0, 0}, {1000, 1000}));

@@ -147,7 +147,7 @@ TEST(TransferPlan, ReshardAgreesWithElementByElementSearch) {
       const Piece piece{from.mesh().device_at(p), from.box_at(p, shape)};
       ASSERT_EQ(plan.sources()[static_cast<std::size_t>(p)], piece);
     }
-    // The same pieces without what is known of grids.
+    // The same pieces without knowledge of grids.
     const TransferPlan general({plan.sources().begin(), plan.sources().end()},
                                {plan.targets().begin(), plan.targets().end()});
     ASSERT_EQ(general.copies().size(), plan.copies().size());
@@ -294,7 +294,7 @@ TEST(TransferPlan, ClassifiesReshardings) {
       {"same", "a,-", "a=4", "a,-", "a=4", {8, 8}, TransferClass::nothing},
       {"other spelling", "a+b,-", "a=2,b=2", "c,-", "c=4", {8, 8}, TransferClass::nothing},
       {"fewer devices", "-,-", "a=4", "-,-", "a=2", {8, 8}, TransferClass::nothing},
-      {"cut what is whole", "-,-", "a=4", "a,-", "a=4", {8, 8}, TransferClass::slice},
+      {"cut a whole one", "-,-", "a=4", "a,-", "a=4", {8, 8}, TransferClass::slice},
       {"cut finer", "a,-", "a=2,b=2", "a,b", "a=2,b=2", {8, 8}, TransferClass::slice},
       {"other devices", "a,-", "a=4", "a,-", "a=4@4,5,6,7", {8, 8}, TransferClass::permute},
       {"rotated", "a,-", "a=4", "a,-", "a=4@3,0,1,2", {8, 8}, TransferClass::permute},

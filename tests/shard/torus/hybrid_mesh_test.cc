@@ -19,7 +19,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// A box of devices numbered with x fastest, of which 2x2 along x and y make up a process.
+/// A box of devices numbered with x fastest; each 2x2 along x and y make up a process.
 std::vector<DeviceAttributes> box(std::int64_t x, std::int64_t y, std::int64_t z) {
   std::vector<DeviceAttributes> devices;
   for (std::int64_t id = 0; id < x * y * z; ++id) {
@@ -276,7 +276,7 @@ TEST(HybridMesh, RefusesSlicesThatDoNotFit) {
        {{"", 8}, {"", 1}},
        slices(2, 2, 2),
        "in 2 slices; needed are 1, the product of the outer sizes [1, 1]"},
-      {"slices are expected, but there are none",
+      {"no slice where slices are expected",
        {{"", 2, 2}},
        box(2, 2, 1),
        "in 1 slices; needed are 2"},

@@ -62,7 +62,7 @@ TEST(TorusAssignment, CutsAxesWhereWholeOnesDoNotDo) {
       {{4, 4, 8}, {2, 2, 8, 4}, {{1, 1, 1, 4}, {2, 2, 1, 1}, {1, 1, 8, 1}}},
       {{4, 4, 8}, {2, 4, 1, 16}, {{1, 1, 1, 4}, {1, 1, 1, 4}, {2, 4, 1, 1}}},
       {{8, 8, 1}, {2, 1, 32, 1}, {{1, 1, 8, 1}, {2, 1, 4, 1}, {1, 1, 1, 1}}},
-      // Sizes with two different primes, of which libraries have made one.
+      // Sizes with two different primes, which libraries have taken for one.
       {{5, 4}, {2, 10}, {{1, 5}, {2, 2}}},
       {{14, 15}, {10, 21}, {{2, 7}, {5, 3}}},
       {{22, 26}, {13, 44}, {{1, 22}, {13, 2}}},
@@ -93,7 +93,7 @@ void enumerate(const Dims& free, std::int64_t size, Dims chosen,
   }
 }
 
-/// What makes a way to cut the torus better: a larger one is preferred.
+/// Merit of a way to cut the torus: a larger one is preferred.
 auto merit(const Dims& cut, const Shape& torus, const Dims& used) {
   std::int64_t whole = 1, count = 0, shared = 1;
   for (std::size_t p = 0; p < torus.size(); ++p) {
@@ -118,7 +118,7 @@ std::optional<Factors> by_enumeration(const Shape& torus, const Shape& mesh, boo
         axes += cut[p] > 1;
         best_axes += best && (*best)[p] > 1;
       }
-      // Of sets as large as each other the first one counts: that with larger factors in front.
+      // The first of equally large sets counts: that with larger factors in front.
       const bool better = !best || (whole ? std::pair(axes, merit(cut, torus, used)) >
                                                 std::pair(best_axes, merit(*best, torus, used))
                                           : merit(cut, torus, used) > merit(*best, torus, used));

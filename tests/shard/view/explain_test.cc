@@ -71,7 +71,7 @@ TEST(Advise, FindsAxesAndExtentsThatDivide) {
                                         HasSubstr("valid is the shape [16, 5]\n")));
   // A subset of the axes, where there is nothing else.
   EXPECT_THAT(texts(advise_on("a=3,b=2", "a+b", Shape{4}).specs), ElementsAre("b", "-"));
-  // No smaller extent than one that is left; none larger where there is none.
+  // No smaller extent if that is 0; no larger one if it would overflow.
   EXPECT_THAT(advise_on("4", "0", Shape{3}).shapes, ElementsAre(Shape{4}));
   EXPECT_THAT(advise_on("4", "0", Shape{INT64_MAX}).shapes, ElementsAre(Shape{INT64_MAX - 3}));
 }

@@ -38,7 +38,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// Characters, each of which takes one column here.
+/// Number of characters; each takes one column here.
 std::int64_t columns_of(const std::string& line) {
   return std::count_if(line.begin(), line.end(),
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
