@@ -40,11 +40,11 @@ double copy_raw(std::byte* to, const std::byte* from, std::size_t bytes) {
 struct Rounds {
   std::vector<double> baseline, times;
 
-  void print(const char* name, const char* beside, double limit) const {
+  void print(const char* name, const char* compared, double limit) const {
     std::vector<double> ratios;
     for (std::size_t r = 0; r < times.size(); ++r) ratios.push_back(baseline[r] / times[r]);
     fmt::print("{:<40} {:8.3f} s  {:5.2f} of {} (limit {:.2f})\n", name, bench::median(times),
-               bench::median(ratios), beside, limit);
+               bench::median(ratios), compared, limit);
   }
 };
 

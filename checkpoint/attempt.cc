@@ -43,7 +43,7 @@ detail::PartsOfSave read_records(std::span<const ShardRecord> records, std::uint
     if (parts.back().head.run == run) continue;
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("found a record of writer {} for another attempt, needed is one of "
-                            "what was written in this one",
+                            "this attempt",
                             parts.back().head.first_writer));
   }
   std::ranges::stable_sort(parts, {}, [](const Part& part) { return part.head.first_writer; });

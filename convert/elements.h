@@ -62,7 +62,7 @@ struct TensorStats {
   std::int64_t elements = 0, nan = 0, infinities = 0, zeros = 0;
   std::optional<Index> first_not_finite = {};  ///< of the NaN and infinities, in row-major order
 
-  // Over the finite numbers; NaN if there are none. i64 and u64 are exact.
+  // Over the finite numbers; NaN without one. i64 and u64 are exact.
   long double min, max, mean;
   long double deviation;  ///< the root of the mean of (x - mean)^2, as numpy.std
 

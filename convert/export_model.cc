@@ -235,7 +235,7 @@ class ExportRun {
     return write_file(target, name, text.size(), [&] { writes_.write(text); });
   }
 
-  /// The config, which names the dtype of the tensors, and the files beside it.
+  /// Writes the config, which names the dtype of the tensors, and its folder's other files.
   std::size_t write_configs(detail::NewTarget& target, const detail::ModelFolder& folder,
                             FileSystem& file_system) {
     const std::string config = detail::with_dtype_of(folder.config, source_.tensors());

@@ -27,7 +27,7 @@ inline nlohmann::ordered_json step_facts(const shardwise::Executable* step,
   return {{"collectives", collectives}, {"planned_peak_bytes", peaks}};
 }
 
-/// Median of the steps after the first, which is compiled. 0 if there are none.
+/// Median of the steps after the first, which is compiled. 0 without such steps.
 inline double median_after_first(const std::vector<double>& seconds) {
   if (seconds.empty()) return 0;
   std::vector<double> after(seconds.begin() + (seconds.size() > 1 ? 1 : 0), seconds.end());

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What is checked without running anything: ruff for Python, clang-format for every C++ file, clang-tidy (.clang-tidy says
+# Checks without running anything: ruff for Python, clang-format for every C++ file, clang-tidy (.clang-tidy says
 # which checks) for the libraries, the command and the examples, clang's thread-safety analysis for them and for the
 # tests that have annotations. With clang 14, Debian 12's: others format otherwise.
 #
-#   scripts/check.sh              all; prints what is wrong, exit status 1
+#   scripts/check.sh              all; prints problems, exit status 1
 #   scripts/check.sh --fix        formats, instead of complaining
 set -euo pipefail
 cd "$(dirname "$0")/.."

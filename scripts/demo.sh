@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The main job, start to end, on real data: train on 8 emulated devices with asynchronous checkpoints, get
 # killed in the middle of a save, look at what survived, convert it to another mesh, resume there, and compare
-# with a run that nobody disturbed. Then a job in Python, under PyTorch's FSDP2. Installs and builds what is missing;
+# with a run that nobody disturbed. Then a job in Python, under PyTorch's FSDP2. Installs and builds missing parts;
 # PyTorch has SHARDWISE_TORCH_SECONDS (900; 0: none) to be installed, else numpy takes its place. Output goes to build/demo.
 set -euo pipefail
 cd "$(dirname "$0")/.."

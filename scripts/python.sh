@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the Python environment that builds and tests the Python package: build/venv. Once: where what is asked for is
+# Makes the Python environment that builds and tests the Python package: build/venv. Once: if the packages asked for are
 # there, no network is needed. Words are more packages for it: scripts/python.sh torch "jax[cpu]" orbax-checkpoint.
-# Of torch, pip takes the build for the CPU alone ("+cpu") where the configured index has one.
+# pip takes torch's build for the CPU alone ("+cpu") if the configured index has one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=build/venv

@@ -328,7 +328,7 @@ class Page:
         ]
         shown = [f"class {name}" + (f"({', '.join(bases)})" if bases else "")]
         said = [ast.get_docstring(found.node) or ""]
-        # What only the package makes takes things of the inside.
+        # A constructor that only the package calls takes internal types.
         if init and not is_error(found) and "_core." not in ast.unparse(init[1].args):
             module, node, overloads = init
             self.note_types(module, node)

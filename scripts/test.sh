@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, runs all tests.
+# Installs missing packages, builds, runs all tests.
 #
 #   scripts/test.sh                 release build, all tests, and each fuzz target for 5 seconds
 #   scripts/test.sh --frameworks    the same, with PyTorch and JAX: Python's tests that need them are run, too
-#   scripts/test.sh asan            what is named below under the address and undefined-behaviour sanitizers; also: tsan
+#   scripts/test.sh asan            the tests named below under the address and undefined-behaviour sanitizers; also: tsan
 #   scripts/test.sh --nightly       the long tests alone, which ctest labels nightly; with a sanitizer's name: there
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,7 +20,7 @@ done
 scripts/setup.sh
 configure=() targets=() tests=(-R .)
 
-# Which tests a sanitizer looks at: those in which it can find something, without the kernels' (loops over all bytes
+# Tests that a sanitizer runs: those in which it can find something, without the kernels' (loops over all bytes
 # and magnitudes). CI leaves out what takes minutes there.
 too_long='/(RandomPrograms.GiveThe|Checkpoint.(TheGpt|WhatIs|Random)|Convolution.OfRandom|Windows.Move|ProcessesRunPrograms.WithThe|Metamorphic|GoldenTraining|TaskOrder|Gradient|Policies'
 too_long+='|Search.(Finds|IsNever)|TileFunctions|ElementwiseKernel|Layout|ReduceDims|Einsum|Reduce|AllReduce|Resume|GroupKilled|ManyTensors|RoundTrip|ReaderRandom|ReferencePath|Codec.DecodesAny|ShardFile.IsTheSame|WholeChain)|/Integrity.*(EveryBit|Any)|/lax'

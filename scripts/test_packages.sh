@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the Debian packages, installs them with apt, and uses what they bring as other people's programs do. On a bare
+# Makes the Debian packages, installs them with apt, and uses their files as other people's programs do. On a bare
 # Debian 12, as root, in a container: it installs packages, and removes those that only the build needs.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -24,7 +24,7 @@ struct KnownFormat {
   std::vector<std::string> steps = {};
 };
 
-/// Recognises the format at a path. Follows links. Throws what the file system throws.
+/// Recognises the format at a path. Follows links. Throws the file system's errors.
 KnownFormat known_format(const std::filesystem::path& path, FileSystem& file_system);
 
 /// As above, on the real file system; a path that cannot be read is unknown.

@@ -152,7 +152,7 @@ NamedCommand named_command(const CLI::App& app, std::span<char* const> words) {
 
 /// Help in lines of at most kWidth columns. Examples are so already.
 std::string wrapped_help(std::string_view help) {
-  constexpr std::size_t kDescriptions = 30;  // column at which CLI11 begins them
+  constexpr std::size_t kDescriptions = 30;  // column where CLI11 begins them
   std::string lines;
   for (const std::string_view line : split(help, '\n')) {
     const bool is_described = line.size() > kDescriptions && line[kDescriptions - 1] == ' ';

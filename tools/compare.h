@@ -7,8 +7,8 @@
 
 namespace shardwise::tools {
 
-/// Throws corrupt, naming the first difference, unless what was written, called `name`, has the
-/// tensors of the source to the last bit.
+/// Throws corrupt, naming the first difference, unless `written`, called `name`, has the tensors of
+/// the source to the last bit.
 void check_equal(const BoxReader& source, const BoxReader& written, std::string_view name,
                  const shardwise::DiffOptions& options = {});
 

@@ -19,9 +19,9 @@ std::string arguments_of(std::string name, const CLI::App& app);
 /// A script for bash that completes commands and options, and paths where neither is asked for.
 std::string bash_completion(const CLI::App& root);
 
-/// What may stand after a path, line by line, for the script of bash_completion(): steps of a root,
-/// names of tensors. The words are a command, a path and how the next word begins: "shardwise cat",
-/// "run", "h.0". Throws as the commands do.
+/// Completions after a path, line by line, for the script of bash_completion(): steps of a root,
+/// names of tensors. The words are a command, a path and the next word's beginning: "shardwise
+/// cat", "run", "h.0". Throws as the commands do.
 std::string names_after(std::span<char* const> words);
 
 }  // namespace shardwise::tools

@@ -10,13 +10,13 @@ namespace shardwise::tools {
 /// The bytes of files, each counted once whatever names it has.
 class DiskUse {
  public:
-  /// Adds a file, or all files below a directory; what is gone meanwhile, or a symbolic link, has
-  /// none. Throws io.
+  /// Adds a file, or all files below a directory; a symbolic link or a file that has vanished
+  /// counts nothing. Throws io.
   void add(const std::filesystem::path& path);
 
   std::size_t bytes() const { return bytes_; }
 
-  /// Of these, those of files that have a further name elsewhere: they stay if these names go.
+  /// The part in files with a further name elsewhere: they stay if these names go.
   std::size_t shared_bytes() const { return shared_bytes_; }
 
  private:

@@ -7,15 +7,15 @@
 
 namespace shardwise::tools {
 
-/// What a file or folder seems to be that is no checkpoint of ours, and what to type to make one of
-/// it; empty if unknown. "safetensors: `shardwise import m.safetensors ROOT --step 0` makes a
-/// checkpoint of it"
+/// Names the format of a file or folder that is no checkpoint of ours, and the command that makes
+/// one of it; empty if unknown. "safetensors: `shardwise import m.safetensors ROOT --step 0` makes
+/// a checkpoint of it"
 std::string foreign_format(const std::filesystem::path& path);
 
 /// "dcp" or "orbax", which Python's packages read, if a folder is such a checkpoint; else empty.
 std::string_view python_format(const std::filesystem::path& folder);
 
-/// A folder right in this one that holds steps; empty if there is none.
+/// A folder right in this one that holds steps; empty if no folder does.
 std::filesystem::path root_inside(const std::filesystem::path& folder);
 
 /// Checkpoints right in a folder that have other names than steps, sorted.

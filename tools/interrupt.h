@@ -5,8 +5,8 @@
 
 namespace shardwise::tools {
 
-/// While it lives, Ctrl-C and SIGTERM are noted instead of ending the process, so that it can say
-/// what is kept, or remove what was written; a second signal ends it. One that was ignored, as
+/// While it lives, Ctrl-C and SIGTERM are noted instead of ending the process, so that it can name
+/// the files it keeps, or remove them; a second signal ends it. A signal that was ignored, as
 /// below nohup, still is. One object at a time. Thread-safe.
 class InterruptNote {
  public:

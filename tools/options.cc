@@ -142,7 +142,7 @@ void add_edits(CLI::App& command, EditOptions& edits) {
       "'model.*=*': each * of the new name is what that * of the pattern stands for; first match "
       "counts");
   add("--cast", edits.casts, "[PATTERN=]DTYPE",
-      "bf16 casts all floats, 'ids=i64' what it holds exactly; first match counts");
+      "bf16 casts all floats, 'ids=i64' numbers it holds exactly; first match counts");
   command
       .add_option("--strip-prefix", edits.strip_prefix,
                   "Only tensors whose names begin so, without it: 'model.' is --select 'model.*' "
@@ -152,7 +152,7 @@ void add_edits(CLI::App& command, EditOptions& edits) {
       "'*.kernel=1,0': dims in this order; a pattern with * or ? takes tensors of as many dims; "
       "first match counts");
   add("--resize", edits.resizes, "PATTERN=pad:EXTENTS",
-      "'*embed*=pad:50304,-': zeros after what is there, '=slice:50257,-': its beginning; - stays "
+      "'*embed*=pad:50304,-': zeros at the end, '=slice:50257,-': its beginning; - stays "
       "as it is; a pattern with * or ? takes tensors of as many dims; first match counts");
   add("--split", edits.splits, "PATTERN=NAMES@DIM",
       "'*.qkv=*.q,*.k,*.v@0': parts along a dim, all the same, or '...@0:8,4,4'; "

@@ -55,7 +55,7 @@ void add_existing(CLI::App& command, Existing& existing, const char* replace, co
 /// --repeat and --threads of a benchmark.
 void add_bench_options(CLI::App& command, int& repeat, int& threads);
 
-/// Whole numbers of a range. CLI11's own check says in floating point what is allowed.
+/// Whole numbers of a range. CLI11's own check prints its limits in floating point.
 CLI::Validator whole(std::int64_t least,
                      std::int64_t most = std::numeric_limits<std::int64_t>::max());
 

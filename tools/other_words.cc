@@ -103,7 +103,7 @@ const std::vector<Options>& other_options() {
 // Options that are gone, each with its replacement.
 constexpr std::pair<std::string_view, std::string_view> kGone[] = {
     {"--drill",
-     "to rehearse bad records, damage bytes of a copy of the data; --bad says what is then done"},
+     "to rehearse bad records, damage bytes of a copy of the data; --bad says what to do then"},
     {"--processes-per-file", "\"shardwise reshard --writers\" of one process makes fewer files"}};
 
 // Other tools give a file or folder by them.

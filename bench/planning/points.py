@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The model of docs/how_sure.md beside published measurements: points.py [--only N1,T1] [--update]
+"""Compares the model of docs/how_sure.md with published measurements: points.py [--only N1,T1] [--update]
 
 points.json holds published facts of jobs: sizes, mesh, batch, recomputation, memory, time. This program
 captures each job (llama.py), plans it on its mesh and prints the tables of docs/how_sure.md; --update writes

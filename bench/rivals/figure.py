@@ -140,7 +140,7 @@ def main():
         measured.append(f"{found['machine']}, {found['date']}")
         groups += [(title, rivals) for title, rivals in groups_of(found) if rivals]
     if not groups:
-        sys.exit(f"figure.py: {folder} has no measurement beside a rival; needed is storage.json, jobs.json or input.json")
+        sys.exit(f"figure.py: {folder} has no comparison with a rival; needed is storage.json, jobs.json or input.json")
     words.svg.write_text("\n".join(drawn(groups, "; ".join(dict.fromkeys(measured)))) + "\n", encoding="utf-8")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shardwise beside its rivals: the same tensors, on the same file system, by turns in one run (README.md).
+"""Compares Shardwise with its rivals: the same tensors, on the same file system, by turns in one run (README.md).
 
 Prints a table of medians, and how many times as fast as the fastest rival Shardwise is. Exit status 3: something
 was restored that was not saved, or a program failed; whether limits are reached is in the table.

@@ -34,9 +34,9 @@ struct ParityStats {
   double seconds = 0;                            ///< that this took
 };
 
-/// Writes Reed-Solomon parity for each shard file of a checkpoint, FILE.parity, from which
-/// repair_checkpoint() can make lost or damaged bytes again, whatever they are: chunks, tables, the
-/// end of a file that was cut off, a whole small file. Parity that is there and fits stays.
+/// Writes Reed-Solomon parity, FILE.parity, for each shard file of a checkpoint. By it,
+/// repair_checkpoint() restores lost or damaged bytes of any kind: chunks, tables, the end of a
+/// file that was cut off, a whole small file. Parity that is there and fits stays.
 /// manifest.json and index.h5 are not covered. A linked file's parity is a link of
 /// another step's parity of the file, if there is any. Damage that is close together is shared by
 /// many groups of blocks, so a run of bad blocks as long as there are groups counts as one.

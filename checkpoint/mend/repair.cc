@@ -376,7 +376,7 @@ bool Repairer::repair_parity() {
 
 // With as many blocks as it states or, if it states none, as that of another file has.
 bool Repairer::rewrite_parity(const detail::ProtectedFile& file, std::string& why_not) {
-  why_not = "it does not say any more how many blocks it has; write_parity makes it anew";
+  why_not = "it does not say any more how many blocks it has; write_parity rewrites it";
   std::vector<detail::ProtectedFile> files = protected_files(stored_);
   files.insert(files.begin(), file);
   for (const detail::ProtectedFile& other : files) {

@@ -31,7 +31,7 @@ std::string text_at(File& file, std::uint64_t offset, std::uint64_t size);
 inline constexpr std::string_view kSafetensors = "safetensors", kHdf5 = "hdf5", kNpz = "npz";
 inline constexpr std::string_view kIndexEnding = ".index.json";
 
-/// One of the above, by the files at the path, or empty. Throws what the file system throws.
+/// One of the above, by the files at the path, or empty. Throws the file system's errors.
 std::string_view recognised_format(FileSystem& file_system, const std::filesystem::path& path);
 
 /// Opens a path in its format. Unknown formats are opened as safetensors, whose reader reports what

@@ -160,7 +160,7 @@ int main(int argc, char** argv) {
   app.add_option("--seed", options.seed, "Of the first weights and the order of images");
   app.add_option("--learning-rate", options.learning_rate);
   app.add_flag("--only-plan", options.only_plans,
-               "Run nothing: print what a step needs, without data");
+               "Run nothing: print a step's needs, without data");
   app.add_flag("--json", options.json, "Print one JSON object: losses, accuracy, bytes, memory");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -3,7 +3,7 @@
     python examples/python/adapter_job.py checkpoints --steps 20
     shardwise ls checkpoints
 
-It ends well on SIGTERM, and goes on from its newest valid checkpoint. The adapter learns what a hidden matrix adds to the base.
+It ends well on SIGTERM, and goes on from its newest valid checkpoint. The adapter learns a hidden matrix that is added to the base.
 """
 
 import argparse

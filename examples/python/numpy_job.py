@@ -2,7 +2,7 @@
 
     python examples/python/numpy_job.py checkpoints --steps 40
 
-It fits a matrix to what a hidden one gives.
+It fits a matrix to the results of a hidden one.
 """
 
 import argparse

@@ -344,7 +344,7 @@ class Convolver {
     return all;
   }
 
-  /// Adds the part with spatial dim i, once for each way in which places use taps.
+  /// Adds the part with spatial dim i, once for each way that places use taps.
   void add_axis(const Part& part, std::size_t i, std::vector<Part>& to) const {
     const Range places = range_of(out_.box, a_.out[i + 2]),
                 taps = range_of(rhs_.box, a_.rhs[i + 2]),

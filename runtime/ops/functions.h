@@ -170,8 +170,8 @@ T variance(const T& x, Dim dim) {
   return variance(x, Dims{static_cast<std::int64_t>(dim)});
 }
 
-/// "btd,df->btf": see Equation. The result may have a wider dtype than the operands, in which it is
-/// summed: f32 for bf16, i32 for i8.
+/// "btd,df->btf": see Equation. The result is summed in its dtype, which may be wider than the
+/// operands': f32 for bf16, i32 for i8.
 template <TensorLike T>
 T einsum(const Equation& equation, const T& a, const T& b, std::optional<DType> result = {}) {
   return append_to(a, Op::dot_general, {a, b}, DotAttributes{equation, result});

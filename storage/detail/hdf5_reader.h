@@ -34,8 +34,8 @@ struct Hdf5Dataset {
   bool swapped = false;   ///< the file's byte order is not the host's
 };
 
-/// Reads an HDF5 file, whoever wrote it, box by box. Every call of the library holds the process's
-/// one HDF5 lock. Thread-safe.
+/// Reads an HDF5 file of any writer, box by box. Every call of the library holds the process's one
+/// HDF5 lock. Thread-safe.
 class Hdf5Reader {
  public:
   /// All datasets, found from the root by links to objects of the file itself. Throws corrupt if
@@ -43,7 +43,7 @@ class Hdf5Reader {
   /// than a file of tensors can have.
   explicit Hdf5Reader(const std::filesystem::path& path);
 
-  /// One dataset. Throws not_found if there is none of this name, listing those in the root;
+  /// One dataset. Throws not_found, listing those in the root, if no dataset has this name;
   /// corrupt; unsupported for elements that are no DType and for a rank over kMaxRank.
   Hdf5Reader(const std::filesystem::path& path, const std::string& name);
   ~Hdf5Reader();

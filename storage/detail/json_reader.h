@@ -23,7 +23,7 @@ struct JsonProblem {
 /// are valid until the function returns. Thread-compatible.
 class JsonReader {
  public:
-  /// The depth to which a manifest may be nested.
+  /// The deepest nesting of a manifest.
   static constexpr std::size_t kMostNested = 256;
 
   struct Rules {

@@ -11,7 +11,7 @@ for name in ("02_save_here_load_there.cc", "02_save_here_load_there.txt"):
     if text not in readme:
         sys.exit(f"README.md does not show examples/{name} as it is")
 
-# docs/programs.md: what it quotes of a program is what the example prints. Blocks of another kind name their language.
+# docs/programs.md quotes the example's output. Blocks of another kind name their language.
 printed = (source / "examples" / "06_program_stages.txt").read_text()
 blocks = (source / "docs" / "programs.md").read_text().split("```")[1::2]
 for block in blocks[1:]:  # the first is a picture

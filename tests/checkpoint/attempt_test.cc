@@ -65,7 +65,7 @@ TEST_F(AttemptTest, RefusesToReplaceTheLastGenerationThereCanBe) {
   {
     Attempt attempt(*files_, dir_.path(), 7, leftovers_);
     EXPECT_THAT(message_of(ErrorCode::unsupported, [&] { attempt.publish(Existing::replace); }),
-                testing::HasSubstr("step-00000007.g9223372036854775807: there is none"));
+                testing::HasSubstr("step-00000007.g9223372036854775807: numbers end there"));
   }
   EXPECT_THAT(names(), ElementsAre("step-00000007.g9223372036854775807"));
   Attempt other(*files_, dir_.path(), 8, leftovers_);

@@ -150,7 +150,7 @@ TEST(Diff, ComplexNumbersAreTwoNumbers) {
   EXPECT_EQ(x.first_value, "3-4i");
 }
 
-// What numpy.isclose(a, b, rtol, atol, equal_nan=True) of numpy 2.4 says.
+// Expected values are those of numpy.isclose(a, b, rtol, atol, equal_nan=True) of numpy 2.4.
 TEST(Diff, ComplexNumbersAreCloseAsNumpySaysIt) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN(),
                   kInf = std::numeric_limits<float>::infinity();
@@ -196,7 +196,7 @@ TEST(Diff, RefusesBudgetsAndTolerancesThatAreNone) {
   }
 }
 
-/// Two steps of one root, in which some elements of "w" differ.
+/// Two steps of one root; some elements of "w" differ.
 class DiffOfSteps : public testing::Test {
  protected:
   const Shape shape_{300, 1000};

@@ -132,7 +132,7 @@ TEST(NpzModel, DamagedArchivesAreErrors) {
   }
   EXPECT_THAT(refusal(ErrorCode::corrupt, zip_of({{"a.npy", array}, {"a.npy", array}})),
               HasSubstr("member \"a.npy\": it is there twice"));
-  // Two entries of one member: what is inflated is more than the file has (a bomb).
+  // Two entries of one member: inflated, they are larger than the file (a bomb).
   EXPECT_THAT(refusal(ErrorCode::corrupt,
                       zip_of({{"a.npy", array}, {"b.npy", array, Stored::plain, {.header = 0}}})),
               HasSubstr("its header and what follows are one"));

@@ -201,7 +201,7 @@ TEST(Safetensors, OtherFilesAreRefusedByWhatTheySeemToBe) {
     write_file(path, c.bytes);
     EXPECT_THAT(refusal(c.code, path), AllOf(HasSubstr("m.safetensors"), HasSubstr(c.part)));
   }
-  // Of a hole, so that no disk is filled.
+  // The file is a hole, so that it fills no disk.
   write_file(path, std::string("\1\xe1\xf5\5\0\0\0\0", 8));
   fs::resize_file(path, 8 + 100'000'001);
   EXPECT_THAT(refusal(ErrorCode::corrupt, path),

@@ -28,7 +28,7 @@ TEST(StringMap, ReadsTheOnlyMemberOfAnObject) {
   }
 }
 
-// What the safetensors library 0.8 writes for the same strings.
+// Expected texts were written by the safetensors library 0.8.
 TEST(StringMap, IsWrittenAsTheLibraryWritesIt) {
   EXPECT_EQ(to_json(StringMap{{"z", "1"}, {"a", std::string("\0", 1)}}),
             R"({"z":"1","a":"\u0000"})");

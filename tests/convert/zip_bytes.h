@@ -12,7 +12,7 @@ namespace shardwise {
 
 enum class Stored { plain, deflated };
 
-/// What a hostile archive says of a member.
+/// Numbers that a hostile archive states for a member.
 struct ZipChange {
   std::optional<std::uint64_t> stored_bytes = {}, bytes = {}, header = {};
   std::optional<std::uint32_t> crc = {};

@@ -18,7 +18,7 @@ namespace {
 
 using namespace shardwise;
 
-/// Images of random pixels, of which the label says which of their corners is bright.
+/// Images of random pixels; the label says which corner is bright.
 std::shared_ptr<const Source> pictures(std::int64_t count, std::int64_t side) {
   std::vector<std::byte> pixels, labels;
   std::uint32_t random = 1;

@@ -251,7 +251,7 @@ TEST_F(GptTraining, DropsOtherElementsInEachStep) {
   Training training(devices, mesh, Plan("none", mesh), kSizes, {.dropout = 0.3});
   training.begin(3);
   const HostBatch batch = *read_tokens(dir_ / "text", kSizes.batch, kSizes.context)->next();
-  // The rate 0 leaves the weights as they are, so only what is dropped can change the loss.
+  // The rate 0 keeps the weights, so only dropout can change the loss.
   const double first = training.step(batch, 0);
   EXPECT_NE(training.step(batch, 0), first);
   Training without(devices, mesh, Plan("none", mesh), kSizes);
@@ -309,7 +309,7 @@ TEST_F(GptTraining, BeginsWithGivenWeightsAndNamesTheOneThatIsMissing) {
     const std::size_t bytes = num_bytes(weight.shape, sizeof(float));
     given[weight.name] = {DType::f32, weight.shape, std::vector<std::byte>(bytes)};
   }
-  // Of zeros: every token is as likely as the next.
+  // All weights are zero: every token is as likely as the next.
   const std::vector<double> found =
       losses("data=2", "data", kSteps - 1, [&](Training& training) { training.begin(1, given); });
   EXPECT_NEAR(found.front(), std::log(256), 1e-5);

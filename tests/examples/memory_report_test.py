@@ -65,7 +65,7 @@ class MemoryReport(unittest.TestCase):
         self.assertEqual([line.split()[:2] for line in checked], [["2-d", "fsdp=2,model=2"]] * 2)
 
     def check_mfu(self, rows, table, bars):
-        """Modelled: 6 operations for each parameter and token, over what the devices could do meanwhile."""
+        """Modelled: 6 operations for each parameter and token, over the devices' most in that time."""
         for row, bar in zip(rows, bars, strict=True):
             self.assertEqual(row["modelled_on"], "h100-80gb")
             could = row["modelled_seconds"] * 4 * 989e12  # of an H100, bf16, as its data sheet says
@@ -74,7 +74,7 @@ class MemoryReport(unittest.TestCase):
             self.assertTrue(bar.endswith(f": {100 * row['modelled_mfu']:.2f} %"), bar)
         for line, row in zip(table, rows[::2], strict=True):
             self.assertEqual(line.split()[-2], f"{100 * row['modelled_mfu']:.1f}")
-        # What is computed again is no work of the model.
+        # Recomputation is no work of the model.
         for kept, again in zip(rows[::2], rows[1::2], strict=True):
             self.assertLess(again["modelled_mfu"], kept["modelled_mfu"])
 

@@ -14,7 +14,7 @@ SIZES = ["--layers", "2", "--width", "32", "--heads", "4", "--context", "16", "-
 BATCH = ["tokens={0},-", "targets={0},-"]
 TENSOR = [*(f"*.{name}=-,model" for name in ("wq", "wk", "wv", "w1")), *(f"*.{name}=model" for name in ("bq", "bk", "bv", "b1")),
           *(f"*.{name}=model,-" for name in ("wo", "w2"))]
-# Of each weight the longest dim that divides, the first of equal ones.
+# Cuts the longest dim of each weight that divides, the first of equal ones.
 FSDP = ["*.w1=-,fsdp", "*.w?=fsdp,-", "*embed=fsdp,-", "*pos=-,fsdp", "*head=-,fsdp", "learning rate=-", "steps=-", "*=fsdp"]
 
 

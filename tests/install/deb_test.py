@@ -1,4 +1,4 @@
-"""The Debian packages: cpack makes them, dpkg-deb says what is in them, and what is in them works.
+"""The Debian packages: cpack makes them, dpkg-deb lists their files, and these work.
 
 deb_test.py CPACK BUILD SOURCE
 """

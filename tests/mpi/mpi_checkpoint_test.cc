@@ -69,7 +69,7 @@ std::map<std::string, std::vector<std::byte>> files_of(const fs::path& step) {
   return files;
 }
 
-// What one process writes that acts as all writers is what they write, file by file.
+// One process that acts as all writers writes the same files as they do.
 TEST(MpiCheckpoint, HasTheFilesThatOneProcessWouldWrite) {
   const ProcessGroup& world = mpi_world();
   RandomShardings random(21);
@@ -90,7 +90,7 @@ TEST(MpiCheckpoint, HasTheFilesThatOneProcessWouldWrite) {
       EXPECT_EQ(stats.logical_bytes, one.logical_bytes);
       EXPECT_TRUE(verify_checkpoint(stats.directory).ok());
     }
-    // Every rank reads what it likes.
+    // Ranks read without each other.
     const CheckpointReader reader(stats.directory, {.threads = 2});
     EXPECT_TRUE(holds(reader, tensors));
   }

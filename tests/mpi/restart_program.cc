@@ -43,7 +43,7 @@ struct Job {
     if (group.rank() == 0) std::cout << processes() << text << std::endl;
   }
 
-  /// Of the numbers of all processes.
+  /// Sum of the numbers of all processes.
   std::uint64_t sum(std::uint64_t own) const {
     const auto bytes = std::as_bytes(std::span(&own, 1));
     std::uint64_t total = 0, number = 0;

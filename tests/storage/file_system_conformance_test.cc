@@ -166,8 +166,8 @@ class TreeModel {
   std::map<std::string, std::shared_ptr<Contents>> entries_;
 };
 
-// Thousands of operations in any order, right and wrong ones, beside the model: the same answers,
-// and after each of them the same tree.
+// Thousands of operations in any order, right and wrong ones, get the model's answers, and leave
+// its tree after each.
 TEST_P(FileSystemConformance, AnswersAndHoldsWhatTheContractSays) {
   const std::vector<std::string> paths{"a", "b", "d", "d/a", "d/b", "e", "e/a", "e/f", "e/f/a"};
   std::mt19937 random(20261129);

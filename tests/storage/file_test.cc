@@ -387,7 +387,7 @@ TEST(FileSystem, ReusesTheRoomOfAFileThatNobodyElseHas) {
   EXPECT_EQ(files->reuse(dir.path(), Caching::direct), nullptr);
   ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
   EXPECT_EQ(files->reuse(dir / "pipe", Caching::direct), nullptr);
-  EXPECT_TRUE(text() == before) << "whoever does not get it leaves it as it is";
+  EXPECT_TRUE(text() == before) << "a refused file stays as it is";
 
   const std::unique_ptr<File> file = files->reuse(path, Caching::direct);
   ASSERT_EQ(file != nullptr, can);
@@ -428,7 +428,7 @@ TEST(FileSystem, OpensAFileForUpdateWithItsBytes) {
   message_of(ErrorCode::corrupt, [&] { files->open_for_update(dir / "pipe"); });
 }
 
-// What somebody has given to a file, who does not expect it of the next one in its place.
+// Attributes that somebody gave to a file and does not expect of the next one in its place.
 TEST(FileSystem, DoesNotReuseAFileThatIsNotAsANewOne) {
   const TempDir dir;
   const auto files = posix_file_system();
@@ -479,7 +479,7 @@ TEST(FileSystem, DoesNotReuseAFileThatIsNotAsANewOne) {
   }
   EXPECT_GE(possible, 1);
 
-  // What every new file in a directory gets, it may have.
+  // It may have attributes that every new file in the directory gets.
   std::filesystem::create_directory(dir / "given");
   const std::string given = (dir / "given").string();
   if (::chown(given.c_str(), uid_t(-1), 12345) != 0 || ::chmod(given.c_str(), 02755) != 0 ||
@@ -510,7 +510,7 @@ TEST(FileSystem, ErrorsSayOperationPathAndReason) {
       {"open a directory", ErrorCode::corrupt, [&] { files->open(dir / "full"); },
        "not a regular file"},
       {"open a pipe", ErrorCode::corrupt, [&] { files->open(dir / "pipe"); }, "not a regular file"},
-      {"create what is there", ErrorCode::already_exists,
+      {"create an existing file", ErrorCode::already_exists,
        [&] { files->create(dir / "there", Caching::direct); }, "create"},
       {"create below a missing folder", ErrorCode::not_found,
        [&] { files->create(dir / "no/f", Caching::cached); }, "create"},
@@ -524,7 +524,7 @@ TEST(FileSystem, ErrorsSayOperationPathAndReason) {
          files->rename(dir / "full", dir / "empty");
        },
        "rename"},
-      {"rename what is not there", ErrorCode::not_found,
+      {"rename a missing file", ErrorCode::not_found,
        [&] { files->rename(dir / "no", dir / "new"); }, "rename"},
       {"remove a full directory", ErrorCode::already_exists, [&] { files->remove(dir / "full"); },
        "remove"},

@@ -54,7 +54,7 @@ TEST(ForwardingFileSystem, OneOperationIsOtherwiseAndTheRestAsBefore) {
   EXPECT_THAT(full.list(dir / "other"), ElementsAre());
 }
 
-/// Counts what is done to every file, however it was opened.
+/// Counts the operations on every file, in any way of opening it.
 class Counting final : public ForwardingFileSystem {
  public:
   int files = 0;

@@ -93,7 +93,7 @@ TEST(Hdf5, TypesHaveTheirSizeClassAndBits) {
   EXPECT_EQ(H5Tget_ebias(bf16.get()), 127u);
 }
 
-// The library itself agrees about what the 16-bit patterns mean.
+// The library itself agrees about the meaning of the 16-bit patterns.
 TEST(Hdf5, HalvesHaveTheirValues) {
   const Hdf5Lock lock;
   struct Case {

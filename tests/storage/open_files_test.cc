@@ -60,7 +60,7 @@ TEST_F(OpenFilesTest, ClosesTheOneThatWasOpenedFirst) {
   EXPECT_THAT(closed_, IsEmpty());
   files_.at(kFiles - 1);
   EXPECT_THAT(closed_, ElementsAre(1));
-  EXPECT_NE(files_.at(0), held);  // opened anew
+  EXPECT_NE(files_.at(0), held);  // opened again
   EXPECT_THAT(closed_, ElementsAre(1, 2));
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Sizes around lines and groups of pages, from any place to any, nothing beside them touched.
+// Sizes around lines and groups of pages, from any place to any; nothing else is touched.
 TEST(StreamCopy, CopiesAllAndNothingElse) {
   std::mt19937 random(2);
   Bytes from(100'000);

@@ -1,4 +1,4 @@
-"""shardwise bench: what it prints, what it leaves, what it refuses; what it saves is read with h5py."""
+"""shardwise bench: its output, files and refusals; its saves are read with h5py."""
 import json
 import os
 import pathlib

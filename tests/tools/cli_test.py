@@ -155,7 +155,7 @@ class Memory(Cli):
 
 
 class Streams(Cli):
-    """Results that cannot be written are failures; what is printed goes to no other file."""
+    """Results that cannot be written are failures; output goes to no other file."""
 
     def checks(self, result):
         self.assertEqual(result.returncode, 3, result)
@@ -184,7 +184,7 @@ class Streams(Cli):
             with self.subTest(command):
                 self.checks(subprocess.run(["sh", "-c", 'exec "$0" "$@" >&-', SHARDWISE, *map(str, command)],
                                            stderr=subprocess.PIPE, text=True, timeout=120))
-        self.assertTrue(self.ok_json("verify", self.dir / "out")["ok"], "no file got what was printed")
+        self.assertTrue(self.ok_json("verify", self.dir / "out")["ok"], "no file got the output")
 
     def test_a_failure_keeps_its_status_where_nothing_can_be_told(self):
         for redirection, more in ((">&-", []), (">/dev/full", []), ("2>&-", []), ("2>/dev/full", []), (">&- 2>&-", [])):
@@ -373,7 +373,7 @@ class Checkpoints(Cli):
         self.assertEqual({path.name: path.read_bytes() for path in step.iterdir()}, good)
 
     def test_verify_status_3_where_it_cannot_read(self):
-        # A script that deletes what is damaged must not delete what this process could not open.
+        # A script that deletes damaged steps must not delete one that this process could not open.
         root, step = self.root()
         limited = ["sh", "-c", 'ulimit -n 5; exec "$0" "$@"', SHARDWISE, "verify"]
         for path in (root, step):

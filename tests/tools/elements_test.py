@@ -1,4 +1,4 @@
-"""shardwise cat and stats, as their users meet them, beside numpy."""
+"""shardwise cat and stats, as their users meet them, compared with numpy."""
 import ast
 import io
 import json

@@ -85,7 +85,7 @@ class ExportByPython(Cli):
                                  ((self.dir / "x", "--cast", "bf17"), "--cast"),
                                  ((self.dir / "x", "--strip-prefix", "m", "--select", "m*"), "--strip-prefix")):
                 self.fails(2, [needed], "export", STEP, *more, "--format", "dcp")
-            self.fails(3, ["is no folder; needed is one, in which"], "export", STEP, self.dir / "no/such/x", "--format", "dcp")
+            self.fails(3, ["is no folder; needed is one to make"], "export", STEP, self.dir / "no/such/x", "--format", "dcp")
         self.assertEqual(self.left(), [])
 
     def test_one_that_is_interrupted_leaves_nothing(self):

@@ -1,5 +1,5 @@
-"""The pictures that README and docs/training.md show are what scripts/figures.py makes of `shardwise shards --svg`; bench/rivals/figure.py draws
-the ratios of what was measured."""
+"""The pictures that README and docs/training.md show are made by scripts/figures.py from `shardwise shards --svg`; bench/rivals/figure.py draws
+the measured ratios."""
 import json
 import pathlib
 import re
@@ -95,7 +95,7 @@ class Ratios(unittest.TestCase):
         self.assertIn("2 x Made & Up, 24 GiB, 2026-01-02", [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")])
 
     def test_a_measurement_without_machine_is_refused_and_so_is_none(self):
-        self.assertIn("no measurement beside a rival", self.figure().stderr)
+        self.assertIn("no comparison with a rival", self.figure().stderr)
         self.write("jobs.json", {"jax": {"save": {"orbax": 5, "swj": 1}}})
         self.assertIn("does not say on which machine", self.figure().stderr)
         self.assertFalse((self.dir / "out.svg").exists())

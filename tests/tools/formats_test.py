@@ -12,7 +12,7 @@ from cli_test import Cli, run
 
 class Formats(Cli):
     def weights(self):
-        """A file as Keras lays weights out, and beside them what is no tensor."""
+        """A file as Keras lays weights out, with things that are no tensors."""
         path = self.dir / "model.weights.h5"
         with h5py.File(path, "w") as file:
             file.attrs["keras_version"] = "3.0"

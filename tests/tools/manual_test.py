@@ -1,4 +1,4 @@
-"""Manual pages and completion say what the command's help says."""
+"""Manual pages and completion agree with the command's help."""
 import os
 import pathlib
 import re

@@ -263,7 +263,7 @@ $ export runs/ck out.pt
 $ export runs/ck model.safetensors
 3 export to model.safetensors: it exists: --replace replaces it, --skip-existing writes nothing
 $ export runs/ck nodir/x.safetensors
-3 export: nodir is no folder; needed is one, in which nodir/x.safetensors is made
+3 export: nodir is no folder; needed is one to make nodir/x.safetensors in
 $ export runs/ck outdir --format onnx
 2 export to outdir: format "onnx" is not known, needed is one of safetensors, npz, hdf5; the command and Python write dcp and orbax, too
 $ export runs/ck outdir --format DCP
@@ -273,7 +273,7 @@ $ export runs/ck x.npz --format dcp
 $ export runs/ck outdir --format orbax --config-from hf
 2 export to outdir: a config needs a folder of safetensors beside it
 $ export runs/ck nodir/x --format orbax
-3 export: nodir is no folder; needed is one, in which nodir/x is made
+3 export: nodir is no folder; needed is one to make nodir/x in
 $ export runs/ck hf --format dcp --replace
 3 export to hf: it exists and holds "config.json", too; only a folder that holds nothing but exported files is replaced
 $ export runs/ck x.safetensors --max-shard 5

@@ -59,7 +59,7 @@ def given_together():
 
 
 def names_in(function, methods):
-    """The words of what each name of a function has been given."""
+    """The words in the values of each name in a function."""
     names = {}
     for _ in range(3):  # names of names
         for node in ast.walk(function):

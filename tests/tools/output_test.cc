@@ -20,7 +20,7 @@ TEST(Printable, LetsNoNameMoveTheCursor) {
             "a\\u202eb\\u2028\\U000e0041");
   EXPECT_EQ(printable("\xed\xa0\x80 \xe0\x80\x80 \xf4\x90\x80\x80"),
             "\\ud800 \\xe0\\x80\\x80 \\xf4\\x90\\x80\\x80")
-      << "overlong forms and what is beyond Unicode are no UTF-8";
+      << "overlong forms and numbers beyond Unicode are no UTF-8";
 }
 
 TEST(OneLine, LetsNoNameBeginALine) {

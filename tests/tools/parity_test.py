@@ -1,4 +1,4 @@
-"""Parity at the command: what it costs, that verify checks it and repairs by it, and that no command is in its way."""
+"""Parity at the command: its cost, that verify checks it and repairs by it, and that commands leave it alone."""
 import json
 import shutil
 import unittest

@@ -1,4 +1,4 @@
-"""plan: what a program needs on a mesh, from its file; nothing runs."""
+"""plan: a program's needs on a mesh, from its file; nothing runs."""
 import json
 import re
 import resource
@@ -53,7 +53,7 @@ class Plan(Cli):
         one = found["traffic"][0]
         self.assertEqual((one["axes"], one["tensors"], one["bytes"]), (["data"], 1, W2))
         self.assertEqual(one["wire_bytes"], 2 * 7 * W2 // 8)
-        # Of a batch in reverse each device needs what another one has.
+        # To reverse a batch, each device needs another one's rows.
         self.program.write_text(PROGRAM.replace("tanh(%3)", "reverse(%3) dims=[0]"))
         found = self.ok_json("plan", self.program, "--mesh", "data=8")
         first = found["traffic"][0]
@@ -77,7 +77,7 @@ class Plan(Cli):
         found = self.ok_json("plan", self.program, "--mesh", "data=8", "--mark", "w*=data,-")
         self.assertEqual(found["memory"]["by_kind"]["parameter"], (W1 + W2) // 8)
         by_collective = {(one["collective"], one["is_asked_for"]) for one in found["traffic"]}
-        # What replaces w2 is cut as w2 is, so the gradient is scattered.
+        # The new w2 is cut as w2 is, so the gradient is scattered.
         self.assertEqual(by_collective, {("all-gather", True), ("reduce-scatter", True)})
         found = self.ok_json("plan", self.program, "--mesh", "data=8", "--mark", "w2=-,data", "--mark", "w*=data,-")
         largest = {one["tensor"]: one["cut"] for one in found["memory"]["largest"]}
@@ -149,7 +149,7 @@ return %3
         self.assertEqual((found["axes"], found["devices"], found["modelled_on"]), (["data", "model"], 8, "H100 SXM"))
         rows = {row["mesh"]: row for row in found["meshes"]}
         self.assertEqual(sorted(rows), ["data=1,model=8", "data=2,model=4", "data=4,model=2", "data=8,model=1"])
-        for mesh, row in rows.items():  # each says what a plan of it says
+        for mesh, row in rows.items():  # each agrees with its plan
             plan = self.ok_json("plan", self.program, "--mesh", mesh, "--device", "h100-80gb")
             self.assertEqual(row["peak_bytes"], plan["memory"]["peak_bytes"])
             self.assertEqual(row["wire_bytes"], sum(one["wire_bytes"] for one in plan["traffic"]))
@@ -165,7 +165,7 @@ return %3
         self.assertEqual(len(text.splitlines()), 1 + 1 + 4 + 1)
 
     def test_4096_devices_take_little_memory(self):
-        """A plan of which bytes go where, between all of them, takes a gigabyte for these."""
+        """A plan that lists the bytes between all pairs of them would take a gigabyte."""
         lines = ['%0 = input() "x" : f32[4096, 64] marked data,- kind=loader']
         for at in range(1, 151, 3):
             lines += [f'%{at} = input() "w{at}" : f32[64, 64] marked data,model kind=parameter',
@@ -232,7 +232,7 @@ return %3
         self.assertEqual(sorted(changes), ["batch", "marks", "mesh", "recompute"])
         for one in changes.values():
             self.assertEqual(one["fits"], one["cost"]["peak_bytes"] < peak, one)
-        # Each costs what a plan of it costs.
+        # Each costs as much as its plan.
         marks = [word for mark in changes["marks"]["marks"] for word in ("--mark", mark)]
         self.assertEqual(self.ok_json(*mesh, *marks)["memory"]["peak_bytes"], changes["marks"]["cost"]["peak_bytes"])
         other = self.ok_json("plan", self.program, "--mesh", changes["mesh"]["mesh"], "--device", "h100-80gb")
@@ -354,7 +354,7 @@ return %3
         self.assertEqual(len(found["traffic"]), 30)
         text = self.ok("plan", self.program, "--mesh", "data=8")
         self.assertRegex(text, r"(?m)^ *6\.56 MiB  yes +all-gather +data +30  layer\*/mlp +%\d+ = input")
-        # Of very many scopes the largest are shown.
+        # Only the largest of very many scopes are shown.
         letters = "abcdefghijklmnopqrstuvwxyzABCD"
         text = re.sub(r"# layer(\d+)/mlp", lambda match: f"# {letters[int(match[1])]}", self.program.read_text())
         self.program.write_text(text)

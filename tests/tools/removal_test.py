@@ -11,7 +11,7 @@ ID = "0123456789abcdef" * 2
 
 
 def lease(path, host):
-    """A lease of a process on another machine, of which nothing is known here: it may be alive."""
+    """A lease of a process on another machine: it may be alive, as nothing is known of it here."""
     path.write_text(json.dumps({"pid": 7, "pid_namespace": 1, "start": 1, "time_namespace": 1, "image": 1,
                                 "boot": "another", "machine": "another", "host": host}))
     return path

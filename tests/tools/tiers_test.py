@@ -37,7 +37,7 @@ class Tiers(Cli):
         return name, self.files.index(name) % 2
 
     def spoil(self, path):
-        """Changes what is in the file's first chunk."""
+        """Changes a byte in the file's first chunk."""
         bytes_ = bytearray(path.read_bytes())
         bytes_[4096] ^= 1
         path.chmod(0o644)

@@ -37,8 +37,8 @@ bool is_float(DType dtype) {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
 }
 
-// What is made in place of elements that are not computed with: a complex element is two numbers,
-// and a one-byte float gets the bits of an integer.
+// Stands in for dtypes that are not computed with: a complex element is two numbers, and a one-byte
+// float gets the bits of an integer.
 DType made_dtype(DType dtype) {
   if (is_computed(dtype)) return dtype;
   if (dtype == DType::c128) return DType::f64;

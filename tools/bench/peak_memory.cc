@@ -34,7 +34,7 @@ void touch_free_memory(std::size_t size_bytes) {
 }
 
 PeakMemory::PeakMemory() {
-  // 5 sets the peak to what is in use now (proc(5)).
+  // 5 sets the peak to the memory in use now (proc(5)).
   std::ofstream reset("/proc/self/clear_refs");
   reset << 5 << std::flush;
   if (reset) before_ = peak_bytes();

@@ -6,7 +6,7 @@
 
 namespace shardwise::tools {
 
-/// What a line like "VmHWM:   1234 kB" of a file under /proc says, in bytes; absent without one.
+/// Bytes of a line like "VmHWM:   1234 kB" of a file under /proc; absent without one.
 std::optional<std::size_t> proc_bytes(const char* path, const std::string& key);
 
 /// Makes the system touch this much of its free memory. A virtual machine may have given it back to

@@ -135,8 +135,7 @@ double write_raw(const fs::path& path, std::span<const std::byte> bytes, Caching
   const std::size_t size = bytes.size();
   const Stopwatch watch;
   const RawFile file(path, write_flags(caching));
-  // Of its full size at once, if the file system can: writers that extend a file wait for each
-  // other.
+  // The full size at once, if the file system can: writers that extend a file wait for each other.
   if (::fallocate(file.fd(), 0, 0, static_cast<off_t>(size)) != 0 &&
       ::ftruncate(file.fd(), static_cast<off_t>(size)) != 0) {
     file.fail("size");

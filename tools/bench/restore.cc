@@ -19,7 +19,7 @@ namespace shardwise::tools {
 namespace fs = std::filesystem;
 namespace {
 
-// The sharding in which a tensor is restored: as it was saved, unless the options say otherwise.
+// The sharding of a restored tensor: as it was saved, unless the options say otherwise.
 Sharding wanted_sharding(const TensorInfo& info, const RestoreBenchOptions& options) {
   try {
     const Sharding saved = saved_sharding(info);

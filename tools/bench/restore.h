@@ -29,7 +29,7 @@ struct MeasuredRestores {
   ReadStats stats;                                    ///< of one restore
 };
 
-/// Restores a checkpoint again and again, beside reading its files. Thread-compatible.
+/// Restores a checkpoint again and again, and reads its files to compare. Thread-compatible.
 class RestoreBench {
  public:
   /// Throws invalid_argument if mesh or spec do not fit a tensor, resource_exhausted if there is

@@ -7,15 +7,15 @@
 namespace shardwise::tools {
 
 /// Where a benchmark writes: a fresh directory of its own inside the given one, which is made if it
-/// is missing. The destructor removes all that was written and made; what was there before is never
+/// is missing. The destructor removes all that was written and made; files from before are never
 /// touched. Thread-compatible.
 class Workspace {
  public:
   /// Whether the checkpoint stays: then the directory given becomes the root of its step.
   enum class Leave { nothing, checkpoint };
 
-  /// Throws already_exists if a checkpoint is to stay beside others, or another run's directory has
-  /// our name; io.
+  /// Throws already_exists if a checkpoint is to stay where others are, or another run's directory
+  /// has our name; io.
   Workspace(const std::filesystem::path& directory, Leave leave);
   ~Workspace();
   Workspace(const Workspace&) = delete;

@@ -85,8 +85,8 @@ struct MeasuredSaves {
 // after a deletion, and the next round takes longer.
 enum class Deletion { at_the_end, at_once };
 
-/// What is written before the first round that counts: each of the files that retention leaves to
-/// later saves once as a new one, and once more.
+/// Rounds before the first that counts: each file that retention leaves to later saves is written
+/// once as a new one, and once more.
 int warm_up_rounds(const BenchSaveOptions& options) {
   return options.keep_last == 0 ? 1 : 2 * (static_cast<int>(options.keep_last) + 1);
 }

@@ -152,8 +152,8 @@ void write_npy_file(const std::string& path, const BoxReader& reader, std::size_
   }
 }
 
-/// What a checkpoint holds beside its tensors, by the names that inspect shows; an object of the
-/// user's goes before "metrics" and "user".
+/// Things that a checkpoint holds besides its tensors, by the names that inspect shows; an object
+/// of the user's goes before "metrics" and "user".
 nlohmann::ordered_json things_beside(const CheckpointReader& reader) {
   nlohmann::ordered_json things = objects_of(reader);
   if (const Metrics metrics = reader.metrics(); !metrics.empty() && !things.contains("metrics")) {
@@ -167,7 +167,7 @@ bool has_tensor(const BoxReader& reader, const std::string& name) {
   return std::ranges::find(reader.tensors(), name, &TensorInfo::name) != reader.tensors().end();
 }
 
-/// Prints the object of that name, which is no tensor; false if there is none.
+/// Prints the object (no tensor) of that name; false if the checkpoint lacks it.
 bool print_object(const BoxReader& reader, const CatOptions& options) {
   const auto* checkpoint = dynamic_cast<const CheckpointReader*>(&reader);
   if (checkpoint == nullptr || has_tensor(reader, options.tensor)) return false;

@@ -60,7 +60,7 @@ nlohmann::ordered_json tensor_json(const TensorDiff& tensor) {
 }
 
 DiffReport compare(const DiffOptions& options) {
-  // A quarter for each reader, the rest for what is compared.
+  // A quarter for each reader, the rest for the compared elements.
   const ReadOptions reading{.memory_budget_bytes = options.memory_budget_bytes / 4,
                             .threads = options.threads};
   const auto first = open_tensors(options.first, reading);

@@ -22,9 +22,9 @@ void refuse_without_parent(const std::filesystem::path& target) {
   if (folder.empty() || std::filesystem::is_directory(folder, ignored)) return;
   const std::filesystem::path above = target.has_filename() ? folder : folder.parent_path();
   if (above.empty() || std::filesystem::is_directory(above, ignored)) return;
-  throw Error(ErrorCode::not_found, fmt::format("export: {} is no folder; needed is one, in which "
-                                                "{} is made",
-                                                above.string(), target.string()));
+  throw Error(ErrorCode::not_found,
+              fmt::format("export: {} is no folder; needed is one to make {} in", above.string(),
+                          target.string()));
 }
 
 /// The edits do not fit the tensors, or the folder above is not there.
@@ -133,7 +133,7 @@ void declare_export(CLI::App& app, Run& run) {
            "Most bytes of tensors in a file, as 5GB; else all are in one");
   add_edits(exported, options.edits);
   add_existing(exported, options.existing,
-               "Where the target exists: replace it, if it holds nothing but what an export writes",
+               "Where the target exists: replace it, if it holds only files of an export",
                "Where the target exists: write nothing");
   add_memory_budget(exported, options.memory_budget_bytes);
   add_threads(exported, options.threads);

@@ -85,7 +85,7 @@ void declare_gc(CLI::App& app, Run& run) {
       "shardwise gc runs/checkpoints\n"
       "  shardwise gc runs/checkpoints --dead-host node17",
       run_gc);
-  add_path(gc, "root", options.root, "Directory of steps, or of what was exported or resharded");
+  add_path(gc, "root", options.root, "Directory of steps, exports or resharded checkpoints");
   gc.add_option("--dead-host", options.dead_hosts,
                 "A machine or container that is gone for good: its processes hold nothing any more "
                 "(may be repeated)");

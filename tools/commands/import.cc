@@ -38,8 +38,8 @@ auto told_as_import(const std::string& operation, const std::string& source, con
   }
 }
 
-/// Python writes the tensors to a hidden folder beside the root, from which they are written as the
-/// options say.
+/// Python writes the tensors to a hidden folder next to the root; from there they are written as
+/// the options say.
 SaveStats write_from_python(const ImportOptions& options, const StepWriting& writing,
                             std::string_view format) {
   if (writing.options.group.size() > 1) {
@@ -65,7 +65,7 @@ SaveStats write_from_python(const ImportOptions& options, const StepWriting& wri
   });
 }
 
-/// Throws for a file that is none of the formats, saying what to type if it is a known one.
+/// Throws for a file of another format, saying what to type if it is a known one.
 void refuse_foreign(const fs::path& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored) || fs::is_directory(path, ignored) || is_model(path)) return;

@@ -67,7 +67,7 @@ void declare_reshard(CLI::App& app, Run& run) {
   add_step_options(reshard, options);
   CLI::Option* const dry_run = reshard.add_flag(
       "--dry-run", options.dry_run,
-      "Write nothing; say what is read, how often chunks are decoded, memory, files and "
+      "Write nothing; print bytes to read, how often chunks are decoded, memory, files and "
       "room. Exit status 1: the disk may have too little room");
   reshard
       .add_flag("--verify", options.verify,

@@ -20,8 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kBesideBudget = std::size_t{64} << 20;  // ReshardOptions::save
 
-/// The directory in which the target is, or is going to be made. Throws io if nothing may be
-/// written there.
+/// The directory that holds the target, or will. Throws io if nothing may be written there.
 fs::path existing_above(const fs::path& target) {
   fs::path at = fs::absolute(target);
   std::error_code ignored;

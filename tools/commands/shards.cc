@@ -78,7 +78,7 @@ Mesh ordered_mesh(const ShardsOptions& options) {
   if (!options.slices && !options.torus) return mesh;
   if (!mesh.devices().is_iota()) {
     throw Error(ErrorCode::invalid_argument,
-                "shards: found a list of devices beside --slices or --torus, which order them; "
+                "shards: found a list of devices with --slices or --torus, which order them; "
                 "needed is one of both");
   }
   Dims slices;
@@ -118,7 +118,7 @@ Mesh ordered_mesh(const ShardsOptions& options) {
   return hybrid_mesh(axes, devices);
 }
 
-/// What the options say: where the tensor is, as XLA or as DTensor would say it, or both.
+/// The placement in the options, as XLA's or DTensor's, or both.
 struct Request {
   XlaSharding xla;
   std::optional<Placements> placements;
@@ -322,8 +322,7 @@ void print_as_table(const Sharding& sharding, const Shape& shape, DType dtype) {
 
 std::string picture(const Request& request, const Shape& shape) {
   if (!request.xla.placement) {
-    throw Error(ErrorCode::unsupported,
-                "--svg: what is asked for is no box per device; needed is one");
+    throw Error(ErrorCode::unsupported, "--svg: the sharding is no box per device; needed is one");
   }
   return svg_picture(*request.xla.placement, shape);
 }

@@ -34,7 +34,7 @@ std::string end_text(long double value, DType dtype) {
   return is_integer(dtype) ? fmt::format("{:.0f}", value) : number(value);
 }
 
-// JSON has no NaN: it is null, "there is none".
+// JSON has no NaN: it becomes null.
 nlohmann::ordered_json number_json(long double value) {
   if (std::isnan(value)) return nullptr;
   return static_cast<double>(value);

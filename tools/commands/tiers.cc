@@ -126,7 +126,7 @@ int gather(const TiersOptions& options, const std::vector<fs::path>& roots,
   return 0;
 }
 
-/// Status 1 if no step is whole, or what was verified is damaged.
+/// Status 1 if no step is whole, or a verified one is damaged.
 int run_tiers(TiersOptions& options) {
   std::vector<fs::path> roots;
   for (const std::string& root : options.roots) roots.push_back(existing_root(root));
@@ -158,8 +158,8 @@ void declare_tiers(CLI::App& app, Run& run) {
   CLI::Option* const to =
       tiers
           .add_option("--to", options.to,
-                      "Directory that gets the newest whole step as an ordinary checkpoint, every "
-                      "byte of which is checked")
+                      "Directory that gets the newest whole step as an ordinary checkpoint, with "
+                      "every byte checked")
           ->check(local_path())
           ->excludes(verify);
   tiers.add_option("--step", options.step, "Number of the step instead of the newest one")

@@ -25,8 +25,8 @@ struct VerifyOptions {
   bool json = false;
 };
 
-// Exit statuses: damage is what the bytes prove; bytes that could not be read are a failure like
-// any other.
+// Exit statuses: only bytes that were read prove damage; failing to read them is a failure like any
+// other.
 constexpr int kDamaged = 1, kCouldNotTell = 3;
 
 nlohmann::ordered_json damage_json(const Damage& damage) {

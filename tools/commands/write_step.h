@@ -21,7 +21,7 @@ struct ReshardOptions {
 /// Options that reshard and import share, other than source, target and mesh.
 void add_step_options(CLI::App& command, ReshardOptions& options);
 
-/// What the options of reshard and import mean, and the processes that mpirun has started.
+/// Meaning of the options of reshard and import, and the processes that mpirun has started.
 struct StepWriting {
   Mesh mesh;
   SpecRules rules;
@@ -38,9 +38,9 @@ StepWriting parse_step_writing(const std::string& command, const ReshardOptions&
 void check_target(const std::string& command, const ReshardOptions& options);
 
 /// Writes one step of a root by `write`, together with the other processes that mpirun has started;
-/// shows progress, and prints what was done. `command`: "reshard". `find_source` says what is read;
-/// it is called when the options are known to be right. `verify`, if there is one, compares what
-/// was written with the source. Returns the exit status. Ctrl-C ends it with a line that says what
+/// shows progress, and prints a summary. `command`: "reshard". `find_source` returns the source; it
+/// is called once the options are known to be right. `verify`, if not null, compares the result
+/// with the source. Returns the exit status. Ctrl-C ends it with a line that says what
 /// is kept.
 int write_step(const std::string& command, const ReshardOptions& options,
                const std::function<std::filesystem::path()>& find_source,

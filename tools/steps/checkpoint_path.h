@@ -48,7 +48,7 @@ std::int64_t number_of_step(std::string_view command, const std::string& path);
 std::filesystem::path resolve_checkpoint(const std::string& path);
 
 /// The checkpoint that a path is, or all steps of a directory and its checkpoints of other names.
-/// Throws not_found if there is none, and as refuse_others().
+/// Throws not_found without any, and as refuse_others().
 std::vector<std::filesystem::path> each_checkpoint(const std::string& path);
 
 /// True if a path is a checkpoint, also a damaged one, not a root: it holds a manifest or has a
@@ -65,7 +65,7 @@ std::filesystem::path existing_root(const std::string& path);
 /// The directory that holds a checkpoint: "." for "step-00000020".
 std::filesystem::path root_above(const std::filesystem::path& checkpoint);
 
-/// Throws not_found for a root without a step, saying what it seems to hold.
+/// Throws not_found for a root without a step, with a guess at its content.
 [[noreturn]] void refuse_without_steps(const std::filesystem::path& root, const std::string& path);
 
 /// Throws unsupported, with the command that imports them, if folders with names of steps are all

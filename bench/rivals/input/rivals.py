@@ -238,4 +238,4 @@ def main(folder, case, quick):
 
 if __name__ == "__main__":
     main(sys.argv[1], sys.argv[2], "--quick" in sys.argv)
-    os._exit(0)  # not waiting for what a rival leaves running
+    os._exit(0)  # not waiting for threads that a rival leaves running

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shardwise's loader beside other input pipelines: run.py FOLDER [--build DIR] [--quick] [--json OUT]
+"""Compares Shardwise's loader with other input pipelines: run.py FOLDER [--build DIR] [--quick] [--json OUT]
 
 Makes the data in FOLDER (about 1.1 GB) if it is not there, runs input_bench and the rivals (rivals.py)
 by turns, and prints one table with its goals. Ends with status 1 if a goal is missed.

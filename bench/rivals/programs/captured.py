@@ -1,4 +1,4 @@
-"""The rivals' GPT captured from PyTorch and JAX, beside the one that is written in C++, and JAX's own: captured.py SCRIPTS
+"""Compares the rivals' GPT captured from PyTorch and JAX, the one written in C++, and JAX's own: captured.py SCRIPTS
 
 SCRIPTS is the folder of the rivals' programs (run.py says which). All take the same weights and batches, on the same mesh,
 by turns; the columns are milliseconds of a step, by the clock and of the processor, and the ratio to C++'s. A step of the

@@ -1,4 +1,4 @@
-"""examples/convnet beside a ResNet of the same sizes in JAX, on the same meshes, by turns: convnet.py [--build DIR] [--rounds N]
+"""Compares examples/convnet with a ResNet of the same sizes in JAX, on the same meshes, by turns: convnet.py [--build DIR] [--rounds N]
 
 The columns are milliseconds of a step, by the clock and of the processor, and the ratio to C++'s. JAX's weights and images are
 random ones: the time of a step does not depend on them. JAX takes no uneven cuts of a step's arguments, so

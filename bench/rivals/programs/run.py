@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Traced programs beside JAX, torch and torch_xla: run.py SCRIPTS [--xla PYTHON] [--build DIR] [--quick]
+"""Compares traced programs with JAX, torch and torch_xla: run.py SCRIPTS [--xla PYTHON] [--build DIR] [--quick]
 
 SCRIPTS is a folder with the rivals' programs: common.py (weights and batches), jax_programs.py,
 torch_programs.py, xla_programs.py. This program writes common.py's arrays to .safetensors, runs our GPT
@@ -12,7 +12,7 @@ torch_xla wants an environment of its own (torch 2.9.1, torch_xla 2.9.0): --xla 
 
 The columns: ms of a step, ms from the start of the program to its first step's end (JAX and
 torch_xla: to trace, partition and compile), peak bytes of one device (JAX: arguments, temporaries
-and what is not given back), bytes that one device sends in a step by rings, and the largest relative
+and memory that is not given back), bytes that one device sends in a step by rings, and the largest relative
 difference between our loss and JAX's in 20 steps.
 """
 import argparse

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""swt.Loader beside torch's DataLoader over data sets that make many records in one call: batches.py [--rows N] [--json OUT]
+"""Compares swt.Loader with torch's DataLoader over data sets that make many records in one call: batches.py [--rows N] [--json OUT]
 
 Both take the same shuffled batches by turns, 5 each, without workers or with one thread. Prints rows a second and the ratio, whose
 median is to be 1 or more: 0 is the status if all are. Run it with a Python that has torch and, for its rows, datasets.

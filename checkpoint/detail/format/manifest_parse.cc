@@ -49,7 +49,7 @@ DType dtype_of(const JsonFields& tensor) {
   for (const DType dtype : all_dtypes()) {
     if (shardwise::name(dtype) == text) return dtype;
   }
-  tensor.fail(fmt::format("\"dtype\" is {}, which is none of the format's", shown(text)));
+  tensor.fail(fmt::format("\"dtype\" is {}, needed is a dtype of the format", shown(text)));
 }
 
 Box box_of(const JsonFields& piece, const Shape& shape) {

@@ -33,7 +33,8 @@ void put(Packer& packer, const PartCosts& costs) {
 PartCosts take_costs(Unpacker& unpacker) {
   const auto seconds = [&] {
     const auto value = std::bit_cast<double>(unpacker.word());
-    unpacker.require(std::isfinite(value) && value >= 0, "found a time that is none");
+    unpacker.require(std::isfinite(value) && value >= 0,
+                     "found a time that is negative or not finite");
     return value;
   };
   PartCosts costs;

@@ -189,7 +189,7 @@ StepName Attempt::next_name(Existing existing) const {
     }
     if (there.generation == std::numeric_limits<std::int64_t>::max()) {
       throw Error(ErrorCode::unsupported,
-                  fmt::format("publish a later generation than {}: there is none; remove it or "
+                  fmt::format("publish a later generation than {}: numbers end there; remove it or "
                               "give it another name",
                               path));
     }

@@ -16,7 +16,7 @@ namespace shardwise::detail {
 
 enum class TargetKind { file, folder };
 
-/// A file, or a folder of files, that is being written: a StagedOutput that checks what it
+/// A file, or a folder of files, that is being written: a StagedOutput that checks the output it
 /// replaces. Thread-compatible.
 class NewTarget {
  public:

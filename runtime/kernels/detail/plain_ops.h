@@ -18,8 +18,8 @@ struct SlowPlainOp {  // not worth filling up a block
   static constexpr bool kSlow = true;
 };
 
-/// The type in which sums and products wrap around instead of overflowing. It is no narrower than
-/// int, to which narrower types would be promoted, with overflow.
+/// A type whose sums and products wrap around instead of overflowing. It is no narrower than int:
+/// narrower types would be promoted to int, with overflow.
 template <class T>
 using Wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
 

@@ -22,7 +22,7 @@ struct Source {
 /// depend on its place: elements after the last whole vector go through the same vector code.
 using TileFunction = void (*)(const Source* sources, std::byte* out, std::size_t count);
 
-/// The type in which elements of a dtype are computed: f32 for f16 and bf16, else the dtype itself.
+/// The type that elements of a dtype are computed in: f32 for f16 and bf16, else the dtype itself.
 DType compute_dtype(DType dtype);
 
 /// An op on operands of one dtype, which is a compute_dtype() (select: after the condition, which

@@ -9,7 +9,7 @@
 
 namespace shardwise::detail {
 
-/// The memory from which a copy is taken; it holds at least the copy's box.
+/// The memory that a copy reads; it holds at least the copy's box.
 using SourceMemory = std::function<ConstBoxView(const Copy& copy)>;
 
 /// Executes the copies that fill one target of a plan, reducing if the plan does: the only way in

@@ -253,7 +253,7 @@ class Planner {
            !has_older(step, pair);
   }
 
-  /// Of two operands of an output, the one that lives longer gains more by the output's memory.
+  /// The operand of an output that lives longer gains more by the output's memory.
   bool has_older(std::size_t step, const LoweredProgram::InPlace& pair) {
     return home(pair.result) == Home::output &&
            std::ranges::any_of(lowered_.in_place[step], [&](const auto& other) {

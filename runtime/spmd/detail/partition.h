@@ -17,7 +17,7 @@ namespace shardwise {
 
 struct PartitionedBody;
 
-/// A graph cut over a mesh: values of which every device has its box, and steps that fill them, in
+/// A graph cut over a mesh: values, whose boxes the devices have, and steps that fill them, in
 /// order. Plain data; lower() (detail/lower.h) makes the Program.
 struct PartitionedGraph {
   using ValueId = std::int64_t;

@@ -44,7 +44,7 @@ AxisSet whole_axes(const Shape& free, std::int64_t size) {
   return best;
 }
 
-/// One way to cut the torus for a logical axis, with the criteria by which ways are compared.
+/// One way to cut the torus for a logical axis, with the criteria that compare ways.
 struct Cut {
   std::int64_t whole_product = 1;
   int whole_axes = 0;

@@ -122,7 +122,7 @@ TEST(Record, BoundsWhatItHolds) {
   for (const double seconds : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
     const Bytes costs = encode(PartCosts{.write_seconds = seconds});
     EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { decode_costs(costs); }),
-                HasSubstr("found a time that is none"));
+                HasSubstr("found a time that is negative or not finite"));
   }
   RecordHead head = some_head();
   head.files[0].data_end = 6000;

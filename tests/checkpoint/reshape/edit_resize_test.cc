@@ -299,7 +299,7 @@ TEST(ReshardCheckpoint, GrowsAndShrinksOnTheWayFromAnyMeshToAnyOther) {
     const auto [expected, num_stored] = elements_of(Box::whole(w.shape), place);
     const ReshardPlan plan = plan_reshard(step, dir / "to", mesh, rules, options);
     EXPECT_EQ(plan.logical_bytes, expected.size() + 56);
-    EXPECT_EQ(plan.needed_bytes, num_stored * 4 + 56) << "no chunk is read for what is added";
+    EXPECT_EQ(plan.needed_bytes, num_stored * 4 + 56) << "no chunk is read for added elements";
     const auto made = reshard_checkpoint(step, dir / "to", mesh, rules, options).directory;
     EXPECT_TRUE(verify_checkpoint(made).ok());
     const CheckpointReader reader(made);

@@ -176,7 +176,7 @@ TEST(EditedTensors, ReadsAnyBoxOfWhatIsTransposedSplitAndJoined) {
         edited.read(t, box, found);
         ASSERT_EQ(found, expected) << to_string(box) << " of " << to_string(info.shape);
         EXPECT_EQ(source->read_bytes, as_size(box.num_elements()) * size_bytes(from))
-            << "only what the box needs is read";
+            << "only elements of the box are read";
         EXPECT_LE(source->largest_scratch(found), std::max<std::size_t>(scratch, 16));
         if (const auto same = edited.same_in_source(t, box)) {
           EXPECT_EQ(oracle.tensors[same->tensor].part(same->box), expected);

@@ -373,7 +373,7 @@ TEST_F(ReusedFiles, ThatCannotBeRemovedDoNotKeepOthers) {
   std::string error;
   for (const std::int64_t step : {2, 3, 4, 5}) {
     error += manager_->save(step, sources_of(model(2))).cleanup_error;
-    EXPECT_LE(entries(root_).size(), 3u) << "the step, a spare, and what is stuck";
+    EXPECT_LE(entries(root_).size(), 3u) << "the step, a spare, and a stuck file";
   }
   EXPECT_THAT(error, HasSubstr("injected"));
 }

@@ -225,7 +225,7 @@ TEST_F(TierIncrements, FillInForALostHost) {
     const TierStep found = expect_latest(devices, tiers, Tier::fast, 2, mostly_frozen(2));
     const bool is_new = devices.group().rank() == 0;
     EXPECT_EQ(found.files_taken, is_new ? 2 : 0);
-    EXPECT_EQ(found.bytes_taken > 6 * kMiB, is_new) << "with what they link";
+    EXPECT_EQ(found.bytes_taken > 6 * kMiB, is_new) << "with the linked files";
     EXPECT_EQ(tiers.save(3, sources_of(mostly_frozen(3))).unchanged_bytes, 6 * kMiB);
     expect_latest(devices, tiers, Tier::fast, 3, mostly_frozen(3));
   });

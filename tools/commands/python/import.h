@@ -18,11 +18,11 @@ struct Selection {
   std::span<const std::string> select, exclude;
 };
 
-/// Has Shardwise's Python package write a checkpoint of DCP or Orbax anew, as the checkpoint
+/// Has Shardwise's Python package rewrite a checkpoint of DCP or Orbax as the checkpoint
 /// `target`: these formats are read by packages of Python alone. Nothing of the source is
 /// unpickled that could run code. SHARDWISE_PYTHON names the interpreter; it is python3 else.
-/// Throws unsupported, saying what is needed, if that has not the package; what the package
-/// raises; and cancelled if the user has interrupted it.
+/// Throws unsupported, naming what to install, if that lacks the package; the package's errors;
+/// and cancelled if the user has interrupted it.
 void import_by_python(std::string_view format, const std::filesystem::path& source,
                       const std::filesystem::path& target, const Selection& selection = {});
 
@@ -38,8 +38,8 @@ std::unique_ptr<BoxReader> open_by_python(std::string_view format,
                                           const std::filesystem::path& source,
                                           const ReadOptions& options, const Selection& selection);
 
-/// Runs a command that may call the above. If the user interrupts it, it removes what it has made,
-/// and then the process ends by the signal.
+/// Runs a command that may call the above. If the user interrupts it, it removes its files, and
+/// then the process ends by the signal.
 int run_with_python(const std::function<int()>& command);
 
 /// The same if one of these paths is of a format that Python reads; else runs the command alone.

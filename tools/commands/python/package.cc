@@ -78,7 +78,7 @@ class Output {
   std::size_t told_ = 0;  // where the first line begins that line_ has not got
 };
 
-/// What it writes is in a hidden folder of ours, so it is killed if the user interrupts us.
+/// The child is killed if the user interrupts us: it writes only to a hidden folder of ours.
 void read_all(int output, pid_t child, Output& to) {
   std::array<char, 1 << 16> buffer{};
   pollfd waited{output, POLLIN, 0};

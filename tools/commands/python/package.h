@@ -14,10 +14,10 @@ using LineFunction = std::function<void(std::string_view line)>;
 /// ended.
 using PackageProblem = std::function<std::string(const std::string& end)>;
 
-/// Runs a module of Shardwise's Python package, as what it does packages of Python alone can do.
+/// Runs a module of Shardwise's Python package, for work that only packages of Python can do.
 /// SHARDWISE_PYTHON names the interpreter; it is python3 else. Returns the last line that it has
-/// printed. Throws what the package raises; unsupported, as `problem` says; and cancelled if the
-/// user interrupts `operation`: what the child has begun is the caller's to remove.
+/// printed. Throws the package's errors; unsupported, as `problem` says; and cancelled if the
+/// user interrupts `operation`: the caller then removes the child's files.
 std::string run_package(std::string_view module, std::vector<std::string> arguments,
                         std::string_view operation, const PackageProblem& problem,
                         const LineFunction& line = nullptr);

@@ -100,7 +100,7 @@ class Trials {
   Objective objective_;
 };
 
-/// An objective: what a step costs, planned.
+/// An objective: the planned cost of a step.
 Outcome step_cost(const Trials& trials, const Marks& marks);
 
 }  // namespace shardwise::detail

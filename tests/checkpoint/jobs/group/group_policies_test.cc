@@ -1,5 +1,4 @@
-// The processes of a job, which are threads here, agree when they save, and from which step they go
-// on.
+// The processes of a job, which are threads here, agree when they save, and where they resume.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

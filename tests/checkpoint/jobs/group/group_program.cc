@@ -34,7 +34,7 @@ const std::vector<HostTensor>& model(std::int64_t step) {
   return models[step % 3];
 }
 
-/// Says from which step it goes on, and saves the next ones.
+/// Prints the step that it resumes, and saves the next ones.
 template <class Manager>
 void go_on(Manager& manager, std::int64_t step) {
   std::cout << "restored " << step << std::endl;
