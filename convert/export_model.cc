@@ -308,8 +308,7 @@ ExportStats write_files(const BoxReader& original, const fs::path& target,
   std::optional<detail::ModelFolder> folder;
   if (!options.config_from.empty()) {
     if (to_file || &format != &detail::safetensors_export()) {
-      refuse_export(ErrorCode::invalid_argument, target,
-                    "a config needs a folder of safetensors beside it");
+      refuse_export(ErrorCode::invalid_argument, target, "a config needs a folder of safetensors");
     }
     folder = detail::look_at_model_folder(*file_system, options.config_from);
   }

@@ -201,7 +201,7 @@ CommandLine show(std::string text) {
 }  // namespace
 
 CommandLine parse_command_line(int argc, char** argv) {
-  CLI::App app{"Sharded tensors: what each device holds, and checkpoints that any mesh can read",
+  CLI::App app{"Sharded tensors: the part of each device, and checkpoints that any mesh can read",
                "shardwise"};
   Run run;
   declare(app, run);

@@ -141,7 +141,7 @@ class TarStore final : public detail::ImageStore {
  private:
   [[noreturn]] void fail_without(std::int64_t record, const std::string& part) const {
     throw Error(ErrorCode::corrupt,
-                fmt::format("read image: {}: no {} right beside it", place(record), part));
+                fmt::format("read image: {}: no {} right next to it", place(record), part));
   }
   const MemberBytes& bytes_of(std::int64_t record, std::size_t number) const {
     const MemberBytes& bytes = bytes_[as_size(record) * byte_fields_.size() + number];
@@ -178,7 +178,7 @@ void TarStore::check_any_whole() const {
   throw Error(
       ErrorCode::corrupt,
       fmt::format("open image tar {}: found {} records, each without a part that is needed: "
-                  "{}, right beside one another",
+                  "{}, right next to each other",
                   file_->path(), images_.size(), parts));
 }
 
@@ -475,10 +475,11 @@ void check_byte_fields(const ImageOptions& options) {
   const auto twice = std::adjacent_find(names.begin(), names.end());
   const bool empty = names[0].empty();
   if (!empty && twice == names.end()) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("open image tar: byte field \"{}\" {}, needed are distinct names beside "
-                          "\"image\" and \"label\"",
-                          empty ? std::string() : *twice, empty ? "is empty" : "comes twice"));
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("open image tar: byte field \"{}\" {}, needed are distinct names other than "
+                  "\"image\" and \"label\"",
+                  empty ? std::string() : *twice, empty ? "is empty" : "comes twice"));
 }
 
 }  // namespace

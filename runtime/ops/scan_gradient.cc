@@ -76,7 +76,7 @@ class ScanGradient {
     return body_.node(scan_.input(operand)).type;
   }
 
-  /// Finds the operands with respect to which the body must be derived.
+  /// Finds the operands that the body must be derived with respect to.
   void find_active() {
     const std::vector<bool> results = results_that_depend(node_, call_.wanted);
     for (std::size_t i = 0; i < call_.operands.size(); ++i) {

@@ -12,7 +12,7 @@ rooms="mend jobs reshape tiers"  # components in checkpoint/: a source of checkp
 place() { [[ " $rooms " == *" $1 "* ]] && echo "checkpoint/$1" || echo "$1"; }
 in_rooms="^checkpoint/(${rooms// /|})/"
 
-# Each line a file and what it includes.
+# Each line has a file and one that it includes.
 included=$(grep -HoE '^ *#include *[<"][^>"]+' $(sources $components tools bench examples python/src) |
   sed -E "s/: *#include *[<\"]/ /; s#$in_rooms#\\1/#")
 # The same for tools and python/src, whose sources name each other without "shardwise/".
@@ -94,7 +94,7 @@ for file in $(find bench examples -name '*.cc'); do
   grep -qE "\b$stem\b" "$(dirname "$file")/CMakeLists.txt" || breach "$file is in no target"
 done
 
-# 4. Each library only in its room (docs/design.md, "Dependencies"). Tests and benchmarks may use what they test against.
+# 4. Each library only in its room (docs/design.md, "Dependencies"). Tests and benchmarks may use libraries that they test against.
 room() {  # room LIBRARY INCLUDE-PATTERN PLACE-PATTERN
   while read -r file used; do
     if [[ $file != bench/* && $used =~ $2 && ! $file =~ $3 ]]; then
@@ -191,17 +191,17 @@ done <<< "$(grep -nE '"([a-z]+(_[a-z0-9]+)+|[A-Z][a-z]+([A-Z][a-z]+)+|[A-Za-z]+(
   $(find $components tools -name '*.cc') | sed -E 's/^([^:]*:[0-9]*): */\1: /')"
 
 # 10. What checkpoint/ and convert/ do to files goes through FileSystem (docs/design.md). Where a path leads is asked
-# beside it, in the files of the list; lease.cc looks at /proc.
+# outside it, in the files of the list; lease.cc looks at /proc.
 changes='(remove|remove_all|rename|copy|copy_file|create_director[a-z]*|create_[a-z]*link|resize_file|permissions|directory_iterator|recursive_directory_iterator)\('
 looks='(canonical|weakly_canonical|exists|is_[a-z_]*|status|symlink_status|file_size|last_write_time|equivalent|read_symlink|space)\('
 may_look='/(pin|stored_checkpoint|reshard|new_target|export_folder|model_source|safetensors_model)\.cc|/directory_state\.h'
 for file in $(sources checkpoint convert); do
   ! grep -nE "(fs|std::filesystem)::$changes|[^a-z]o?i?fstream\b|::(fopen|opendir|unlink|mkdir)\(" "$file" ||
-    breach "$file does something to files beside FileSystem"
-  [[ $file == */lease.cc ]] || ! grep -nE '[^a-z_A-Z>):]::open\(' "$file" || breach "$file opens a file beside FileSystem"
+    breach "$file does something to files outside FileSystem"
+  [[ $file == */lease.cc ]] || ! grep -nE '[^a-z_A-Z>):]::open\(' "$file" || breach "$file opens a file outside FileSystem"
   [[ $file == */lease.cc || /$file =~ $may_look ]] ||
     ! grep -nE "(fs|std::filesystem)::$looks|[^a-z_A-Z>):]::l?stat\(" "$file" ||
-    breach "$file looks at a path beside FileSystem"
+    breach "$file looks at a path outside FileSystem"
 done
 
 # 11. Workers never wait: no read, wait, lock or message inside a body that is given to an Executor: to parallel_for or
@@ -263,11 +263,11 @@ while read -r header page word _; do
   [[ -f $page ]] && grep -qwF "$word" "$page" || breach "$users says of $header that $page names $word; it does not"
 done < $users
 
-# 14. A public header whose comments say what is thrown includes shard/error.h, so that catch (const Error&) compiles.
+# 14. A public header whose comments name errors includes shard/error.h, so that catch (const Error&) compiles.
 for header in $headers; do
   [[ $header == shard/error.h ]] || ! grep -qE '//.*\b[Tt]hrows\b' "$header" ||
     grep -q '^#include "shardwise/shard/error.h"' "$header" ||
-    breach "$header says what is thrown and does not include shard/error.h"
+    breach "$header names its errors and does not include shard/error.h"
 done
 
 # 15. No two components define a type of one name in one namespace: programs link both, and the linker keeps one

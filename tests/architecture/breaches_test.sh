@@ -74,7 +74,7 @@ for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpo
   'shard/mesh.h includes shard/host/mutex.h, which does not stand before it' \
   'runtime/program/detail/move.h includes runtime/manual.h, which does not stand before it' \
   'axis_index: no such axis"; begins a message' 'Devices::at: no such device"; begins a message' \
-  'checkpoint/save.cc does something to files beside' 'convert/export_model.cc looks at a path beside' \
+  'checkpoint/save.cc does something to files outside' 'convert/export_model.cc looks at a path outside' \
   'loader/sources/npy.cc includes loader/detail/engine/ring.h, which does not stand before it' \
   'checkpoint/detail/read/chunk_reader.cc includes checkpoint/detail/write/part.h, which does not stand before it' \
   'checkpoint/detail/write/commit.cc includes checkpoint/detail/record/packer.h, which does not stand before it' \
@@ -86,7 +86,7 @@ for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpo
   'checkpoint/detail/parity/parity_format.cc includes ISA-L' \
   'reshape/edits.cc includes reshape/reshard.h, which does not stand before it' \
   'checkpoint/tiers/detail/forgotten.cc is in no target' 'astray.h is not in the namespace mend_detail' \
-  'checkpoint/mend/repair.h says what is thrown' 'reshape/unused.h has no user outside reshape/' \
+  'checkpoint/mend/repair.h names its errors' 'reshape/unused.h has no user outside reshape/' \
   'shardwise::detail::RootTerms is a type in jobs tiers' \
   'python/src/read.cc includes runtime/detail/' \
   'reader->read(i);, inside a body that workers run' 'const MutexLock lock(mutex);, inside a body that workers run' \
@@ -95,7 +95,7 @@ for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpo
   'shard/unused.h has no user outside shard/' 'docs/loader.md names no_such_word; it does not' \
   'tools/output.cc includes tools/parse.h, which does not stand before it' \
   'python/src/bindings.h includes python/src/work.h, which does not stand before it' \
-  'checkpoint/verify.h says what is thrown' \
+  'checkpoint/verify.h names its errors' \
   'fields of ManagerOptions: found' 'methods of CheckpointManager: found' 'public headers of reshape/: found 3' \
   'lines of headers with checkpoint/jobs/manager.h: found' 'words: found 10' \
   'shard/torus has 33 files' 'shardwise::detail::ChunkRecord is a type in checkpoint loader'; do

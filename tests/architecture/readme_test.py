@@ -1,4 +1,4 @@
-"""README and docs show what the examples, which CTest runs, are and print, and their links lead somewhere:
+"""README and docs quote the examples, which CTest runs, and their output, and links lead somewhere:
 readme_test.py SOURCE_DIR."""
 import pathlib
 import re

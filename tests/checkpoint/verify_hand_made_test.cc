@@ -28,7 +28,7 @@ TEST(VerifyHandMade, ReportsEachDamagedChunkOnItsOwn) {
   // And the index, which is filler here.
   ASSERT_EQ(report.damage.size(), 4u);
   EXPECT_EQ(report.damage[0].file, "index.h5");
-  EXPECT_THAT(report.damage[0].message, HasSubstr("it does not map what the manifest lists"));
+  EXPECT_THAT(report.damage[0].message, HasSubstr("it does not map the tensors of the manifest"));
   EXPECT_EQ(report.damage[1].chunk, 1);
   EXPECT_EQ(report.damage[1].box, Box({8}, {16}));
   EXPECT_EQ(report.damage[2].chunk, 3);

@@ -150,7 +150,7 @@ bool read_pieces(Manifest& manifest, std::size_t file, std::span<const std::byte
   return small_enough(manifest);
 }
 
-/// A shard file that others may link, and the record by which they do.
+/// A shard file that others may link, and the record that they link it by.
 struct Linkable {
   detail::LinkedFile linked;
   std::vector<std::byte> bytes;

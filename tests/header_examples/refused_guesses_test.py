@@ -22,6 +22,6 @@ for n, texts in said.items():
     if n not in needed:
         wrong.append(f"line {n}: it must compile")
     elif needed[n] not in "\n".join(texts):
-        wrong.append(f"line {n}: found no {needed[n]!r} in what the compiler says")
+        wrong.append(f"line {n}: found no {needed[n]!r} in the compiler's words")
 if wrong:
     sys.exit("\n".join(wrong) + "\n" + run.stderr)

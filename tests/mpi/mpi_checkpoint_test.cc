@@ -55,7 +55,7 @@ std::vector<HostTensor> random_tensors(RandomShardings& random, const Mesh& mesh
   return tensors;
 }
 
-/// The files of a checkpoint, but the manifest, in which the attempt's id stands.
+/// The files of a checkpoint, but the manifest, which has the attempt's id.
 std::map<std::string, std::vector<std::byte>> files_of(const fs::path& step) {
   std::map<std::string, std::vector<std::byte>> files;
   for (const auto& entry : fs::directory_iterator(step)) {

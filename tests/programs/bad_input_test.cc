@@ -17,7 +17,7 @@
 #include "testing/errors.h"
 
 // Refusals of programs: whole messages, with the operation, its operands as nodes, where
-// in the program it was recorded, what was found and what was needed.
+// in the program it was recorded, with found and needed values.
 
 namespace shardwise {
 namespace {

@@ -182,8 +182,8 @@ std::size_t received(const Executable& executable) {
   return bytes;
 }
 
-// Operand and result are marked at random. A device gets what it lacks: at most a quarter more, if
-// a result that is made elsewhere and then moved was thought to be less.
+// Operand and result are marked at random. A device gets elements it lacks: at most a quarter more,
+// if a result that is made elsewhere and then moved was thought to be less.
 TEST(Windows, MoveWhatADeviceLacksAndNothingElse) {
   int moved = 0;
   for (std::uint32_t seed = 0; seed < 300; ++seed) {

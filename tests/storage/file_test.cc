@@ -63,8 +63,8 @@ std::vector<std::byte> bytes_of(std::string_view text) {
   return bytes;
 }
 
-// Aligned and odd places, sizes and memory, in any order, with both cachings: the file holds what a
-// copy in memory holds.
+// Aligned and odd places, sizes and memory, in any order, with both cachings: the file equals a
+// copy in memory.
 TEST(File, HoldsWhatIsWrittenAtAnyPlaceAndFromAnyMemory) {
   for (const Caching caching : {Caching::cached, Caching::direct}) {
     const TempDir dir;
@@ -161,15 +161,15 @@ TEST(File, OfSeveralRunsTheOneThatFailsIsNamed) {
 TEST(File, DirectWriteLeavesTheBytesBehindItAlone) {
   const TempDir dir;
   const auto file = posix_file_system()->create(dir / "f", Caching::direct);
-  const std::vector<std::byte> behind = bytes_of("metadata");
+  const std::vector<std::byte> metadata = bytes_of("metadata");
   AlignedBytes data(2 * kPage);
   fill(data.span(), 1);
-  file->write_at(kPage + 100, behind.data(), behind.size());
+  file->write_at(kPage + 100, metadata.data(), metadata.size());
   file->write_at(0, data.data(), kPage + 100);
-  std::vector<std::byte> back(behind.size());
+  std::vector<std::byte> back(metadata.size());
   file->read_at(kPage + 100, back.data(), back.size());
-  EXPECT_EQ(back, behind);
-  EXPECT_EQ(file->size(), kPage + 100 + behind.size());
+  EXPECT_EQ(back, metadata);
+  EXPECT_EQ(file->size(), kPage + 100 + metadata.size());
 }
 
 TEST(File, TwoThreadsWriteAtDifferentPlaces) {

@@ -62,7 +62,7 @@ inline const std::vector<HostTensor>& fault_model(std::uint64_t seed) {
   return models[seed - 1];
 }
 
-/// A model in which only one tensor depends on the seed.
+/// A model with one tensor that depends on the seed.
 inline std::vector<HostTensor> increment_model(std::uint64_t seed) {
   return {host_tensor("frozen", DType::f32, {300, 200}, "2", "0,-", Values::noise, 1),
           host_tensor("ramp", DType::i32, {300, 200}, "2", "0,-", Values::ramp, seed)};

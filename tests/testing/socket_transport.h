@@ -75,8 +75,8 @@ class SocketTransport final : public Transport {
 /// Socket pairs between all ranks: [rank][other], -1 for itself. The caller owns them.
 std::vector<std::vector<int>> socket_mesh(int ranks);
 
-/// Runs a function for every rank of a group, each on a thread; gives what each threw, empty where
-/// it did not. `faults` by rank; a rank without an entry has none.
+/// Runs a function for every rank of a group, each on a thread; gives each one's error, or "".
+/// `faults` by rank; a rank without an entry has none.
 std::vector<std::string> run_ranks(
     int ranks, const std::function<SocketFaults(int)>& faults,
     const std::function<void(std::shared_ptr<SocketTransport>)>& run);

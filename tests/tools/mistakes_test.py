@@ -271,7 +271,7 @@ $ export runs/ck outdir --format DCP
 $ export runs/ck x.npz --format dcp
 2 export to x.npz: the format is dcp, but its name ends in .npz
 $ export runs/ck outdir --format orbax --config-from hf
-2 export to outdir: a config needs a folder of safetensors beside it
+2 export to outdir: a config needs a folder of safetensors
 $ export runs/ck nodir/x --format orbax
 3 export: nodir is no folder; needed is one to make nodir/x in
 $ export runs/ck hf --format dcp --replace

@@ -173,7 +173,7 @@ int run_explain(ExplainOptions& options) {
 
 void declare_explain(CLI::App& app, Run& run) {
   const auto [explain, options] = add_command(
-      app, run, "explain", "Show what a reshard moves, or why a spec does not fit",
+      app, run, "explain", "Show the moves of a reshard, or why a spec does not fit",
       "shardwise explain --from 'data=4,model=2;data,model' --to 'data=2,model=4;-,model' "
       "--shape 8,16\n  shardwise explain --mesh data=4,model=2 --spec data,modle --shape 8,16",
       run_explain);

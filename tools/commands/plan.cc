@@ -122,7 +122,7 @@ void declare_plan(CLI::App& app, Run& run) {
                   "Say why a tensor is cut as it is: an input's name, or an operation as %98")
       ->type_name("NAME");
   plan.add_option("--why-not", options.why_not,
-                  "Say what stands against another cut of a tensor, what it would cost, and which "
+                  "Say why a tensor is not cut in another way, the cost of that cut, and which "
                   "other marks would bring it")
       ->type_name("NAME=SPEC");
   plan.add_option("--attention", options.attention,

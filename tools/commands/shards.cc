@@ -348,7 +348,7 @@ int run_shards(ShardsOptions& options) {
     print_as_table(*request.xla.placement, shape, dtype);
   } else {
     print_shown(
-        fmt::format("{}: the program says per device what it holds\n", name(request.xla.type)));
+        fmt::format("{}: the program chooses the part of each device\n", name(request.xla.type)));
   }
   return 0;
 }

@@ -315,7 +315,7 @@ print(imported - began, spent() - imported)
 
 
 def of_new_process(folder: pathlib.Path) -> dict[str, dict[str, float]]:
-    """4,000 tensors of 4 KiB: processor time of the import beside numpy's, and of the first load."""
+    """4,000 tensors of 4 KiB: processor time of the import, compared with numpy's, and of the first load."""
     import safetensors.numpy
 
     state = {f"layers.{i}.weight": np.full(1024, i, np.float32) for i in range(4000)}

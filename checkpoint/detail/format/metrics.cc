@@ -59,7 +59,7 @@ std::string with_metrics(const std::string& objects_json,
   const JsonValue& root = document.root();
   if (!root.IsObject() || root.HasMember(kKey)) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("save: objects_json is a JSON {}{}, needed beside metrics is an object "
+                fmt::format("save: objects_json is a JSON {}{}, needed with metrics is an object "
                             "without \"metrics\"",
                             kind_name(root), root.IsObject() ? " with \"metrics\"" : ""));
   }

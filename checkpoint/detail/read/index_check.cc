@@ -66,7 +66,8 @@ std::string check_index(File& file, const std::string& path, const Manifest& man
   std::string problem = impossible(manifest);
   if (problem.empty()) problem = difference(file, index_of(manifest));
   if (problem.empty()) return {};
-  return fmt::format("check index {}: it does not map what the manifest lists: {}", path, problem);
+  return fmt::format("check index {}: it does not map the tensors of the manifest: {}", path,
+                     problem);
 }
 
 }  // namespace shardwise::detail

@@ -187,7 +187,7 @@ std::unique_ptr<File> open_named(const OpenDirectory& directory, const std::stri
   } catch (const Error& e) {
     if (e.code() != ErrorCode::not_found) throw;
     if (!directory.directory->is_in_place()) {
-      not_found(directory.path, "it was removed or replaced meanwhile");
+      not_found(directory.path, "it was removed or replaced since it was opened");
     }
     throw Error(ErrorCode::corrupt,
                 fmt::format("open shard file {}: it is missing", path.string()));

@@ -201,7 +201,7 @@ void RestoredFile::restore(std::uint64_t group) {
   }
   if (missing.size() > rows.size()) {
     why_lost_[group] =
-        fmt::format("{} blocks of {} bytes are damaged, of which its parity can restore {}",
+        fmt::format("{} blocks of {} bytes are damaged, but its parity can restore {}",
                     missing.size(), block_bytes, rows.size());
     return;
   }

@@ -46,9 +46,9 @@ void Replacer::remove_or_leave(const fs::path& hidden) {
 bool Replacer::take_place(const fs::path& hidden, const fs::path& place, bool is_last) {
   const std::vector<std::string> names = file_system_.list(directory_);
   if (!opened_->is_in_place()) {
-    throw Error(
-        ErrorCode::not_found,
-        fmt::format("repair {}: the checkpoint was removed or replaced meanwhile", place.string()));
+    throw Error(ErrorCode::not_found,
+                fmt::format("repair {}: the checkpoint was removed or replaced since it was opened",
+                            place.string()));
   }
   try {
     if (std::ranges::find(names, place.filename().string()) == names.end()) {

@@ -46,12 +46,12 @@ NewTarget::NewTarget(FileSystem& file_system, const fs::path& target, TargetKind
       target_(absolute_path(target)),
       kind_(kind),
       is_exported_(std::move(is_exported)) {
-  const std::vector<std::string> beside = file_system_.list(target_.parent_path());
-  if (holds_checkpoint(beside)) {
+  const std::vector<std::string> names = file_system_.list(target_.parent_path());
+  if (holds_checkpoint(names)) {
     refuse_target(ErrorCode::invalid_argument, given_,
                   "that is inside a checkpoint, needed is a place outside");
   }
-  if (std::find(beside.begin(), beside.end(), target_.filename().string()) != beside.end()) {
+  if (std::find(names.begin(), names.end(), target_.filename().string()) != names.end()) {
     if (existing != Existing::replace) {
       refuse_target(ErrorCode::already_exists, given_,
                     "it exists: Existing::replace replaces it, Existing::skip writes nothing");
@@ -66,8 +66,8 @@ NewTarget::NewTarget(FileSystem& file_system, const fs::path& target, TargetKind
 bool NewTarget::skips(FileSystem& file_system, const fs::path& target,
                       const std::function<void()>& check) {
   const fs::path absolute = absolute_path(target);
-  const std::vector<std::string> beside = file_system.list(absolute.parent_path());
-  if (std::find(beside.begin(), beside.end(), absolute.filename().string()) == beside.end()) {
+  const std::vector<std::string> names = file_system.list(absolute.parent_path());
+  if (std::find(names.begin(), names.end(), absolute.filename().string()) == names.end()) {
     return false;
   }
   try {

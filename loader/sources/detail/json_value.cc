@@ -61,7 +61,7 @@ class MemberReader final : public JsonReader {
     std::int64_t& extent = shape[lists()];
     const auto count = static_cast<std::int64_t>(elements);
     if (extent != kUnknown && extent != count) {
-      fail(fmt::format("a list of {} beside one of {}", count, extent));
+      fail(fmt::format("a list of {} next to one of {}", count, extent));
     }
     extent = count;
     return true;

@@ -21,7 +21,7 @@ inline void need_computed_type(DType dtype) {
 /// True for types that are computed as f32.
 constexpr bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
-/// Calls body with a zero of the type in which elements are compared; boolean as bytes of 0 and 1.
+/// Calls body with a zero of the type that compares elements; boolean as bytes of 0 and 1.
 /// Requires a dtype that is not half; throws as need_computed_type().
 template <class Body>
 void with_ordered_type(DType dtype, Body&& body) {
@@ -81,7 +81,7 @@ void with_moved_type(std::size_t bytes, Body&& body) {
   with_unsigned_type(bytes, body);
 }
 
-/// Calls body with a zero of the type in which elements are added and multiplied: integers are
+/// Calls body with a zero of the type that adds and multiplies elements: integers are
 /// unsigned, so that they wrap around. Requires a dtype that is neither half nor boolean; throws as
 /// need_computed_type().
 template <class Body>

@@ -310,7 +310,7 @@ TEST_F(SavePolicies, OptionsThatAreWrongAreRefused) {
           [&] {
             manager.save(1, {tensor_.source()}, {.objects_json = "[1]", .metrics = {{"a", 1}}});
           }),
-      HasSubstr("objects_json is a JSON array, needed beside metrics is an object"));
+      HasSubstr("objects_json is a JSON array, needed with metrics is an object"));
 }
 
 TEST_F(SavePolicies, ARestartGoesBackPastDamagedBytesAndSaysSo) {

@@ -215,7 +215,7 @@ TEST_F(Parity, NamesTheBoxesThatItCannotRestoreAndLeavesThem) {
   ASSERT_THAT(report.left.damage, SizeIs(3));
   EXPECT_THAT(report.left.damage[0].message,
               AllOf(HasSubstr("; not repaired: there is no other step in its root"),
-                    HasSubstr("3 blocks of 1048576 bytes are damaged, of which its parity can "
+                    HasSubstr("3 blocks of 1048576 bytes are damaged, but its parity can "
                               "restore 2")));
   std::vector<std::pair<std::string, Box>> lost;
   for (const auto& [tensor, box] : report.lost) lost.emplace_back(tensor, box);

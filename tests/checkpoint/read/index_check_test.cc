@@ -55,11 +55,12 @@ TEST_F(IndexCheck, FindsAChangeOfAnyByteAndSaysWhichIsTheFirst) {
     std::vector<std::byte> changed = good_;
     changed[place] ^= std::byte{4};
     changed.back() ^= std::byte{8};
-    ASSERT_THAT(check(changed),
-                HasSubstr(fmt::format("it does not map what the manifest lists: its byte at {} is "
-                                      "{}, needed is {}",
-                                      place, std::to_integer<int>(changed[place]),
-                                      std::to_integer<int>(good_[place]))));
+    ASSERT_THAT(
+        check(changed),
+        HasSubstr(fmt::format("it does not map the tensors of the manifest: its byte at {} is "
+                              "{}, needed is {}",
+                              place, std::to_integer<int>(changed[place]),
+                              std::to_integer<int>(good_[place]))));
   }
 }
 
@@ -113,7 +114,8 @@ TEST_F(IndexCheck, FindsEveryKindOfWrongMapping) {
     SCOPED_TRACE(c.name);
     Manifest changed = manifest();
     c.change(changed);
-    EXPECT_THAT(check(good_, changed), HasSubstr("it does not map what the manifest lists: it"));
+    EXPECT_THAT(check(good_, changed),
+                HasSubstr("it does not map the tensors of the manifest: it"));
   }
 }
 

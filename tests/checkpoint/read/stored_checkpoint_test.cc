@@ -188,7 +188,7 @@ TEST_F(Stored, OpensNoMoreFilesThanItNeeds) {
   fs::remove_all(dir_ / "trash");
   EXPECT_THAT(
       message_of(ErrorCode::not_found, [&] { reader.read("t", Box::whole(tensor.shape), out); }),
-      HasSubstr("it was removed or replaced meanwhile"));
+      HasSubstr("it was removed or replaced since it was opened"));
 }
 
 TEST_F(Stored, RefusesAManifestThatIsNoFile) {

@@ -61,11 +61,11 @@ TEST(TensorEdits, ShapesThatDoNotFitAreInTheSameError) {
                                               host_tensor("s", DType::f32, {}, "1", "")});
   EXPECT_EQ(edit_fault({.joins = {{{"?.q", "?.k"}, "?.qk", 0}, {{"s", "t"}, "st", 0}}}, source),
             "reshard x: 4 edits do not fit: "
-            "join \"?.q,?.k=?.qk@0\": tensor \"0.k\" is [4, 6], which does not fit beside \"0.q\", "
+            "join \"?.q,?.k=?.qk@0\": tensor \"0.k\" is [4, 6], which does not fit \"0.q\", "
             "[4, 7], along dim 0; "
             "join \"?.q,?.k=?.qk@0\": found \"1.q\", and no \"1.k\" to be joined to it, nearest: "
             "\"0.k\"; "
-            "join \"?.q,?.k=?.qk@0\": tensor \"2.k\" is [6], which does not fit beside \"2.q\", "
+            "join \"?.q,?.k=?.qk@0\": tensor \"2.k\" is [6], which does not fit \"2.q\", "
             "[4, 6], along dim 0; "
             "join \"s,t=st@0\" matches none of 6 tensors with \"t\", nearest: \"s\"");
   EXPECT_EQ(edit_fault({.splits = {{"s", {"a", "b"}, 0}},
@@ -300,7 +300,7 @@ TEST(TensorEdits, NumbersThatDoNotFitAreInTheSameError) {
       "split \"v.x=v#@1\": tensor \"v.x\" is [5], which has no dim 1; "
       "join \"h.#.w=h.w@1\": found \"h.0.w\", and no \"h.1.w\" to be joined to it, nearest: "
       "\"h.0.w\"; "
-      "join \"v.#=v@-1\": tensor \"v.1\" is [5], which does not fit beside \"v.0\", [4], along a "
+      "join \"v.#=v@-1\": tensor \"v.1\" is [5], which does not fit \"v.0\", [4], along a "
       "new dim 1; "
       "join \"a,#=b@0\": found a \"#\", which needs one pattern with one of them");
   EXPECT_THAT(edit_fault({.joins = {{{"v.x*#"}, "*", 2}}}, source), HasSubstr("matches none of 6"));

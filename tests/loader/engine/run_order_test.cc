@@ -126,17 +126,17 @@ TEST(RunOrder, KnowsWhichOfTheSourcesSamplesComeBefore) {
                              {.batch_size = 4, .epochs = 3, .order = kind, .last_batch = last}, 5);
         std::vector<Sample> samples;
         order.samples(0, order.first_number(order.end_batch()), samples);
-        std::int64_t behind = 0;
+        std::int64_t furthest = 0;
         for (std::size_t number = 0; number < samples.size(); ++number) {
           const auto before = order.samples_before(static_cast<std::int64_t>(number));
-          EXPECT_GE(before, behind);
+          EXPECT_GE(before, furthest);
           const auto [record, epoch, seed] = samples[number];
           if (kind == RecordOrder::sequential) {
             EXPECT_EQ(before, epoch * records + record) << "it is the next itself";
           } else {
-            EXPECT_LE(before, behind == 0 ? 0 : (behind - 1) / records * records + records);
+            EXPECT_LE(before, furthest == 0 ? 0 : (furthest - 1) / records * records + records);
           }
-          behind = std::max(behind, epoch * records + record + 1);
+          furthest = std::max(furthest, epoch * records + record + 1);
         }
       }
     }

@@ -64,7 +64,7 @@ TEST(ImageFolder, NumbersClassesAndOrdersImagesAsTorchvision) {
     put(dir, name, flat_png(1));
   }
   for (const char* name :
-       {"cat/readme.txt", "cat/.hidden.png", ".cache/x.png", "beside.png", "notes.csv"}) {
+       {"cat/readme.txt", "cat/.hidden.png", ".cache/x.png", "outside.png", "notes.csv"}) {
     put(dir, name, to_bytes("no image"));
   }
   const auto source = open_image_folder(dir.path());

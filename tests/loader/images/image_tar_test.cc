@@ -208,7 +208,7 @@ TEST(ImageTar, ARecordThatLacksAPartIsAnErrorWhenItIsRead) {
     return message_of(ErrorCode::corrupt, [&] { read_field(of, field, record); });
   };
   EXPECT_THAT(failure(*source, "label", 1),
-              HasSubstr("member \"1.png\" at offset 2560: no label (.cls) right beside it"));
+              HasSubstr("member \"1.png\" at offset 2560: no label (.cls) right next to it"));
   EXPECT_EQ(read_field(*source, "image", 1),
             Bytes(read_field(*tar.open({.labels = ImageLabels::none}), "image", 1)));
   EXPECT_THAT(failure(*source, "image", 2), HasSubstr("no image (.png, .jpg or .jpeg)"));
@@ -221,9 +221,9 @@ TEST(ImageTar, ARecordThatLacksAPartIsAnErrorWhenItIsRead) {
   EXPECT_EQ(bytes->fields()[0], (Field{"txt", DType::u8, {3}, true}));
   EXPECT_EQ(read_field(*bytes, "txt", 2), to_bytes("bcd"));
   EXPECT_EQ(bytes->length({.record = 2}, 0), 3);
-  EXPECT_THAT(failure(*bytes, "txt", 1), HasSubstr("no \".txt\" right beside it"));
+  EXPECT_THAT(failure(*bytes, "txt", 1), HasSubstr("no \".txt\" right next to it"));
   EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { bytes->length({.record = 1}, 0); }),
-              HasSubstr("no \".txt\" right beside it"));
+              HasSubstr("no \".txt\" right next to it"));
 }
 
 TEST(ImageTar, RefusesImagesThatAreNotThere) {
@@ -247,7 +247,7 @@ TEST(ImageTar, RefusesByteFieldsThatAreWrong) {
   for (const std::vector<std::string>& names :
        {std::vector<std::string>{""}, {"json", "json"}, {"label"}, {"image"}}) {
     EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { tar.open({.byte_fields = names}); }),
-                HasSubstr("needed are distinct names beside \"image\" and \"label\""));
+                HasSubstr("needed are distinct names other than \"image\" and \"label\""));
   }
 }
 

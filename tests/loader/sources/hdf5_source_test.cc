@@ -154,11 +154,11 @@ TEST(Hdf5Source, ReadsManyChunksAndBehindAUserBlock) {
   EXPECT_EQ(detail::Hdf5Reader(dir / "x.h5", "x").layout().kind, detail::Hdf5Layout::Kind::library);
   write_hdf5(dir / "u.h5", {{"x", DType::u8, {5000, 3}}, {"y", DType::u8, {5000, 3}, {50, 3}}},
              {data, data}, 512);
-  const auto many = open_hdf5({dir / "x.h5"}), behind = open_hdf5({dir / "u.h5"});
+  const auto many = open_hdf5({dir / "x.h5"}), after = open_hdf5({dir / "u.h5"});
   for (std::int64_t record = 0; record < 5000; record += 7) {
     ASSERT_EQ(read_whole(*many, 0, record), hdf5_row(data, record, 3));
-    ASSERT_EQ(read_whole(*behind, 0, record), hdf5_row(data, record, 3));
-    ASSERT_EQ(read_whole(*behind, 1, record), hdf5_row(data, record, 3));
+    ASSERT_EQ(read_whole(*after, 0, record), hdf5_row(data, record, 3));
+    ASSERT_EQ(read_whole(*after, 1, record), hdf5_row(data, record, 3));
   }
 }
 

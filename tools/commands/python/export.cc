@@ -76,8 +76,8 @@ bool is_python_format(std::string_view format) { return format == "dcp" || forma
 shardwise::ExportStats export_by_python(const ExportOptions& options, const fs::path& source,
                                         const ProgressFunction& progress) {
   if (!options.config_from.empty()) {
-    throw BadUsage(fmt::format("export to {}: a config needs a folder of safetensors beside it",
-                               options.target));
+    throw BadUsage(
+        fmt::format("export to {}: a config needs a folder of safetensors", options.target));
   }
   const nlohmann::json given = {{"target", options.target},
                                 {"max_shard", options.max_shard_bytes},

@@ -27,7 +27,7 @@ bool is_python_format(std::string_view format);
 
 /// Has Shardwise's Python package write a checkpoint in such a format, to a hidden folder that gets
 /// the target's name. The interpreter is that of import_by_python(). Throws BadUsage for edits that
-/// do not fit, unsupported, naming what to install, if the package is not there; what it raises;
+/// do not fit, unsupported, naming what to install, if the package is not there; its errors;
 /// and cancelled if the user has interrupted it.
 shardwise::ExportStats export_by_python(const ExportOptions& options,
                                         const std::filesystem::path& source,

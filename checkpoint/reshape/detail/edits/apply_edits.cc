@@ -420,7 +420,7 @@ class Editing {
       Shape there = info.shape, needed = made.info.shape;
       if (*dim < there.size()) there[*dim] = needed[*dim] = 0;
       if (there != needed) {
-        return fault("join {}: tensor {} is {}, which does not fit beside {}, {}, along {}dim {}",
+        return fault("join {}: tensor {} is {}, which does not fit {}, {}, along {}dim {}",
                      clipped(rule_text(rule)), clipped(member->info.name),
                      to_string(member->info.shape), clipped(first.name), to_string(first.shape),
                      adds_dim ? "a new " : "", *dim);

@@ -11,7 +11,7 @@
 
 namespace shardwise {
 
-/// A carry to which the body only adds, such as the gradient of a weight that it uses: the
+/// A carry that the body only adds to, such as the gradient of a weight that it uses: the
 /// additions from its input to its output.
 struct CarriedSum {
   std::size_t carry;
