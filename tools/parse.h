@@ -63,7 +63,7 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& kn
 /// checkpoints are not.
 bool is_model(const std::filesystem::path& path);
 
-/// Opens what is_model() is true of, and says on stderr what of it is left out.
+/// Opens a path that is_model() accepts, and names on stderr the parts that are left out.
 std::unique_ptr<ModelReader> open_model(const std::filesystem::path& path);
 
 /// The tensors of a checkpoint, as resolve_checkpoint finds it, of a model, or of a checkpoint of

@@ -122,7 +122,7 @@ struct ReshardPlan {
 };
 
 /// Plans the second reshard_checkpoint() with the same arguments, for all processes. Writes
-/// nothing. Throws what that would throw before its first byte.
+/// nothing. Throws the errors that it would throw before its first byte.
 ReshardPlan plan_reshard(const std::filesystem::path& source,
                          const std::filesystem::path& target_root, const Mesh& mesh,
                          const SpecRules& rules, ReshardOptions options = {});

@@ -27,7 +27,7 @@ std::string bench_tensor_name(std::int64_t tensor);
 
 /// The values of a benchmark's tensors, which all have one dtype and shape. A value depends on the
 /// tensor's number and the element's index alone, so any machine can make any box and compare it
-/// with what came back. Values are converted to the dtype as convert() does: an index that it
+/// with the result. Values are converted to the dtype as convert() does: an index that it
 /// cannot hold is rounded, or wraps around. A complex element i is the two values 2i and 2i + 1; a
 /// one-byte float has the bits of a value of i8. Immutable.
 class BenchData {
@@ -36,7 +36,7 @@ class BenchData {
 
   void fill(std::int64_t tensor, const BoxView& view) const;
 
-  /// A message that names the first element that differs from what fill() made; empty if none does.
+  /// A message that names the first element that differs from fill()'s; empty if all are equal.
   std::string difference(std::int64_t tensor, const ConstBoxView& view) const;
 
  private:

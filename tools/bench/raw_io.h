@@ -31,8 +31,7 @@ enum class Caching { direct, buffered };
 Caching best_caching(const std::filesystem::path& path);
 
 /// Seconds that it takes to write the bytes to a new file from two threads, in blocks of 8 MiB, and
-/// to fsync it: the limit of a durable save. Requires whole pages. Throws io, or what progress
-/// throws.
+/// to fsync it: the limit of a durable save. Requires whole pages. Throws io, or progress's error.
 double write_raw(const std::filesystem::path& path, std::span<const std::byte> bytes,
                  Caching caching, const ProgressFunction& progress);
 

@@ -47,7 +47,7 @@ struct TensorEntry {
 
   std::optional<Sharding> sharding = {};
 
-  /// Without a sharding: which writer stores which box, sorted.
+  /// If there is no sharding: the box of each piece and its writer, sorted.
   std::vector<WriterPiece> listed = {};
 
   bool operator==(const TensorEntry&) const = default;
@@ -155,7 +155,7 @@ void add_pieces_in(const Box& box, const WriterMap& writers, const TensorEntry& 
                    std::vector<WriterPiece>& pieces);
 
 /// Adds the boxes, files and datasets of all pieces of a manifest, as its shardings
-/// give them, to tensors that have none. Each is one chunk: how it is cut only its file says.
+/// give them, to tensors that have none. Each is one chunk: only its file says how it is cut.
 void place_pieces(Manifest& manifest);
 
 /// The whole file, checksum included. Equal manifests give equal bytes; user_json is

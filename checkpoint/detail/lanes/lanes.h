@@ -29,7 +29,7 @@ struct LaneWork {
 void run_lanes(const LaneWork& work);
 
 /// Runs both at the same time, if the system has threads left, and returns when both have ended.
-/// Throws what `first` threw, after which `second` may not be begun, or else what `second` threw.
+/// Throws the error of `first`, after which `second` may not be begun, or else that of `second`.
 void run_both(const std::function<void()>& first, const std::function<void()>& second);
 
 /// How many lanes do one thing at once, as computing or writing, while the others do another. (Not

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kLeastStreamedBytes = std::size_t{8} << 20;
 constexpr std::size_t kLeastStreamedChunk = std::size_t{64} << 10;
 
-/// Without the padding of a chunk that reaches over its piece's edge.
+/// Bytes of a chunk without padding, which it has if it reaches over its piece's edge.
 std::size_t logical_bytes(const StoredCheckpoint& checkpoint, const ChunkId& id) {
   return static_cast<std::size_t>(checkpoint.box(id).num_elements()) *
          size_bytes(checkpoint.tensor(id).dtype);

@@ -39,7 +39,7 @@ class ChunkPart {
 };
 
 /// Takes the bytes of one decoded chunk in their order, window by window while each is in a core's
-/// cache: hashes them, and copies to every target what belongs there. Thread-compatible.
+/// cache: hashes them, and copies to every target its elements. Thread-compatible.
 class ChunkScatter {
  public:
   /// `numbers` are those of the targets that take something. Owns none of its arguments.

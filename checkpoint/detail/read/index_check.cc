@@ -29,7 +29,7 @@ std::string impossible(const Manifest& manifest) {
   return {};
 }
 
-// Where the file first differs; nothing if it does not.
+// The first place where the file differs, in words; empty if it is equal.
 std::string difference(File& file, std::span<const std::byte> expected) {
   if (const std::uint64_t bytes = file.size(); bytes != expected.size()) {
     return fmt::format("it has {} bytes, needed are {}", bytes, expected.size());

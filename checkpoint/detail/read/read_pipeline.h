@@ -70,7 +70,7 @@ struct ReadJob {
   /// Ordered by file and address; they do not overlap.
   std::span<const FileRange> ranges;
 
-  /// If it is given, reads begin and end on pages, as what bypasses the page cache has to.
+  /// If it is given, reads begin and end on pages, as reads past the page cache have to.
   std::vector<std::uint64_t> file_sizes = {};
 
   /// Called once for each range. Up to `threads` threads at once consume bytes that have been read,
@@ -86,8 +86,8 @@ struct ReadJob {
   /// Threads that compute. Twice as many read, so that the disk works while they do.
   int threads = 1;
 
-  /// Most bytes of buffers and of what calls of consume take themselves, `call_bytes` each; never
-  /// less than the largest buffer and one call need.
+  /// Most bytes of buffers and of memory that calls of consume take themselves, `call_bytes` each;
+  /// never less than the largest buffer and one call need.
   std::size_t budget_bytes = SIZE_MAX;
   std::size_t call_bytes = 0;
 };

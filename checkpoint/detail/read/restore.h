@@ -11,7 +11,7 @@
 namespace shardwise::detail {
 
 /// Arrays with the requests' specs, filled with the tensors of these numbers in the manifest: each
-/// process reads what its devices hold. Throws as CheckpointReader::restore.
+/// process reads the parts of its devices. Throws as CheckpointReader::restore.
 std::vector<ShardedArray> restore_arrays(ChunkReader& chunks, Devices& devices,
                                          std::span<const TensorRequest> requests,
                                          std::span<const std::size_t> numbers);

@@ -38,7 +38,7 @@ class Packer {
     const auto bytes = std::as_bytes(std::span(text));
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
-  /// Without its rank.
+  /// Appends the box without its rank.
   void box(const Box& box) {
     for (std::size_t d = 0; d < box.rank(); ++d) {
       number(box.begin(d));
@@ -147,7 +147,7 @@ class Unpacker {
     return found;
   }
 
-  /// All that is left.
+  /// Takes all remaining bytes.
   std::span<const std::byte> rest() { return std::exchange(rest_, {}); }
 
   /// Throws if there is more.

@@ -30,7 +30,7 @@ void set_costs(SaveStats& stats, const PartCosts& costs);
 void put(Packer& packer, const PartCosts& costs);
 PartCosts take_costs(Unpacker& unpacker);
 
-/// With a hash of itself. decode_costs() throws corrupt if that is not right, invalid_argument if
+/// The bytes end with their hash. decode_costs() throws corrupt if it is wrong, invalid_argument if
 /// no process can have sent the costs.
 Bytes encode(const PartCosts& costs);
 PartCosts decode_costs(std::span<const std::byte> bytes);

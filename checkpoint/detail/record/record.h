@@ -39,7 +39,7 @@ struct TensorList {
   bool operator==(const TensorList&) const = default;
 };
 
-/// The head of what these writers of a plan have written, without the hash of the list.
+/// The head of the record of these writers of a plan, without the hash of the list.
 RecordHead head_of(std::uint64_t run, const SavePlan& plan, WriterRange mine,
                    std::span<const WrittenShardFile> written);
 

@@ -22,8 +22,8 @@ struct ForeignSteps {
 /// A run that did not see them would begin again from nothing.
 ForeignSteps foreign_steps(FileSystem& file_system, const std::filesystem::path& root);
 
-/// Those of these names in the root whose number is above `step`: a run that did not see them would
-/// go on from an older step of ours.
+/// The names in the root whose number is above `step`: a run that did not see them would go on from
+/// an older step of ours.
 ForeignSteps foreign_steps(FileSystem& file_system, const std::filesystem::path& root,
                            std::span<const std::string> names, std::int64_t step);
 

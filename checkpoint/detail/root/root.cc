@@ -101,7 +101,7 @@ class Collector {
   Failures failures_;
 };
 
-// None if the directory is no longer there.
+// No names if the directory is gone.
 std::vector<std::string> names_if_there(FileSystem& file_system,
                                         const std::filesystem::path& directory) {
   try {

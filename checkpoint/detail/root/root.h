@@ -44,7 +44,7 @@ std::optional<Trash> trash_checkpoint(FileSystem& file_system, const std::filesy
 bool has_live_owner(FileSystem& file_system, const std::filesystem::path& lease,
                     const GarbageOptions& options = {});
 
-/// That writer, if it may be at work.
+/// The writer of this lease, if it may be at work.
 std::optional<LeaseOwner> live_owner(FileSystem& file_system, const std::filesystem::path& lease,
                                      const GarbageOptions& options = {});
 

@@ -126,8 +126,8 @@ std::vector<WrittenShardFile> write_part(const PartTools& tools, const AttemptDi
                                          const FindEarlier& find_earlier) {
   std::vector<WrittenShardFile> written =
       ShardFiles(tools, directory, options, find_earlier).write(plan);
-  // All that a reader checks of them, before the step is published: nobody could read one that
-  // fails here.
+  // Runs a reader's checks before the step is published: a tensor that fails here could never be
+  // read.
   for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
     if (!plan.tensors[t].sharding) continue;  // other writers have the rest
     check_tensor(plan.tensors[t], static_cast<std::int64_t>(t), plan.writers.num_writers());

@@ -84,7 +84,7 @@ std::vector<TensorSource> in_order(std::vector<TensorSource> sources, const Writ
   return sorted;
 }
 
-// Without pieces.
+// The tensors without their pieces.
 std::vector<TensorEntry> describe(std::span<const TensorSource> sources, std::int64_t writer) {
   std::vector<TensorEntry> tensors;
   tensors.reserve(sources.size());

@@ -36,9 +36,9 @@ EarlierStep read_earlier_step(FileSystem& file_system, const std::filesystem::pa
 EarlierStep earlier_step_at(FileSystem& file_system, const std::filesystem::path& directory);
 
 /// Gives the file at `from` the name `to`, too, if it is this one, nobody has written in it since
-/// it was complete (File::is_sealed), and what other tools read of it is right. Says whether it has
-/// that name now. `opened` is that file: as long as it is open, nobody can empty it for a save to
-/// write in, as FileSystem::reuse does.
+/// it was complete (File::is_sealed), and the parts that other tools read are right. Says whether
+/// it has that name now. `opened` is that file: as long as it is open, nobody can empty it for a
+/// save to write in, as FileSystem::reuse does.
 bool link_file(FileSystem& file_system, File& opened, const std::filesystem::path& from,
                const std::filesystem::path& to, const LinkedFile& linked);
 
@@ -46,7 +46,7 @@ bool link_file(FileSystem& file_system, File& opened, const std::filesystem::pat
 /// Thread-compatible, but for find().
 class UnchangedChunks {
  public:
-  /// Those of the earlier step's file of the same writer, and of the files linked there. Null if
+  /// Chunks of the earlier step's file of the same writer, and of the files linked there. Null if
   /// there is no such file, or it cannot be read. Keeps the file system.
   static std::unique_ptr<UnchangedChunks> open(FileSystem& file_system, const EarlierStep& earlier,
                                                const std::filesystem::path& attempt,

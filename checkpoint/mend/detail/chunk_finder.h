@@ -58,7 +58,7 @@ class ChunkFinder {
   /// name, whatever else of that is damaged. Absent if no checkpoint has them.
   std::optional<FoundChunk> find_stored(const ChunkBytes& chunk);
 
-  /// Absent if none has them; `why_not` then says what there is, in one clause.
+  /// Absent if no source has them; `why_not` then says why, in one clause.
   std::optional<FoundChunk> find(const WantedChunk& wanted, std::string& why_not);
 
  private:

@@ -20,7 +20,7 @@ class Replacer {
   /// The file system must outlive it.
   Replacer(FileSystem& file_system, std::filesystem::path directory);
 
-  /// Throws what `fill` and the file system throw; then nothing has changed. not_found if the
+  /// Throws the errors of `fill` and the file system; then nothing has changed. not_found if the
   /// checkpoint has been removed or replaced since. Others may put and remove files of this name at
   /// the same time: `fill` may be called again then.
   void put(const std::string& name, const Fill& fill);

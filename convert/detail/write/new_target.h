@@ -40,7 +40,7 @@ class NewTarget {
   /// The place where the folder is made.
   const std::filesystem::path& place() const { return staged_->place(); }
 
-  /// Renames it to the target, and removes what had that name. Requires that all its files and
+  /// Renames it to the target, and removes the old one. Requires that all its files and
   /// folders are synced.
   void publish();
 

@@ -93,7 +93,7 @@ void with_arithmetic_type(DType dtype, Body&& body) {
   with_unsigned_type(size_bytes(dtype), body);
 }
 
-/// For types of with_arithmetic_type. Those narrower than int would be multiplied as int, and the
+/// For types of with_arithmetic_type: narrower ones than int would be multiplied as int, and the
 /// product may overflow.
 template <class T>
 T add(T a, T b) {

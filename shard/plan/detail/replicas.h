@@ -26,8 +26,8 @@ struct Replicas {
 /// The groups of the non-empty boxes, in ascending order of their first members.
 Replicas group_replicas(const PackedBoxes& boxes);
 
-/// Chooses between the members of a group: see TransferPlan. Each choice depends on what targets
-/// have taken before. O(log replicas) per choice.
+/// Chooses between the members of a group: see TransferPlan. Each choice depends on earlier ones.
+/// O(log replicas) per choice.
 ///
 /// Thread-compatible.
 class ReplicaChooser {

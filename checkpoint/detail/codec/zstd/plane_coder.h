@@ -39,7 +39,7 @@ class PlaneCoder {
   std::size_t held_bytes() const;
 
   /// A code, or two in one, with its first bit in bit 63 and its length in the lowest six bits.
-  /// Those of two bytes are found by the two as one number.
+  /// Index of a code in `two`: its two bytes as one number.
   struct Codes {
     std::array<std::uint64_t, 256> one;
     std::vector<std::uint64_t> two;

@@ -20,7 +20,7 @@
 namespace shardwise::detail {
 namespace {
 
-// Else each job that goes on after another host has died would leave the steps that were there.
+// Without this limit, a job that resumes after its host died would keep all the old job's steps.
 constexpr std::int64_t kMostSilentSeconds = 3600;
 
 }  // namespace

@@ -71,7 +71,7 @@ class ChunkLayout {
   /// True if a group begins with this chunk.
   bool begins_group(std::int64_t number) const;
 
-  /// Bytes of the elements, without what reaches over the edges of pieces.
+  /// Bytes of the elements, without padding over the edges of pieces.
   std::size_t logical_bytes() const { return logical_bytes_; }
 
   /// Bytes in the file from the first chunk on, whole pages: those that are certain to be needed,

@@ -17,10 +17,10 @@ class SlabBytes {
  public:
   explicit SlabBytes(std::byte* buffer) : room_(buffer), pending_(buffer) {}
 
-  /// How many there are, and so where in the slab the next one goes.
+  /// Number of bytes, and so the next one's place in the slab.
   std::size_t size() const { return size_; }
 
-  /// Where the buffer's next bytes go; add() says how many have been put there.
+  /// The place of the buffer's next bytes; call add() with the number of bytes put there.
   std::byte* room() { return room_; }
   void add(std::size_t bytes);
 

@@ -24,7 +24,7 @@ struct EditMatch {
 /// As match_pattern(), for patterns that may have one "#".
 std::optional<EditMatch> match_edited(std::string_view pattern, std::string_view name);
 
-/// A name with its wildcards replaced by what those of a pattern stood for.
+/// A name with its wildcards replaced by the matches of a pattern's.
 std::string edited_name(std::string_view pattern, std::string_view name,
                         std::span<const std::string_view> parts);
 
