@@ -17,9 +17,7 @@ shardwise imports numpy alone; ml_dtypes is imported with the first tensor of bf
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 import atexit as _atexit
-from dataclasses import dataclass, field
 import importlib as _importlib
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +33,11 @@ from ._checkpoint.compare import TensorDiff as TensorDiff
 from ._checkpoint.compare import TensorStats as TensorStats
 from ._checkpoint.compare import diff as diff
 from ._checkpoint.compare import stats as stats
-from ._checkpoint.edits import Cast, Join, Rename, Resize, Split, Transpose
-from ._checkpoint.fill import Filling as _Filling
-from ._checkpoint.resize import check_extents as _check_extents
+from ._checkpoint.load import CheckpointInfo as CheckpointInfo
+from ._checkpoint.load import TensorInfo as TensorInfo
+from ._checkpoint.load import info as info
+from ._checkpoint.load import load as load
+from ._checkpoint.load import open as open
 from ._checkpoint.save import SaveStats as SaveStats
 from ._checkpoint.save import save as save
 from ._checkpoint.tensor import Checkpoint as Checkpoint
@@ -137,78 +137,5 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     return [*__all__, "torch", "jax", "orbax", "__version__", "__doc__"]
 
-
-def open(path: Path, *, pin: bool = True, threads: int = 0, names: str | Iterable[str] | None = None,  # noqa: A001 - as h5py
-         rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None, split: Split | None = None,
-         join: Join | None = None, resize: Resize | None = None) -> Checkpoint:
-    """Opens the checkpoint at a path, lazily. names, rename, cast, transpose, split, join and resize are
-    those of Checkpoint(). Raises NotFound, Corrupt, Unsupported, NameNotFound, InvalidArgument."""
-    return Checkpoint(path, pin=pin, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
-                      join=join, resize=resize)
-
-
-@_guesses.options_of_others({
-    **dict.fromkeys(("map_location", "device"), "shardwise.torch.load_state_dict(path, device=)"),
-    "state": "target=", "shardings": "shardwise.jax.load(path, target)",
-    "weights_only": "nothing in its place: no code of a file ever runs"})
-def load(path: Path, names: str | Iterable[str] | None = None, *, rename: Rename | None = None, cast: Cast | None = None,
-         transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
-         target: Mapping[str, Any] | None = None, strict: bool = True, skip_mismatched: bool = False, resize: Resize | None = None,
-         threads: int = 0) -> dict[str, Any]:
-    """Returns arrays and objects of a checkpoint by name, read in one pass. names: patterns, as "layers/*".
-    rename: new names by patterns, {"model.*": "*"}. cast: a dtype for all floats, "bf16", or dtypes by
-    patterns. transpose: {"*.kernel": (1, 0)}. split: {"*.qkv": "*.q,*.k,*.v@0"}. join:
-    {"*.q,*.k,*.v": "*.qkv@0"}. resize: {"*embed*": "pad:50304,-"}. See Checkpoint.
-
-    target: a tree as save() takes it. Its arrays are filled in place, and a None becomes the stored array.
-    Returns that tree, with the saved objects in place of its own. An array under several names of the target
-    is filled by any of them, whose stored values must be equal; other targets that share memory are refused.
-    strict=False: names that the target lacks are left out, and those that the checkpoint lacks stay as they
-    are, with a warning; a load that finds no name is an error. skip_mismatched=True: an array of the target
-    stays as it is if its shape is not the stored one. With a target, resize gives no extents:
-    {"*/embedding": "pad"}. "pad" fills the beginning of a larger array and leaves the rest as it is; "slice"
-    takes the beginning of the stored one. Raises one InvalidArgument that names everything that does not fit,
-    before anything is changed."""
-    if target is None:
-        _check_extents(f"load {path}", skip_mismatched, resize)
-    with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
-                    join=join, resize=resize if target is None else None) as checkpoint:
-        if target is not None:
-            return _Filling(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched, resize=resize).run()
-        return checkpoint.load()
-
-
-@dataclass
-class TensorInfo:
-    """One tensor of a checkpoint, as its manifest says."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    mesh: str
-    spec: str
-    nbytes: int
-
-
-@dataclass
-class CheckpointInfo:
-    """The content of a checkpoint's manifest."""
-
-    path: str
-    step: int | None
-    user: Any
-    tensors: list[TensorInfo] = field(default_factory=list)
-    objects: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self.tensors)
-
-
-def info(path: Path) -> CheckpointInfo:
-    """Returns the names, dtypes, shapes and objects of a checkpoint; reads no data."""
-    with Checkpoint(path, pin=False) as c:
-        return CheckpointInfo(c.path, c.step, c.user, [
-            TensorInfo(n, str(t.dtype), t.shape, t.mesh, t.spec, t.nbytes) for n, t in c.items()], c.objects)
 
 _check_calls(__name__)

@@ -18,8 +18,10 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from ._arrays.arrays import unknown_option
-from ._errors import ResourceExhausted, WrongType
+from ._errors import InvalidArgument, ResourceExhausted, WrongType
 
 #: A wrong argument causes errors of exactly these classes, never of a class derived from them.
 _RAW = (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError, RuntimeError, UnicodeEncodeError)
@@ -31,6 +33,7 @@ _OPERATORS = {"__getitem__", "__contains__", "__array__"}
 #: An error that passed through code of any other module belongs to the user.
 _OWN_MODULES = sys.stdlib_module_names | {"shardwise", "numpy", "torch", "jax", "jaxlib", "ml_dtypes"}
 _NAMES_OF_TYPES = vars(typing) | vars(collections.abc)
+NO_LIMIT = 2**63 - 1  #: of numbers that C++ takes
 _SMALLEST, _LARGEST = -2**63, 2**64 - 1
 
 
@@ -266,3 +269,15 @@ def _short(value: Any) -> str:
     except Exception:
         text = object.__repr__(value)
     return text if len(text) <= 60 and "\n" not in text else f"{text[:57].splitlines()[0]}..."
+
+
+def step_number(what: str, step: Any) -> int:
+    """A step as callers give it: an integer of any library. Raises InvalidArgument."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if not 0 <= number < NO_LIMIT or isinstance(step, bool):
+        shown = repr(step) if isinstance(step, (int, float, str, bytes, np.generic, type(None))) else f"of {type(step).__name__}"
+        raise InvalidArgument(f"{what} step {shown}: needed is an integer, 0 or more")
+    return number

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from ._argument_types import checked
+from ._trees.containers import public_name
 
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
@@ -50,3 +51,9 @@ def options_of_others(elsewhere: Mapping[str, str],
     """Returns a decorator: the error for an option of another library has the option to write. operation: ""
     stands for the function's name."""
     return lambda function: checked(function, operation or function.__name__, elsewhere)
+
+
+def no_attribute(owner: object, name: str, others: Mapping[str, str]) -> AttributeError:
+    """Returns the error for a name that `owner` lacks."""
+    said = f": needed is {others[name]}" if name in others else ""
+    return AttributeError(f"{public_name(type(owner))} has no {name!r}{said}")

@@ -18,8 +18,8 @@ from . import _core
 from . import sources as _sources
 from ._arrays.arrays import refuse_unknown
 from ._errors import InvalidArgument, NameNotFound, WrongType, stops_no_loop
-from ._foreign_names import options_of_others
-from ._records.foreign_names import OTHER_METHODS, OTHER_OPTIONS, no_attribute
+from ._foreign_names import no_attribute, options_of_others
+from ._records.foreign_names import OTHER_METHODS, OTHER_OPTIONS
 from ._sharding import Mesh, PartitionSpec, Sharding
 from ._trees.containers import public_name
 

@@ -30,11 +30,11 @@ from . import _core
 from ._argument_types import check_calls
 from ._dtypes import NUMPY, name_of
 from ._errors import InvalidArgument, WrongType, stops_no_loop
-from ._foreign_names import names_of_others, options_of_others
+from ._foreign_names import names_of_others, no_attribute, options_of_others
 from ._paths import local
 from ._progress import Progress, function_of
 from ._records.batches import columns_of, rows_of, together_of
-from ._records.foreign_names import OTHER_ARGUMENTS, OTHER_STAGES, no_attribute
+from ._records.foreign_names import OTHER_ARGUMENTS, OTHER_STAGES
 from ._records.values import array_of, columns_of_table
 
 _zip = builtins.zip  # zip() and open() below are of sources

@@ -14,6 +14,7 @@ from torch import nn
 
 import shardwise as sw
 import shardwise.torch.spmd as spmd
+from shardwise.torch._spmd import marks
 from shardwise.torch._spmd.mesh import devices_of
 
 EXAMPLES = {
@@ -288,7 +289,7 @@ def test_marks_are_searched_for_if_there_are_none():
 
 
 def test_marks_need_spmd_mode(monkeypatch):
-    monkeypatch.setattr(spmd, "_is_spmd", False)
+    monkeypatch.setattr(marks, "_is_spmd", False)
     assert not spmd.is_spmd()
     with pytest.raises(sw.InvalidArgument, match="found one device, needed all of them: use_spmd"):
         spmd.mark_sharding(placed(8, 4), mesh(), (0, None))

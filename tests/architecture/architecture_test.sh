@@ -300,4 +300,7 @@ while read -r line; do [[ -z $line ]] || breach "$line"; done <<< "$(/usr/bin/py
 # 18. Words that stop a reader do not grow.
 while read -r line; do [[ -z $line ]] || breach "$line"; done <<< "$(/usr/bin/python3 tests/architecture/words.py tests/architecture/words.txt)"
 
+# 19. The rooms of the Python package: their order, circles of imports, words of one file, sizes.
+while read -r line; do [[ -z $line ]] || breach "$line"; done <<< "$(/usr/bin/python3 tests/architecture/python_rooms.py || echo python_rooms.py failed)"
+
 exit $failed

@@ -4,7 +4,7 @@
 set -uo pipefail
 source_dir=$1 scratch=$2
 rm -rf "$scratch" && mkdir -p "$scratch" || exit 2
-(cd "$source_dir" && cp -r shard storage runtime loader checkpoint convert tools tests bench examples docs "$scratch" && mkdir "$scratch/python" && cp -r python/src "$scratch/python")
+(cd "$source_dir" && cp -r shard storage runtime loader checkpoint convert tools tests bench examples docs "$scratch" && mkdir "$scratch/python" && cp -r python/src python/shardwise "$scratch/python")
 cd "$scratch" || exit 2
 
 echo '#include "shardwise/runtime/device.h"' >> shard/box.cc
@@ -59,6 +59,14 @@ printf 'struct ChunkRecord {\n};\n' >> loader/detail/engine/ring.h
 printf 'namespace shardwise::tiers_detail {\nstruct RootTerms {\n};\n' >> checkpoint/tiers/detail/inventory.h
 sed -i 's/^struct ManagerOptions {/&\n  std::function<void(int, int)> more = nullptr;/; s/^class CheckpointManager {/&\n public:\n  void more();/' checkpoint/jobs/manager.h
 for i in $(seq 31); do echo > shard/torus/part_$i.h; done
+echo 'from ..torch import _save' >> python/shardwise/_checkpoint/verify.py
+printf 'def late() -> None:\n    from .. import load\n' >> python/shardwise/_jobs/pending.py
+echo 'from .manager import is_step' >> python/shardwise/_jobs/links.py
+echo 'from .links import Links' >> python/shardwise/_jobs/manager.py
+echo 'import linecache' >> python/shardwise/_trees/values.py
+echo > python/shardwise/_astray.py
+for i in $(seq 21); do echo > python/shardwise/_programs/part_$i.py; done
+printf '# %0111d\n' {1..2000} >> python/shardwise/_programs/part_1.py
 
 found=$("$source_dir/tests/architecture/architecture_test.sh" "$scratch")
 [ $? = 1 ] || { echo "the rules did not fail"; exit 1; }
@@ -98,6 +106,9 @@ for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpo
   'checkpoint/verify.h names its errors' \
   'fields of ManagerOptions: found' 'methods of CheckpointManager: found' 'public headers of reshape/: found 3' \
   'lines of headers with checkpoint/jobs/manager.h: found' 'words: found 10' \
+  'verify.py:' 'imports torch/_save, which does not stand before it' 'imports __init__, which does not stand before it' \
+  '_jobs/links, _jobs/manager import each other' 'values.py has "linecache"' '_astray.py has no place in the order' \
+  'python/shardwise/_programs has 24 files' 'lines of more than 110 columns' \
   'shard/torus has 33 files' 'shardwise::detail::ChunkRecord is a type in checkpoint loader'; do
   grep -qF "$needed" <<< "$found" || { echo "not noticed: $needed"; status=1; }
 done

@@ -13,10 +13,10 @@ from torch.distributed.tensor import empty as distributed_empty
 from torch.nn.parameter import is_lazy
 
 from .. import _core
-from .._checkpoint.tensor import read_boxes
 from .._dtypes import NUMPY, name_of
 from .._errors import InvalidArgument, Unsupported
 from .arrays import MEMORY
+from .boxes import read_boxes
 from .overlap import Region, strides_without_ones
 
 _NAMES = {

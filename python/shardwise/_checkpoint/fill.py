@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from .._arrays.arrays import flattened, is_array
+from .._arrays.boxes import aligned_empty, read_boxes
 from .._arrays.overlap import Region, Regions
 from .._errors import InvalidArgument
 from .._trees.containers import is_container, items, kind_of, like
 from .._trees.nested import Flat, Path, build, moved, names_of
 from .resize import Resizing
-from .tensor import Checkpoint, Tensor, aligned_empty, read_boxes
+from .tensor import Checkpoint, Tensor
 from .ties import differ_text, differ_there
 
 log = logging.getLogger("shardwise")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from .tensor import Tensor, aligned_empty, read_boxes
+from .._arrays.boxes import aligned_empty, read_boxes
+from .tensor import Tensor
 
 # Bytes of each of two tensors that are compared at a time.
 _PIECE_BYTES = 32 << 20

@@ -87,7 +87,7 @@ def export_model(source: Path, target: Path, *, format: str | None = None, max_s
     check_choice("existing", existing, ("fail", "replace", "skip"))
     text = local(target, "export")
     if format in ("dcp", "orbax"):
-        from .export import export
+        from .export_formats import export
 
         if config_from is not None:
             raise InvalidArgument(f"export to {text}: a config needs a folder of safetensors")

@@ -3,8 +3,6 @@ part."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from .. import _core
+from .._arrays.boxes import aligned_empty, read_boxes
 from .._checkpoint.edits import Edits
-from .._checkpoint.tensor import Checkpoint, aligned_empty, read_boxes
-from .._errors import Error, InvalidArgument, IOFailed, Unsupported
-from .._formats.readers import PACKAGES
-from .._progress import Progress, ProgressFunction, function_of
+from .._checkpoint.tensor import Checkpoint
+from .._errors import Error, InvalidArgument
+from .._progress import ProgressFunction
 from .._trees import nested as _nested, objects as _objects
 
 _LISTS = ("list", "tuple")
@@ -75,16 +73,6 @@ class Export:
             self.tell(self.done, self.total)
 
 
-def export(source: Any, target: str, format: str, *, max_shard: int, existing: str, memory: int, progress: Progress,
-           edits: Edits) -> list[str]:
-    """Runs export_model() for DCP and Orbax. Returns the files."""
-    with opened(source, memory, edits) as checkpoint:
-        tell = function_of(progress, f"export {os.path.basename(target)}")
-        work = Export(checkpoint, target, max_shard, memory, tell)
-        files: list[str] = _core.export_folder(target, format, existing, lambda folder: write(work, format, folder))
-        return files
-
-
 def opened(source: Any, memory: int, edits: Edits, threads: int = 0) -> Checkpoint:
     """Opens a checkpoint with its edits. The keys of its tensors stay known after the edits."""
     checkpoint = Checkpoint(source, memory=memory, threads=threads)
@@ -99,27 +87,6 @@ def opened(source: Any, memory: int, edits: Edits, threads: int = 0) -> Checkpoi
             checkpoint.close()
             raise
     return checkpoint
-
-
-def write(work: Export, format: str, folder: str) -> None:
-    """Fills an empty folder. Raises Unsupported if the package that writes this format is not there."""
-    try:
-        if format == "dcp":
-            from .export_dcp import write_dcp
-
-            return write_dcp(work, folder)
-        from .export_orbax import write_orbax
-
-        return write_orbax(work, folder)
-    except ImportError as error:
-        raise work.refuse(Unsupported, f"found no {error.name} in {sys.executable}, which the format {format} needs: "
-                                       f"`{sys.executable} -m pip install {PACKAGES[format]}`") from error
-    except Error:
-        raise
-    except OSError as error:
-        failed = work.refuse(IOFailed, os.strerror(error.errno) if error.errno else str(error))
-        failed.errno = error.errno  # type: ignore[attr-defined]
-        raise failed from error
 
 
 def tree_of(work: Export, separator: str = "") -> Any:

@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 
 def main(format: str, source: str, folder: str, options: str) -> NoReturn:
     from .._errors import Error
-    from .export import Export, opened, write
+    from .export import Export, opened
+    from .export_formats import write
 
     given = json.loads(options)
     select, exclude, *rules = given["edits"]

@@ -15,9 +15,8 @@ from typing import NoReturn
 
 
 def main(format: str, source: str, target: str | None = None, selection: str = "{}") -> NoReturn:
-    import shardwise as sw
-    from shardwise._formats import dcp as _import_dcp, orbax as _import_orbax
-
+    from .._errors import Error
+    from .._formats import dcp, orbax
     from .._formats.readers import PACKAGES
 
     status, said = 0, ""
@@ -27,10 +26,10 @@ def main(format: str, source: str, target: str | None = None, selection: str = "
         if target is None:
             said = json.dumps(_described(format, source))
         elif format == "dcp":
-            _import_dcp.imported(source, target, "fail", "zstd", None, names, exclude)
+            dcp.imported(source, target, "fail", "zstd", None, names, exclude)
         else:
-            _import_orbax.imported(source, target, "fail", None, names, exclude)
-    except sw.Error as error:
+            orbax.imported(source, target, "fail", None, names, exclude)
+    except Error as error:
         status, said = 3, json.dumps({"code": error.code, "message": str(error)})
     except ImportError as error:
         status, said = 3, json.dumps({
@@ -41,9 +40,9 @@ def main(format: str, source: str, target: str | None = None, selection: str = "
 
 
 def _described(format: str, source: str) -> list[tuple[str, str, list[int]]]:
-    from shardwise._formats import dcp as _import_dcp, orbax as _import_orbax
+    from .._formats import dcp, orbax
 
-    return _import_dcp.described(source) if format == "dcp" else _import_orbax.described(source)
+    return dcp.described(source) if format == "dcp" else orbax.described(source)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from .. import _core
+from .._argument_types import step_number
 from .._arrays.arrays import Existing, Sources, as_array, check_choice, check_claim
 from .._checkpoint.edits import chosen
 from .._checkpoint.save import Plan, write_groups
 from .._dtypes import name_of
 from .._errors import Corrupt, Error, InvalidArgument, IOFailed, NotFound, Unsupported
-from .._jobs.manager import step_number
 from .._paths import Path, instead_of_checkpoint, local
 from .._progress import Progress, function_of
 from .._trees import objects as _objects

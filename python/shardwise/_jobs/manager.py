@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import numpy as np
 
 from .. import _core
+from .._argument_types import NO_LIMIT, step_number
 from .._arrays.arrays import MEMORY, Codec, Existing, check_choice, check_codec, copied, refuse_unknown
 from .._checkpoint.save import Caller, Plan, SaveStats, plan_of
 from .._checkpoint.tensor import Checkpoint
@@ -29,7 +30,6 @@ from .pending import (ON_SAVE_ERROR, WHEN_BUSY, OnSaveError, OwnLock, PendingSav
 
 log = logging.getLogger("shardwise")
 
-NO_LIMIT = 2**63 - 1
 
 
 @dataclass
@@ -72,18 +72,6 @@ _OTHER_METHODS = {
     "restore_or_initialize": "restore(), which gives None for a fresh start", "latest_checkpoint": "latest().path",
     "checkpoints": "steps()", "save_checkpoint": "save(step, ...)", "restore_checkpoint": "restore()",
     "should_keep": "keep_last=, keep_every=, keep_interval= or best=", "metrics": "open(step).metrics"}
-
-
-def step_number(what: str, step: Any) -> int:
-    """A step as callers give it: an integer of any library. Raises InvalidArgument."""
-    try:
-        number = operator.index(step)
-    except TypeError:
-        number = -1
-    if not 0 <= number < NO_LIMIT or isinstance(step, bool):
-        shown = repr(step) if isinstance(step, (int, float, str, bytes, np.generic, type(None))) else f"of {type(step).__name__}"
-        raise InvalidArgument(f"{what} step {shown}: needed is an integer, 0 or more")
-    return number
 
 
 def is_step(value: Any) -> bool:
@@ -496,7 +484,7 @@ class CheckpointManager(FolderManager):
         """A step, or the newest one that is whole, by restore_latest(). `value` of the result is what shardwise.load(path,
         target=target) gives; strict and rules (rename, cast, resize, ..) are its arguments. restore(3, target) is the same as
         restore(target, 3). None if there is no step. Raises what load() and restore_latest() raise."""
-        from .. import load
+        from .._checkpoint.load import load
 
         tree: Any = target
         number: Any = step

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from .. import _core
+from .._argument_types import step_number
 from .._arrays.arrays import check_choice, check_codec
 from .._checkpoint.save import Caller, Plan, SaveStats, merged_plan, said_of, shown_by_first
 from .._checkpoint.tensor import Checkpoint
@@ -20,7 +21,7 @@ from .._trees import objects as _objects
 from .._trees.containers import public_name
 from ..group import Call, Group
 from .links import Links
-from .manager import ManagerContext, ManagerStats, is_step, step_number, tell_warnings
+from .manager import ManagerContext, ManagerStats, is_step, tell_warnings
 from .pending import ON_SAVE_ERROR, OnSaveError, SaveQueue
 
 log = logging.getLogger("shardwise")

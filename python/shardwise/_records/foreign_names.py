@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from .._trees.containers import public_name
-
 #: Options of other loaders.
 OTHER_OPTIONS = {"num_workers": "threads=", "workers": "threads=", "num_threads": "threads=", "collate_fn": "transform=",
                "batch": "batch_size=", "bs": "batch_size=", "map": "transform=", "transforms": "transform=", "fn": "transform=",
@@ -64,9 +60,3 @@ OTHER_ARGUMENTS = {
     "reshuffle_each_iteration": "nothing: each epoch has another order", "fill": "value=", "fill_value": "value=",
     "probabilities": "weights", "probs": "weights", "num": "take(begin, end)", "n": "take(begin, end)", "count": "a number: take(begin, end) "
     "or repeat(times)", "type": "dtype", "axis": "dim", "dims": "dim", "column": "field", "key": "field", "name": "field"}
-
-
-def no_attribute(owner: object, name: str, others: Mapping[str, str]) -> AttributeError:
-    """Returns the error for a name that `owner` lacks."""
-    said = f": needed is {others[name]}" if name in others else ""
-    return AttributeError(f"{public_name(type(owner))} has no {name!r}{said}")

@@ -14,10 +14,11 @@ import jax
 import numpy as np
 
 from .._arrays.arrays import MEMORY, Path
+from .._arrays.boxes import aligned_empty, read_boxes
 from .._checkpoint.edits import Cast, Join, Rename, Split, Transpose
 from .._checkpoint.edits import Resize as Extents
 from .._checkpoint.resize import Resize, Resizing, check_extents
-from .._checkpoint.tensor import Checkpoint, aligned_empty, read_boxes
+from .._checkpoint.tensor import Checkpoint
 from .._errors import InvalidArgument
 from .._foreign_names import options_of_others
 from .._trees import nested as _nested

@@ -24,11 +24,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from .._argument_types import check_calls
+from .._argument_types import check_calls, step_number
 from .._arrays.arrays import check_choice
 from .._checkpoint.tensor import Checkpoint
 from .._errors import InvalidArgument, NameNotFound, NotFound
-from .._jobs.manager import ManagerContext, step_number
+from .._jobs.manager import ManagerContext
 from .._jobs.pending import PendingSave
 from .._paths import Path, local
 from .._trees import pytree as _tree

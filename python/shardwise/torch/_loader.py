@@ -16,8 +16,8 @@ from .. import sources as _sources
 from .._arrays.arrays import refuse_unknown
 from .._arrays.torch_tensors import shared_tensor
 from .._errors import InvalidArgument, stops_no_loop
-from .._foreign_names import options_of_others
-from .._records.foreign_names import OTHER_METHODS, OTHER_OPTIONS, no_attribute
+from .._foreign_names import no_attribute, options_of_others
+from .._records.foreign_names import OTHER_METHODS, OTHER_OPTIONS
 from .._sharding import Mesh, PartitionSpec, Sharding
 
 

@@ -10,10 +10,11 @@ from typing import Any, NoReturn, Unpack
 import numpy as np
 import torch
 
+from .._argument_types import step_number
 from .._arrays.arrays import MEMORY, Codec, Existing, check_choice
 from .._checkpoint.save import SaveStats
 from .._jobs.job_manager import JobManager, Rules
-from .._jobs.manager import Restored, is_step, refuse_others, step_number
+from .._jobs.manager import Restored, is_step, refuse_others
 from .._jobs.pending import OnSaveError, PendingSave, WhenBusy, skipped
 from .._paths import Path
 from .._progress import Progress

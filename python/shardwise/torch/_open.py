@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from .._arrays.arrays import Path
+from .._arrays.boxes import read_boxes
 from .._arrays.overlap import several_places
 from .._arrays.torch_tensors import TORCH, Memory, is_plain_memory, memory_device, region_of, shared_tensor
 from .._checkpoint import tensor as _tensor
 from .._checkpoint.edits import Cast, Join, Rename, Resize, Split, Transpose
-from .._checkpoint.tensor import read_boxes
 from .._errors import InvalidArgument
 from ._load import state_of
 

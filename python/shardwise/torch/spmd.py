@@ -44,7 +44,13 @@ from ._spmd.collectives import all_to_all as all_to_all
 from ._spmd.collectives import collective_permute as collective_permute
 from ._spmd.collectives import reduce_scatter as reduce_scatter
 from ._spmd.fsdp import SpmdFullyShardedDataParallel as SpmdFullyShardedDataParallel
-from ._spmd.mesh import Entry, Placement
+from ._spmd.marks import get_global_mesh as get_global_mesh
+from ._spmd.marks import is_spmd as is_spmd
+from ._spmd.marks import mark_sharding as mark_sharding
+from ._spmd.marks import placement_of
+from ._spmd.marks import set_global_mesh as set_global_mesh
+from ._spmd.marks import use_spmd as use_spmd
+from ._spmd.mesh import Entry
 from ._spmd.mesh import HybridMesh as HybridMesh
 from ._spmd.mesh import Mesh as Mesh
 from ._spmd.mesh import ShardingType as ShardingType
@@ -88,9 +94,6 @@ from ._spmd.tensors import XLAShardedTensor as XLAShardedTensor
 
 runtime = sys.modules[__name__]  # torch_xla.runtime.use_spmd(), if this module is torch_xla
 
-_is_spmd = False
-_global_mesh: Mesh | None = None
-
 _lazy_dispatch.install()
 _spmd_autocast.install()
 
@@ -102,22 +105,6 @@ def __getattr__(name: str) -> Any:
 
 
 # ---- Device and steps.
-
-
-def use_spmd(auto: bool = False) -> None:
-    """Says that tensors of xla_device() are on all devices: mark_sharding() needs it said. auto: a step with parameters and without
-    any mark is cut as Program.search() finds it fastest on TPU v4, over the global mesh as it is now, or one of
-    (devices, 1) with the axes "data" and "model"."""
-    global _is_spmd
-    _is_spmd = True
-    devices = global_runtime_device_count()
-    whole = _global_mesh or Mesh(np.arange(devices), (devices, 1), ("data", "model"))
-    _lazy_program.auto.mesh = whole if auto else None
-
-
-def is_spmd() -> bool:
-    """True if use_spmd() was called."""
-    return _is_spmd
 
 
 def xla_device() -> torch.device:
@@ -164,52 +151,7 @@ def get_1d_mesh(axis_name: str | None = None) -> Mesh:
     return Mesh(np.arange(devices), (devices,), None if axis_name is None else (axis_name,))
 
 
-def set_global_mesh(mesh: Mesh) -> None:
-    """The mesh that enable_manual_sharding() and disable_manual_sharding() take if they are given none."""
-    global _global_mesh
-    _global_mesh = mesh
-
-
-def get_global_mesh() -> Mesh | None:
-    """Returns the mesh that set_global_mesh() was given; None before."""
-    return _global_mesh
-
-
 # ---- Marks.
-
-
-def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Entry]) -> Any:
-    """Says, in place, how a tensor of the device is cut: by dim an axis of the mesh (name or number), several in a tuple, or None.
-    It is t that is given back, an XLAShardedTensor now. Weights stay cut so, whatever replaces them. Raises InvalidArgument for
-    a spec that does not fit the tensor or the mesh, and over another mark."""
-    placement = _placement("mark_sharding", t, mesh, partition_spec)
-    before = t._root.mark if not t._path else None  # type: ignore[attr-defined]
-    if before is not None and before.text not in (placement.text, "{replicated}"):
-        raise InvalidArgument(f"mark_sharding: found the mark {before.text}, needed none, or {placement.text}: clear_sharding() takes it "
-                              f"away")
-    _lazy.mark(t, placement)  # type: ignore[arg-type]
-    return t
-
-
-def _placement(operation: str, t: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Entry]) -> Placement:
-    """Raises InvalidArgument."""
-    if not isinstance(t, torch.Tensor):
-        raise InvalidArgument(f"{operation}: found a {type(t).__name__}, needed a tensor of the device")
-    if not isinstance(t, LazyTensor):
-        raise InvalidArgument(f"{operation}: found a tensor on {t.device}, needed one of the device: t.to(xla_device())")
-    if not _is_spmd:
-        raise InvalidArgument(f"{operation}: found one device, needed all of them: use_spmd()")
-    if not isinstance(mesh, Mesh):
-        raise InvalidArgument(f"{operation}: found a {type(mesh).__name__} for the mesh, needed a Mesh")
-    if not isinstance(partition_spec, (tuple, list)):
-        raise InvalidArgument(f"{operation}: found {partition_spec!r} for the partition spec, needed a tuple with one entry for each dim of "
-                              f"{list(t.shape)}, such as {(None,) * t.dim()} for whole on each device")
-    if mesh.size() != global_runtime_device_count():
-        raise InvalidArgument(f"{operation}: found a mesh of {mesh.size()} devices, needed all {global_runtime_device_count()}")
-    if len(partition_spec) != t.dim():
-        raise InvalidArgument(f"{operation}: found {len(partition_spec)} entries of {tuple(partition_spec)}, needed one for each dim of "
-                              f"{list(t.shape)}")
-    return Placement(mesh, mesh.spec_of(partition_spec))
 
 
 def clear_sharding(t: torch.Tensor) -> torch.Tensor:
@@ -239,7 +181,7 @@ def mark_sharding_with_gradients(t: torch.Tensor, mesh: Mesh, partition_spec: Se
 
 def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Entry]) -> Any:
     """Says, in place, how a tensor is cut from here on in the step; its mark stays. Raises InvalidArgument."""
-    placement = _placement("annotate_custom_sharding", t, mesh, partition_spec)
+    placement = placement_of("annotate_custom_sharding", t, mesh, partition_spec)
     with torch.no_grad():
         t.detach().copy_(_lazy.call(torch.ops.shardwise.mark_sharding.default, t, placement))  # type: ignore[arg-type]
     return t
@@ -300,7 +242,7 @@ def enable_manual_sharding(t: torch.Tensor, partition_spec: Sequence[Entry], *, 
     """t as each device has it: a tensor of the shape of one part. Operations on it are done by each device to its own part, until
     disable_manual_sharding(). Dims must divide evenly. Raises InvalidArgument."""
     whole = _manual_mesh("enable_manual_sharding", mesh)
-    placement = _placement("enable_manual_sharding", t, whole, partition_spec)
+    placement = placement_of("enable_manual_sharding", t, whole, partition_spec)
     if any(extent % tiles for extent, tiles in zip(t.shape, placement.tiles)):
         raise InvalidArgument(f"enable_manual_sharding: found {list(t.shape)} cut {placement.tiles} ways, needed dims that divide")
     if t._root.mark is None and not t._path:  # type: ignore[attr-defined]
@@ -313,7 +255,7 @@ def disable_manual_sharding(t: torch.Tensor, partition_spec: Sequence[Entry], fu
                             mesh: Mesh | None = None) -> Any:
     """The tensor of these parts. Raises InvalidArgument."""
     whole = _manual_mesh("disable_manual_sharding", mesh)
-    placement = _placement("disable_manual_sharding", t, whole, partition_spec)
+    placement = placement_of("disable_manual_sharding", t, whole, partition_spec)
     shape = [extent * tiles for extent, tiles in zip(t.shape, placement.tiles)]
     if shape != list(full_shape):
         raise InvalidArgument(f"disable_manual_sharding: found the shape {list(full_shape)}, needed {shape}: parts of {list(t.shape)} "
@@ -322,7 +264,7 @@ def disable_manual_sharding(t: torch.Tensor, partition_spec: Sequence[Entry], fu
 
 
 def _manual_mesh(operation: str, mesh: Mesh | None) -> Mesh:
-    found = mesh or _global_mesh
+    found = mesh or get_global_mesh()
     if found is None:
         raise InvalidArgument(f"{operation}: found no mesh, needed mesh= or set_global_mesh()")
     return found

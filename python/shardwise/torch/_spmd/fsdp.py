@@ -10,7 +10,9 @@ from torch import nn
 
 from ..._errors import InvalidArgument, warn
 from . import tensors as _lazy
+from .marks import get_global_mesh, mark_sharding
 from .mesh import Mesh
+from .shards import sharding_text
 
 
 def _spec(tensor: torch.Tensor, extra_data_axis: str | None = None, by_largest: bool = False) -> tuple[Any, ...]:
@@ -31,8 +33,6 @@ class SpmdFullyShardedDataParallel(nn.Module):
     def __init__(self, module: nn.Module, *, mesh: Mesh | None = None, shard_output: Callable[[Any, Mesh], None] | None = None,
                  auto_wrap_policy: Callable[..., Any] | None = None, auto_wrapper_callable: Callable[..., Any] | None = None,
                  extra_data_axis: str | None = None) -> None:
-        from ..spmd import get_global_mesh, get_xla_sharding_spec, mark_sharding
-
         whole = get_global_mesh() if mesh is None else mesh
         if isinstance(module, SpmdFullyShardedDataParallel):
             raise InvalidArgument("FSDPv2: found a module that is wrapped already, needed one that is not: its parts are wrapped before it")
@@ -51,14 +51,12 @@ class SpmdFullyShardedDataParallel(nn.Module):
                             only_wrap_children=True, mesh=whole, shard_output=shard_output)
         self._orig_module, self._mesh = module.to(_lazy.DEVICE), whole
         for parameter in module.parameters():
-            if not get_xla_sharding_spec(parameter).startswith("{devices"):
+            if not sharding_text(parameter).startswith("{devices"):
                 mark_sharding(parameter, whole, _spec(parameter, by_largest=True))
         self._extra_data_axis = extra_data_axis
         self._shard_output = shard_output or self._first_is_cut
 
     def _first_is_cut(self, output: Any, mesh: Mesh) -> None:
-        from ..spmd import mark_sharding
-
         first = output[0] if isinstance(output, tuple) and output else output
         if isinstance(output, tuple):
             warn("FSDPv2: of an output that is a tuple, the first tensor alone is cut; shard_output= cuts others")
