@@ -22,6 +22,7 @@ import numpy as np
 
 from ._arrays.arrays import unknown_option
 from ._errors import InvalidArgument, ResourceExhausted, WrongType
+from ._interpreter import imported
 
 #: A wrong argument causes errors of exactly these classes, never of a class derived from them.
 _RAW = (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError, RuntimeError, UnicodeEncodeError)
@@ -40,7 +41,7 @@ _SMALLEST, _LARGEST = -2**63, 2**64 - 1
 def check_calls(module_name: str) -> None:
     """Checks the calls of the functions and classes that a module defines or a package exports. Called at its
     end."""
-    module = sys.modules[module_name]
+    module = imported(module_name)
     for name, item in list(vars(module).items()):
         home = str(getattr(item, "__module__", ""))
         if name.startswith("_") or not (home == module_name or hasattr(module, "__path__") and home.startswith("shardwise")):
@@ -51,8 +52,8 @@ def check_calls(module_name: str) -> None:
             # A pickle names the module that defines the function, which must hold the same object.
             defined, checked_item = item.__name__, checked(item, item.__name__)
             setattr(module, name, checked_item)
-            if vars(sys.modules[home]).get(defined) is item:
-                setattr(sys.modules[home], defined, checked_item)
+            if vars(imported(home)).get(defined) is item:
+                setattr(imported(home), defined, checked_item)
 
 
 def _check_methods(kind: type) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ._errors import Unsupported, WrongType
+from ._interpreter import imported
 
 _PLAIN = {
     "f64": "<f8", "f32": "<f4", "f16": "<f2", "i64": "<i8", "i32": "<i4", "i16": "<i2", "i8": "i1",
@@ -23,7 +24,7 @@ _OF_ML_DTYPES = {theirs: ours for ours, theirs in _ML_DTYPES.items()}
 
 def is_masked(value: Any) -> bool:
     # np.ma is imported when it is first read: a child forked during that import would wait for ever.
-    return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
+    return isinstance(value, getattr(imported("numpy.ma"), "MaskedArray", ()))
 
 
 class _Dtypes(dict[str, np.dtype]):

@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import functools
 import re
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
+
+from ._interpreter import own_frame
 
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
@@ -147,7 +148,7 @@ def stops_no_loop(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
 
 def warn(text: str) -> None:
     """Warns at the line that called the package."""
-    level, frame = 1, sys._getframe()
+    level, frame = 1, own_frame()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "shardwise":
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]
     warnings.warn(text, stacklevel=level)

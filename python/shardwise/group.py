@@ -21,6 +21,7 @@ from typing import Any, Callable, Mapping
 
 from . import _core
 from ._argument_types import check_calls
+from ._interpreter import imported
 from ._stores import FileStore as FileStore
 from ._stores import JaxStore as JaxStore
 from ._stores import MpiStore as MpiStore
@@ -176,12 +177,11 @@ def from_files(folder: str | os.PathLike[str], rank: int, size: int, name: str =
 
 def auto() -> Group:
     """Returns torch's processes, or else JAX's, if one of them is initialised; else this process alone."""
-    import sys
 
-    torch = sys.modules.get("torch")
+    torch = imported("torch")
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         return from_torch()
-    jax = sys.modules.get("jax")
+    jax = imported("jax")
     if jax is not None:
         from jax._src import distributed
 

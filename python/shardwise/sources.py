@@ -19,7 +19,6 @@ import math
 import numbers
 import operator
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, runtime_checkable
@@ -31,6 +30,7 @@ from ._argument_types import check_calls
 from ._dtypes import NUMPY, name_of
 from ._errors import InvalidArgument, WrongType, stops_no_loop
 from ._foreign_names import names_of_others, no_attribute, options_of_others
+from ._interpreter import imported
 from ._paths import local
 from ._progress import Progress, function_of
 from ._records.batches import columns_of, rows_of, together_of
@@ -61,7 +61,7 @@ def _remembered(make: Callable[_P, Source]) -> Callable[_P, Source]:
 
 
 def _made_again(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Source:
-    owner: Any = Source if name.startswith("Source.") else sys.modules[__name__]
+    owner: Any = Source if name.startswith("Source.") else imported(__name__)
     source: Source = getattr(owner, name.rsplit(".", 1)[-1])(*args, **kwargs)
     return source
 

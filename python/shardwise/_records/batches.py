@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._errors import InvalidArgument
+from .._interpreter import imported
 from .values import array_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def together_of(source: Any) -> Callable[[list[int]], Any] | None:
     """Returns a function of a list of numbers that makes these records, if the object has one: rows, or
     Columns of a `datasets.Dataset`, which makes rows of its columns."""
     dataset: Any = source
-    kinds: Any = getattr(sys.modules.get("datasets"), "Dataset", ())
+    kinds: Any = getattr(imported("datasets"), "Dataset", ())
     if isinstance(source, kinds) and dataset.format["type"] in ("arrow", "polars"):  # records would be tables
         source = dataset = dataset.with_format(None, columns=dataset.format["columns"])
     getitems = getattr(source, "__getitems__", None)
@@ -87,7 +87,7 @@ def _column(made: Any, name: str, number: int) -> np.ndarray[Any, Any] | None:
         return None
     if kind in (int, float, bool):
         return _array(values, name)
-    torch = sys.modules.get("torch")
+    torch = imported("torch")
     if kind is np.ndarray or issubclass(kind, np.generic):
         if len(set(map(_dtype, values))) > 1 or len(set(map(_shape, values))) > 1 or values[0].dtype.kind not in "biufc":
             return None

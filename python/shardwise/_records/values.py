@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
 from .._dtypes import is_masked
 from .._errors import InvalidArgument, Unsupported
+from .._interpreter import imported
 
 _SCALARS = {int, float, bool, complex}
 
@@ -19,7 +19,7 @@ def array_of(value: Any, name: str) -> np.ndarray[Any, Any]:
     numbers of one shape."""
     if type(value) in (list, tuple):
         return _array_of_list(value, name)
-    torch = sys.modules.get("torch")
+    torch = imported("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _array_of_tensor(value, name)
     _check_meaning(value, name)

@@ -17,11 +17,11 @@ import collections
 import copy
 import dataclasses
 import itertools
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .._errors import InvalidArgument, WrongType
+from .._interpreter import imported
 
 # Most repeated places of the containers of a tree: twenty levels of [a, a] have a million.
 _MOST_REPEATS = 1 << 18
@@ -45,7 +45,7 @@ def public_name(kind: type) -> str:
 def loaded_class(name: Any) -> Any:
     """Returns the object that "module:class" names if its module is imported already, else None."""
     module, _, path = str(name).partition(":")
-    found: Any = sys.modules.get(module)
+    found: Any = imported(module)
     for part in path.split("."):
         found = getattr(found, "__dict__", {}).get(part)
     return found

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import re
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from .._dtypes import dtype_called, known_name
 from .._errors import WrongType
+from .._interpreter import imported
 
 
 _MOST_BITS = 1 << 16
@@ -55,7 +55,7 @@ def _plain_time(value: datetime.datetime | datetime.time) -> Any:
 
 def _key_of(zone: Any) -> str | None:
     """Returns the key of a zone of the time zone database; None for any other."""
-    module = sys.modules.get("zoneinfo")
+    module = imported("zoneinfo")
     return zone.key if module is not None and type(zone) is module.ZoneInfo else None
 
 
@@ -162,7 +162,7 @@ def encoded(value: Any) -> tuple[str, Any] | None:
         return "$dtype", _dtype_name(value)
     if isinstance(value, type) and (value in np.sctypeDict.values() or issubclass(value, np.generic) and value.__module__ == "ml_dtypes"):
         return "$scalar", _dtype_name(np.dtype(value))
-    torch = sys.modules.get("torch")
+    torch = imported("torch")
     if torch is None or kind.__module__ != "torch":
         return None
     if kind is torch.Size:
@@ -179,7 +179,7 @@ def _dtype_name(dtype: np.dtype) -> str:
 
 
 def _of_torch(text: str) -> Any:
-    torch = sys.modules.get("torch")
+    torch = imported("torch")
     if torch is None:
         return text
     if not text.startswith("torch."):
@@ -199,7 +199,7 @@ def _of_torch(text: str) -> Any:
 
 
 def _size(extents: list[Any]) -> Any:
-    torch = sys.modules.get("torch")
+    torch = imported("torch")
     return tuple(extents) if torch is None else torch.Size(extents)
 
 

@@ -16,7 +16,6 @@ docs/spmd.md says what happens, and what there is not.
 
 from __future__ import annotations
 
-import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ import torch
 
 from .._argument_types import check_calls
 from .._errors import InvalidArgument
+from .._interpreter import imported
 from ..programs import Plan
 from ._spmd import autocast as _spmd_autocast
 from ._spmd import dispatch as _lazy_dispatch
@@ -92,7 +92,7 @@ from ._spmd.shards import sharding_type as get_xla_sharding_type
 from ._spmd.tensors import LazyTensor
 from ._spmd.tensors import XLAShardedTensor as XLAShardedTensor
 
-runtime = sys.modules[__name__]  # torch_xla.runtime.use_spmd(), if this module is torch_xla
+runtime = imported(__name__)  # torch_xla.runtime.use_spmd(), if this module is torch_xla
 
 _lazy_dispatch.install()
 _spmd_autocast.install()

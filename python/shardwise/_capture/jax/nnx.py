@@ -3,7 +3,6 @@ variables are inputs of the program, and those that the step changes are also ou
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,12 +10,13 @@ import jax
 import numpy as np
 
 from ..._errors import InvalidArgument
+from ..._interpreter import imported
 from ..._trees import pytree as _tree
 
 
 def _flax_nnx() -> Any:
     """None if it is not imported: then a step has no modules of it."""
-    return sys.modules.get("flax.nnx")
+    return imported("flax.nnx")
 
 
 def _is_module(value: Any) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from types import FrameType
 
@@ -12,6 +11,7 @@ import torch
 
 from ... import __file__ as _PACKAGE
 from ..._errors import InvalidArgument
+from ..._interpreter import own_frame
 
 _TORCH, _OURS = (os.path.join(os.path.dirname(file), "") for file in (torch.__file__, _PACKAGE))
 #: What carries a question of torch's own code, or the step's, to the trace.
@@ -73,7 +73,7 @@ def line_of_step() -> str:
 
 def _frames() -> Iterator[FrameType]:
     """Yields the frames of the step, and of the functions of torch that it calls, from the innermost."""
-    frame: FrameType | None = sys._getframe()
+    frame: FrameType | None = own_frame()
     while frame is not None:
         if not frame.f_code.co_filename.startswith((_OURS, *_BETWEEN)):
             yield frame

@@ -3,7 +3,6 @@ numbers."""
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ..._interpreter import own_frame
 from .mesh import Mesh, Placement
 
 
@@ -106,7 +106,7 @@ class Now:
         derived = torch._C._current_autograd_node()
         if derived is not None:
             return self._scopes.get(derived._sequence_nr(), ""), True
-        frame: Any = sys._getframe(1)
+        frame: Any = own_frame().f_back
         while frame is not None and ("/torch/" in frame.f_code.co_filename or frame.f_code.co_filename.startswith("<")):
             frame = frame.f_back
         scope = f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}" if frame is not None else ""
