@@ -1,18 +1,17 @@
 """Attention in captured steps of torch: scores live while they are computed with, in the forward pass and again for the gradient."""
 
-import contextlib
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
 
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as by_another_name
 from torch.utils.checkpoint import checkpoint
 
 import shardwise.torch as swt
-from shardwise._capture.torch import trace as _trace
+from shardwise._capture.torch.fused_attention import FusedAttention
 from test_torch_programs import MESHES, adamw, marked, step_with
 
 BATCH, WIDTH, HEADS, CLASSES = 2, 32, 4, 24
@@ -92,7 +91,7 @@ def test_values_are_those_of_scores_that_are_kept_bit_for_bit(monkeypatch, dropo
     found = []
     for keeps in (False, True):
         if keeps:
-            monkeypatch.setattr(_trace, "scores_again", lambda *_: contextlib.nullcontext())
+            monkeypatch.setattr(FusedAttention, "traced", lambda fused: sdpa_kernel(list(fused.TRACED)))
         model, ids = GPT(2, dropout), ids_of(16)
         program = swt.capture(step_of(model), ids)
         torch.manual_seed(4)

@@ -15,7 +15,7 @@ from ... import _core
 from ..._arrays.torch_tensors import array_of, shared_tensor
 from ..._errors import InvalidArgument, Unsupported
 from ...programs import Program
-from .trace import decompositions
+from .decompositions import decompositions
 from .writer import Writer, live_of
 
 OPTIONS = ("mesh", "marks")

@@ -93,6 +93,10 @@ class StepState:
         ]
 
     @property
+    def modules(self) -> list[torch.nn.Module]:
+        return [inner for module in self._modules.values() for inner in module.modules()]
+
+    @property
     def optimizers(self) -> Iterable[Optimizer]:
         return self._optimizers.values()
 

@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._functorch._aot_autograd.functional_utils import from_fun, to_fun
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
-from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
-from torch.nn.attention import sdpa_kernel
 from torch.nn.modules import module as nn_module
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -33,33 +31,14 @@ from ..._programs.text import FUSED_ATTENTION
 from ..._progress import count_operation
 from .checks import Assumptions, line_of_step
 from .constants import Constants
-from .foreach import taken_apart
+from .decompositions import decompositions
+from .fused_attention import FusedAttention
 from .ops import ctc as _aten_ctc
-from .patches import (
-    FusedAttention,
-    chosen_by_values,
-    compiling,
-    counting_in_f64,
-    least_squares,
-    noted_modes,
-    scores_again,
-    tensors_of_tensors,
-    without_mkldnn,
-)
+from .patches import Functions, alone, methods_of, patched
 from .step_state import MOST_HOLDERS, Slot, StepState, parts_of
 from .variables import NEEDED, Variables, is_plain, memory_of
 
 _aten = torch.ops.aten
-
-# Operations that are simpler in our operations than in core ATen's decomposition.
-_KEPT = ("lerp", "lerp_", "addcmul", "addcmul_", "addcdiv", "addcdiv_", "embedding_dense_backward", "silu", "silu_", "select_scatter",
-         "stack", "logsumexp", "_safe_softmax")
-
-# Operations that core ATen leaves as they are, and torch can take apart.
-_TAKEN_APART = (_aten.native_batch_norm, _aten._native_batch_norm_legit, _aten._native_batch_norm_legit_functional,
-                _aten._native_batch_norm_legit_no_training, _aten.native_group_norm, _aten._adaptive_avg_pool2d,
-                _aten.native_dropout, _aten.linalg_vector_norm)
-
 
 _NO_VALUES = "a step whose operations do not depend on values"
 #: The found and the needed of an error, by a part of torch's message.
@@ -101,6 +80,7 @@ class Traced:
         return pytree.tree_unflatten(made, self.result)
 
 
+@alone()
 def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], static: Sequence[str] = (),
           assume: Iterable[str] = ()) -> Traced:
     """Traces a step. Raises Unsupported if the step asks for the value of a tensor, or keeps one that no run
@@ -125,8 +105,7 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any],
             )
     for path, leaf in paths:
         _need_no_holder(_argument_name(step, path), leaf)
-    with (variables.kept(_line_of_definition(step), seen), _counted_draws(), compiling(), counting_in_f64(),
-          fake_mode, in_words()):
+    with (variables.kept(_line_of_definition(step), seen), _counted_draws(), patched(), fake_mode, in_words()):
         assert fake_mode.shape_env is not None
         with fake_mode.shape_env.ignore_fresh_unbacked_symbols():  # of a step that makes state
             slots = state.slots(fake)
@@ -161,7 +140,7 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any],
                                               f"needed a step that leaves its shape, as it may once torch has made one")
                     return [*(plain(value) for value in made), *state_now]
 
-        with sdpa_kernel(list(fused.TRACED)), scores_again(step, fused), tensors_of_tensors(), without_mkldnn(), noted_modes(sets_modes), chosen_by_values():
+        with fused.traced(), methods_of(state.modules, sets_modes):
             graph = graph_of(functional, fakes)
     numbers = [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     return Traced(graph, [*slots, *arguments], len(slots), treespec, numbers, returned[0], returned[1],
@@ -227,13 +206,6 @@ def without_memory() -> FakeTensorMode:
 def graph_of(functional: Callable[..., Any], fakes: list[torch.Tensor]) -> torch.fx.GraphModule:
     """Returns the graph of a function of tensors without memory, in operations that have rules."""
     return make_fx(functional, decomposition_table=decompositions())(fakes)
-
-
-@functools.lru_cache(1)
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Returns decompositions of operations that have no rules into those that have."""
-    table = {**dict(core_aten_decompositions()), **get_decompositions(_TAKEN_APART), **taken_apart()}
-    return {**{op: rule for op, rule in table.items() if op.name().partition("::")[2].partition(".")[0] not in _KEPT}, **_aten_ctc.decompositions()}
 
 
 def _hook_as(tensor: torch.Tensor, parameter: torch.Tensor) -> None:
@@ -332,8 +304,6 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             is_equal: bool | None = self._constants.asked_result(torch.equal, args, {}, line_of_step())
             if is_equal is not None:
                 return is_equal
-        if func is _aten.linalg_lstsq.default:
-            return least_squares(*args, **(kwargs or {}))
         if func is _aten._local_scalar_dense.default:
             is_check = args[0].dtype == torch.bool
             passing = self._assumptions.passing_value() if is_check else None
@@ -456,9 +426,28 @@ def _counted_draws() -> Iterator[None]:
         torch.default_generator.set_state(before)
 
 
+def _counting_in_double(optimizer: torch.optim.Optimizer) -> Iterator[tuple[dict[str, Any], str, torch.Tensor]]:
+    """Gives torch's optimizers their numbers, as that of the step, as doubles, as those of Python's are: in f32
+    half of the bits of 1 - 0.999 are lost. Yields the places and the tensors that were there."""
+    homes = (kind.__module__ for kind in type(optimizer).__mro__ if kind is not torch.optim.Optimizer)
+    if not any(home.startswith("torch.optim.") for home in homes):
+        return
+    for held in optimizer.state.values():
+        for key, value in held.items():
+            if isinstance(value, torch.Tensor) and not value.dim() and value.dtype == torch.float32:
+                held[key] = value.double()
+                yield held, key, value
+
+
 @contextlib.contextmanager
 def _scopes(state: StepState, gradients: _Gradients, mode: _ScopeMode) -> Iterator[None]:
+    counts: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+
     def enter(module: torch.nn.Module, _: Any) -> None:
+        if isinstance(module, torch.nn.CrossMapLRN2d):
+            raise Unsupported(
+                "capture: found CrossMapLRN2d, which works in memory of its own, needed LocalResponseNorm"
+            )
         mode.path.append(state.scopes.get(id(module), mode.path[-1]))
 
     def leave(*_: Any) -> None:
@@ -467,32 +456,26 @@ def _scopes(state: StepState, gradients: _Gradients, mode: _ScopeMode) -> Iterat
     def enter_optimizer(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         gradients.without_those_before(p for group in optimizer.param_groups for p in group["params"])
         mode.path.append("optimizer")
+        counts.extend(_counting_in_double(optimizer))
 
-    def to_list(tensor: torch.Tensor) -> Any:
-        """torch's own looks past the modes."""
-        return [to_list(one) for one in tensor.unbind()] if tensor.dim() else tensor.item()
+    def leave_optimizer(*_: Any) -> None:
+        for held, key, count in counts:
+            count.copy_(held[key])
+            held[key] = count
+        counts.clear()
+        mode.path.pop()
 
     def need_known(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not any(optimizer is one for one in state.optimizers):
             name = type(optimizer).__name__
             raise InvalidArgument(f"capture: found a step of {name} that the step's variables do not hold, needed uses=[.., optimizer]")
 
-    def put(tensor: torch.Tensor, value: torch.Tensor) -> None:
-        """Sets tensor.data = value; torch's own setter makes a change that no graph records."""
-        if (tensor.shape, tensor.dtype) != (value.shape, value.dtype):
-            raise Unsupported(f"capture: found .data of {tensor.dtype} {list(tensor.shape)} set to {value.dtype} {list(value.shape)}, needed one of the same")
-        with torch.no_grad():
-            tensor.data.copy_(value)
-
-    torch_to_list = FunctionalTensor.tolist
-    setattr(FunctionalTensor, "tolist", to_list)
-    setattr(FunctionalTensor, "data", property(vars(torch._C.TensorBase)["data"].__get__, put))
     hooks = [nn_module.register_module_forward_pre_hook(enter), nn_module.register_module_forward_hook(leave, always_call=True)]
     hooks.append(register_optimizer_step_pre_hook(need_known))
     for optimizer in state.optimizers:
-        hooks += [optimizer.register_step_pre_hook(enter_optimizer), optimizer.register_step_post_hook(leave)]
+        hooks += [optimizer.register_step_pre_hook(enter_optimizer), optimizer.register_step_post_hook(leave_optimizer)]
     try:
-        with mode:
+        with mode, Functions():
             yield
     except RuntimeError as error:
         if mode.viewed and "mutating a non-functional tensor" in str(error):
@@ -502,8 +485,6 @@ def _scopes(state: StepState, gradients: _Gradients, mode: _ScopeMode) -> Iterat
             ) from None
         raise
     finally:
-        setattr(FunctionalTensor, "tolist", torch_to_list)
-        delattr(FunctionalTensor, "data")
         for hook in hooks:
             hook.remove()
         fx_traceback.current_meta.pop("custom", None)
