@@ -14,15 +14,16 @@ ORDER = """_interpreter _errors|_progress _dtypes|_sharding _trees _paths _array
 _checkpoint/save+_checkpoint/edits _formats _checkpoint _jobs|_records _convert|sources _loader
 _programs programs _capture/arguments+_capture/__init__|_capture/shared _capture/jax/ops|_capture/torch/ops/rules
 _capture/torch/ops/complex|_capture/torch/ops/ctc|_capture/jax
-_capture/torch/checks+_capture/torch/constants+_capture/torch/foreach+_capture/torch/patches+_capture/torch/step_state+_capture/torch/variables
-_capture/torch/trace _capture/torch/ops/graph _capture/torch/ops _capture/torch torch/_spmd torch|jax orbax __init__ __main__"""
+_capture/torch/checks+_capture/torch/constants+_capture/torch/decompositions+_capture/torch/foreach+_capture/torch/fused_attention
+_capture/torch/patches+_capture/torch/step_state+_capture/torch/variables _capture/torch/trace
+_capture/torch/ops/graph _capture/torch/ops _capture/torch torch/_spmd torch|jax orbax __init__ __main__"""
 # Methods of a tensor give its shards, which are made of such tensors.
 CIRCLES = {frozenset({"torch/_spmd/shards", "torch/_spmd/tensors"})}
 MOST_FILES = 20
 MOST_COLUMNS, MOST_LONG_LINES = 110, 1746
 # Words that may stand in these files only.
 ROOM_OF = {
-    "sys.modules": ["_interpreter", "_capture/torch/patches"],
+    "sys.modules": ["_interpreter"],
     "_getframe": ["_interpreter"],
     "linecache": ["_capture/torch/checks"],
     "setattr(torch": ["_capture/torch/patches"],
