@@ -15,7 +15,7 @@ int main() {
   const sw::Mesh mesh = sw::Mesh::parse("data=2,model=2");
 
   // loss = sum((x w)^2), and a step of gradient descent.
-  auto graph = std::make_shared<sw::Graph>();
+  auto graph = std::make_shared<sw::GraphBuilder>();
   const sw::NodeRef x{
       graph.get(), sw::append_input(*graph, {sw::DType::f32, {8, 4}}, "x", sw::MemoryKind::loader)};
   const sw::NodeRef w{graph.get(), sw::append_input(*graph, {sw::DType::f32, {4, 6}}, "w",

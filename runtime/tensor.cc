@@ -256,7 +256,8 @@ void clear_sharding(Tensor& tensor) {
   Tensor::State& state = *tensor.state();
   state.mark.reset();
   state.is_marked = false;
-  if (Graph* const graph = state.tracer->graph_of(state)) graph->node(state.node).mark.reset();
+  if (GraphBuilder* const graph = state.tracer->graph_of(state))
+    graph->node(state.node).mark.reset();
 }
 
 Tensor enable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec) {
@@ -309,7 +310,7 @@ std::vector<Tensor> grad(const Tensor& loss, std::span<const Tensor> wrt) {
   return gradients;
 }
 
-std::shared_ptr<Graph> graph_of(const Tensor& tensor) {
+std::shared_ptr<GraphBuilder> graph_of(const Tensor& tensor) {
   TracerImpl& tracer = *tensor.state()->tracer;
   tracer.graph();  // begins a step if none is recorded
   return tracer.recording;
@@ -317,7 +318,7 @@ std::shared_ptr<Graph> graph_of(const Tensor& tensor) {
 
 void keep_named(const Tensor& tensor, std::string_view name) {
   TracerImpl& tracer = *tensor.state()->tracer;
-  if (Graph* const graph = tracer.graph_of(*tensor.state())) {
+  if (GraphBuilder* const graph = tracer.graph_of(*tensor.state())) {
     keep_named(NodeRef{graph, tensor.state()->node}, name);
   }
 }

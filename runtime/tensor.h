@@ -130,7 +130,7 @@ class Tensor : public first_guesses::OfTensor {
   friend Tensor enable_manual_sharding(const Tensor&, const PartitionSpec&);
   friend Tensor disable_manual_sharding(const Tensor&, const PartitionSpec&, const Shape&);
   friend std::vector<Tensor> grad(const Tensor&, std::span<const Tensor>);
-  friend std::shared_ptr<Graph> graph_of(const Tensor&);
+  friend std::shared_ptr<GraphBuilder> graph_of(const Tensor&);
   friend void keep_named(const Tensor&, std::string_view);
   struct State;
   explicit Tensor(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -207,7 +207,7 @@ std::map<std::string, Tensor> grad(const Tensor& loss, const std::map<std::strin
 Tensor grad(const Tensor& loss, const Tensor& wrt);
 
 /// For checkpoint() and checkpoint_name() (autodiff.h).
-std::shared_ptr<Graph> graph_of(const Tensor& tensor);
+std::shared_ptr<GraphBuilder> graph_of(const Tensor& tensor);
 void keep_named(const Tensor& tensor, std::string_view name);
 
 // Other names that people try; each comment has the code to write.

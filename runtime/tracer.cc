@@ -62,8 +62,8 @@ NodeRef TracerImpl::node(const std::shared_ptr<State>& state) {
                             "tracer that is there",
                             to_string(state->type)));
   }
-  Graph& open = graph();
-  Graph& g = outside.empty() ? open : *outside.front().recording;
+  GraphBuilder& open = graph();
+  GraphBuilder& g = outside.empty() ? open : *outside.front().recording;
   if (!is_recorded(*state)) {
     if (!state->may_be_input()) {
       throw Error(ErrorCode::invalid_argument,
@@ -82,9 +82,9 @@ NodeRef TracerImpl::node(const std::shared_ptr<State>& state) {
   return {&open, detail::inside(open, {graph_of(*state), state->node})};
 }
 
-TracerImpl::InBody::InBody(TracerImpl& tracer, Graph& body) : tracer_(tracer) {
+TracerImpl::InBody::InBody(TracerImpl& tracer, GraphBuilder& body) : tracer_(tracer) {
   tracer.outside.push_back({tracer.recording, std::move(tracer.pending), tracer.step});
-  tracer.recording = {std::shared_ptr<Graph>(), &body};  // the scan's own
+  tracer.recording = {std::shared_ptr<GraphBuilder>(), &body};  // the scan's own
   tracer.pending.clear();
   tracer.step = ++tracer.steps;
 }

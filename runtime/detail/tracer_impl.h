@@ -59,7 +59,7 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
   bool is_recorded(const State& state) const { return graph_of(state) != nullptr; }
 
   /// The graph with the tensor's node; null if this step has no such node.
-  Graph* graph_of(const State& state) const {
+  GraphBuilder* graph_of(const State& state) const {
     if (state.node < 0) return nullptr;
     if (state.step == step) return recording.get();
     for (const Outside& one : outside) {
@@ -68,9 +68,9 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
     return nullptr;
   }
 
-  Graph& graph() {
+  GraphBuilder& graph() {
     if (!recording) {
-      recording = std::make_shared<Graph>();
+      recording = std::make_shared<GraphBuilder>();
       set_scope(scope);
       // Reserves as many as the step before had: nodes are large, and moving them takes longer than
       // making them.
@@ -132,7 +132,7 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
   /// While it lives, operations are recorded in the body of a scan.
   class InBody {
    public:
-    InBody(TracerImpl& tracer, Graph& body);
+    InBody(TracerImpl& tracer, GraphBuilder& body);
     ~InBody();
     InBody(const InBody&) = delete;
     InBody& operator=(const InBody&) = delete;
@@ -187,7 +187,7 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
   std::optional<Mesh> mesh;
   std::string scope;
 
-  std::shared_ptr<Graph> recording;
+  std::shared_ptr<GraphBuilder> recording;
   std::vector<std::shared_ptr<State>> inputs;  ///< by Graph::inputs
   std::vector<std::weak_ptr<State>> pending;   ///< recorded in this step
   std::int64_t step = 0;   ///< number of the open step or body, to which recorded nodes belong
@@ -196,7 +196,7 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
 
   /// A graph around the open body; the outermost comes first.
   struct Outside {
-    std::shared_ptr<Graph> recording;
+    std::shared_ptr<GraphBuilder> recording;
     std::vector<std::weak_ptr<State>> pending;
     std::int64_t step;
   };

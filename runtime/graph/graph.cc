@@ -132,6 +132,10 @@ bool CondAttributes::operator==(const CondAttributes& other) const {
   return same(body, other.body) && same(otherwise, other.otherwise);
 }
 
+GraphBuilder::GraphBuilder(Graph graph) : Graph(std::move(graph)) {
+  for (const Node& node : nodes) blocks = std::max(blocks, node.block);
+}
+
 std::uint64_t hash(const Graph& graph) {
   Mixer mixer;
   for (const Node& node : graph.nodes) {

@@ -49,15 +49,8 @@ struct GraphInput {
   MemoryKind kind = MemoryKind::array;
 };
 
-/// The values that a block of checkpoint() (ops/autodiff.h) keeps for its gradient, in addition to
-/// its inputs and outputs. All others are computed again. Both fields may be set.
-struct CheckpointPolicy {
-  bool save_products = false;                ///< of matrices and convolutions: JAX's dots_saveable
-  std::vector<std::string> save_names = {};  ///< of checkpoint_name(): save_only_these_names
-};
-
 /// A program written as if for one device: tensors of global shape, each computed from others. A
-/// plain value, which frontends build with append() (ops/build.h): it checks each node.
+/// plain value; a GraphBuilder builds it, and append() (ops/build.h) checks each node.
 ///
 /// Thread-compatible.
 struct Graph {
@@ -66,25 +59,40 @@ struct Graph {
   std::vector<NodeId> outputs;
   std::vector<std::string> scopes = {""};  ///< "layer0/attention"
 
-  /// The scope of nodes that are appended now.
-  std::int32_t scope = 0;
-  bool backward = false;
-  std::int32_t block = 0;
+  const Node& node(NodeId id) const { return nodes[static_cast<std::size_t>(id)]; }
+  Node& node(NodeId id) { return nodes[static_cast<std::size_t>(id)]; }
+};
 
+/// The values that a block of checkpoint() (ops/autodiff.h) keeps for its gradient, in addition to
+/// its inputs and outputs. All others are computed again. Both fields may be set.
+struct CheckpointPolicy {
+  bool save_products = false;                ///< of matrices and convolutions: JAX's dots_saveable
+  std::vector<std::string> save_names = {};  ///< of checkpoint_name(): save_only_these_names
+};
+
+/// A graph and the state of its recording: append() (ops/build.h) adds a node to it.
+///
+/// Thread-compatible.
+struct GraphBuilder : Graph {
+  GraphBuilder() = default;
+
+  /// Continues a graph; its blocks of checkpoint() keep their numbers.
+  GraphBuilder(Graph graph);
+
+  std::int32_t scope = 0;  ///< of nodes that are appended now
+  bool backward = false;
+  std::int32_t block = 0;   ///< that is open; 0: none
   std::int32_t blocks = 0;  ///< opened so far
   CheckpointPolicy policy;  ///< of the open block
 
-  /// While the body of a scan is recorded. In the body's graph, `outside` is the graph around it;
-  /// each of its nodes that the body uses is an input of the body. In the graph around, `body` is
-  /// the body, to which new nodes are appended.
-  Graph *outside = nullptr, *body = nullptr;
+  /// While the body of a scan or cond is recorded. In the body's builder, `outside` is the one
+  /// around it; each of its nodes that the body uses is an input of the body. In the builder
+  /// around, `body` is the body, to which new nodes are appended.
+  GraphBuilder *outside = nullptr, *body = nullptr;
   struct Used {
     NodeId outside, inside;
   };
   std::vector<Used> used = {};
-
-  const Node& node(NodeId id) const { return nodes[static_cast<std::size_t>(id)]; }
-  Node& node(NodeId id) { return nodes[static_cast<std::size_t>(id)]; }
 };
 
 /// Same ops, shapes, marks and order; labels, scopes and blocks do not count. Equal graphs have one

@@ -120,7 +120,7 @@ void put_late(Graph& graph, NodeId first, const Recomputed& recomputed,
   for (NodeId& id : results) id = id < 0 ? id : now[as_size(id)];
 }
 
-void check(const Graph& graph, NodeId loss, std::span<const NodeId> wrt) {
+void check(const GraphBuilder& graph, NodeId loss, std::span<const NodeId> wrt) {
   const TensorType& type = graph.node(loss).type;
   if (!type.shape.empty() || !is_floating(type.dtype)) {
     throw Error(ErrorCode::invalid_argument,
@@ -137,7 +137,7 @@ void check(const Graph& graph, NodeId loss, std::span<const NodeId> wrt) {
 
 /// The cotangents of a scan's results, by result.
 std::vector<std::optional<NodeRef>> cotangents_of_results(
-    Graph& graph, NodeId scan, const std::vector<NodeId>& results,
+    GraphBuilder& graph, NodeId scan, const std::vector<NodeId>& results,
     const std::vector<std::optional<NodeRef>>& cotangents) {
   std::vector<std::optional<NodeRef>> by_result(
       detail::BodyParts(graph.node(scan)).body().outputs.size());
@@ -182,7 +182,7 @@ std::vector<bool> depend_on(const Graph& graph, std::span<const NodeId> wrt, Nod
   return depends;
 }
 
-std::vector<NodeId> pull_back(Graph& graph, NodeId last,
+std::vector<NodeId> pull_back(GraphBuilder& graph, NodeId last,
                               std::vector<std::optional<NodeRef>> cotangents,
                               std::span<const NodeId> wrt) {
   const std::vector<bool> depends = depend_on(graph, wrt, last);
@@ -237,7 +237,7 @@ std::vector<NodeId> pull_back(Graph& graph, NodeId last,
 
 }  // namespace detail
 
-std::vector<NodeId> grad(Graph& graph, NodeId loss, std::span<const NodeId> wrt) {
+std::vector<NodeId> grad(GraphBuilder& graph, NodeId loss, std::span<const NodeId> wrt) {
   check(graph, loss, wrt);
   std::vector<std::optional<NodeRef>> cotangents(graph.nodes.size());
   const detail::RecordsBackward backward(graph);
@@ -249,8 +249,8 @@ std::vector<NodeId> grad(Graph& graph, NodeId loss, std::span<const NodeId> wrt)
   return results;
 }
 
-std::shared_ptr<Graph> graph_of(const NodeRef& node) {
-  return {std::shared_ptr<Graph>(), node.graph};  // the caller's own
+std::shared_ptr<GraphBuilder> graph_of(const NodeRef& node) {
+  return {std::shared_ptr<GraphBuilder>(), node.graph};  // the caller's own
 }
 
 void keep_named(const NodeRef& node, std::string_view name) {
@@ -261,7 +261,7 @@ void keep_named(const NodeRef& node, std::string_view name) {
 
 namespace detail {
 
-OpenBlock::OpenBlock(std::shared_ptr<Graph> graph, CheckpointPolicy policy) {
+OpenBlock::OpenBlock(std::shared_ptr<GraphBuilder> graph, CheckpointPolicy policy) {
   if (graph->block != 0) return;
   graph_ = std::move(graph);
   graph_->block = ++graph_->blocks;

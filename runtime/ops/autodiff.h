@@ -25,10 +25,10 @@ namespace shardwise {
 /// before the gradient of the block's last operation. (Source: Griewank and Walther, "Algorithm
 /// 799: revolve", with one checkpoint per block; Chen et al., "Training Deep Nets with Sublinear
 /// Memory Cost".)
-std::vector<NodeId> grad(Graph& graph, NodeId loss, std::span<const NodeId> wrt);
+std::vector<NodeId> grad(GraphBuilder& graph, NodeId loss, std::span<const NodeId> wrt);
 
 /// The graph that a node's operations are appended to; for tensors see tensor.h.
-std::shared_ptr<Graph> graph_of(const NodeRef& node);
+std::shared_ptr<GraphBuilder> graph_of(const NodeRef& node);
 
 /// Implements checkpoint_name().
 void keep_named(const NodeRef& node, std::string_view name);
@@ -38,13 +38,13 @@ namespace detail {
 /// While it lives, nodes belong to a new block; inside another block, to that one.
 class OpenBlock {
  public:
-  OpenBlock(std::shared_ptr<Graph> graph, CheckpointPolicy policy);
+  OpenBlock(std::shared_ptr<GraphBuilder> graph, CheckpointPolicy policy);
   ~OpenBlock();
   OpenBlock(const OpenBlock&) = delete;
   OpenBlock& operator=(const OpenBlock&) = delete;
 
  private:
-  std::shared_ptr<Graph> graph_;  ///< null inside another block
+  std::shared_ptr<GraphBuilder> graph_;  ///< null inside another block
 };
 
 }  // namespace detail

@@ -15,7 +15,7 @@ namespace shardwise {
 namespace {
 
 /// "add(%0 f32[2, 3], %1 f32[4]) in \"layer0\": " and the text.
-[[noreturn]] void fail(const Graph& graph, ErrorCode code, std::string_view operation,
+[[noreturn]] void fail(const GraphBuilder& graph, ErrorCode code, std::string_view operation,
                        std::span<const NodeRef> operands, const std::string& text) {
   constexpr std::size_t kMostShown = 16;
   std::string list;
@@ -47,14 +47,14 @@ void need_computed(DType dtype) {
 
 namespace detail {
 
-Graph& innermost(Graph& graph) {
-  Graph* inner = &graph;
+GraphBuilder& innermost(GraphBuilder& graph) {
+  GraphBuilder* inner = &graph;
   while (inner->body != nullptr) inner = inner->body;
   return *inner;
 }
 
-Graph new_body(Graph& outside) {
-  Graph body;
+GraphBuilder new_body(GraphBuilder& outside) {
+  GraphBuilder body;
   body.outside = &outside;
   body.backward = outside.backward;
   body.scopes.push_back(outside.scopes[as_size(outside.scope)]);
@@ -62,7 +62,7 @@ Graph new_body(Graph& outside) {
   return body;
 }
 
-NodeId inside(Graph& graph, const NodeRef& node) {
+NodeId inside(GraphBuilder& graph, const NodeRef& node) {
   if (node.graph == &graph) return node.id;
   if (graph.outside == nullptr) {
     throw Error(ErrorCode::invalid_argument,
@@ -70,7 +70,7 @@ NodeId inside(Graph& graph, const NodeRef& node) {
                             node.id, to_string(node.type())));
   }
   const NodeId outside = inside(*graph.outside, node);
-  for (const Graph::Used& used : graph.used) {
+  for (const GraphBuilder::Used& used : graph.used) {
     if (used.outside == outside) return used.inside;
   }
   const NodeId id = append_body_input(graph, {graph.outside, outside}, "");
@@ -78,7 +78,7 @@ NodeId inside(Graph& graph, const NodeRef& node) {
   return id;
 }
 
-NodeId append_body_input(Graph& body, const NodeRef& from, std::string_view label,
+NodeId append_body_input(GraphBuilder& body, const NodeRef& from, std::string_view label,
                          const std::optional<TensorType>& type) {
   for (const GraphInput& input : from.graph->inputs) {
     if (input.node != from.id) continue;
@@ -92,7 +92,7 @@ NodeId append_body_input(Graph& body, const NodeRef& from, std::string_view labe
 
 NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
                Attributes attributes, const TensorType& wanted) {
-  Graph& graph = detail::innermost(*context.graph);
+  GraphBuilder& graph = detail::innermost(*context.graph);
   Node node{op, {}, {}, std::move(attributes), {}, graph.scope, graph.backward};
   node.operands.reserve(operands.size());
   for (const NodeRef& operand : operands) node.operands.push_back(detail::inside(graph, operand));
@@ -152,7 +152,8 @@ void refuse(const NodeRef& context, std::string_view operation, std::span<const 
   fail(*context.graph, ErrorCode::invalid_argument, operation, operands, found_and_needed);
 }
 
-NodeId append_input(Graph& graph, const TensorType& type, std::string_view label, MemoryKind kind) {
+NodeId append_input(GraphBuilder& graph, const TensorType& type, std::string_view label,
+                    MemoryKind kind) {
   num_bytes(type.shape, size_bytes(type.dtype));
   graph.nodes.push_back({Op::input, type, {}, {}, {}, graph.scope, graph.backward});
   const NodeId id = static_cast<NodeId>(graph.nodes.size()) - 1;

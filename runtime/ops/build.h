@@ -17,9 +17,9 @@
 
 namespace shardwise {
 
-/// A node of a graph that is being built. Valid as long as the graph.
+/// A node of a graph that is being built. Valid as long as the builder.
 struct NodeRef {
-  Graph* graph;
+  GraphBuilder* graph;
   NodeId id;
 
   const TensorType& type() const { return graph->node(id).type; }
@@ -39,7 +39,7 @@ NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
                          std::span<const NodeRef> operands, const std::string& found_and_needed);
 
 /// Appends a leaf. In the scope of the last node.
-NodeId append_input(Graph& graph, const TensorType& type, std::string_view label,
+NodeId append_input(GraphBuilder& graph, const TensorType& type, std::string_view label,
                     MemoryKind kind = MemoryKind::array);
 
 /// Reads a text of dump(), with the literals that it names: dump() of the result is the same text.

@@ -16,7 +16,7 @@ namespace {
 
 /// A branch while it is recorded, and its results.
 struct Branch {
-  Graph body;
+  GraphBuilder body;
   Leaves<NodeRef> given = {};
 };
 
@@ -36,7 +36,7 @@ std::string different(const Leaves<NodeRef>& one, const Leaves<NodeRef>& other) 
 }
 
 /// The inputs of the body in the order of `operands`, which are nodes outside.
-std::shared_ptr<const Graph> finished(Graph body, Graph& outside,
+std::shared_ptr<const Graph> finished(GraphBuilder body, GraphBuilder& outside,
                                       const std::vector<NodeId>& operands,
                                       const Leaves<NodeRef>& given) {
   std::vector<GraphInput> inputs;
@@ -47,8 +47,6 @@ std::shared_ptr<const Graph> finished(Graph body, Graph& outside,
   }
   body.inputs = std::move(inputs);
   for (const NodeRef& leaf : given.tensors) body.outputs.push_back(leaf.id);
-  body.outside = nullptr;
-  body.used.clear();
   return std::make_shared<const Graph>(with_inputs_first(std::move(body)));
 }
 
@@ -69,7 +67,7 @@ std::vector<NodeRef> append_cond(const NodeRef& context, const std::vector<NodeR
 
 std::vector<NodeRef> record_cond(const NodeRef& predicate, const FlatBranch<NodeRef>& if_true,
                                  const FlatBranch<NodeRef>& if_false) {
-  Graph& outside = innermost(*predicate.graph);
+  GraphBuilder& outside = innermost(*predicate.graph);
   const NodeRef decides{&outside, inside(outside, predicate)};
   std::array<Branch, 2> branches{Branch{new_body(outside)}, Branch{new_body(outside)}};
   std::vector<NodeId> used;
@@ -80,7 +78,7 @@ std::vector<NodeRef> record_cond(const NodeRef& predicate, const FlatBranch<Node
       branch.given = (b == 0 ? if_true : if_false)();
     }
     for (NodeRef& leaf : branch.given.tensors) leaf = {&branch.body, inside(branch.body, leaf)};
-    for (const Graph::Used& one : branch.body.used) {
+    for (const GraphBuilder::Used& one : branch.body.used) {
       if (std::find(used.begin(), used.end(), one.outside) == used.end()) {
         used.push_back(one.outside);
       }
@@ -110,7 +108,7 @@ Gradients cond_gradient(const BodiesGradientCall& call) {
   std::array<std::shared_ptr<const Graph>, 2> bodies;
   for (std::size_t b = 0; b < bodies.size(); ++b) {
     const BodyParts parts(node, b == 0 ? BodyParts::Which::first : BodyParts::Which::otherwise);
-    Graph body = parts.body();
+    GraphBuilder body(parts.body());
     const auto last = static_cast<NodeId>(body.nodes.size()) - 1;
     const RecordsBackward backward(body);
     std::vector<std::optional<NodeRef>> cotangents;

@@ -206,11 +206,7 @@ class GraphReader {
   bool is_followed() const { return is_followed_; }
 
  private:
-  Graph take() {
-    graph_.scope = 0;
-    graph_.backward = false;
-    return std::move(graph_);
-  }
+  Graph take() { return std::move(static_cast<Graph&>(graph_)); }
 
   void add(std::string_view text) {
     LineReader line(text);
@@ -294,7 +290,6 @@ class GraphReader {
     node.mark = std::move(facts.mark);
     node.block = facts.block;
     node.is_saved = facts.is_saved;
-    graph_.blocks = std::max(graph_.blocks, facts.block);
   }
 
   std::int32_t scope_of(const std::string& path) {
@@ -306,7 +301,7 @@ class GraphReader {
 
   Lines& lines_;
   const std::size_t depth_;
-  Graph graph_;
+  GraphBuilder graph_;
   std::vector<std::shared_ptr<const Graph>> bodies_;  ///< of the node that is read
   std::unordered_map<std::string, std::int32_t> scopes_;
   bool has_returned_ = false, is_followed_ = false;

@@ -199,7 +199,7 @@ TensorType result_type(const Graph& graph, const Node& node) {
   return type;
 }
 
-Graph with_inputs_first(Graph graph) {
+Graph with_inputs_first(Graph&& graph) {
   std::vector<NodeId> now(graph.nodes.size(), -1);
   std::vector<Node> nodes;
   nodes.reserve(graph.nodes.size());
@@ -217,19 +217,19 @@ Graph with_inputs_first(Graph graph) {
   for (GraphInput& input : graph.inputs) input.node = now[as_size(input.node)];
   for (NodeId& output : graph.outputs) output = now[as_size(output)];
   graph.nodes = std::move(nodes);
-  return graph;
+  return std::move(graph);
 }
 
 namespace {
 
 /// The operands of a scan: values that the body uses from outside come before the given ones. The
 /// body's inputs get the same order; `inputs` are those of the given operands.
-std::vector<NodeRef> with_used_first(Graph& outside, Graph& body,
+std::vector<NodeRef> with_used_first(GraphBuilder& outside, GraphBuilder& body,
                                      const std::vector<NodeRef>& operands,
                                      const std::vector<GraphInput>& inputs) {
   std::vector<NodeRef> all;
   std::vector<GraphInput> ordered;
-  for (const Graph::Used& used : body.used) {
+  for (const GraphBuilder::Used& used : body.used) {
     all.push_back({&outside, used.outside});
     const auto input = std::find_if(body.inputs.begin(), body.inputs.end(),
                                     [&](const GraphInput& one) { return one.node == used.inside; });
@@ -252,12 +252,12 @@ CarryAndSlices<NodeRef> record_scan(const FlatBody<NodeRef>& body,
     throw Error(ErrorCode::invalid_argument,
                 "scan: found nothing that is carried or stacked, needed a tensor");
   }
-  Graph& outside = innermost(*operands.front().graph);
+  GraphBuilder& outside = innermost(*operands.front().graph);
   const NodeRef context{&outside, 0};
   for (NodeRef& operand : operands) operand = {&outside, inside(outside, operand)};
   const std::int64_t length = scan_length(context, operands, given, options);
 
-  Graph traced = new_body(outside);
+  GraphBuilder traced = new_body(outside);
   std::vector<NodeRef> carry, slices;
   std::vector<GraphInput> inputs;
   const std::size_t carries = given.carry.tensors.size();
@@ -286,8 +286,6 @@ CarryAndSlices<NodeRef> record_scan(const FlatBody<NodeRef>& body,
   for (const Leaves<NodeRef>* const leaves : {&made.carry, &made.slices}) {
     for (const NodeRef& leaf : leaves->tensors) traced.outputs.push_back(leaf.id);
   }
-  traced.outside = nullptr;
-  traced.used.clear();
   const ScanAttributes attributes{
       std::make_shared<const Graph>(with_inputs_first(std::move(traced))), length,
       static_cast<std::int64_t>(carries), std::ssize(slices), options.reverse};

@@ -43,7 +43,7 @@ class ScanGradient {
         node_(graph_.node(call.node.id)),
         scan_(node_),
         body_(scan_.body()),
-        forward_(body_),
+        forward_(scan_.body()),
         last_(static_cast<NodeId>(body_.nodes.size()) - 1),
         is_invariant_(invariant(scan_, last_)) {}
 
@@ -286,10 +286,11 @@ class ScanGradient {
   }
 
   const BodiesGradientCall& call_;
-  Graph& graph_;
+  GraphBuilder& graph_;
   const Node node_;  ///< the graph grows: nodes move
   const BodyParts scan_;
-  Graph body_, forward_;
+  GraphBuilder body_;
+  Graph forward_;
   const NodeId last_;  ///< of the first body
   const std::vector<bool> is_invariant_;
   std::vector<std::size_t> derived_;  ///< operands
@@ -298,7 +299,7 @@ class ScanGradient {
   std::vector<Input> consts_, carried_, stacked_;
   std::vector<Output> outputs_;
   std::vector<Kept> kept_;
-  Graph made_;
+  GraphBuilder made_;
   std::vector<NodeId> at_;  ///< by node of body_; -1: not there yet
 };
 

@@ -25,7 +25,7 @@ using testing::HasSubstr;
 
 /// A literal of each dtype, two of the same bytes among them, and one without elements.
 Graph with_literals() {
-  Graph graph;
+  GraphBuilder graph;
   const NodeRef x{&graph, append_input(graph, {DType::f32, {3}}, "x", MemoryKind::parameter)};
   for (const DType dtype : all_dtypes()) {
     std::vector<std::byte> bytes(6 * size_bytes(dtype), std::byte{1});
@@ -61,7 +61,7 @@ TEST(ProgramFile, IsTheTextWithItsLiteralsBesideIt) {
 TEST(ProgramFile, WithoutLiteralsIsOneFile) {
   const TempDir dir;
   const fs::path path = dir.path() / "step.swp";
-  Graph graph;
+  GraphBuilder graph;
   append_input(graph, {DType::f32, {3}}, " = literal() 0123456789abcdef : f32[3]");
   save_program(graph, path);
   EXPECT_TRUE(same_program(load_program(path), graph));

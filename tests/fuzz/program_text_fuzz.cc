@@ -25,7 +25,7 @@ std::vector<LiteralAttributes> some_literals() {
 
 void check(std::string_view text) {
   static const std::vector<LiteralAttributes> literals = some_literals();
-  Graph graph;
+  GraphBuilder graph;
   try {
     graph = parse_graph(text, literals);
   } catch (const Error& error) {

@@ -158,7 +158,7 @@ TEST_F(BadInput, TensorsThatDoNotFit) {
 
 /// A program that is built node by node is checked when it is propagated.
 TEST_F(BadInput, MarksOfAGraphThatDoNotFit) {
-  Graph graph;
+  GraphBuilder graph;
   graph.scopes.push_back("layer0");
   const NodeRef x{&graph, append_input(graph, {DType::f32, {2, 3}}, "x")};
   graph.scope = 1;

@@ -67,7 +67,7 @@ TEST(BatchSize, RefusesWhatSaysTheBatchInAnotherWay) {
   EXPECT_THAT(refusal(x + "%1 = slice(%0) begin=[1, 0] end=[4, 8] stride=[1, 1] : f32[3, 8]\n"
                           "return %1\n"),
               HasSubstr("found a slice in %1 = slice("));
-  Graph padded;
+  GraphBuilder padded;
   const NodeRef data{&padded, append_input(padded, {DType::f32, {4, 8}}, "x", MemoryKind::loader)};
   padded.outputs = {pad(data, {1, 0}, {0, 0}, 0).id};
   EXPECT_THAT(refusal(dump(padded)), HasSubstr("found padding in %1 = pad("));

@@ -36,7 +36,7 @@ std::pair<int, int> count(const Graph& graph, Op op) {
 
 /// Gradients of sum(tanh(x w) * tanh(x w)); the block makes both factors.
 Graph two_layers(const CheckpointPolicy& policy, bool in_block = true) {
-  Graph graph;
+  GraphBuilder graph;
   const NodeRef x{&graph, append_input(graph, {DType::f32, {4, 4}}, "x")};
   const NodeRef w{&graph, append_input(graph, {DType::f32, {4, 4}}, "w")};
   const auto body = [&](const NodeRef& h) {
@@ -81,7 +81,7 @@ TEST(Checkpoint, LeavesNoNodeOfAGradientThatNothingUses) {
 }
 
 TEST(Checkpoint, ABlockInABlockIsPartOfIt) {
-  Graph graph;
+  GraphBuilder graph;
   const NodeRef x{&graph, append_input(graph, {DType::f32, {4}}, "x")};
   const NodeRef h = checkpoint(
       [](const NodeRef& a) {

@@ -22,7 +22,7 @@ Trial trial_of(const RandomConvolution& c, std::uint32_t seed) {
   Trial trial{.seed = seed};
   constexpr std::array kDtypes{DType::f32, DType::f64, DType::i32, DType::i8};
   const DType dtype = kDtypes[seed % kDtypes.size()];
-  Graph& graph = trial.graph;
+  GraphBuilder& graph = trial.graph;
   const NodeRef x{&graph, append_input(graph, {dtype, c.lhs}, "x")};
   const NodeRef w{&graph, append_input(graph, {dtype, c.rhs}, "w")};
   const NodeRef y = convolution(x, w, c.attributes);

@@ -89,7 +89,7 @@ TEST(FusedAttention, IsWrittenWhereThatIsAskedFor) {
 
 /// The same attention of nodes, in a body if one is open.
 NodeRef kernel_of(const NodeRef& q) {
-  Graph& graph = q.graph->body != nullptr ? *q.graph->body : *q.graph;
+  GraphBuilder& graph = q.graph->body != nullptr ? *q.graph->body : *q.graph;
   graph.scopes.emplace_back(kFusedAttention);
   graph.scope = static_cast<std::int32_t>(graph.scopes.size()) - 1;
   const NodeRef made = einsum("bij,bjk->bik", exp(einsum("bik,bjk->bij", q, q)), q);
@@ -99,7 +99,7 @@ NodeRef kernel_of(const NodeRef& q) {
 
 TEST(FusedAttention, IsInLoopsAndBranchesToo) {
   for (const bool is_loop : {true, false}) {
-    auto graph = std::make_shared<Graph>();
+    auto graph = std::make_shared<GraphBuilder>();
     const NodeRef q{graph.get(), append_input(*graph, {DType::f32, {2, 64, 16}}, "q")};
     const NodeRef made =
         is_loop ? scan([](const NodeRef& h,

@@ -298,7 +298,7 @@ const std::vector<GradientCase>& gradient_cases() {
 
 /// The graph of sum(sin(weights) * result) and of its gradients, for a case.
 struct GradientProgram {
-  Graph graph;
+  GraphBuilder graph;
   std::vector<std::vector<double>> values;
 };
 
@@ -485,7 +485,7 @@ TEST(Gradient, EveryOpHasACase) {
 }
 
 TEST(Gradient, RefusesWhatHasNone) {
-  Graph graph;
+  GraphBuilder graph;
   const NodeRef table{&graph, append_input(graph, {DType::f32, {4, 2}}, "table")};
   const NodeRef rows{&graph, append_input(graph, {DType::f32, {3, 2}}, "rows")};
   const NodeRef at = iota(table, {DType::i32, {3}}, 0);

@@ -25,13 +25,13 @@ namespace {
 
 using testing::HasSubstr;
 
-NodeRef input(Graph& graph, const TensorType& type, std::string_view label,
+NodeRef input(GraphBuilder& graph, const TensorType& type, std::string_view label,
               MemoryKind kind = MemoryKind::array) {
   return {&graph, append_input(graph, type, label, kind)};
 }
 
 TEST(GraphText, SaysWhatIsNotAsUsual) {
-  Graph graph;
+  GraphBuilder graph;
   const NodeRef w = input(graph, {DType::f32, {4}}, "w", MemoryKind::parameter);
   graph.scopes = {"", "layer0", "loss"};
   graph.scope = 1;
@@ -55,12 +55,12 @@ TEST(GraphText, SaysWhatIsNotAsUsual) {
             "%7 = mul(%6, %1) : f32[4] backward  # layer0\n"
             "return %3 %7\n");
   EXPECT_EQ(lost_in_text(graph), "");
-  EXPECT_EQ(parse_graph(dump(graph)).blocks, 1);
+  EXPECT_EQ(GraphBuilder(parse_graph(dump(graph))).blocks, 1);
 }
 
 TEST(GraphText, KeepsEveryBitOfNumbers) {
   using Longs = std::numeric_limits<std::int64_t>;
-  Graph graph;
+  GraphBuilder graph;
   const NodeRef x = input(graph, {DType::f64, {2}}, "x");
   for (const double number : {0.0, -0.0, 0.1, 1e300, 5e-324, 16777217.0, 1234567890123456.0,
                               HUGE_VAL, -HUGE_VAL, std::nan(""), -std::nan("")}) {
@@ -101,7 +101,7 @@ TEST(GraphText, KeepsAnyLabelAndScope) {
         " blanks ", "\\x20", "\x01\x7f\t\r", "Gr\xc3\xb6\xc3\x9f\x65", "\xff\xfe",
         "a\" : f32[9]"}) {
     SCOPED_TRACE(name);
-    Graph graph;
+    GraphBuilder graph;
     graph.scopes.emplace_back(name);
     graph.scope = 1;
     const NodeRef x = input(graph, {DType::f32, {2}}, name);
@@ -130,7 +130,7 @@ TEST(GraphText, KeepsWhatManualRegionsSay) {
 
 // Both are found by the hash of their bytes, whatever their order and whatever else is there.
 TEST(GraphText, TakesLiteralsByTheirHash) {
-  Graph graph;
+  GraphBuilder graph;
   const NodeRef x = input(graph, {DType::f32, {3}}, "x");
   const std::vector<float> odd{1, 3, 5}, even{2, 4, 6};
   const auto bytes = [](const std::vector<float>& values) {

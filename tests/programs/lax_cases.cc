@@ -219,7 +219,7 @@ std::pair<shardwise::Graph, std::vector<std::vector<std::byte>>> a_convolution(s
   using namespace shardwise;
   std::mt19937 random(seed);
   const RandomConvolution c = random_convolution(random);
-  Graph graph;
+  GraphBuilder graph;
   const NodeRef x{&graph, append_input(graph, {DType::f32, c.lhs}, "x")};
   const NodeRef w{&graph, append_input(graph, {DType::f32, c.rhs}, "w")};
   graph.node(x.id).mark = cut_by(seed, c.lhs.size());
@@ -239,7 +239,7 @@ void add_scans(shardwise::LaxCases& cases) {
   for (const char* const mesh : {"x=1", "x=2", "x=2,y=2"}) {
     for (const std::string name :
          {"net", "net in reverse", "two carries", "nothing stacked", "cond in scan"}) {
-      Graph graph;
+      GraphBuilder graph;
       const NodeRef first{&graph, append_input(graph, {DType::f32, state}, "first")},
           xs{&graph, append_input(graph, {DType::f32, steps}, "xs")},
           w{&graph, append_input(graph, {DType::f32, weight}, "w")};
@@ -295,7 +295,7 @@ std::pair<shardwise::Graph, std::vector<std::vector<std::byte>>> some_windows(st
   std::mt19937 random(seed);
   const Shape shape{3, 9, 7};
   const WindowAttributes a = random_windows(random, shape);
-  Graph graph;
+  GraphBuilder graph;
   const NodeRef x{&graph, append_input(graph, {DType::f32, shape}, "x")};
   graph.node(x.id).mark = cut_by(seed, shape.size());
   const NodeRef sums = reduce_window_sum(x, a), maxima = reduce_window_max(x, a);

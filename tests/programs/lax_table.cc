@@ -50,7 +50,7 @@ class OneOp {
   NodeRef root() { return input(DType::f32, {}, Bytes(sizeof(float))); }
 
  private:
-  Graph graph_;
+  GraphBuilder graph_;
   std::vector<Bytes> inputs_;
 };
 
@@ -506,7 +506,7 @@ void add_region(LaxCases& cases, Op op) {
     for (const Reduction reduction : {Reduction::max, Reduction::min, Reduction::sum}) {
       if (op != Op::manual_all_reduce && reduction != Reduction::max) continue;
       if (dtype == DType::boolean && reduction == Reduction::sum) continue;
-      Graph graph;
+      GraphBuilder graph;
       const NodeRef x{&graph, append_input(graph, {dtype, {rows, columns}}, "x")};
       const NodeRef mine =
           append_to(x, Op::enter_manual, {x}, ManualAttributes{PartitionSpec::parse("-,x")},

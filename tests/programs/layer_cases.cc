@@ -88,7 +88,7 @@ class LayerCase {
 
   std::mt19937 random_;
   RandomProgram marks_;
-  Graph graph_;
+  GraphBuilder graph_;
   std::vector<NodeId> wrt_;
   std::vector<std::vector<double>> inputs_;
 };

@@ -49,7 +49,7 @@ TEST(Literal, KeepsEveryBitAndMovesNothing) {
 }
 
 Graph graph_of(const std::vector<double>& values) {
-  Graph graph;
+  GraphBuilder graph;
   const NodeRef x{&graph, append_input(graph, {DType::f64, {2}}, "x")};
   graph.outputs = {(x + literal(x, x.type(), std::as_bytes(std::span(values)))).id};
   return graph;
@@ -69,7 +69,7 @@ TEST(Literal, IsToldApartByItsBits) {
 }
 
 TEST(Literal, NeedsTheBytesOfItsType) {
-  Graph graph;
+  GraphBuilder graph;
   const NodeRef x{&graph, append_input(graph, {DType::f32, {2}}, "x")};
   EXPECT_THAT(message_of(ErrorCode::invalid_argument,
                          [&] {

@@ -301,7 +301,7 @@ TEST(MemoryPlan, SlicesOfInputsAreThoseOfTheDefinition) {
 // Only the first of them has memory; the other one is the same array.
 TEST(MemoryPlan, AnOutputThatIsThereTwiceReplacesOneInput) {
   for (const std::int64_t devices_used : {1, 2}) {
-    auto graph = std::make_shared<Graph>();
+    auto graph = std::make_shared<GraphBuilder>();
     const TensorType type{DType::f32, {4}};
     const NodeRef a{graph.get(), append_input(*graph, type, "a", MemoryKind::parameter)};
     const NodeRef b{graph.get(), append_input(*graph, type, "b", MemoryKind::parameter)};

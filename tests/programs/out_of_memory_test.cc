@@ -55,7 +55,7 @@ TEST(OutOfMemory, IsFoundBeforeAnythingRunsAndSaysWhatWouldFit) {
 
 /// x w1 and y w2 of weights [64, 64], nothing cut.
 Graph two_weights() {
-  Graph graph;
+  GraphBuilder graph;
   const auto input = [&](const char* label, const Shape& shape, MemoryKind kind) {
     return NodeRef{&graph, append_input(graph, {DType::f32, shape}, label, kind)};
   };
@@ -102,7 +102,7 @@ TEST(OutOfMemory, IsFoundForInputsThatAreNotOnTheDevicesYet) {
 /// Cut over one more axis, x would be cut over 8 along the one dim of its reshape: no cut can say
 /// that.
 TEST(OutOfMemory, WhatCannotBePlannedIsNoAdvice) {
-  Graph graph;
+  GraphBuilder graph;
   const NodeRef x{&graph, append_input(graph, {DType::f32, {16, 8, 2}}, "x")};
   graph.node(x.id).mark = PartitionSpec{{"a", "b", "c", "d"}, {"e", "f", "g"}, {}};
   graph.outputs = {reshape(x, {256}).id};

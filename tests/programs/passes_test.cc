@@ -17,7 +17,7 @@ namespace {
 
 /// A graph that is being built.
 struct Builder {
-  Graph graph = {};
+  GraphBuilder graph = {};
 
   NodeRef input(const Shape& shape, MemoryKind kind, const PartitionSpec& mark = {},
                 DType dtype = DType::f32) {

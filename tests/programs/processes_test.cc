@@ -190,7 +190,7 @@ TEST(ProcessesRunPrograms, AMessageThatDoesNotComeIsMissed) {
 
 /// Sums over a dim that is cut, in one branch two, and one more afterwards.
 Graph with_a_cond() {
-  Graph graph;
+  GraphBuilder graph;
   const NodeRef x{&graph, append_input(graph, {DType::f32, {4, 4}}, "x")};
   graph.node(x.id).mark = PartitionSpec::parse("x,-");
   const NodeRef sums = cond(

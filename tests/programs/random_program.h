@@ -64,7 +64,7 @@ class RandomProgram {
     return static_cast<int>(random_() % static_cast<std::uint64_t>(count));
   }
 
-  Graph graph;
+  GraphBuilder graph;
 
  private:
   struct Value {

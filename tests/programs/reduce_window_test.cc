@@ -33,7 +33,7 @@ Trial random_trial_of_windows(std::uint32_t seed) {
   Trial trial{.seed = seed};
   constexpr std::array kDtypes{DType::f32, DType::f64, DType::i32, DType::i8};
   const DType dtype = kDtypes[seed % kDtypes.size()];
-  Graph& graph = trial.graph;
+  GraphBuilder& graph = trial.graph;
   const NodeRef x{&graph, append_input(graph, {dtype, shape}, "x")};
   const NodeRef sums = reduce_window_sum(x, a), maxima = reduce_window_max(x, a);
   graph.outputs = {sums.id, maxima.id, select_and_scatter_add(x, sums, a).id};
@@ -134,7 +134,7 @@ TEST(ReduceWindow, GivesTheGradientToTheFirstLargest) {
 }
 
 TEST(ReduceWindow, RefusesWhatDoesNotFit) {
-  Graph graph;
+  GraphBuilder graph;
   const NodeRef x{&graph, append_input(graph, {DType::f32, {4, 6}}, "x")};
   const NodeRef flags{&graph, append_input(graph, {DType::boolean, {4}}, "flags")};
   const WindowAttributes fits{

@@ -497,7 +497,7 @@ TEST(Scan, IsFoundAgainAndToldFromAnotherBody) {
 }
 
 TEST(Scan, TextShowsTheBodyInBraces) {
-  Graph graph;
+  GraphBuilder graph;
   const NodeRef x{&graph, append_input(graph, {DType::f32, {3, 2}}, "x")},
       w{&graph, append_input(graph, {DType::f32, {2}}, "w")},
       h{&graph, append_input(graph, {DType::f32, {2}}, "h")};

@@ -29,12 +29,12 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::UnorderedElementsAre;
 
-NodeRef input(Graph& graph, const std::string& label, const Shape& shape, MemoryKind kind) {
+NodeRef input(GraphBuilder& graph, const std::string& label, const Shape& shape, MemoryKind kind) {
   return {&graph, append_input(graph, {DType::f32, shape}, label, kind)};
 }
 
 /// Adds the gradient of the sum of squares and what replaces the weights.
-std::shared_ptr<const Graph> trained(std::unique_ptr<Graph> graph, const NodeRef& y,
+std::shared_ptr<const Graph> trained(std::unique_ptr<GraphBuilder> graph, const NodeRef& y,
                                      const std::vector<NodeRef>& weights) {
   Dims dims;
   for (std::size_t d = 0; d < y.type().shape.size(); ++d) {
@@ -56,7 +56,7 @@ std::shared_ptr<const Graph> trained(std::unique_ptr<Graph> graph, const NodeRef
 std::shared_ptr<const Graph> random_chain(std::uint32_t seed, int count) {
   std::mt19937 random(seed);
   const auto below = [&](unsigned most) { return static_cast<int>(random() % most); };
-  auto graph = std::make_unique<Graph>();
+  auto graph = std::make_unique<GraphBuilder>();
   std::int64_t width = 64 << below(4);
   NodeRef h = input(*graph, "x", {16 << below(6), width}, MemoryKind::loader);
   std::vector<NodeRef> weights;
@@ -73,7 +73,7 @@ std::shared_ptr<const Graph> random_chain(std::uint32_t seed, int count) {
 
 /// Blocks of two matrices with a residual sum, as of a transformer.
 std::shared_ptr<const Graph> blocks(int layers, std::int64_t batch, std::int64_t width) {
-  auto graph = std::make_unique<Graph>();
+  auto graph = std::make_unique<GraphBuilder>();
   NodeRef h = input(*graph, "x", {batch, width}, MemoryKind::loader);
   std::vector<NodeRef> weights;
   for (int i = 0; i < layers; ++i) {
@@ -184,7 +184,7 @@ TEST(HandMade, TensorPlansAreThoseOfMegatron) {
 }
 
 TEST(InputGroups, AreLayersAndTheStateOfAWeight) {
-  Graph graph;
+  GraphBuilder graph;
   const auto add = [&](const char* label, const Shape& shape, MemoryKind kind) {
     append_input(graph, {DType::f32, shape}, label, kind);
   };

@@ -15,7 +15,7 @@ namespace shardwise {
 /// A random program, its inputs, and how to run it.
 struct Trial {
   std::uint32_t seed = 0;
-  Graph graph = {};
+  GraphBuilder graph = {};
   Mesh mesh = Mesh::line(1);
   CompileOptions options = {};
   std::vector<std::vector<std::byte>> inputs = {};

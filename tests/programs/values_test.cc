@@ -230,7 +230,7 @@ TEST_F(Values, ShapesThatOverflowAreRefused) {
 TEST(ManyAxes, AreRefused) {
   std::vector<Axis> axes;
   for (int i = 0; i < 33; ++i) axes.push_back({"a" + std::to_string(i), 1});
-  auto graph = std::make_shared<Graph>();
+  auto graph = std::make_shared<GraphBuilder>();
   graph->outputs = {append_input(*graph, {DType::f32, {4}}, "x")};
   graph->node(0).mark = PartitionSpec({{"a32"}});
   EXPECT_EQ(message_of(ErrorCode::invalid_argument, [&] { Executable(graph, Mesh(axes), {}); }),

@@ -15,37 +15,37 @@
 namespace shardwise::detail {
 
 /// The innermost open body in the graph, else the graph itself.
-Graph& innermost(Graph& graph);
+GraphBuilder& innermost(GraphBuilder& graph);
 
 /// The node, or the input of `graph` that stands for it: it may belong to a graph around `graph`.
 /// Throws invalid_argument if it belongs to neither.
-NodeId inside(Graph& graph, const NodeRef& node);
+NodeId inside(GraphBuilder& graph, const NodeRef& node);
 
 /// Appends an input of a body for a node outside: of its type, or for a slice of it of another
 /// type, and of its kind if it is an input.
-NodeId append_body_input(Graph& body, const NodeRef& from, std::string_view label,
+NodeId append_body_input(GraphBuilder& body, const NodeRef& from, std::string_view label,
                          const std::optional<TensorType>& type = {});
 
 /// The type of a `result` node. Throws invalid_argument if its operand has no such result.
 TensorType result_type(const Graph& graph, const Node& node);
 
 /// A graph for the body of a node in `outside`, in the scope that is open there.
-Graph new_body(Graph& outside);
+GraphBuilder new_body(GraphBuilder& outside);
 
 /// While it lives, nodes are appended to the body.
 class OpenBody {
  public:
-  OpenBody(Graph& outside, Graph& body) : outside_(outside) { outside.body = &body; }
+  OpenBody(GraphBuilder& outside, GraphBuilder& body) : outside_(outside) { outside.body = &body; }
   ~OpenBody() { outside_.body = nullptr; }
   OpenBody(const OpenBody&) = delete;
   OpenBody& operator=(const OpenBody&) = delete;
 
  private:
-  Graph& outside_;
+  GraphBuilder& outside_;
 };
 
 /// The same graph with its inputs first, in order, so that its text shows the order.
-Graph with_inputs_first(Graph graph);
+Graph with_inputs_first(Graph&& graph);
 
 /// Maps the operands and results of a scan or a cond to those of a body: a cond has no carries, and
 /// nothing is stacked. Keeps a reference to the node's body.

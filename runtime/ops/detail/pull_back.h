@@ -14,14 +14,14 @@ std::vector<bool> depend_on(const Graph& graph, std::span<const NodeId> wrt, Nod
 
 /// The core of grad(), for any cotangents: appends the gradient with respect to each of `wrt` of
 /// the nodes with a cotangent, by node up to `last`. -1 for those without a gradient.
-std::vector<NodeId> pull_back(Graph& graph, NodeId last,
+std::vector<NodeId> pull_back(GraphBuilder& graph, NodeId last,
                               std::vector<std::optional<NodeRef>> cotangents,
                               std::span<const NodeId> wrt);
 
 /// While it lives, nodes belong to a gradient; afterwards the scope is restored.
 class RecordsBackward {
  public:
-  explicit RecordsBackward(Graph& graph)
+  explicit RecordsBackward(GraphBuilder& graph)
       : graph_(graph), scope_(graph.scope), was_backward_(graph.backward) {
     graph.backward = true;
   }
@@ -33,7 +33,7 @@ class RecordsBackward {
   RecordsBackward& operator=(const RecordsBackward&) = delete;
 
  private:
-  Graph& graph_;
+  GraphBuilder& graph_;
   const std::int32_t scope_;
   const bool was_backward_;
 };
